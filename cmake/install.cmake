@@ -1,0 +1,16 @@
+# cmake --install gives a package that find_package(halftone) finds. Headers of backends and tests stay private.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+install(TARGETS halftone EXPORT halftone_targets)
+foreach(folder core autograd nn optim data)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
+          FILES_MATCHING PATTERN "*.h")
+endforeach()
+install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
+install(EXPORT halftone_targets FILE halftone-targets.cmake NAMESPACE halftone::
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/halftone)
+configure_package_config_file(cmake/halftone-config.cmake.in ${PROJECT_BINARY_DIR}/halftone-config.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/halftone)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/halftone-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/halftone-config.cmake ${PROJECT_BINARY_DIR}/halftone-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/halftone)

@@ -1,0 +1,16 @@
+# Finds oneDNN by its header and library. Debian's own package configuration asks for OpenCL headers that the package
+# does not pull in, so find_package(dnnl) is not used. HALFTONE_ONEDNN_ROOT points at another installation.
+set(HALFTONE_HAVE_ONEDNN FALSE)
+set(HALFTONE_ONEDNN_SUMMARY "off (HALFTONE_ONEDNN=OFF): the reference and SIMD kernels serve")
+if(NOT HALFTONE_ONEDNN STREQUAL "OFF")
+  find_path(HALFTONE_ONEDNN_INCLUDE dnnl.hpp HINTS ${HALFTONE_ONEDNN_ROOT} PATH_SUFFIXES include)
+  find_library(HALFTONE_ONEDNN_LIBRARY NAMES dnnl HINTS ${HALFTONE_ONEDNN_ROOT} PATH_SUFFIXES lib lib64)
+  if(HALFTONE_ONEDNN_INCLUDE AND HALFTONE_ONEDNN_LIBRARY)
+    set(HALFTONE_HAVE_ONEDNN TRUE)
+    set(HALFTONE_ONEDNN_SUMMARY "${HALFTONE_ONEDNN_LIBRARY}")
+  elseif(HALFTONE_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "HALFTONE_ONEDNN=ON, but dnnl.hpp or libdnnl was not found. Install libdnnl-dev, or set HALFTONE_ONEDNN_ROOT.")
+  else()
+    set(HALFTONE_ONEDNN_SUMMARY "not found (install libdnnl-dev for speed): the reference and SIMD kernels serve")
+  endif()
+endif()

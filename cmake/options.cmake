@@ -1,0 +1,14 @@
+# Compiler options of every target of the project, as one interface library. There is no fast-math here, nor may there
+# be: loss scaling lives on NaN and infinity. The two flags below only drop errno and floating-point traps, which
+# nobody reads, so that square roots and selections vectorise.
+add_library(halftone_options INTERFACE)
+target_compile_features(halftone_options INTERFACE cxx_std_20)
+target_compile_options(halftone_options INTERFACE -Wall -Wextra -Wno-unknown-pragmas -fno-math-errno -fno-trapping-math)
+if(HALFTONE_WARNINGS_AS_ERRORS)
+  target_compile_options(halftone_options INTERFACE -Werror)
+endif()
+target_link_libraries(halftone_options INTERFACE OpenMP::OpenMP_CXX)
+if(HALFTONE_SANITIZERS)
+  target_compile_options(halftone_options INTERFACE -fsanitize=${HALFTONE_SANITIZERS} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(halftone_options INTERFACE -fsanitize=${HALFTONE_SANITIZERS})
+endif()

@@ -1,0 +1,107 @@
+// The cache: one list of free blocks per size class. Large blocks are aligned to 2 MiB and offered to transparent
+// huge pages, which spares a training step most of its TLB misses.
+#include <halftone/core/caching_allocator.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include <halftone/core/error.h>
+#include <halftone/core/memory_ledger.h>
+
+namespace halftone {
+
+namespace {
+constexpr std::size_t smallest = 64, huge_page = std::size_t(1) << 21;
+
+struct SizeClass {
+  std::size_t index, bytes;
+};
+
+/// Four classes to each power of two: at most a quarter of a block is rounding.
+SizeClass size_class(std::size_t bytes) {
+  if (bytes <= 4 * smallest) {
+    const std::size_t step = std::max<std::size_t>((bytes + smallest - 1) / smallest, 1);
+    return {step - 1, step * smallest};
+  }
+  const auto log = std::size_t(std::bit_width(bytes - 1) - 1);  // 2^log < bytes <= 2^(log+1)
+  const std::size_t quarter = std::size_t(1) << (log - 2);
+  const std::size_t steps = (bytes + quarter - 1) / quarter;  // 5 to 8
+  return {4 * (log - 8) + 4 + (steps - 5), steps * quarter};
+}
+
+struct Cache {
+  std::mutex mutex;
+  std::array<std::vector<void*>, 4 * 64> free_blocks;
+  CacheStatistics statistics;
+};
+
+Cache& cache() {
+  static Cache* instance = new Cache;  // never destroyed: tensors with static lifetime release into it
+  return *instance;
+}
+
+void* system_allocate(std::size_t bytes) {
+  const bool large = bytes >= huge_page;
+  const std::size_t alignment = large ? huge_page : smallest;
+  void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (data && large) madvise(data, bytes, MADV_HUGEPAGE);  // advice: failure changes nothing
+  return data;
+}
+}  // namespace
+
+void* cached_allocate(std::size_t bytes) {
+  if (bytes > (std::size_t(1) << 46))
+    fail<DeviceError>("allocate", "cannot allocate ", bytes, " bytes on the CPU. Use a smaller shape.");
+  const SizeClass wanted = size_class(bytes);
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  c.statistics.used_bytes += int64_t(wanted.bytes);
+  if (auto& blocks = c.free_blocks[wanted.index]; !blocks.empty()) {
+    void* data = blocks.back();
+    blocks.pop_back();
+    c.statistics.cached_bytes -= int64_t(wanted.bytes);
+    return data;
+  }
+  void* data = system_allocate(wanted.bytes);
+  if (!data) {
+    c.statistics.used_bytes -= int64_t(wanted.bytes);
+    fail<DeviceError>("allocate", "cannot allocate ", HumanBytes{int64_t(bytes)},
+                      " on the CPU: the system has no more. Use a smaller batch or model.\n", memory_report());
+  }
+  ++c.statistics.system_allocations;
+  return data;
+}
+
+void cached_release(void* data, std::size_t bytes) noexcept {
+  const SizeClass given = size_class(bytes);
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  c.free_blocks[given.index].push_back(data);
+  c.statistics.used_bytes -= int64_t(given.bytes);
+  c.statistics.cached_bytes += int64_t(given.bytes);
+}
+
+void release_cached_memory() {
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  for (auto& blocks : c.free_blocks) {
+    for (void* data : blocks) std::free(data);
+    blocks.clear();
+  }
+  c.statistics.cached_bytes = 0;
+}
+
+CacheStatistics cache_statistics() {
+  Cache& c = cache();
+  const std::lock_guard lock(c.mutex);
+  return c.statistics;
+}
+
+}  // namespace halftone

@@ -1,0 +1,25 @@
+// Where a tensor lives: a kind and, for GPUs, an index.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+
+namespace halftone {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int index = 0) { return {DeviceKind::cuda, index}; }
+  bool operator==(const Device&) const = default;
+};
+
+inline std::ostream& operator<<(std::ostream& out, Device device) {
+  if (device.kind == DeviceKind::cpu) return out << "cpu";
+  return out << "cuda:" << device.index;
+}
+
+}  // namespace halftone

@@ -1,0 +1,137 @@
+// Elementary functions for the formulas, in three versions behind one name: double calls the C library; float on
+// the host is a branch-free polynomial that compilers vectorise (errors of one to two units in the last place, held
+// by tests/core/math_test.cpp against double); float in CUDA calls the device library.
+// Sources of the polynomials: exp is its Taylor series after Cody-Waite reduction; log, tanh are Cephes' (Moshier).
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <halftone/core/host_device.h>
+
+namespace halftone::math {
+
+template <class T> HT_HD T sqrt(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_sqrtf(x);
+  else return __builtin_sqrt(x);
+}
+
+template <class T> HT_HD T abs(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_fabsf(x);
+  else return __builtin_fabs(x);
+}
+
+template <class T> HT_HD T copysign(T magnitude, T sign) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_copysignf(magnitude, sign);
+  else return __builtin_copysign(magnitude, sign);
+}
+
+namespace detail {
+
+HT_HD float exp_f32(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::expf(x);
+#else
+  constexpr float lowest = -104.0f, highest = 88.7228394f;
+  const float clamped = x < lowest ? lowest : (x > highest ? highest : x);
+  const float shifted = clamped * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  const float n = shifted - 12582912.0f;
+  const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;  // x - n ln 2, in two parts
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r * r + r + 1.0f;
+  // 2^n in two factors, so that subnormal results are reached.
+  const int32_t whole = int32_t(n), half = whole >> 1;
+  const float y = p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((whole - half + 127) << 23);
+  const float bounded = x > highest ? std::numeric_limits<float>::infinity() : y;
+  return x != x ? x : (x < lowest ? 0.0f : bounded);
+#endif
+}
+
+HT_HD float log_f32(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::logf(x);
+#else
+  const bool subnormal = x < 1.17549435e-38f;
+  const float scaled = subnormal ? x * 8388608.0f : x;
+  const int32_t bits = std::bit_cast<int32_t>(scaled);
+  int32_t exponent = (bits >> 23) - 126;
+  float m = std::bit_cast<float>((bits & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+  const bool low = m < 0.707106781f;
+  const float e = float(exponent - (low ? 1 : 0)) - (subnormal ? 23.0f : 0.0f);
+  m = (low ? m + m : m) - 1.0f;
+  const float z = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  float y = p * m * z - 2.12194440e-4f * e - 0.5f * z;
+  y = m + y + 0.693359375f * e;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float positive = x == infinity ? infinity : (x == 0.0f ? -infinity : y);
+  return x < 0.0f || x != x ? std::numeric_limits<float>::quiet_NaN() : positive;
+#endif
+}
+
+HT_HD float tanh_f32(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::tanhf(x);
+#else
+  const float magnitude = abs(x), z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near_zero = p * z * x + x;
+  const float bounded = magnitude > 10.0f ? 10.0f : magnitude;
+  const float far = copysign(1.0f - 2.0f / (exp_f32(bounded + bounded) + 1.0f), x);
+  return x != x ? x : (magnitude < 0.625f ? near_zero : far);
+#endif
+}
+
+}  // namespace detail
+
+template <class T> HT_HD T exp(T x) {
+  if constexpr (std::is_same_v<T, float>) return detail::exp_f32(x);
+  else return ::exp(x);
+}
+template <class T> HT_HD T log(T x) {
+  if constexpr (std::is_same_v<T, float>) return detail::log_f32(x);
+  else return ::log(x);
+}
+template <class T> HT_HD T tanh(T x) {
+  if constexpr (std::is_same_v<T, float>) return detail::tanh_f32(x);
+  else return ::tanh(x);
+}
+// The rest is rare in training steps: the C library, element by element.
+template <class T> HT_HD T expm1(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_expm1f(x);
+  else return ::expm1(x);
+}
+template <class T> HT_HD T log1p(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_log1pf(x);
+  else return ::log1p(x);
+}
+template <class T> HT_HD T erf(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_erff(x);
+  else return ::erf(x);
+}
+template <class T> HT_HD T pow(T x, T y) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_powf(x, y);
+  else return ::pow(x, y);
+}
+
+}  // namespace halftone::math

@@ -1,0 +1,26 @@
+// What an operation says of itself: its name and what it asks of mixed precision. The cast class is a mandatory
+// constructor argument, so an operation without one does not compile.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace halftone {
+
+/// What an operation asks for under autocast; the active policy decides what it gets.
+enum class CastClass : uint8_t {
+  low_precision,   // fast and safe in bf16 / f16: matmul, convolution
+  full_precision,  // needs range or long accumulation: exp, softmax, norms, losses, sums
+  widest_input,    // inputs must agree: cast to the widest of them
+  as_is,           // runs in whatever arrives: relu, reshape
+  banned,          // refused under autocast, with a reason
+};
+std::string_view name(CastClass cast_class);
+
+struct OpInfo {
+  std::string_view name;
+  CastClass cast_class;
+  constexpr OpInfo(std::string_view op_name, CastClass asked) : name(op_name), cast_class(asked) {}
+};
+
+}  // namespace halftone

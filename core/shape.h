@@ -1,0 +1,63 @@
+// Shapes and strides: short lists of 64-bit integers kept inside the object (at most 8 dimensions), so that making a
+// view costs no allocation. Strides count elements, not bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <iosfwd>
+#include <span>
+#include <string_view>
+
+namespace halftone {
+
+/// Up to max_rank integers by value: a shape, strides, a list of dimensions.
+class Dims {
+ public:
+  static constexpr int max_rank = 8;
+
+  Dims() = default;
+  Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit Dims(std::span<const int64_t> values);
+  static Dims filled(int rank, int64_t value);
+
+  int rank() const { return rank_; }
+  bool empty() const { return rank_ == 0; }
+  int64_t& operator[](int i) { return values_[std::size_t(i)]; }
+  int64_t operator[](int i) const { return values_[std::size_t(i)]; }
+  const int64_t* begin() const { return values_.data(); }
+  const int64_t* end() const { return values_.data() + rank_; }
+  int64_t* begin() { return values_.data(); }
+  int64_t* end() { return values_.data() + rank_; }
+  void push_back(int64_t value);
+  void insert(int at, int64_t value);
+  void erase(int at);
+  bool operator==(const Dims& other) const;
+
+ private:
+  std::array<int64_t, max_rank> values_{};
+  int rank_ = 0;
+};
+
+using Shape = Dims;
+using Strides = Dims;
+
+std::ostream& operator<<(std::ostream& out, const Dims& dims);
+
+/// Number of elements; throws ShapeError for a negative size or a product that overflows.
+int64_t numel_of(const Shape& shape);
+/// Row-major strides.
+Strides contiguous_strides(const Shape& shape);
+/// NHWC strides under a logical NCHW shape (rank 4).
+Strides channels_last_strides(const Shape& shape);
+/// Strides of the same dimension order for another shape: what an elementwise result of a dense permuted input
+/// gets. Row-major where the input is not dense.
+Strides strides_in_order_of(const Shape& shape, const Strides& strides);
+/// True if the elements fill one block without holes or overlaps, in any order of dimensions.
+bool is_dense(const Shape& shape, const Strides& strides);
+/// The shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
+Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
+/// A dimension counted from the end if negative, checked against the rank; throws ShapeError naming `op`.
+int normalize_dim(std::string_view op, int64_t dim, int rank);
+
+}  // namespace halftone

@@ -1,0 +1,25 @@
+// Allocation through the device's backend, and the ledger entry that goes with it.
+#include <halftone/core/storage.h>
+
+#include <halftone/core/backend.h>
+
+namespace halftone {
+
+Storage::Storage(int64_t bytes, Device device)
+    : data_(static_cast<std::byte*>(backend_for(device).allocate(std::size_t(bytes)))),
+      bytes_(bytes), device_(device), use_(MemoryScope::current()) {
+  detail::ledger_add(device_, use_, bytes_);
+}
+
+Storage::~Storage() {
+  detail::ledger_add(device_, use_, -bytes_);
+  backend_for(device_).release(data_, std::size_t(bytes_));
+}
+
+void Storage::recharge(MemoryUse use) {
+  if (use == use_) return;
+  detail::ledger_move(device_, use_, use, bytes_);
+  use_ = use;
+}
+
+}  // namespace halftone

@@ -1,0 +1,110 @@
+// Tensor is a handle of two pointers: what it holds (a TensorBody: storage, offset, shape, strides, dtype) and how it
+// was made (autograd's record, opaque here). Copies are handles to the same data. Methods are metadata, data access
+// and the autograd verbs; everything that computes is a free function (autograd/ops.h).
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <halftone/core/device.h>
+#include <halftone/core/dtype.h>
+#include <halftone/core/shape.h>
+#include <halftone/core/storage.h>
+
+namespace halftone {
+
+struct AutogradMeta;  // defined in autograd/node.h
+
+struct TensorBody {
+  std::shared_ptr<Storage> storage;
+  int64_t offset = 0;  // in elements
+  Shape shape{};
+  Strides strides{};
+  DType dtype = f32;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // undefined: holds nothing, stands for an absent optional input
+  explicit Tensor(std::shared_ptr<TensorBody> body, std::shared_ptr<AutogradMeta> meta = nullptr)
+      : body_(std::move(body)), meta_(std::move(meta)) {}
+
+  bool defined() const { return body_ != nullptr; }
+
+  // --- metadata
+  const Shape& shape() const { return body_->shape; }
+  const Strides& strides() const { return body_->strides; }
+  int rank() const { return body_->shape.rank(); }
+  /// Size of a dimension, counted from the end if negative; throws ShapeError.
+  int64_t size(int64_t dim) const { return body_->shape[normalize_dim("size", dim, rank())]; }
+  int64_t numel() const { return numel_of(body_->shape); }
+  int64_t bytes() const { return numel() * size_of(dtype()); }
+  DType dtype() const { return body_->dtype; }
+  Device device() const { return body_->storage->device(); }
+  int64_t offset() const { return body_->offset; }
+  /// Row-major without holes.
+  bool is_contiguous() const;
+  /// Rank 4 and NHWC in memory under the logical NCHW shape.
+  bool is_channels_last() const;
+  bool is_dense() const { return halftone::is_dense(shape(), strides()); }
+
+  // --- data
+  const std::shared_ptr<Storage>& storage() const { return body_->storage; }
+  std::byte* raw_data() const { return storage()->data() + offset() * size_of(dtype()); }
+  /// Pointer to the first element, on the tensor's device. T must be the dtype's C++ type.
+  template <class T> T* data() const {
+    assert(dtype_of<std::remove_const_t<T>> == dtype());
+    return reinterpret_cast<T*>(raw_data());
+  }
+  /// All elements in row-major order, converted to T, on the host.
+  template <class T> std::vector<T> to_vector() const;
+  /// The value of a tensor of one element; throws ShapeError for more.
+  double item() const;
+  /// One element by its coordinates, on the host: for tests and printing, not for loops that matter.
+  double at(std::initializer_list<int64_t> index) const;
+  /// Another view of the same storage (elements, from `offset` of the storage). Checked against the storage's size.
+  Tensor view_as(const Shape& shape, const Strides& strides, int64_t offset) const;
+  /// A copy on another device (the same handle if it is there already). Not recorded.
+  Tensor to(Device device) const;
+  /// A dense copy of the data in the same dimension order. Not recorded.
+  Tensor clone() const;
+
+  // --- autograd (defined in autograd/tensor_autograd.cpp)
+  bool requires_grad() const;
+  /// Marks a leaf as wanting a gradient. Throws UsageError for tensors computed by operations and for integers.
+  Tensor& set_requires_grad(bool value = true);
+  /// True for tensors that no recorded operation made.
+  bool is_leaf() const;
+  /// The accumulated gradient of a leaf, undefined before the first backward().
+  Tensor grad() const;
+  void set_grad(const Tensor& grad);
+  /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the graph.
+  void backward() const;
+  /// The same with a gradient of this tensor to start from.
+  void backward(const Tensor& gradient, bool retain_graph = false) const;
+  /// The same data without history: free, shares storage.
+  Tensor detach() const { return Tensor(body_); }
+
+  const std::shared_ptr<TensorBody>& body() const { return body_; }
+  const std::shared_ptr<AutogradMeta>& meta() const { return meta_; }
+  std::shared_ptr<AutogradMeta>& meta() { return meta_; }
+
+ private:
+  std::shared_ptr<TensorBody> body_;
+  std::shared_ptr<AutogradMeta> meta_;
+};
+
+/// Prints values, as NumPy does, then shape and dtype; long dimensions are shortened.
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+/// "[32, 784] bf16": how tensors appear in error messages.
+struct Described { const Tensor& tensor; };
+std::ostream& operator<<(std::ostream& out, Described d);
+inline Described described(const Tensor& x) { return {x}; }
+
+}  // namespace halftone
