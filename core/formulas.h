@@ -4,8 +4,8 @@
 // `saves` says what the derivative reads, so that memory is spent knowingly; y is the output, x the input.
 #pragma once
 
-#include <array>
 #include <cstring>
+#include <type_traits>
 
 #include <halftone/core/math.h>
 #include <halftone/core/op_info.h>
@@ -319,7 +319,7 @@ using CompareFormulas = TypeList<formula::Equal, formula::NotEqual, formula::Les
 /// A formula as backends receive it: its place in one of the lists above and its attributes (at most two numbers).
 struct FormulaCall {
   int index = 0;
-  std::array<double, 2> attributes{};
+  double attributes[2]{};
 };
 
 template <class List, class F> FormulaCall call_of(const F& formula) {
@@ -327,16 +327,16 @@ template <class List, class F> FormulaCall call_of(const F& formula) {
   FormulaCall call{index_of<F, List>, {}};
   if constexpr (!std::is_empty_v<F>) {
     static_assert(sizeof(F) <= sizeof call.attributes);
-    std::memcpy(call.attributes.data(), &formula, sizeof(F));
+    std::memcpy(call.attributes, &formula, sizeof(F));
   }
   return call;
 }
 
 /// The formula of that type with the call's attributes.
 template <class F> HT_HD F formula_of(const FormulaCall& call) {
-  F formula{};
-  if constexpr (!std::is_empty_v<F>) __builtin_memcpy(&formula, &call.attributes, sizeof(F));
-  return formula;
+  if constexpr (std::is_empty_v<F>) return F{};
+  else if constexpr (sizeof(F) == sizeof(double)) return F{call.attributes[0]};
+  else return F{call.attributes[0], call.attributes[1]};
 }
 
 }  // namespace halftone

@@ -19,7 +19,7 @@ namespace detail {
 
 /// Rounds a float to a format with `ExponentBits` and `FractionBits` (IEEE-like, with infinities); the bits.
 template <int ExponentBits, int FractionBits>
-constexpr uint16_t round_to_ieee_like(float value) {
+HT_HD constexpr uint16_t round_to_ieee_like(float value) {
   constexpr int dropped = 23 - FractionBits;
   constexpr int bias = (1 << (ExponentBits - 1)) - 1;
   constexpr uint32_t infinity = ((1u << ExponentBits) - 1) << FractionBits;
@@ -46,7 +46,7 @@ constexpr uint16_t round_to_ieee_like(float value) {
 
 /// The float that the bits of an IEEE-like short format stand for. Exact.
 template <int ExponentBits, int FractionBits>
-constexpr float widen_ieee_like(uint32_t bits) {
+HT_HD constexpr float widen_ieee_like(uint32_t bits) {
   constexpr int bias = (1 << (ExponentBits - 1)) - 1;
   const uint32_t sign = (bits >> (ExponentBits + FractionBits)) << 31;
   const uint32_t exponent = (bits >> FractionBits) & ((1u << ExponentBits) - 1);

@@ -1,0 +1,54 @@
+// Running a segment twice: first bare, then recorded. The second run sees the caster and the random numbers of the
+// first, and its gradients are those of the first run.
+#include <halftone/autograd/checkpoint.h>
+
+#include <halftone/autograd/engine.h>
+#include <halftone/core/random.h>
+#include <halftone/core/views.h>
+
+namespace halftone {
+
+Tensor Checkpoint::forward(std::span<const Tensor> in) {
+  inputs.assign(in.begin(), in.end());
+  const CasterScope region(caster);
+  return segment(inputs).detach();
+}
+
+std::vector<Tensor> Checkpoint::backward(const Tensor& dy) const {
+  std::vector<Tensor> again;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    again.push_back(inputs[i].defined() ? inputs[i].detach() : inputs[i]);
+    if (wanted[i]) again.back().set_requires_grad();
+  }
+  const RandomKey now = default_generator().state();
+  default_generator().set_state(random_state);
+  Tensor output;
+  try {
+    const EnableGrad recording;
+    const CasterScope region(caster);
+    output = segment(again);
+  } catch (...) {
+    default_generator().set_state(now);
+    throw;
+  }
+  default_generator().set_state(now);
+  if (output.requires_grad()) run_backward(output, dy, false);
+  std::vector<Tensor> gradients;
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    gradients.push_back(wanted[i] ? again[i].grad() : Tensor{});
+    if (gradients.back().defined()) gradients.back().storage()->recharge(MemoryUse::activation);
+  }
+  return gradients;
+}
+
+Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs) {
+  Checkpoint op{.segment = std::move(segment),
+                .caster = shared_active_caster(),
+                .random_state = default_generator().state()};
+  for (const Tensor& x : inputs) op.wanted.push_back(x.requires_grad());
+  // The region's casts belong inside the segment: the inputs themselves pass as they are.
+  const CasterScope no_cast(nullptr);
+  return apply(std::move(op), inputs);
+}
+
+}  // namespace halftone

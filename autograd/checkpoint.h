@@ -1,0 +1,34 @@
+// checkpoint: trades time for memory. A segment runs without keeping anything but its inputs; backward runs it again,
+// recording, and goes through that (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <halftone/autograd/apply.h>
+#include <halftone/core/random.h>
+
+namespace halftone {
+
+using Segment = std::function<Tensor(const std::vector<Tensor>&)>;
+
+/// The segment as a node. It is always recorded: parameters that require gradients hide in the closure.
+struct Checkpoint {
+  static constexpr OpInfo info{"checkpoint", CastClass::as_is};
+  static constexpr bool always_recorded = true;
+  Segment segment;
+  std::shared_ptr<InputCaster> caster;  // the precision region the segment was recorded in
+  RandomKey random_state;               // so that recomputed dropout masks are the same
+  std::vector<Tensor> inputs{};
+  std::vector<bool> wanted{};  // inputs that require gradients
+
+  Tensor forward(std::span<const Tensor> in);
+  std::vector<Tensor> backward(const Tensor& dy) const;
+};
+
+/// segment(inputs), with its activations recomputed in backward. Gradients reach the inputs and every parameter that
+/// the segment uses. The segment must be a function of its inputs and parameters: it runs twice.
+/// As torch.utils.checkpoint.
+Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs);
+
+}  // namespace halftone

@@ -1,0 +1,36 @@
+// Whether operations are recorded. Per thread; a new thread starts recording.
+#pragma once
+
+namespace halftone {
+
+namespace detail {
+inline thread_local bool recording = true;
+}
+
+inline bool grad_enabled() { return detail::recording; }
+
+/// Until the scope ends nothing is recorded: for evaluation, initialisation and updates. As torch.no_grad().
+class NoGrad {
+ public:
+  NoGrad() : before_(detail::recording) { detail::recording = false; }
+  ~NoGrad() { detail::recording = before_; }
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// Records again inside a NoGrad scope: recomputation under checkpoint() needs it.
+class EnableGrad {
+ public:
+  EnableGrad() : before_(detail::recording) { detail::recording = true; }
+  ~EnableGrad() { detail::recording = before_; }
+  EnableGrad(const EnableGrad&) = delete;
+  EnableGrad& operator=(const EnableGrad&) = delete;
+
+ private:
+  bool before_;
+};
+
+}  // namespace halftone

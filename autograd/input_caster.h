@@ -1,0 +1,43 @@
+// The slot that a precision policy plugs into: apply() shows an operation's inputs to the active caster before it
+// computes, and the caster may replace them by recorded casts. autograd/ only declares the slot; amp/ fills it.
+// The slot is per thread and empty in a new one. It is shared so that a checkpointed segment or a custom function can
+// keep the caster it was recorded with beyond the region's end.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <halftone/core/op_info.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+class InputCaster {
+ public:
+  virtual ~InputCaster() = default;
+  /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the user set it.
+  virtual void cast(const OpInfo& op, std::span<Tensor> inputs) = 0;
+};
+
+namespace detail {
+inline thread_local std::shared_ptr<InputCaster> caster_slot;
+}
+
+inline InputCaster* active_caster() { return detail::caster_slot.get(); }
+inline const std::shared_ptr<InputCaster>& shared_active_caster() { return detail::caster_slot; }
+
+/// Fills the slot (with null: empties it) until the scope ends, also by an exception.
+class CasterScope {
+ public:
+  explicit CasterScope(std::shared_ptr<InputCaster> caster)
+      : before_(std::exchange(detail::caster_slot, std::move(caster))) {}
+  ~CasterScope() { detail::caster_slot = std::move(before_); }
+  CasterScope(const CasterScope&) = delete;
+  CasterScope& operator=(const CasterScope&) = delete;
+
+ private:
+  std::shared_ptr<InputCaster> before_;
+};
+
+}  // namespace halftone

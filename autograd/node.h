@@ -1,0 +1,48 @@
+// The recorded graph: a node per operation that ran, an edge per input. A node owns the operation, which owns what
+// it saved; edges point from outputs to inputs, so the graph lives as long as a tensor that was computed by it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <halftone/core/op_info.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+struct Node;
+
+/// How a tensor was made, and the gradient it has collected if it is a leaf.
+struct AutogradMeta {
+  bool requires_grad = false;
+  Tensor grad{};                     // leaves only
+  std::shared_ptr<Node> creator{};   // null for leaves
+};
+
+/// An input of a recorded operation: null where no gradient is wanted.
+struct Edge {
+  std::shared_ptr<AutogradMeta> input{};
+  DType dtype = f32;
+  Shape shape{};
+};
+
+struct Node {
+  const OpInfo* info = nullptr;
+  uint64_t order = 0;  // creation number: an operation comes after everything it depends on
+  DType output_dtype = f32;
+  Shape output_shape{};
+  std::vector<Edge> edges;
+
+  /// One gradient per edge; undefined where none is wanted.
+  virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
+  /// Drops the operation with all it saved.
+  virtual void release() = 0;
+  virtual bool released() const = 0;
+  virtual ~Node();
+};
+
+/// The next creation number. Thread-safe.
+uint64_t next_node_order();
+
+}  // namespace halftone

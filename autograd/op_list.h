@@ -1,0 +1,64 @@
+// The catalogue: every operation of the framework, named once. apply() refuses an operation that is missing here, and
+// tests/op_properties.cpp wants samples for every entry. Elementwise operations enter through their formula lists.
+#pragma once
+
+#include <concepts>
+
+#include <halftone/core/formulas.h>
+
+namespace halftone {
+
+template <class F> struct Unary;
+template <class F> struct Binary;
+template <class F> struct Compare;
+struct Cast;
+struct Where;
+struct Reshape;
+struct Permute;
+struct Expand;
+struct Slice;
+struct Cat;
+struct Pad;
+struct Contiguous;
+struct Sum;
+struct Mean;
+struct Var;
+struct Max;
+struct Min;
+struct Norm;
+struct ArgMax;
+struct CumulativeSum;
+struct Matmul;
+struct Linear;
+struct Softmax;
+struct LogSoftmax;
+struct LogSumExp;
+struct CrossEntropy;
+struct NllLoss;
+struct LayerNorm;
+struct RmsNorm;
+struct GroupNorm;
+struct BatchNorm;
+struct Conv2d;
+struct ConvTranspose2d;
+struct MaxPool2d;
+struct AvgPool2d;
+struct AdaptiveAvgPool2d;
+struct Embedding;
+struct Dropout;
+struct Checkpoint;
+
+using AllOps =
+    Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
+           TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var, Max, Min, Norm,
+                    ArgMax, CumulativeSum, Matmul, Linear, Softmax, LogSoftmax, LogSumExp, CrossEntropy, NllLoss,
+                    LayerNorm, RmsNorm, GroupNorm, BatchNorm, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
+                    AdaptiveAvgPool2d, Embedding, Dropout, Checkpoint>>;
+
+/// Base of operations that users define outside the library: exempt from the catalogue.
+struct UserOp {};
+
+template <class Op>
+concept Operation = std::same_as<const OpInfo, decltype(Op::info)>;
+
+}  // namespace halftone

@@ -1,0 +1,16 @@
+// All operations, for users.
+#pragma once
+
+#include <halftone/autograd/checkpoint.h>
+#include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/ops/conv.h>
+#include <halftone/autograd/ops/dropout.h>
+#include <halftone/autograd/ops/elementwise.h>
+#include <halftone/autograd/ops/embedding.h>
+#include <halftone/autograd/ops/loss.h>
+#include <halftone/autograd/ops/matmul.h>
+#include <halftone/autograd/ops/norm.h>
+#include <halftone/autograd/ops/pool.h>
+#include <halftone/autograd/ops/reduce.h>
+#include <halftone/autograd/ops/shape.h>
+#include <halftone/autograd/ops/softmax.h>

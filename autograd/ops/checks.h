@@ -1,0 +1,43 @@
+// What operations demand of their inputs, with the messages that say so.
+#pragma once
+
+#include <halftone/core/tensor.h>
+
+namespace halftone::check {
+
+inline void defined(std::string_view op, std::string_view what, const Tensor& x) {
+  if (!x.defined()) fail<UsageError>(op, what, " is undefined. Pass a tensor.");
+}
+
+inline void floating(std::string_view op, const Tensor& x) {
+  defined(op, "an input", x);
+  if (!is_floating(x.dtype()) || size_of(x.dtype()) == 1)
+    fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", described(x), ". Cast it first.");
+}
+
+inline void same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype())
+    fail<DTypeError>(op, "dtypes differ: ", described(a), " and ", described(b),
+                     ". Cast one of them, or run under autocast.");
+}
+
+inline void rank(std::string_view op, std::string_view what, const Tensor& x, int wanted) {
+  defined(op, what, x);
+  if (x.rank() != wanted)
+    fail<ShapeError>(op, what, " is ", described(x), ", of rank ", x.rank(), ". It must have rank ", wanted, ".");
+}
+
+inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
+  defined(op, what, x);
+  if (x.dtype() != i64) fail<DTypeError>(op, what, " must be i64, got ", described(x), ". Cast it first.");
+}
+
+/// A per-channel vector (weight, bias, running statistics): undefined, or floating of shape [size].
+inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
+  if (!x.defined()) return;
+  floating(op, x);
+  if (x.rank() != 1 || x.shape()[0] != size)
+    fail<ShapeError>(op, what, " is ", described(x), " for ", size, " channels. It must be [", size, "].");
+}
+
+}  // namespace halftone::check

@@ -1,0 +1,87 @@
+// Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a model converts its
+// input, everything behind it stays that way. Weights are laid out as PyTorch's.
+#pragma once
+
+#include <halftone/autograd/ops/norm.h>
+
+namespace halftone {
+
+/// Height and width; one number stands for both.
+struct Pair {
+  int64_t height = 0, width = 0;
+  constexpr Pair() = default;
+  constexpr Pair(int64_t both) : height(both), width(both) {}
+  constexpr Pair(int64_t h, int64_t w) : height(h), width(w) {}
+  std::array<int64_t, 2> array() const { return {height, width}; }
+};
+
+struct Conv2dOptions {
+  Pair stride = 1, padding = 0, dilation = 1;
+  int64_t groups = 1;
+};
+struct Conv1dOptions {
+  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+};
+struct ConvTranspose2dOptions {
+  Pair stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  int64_t groups = 1;
+};
+
+/// Cross-correlation. x: [n, in, h, w]; w: [out, in / groups, kh, kw]; bias: [out] or undefined.
+struct Conv2d {
+  static constexpr OpInfo info{"conv2d", CastClass::low_precision};
+  ConvGeometry geometry;
+  Tensor x{}, weight{};
+  DType bias_dtype{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);
+  std::array<Tensor, 3> backward(const Tensor& dy_in) const {
+    const Tensor dy = views::channels_last(dy_in);
+    Tensor dx, dweight, dbias;
+    if (needs[0]) {
+      dx = empty_like(x);
+      backend_for(x).conv_backward_data(dy, weight, geometry, dx);
+    }
+    if (needs[2]) dbias = empty({weight.shape()[0]}, bias_dtype, x.device());
+    if (needs[1] || needs[2]) {
+      dweight = empty(weight.shape(), weight.dtype(), x.device());
+      backend_for(x).conv_backward_weights(x, dy, geometry, dweight, dbias);
+    }
+    return {dx, dweight, dbias};
+  }
+};
+
+/// The gradient of a convolution as an operation of its own. x: [n, in, h, w]; w: [in, out / groups, kh, kw]. Its
+/// forward is that convolution's backward-data, and its backward-data is that convolution.
+struct ConvTranspose2d {
+  static constexpr OpInfo info{"conv_transpose2d", CastClass::low_precision};
+  ConvGeometry geometry;
+  Pair output_padding;
+  Tensor x{}, weight{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);
+  std::array<Tensor, 3> backward(const Tensor& dy_in) const {
+    const Tensor dy = views::channels_last(dy_in);
+    Tensor dx, dweight, dbias, none;
+    if (needs[0]) {
+      dx = empty_like(x);
+      backend_for(x).conv(dy, weight, none, geometry, dx);
+    }
+    if (needs[1]) {
+      dweight = empty(weight.shape(), weight.dtype(), x.device());
+      backend_for(x).conv_backward_weights(dy, x, geometry, dweight, none);
+    }
+    if (needs[2]) dbias = detail::as_shape(reduce_to(dy, {1, dy.shape()[1], 1, 1}), {dy.shape()[1]});
+    return {dx, dweight, dbias};
+  }
+};
+
+/// As torch.nn.functional.conv2d, conv1d and conv_transpose2d.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose2dOptions& options = {});
+
+}  // namespace halftone

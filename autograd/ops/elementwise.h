@@ -1,0 +1,217 @@
+// Elementwise operations. Each is a formula (core/formulas.h) in one of three generic nodes; to add one, write the
+// formula, list it there, and give it a function here.
+#pragma once
+
+#include <halftone/autograd/apply.h>
+#include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/ops/checks.h>
+#include <halftone/autograd/ops/reduce_to.h>
+
+namespace halftone {
+
+/// y = f(x). Keeps what the derivative reads and nothing else; y has x's memory order.
+template <class F>
+struct Unary {
+  static constexpr OpInfo info = F::info;
+  F formula{};
+  Tensor saved{};  // x or y, as F::saves says
+
+  Tensor forward(const Tensor& x) {
+    check::floating(info.name, x);
+    Tensor y = empty_like(x);
+    backend_for(x).unary(call_of<UnaryFormulas>(formula), x, y);
+    if constexpr (F::saves == Saves::input) saved = x;
+    if constexpr (F::saves == Saves::output) saved = y;
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_like(saved.defined() ? saved : dy);
+    backend_for(dy).unary_backward(call_of<UnaryFormulas>(formula), saved, dy, dx);
+    return {dx};
+  }
+};
+
+/// y = f(a, b) with broadcasting; both of one dtype.
+template <class F>
+struct Binary {
+  static constexpr OpInfo info = F::info;
+  F formula{};
+  Tensor a{}, b{};  // saved, unless the derivative is constant
+  Shape a_shape{}, b_shape{};
+  Needs<2> needs{};
+
+  Tensor forward(const Tensor& a_in, const Tensor& b_in) {
+    check::floating(info.name, a_in);
+    check::floating(info.name, b_in);
+    check::same_dtype(info.name, a_in, b_in);
+    a_shape = a_in.shape(), b_shape = b_in.shape();
+    const Shape shape = broadcast_shapes(info.name, a_shape, b_shape);
+    Tensor y = shape == a_shape   ? empty_like(a_in)
+               : shape == b_shape ? empty_like(b_in)
+                                  : empty(shape, a_in.dtype(), a_in.device());
+    backend_for(y).binary(call_of<BinaryFormulas>(formula), views::expand(a_in, shape),
+                          views::expand(b_in, shape), y);
+    if constexpr (!F::constant_derivative) a = a_in, b = b_in;
+    return y;
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const {
+    return {gradient(0, dy, a_shape), gradient(1, dy, b_shape)};
+  }
+
+  Tensor gradient(int input, const Tensor& dy, const Shape& shape) const {
+    if (!needs[input]) return {};
+    if constexpr (F::constant_derivative) {
+      const bool is_one = input == 0 ? F{}.derivative_a(1.0, 1.0) == 1.0 : F{}.derivative_b(1.0, 1.0) == 1.0;
+      if (is_one) return reduce_to(dy, shape);
+    }
+    Tensor dx = empty_like(dy);
+    const Tensor a_full = a.defined() ? views::expand(a, dy.shape()) : dy;
+    const Tensor b_full = b.defined() ? views::expand(b, dy.shape()) : dy;
+    backend_for(dy).binary_backward(call_of<BinaryFormulas>(formula), input, a_full, b_full, dy, dx);
+    return reduce_to(dx, shape);
+  }
+};
+
+/// y = f(a, b) as bool, with broadcasting; any dtype, no gradient.
+template <class F>
+struct Compare {
+  static constexpr OpInfo info = F::info;
+  F formula{};
+
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    const Shape shape = broadcast_shapes(info.name, a.shape(), b.shape());
+    Tensor y = empty(shape, boolean, a.device());
+    backend_for(y).compare(call_of<CompareFormulas>(formula), views::expand(a, shape), views::expand(b, shape), y);
+    return y;
+  }
+};
+
+/// y = condition ? a : b, with broadcasting. As torch.where.
+struct Where {
+  static constexpr OpInfo info{"where", CastClass::widest_input};
+  Tensor condition{};
+  Shape a_shape{}, b_shape{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& chosen, const Tensor& a, const Tensor& b) {
+    if (chosen.dtype() != boolean)
+      fail<DTypeError>("where", "the condition must be bool, got ", described(chosen), ". Compare first.");
+    check::same_dtype("where", a, b);
+    const Shape shape = broadcast_shapes("where", broadcast_shapes("where", a.shape(), b.shape()), chosen.shape());
+    condition = chosen, a_shape = a.shape(), b_shape = b.shape();
+    Tensor y = empty(shape, a.dtype(), a.device());
+    backend_for(y).select(views::expand(chosen, shape), views::expand(a, shape), views::expand(b, shape), y);
+    return y;
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy) const {
+    const Tensor zero = views::expand(zeros({}, dy.dtype(), dy.device()), dy.shape());
+    const Tensor chosen = views::expand(condition, dy.shape());
+    Tensor da, db;
+    if (needs[1]) {
+      da = empty_like(dy);
+      backend_for(dy).select(chosen, dy, zero, da);
+      da = reduce_to(da, a_shape);
+    }
+    if (needs[2]) {
+      db = empty_like(dy);
+      backend_for(dy).select(chosen, zero, dy, db);
+      db = reduce_to(db, b_shape);
+    }
+    return {Tensor{}, da, db};
+  }
+};
+
+// --- one input
+
+template <class F> Tensor unary(F formula, const Tensor& x) {
+  return apply(Unary<F>{.formula = formula}, x);
+}
+inline Tensor relu(const Tensor& x) { return unary(formula::Relu{}, x); }
+inline Tensor leaky_relu(const Tensor& x, double slope = 0.01) { return unary(formula::LeakyRelu{slope}, x); }
+/// GELU with the tanh form of Phi: torch's gelu(approximate="tanh").
+inline Tensor gelu(const Tensor& x) { return unary(formula::Gelu{}, x); }
+/// GELU with the exact Phi: torch's default.
+inline Tensor gelu_erf(const Tensor& x) { return unary(formula::GeluErf{}, x); }
+inline Tensor silu(const Tensor& x) { return unary(formula::Silu{}, x); }
+inline Tensor tanh(const Tensor& x) { return unary(formula::Tanh{}, x); }
+inline Tensor sigmoid(const Tensor& x) { return unary(formula::Sigmoid{}, x); }
+inline Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20) {
+  if (!(beta > 0)) fail<UsageError>("softplus", "beta is ", beta, ". It must be positive.");
+  return unary(formula::Softplus{beta, threshold}, x);
+}
+inline Tensor exp(const Tensor& x) { return unary(formula::Exp{}, x); }
+inline Tensor expm1(const Tensor& x) { return unary(formula::Expm1{}, x); }
+inline Tensor log(const Tensor& x) { return unary(formula::Log{}, x); }
+inline Tensor log1p(const Tensor& x) { return unary(formula::Log1p{}, x); }
+inline Tensor sqrt(const Tensor& x) { return unary(formula::Sqrt{}, x); }
+inline Tensor rsqrt(const Tensor& x) { return unary(formula::Rsqrt{}, x); }
+inline Tensor reciprocal(const Tensor& x) { return unary(formula::Reciprocal{}, x); }
+inline Tensor pow(const Tensor& x, double exponent) { return unary(formula::PowScalar{exponent}, x); }
+inline Tensor square(const Tensor& x) { return unary(formula::Square{}, x); }
+inline Tensor abs(const Tensor& x) { return unary(formula::Abs{}, x); }
+inline Tensor neg(const Tensor& x) { return unary(formula::Neg{}, x); }
+inline Tensor clamp(const Tensor& x, double low, double high) {
+  if (!(low <= high)) fail<UsageError>("clamp", "low is ", low, ", high is ", high, ". Use low <= high.");
+  return unary(formula::Clamp{low, high}, x);
+}
+/// scale * x + shift in one pass.
+inline Tensor affine(const Tensor& x, double scale, double shift) { return unary(formula::Affine{scale, shift}, x); }
+
+// --- two inputs: broadcasting, and promotion by recorded casts where dtypes differ
+
+namespace detail {
+template <class Op> Tensor apply_promoted(Op op, const Tensor& a, const Tensor& b) {
+  check::defined(Op::info.name, "an input", a);
+  check::defined(Op::info.name, "an input", b);
+  if (a.dtype() == b.dtype()) return apply(std::move(op), a, b);
+  const DType common = promote(a.dtype(), b.dtype());
+  return apply(std::move(op), cast(a, common), cast(b, common));
+}
+}  // namespace detail
+
+template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
+  return detail::apply_promoted(Binary<F>{.formula = formula}, a, b);
+}
+inline Tensor add(const Tensor& a, const Tensor& b) { return binary(formula::Add{}, a, b); }
+inline Tensor sub(const Tensor& a, const Tensor& b) { return binary(formula::Sub{}, a, b); }
+inline Tensor mul(const Tensor& a, const Tensor& b) { return binary(formula::Mul{}, a, b); }
+inline Tensor div(const Tensor& a, const Tensor& b) { return binary(formula::Div{}, a, b); }
+inline Tensor maximum(const Tensor& a, const Tensor& b) { return binary(formula::Maximum{}, a, b); }
+inline Tensor minimum(const Tensor& a, const Tensor& b) { return binary(formula::Minimum{}, a, b); }
+inline Tensor pow(const Tensor& a, const Tensor& b) { return binary(formula::Pow{}, a, b); }
+
+template <class F> Tensor compare(F formula, const Tensor& a, const Tensor& b) {
+  return detail::apply_promoted(Compare<F>{formula}, a, b);
+}
+inline Tensor equal(const Tensor& a, const Tensor& b) { return compare(formula::Equal{}, a, b); }
+inline Tensor not_equal(const Tensor& a, const Tensor& b) { return compare(formula::NotEqual{}, a, b); }
+inline Tensor less(const Tensor& a, const Tensor& b) { return compare(formula::Less{}, a, b); }
+inline Tensor less_equal(const Tensor& a, const Tensor& b) { return compare(formula::LessEqual{}, a, b); }
+inline Tensor greater(const Tensor& a, const Tensor& b) { return compare(formula::Greater{}, a, b); }
+inline Tensor greater_equal(const Tensor& a, const Tensor& b) { return compare(formula::GreaterEqual{}, a, b); }
+
+inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  check::defined("where", "the condition", condition);
+  check::defined("where", "an input", a);
+  check::defined("where", "an input", b);
+  const DType common = promote(a.dtype(), b.dtype());
+  return apply(Where{}, condition, cast(a, common), cast(b, common));
+}
+
+// --- operators; numbers take the tensor's dtype
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+inline Tensor operator+(const Tensor& a, double b) { return affine(a, 1, b); }
+inline Tensor operator-(const Tensor& a, double b) { return affine(a, 1, -b); }
+inline Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0); }
+inline Tensor operator/(const Tensor& a, double b) { return affine(a, 1 / b, 0); }
+inline Tensor operator+(double a, const Tensor& b) { return affine(b, 1, a); }
+inline Tensor operator-(double a, const Tensor& b) { return affine(b, -1, a); }
+inline Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0); }
+inline Tensor operator/(double a, const Tensor& b) { return reciprocal(b) * a; }
+inline Tensor operator-(const Tensor& x) { return neg(x); }
+
+}  // namespace halftone

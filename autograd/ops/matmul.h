@@ -1,0 +1,97 @@
+// Matrix products. The kernel takes strides, so a transposed operand is a view, never a copy, and each gradient is a
+// product of the same kind:  c = a b   =>   da = dc b^T,  db = a^T dc.
+#pragma once
+
+#include <halftone/autograd/ops/reduce.h>
+
+namespace halftone {
+
+namespace detail {
+/// x itself if the last two dimensions have a unit stride among them, else a row-major copy: what kernels take.
+inline Tensor matrix_layout(const Tensor& x) {
+  const int r = x.rank();
+  const int64_t row = x.strides()[r - 2], column = x.strides()[r - 1];
+  const int64_t rows = x.shape()[r - 2], columns = x.shape()[r - 1];
+  const bool row_major = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+  const bool column_major = (row == 1 || rows == 1) && (column >= rows || columns == 1);
+  return row_major || column_major ? x : views::contiguous(x);
+}
+inline Tensor transposed(const Tensor& x) { return views::transpose(x, x.rank() - 2, x.rank() - 1); }
+}  // namespace detail
+
+/// c[.., m, n] = a[.., m, k] b[.., k, n]; both of rank 2, or both of rank 3 with one batch size.
+struct Matmul {
+  static constexpr OpInfo info{"matmul", CastClass::low_precision};
+  Tensor a{}, b{};
+  Needs<2> needs{};
+
+  Tensor forward(const Tensor& a_in, const Tensor& b_in) {
+    check::floating("matmul", a_in);
+    check::same_dtype("matmul", a_in, b_in);
+    a = detail::matrix_layout(a_in), b = detail::matrix_layout(b_in);
+    return product(a, b);
+  }
+  std::array<Tensor, 2> backward(const Tensor& dc_in) const {
+    const Tensor dc = detail::matrix_layout(dc_in);
+    return {needs[0] ? product(dc, detail::transposed(b)) : Tensor{},
+            needs[1] ? product(detail::transposed(a), dc) : Tensor{}};
+  }
+
+  static Tensor product(const Tensor& a, const Tensor& b) {
+    Shape shape = a.shape();
+    shape[a.rank() - 1] = b.shape()[b.rank() - 1];
+    Tensor c = empty(shape, a.dtype(), a.device());
+    backend_for(a).matmul(a, b, {}, c);
+    return c;
+  }
+};
+
+/// y = x weight^T + bias, x: [.., in], weight: [out, in], bias: [out] or undefined.
+struct Linear {
+  static constexpr OpInfo info{"linear", CastClass::low_precision};
+  Tensor x{}, weight{};
+  Shape shape{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& input, const Tensor& w, const Tensor& bias) {
+    check_inputs(input, w, bias);
+    shape = input.shape();
+    x = views::contiguous(views::reshaped(input, {input.numel() / w.shape()[1], w.shape()[1]}));
+    weight = detail::matrix_layout(w);
+    Shape result = shape;
+    result[shape.rank() - 1] = w.shape()[0];
+    Tensor y = empty(result, x.dtype(), x.device());
+    Tensor rows = y.view_as({x.shape()[0], w.shape()[0]}, {w.shape()[0], 1}, 0);
+    backend_for(x).matmul(x, detail::transposed(weight), bias, rows);
+    return y;
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy_in) const {
+    const int64_t out = weight.shape()[0];
+    const Tensor dy = views::contiguous(views::reshaped(dy_in, {x.shape()[0], out}));
+    Tensor dx = needs[0] ? detail::as_shape(Matmul::product(dy, weight), shape) : Tensor{};
+    Tensor dweight = needs[1] ? Matmul::product(detail::transposed(dy), x) : Tensor{};
+    Tensor dbias = needs[2] ? reduce_to(dy, {1, out}).view_as({out}, {1}, 0) : Tensor{};
+    return {dx, dweight, dbias};
+  }
+
+  static void check_inputs(const Tensor& x, const Tensor& w, const Tensor& bias) {
+    check::floating("linear", x);
+    check::rank("linear", "weight", w, 2);
+    check::same_dtype("linear", x, w);
+    if (x.rank() == 0 || x.shape()[x.rank() - 1] != w.shape()[1])
+      fail<ShapeError>("linear", "inner sizes differ: x is ", described(x), ", weight is ", described(w),
+                       "; x.size(-1) must equal weight.size(1).");
+    check::vector_of("linear", "bias", bias, w.shape()[0]);
+    if (bias.defined()) check::same_dtype("linear", x, bias);
+    if (w.shape()[1] == 0) fail<ShapeError>("linear", "weight is ", described(w), ". It must have inputs.");
+  }
+};
+
+/// As torch.matmul: vectors, matrices and batches with broadcasting.
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// As torch.nn.functional.linear. The bias is inside: as an f32 op of its own it would promote low-precision results.
+inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
+  return apply(Linear{}, x, weight, bias);
+}
+
+}  // namespace halftone

@@ -1,0 +1,150 @@
+// Normalisations. Statistics are computed and kept in f32 (f64 for f64), whatever the dtype of the data; weights may
+// be f32 beside low-precision data, and their gradients have the weights' dtype.
+#pragma once
+
+#include <halftone/autograd/ops/reduce.h>
+
+namespace halftone {
+
+namespace detail {
+/// x seen as [rows, n], n the product of the normalised trailing dimensions.
+inline Tensor as_rows(std::string_view op, const Tensor& x, const Shape& normalized) {
+  check::floating(op, x);
+  const int extra = x.rank() - normalized.rank();
+  bool fits = extra >= 0 && normalized.rank() > 0 && numel_of(normalized) > 0;
+  for (int i = 0; fits && i < normalized.rank(); ++i) fits = x.shape()[extra + i] == normalized[i];
+  if (!fits)
+    fail<ShapeError>(op, described(x), " does not end in the normalised shape ", normalized,
+                     ". The last dimensions must equal it.");
+  const int64_t n = numel_of(normalized);
+  return as_shape(views::contiguous(x), {x.numel() / n, n});
+}
+inline Tensor like_or_undefined(const Tensor& x, bool wanted) { return wanted && x.defined() ? empty(x.shape(), x.dtype(), x.device()) : Tensor{}; }
+inline void check_affine(std::string_view op, const Shape& normalized, const Tensor& weight, const Tensor& bias) {
+  for (const Tensor* p : {&weight, &bias})
+    if (p->defined() && (p->shape() != normalized || !is_floating(p->dtype())))
+      fail<ShapeError>(op, "weight or bias is ", described(*p), ", the normalised shape is ", normalized,
+                       ". They must agree.");
+}
+inline Tensor contiguous_or_undefined(const Tensor& x) { return x.defined() ? views::contiguous(x) : x; }
+}  // namespace detail
+
+/// y = (x - mean) / sqrt(variance + eps) * weight + bias over the trailing dimensions (Ba et al. 2016).
+struct LayerNorm {
+  static constexpr OpInfo info{"layer_norm", CastClass::full_precision};
+  Shape normalized;
+  double eps;
+  Tensor x{}, weight{}, mean{}, rstd{};
+  Shape shape{};
+  DType bias_dtype{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b) {
+    x = detail::as_rows("layer_norm", in, normalized);
+    detail::check_affine("layer_norm", normalized, w, b);
+    shape = in.shape(), weight = detail::contiguous_or_undefined(w);
+    bias_dtype = b.defined() ? b.dtype() : in.dtype();
+    const DType wide = in.dtype() == f64 ? f64 : f32;
+    mean = empty({x.shape()[0]}, wide, x.device()), rstd = empty({x.shape()[0]}, wide, x.device());
+    Tensor y = empty(shape, x.dtype(), x.device());
+    backend_for(x).layer_norm(x, weight, detail::contiguous_or_undefined(b), eps, y, mean, rstd);
+    return y;
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy) const {
+    Tensor dx = detail::like_or_undefined(x, needs[0]);
+    Tensor dweight = detail::like_or_undefined(weight, needs[1]);
+    Tensor dbias = needs[2] ? empty(normalized, bias_dtype, x.device()) : Tensor{};
+    backend_for(x).layer_norm_backward(x, weight, mean, rstd, views::contiguous(dy), dx, dweight, dbias);
+    return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
+  }
+};
+
+/// y = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019).
+struct RmsNorm {
+  static constexpr OpInfo info{"rms_norm", CastClass::full_precision};
+  Shape normalized;
+  double eps;
+  Tensor x{}, weight{}, rstd{};
+  Shape shape{};
+  Needs<2> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w) {
+    x = detail::as_rows("rms_norm", in, normalized);
+    detail::check_affine("rms_norm", normalized, w, {});
+    shape = in.shape(), weight = detail::contiguous_or_undefined(w);
+    rstd = empty({x.shape()[0]}, in.dtype() == f64 ? f64 : f32, x.device());
+    Tensor y = empty(shape, x.dtype(), x.device()), no_mean;
+    backend_for(x).layer_norm(x, weight, {}, eps, y, no_mean, rstd);
+    return y;
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const {
+    Tensor dx = detail::like_or_undefined(x, needs[0]), dweight = detail::like_or_undefined(weight, needs[1]), none;
+    backend_for(x).layer_norm_backward(x, weight, {}, rstd, views::contiguous(dy), dx, dweight, none);
+    return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight};
+  }
+};
+
+/// Normalises groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c] or undefined.
+struct GroupNorm {
+  static constexpr OpInfo info{"group_norm", CastClass::full_precision};
+  int64_t groups;
+  double eps;
+  Tensor x{}, weight{}, mean{}, rstd{};
+  Shape shape{};
+  DType bias_dtype{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b);
+  std::array<Tensor, 3> backward(const Tensor& dy) const {
+    Tensor dx = detail::like_or_undefined(x, needs[0]), dweight = detail::like_or_undefined(weight, needs[1]);
+    Tensor dbias = needs[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
+    const Tensor rows = detail::as_shape(views::contiguous(dy), x.shape());
+    backend_for(x).group_norm_backward(x, weight, mean, rstd, rows, dx, dweight, dbias);
+    return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
+  }
+};
+
+struct BatchNormOptions {
+  bool training = false;
+  double momentum = 0.1, eps = 1e-5;
+};
+
+/// Normalises each channel over the batch (Ioffe & Szegedy 2015). x: [n, c] or [n, c, h, w]. In training the batch's
+/// own statistics serve and the running ones move towards them (variance unbiased); in evaluation the running ones do.
+struct BatchNorm {
+  static constexpr OpInfo info{"batch_norm", CastClass::as_is};
+  Tensor running_mean, running_var;
+  BatchNormOptions options;
+  Tensor x{}, weight{}, mean{}, variance{};
+  bool batch_statistics = true;
+  DType bias_dtype{};
+  Needs<3> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b);
+  std::array<Tensor, 3> backward(const Tensor& dy_in) const {
+    Tensor dx = needs[0] ? empty_like(x) : Tensor{}, dweight = detail::like_or_undefined(weight, needs[1]);
+    Tensor dbias = needs[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
+    const Tensor dy = x.rank() == 4 ? views::channels_last(dy_in) : views::contiguous(dy_in);
+    backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, dy, batch_statistics, dx, dweight, dbias);
+    return {dx, dweight, dbias};
+  }
+  void update_running_statistics() const;
+};
+
+/// As torch.nn.functional.layer_norm; weight and bias may be undefined.
+inline Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {},
+                         const Tensor& bias = {}, double eps = 1e-5) {
+  return apply(LayerNorm{.normalized = normalized_shape, .eps = eps}, x, weight, bias);
+}
+inline Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {}, double eps = 1e-6) {
+  return apply(RmsNorm{.normalized = normalized_shape, .eps = eps}, x, weight);
+}
+inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, const Tensor& bias = {},
+                         double eps = 1e-5) {
+  return apply(GroupNorm{.groups = groups, .eps = eps}, x, weight, bias);
+}
+/// As torch.nn.functional.batch_norm. The running statistics are updated in place when training.
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
+                  const Tensor& running_var, const BatchNormOptions& options = {});
+
+}  // namespace halftone

@@ -1,0 +1,87 @@
+// Pooling over windows of an image, [n, c, h, w] in NHWC memory.
+#pragma once
+
+#include <optional>
+
+#include <halftone/autograd/ops/conv.h>
+
+namespace halftone {
+
+struct PoolOptions {
+  Pair kernel = 2;
+  std::optional<Pair> stride{};  // the kernel's size if absent
+  Pair padding = 0;
+  bool count_include_pad = true;
+};
+
+namespace detail {
+PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options);
+/// Checks x and gives the output's shape.
+Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g);
+}  // namespace detail
+
+/// The largest element of each window; keeps its place in the window, one byte each where windows are small.
+struct MaxPool2d {
+  static constexpr OpInfo info{"max_pool2d", CastClass::as_is};
+  PoolGeometry geometry;
+  Tensor argmax{};
+  Shape shape{};
+
+  Tensor forward(const Tensor& x) {
+    Tensor y = empty_channels_last(detail::pooled_shape("max_pool2d", x, geometry), x.dtype(), x.device());
+    const bool small = geometry.kernel[0] * geometry.kernel[1] <= 256;
+    argmax = empty_channels_last(y.shape(), small ? u8 : i32, x.device());
+    shape = x.shape();
+    backend_for(x).max_pool(views::channels_last(x), geometry, y, argmax);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
+    backend_for(dy).max_pool_backward(views::channels_last(dy), argmax, geometry, dx);
+    return {dx};
+  }
+};
+
+/// The mean of each window.
+struct AvgPool2d {
+  static constexpr OpInfo info{"avg_pool2d", CastClass::as_is};
+  PoolGeometry geometry;
+  Shape shape{};
+
+  Tensor forward(const Tensor& x) {
+    Tensor y = empty_channels_last(detail::pooled_shape("avg_pool2d", x, geometry), x.dtype(), x.device());
+    shape = x.shape();
+    backend_for(x).avg_pool(views::channels_last(x), geometry, y);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
+    backend_for(dy).avg_pool_backward(views::channels_last(dy), geometry, dx);
+    return {dx};
+  }
+};
+
+/// The mean of windows chosen so that the output has a given size.
+struct AdaptiveAvgPool2d {
+  static constexpr OpInfo info{"adaptive_avg_pool2d", CastClass::as_is};
+  Pair output;
+  Shape shape{};
+
+  Tensor forward(const Tensor& x);
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
+    backend_for(dy).adaptive_avg_pool_backward(views::channels_last(dy), dx);
+    return {dx};
+  }
+};
+
+/// As torch.nn.functional.max_pool2d, avg_pool2d and adaptive_avg_pool2d.
+inline Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
+  return apply(MaxPool2d{.geometry = detail::pool_geometry("max_pool2d", options)}, x);
+}
+inline Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
+  return apply(AvgPool2d{.geometry = detail::pool_geometry("avg_pool2d", options)}, x);
+}
+inline Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) { return apply(AdaptiveAvgPool2d{.output = output}, x); }
+
+}  // namespace halftone

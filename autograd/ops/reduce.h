@@ -1,0 +1,229 @@
+// Reductions over some or all dimensions: sum, mean, var, max, min, norm, argmax, cumsum. They accumulate in f32 or
+// wider whatever the dtype, and give the same result for any number of threads.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include <halftone/autograd/ops/elementwise.h>
+#include <halftone/autograd/ops/shape.h>
+
+namespace halftone {
+
+/// Which dimensions a reduction runs over (none named: all) and whether they stay as sizes of 1.
+struct ReduceDims {
+  Dims dims{};
+  bool keep = false;
+
+  /// x's shape with 1 in the reduced dimensions.
+  Shape kept_shape(std::string_view op, const Shape& shape) const {
+    Shape kept = dims.empty() ? Dims::filled(shape.rank(), 1) : shape;
+    for (int64_t dim : dims)
+      if (const int d = normalize_dim(op, dim, shape.rank()); shape.rank()) kept[d] = 1;
+    return kept;
+  }
+  /// The shape of the result.
+  Shape result_shape(std::string_view op, const Shape& shape) const {
+    if (keep) return kept_shape(op, shape);
+    if (dims.empty()) return {};
+    Dims reduced = Dims::filled(shape.rank(), 0);
+    for (int64_t dim : dims)
+      if (const int d = normalize_dim(op, dim, shape.rank()); shape.rank()) reduced[d] = 1;
+    Shape result;
+    for (int i = 0; i < shape.rank(); ++i)
+      if (!reduced[i]) result.push_back(shape[i]);
+    return result;
+  }
+};
+
+namespace detail {
+/// The reduced tensor with sizes of 1 kept.
+inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& x, const ReduceDims& over) {
+  check::floating(op, x);
+  Tensor y = empty(over.kept_shape(op, x.shape()), x.dtype(), x.device());
+  backend_for(x).reduce(kind, x, y);
+  return y;
+}
+inline Tensor as_shape(const Tensor& contiguous, const Shape& shape) {
+  return contiguous.view_as(shape, contiguous_strides(shape), contiguous.offset());
+}
+/// dy, of the result's shape, seen under the shape with sizes of 1 kept.
+inline Tensor keeping(const Tensor& dy, const Shape& kept) { return views::reshaped(dy, kept); }
+}  // namespace detail
+
+struct Sum {
+  static constexpr OpInfo info{"sum", CastClass::full_precision};
+  ReduceDims over;
+  Shape from{};
+
+  Tensor forward(const Tensor& x) {
+    from = x.shape();
+    return detail::as_shape(detail::reduce_keeping("sum", Reduction::sum, x, over), over.result_shape("sum", from));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    return {views::expand(detail::keeping(dy, over.kept_shape("sum", from)), from)};
+  }
+};
+
+struct Mean {
+  static constexpr OpInfo info{"mean", CastClass::as_is};
+  ReduceDims over;
+  Shape from{};
+
+  Tensor forward(const Tensor& x) {
+    from = x.shape();
+    return detail::as_shape(detail::reduce_keeping("mean", Reduction::mean, x, over), over.result_shape("mean", from));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    const double count = double(numel_of(from)) / double(std::max<int64_t>(dy.numel(), 1));
+    return {views::expand(detail::keeping(dy * (1 / count), over.kept_shape("mean", from)), from)};
+  }
+};
+
+/// Variance: the sum of squared distances from the mean over (count - correction).
+struct Var {
+  static constexpr OpInfo info{"var", CastClass::as_is};
+  ReduceDims over;
+  double correction = 1;
+  Tensor x{}, mean{};  // mean keeps sizes of 1
+
+  double divisor() const {
+    return std::max(double(x.numel()) / double(std::max<int64_t>(mean.numel(), 1)) - correction, 0.0);
+  }
+  Tensor forward(const Tensor& in) {
+    x = in;
+    mean = detail::reduce_keeping("var", Reduction::mean, x, over);
+    const Tensor squares = detail::reduce_keeping("var", Reduction::sum_of_squares, x - mean, over);
+    return detail::as_shape(squares * (1 / divisor()), over.result_shape("var", x.shape()));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    return {(x - mean) * (detail::keeping(dy, mean.shape()) * (2 / divisor()))};
+  }
+};
+
+namespace detail {
+/// The gradient of max and min: equal parts to all elements that attain it, as torch.amax.
+inline Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy) {
+  const Tensor attains = cast(equal(x, extremum), x.dtype());
+  ReduceDims over{.dims = {}, .keep = true};
+  for (int i = 0; i < x.rank(); ++i)
+    if (extremum.shape()[i] == 1) over.dims.push_back(i);
+  const Tensor ties = over.dims.empty() ? attains : reduce_keeping("max", Reduction::sum, attains, over);
+  return attains * (keeping(dy, extremum.shape()) / ties);
+}
+inline void require_elements(std::string_view op, const Tensor& x) {
+  check::floating(op, x);
+  if (x.numel() == 0) fail<ShapeError>(op, described(x), " has no elements. Reduce at least one.");
+}
+}  // namespace detail
+
+struct Max {
+  static constexpr OpInfo info{"max", CastClass::as_is};
+  ReduceDims over;
+  Tensor x{}, y{};  // y keeps sizes of 1
+
+  Tensor forward(const Tensor& in) {
+    detail::require_elements("max", in);
+    x = in, y = detail::reduce_keeping("max", Reduction::max, x, over);
+    return detail::as_shape(y, over.result_shape("max", x.shape()));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {detail::extremum_backward(x, y, dy)}; }
+};
+
+struct Min {
+  static constexpr OpInfo info{"min", CastClass::as_is};
+  ReduceDims over;
+  Tensor x{}, y{};
+
+  Tensor forward(const Tensor& in) {
+    detail::require_elements("min", in);
+    x = in, y = detail::reduce_keeping("min", Reduction::min, x, over);
+    return detail::as_shape(y, over.result_shape("min", x.shape()));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {detail::extremum_backward(x, y, dy)}; }
+};
+
+/// Euclidean norm; its gradient at 0 is 0. Squares are summed in f32 or wider.
+struct Norm {
+  static constexpr OpInfo info{"norm", CastClass::full_precision};
+  ReduceDims over;
+  Tensor x{}, y{};  // y keeps sizes of 1
+
+  Tensor forward(const Tensor& in) {
+    check::floating("norm", in);
+    x = in;
+    const DType wide = x.dtype() == f64 ? f64 : f32;
+    Tensor squares = empty(over.kept_shape("norm", x.shape()), wide, x.device());
+    backend_for(x).reduce(Reduction::sum_of_squares, x, squares);
+    y = cast(sqrt(squares), x.dtype());
+    return detail::as_shape(y, over.result_shape("norm", x.shape()));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    const Tensor direction = x / maximum(y, views::expand(scalar(facts(y.dtype()).smallest_subnormal, y.dtype(), y.device()), y.shape()));
+    return {direction * detail::keeping(dy, y.shape())};
+  }
+};
+
+/// Position of the largest element along the last dimension.
+struct ArgMax {
+  static constexpr OpInfo info{"argmax", CastClass::as_is};
+  Tensor forward(const Tensor& x) {
+    const Tensor rows = views::contiguous(x);
+    Shape shape = x.shape();
+    shape.erase(x.rank() - 1);
+    Tensor index = empty(shape, i64, x.device());
+    backend_for(x).arg_reduce(true, rows, index);
+    return index;
+  }
+};
+
+/// Running sum along the last dimension.
+struct CumulativeSum {
+  static constexpr OpInfo info{"cumsum", CastClass::full_precision};
+  Tensor along(const Tensor& x, bool reverse) const {
+    check::floating("cumsum", x);
+    Tensor y = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).cumulative_sum(views::contiguous(x), reverse, y);
+    return y;
+  }
+  Tensor forward(const Tensor& x) { return along(x, false); }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true)}; }
+};
+
+inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Sum{.over = {dims, keep}}, x); }
+inline Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Mean{.over = {dims, keep}}, x); }
+/// As torch.var: correction 1 is the unbiased estimate.
+inline Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keep = false) {
+  return apply(Var{.over = {dims, keep}, .correction = correction}, x);
+}
+/// As torch.amax: ties share the gradient.
+inline Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Max{.over = {dims, keep}}, x); }
+inline Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Min{.over = {dims, keep}}, x); }
+/// Euclidean norm. As torch.linalg.vector_norm.
+inline Tensor norm(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Norm{.over = {dims, keep}}, x); }
+
+namespace detail {
+/// Runs a last-dimension operation along `dim`: the dimension is moved back and forth by recorded views.
+template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
+  check::defined(Op::info.name, "the input", x);
+  const int d = normalize_dim(Op::info.name, dim, x.rank());
+  if (x.rank() == 0) return reshape(along_dim(std::move(op), reshape(x, {1}), 0), {});
+  if (d == x.rank() - 1) return apply(std::move(op), x);
+  return transpose(apply(std::move(op), transpose(x, d, -1)), d, -1);
+}
+}  // namespace detail
+
+inline Tensor cumsum(const Tensor& x, int dim) { return detail::along_dim(CumulativeSum{}, x, dim); }
+/// i64 positions along `dim`, which disappears; the first of equals, NaN counts as largest.
+inline Tensor argmax(const Tensor& x, int dim = -1) {
+  detail::require_elements("argmax", x);
+  const int d = normalize_dim("argmax", dim, x.rank());
+  if (x.rank() == 0) return reshape(argmax(reshape(x, {1}), 0), {});
+  Dims order;
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != d) order.push_back(i);
+  order.push_back(d);
+  return apply(ArgMax{}, d == x.rank() - 1 ? x : permute(x, order));
+}
+
+}  // namespace halftone

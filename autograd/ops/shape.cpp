@@ -1,0 +1,159 @@
+// Argument rules of the shape operations: negative dimensions, -1 sizes, bounds.
+#include <halftone/autograd/ops/shape.h>
+
+#include <halftone/autograd/ops/cast.h>
+
+namespace halftone {
+
+Tensor reshape(const Tensor& x, Shape shape) {
+  check::defined("reshape", "the input", x);
+  int unknown = -1;
+  Shape known{};
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (shape[i] == -1 && unknown < 0) unknown = i;
+    else known.push_back(shape[i]);
+  }
+  const int64_t count = numel_of(known);
+  if (unknown >= 0) shape[unknown] = count > 0 ? x.numel() / count : 0;
+  if (numel_of(shape) != x.numel())
+    fail<ShapeError>("reshape", described(x), " does not fit shape ", shape, ". Element counts must agree.");
+  return shape == x.shape() ? x : apply(Reshape{.to = shape}, x);
+}
+
+Tensor flatten(const Tensor& x, int start, int end) {
+  check::defined("flatten", "the input", x);
+  const int first = normalize_dim("flatten", start, x.rank()), last = normalize_dim("flatten", end, x.rank());
+  if (first > last)
+    fail<ShapeError>("flatten", "start ", start, " is behind end ", end, " for rank ", x.rank(), ". Swap them.");
+  Shape shape;
+  int64_t merged = 1;
+  for (int i = 0; i < x.rank(); ++i) {
+    if (i < first || i > last) shape.push_back(x.shape()[i]);
+    else merged *= x.shape()[i];
+    if (i == last) shape.push_back(merged);
+  }
+  if (x.rank() == 0) shape = {1};
+  return reshape(x, shape);
+}
+
+Tensor permute(const Tensor& x, const Dims& order) {
+  check::defined("permute", "the input", x);
+  Dims normalized = order, seen = Dims::filled(x.rank(), 0);
+  bool valid = order.rank() == x.rank();
+  for (int i = 0; valid && i < order.rank(); ++i) {
+    normalized[i] = normalize_dim("permute", order[i], x.rank());
+    valid = seen[int(normalized[i])]++ == 0;
+  }
+  if (!valid)
+    fail<ShapeError>("permute", "order ", order, " for ", described(x), ". Name each dimension exactly once.");
+  return apply(Permute{normalized}, x);
+}
+
+Tensor transpose(const Tensor& x, int a, int b) {
+  check::defined("transpose", "the input", x);
+  Dims order;
+  for (int i = 0; i < x.rank(); ++i) order.push_back(i);
+  if (x.rank() == 0) return x;
+  std::swap(order[normalize_dim("transpose", a, x.rank())], order[normalize_dim("transpose", b, x.rank())]);
+  return apply(Permute{order}, x);
+}
+
+Tensor expand(const Tensor& x, Shape shape) {
+  check::defined("expand", "the input", x);
+  const int extra = shape.rank() - x.rank();
+  bool fits = extra >= 0;
+  for (int i = 0; fits && i < shape.rank(); ++i) {
+    const int64_t old = i < extra ? 1 : x.shape()[i - extra];
+    if (shape[i] == -1 && i >= extra) shape[i] = old;
+    fits = shape[i] >= 0 && (old == 1 || old == shape[i]);
+  }
+  if (!fits)
+    fail<ShapeError>("expand", described(x), " does not expand to ", shape, ". Only sizes of 1 can grow.");
+  return shape == x.shape() ? x : apply(Expand{.to = shape}, x);
+}
+
+Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step) {
+  check::defined("slice", "the input", x);
+  if (x.rank() == 0) fail<ShapeError>("slice", "a scalar has no dimensions. Reshape it to [1].");
+  const int d = normalize_dim("slice", dim, x.rank());
+  if (step < 1) fail<UsageError>("slice", "step is ", step, ". It must be at least 1.");
+  const int64_t size = x.shape()[d];
+  const auto bound = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
+  const int64_t first = bound(start), last = bound(end);
+  const int64_t count = first < last ? (last - first + step - 1) / step : 0;
+  return apply(Slice{.dim = d, .start = first, .count = count, .step = step}, x);
+}
+
+Tensor select(const Tensor& x, int dim, int64_t index) {
+  check::defined("select", "the input", x);
+  const int d = normalize_dim("select", dim, x.rank());
+  const int64_t size = x.rank() ? x.shape()[d] : 0;
+  if (index < -size || index >= size)
+    fail<ShapeError>("select", "index ", index, " is out of range for dimension ", d, " of ", described(x), ". Use ",
+                     -size, " to ", size - 1, ".");
+  const int64_t i = index < 0 ? index + size : index;
+  return squeeze(slice(x, d, i, i + 1), d);
+}
+
+Tensor squeeze(const Tensor& x, int dim) {
+  check::defined("squeeze", "the input", x);
+  const int d = normalize_dim("squeeze", dim, x.rank());
+  if (x.rank() == 0 || x.shape()[d] != 1) return x;
+  Shape shape = x.shape();
+  shape.erase(d);
+  return reshape(x, shape);
+}
+
+Tensor unsqueeze(const Tensor& x, int dim) {
+  check::defined("unsqueeze", "the input", x);
+  const int d = normalize_dim("unsqueeze", dim, x.rank() + 1);
+  Shape shape = x.shape();
+  shape.insert(d, 1);
+  return reshape(x, shape);
+}
+
+Tensor cat(const std::vector<Tensor>& inputs, int dim) {
+  if (inputs.empty()) fail<UsageError>("cat", "there are no inputs. Pass at least one tensor.");
+  for (const Tensor& x : inputs) check::defined("cat", "an input", x);
+  if (inputs[0].rank() == 0)
+    fail<ShapeError>("cat", "scalars have no dimension to join along. Use stack().");
+  DType common = inputs[0].dtype();
+  for (const Tensor& x : inputs) common = promote(common, x.dtype());
+  std::vector<Tensor> promoted;
+  for (const Tensor& x : inputs) promoted.push_back(cast(x, common));
+  return apply(Cat{.dim = normalize_dim("cat", dim, inputs[0].rank())}, std::move(promoted));
+}
+
+Tensor stack(const std::vector<Tensor>& inputs, int dim) {
+  if (inputs.empty()) fail<UsageError>("stack", "there are no inputs. Pass at least one tensor.");
+  std::vector<Tensor> raised;
+  for (const Tensor& x : inputs) {
+    check::defined("stack", "an input", x);
+    if (x.shape() != inputs[0].shape())
+      fail<ShapeError>("stack", "inputs are ", described(inputs[0]), " and ", described(x), ". Shapes must agree.");
+    raised.push_back(unsqueeze(x, dim));
+  }
+  return cat(raised, dim);
+}
+
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
+  check::defined("pad", "the input", x);
+  Dims before = Dims::filled(x.rank(), 0), after = before;
+  const bool fits = pairs_from_last.rank() % 2 == 0 && pairs_from_last.rank() / 2 <= x.rank() &&
+                    std::ranges::all_of(pairs_from_last, [](int64_t n) { return n >= 0; });
+  if (!fits)
+    fail<ShapeError>("pad", "padding ", pairs_from_last, " for ", described(x),
+                     ". Give pairs (before, after) from the last dimension backwards, none negative.");
+  for (int i = 0; i < pairs_from_last.rank() / 2; ++i) {
+    before[x.rank() - 1 - i] = pairs_from_last[2 * i];
+    after[x.rank() - 1 - i] = pairs_from_last[2 * i + 1];
+  }
+  return apply(Pad{.before = before, .after = after, .value = value}, x);
+}
+
+Tensor contiguous(const Tensor& x) {
+  check::defined("contiguous", "the input", x);
+  return x.is_contiguous() ? x : apply(Contiguous{}, x);
+}
+
+}  // namespace halftone

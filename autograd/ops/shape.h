@@ -1,0 +1,160 @@
+// Changes of shape. Most are views: the result shares the input's storage, and the gradient is the view undone.
+#pragma once
+
+#include <algorithm>
+
+#include <halftone/autograd/apply.h>
+#include <halftone/autograd/ops/checks.h>
+#include <halftone/autograd/ops/reduce_to.h>
+
+namespace halftone {
+
+/// The same elements in row-major order under another shape; a view where strides allow it.
+struct Reshape {
+  static constexpr OpInfo info{"reshape", CastClass::as_is};
+  Shape to;
+  Shape from{};
+
+  Tensor forward(const Tensor& x) {
+    from = x.shape();
+    return views::reshaped(x, to);
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {views::reshaped(dy, from)}; }
+};
+
+/// Dimensions in another order; a view.
+struct Permute {
+  static constexpr OpInfo info{"permute", CastClass::as_is};
+  Dims order;
+
+  Tensor forward(const Tensor& x) { return views::permute(x, order); }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Dims inverse = order;
+    for (int i = 0; i < order.rank(); ++i) inverse[int(order[i])] = i;
+    return {views::permute(dy, inverse)};
+  }
+};
+
+/// Broadcast to a larger shape; a view with strides of 0.
+struct Expand {
+  static constexpr OpInfo info{"expand", CastClass::as_is};
+  Shape to;
+  Shape from{};
+
+  Tensor forward(const Tensor& x) {
+    from = x.shape();
+    return views::expand(x, to);
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {reduce_to(dy, from)}; }
+};
+
+/// Elements start, start + step, ... of one dimension; a view.
+struct Slice {
+  static constexpr OpInfo info{"slice", CastClass::as_is};
+  int dim;
+  int64_t start, count, step;
+  Shape from{};
+
+  Tensor forward(const Tensor& x) {
+    from = x.shape();
+    return views::slice(x, dim, start, count, step);
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = zeros(from, dy.dtype(), dy.device());
+    Tensor part = views::slice(dx, dim, start, count, step);
+    backend_for(dy).copy(dy, part);
+    return {dx};
+  }
+};
+
+/// Tensors one behind the other along a dimension.
+struct Cat {
+  static constexpr OpInfo info{"cat", CastClass::widest_input};
+  int dim;
+  std::vector<int64_t> sizes{};
+
+  Tensor forward(std::span<const Tensor> inputs) {
+    Shape shape = inputs[0].shape();
+    shape[dim] = 0;
+    for (const Tensor& x : inputs) {
+      check::same_dtype("cat", inputs[0], x);
+      Shape other = x.shape();
+      if (other.rank() == shape.rank()) sizes.push_back(other[dim]), shape[dim] += other[dim], other[dim] = shape[dim];
+      if (other != shape)
+        fail<ShapeError>("cat", "inputs are ", described(inputs[0]), " and ", described(x),
+                         "; they may differ in dimension ", dim, " only. Reshape or pad them.");
+    }
+    Tensor y = empty(shape, inputs[0].dtype(), inputs[0].device());
+    int64_t start = 0;
+    for (const Tensor& x : inputs) {
+      Tensor part = views::slice(y, dim, start, x.shape()[dim]);
+      backend_for(y).copy(x, part);
+      start += x.shape()[dim];
+    }
+    return y;
+  }
+  std::vector<Tensor> backward(const Tensor& dy) const {
+    std::vector<Tensor> parts;
+    int64_t start = 0;
+    for (int64_t size : sizes) {
+      parts.push_back(views::slice(dy, dim, start, size));
+      start += size;
+    }
+    return parts;
+  }
+};
+
+/// A constant border: before[i] and after[i] elements along dimension i.
+struct Pad {
+  static constexpr OpInfo info{"pad", CastClass::as_is};
+  Dims before, after;
+  double value;
+  Shape from{};
+
+  Tensor inner(Tensor padded) const {
+    for (int i = 0; i < from.rank(); ++i) padded = views::slice(padded, i, before[i], from[i]);
+    return padded;
+  }
+  Tensor forward(const Tensor& x) {
+    from = x.shape();
+    Shape shape = from;
+    for (int i = 0; i < shape.rank(); ++i) shape[i] += before[i] + after[i];
+    Tensor y = full(shape, value, x.dtype(), x.device());
+    Tensor part = inner(y);
+    backend_for(x).copy(x, part);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {inner(dy)}; }
+};
+
+/// The same tensor in row-major memory.
+struct Contiguous {
+  static constexpr OpInfo info{"contiguous", CastClass::as_is};
+  Tensor forward(const Tensor& x) { return views::contiguous(x); }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
+};
+
+// --- what users call
+
+/// As torch.reshape: one size may be -1 and is then computed.
+Tensor reshape(const Tensor& x, Shape shape);
+/// Dimensions start to end (inclusive) become one. As torch.flatten.
+Tensor flatten(const Tensor& x, int start = 0, int end = -1);
+Tensor permute(const Tensor& x, const Dims& order);
+Tensor transpose(const Tensor& x, int a, int b);
+/// As torch.Tensor.expand: sizes of 1 may grow, -1 keeps a size.
+Tensor expand(const Tensor& x, Shape shape);
+/// x[start:end:step] along a dimension, with Python's rules for negative and excessive bounds; step > 0.
+Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step = 1);
+/// One index of a dimension, which disappears. As torch.select.
+Tensor select(const Tensor& x, int dim, int64_t index);
+Tensor squeeze(const Tensor& x, int dim);
+Tensor unsqueeze(const Tensor& x, int dim);
+Tensor cat(const std::vector<Tensor>& inputs, int dim = 0);
+/// Tensors of one shape along a new dimension. As torch.stack.
+Tensor stack(const std::vector<Tensor>& inputs, int dim = 0);
+/// As torch.nn.functional.pad (constant): pairs (before, after) from the last dimension backwards.
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value = 0);
+Tensor contiguous(const Tensor& x);
+
+}  // namespace halftone

@@ -1,0 +1,82 @@
+// Softmax and its logarithm along one dimension, and the log of the sum of exponentials. Computed in f32 or wider with
+// the row maximum subtracted, so no input overflows.
+#pragma once
+
+#include <halftone/autograd/ops/reduce.h>
+
+namespace halftone {
+
+/// y_i = exp(x_i) / sum_j exp(x_j) along the last dimension;  dx = y (dy - sum(y dy)).
+struct Softmax {
+  static constexpr OpInfo info{"softmax", CastClass::full_precision};
+  Tensor y{};
+
+  Tensor forward(const Tensor& x) {
+    check::floating("softmax", x);
+    y = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).softmax(views::contiguous(x), false, y);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_like(y);
+    backend_for(y).softmax_backward(y, views::contiguous(dy), false, dx);
+    return {dx};
+  }
+};
+
+/// y_i = x_i - log sum_j exp(x_j) along the last dimension;  dx = dy - exp(y) sum(dy).
+struct LogSoftmax {
+  static constexpr OpInfo info{"log_softmax", CastClass::full_precision};
+  Tensor y{};
+
+  Tensor forward(const Tensor& x) {
+    check::floating("log_softmax", x);
+    y = empty(x.shape(), x.dtype(), x.device());
+    backend_for(x).softmax(views::contiguous(x), true, y);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_like(y);
+    backend_for(y).softmax_backward(y, views::contiguous(dy), true, dx);
+    return {dx};
+  }
+};
+
+/// y = log sum_j exp(x_j) along the last dimension, which disappears;  dx = softmax(x) dy.
+struct LogSumExp {
+  static constexpr OpInfo info{"logsumexp", CastClass::full_precision};
+  Tensor x{};
+
+  Tensor forward(const Tensor& in) {
+    check::floating("logsumexp", in);
+    x = views::contiguous(in);
+    Shape shape = x.shape();
+    shape.erase(x.rank() - 1);
+    Tensor y = empty(shape, x.dtype(), x.device());
+    backend_for(x).log_sum_exp(x, y);
+    return y;
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor probabilities = empty_like(x);
+    backend_for(x).softmax(x, false, probabilities);
+    Shape kept = dy.shape();
+    kept.push_back(1);
+    return {probabilities * views::reshaped(dy, kept)};
+  }
+};
+
+inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softmax{}, x, dim); }
+inline Tensor log_softmax(const Tensor& x, int dim) { return detail::along_dim(LogSoftmax{}, x, dim); }
+inline Tensor logsumexp(const Tensor& x, int dim, bool keep = false) {
+  check::defined("logsumexp", "the input", x);
+  const int d = normalize_dim("logsumexp", dim, x.rank());
+  if (x.rank() == 0) return x;
+  Dims order;
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != d) order.push_back(i);
+  order.push_back(d);
+  const Tensor y = apply(LogSumExp{}, d == x.rank() - 1 ? x : permute(x, order));
+  return keep ? unsqueeze(y, d) : y;
+}
+
+}  // namespace halftone

@@ -1,0 +1,45 @@
+// The autograd verbs of Tensor, which core/tensor.h declares.
+#include <halftone/autograd/engine.h>
+#include <halftone/autograd/node.h>
+#include <halftone/core/factory.h>
+
+namespace halftone {
+
+bool Tensor::requires_grad() const { return meta_ && meta_->requires_grad; }
+
+bool Tensor::is_leaf() const { return !meta_ || !meta_->creator; }
+
+Tensor& Tensor::set_requires_grad(bool value) {
+  if (!is_leaf())
+    fail<UsageError>("set_requires_grad", "only leaves can be changed; this ", described(*this),
+                     " was computed. Use detach() first.");
+  if (value && !is_floating(dtype()))
+    fail<DTypeError>("set_requires_grad", "only floating tensors have gradients, this one is ", dtype(),
+                     ". Cast it first.");
+  if (!meta_) meta_ = std::make_shared<AutogradMeta>();
+  meta_->requires_grad = value;
+  return *this;
+}
+
+Tensor Tensor::grad() const { return meta_ ? meta_->grad : Tensor{}; }
+
+void Tensor::set_grad(const Tensor& grad) {
+  if (!is_leaf())
+    fail<UsageError>("set_grad", "only leaves hold gradients; this ", described(*this), " was computed. Use a leaf.");
+  if (grad.defined() && grad.shape() != shape())
+    fail<ShapeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ", described(*this),
+                     ". Shapes must agree.");
+  if (!meta_) meta_ = std::make_shared<AutogradMeta>();
+  meta_->grad = grad;
+}
+
+void Tensor::backward() const {
+  if (numel() != 1)
+    fail<UsageError>("backward", "needs a tensor of one element, got ", described(*this),
+                     ". Reduce it with sum() or mean(), or pass a gradient.");
+  run_backward(*this, ones_like(*this), false);
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph) const { run_backward(*this, gradient, retain_graph); }
+
+}  // namespace halftone

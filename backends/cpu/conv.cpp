@@ -1,0 +1,56 @@
+// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it. f16, and bf16 elsewhere, are widened, go
+// through the f32 primitive and are rounded once: no short-float convolution ever runs on scalar code.
+#include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/core/factory.h>
+
+namespace halftone {
+
+namespace {
+bool is_short(const Tensor& x) { return x.defined() && (x.dtype() == f16 || x.dtype() == bf16); }
+
+/// x in f32, in the same memory order; x itself if it is f32 (or undefined).
+Tensor widened(const Tensor& x) {
+  if (!is_short(x)) return x;
+  const MemoryScope scope(MemoryUse::workspace);
+  Tensor wide = empty_like(x, f32);
+  backend_for(x).copy(x, wide);
+  return wide;
+}
+Tensor wide_like(const Tensor& y) {
+  if (!is_short(y)) return y;
+  const MemoryScope scope(MemoryUse::workspace);
+  return empty_like(y, f32);
+}
+void round_into(const Tensor& wide, Tensor& y) {
+  if (y.defined() && wide.body() != y.body()) backend_for(y).copy(wide, y);
+}
+}  // namespace
+
+void CpuBackend::conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) {
+  if (onednn::conv(x, w, bias, g, y)) return;
+  Tensor wide = wide_like(y);
+  if (!is_short(x) || !onednn::conv(widened(x), widened(w), widened(bias), g, wide))
+    return ReferenceBackend::conv(x, w, bias, g, y);
+  round_into(wide, y);
+}
+
+void CpuBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
+  if (onednn::conv_backward_data(dy, w, g, dx)) return;
+  Tensor wide = wide_like(dx);
+  if (!is_short(dy) || !onednn::conv_backward_data(widened(dy), widened(w), g, wide))
+    return ReferenceBackend::conv_backward_data(dy, w, g, dx);
+  round_into(wide, dx);
+}
+
+void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
+                                       Tensor& dbias) {
+  if (onednn::conv_backward_weights(x, dy, g, dw, dbias)) return;
+  Tensor wide = wide_like(dw), wide_bias = wide_like(dbias);
+  if (!is_short(x) || !onednn::conv_backward_weights(widened(x), widened(dy), g, wide, wide_bias))
+    return ReferenceBackend::conv_backward_weights(x, dy, g, dw, dbias);
+  round_into(wide, dw);
+  round_into(wide_bias, dbias);
+}
+
+}  // namespace halftone

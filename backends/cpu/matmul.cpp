@@ -1,0 +1,46 @@
+// Matrix products: f32 by the own kernel; bf16 by oneDNN where the CPU has instructions for it; other short floats
+// through f32, widened as they are packed; f64 by the reference.
+#include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/gemm.h>
+#include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/backends/cpu/staging.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+
+namespace halftone {
+
+namespace {
+/// f16 operands are widened whole, keeping their memory order; bf16 is widened by the packing.
+Tensor without_f16(const Tensor& x) {
+  if (x.dtype() != f16) return x;
+  const MemoryScope scope(MemoryUse::workspace);
+  Tensor wide = empty_strided(x.shape(), strides_in_order_of(x.shape(), x.strides()), f32, x.device());
+  backend_for(x).copy(x, wide);
+  return wide;
+}
+
+simd::Matrix matrix_of(const Tensor& x, int64_t batch) {
+  const int r = x.rank();
+  const int64_t offset = r == 3 ? batch * x.strides()[0] : 0;
+  return {x.raw_data() + offset * size_of(x.dtype()), x.dtype() == f32 ? simd::Element::f32 : simd::Element::bf16,
+          x.strides()[r - 2], x.strides()[r - 1]};
+}
+}  // namespace
+
+void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bias, Tensor& c) {
+  const int r = c.rank();
+  const int64_t m = c.shape()[r - 2], n = c.shape()[r - 1], k = a_in.shape()[r - 1];
+  if (!cpu::all_f32_or_short(a_in, b_in, bias, c) || k == 0 || c.numel() == 0)
+    return ReferenceBackend::matmul(a_in, b_in, bias, c);
+  if (a_in.dtype() == bf16 && onednn::matmul(a_in, b_in, bias, c)) return;
+  const Tensor a = without_f16(a_in), b = without_f16(b_in);
+  const cpu::WholeInput bias_row(bias);
+  const cpu::WholeOutput output(c);
+  const int64_t batches = r == 3 ? c.shape()[0] : 1;
+  const bool one_per_thread = batches >= 4 && m * n * k < (int64_t(1) << 24);
+#pragma omp parallel for schedule(dynamic) if (one_per_thread)
+  for (int64_t i = 0; i < batches; ++i)
+    cpu::gemm(matrix_of(a, i), matrix_of(b, i), m, n, k, bias_row.data(), output.data() + i * m * n, !one_per_thread);
+}
+
+}  // namespace halftone

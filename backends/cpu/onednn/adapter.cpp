@@ -1,0 +1,127 @@
+// Engine, plan cache and execution.
+#include <halftone/backends/cpu/onednn/adapter.h>
+
+#include <memory>
+
+#include <halftone/backends/cpu/onednn/onednn.h>
+
+namespace halftone::onednn {
+
+namespace {
+thread_local const Plan* last_plan = nullptr;
+
+struct Plans {
+  std::mutex mutex;
+  std::unordered_map<PlanKey, std::optional<Plan>, PlanKeyHash> built;
+};
+Plans& plans() {
+  static Plans* instance = new Plans;  // never destroyed: oneDNN's own statics may go first
+  return *instance;
+}
+
+std::string version() {
+  const dnnl_version_t* v = dnnl_version();
+  return "oneDNN " + std::to_string(v->major) + '.' + std::to_string(v->minor) + '.' + std::to_string(v->patch);
+}
+}  // namespace
+
+dnnl::engine& engine() {
+  static dnnl::engine* instance = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *instance;
+}
+
+dnnl::stream& stream() {
+  thread_local dnnl::stream instance(engine());
+  return instance;
+}
+
+std::optional<dnnl::memory::data_type> data_type(DType dtype) {
+  if (dtype == f32) return dnnl::memory::data_type::f32;
+  if (dtype == bf16) return dnnl::memory::data_type::bf16;
+  return std::nullopt;
+}
+
+Layout input_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+  Layout layout{plain, wanted, {}};
+  if (plain != wanted) layout.reorder = dnnl::reorder({engine(), plain, engine(), wanted});
+  return layout;
+}
+
+Layout output_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted) {
+  Layout layout{plain, wanted, {}};
+  if (plain != wanted) layout.reorder = dnnl::reorder({engine(), wanted, engine(), plain});
+  return layout;
+}
+
+dnnl::primitive_attr user_scratchpad() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+const Plan* plan_for(std::string_view op, const PlanKey& key, const std::function<Plan()>& build) {
+  const std::lock_guard lock(plans().mutex);
+  const auto [place, is_new] = plans().built.try_emplace(key);
+  if (is_new) {
+    try {
+      Plan plan = build();
+      const bool scalar = plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
+      if (!scalar) place->second = std::move(plan);
+    } catch (const dnnl::error& error) {
+      if (error.status != dnnl_unimplemented) {
+        plans().built.erase(place);
+        fail<DeviceError>(op, version(), " cannot build the primitive: ", error.what(),
+                          ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
+      }
+    }
+  }
+  return place->second ? &*place->second : nullptr;
+}
+
+void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs,
+             std::span<void* const> outputs) {
+  using reference::Workspace;
+  std::vector<std::unique_ptr<Workspace<std::byte>>> temporaries;
+  std::unordered_map<int, dnnl::memory> arguments;
+  std::vector<std::pair<dnnl::memory, dnnl::memory>> results;  // reordered outputs: wanted, plain
+  const auto temporary = [&](const dnnl::memory::desc& desc) {
+    temporaries.push_back(std::make_unique<Workspace<std::byte>>(int64_t(desc.get_size())));
+    return dnnl::memory(desc, engine(), temporaries.back()->data());
+  };
+  try {
+    for (std::size_t i = 0; i < plan.inputs.size(); ++i) {
+      const auto& [name, layout] = plan.inputs[i];
+      dnnl::memory plain(layout.plain, engine(), const_cast<void*>(inputs[i]));
+      if (layout.reorder) {
+        dnnl::memory wanted = temporary(layout.wanted);
+        layout.reorder->execute(stream(), plain, wanted);
+        plain = wanted;
+      }
+      arguments.emplace(name, plain);
+    }
+    for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+      const auto& [name, layout] = plan.outputs[i];
+      dnnl::memory plain(layout.plain, engine(), outputs[i]);
+      if (layout.reorder) results.emplace_back(temporary(layout.wanted), plain);
+      arguments.emplace(name, layout.reorder ? results.back().first : plain);
+    }
+    if (plan.scratchpad_bytes > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, temporary(plan.scratchpad));
+    plan.primitive.execute(stream(), arguments);
+    std::size_t next = 0;
+    for (const auto& [name, layout] : plan.outputs)
+      if (layout.reorder) {
+        layout.reorder->execute(stream(), results[next].first, results[next].second);
+        ++next;
+      }
+    stream().wait();
+  } catch (const dnnl::error& error) {
+    fail<DeviceError>(op, version(), " failed in ", plan.implementation, ": ", error.what(),
+                      ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
+  }
+  last_plan = &plan;
+}
+
+std::string description() { return version(); }
+std::string last_implementation() { return last_plan ? last_plan->implementation : std::string(); }
+
+}  // namespace halftone::onednn

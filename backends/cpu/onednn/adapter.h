@@ -1,0 +1,88 @@
+// Everything that differs between oneDNN 2.6 and 3.x, and what the wrappers share: engine, stream, descriptors, the
+// plan cache, and the execution of a plan. No other file mentions a version.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <dnnl.hpp>
+
+#include <halftone/backends/reference/parallel.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone::onednn {
+
+dnnl::engine& engine();
+dnnl::stream& stream();
+/// The oneDNN dtype, if it is one that this backend hands over (f32 and bf16).
+std::optional<dnnl::memory::data_type> data_type(DType dtype);
+
+/// Builds a primitive description. oneDNN 2 wants an operation descriptor first, 3 takes its arguments directly.
+/// `hint` is the forward description where a backward one needs it, else nothing.
+template <class Primitive, class Hint, class... Arguments>
+typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attributes, const Hint& hint,
+                                            const Arguments&... arguments) {
+  using Description = typename Primitive::primitive_desc;
+  constexpr bool hinted = !std::is_same_v<Hint, std::nullopt_t>;
+  if constexpr (requires { typename Primitive::desc; }) {
+    const typename Primitive::desc operation(arguments...);
+    if constexpr (hinted) return Description(operation, attributes, engine(), hint);
+    else return Description(operation, attributes, engine());
+  } else {
+    if constexpr (hinted) return Description(engine(), arguments..., hint, attributes);
+    else return Description(engine(), arguments..., attributes);
+  }
+}
+
+/// What identifies a plan: the operation, shapes, strides, dtypes and attributes, as numbers.
+using PlanKey = std::vector<int64_t>;
+struct PlanKeyHash {
+  std::size_t operator()(const PlanKey& key) const {
+    std::size_t h = 1469598103934665603ull;
+    for (int64_t v : key) h = (h ^ std::size_t(v)) * 1099511628211ull;
+    return h;
+  }
+};
+
+/// An argument that the primitive may want in another layout than the tensor's.
+struct Layout {
+  dnnl::memory::desc plain, wanted;
+  std::optional<dnnl::reorder> reorder;  // plain -> wanted for inputs, wanted -> plain for outputs
+};
+Layout input_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
+Layout output_layout(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted);
+
+/// A built primitive with the layouts of its arguments, by oneDNN argument number.
+struct Plan {
+  dnnl::primitive primitive;
+  std::vector<std::pair<int, Layout>> inputs{}, outputs{};
+  int64_t scratchpad_bytes = 0;
+  dnnl::memory::desc scratchpad{};
+  std::string implementation{};
+};
+
+/// The plan for a key, built by `build` the first time. Null where oneDNN refuses, or would use its scalar reference
+/// implementation. Thread-safe.
+const Plan* plan_for(std::string_view op, const PlanKey& key, const std::function<Plan()>& build);
+
+/// Fills in what every plan takes from its primitive description.
+template <class Description>
+void finish(Plan& plan, const Description& description) {
+  plan.scratchpad = description.scratchpad_desc();
+  plan.scratchpad_bytes = int64_t(plan.scratchpad.get_size());
+  plan.implementation = description.impl_info_str();
+}
+/// Attributes of all plans: scratch memory comes from us, so that the ledger sees it.
+dnnl::primitive_attr user_scratchpad();
+
+/// Runs a plan on raw pointers, given in the order of its inputs and outputs. Library errors become DeviceError.
+void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs, std::span<void* const> outputs);
+
+}  // namespace halftone::onednn

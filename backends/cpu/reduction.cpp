@@ -1,0 +1,106 @@
+// Sums over trailing dimensions (rows), leading ones (columns: the gradient of a bias), or everything. Other patterns,
+// minima and maxima over strides, and f64 go to the reference. Partial sums belong to fixed pieces of the data, so the
+// result does not depend on the number of threads.
+#include <algorithm>
+#include <array>
+
+#include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/staging.h>
+
+namespace halftone {
+
+namespace {
+struct Split {
+  int64_t outer = 1, inner = 1;  // x as [outer, inner], one of which is reduced
+  bool inner_reduced = false, usable = false;
+};
+
+/// x in row-major or channels-last memory, reduced over a leading or a trailing group of its memory dimensions.
+Split split_of(const Tensor& x, const Tensor& y) {
+  Split split;
+  std::array<int, Dims::max_rank> order{};
+  int count = 0;
+  for (int d = 0; d < x.rank(); ++d)
+    if (x.shape()[d] != 1) order[std::size_t(count++)] = d;
+  if (count == 0 || !x.is_dense()) return split;
+  std::sort(order.begin(), order.begin() + count, [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
+  const auto reduced = [&](int place) { return y.shape()[order[std::size_t(place)]] == 1; };
+  int boundary = 0, changes = 0;
+  for (int i = 1; i < count; ++i)
+    if (reduced(i) != reduced(i - 1)) boundary = i, ++changes;
+  if (changes > 1) return split;
+  split.inner_reduced = reduced(count - 1);
+  for (int i = 0; i < count; ++i) (i < boundary ? split.outer : split.inner) *= x.shape()[order[std::size_t(i)]];
+  // y is row-major: its kept dimensions must come in the same order as in x's memory.
+  int last = -1;
+  for (int i = 0; i < count; ++i) {
+    if (reduced(i)) continue;
+    if (order[std::size_t(i)] < last) return split;
+    last = order[std::size_t(i)];
+  }
+  split.usable = changes == 1 || split.inner_reduced;
+  return split;
+}
+
+double sum_of_piece(Reduction kind, const Tensor& x, int64_t begin, int64_t end) {
+  const simd::Kernels& k = simd_kernels();
+  double total = 0;
+  alignas(64) float buffer[cpu::block_length];
+  for (int64_t i = begin; i < end; i += cpu::block_length) {
+    const int64_t n = std::min(cpu::block_length, end - i);
+    const float* data = cpu::floats(x, i, 1, n, buffer);
+    total += kind == Reduction::sum_of_squares ? k.sum_of_squares(data, n) : k.sum(data, n);
+  }
+  return total;
+}
+
+void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double factor, Tensor& y) {
+  const int64_t n = split.inner, piece = reference::grain_length, pieces = reference::pieces_of(n, piece);
+  cpu::Workspace<double> partial(split.outer * pieces);
+  const int64_t group = std::max<int64_t>(1, piece / std::max<int64_t>(n, 1));
+  cpu::parallel_pieces(split.outer * pieces, group, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t row = task / pieces * n, first = task % pieces * piece;
+      partial[task] = sum_of_piece(kind, x, row + first, row + std::min(n, first + piece));
+    }
+  });
+  for (int64_t row = 0; row < split.outer; ++row) {
+    double total = 0;
+    for (int64_t p = 0; p < pieces; ++p) total += partial[row * pieces + p];
+    reference::store_one(total * factor, y, row);
+  }
+}
+
+void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& y) {
+  const simd::Kernels& k = simd_kernels();
+  const int64_t n = split.inner, rows = split.outer;
+  // Pieces of rows give partial sums in float of at most 512 terms; those are added in double.
+  constexpr int64_t piece = 512;
+  const int64_t pieces = reference::pieces_of(rows, piece);
+  cpu::Workspace<float> partial(pieces * n);
+  const cpu::WholeInput data(x);
+  cpu::parallel_pieces(pieces, std::max<int64_t>(1, reference::grain_length / (piece * n)),
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t p = begin; p < end; ++p)
+                           k.add_rows(data.data() + p * piece * n, std::min(piece, rows - p * piece), n, n,
+                                      partial.data() + p * n);
+                       });
+  for (int64_t j = 0; j < n; ++j) {
+    double total = 0;
+    for (int64_t p = 0; p < pieces; ++p) total += double(partial[p * n + j]);
+    reference::store_one(total * factor, y, j);
+  }
+}
+}  // namespace
+
+void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
+  const bool is_sum = kind == Reduction::sum || kind == Reduction::mean || kind == Reduction::sum_of_squares;
+  const Split split = is_sum && cpu::all_f32_or_short(x, y) && x.numel() > 0 ? split_of(x, y) : Split{};
+  if (!split.usable || (!split.inner_reduced && kind == Reduction::sum_of_squares))
+    return ReferenceBackend::reduce(kind, x, y);
+  const double factor = kind == Reduction::mean ? double(y.numel()) / double(x.numel()) : 1.0;
+  if (split.inner_reduced) reduce_rows(kind, x, split, factor, y);
+  else reduce_columns(x, split, factor, y);
+}
+
+}  // namespace halftone

@@ -1,0 +1,60 @@
+// One loop per arity over the formula lists. The formulas are inlined into it and vectorised by the compiler.
+#include <halftone/backends/cpu/simd/local.h>
+
+namespace halftone::simd::HALFTONE_ISA {
+
+static void unary(FormulaCall call, const float* x, float* y, int64_t n) {
+  visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] = f.forward(x[i]);
+  });
+}
+
+static void unary_backward(FormulaCall call, const float* saved, const float* dy, float* dx, int64_t n) {
+  visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * f.derivative(saved[i], saved[i]);
+  });
+}
+
+static void binary(FormulaCall call, const float* a, const float* b, float* y, int64_t n) {
+  visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] = f.forward(a[i], b[i]);
+  });
+}
+
+static void binary_backward(FormulaCall call, int input, const float* a, const float* b, const float* dy, float* dx,
+                            int64_t n) {
+  visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+    if (input == 0) {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * f.derivative_a(a[i], b[i]);
+    } else {
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * f.derivative_b(a[i], b[i]);
+    }
+  });
+}
+
+static void accumulate(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += x[i];
+}
+static void scale(float factor, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] *= factor;
+}
+static void lerp(const float* x, float weight, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += weight * (x[i] - y[i]);
+}
+
+void fill_elementwise(Kernels& table) {
+  table.unary = unary, table.unary_backward = unary_backward;
+  table.binary = binary, table.binary_backward = binary_backward;
+  table.accumulate = accumulate, table.scale = scale, table.lerp = lerp;
+}
+
+}  // namespace halftone::simd::HALFTONE_ISA

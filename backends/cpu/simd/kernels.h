@@ -1,0 +1,98 @@
+// The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. All of them exist once
+// per instruction set, compiled from the same sources with other flags; cpu/isa.h picks a table at run time. Threads,
+// strides and dtypes are the callers' business (cpu/*.cpp), which stage short floats through small float buffers.
+#pragma once
+
+#include <cstdint>
+
+#include <halftone/core/formulas.h>
+
+namespace halftone::simd {
+
+/// Where matrices for gemm() come from: element (i, j) is data[i * row + j * column] of a dtype.
+enum class Element : uint8_t { f32, bf16 };
+struct Matrix {
+  const void* data;
+  Element element;
+  int64_t row, column;
+};
+
+struct AdamNumbers {
+  float lr, beta1, beta2, eps, weight_decay, inverse_correction1, inverse_root_correction2;
+  bool decoupled;
+};
+struct SgdNumbers {
+  float lr, momentum, dampening, weight_decay;
+  bool nesterov, first_step;
+};
+
+struct Kernels {
+  const char* name;
+
+  // --- dtypes: exact widening, rounding to nearest even
+  void (*widen_bf16)(const uint16_t* x, float* y, int64_t n);
+  void (*narrow_bf16)(const float* x, uint16_t* y, int64_t n);
+  void (*widen_f16)(const uint16_t* x, float* y, int64_t n);
+  void (*narrow_f16)(const float* x, uint16_t* y, int64_t n);
+
+  // --- elementwise; outputs may be the inputs
+  void (*unary)(FormulaCall f, const float* x, float* y, int64_t n);
+  void (*unary_backward)(FormulaCall f, const float* saved, const float* dy, float* dx, int64_t n);
+  void (*binary)(FormulaCall f, const float* a, const float* b, float* y, int64_t n);
+  void (*binary_backward)(FormulaCall f, int input, const float* a, const float* b, const float* dy, float* dx,
+                          int64_t n);
+  void (*accumulate)(const float* x, float* y, int64_t n);                 // y += x
+  void (*scale)(float factor, float* y, int64_t n);                        // y *= factor
+  void (*lerp)(const float* x, float weight, float* y, int64_t n);         // y += weight (x - y)
+
+  // --- reductions, pairwise in float within blocks, in double across them
+  double (*sum)(const float* x, int64_t n);
+  double (*sum_of_squares)(const float* x, int64_t n);
+  float (*max)(const float* x, int64_t n);  // NaN if any is
+  void (*add_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);  // y[j] = sum_i x[i, j]
+
+  // --- rows
+  void (*softmax)(const float* x, int64_t n, bool logarithm, float* y);
+  void (*softmax_backward)(const float* y, const float* dy, int64_t n, bool logarithm, float* dx);
+  float (*log_sum_exp)(const float* x, int64_t n);
+  void (*exp_shifted)(const float* x, float shift, float scale, float* y, int64_t n);  // y = scale exp(x - shift)
+  void (*moments)(const float* x, int64_t n, float* mean, float* variance);
+  void (*normalize)(const float* x, float mean, float rstd, const float* weight, const float* bias, float* y,
+                    int64_t n);  // weight, bias may be null
+  void (*norm_backward)(const float* x, float mean, float rstd, bool centred, const float* weight, const float* dy,
+                        float* dx, float* dweight, float* dbias, int64_t n);  // dweight, dbias accumulate; any may be null
+  void (*channel_affine)(const float* x, const float* scale, const float* shift, float* y, int64_t n);  // y = x scale + shift
+  void (*channel_sums)(const float* x, const float* dy, const float* mean, int64_t rows, int64_t n, float* sum_dy,
+                       float* sum_dy_x);  // accumulates over rows: dy and dy (x - mean); dy null: x - mean and its square
+  void (*channel_backward)(const float* x, const float* dy, const float* a, const float* b, const float* c, float* dx,
+                           int64_t n);  // dx = a dy + b x + c
+
+  // --- pooling: one output pixel from the pixels of its window, n channels
+  void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n, float* y,
+                        uint8_t* argmax);
+  void (*select_place)(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx);  // dy where argmax is place, else 0
+
+  // --- layout
+  void (*transpose)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows, int64_t columns);  // y[j, i] = x[i, j]
+
+  // --- training
+  void (*adam)(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v, int64_t n);
+  void (*sgd)(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum, int64_t n);
+
+  // --- random: element i uses word (first + i) % 4 of counter (first + i) / 4; y = x scale where uniform >= p, else 0
+  void (*dropout)(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y, int64_t n);
+
+  // --- gemm: panels of packed operands, and the tile product (cpu/gemm.cpp drives them)
+  int tile_rows, tile_columns;
+  void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);        // [rows / tile_rows][depth][tile_rows]
+  void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);  // [columns / tile_columns][depth][tile_columns]
+  void (*tile_product)(int64_t depth, const float* a_panel, const float* b_panel, int64_t rows, int64_t columns,
+                       const float* bias, bool accumulate, float* c, int64_t c_stride);  // c = a b (+ c) (+ bias)
+};
+
+namespace baseline { const Kernels& kernels(); }
+namespace avx2 { const Kernels& kernels(); }
+namespace avx512 { const Kernels& kernels(); }
+namespace avx512_bf16 { const Kernels& kernels(); }
+
+}  // namespace halftone::simd

@@ -1,0 +1,30 @@
+// What the SIMD sources share. Everything lives in a namespace named after the instruction set it is compiled for
+// (HALFTONE_ISA comes from CMake), and nothing else may be defined there: an inline function of another namespace,
+// compiled here for AVX-512, could be the copy that the linker keeps for all. tests/style/isa_symbols.cmake checks.
+#pragma once
+
+#include <halftone/backends/cpu/simd/kernels.h>
+
+namespace halftone::simd::HALFTONE_ISA {
+
+inline constexpr int vector_bytes = HALFTONE_VECTOR_BYTES;
+inline constexpr int lanes = vector_bytes / 4;
+using Vector [[gnu::vector_size(vector_bytes)]] = float;
+
+inline Vector load(const float* x) {
+  Vector v;
+  __builtin_memcpy(&v, x, sizeof v);
+  return v;
+}
+inline void store(float* y, Vector v) { __builtin_memcpy(y, &v, sizeof v); }
+
+void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp
+void fill_f16(Kernels& table);   // f16_integer.cpp or f16_f16c.cpp
+void fill_elementwise(Kernels& table);
+void fill_reductions(Kernels& table);
+void fill_rows(Kernels& table);
+void fill_images(Kernels& table);
+void fill_training(Kernels& table);
+void fill_gemm(Kernels& table);
+
+}  // namespace halftone::simd::HALFTONE_ISA

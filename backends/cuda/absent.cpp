@@ -1,0 +1,7 @@
+// This build has no CUDA backend.
+#include <halftone/backends/cuda/cuda.h>
+
+namespace halftone {
+Backend* cuda_backend(int) { return nullptr; }
+std::string cuda_description() { return "it is not built in"; }
+}  // namespace halftone

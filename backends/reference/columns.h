@@ -1,0 +1,50 @@
+// Sums over the rows of a matrix, column by column, in double: what bias gradients, batch
+// statistics and the gradients of normalisation weights are made of. Also the view of a tensor as
+// such a matrix.
+#pragma once
+
+#include <halftone/backends/reference/runs.h>
+
+namespace halftone::reference {
+
+/// A contiguous tensor, or images in NHWC memory, as rows of its last dimension in memory.
+struct Matrix {
+  int64_t rows, columns;
+};
+inline Matrix rows_of(const Tensor& x) {
+  const int64_t columns = x.rank() == 0 ? 1 : x.size(-1);
+  return {columns == 0 ? 0 : x.numel() / columns, columns};
+}
+inline Matrix pixels_of(const Tensor& x) {
+  const int64_t channels = x.size(1);
+  return {channels == 0 ? 0 : x.numel() / channels, channels};
+}
+
+/// Calls body(row, first_column, count, sums) for every row and every block of columns; body adds
+/// the row's term of quantity q in column first_column + i to sums[q * columns + i]. Totals have
+/// the layout [quantities, columns].
+/// Equivalent to: for each row, for each column, totals[q][column] += term(q, row, column).
+template <class Body>
+void sum_over_rows(Matrix size, int quantities, double* totals, const Body& body) {
+  constexpr int64_t rows_at_a_time = 512, columns_at_a_time = 64;
+  const int64_t row_pieces = std::max<int64_t>(1, pieces_of(size.rows, rows_at_a_time));
+  const int64_t column_pieces = pieces_of(size.columns, columns_at_a_time);
+  const int64_t total_count = quantities * size.columns;
+  Workspace<double> partial(row_pieces * total_count);
+  std::fill_n(partial.data(), partial.size(), 0.0);
+  parallel_tasks(row_pieces * column_pieces, [&](int64_t task) {
+    const int64_t piece = task / column_pieces;
+    const int64_t column = task % column_pieces * columns_at_a_time;
+    const int64_t count = std::min(columns_at_a_time, size.columns - column);
+    const int64_t end = std::min(size.rows, (piece + 1) * rows_at_a_time);
+    double* const sums = partial.data() + piece * total_count + column;
+    for (int64_t row = piece * rows_at_a_time; row < end; ++row) body(row, column, count, sums);
+  });
+  for (int64_t i = 0; i < total_count; ++i) {
+    totals[i] = 0;
+    for (int64_t piece = 0; piece < row_pieces; ++piece)
+      totals[i] += partial[piece * total_count + i];
+  }
+}
+
+}  // namespace halftone::reference

@@ -1,0 +1,57 @@
+// Parallel loops and scratch memory. Work is cut into pieces whose bounds depend on sizes only,
+// never on the number of threads, and each output belongs to one piece: so every result is
+// reproducible bit by bit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include <halftone/core/caching_allocator.h>
+#include <halftone/core/memory_ledger.h>
+
+namespace halftone::reference {
+
+inline int64_t pieces_of(int64_t count, int64_t grain) { return (count + grain - 1) / grain; }
+
+/// Calls body(begin, end) for the pieces of 0..count of `grain` each. A body must not throw.
+template <class Body>
+void parallel_pieces(int64_t count, int64_t grain, const Body& body) {
+  const int64_t pieces = pieces_of(count, grain);
+#pragma omp parallel for schedule(static) if (pieces > 1)
+  for (int64_t piece = 0; piece < pieces; ++piece)
+    body(piece * grain, std::min(count, (piece + 1) * grain));
+}
+
+/// Calls body(i) for 0..count, one task each: for tasks that are heavy by themselves.
+template <class Body>
+void parallel_tasks(int64_t count, const Body& body) {
+#pragma omp parallel for schedule(dynamic) if (count > 1)
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
+/// Uninitialised scratch memory until the end of a kernel, charged to MemoryUse::workspace.
+template <class T>
+class Workspace {
+ public:
+  explicit Workspace(int64_t count)
+      : bytes_(count * int64_t(sizeof(T))),
+        data_(static_cast<T*>(cached_allocate(std::size_t(bytes_)))) {
+    halftone::detail::ledger_add(Device::cpu(), MemoryUse::workspace, bytes_);
+  }
+  ~Workspace() {
+    halftone::detail::ledger_add(Device::cpu(), MemoryUse::workspace, -bytes_);
+    cached_release(data_, std::size_t(bytes_));
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  T* data() { return data_; }
+  T& operator[](int64_t i) { return data_[i]; }
+  int64_t size() const { return bytes_ / int64_t(sizeof(T)); }
+
+ private:
+  int64_t bytes_;
+  T* data_;
+};
+
+}  // namespace halftone::reference

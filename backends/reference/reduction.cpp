@@ -1,0 +1,211 @@
+// Reductions over any dimensions of strided tensors, positions of extremes, and cumulative sums.
+// A reduction is cut into (block of outputs) x (chunk of reduced elements); the partial results of
+// the chunks are joined in order, so neither the cut nor the result depends on the number of
+// threads.
+#include <halftone/backends/reference/reference.h>
+
+#include <limits>
+
+#include <halftone/backends/reference/columns.h>
+
+namespace halftone {
+
+using namespace reference;
+
+namespace {
+
+// What a reduction starts from, how it takes in an element, and how it joins two partial results.
+struct Sum {
+  template <class T> static T start() { return T(0); }
+  template <class T> static T add(T sum, T value) { return sum + value; }
+  template <class T> static T join(T a, T b) { return a + b; }
+};
+struct SumOfSquares {
+  template <class T> static T start() { return T(0); }
+  template <class T> static T add(T sum, T value) { return sum + value * value; }
+  template <class T> static T join(T a, T b) { return a + b; }
+};
+template <class T> constexpr T highest_of() {
+  using Limits = std::numeric_limits<T>;
+  return Limits::has_infinity ? Limits::infinity() : Limits::max();
+}
+template <class T> constexpr T lowest_of() {
+  using Limits = std::numeric_limits<T>;
+  return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+}
+struct Max {  // a NaN, once met, stays
+  template <class T> static T start() { return lowest_of<T>(); }
+  template <class T> static T add(T a, T b) { return a >= b || a != a ? a : b; }
+  template <class T> static T join(T a, T b) { return add(a, b); }
+};
+struct Min {
+  template <class T> static T start() { return highest_of<T>(); }
+  template <class T> static T add(T a, T b) { return a <= b || a != a ? a : b; }
+  template <class T> static T join(T a, T b) { return add(a, b); }
+};
+
+/// The loops of one reduction: `kept` of x and y, `reduced` of x.
+struct ReduceLoops {
+  LoopNest<2> kept;
+  LoopNest<1> reduced;
+
+  static Shape kept_shape(const Tensor& x, const Tensor& y, bool kept) {
+    Shape shape = x.shape();
+    for (int d = 0; d < x.rank(); ++d)
+      if ((y.shape()[d] == x.shape()[d]) != kept) shape[d] = 1;
+    return shape;
+  }
+  ReduceLoops(const Tensor& x, const Tensor& y)
+      : kept(kept_shape(x, y, true), {x.strides(), contiguous_strides(y.shape())}),
+        reduced(kept_shape(x, y, false), {x.strides()}) {}
+
+  /// Whether neighbours in memory belong to different outputs, as when the rows of a matrix are
+  /// summed.
+  bool across_outputs() const {
+    return kept.inner_step(0) < reduced.inner_step(0) && kept.inner_count() >= 16;
+  }
+};
+
+/// Takes the reduced turns begin..end of `count` outputs in; the outputs' first elements are `step`
+/// apart.
+template <class Kind, class T>
+void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t step, int64_t count,
+             int64_t begin, int64_t end, T* results) {
+  T values[block_length];
+  if (loops.across_outputs()) {
+    loops.reduced.runs(begin, end, [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
+      for (int64_t r = 0; r < length; ++r) {
+        load(x, first + at[0] + r * reduced_step[0], step, count, values);
+        for (int64_t i = 0; i < count; ++i) results[i] = Kind::add(results[i], values[i]);
+      }
+    });
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i)
+    loops.reduced.runs(begin, end, [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
+      load(x, first + i * step + at[0], reduced_step[0], length, values);
+      T result = results[i];
+      for (int64_t r = 0; r < length; ++r) result = Kind::add(result, values[r]);
+      results[i] = result;
+    });
+}
+
+/// y = the reduction of x, divided by `divisor` where T is double.
+template <class Kind, class T>
+void reduce_as(const Tensor& x, Tensor& y, double divisor) {
+  constexpr int64_t chunk_length = 8 * block_length, lanes = 256;
+  const ReduceLoops loops(x, y);
+  const int64_t outputs = y.numel(), reduced = loops.reduced.turns();
+  const int64_t chunks = std::max<int64_t>(1, pieces_of(reduced, chunk_length));
+  const int64_t reduced_at_once = std::clamp<int64_t>(reduced, 1, chunk_length);
+  const int64_t block = std::clamp<int64_t>(grain_length / reduced_at_once, 1, lanes);
+  const int64_t outputs_at_once = loops.across_outputs() ? lanes : block;
+  const int64_t blocks = pieces_of(outputs, outputs_at_once);
+
+  Workspace<T> partial(chunks * outputs);  // [chunks, outputs]
+  std::fill_n(partial.data(), partial.size(), Kind::template start<T>());
+  parallel_tasks(blocks * chunks, [&](int64_t task) {
+    const int64_t chunk = task / blocks, output = task % blocks * outputs_at_once;
+    const int64_t begin = chunk * chunk_length, end = std::min(reduced, begin + chunk_length);
+    const int64_t output_end = std::min(outputs, output + outputs_at_once);
+    T results[lanes];
+    loops.kept.runs(output, output_end, [&](Offsets<2> at, Offsets<2> steps, int64_t count) {
+      std::fill_n(results, count, Kind::template start<T>());
+      take_in<Kind>(x, loops, at[0], steps[0], count, begin, end, results);
+      T* const to = partial.data() + chunk * outputs + at[1];
+      for (int64_t i = 0; i < count; ++i) to[i * steps[1]] = results[i];
+    });
+  });
+  parallel_pieces(outputs, grain_length, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T result = partial[i];
+      for (int64_t chunk = 1; chunk < chunks; ++chunk)
+        result = Kind::join(result, partial[chunk * outputs + i]);
+      if constexpr (std::is_same_v<T, double>) result /= divisor;
+      partial[i] = result;
+    }
+    store(partial.data() + begin, end - begin, y, begin);
+  });
+}
+
+/// Integers into integers stay exact.
+template <class Kind>
+void reduce_any(const Tensor& x, Tensor& y, double divisor = 1) {
+  if (is_floating(x.dtype()) || is_floating(y.dtype())) reduce_as<Kind, double>(x, y, divisor);
+  else reduce_as<Kind, int64_t>(x, y, divisor);
+}
+
+}  // namespace
+
+void ReferenceBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
+  if (y.numel() == 0) return;
+  switch (kind) {
+    case Reduction::sum: return reduce_any<Sum>(x, y);
+    case Reduction::mean: return reduce_any<Sum>(x, y, double(x.numel()) / double(y.numel()));
+    case Reduction::sum_of_squares: return reduce_any<SumOfSquares>(x, y);
+    case Reduction::max: return reduce_any<Max>(x, y);
+    case Reduction::min: return reduce_any<Min>(x, y);
+  }
+}
+
+namespace {
+
+template <class T>
+int64_t place_of_extreme(bool largest, const Tensor& x, int64_t row, int64_t n) {
+  T values[block_length], best{};
+  int64_t place = 0;
+  for (int64_t first = 0; first < n; first += block_length) {
+    const int64_t count = std::min(block_length, n - first);
+    load(x, row * n + first, count, values);
+    for (int64_t i = 0; i < count; ++i) {
+      const bool better = largest ? values[i] > best : values[i] < best;
+      const bool first_nan = values[i] != values[i] && best == best;
+      if (first + i == 0 || better || first_nan) best = values[i], place = first + i;
+    }
+  }
+  return place;
+}
+
+}  // namespace
+
+void ReferenceBackend::arg_reduce(bool largest, const Tensor& x, Tensor& index) {
+  const int64_t rows = index.numel(), n = rows == 0 ? 0 : x.numel() / rows;
+  const int64_t rows_at_a_time = std::max<int64_t>(1, grain_length / std::max<int64_t>(1, n));
+  parallel_pieces(rows, rows_at_a_time, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      index.data<int64_t>()[row] = is_floating(x.dtype())
+                                       ? place_of_extreme<double>(largest, x, row, n)
+                                       : place_of_extreme<int64_t>(largest, x, row, n);
+  });
+}
+
+namespace {
+
+template <class T>
+void cumulative_sum_of_row(const Tensor& x, int64_t begin, int64_t n, bool reverse, Tensor& y) {
+  T values[block_length], sum = 0;
+  for (int64_t done = 0; done < n; done += block_length) {
+    const int64_t count = std::min(block_length, n - done);
+    const int64_t first = begin + (reverse ? n - done - count : done);
+    load(x, first, count, values);
+    for (int64_t i = 0; i < count; ++i) {
+      T& value = values[reverse ? count - 1 - i : i];
+      value = sum += value;
+    }
+    store(values, count, y, first);
+  }
+}
+
+}  // namespace
+
+void ReferenceBackend::cumulative_sum(const Tensor& x, bool reverse, Tensor& y) {
+  const auto [rows, n] = rows_of(x);
+  const int64_t length = n;
+  parallel_tasks(rows, [&](int64_t row) {
+    if (is_floating(x.dtype()))
+      cumulative_sum_of_row<double>(x, row * length, length, reverse, y);
+    else cumulative_sum_of_row<int64_t>(x, row * length, length, reverse, y);
+  });
+}
+
+}  // namespace halftone

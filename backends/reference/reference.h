@@ -1,0 +1,104 @@
+// The specification of the Backend interface: plain loops over widened values. Elementwise formulas
+// run in double and round once, sums and contractions accumulate in double, so the results are an
+// oracle for every other backend.
+// Results do not depend on the number of threads. CpuBackend inherits this class and overrides what
+// pays.
+#pragma once
+
+#include <halftone/core/backend.h>
+
+namespace halftone {
+
+class ReferenceBackend : public Backend {
+ public:
+  std::string_view name() const override { return "reference"; }
+
+  // --- memory
+  void* allocate(std::size_t bytes) override;
+  void release(void* data, std::size_t bytes) noexcept override;
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override;
+  void copy_from_host(const void* host, void* device, std::size_t bytes) override;
+  void synchronize() override {}
+
+  // --- movement
+  void fill(double value, Tensor& y) override;
+  void copy(const Tensor& x, Tensor& y) override;
+  void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
+  void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
+  void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
+                        Tensor& dtable) override;
+
+  // --- elementwise
+  void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
+  void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) override;
+  void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
+  void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b,
+                       const Tensor& dy, Tensor& dx) override;
+  void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
+
+  // --- reduction
+  void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
+  void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
+  void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
+
+  // --- contraction
+  void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
+  void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+            Tensor& y) override;
+  void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                          Tensor& dx) override;
+  void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
+                             Tensor& dbias) override;
+  void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) override;
+  void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                         Tensor& dx) override;
+  void avg_pool(const Tensor& x, const PoolGeometry& g, Tensor& y) override;
+  void avg_pool_backward(const Tensor& dy, const PoolGeometry& g, Tensor& dx) override;
+  void adaptive_avg_pool(const Tensor& x, Tensor& y) override;
+  void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) override;
+
+  // --- rows
+  void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
+  void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
+  void log_sum_exp(const Tensor& x, Tensor& y) override;
+  void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
+                     const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights,
+                     Tensor& log_sum_exp) override;
+  void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                              const Tensor& class_weights, const CrossEntropyOptions& options,
+                              const Tensor& log_sum_exp, const Tensor& row_scale,
+                              Tensor& dlogits) override;
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
+                  Tensor& mean, Tensor& rstd) override;
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
+                           Tensor& dbias) override;
+  void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
+                  Tensor& mean, Tensor& rstd) override;
+  void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
+                           Tensor& dbias) override;
+  void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
+  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                  const Tensor& weight, const Tensor& bias, Tensor& y) override;
+  void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                           const Tensor& weight, const Tensor& dy, bool training, Tensor& dx,
+                           Tensor& dweight, Tensor& dbias) override;
+
+  // --- training
+  void accumulate(const Tensor& x, Tensor& y) override;
+  void lerp(const Tensor& x, double weight, Tensor& y) override;
+  void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;
+  void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) override;
+  void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) override;
+  void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
+  void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
+
+  // --- random
+  void uniform(double low, double high, RandomKey key, Tensor& y) override;
+  void normal(double mean, double std, RandomKey key, Tensor& y) override;
+  void random_integers(int64_t low, int64_t high, RandomKey key, Tensor& y) override;
+  void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) override;
+};
+
+}  // namespace halftone

@@ -1,0 +1,57 @@
+// The only list of backends, and the choice of one for a device.
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/backends/cuda/cuda.h>
+#include <halftone/backends/reference/reference.h>
+
+namespace halftone {
+
+namespace {
+// Never destroyed: tensors with static lifetime release their memory through a backend.
+Backend& reference_backend() {
+  static ReferenceBackend* instance = new ReferenceBackend;
+  return *instance;
+}
+Backend& fast_cpu_backend() {
+  static CpuBackend* instance = new CpuBackend;
+  return *instance;
+}
+
+Backend& cpu_backend_named(std::string_view source, std::string_view name) {
+  if (name == "reference") return reference_backend();
+  if (name != "cpu")
+    fail<UsageError>(source, "there is no CPU backend named \"", name, "\". Use cpu or reference.");
+  return fast_cpu_backend();
+}
+
+std::atomic<Backend*>& cpu_slot() {
+  static std::atomic<Backend*> slot = [] {
+    const char* wanted = std::getenv("HALFTONE_CPU_BACKEND");
+    return &cpu_backend_named("HALFTONE_CPU_BACKEND", wanted ? wanted : "cpu");
+  }();
+  return slot;
+}
+}  // namespace
+
+Backend& backend_for(Device device) {
+  if (device.kind == DeviceKind::cpu) return *cpu_slot().load(std::memory_order_relaxed);
+  if (Backend* cuda = cuda_backend(device.index)) return *cuda;
+  fail<DeviceError>("device", "this build has no CUDA backend: ", cuda_description(), ". Use Device::cpu().");
+}
+
+std::vector<BackendStatus> backend_statuses() {
+  return {{"reference", &reference_backend(), "plain loops: the specification"},
+          {"cpu", &fast_cpu_backend(), std::string(simd_kernels().name) + " kernels, " + onednn::description()},
+          {"cuda", cuda_backend(0), cuda_description()}};
+}
+
+CpuBackendScope::CpuBackendScope(std::string_view name)
+    : before_(cpu_slot().exchange(&cpu_backend_named("CpuBackendScope", name))) {}
+CpuBackendScope::~CpuBackendScope() { cpu_slot().store(before_); }
+
+}  // namespace halftone

@@ -1,0 +1,109 @@
+// Times whole training steps: forward, loss, backward, AdamW (lr 1e-4, weight decay 0.01) and zeroing of gradients, on
+// a fixed batch already in memory. Three steps of warm-up, then the median. One line of JSON per workload.
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "workloads.h"
+
+namespace ht = halftone;
+
+namespace {
+struct Options {
+  std::vector<std::string> workloads = bench::workload_names();
+  std::vector<std::string> strategies{"fp32"};
+  std::string device = "cpu";
+  int threads = 2, steps = 30;
+  double seconds = 12;
+  bool json = false;
+};
+
+struct Timing {
+  std::vector<double> milliseconds;  // sorted
+  double loss = 0;
+  double median() const { return milliseconds[milliseconds.size() / 2]; }
+};
+
+Timing time_steps(bench::Workload& w, const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  ht::optim::AdamW optimizer(w.model->parameters(), {.lr = 1e-4, .weight_decay = 0.01});
+  Timing timing;
+  const auto step = [&] {
+    const ht::Tensor loss = ht::cross_entropy((*w.model)(w.inputs), w.targets);
+    loss.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    return loss;
+  };
+  for (int i = 0; i < 3; ++i) step();
+  const auto start = Clock::now();
+  for (int i = 0; i < options.steps; ++i) {
+    const auto before = Clock::now();
+    const ht::Tensor loss = step();
+    timing.milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count());
+    timing.loss = loss.item();
+    if (std::chrono::duration<double>(Clock::now() - start).count() > options.seconds) break;
+  }
+  std::ranges::sort(timing.milliseconds);
+  return timing;
+}
+
+nlohmann::ordered_json measure(const std::string& name, const std::string& strategy, const Options& options) {
+  bench::Workload w = bench::make_workload(name);
+  ht::reset_peak_memory();
+  const Timing timing = time_steps(w, options);
+  const ht::MemoryReport memory = ht::memory_report();
+  const double samples = double(w.inputs.size(0)) / timing.median() * 1e3;
+  nlohmann::ordered_json bytes;
+  using Use = ht::MemoryUse;
+  for (Use use : {Use::parameter, Use::master_weight, Use::gradient, Use::master_gradient, Use::optimizer_state,
+                  Use::compensation})
+    bytes[std::string(ht::name(use))] = memory.peak_of(use);
+  for (Use use : {Use::activation, Use::cast_cache, Use::workspace})
+    bytes[std::string(ht::name(use)) + "_peak"] = memory.peak_of(use);
+  return {{"workload", name}, {"strategy", strategy}, {"device", options.device}, {"threads", options.threads},
+          {"ms", timing.median()}, {"min_ms", timing.milliseconds.front()}, {"samples_per_s", samples},
+          {"n", timing.milliseconds.size()}, {"params", w.model->parameter_count()}, {"loss", timing.loss},
+          {"gflop", w.gflop}, {"gflop_per_s", w.gflop / timing.median() * 1e3}, {"peak_bytes", memory.total_peak},
+          {"bytes", bytes}};
+}
+
+void print(const nlohmann::ordered_json& cell, bool json) {
+  if (json) {
+    std::cout << cell.dump() << std::endl;
+    return;
+  }
+  std::printf("%-10s %-8s %9.3f ms (min %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
+              cell["workload"].get<std::string>().c_str(), cell["strategy"].get<std::string>().c_str(),
+              cell["ms"].get<double>(), cell["min_ms"].get<double>(), cell["samples_per_s"].get<double>(),
+              cell["gflop_per_s"].get<double>(), cell["peak_bytes"].get<double>() / 1048576);
+  std::fflush(stdout);
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times whole training steps on synthetic data.");
+  app.add_option("--workload", options.workloads, "mlp_tiny, mlp, lenet; several by commas")->delimiter(',');
+  app.add_option("--strategy", options.strategies, "fp32")->delimiter(',')->check(CLI::IsMember({"fp32"}));
+  app.add_option("--device", options.device, "cpu")->check(CLI::IsMember({"cpu"}));
+  app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
+  app.add_flag("--json", options.json, "print JSON lines");
+  CLI11_PARSE(app, argc, argv);
+  omp_set_num_threads(options.threads);
+  try {
+    for (const std::string& name : options.workloads)
+      for (const std::string& strategy : options.strategies) print(measure(name, strategy, options), options.json);
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,115 @@
+// Factories: allocate, then let the backend fill.
+#include <halftone/core/factory.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/random.h>
+
+namespace halftone {
+
+Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, Device device) {
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(numel_of(shape), size_of(dtype), &bytes))
+    fail<ShapeError>("empty", "too many bytes for ", shape, ' ', dtype, ". Use a smaller shape.");
+  auto storage = std::make_shared<Storage>(bytes, device);
+  return Tensor(std::make_shared<TensorBody>(TensorBody{std::move(storage), 0, shape, strides, dtype}));
+}
+
+Tensor empty(const Shape& shape, DType dtype, Device device) {
+  return empty_strided(shape, contiguous_strides(shape), dtype, device);
+}
+
+Tensor empty_like(const Tensor& x) { return empty_like(x, x.dtype()); }
+Tensor empty_like(const Tensor& x, DType dtype) {
+  return empty_strided(x.shape(), strides_in_order_of(x.shape(), x.strides()), dtype, x.device());
+}
+Tensor empty_channels_last(const Shape& shape, DType dtype, Device device) {
+  return empty_strided(shape, channels_last_strides(shape), dtype, device);
+}
+
+Tensor full(const Shape& shape, double value, DType dtype, Device device) {
+  Tensor y = empty(shape, dtype, device);
+  backend_for(y).fill(value, y);
+  return y;
+}
+Tensor zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
+Tensor ones(const Shape& shape, DType dtype, Device device) { return full(shape, 1, dtype, device); }
+Tensor scalar(double value, DType dtype, Device device) { return full({}, value, dtype, device); }
+
+namespace {
+Tensor filled_like(const Tensor& x, double value) {
+  Tensor y = empty_like(x);
+  backend_for(y).fill(value, y);
+  return y;
+}
+}  // namespace
+Tensor zeros_like(const Tensor& x) { return filled_like(x, 0); }
+Tensor ones_like(const Tensor& x) { return filled_like(x, 1); }
+
+template <class T>
+Tensor from_span(std::span<const T> values, const Shape& shape, DType dtype, Device device) {
+  if (int64_t(values.size()) != numel_of(shape))
+    fail<ShapeError>("from", values.size(), " values do not fill shape ", shape, ", which has ", numel_of(shape),
+                     " elements. Give as many values as elements.");
+  Tensor host = empty(shape, dtype_of<T>);
+  std::ranges::copy(values, host.data<T>());
+  if (dtype != dtype_of<T>) {
+    Tensor converted = empty(shape, dtype);
+    backend_for(host).copy(host, converted);
+    host = converted;
+  }
+  return host.to(device);
+}
+template Tensor from_span(std::span<const double>, const Shape&, DType, Device);
+template Tensor from_span(std::span<const float>, const Shape&, DType, Device);
+template Tensor from_span(std::span<const int64_t>, const Shape&, DType, Device);
+template Tensor from_span(std::span<const int32_t>, const Shape&, DType, Device);
+template Tensor from_span(std::span<const uint8_t>, const Shape&, DType, Device);
+
+Tensor from(std::initializer_list<double> values, DType dtype, Device device) {
+  return from_span<double>({values.begin(), values.size()}, {int64_t(values.size())}, dtype, device);
+}
+
+Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype, Device device) {
+  std::vector<double> values;
+  const std::size_t columns = rows.size() ? rows.begin()->size() : 0;
+  for (const auto& row : rows) {
+    if (row.size() != columns)
+      fail<ShapeError>("from", "rows of ", columns, " and ", row.size(), " values. Rows must be equally long.");
+    values.insert(values.end(), row);
+  }
+  return from_vector<double>(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
+}
+
+Tensor arange(double start, double end, double step, DType dtype, Device device) {
+  if (!(step != 0) || !std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step))
+    fail<UsageError>("arange", "start ", start, ", end ", end, ", step ", step,
+                     ". Numbers must be finite and step not 0.");
+  const double count = std::ceil((end - start) / step);
+  if (count > double(int64_t(1) << 40)) fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
+  std::vector<double> values(count > 0 ? std::size_t(count) : 0);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + double(i) * step;
+  return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
+}
+Tensor arange(int64_t end, DType dtype, Device device) { return arange(0, double(end), 1, dtype, device); }
+
+Tensor rand(const Shape& shape, DType dtype, Device device) {
+  Tensor y = empty(shape, dtype, device);
+  backend_for(y).uniform(0, 1, default_generator().reserve(uint64_t(y.numel())), y);
+  return y;
+}
+Tensor randn(const Shape& shape, DType dtype, Device device) {
+  Tensor y = empty(shape, dtype, device);
+  backend_for(y).normal(0, 1, default_generator().reserve(uint64_t(y.numel())), y);
+  return y;
+}
+Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype, Device device) {
+  if (low >= high) fail<UsageError>("randint", "the range [", low, ", ", high, ") is empty. Use low < high.");
+  Tensor y = empty(shape, dtype, device);
+  backend_for(y).random_integers(low, high, default_generator().reserve(uint64_t(y.numel())), y);
+  return y;
+}
+
+}  // namespace halftone

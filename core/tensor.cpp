@@ -1,0 +1,103 @@
+// Metadata and host access of Tensor. The autograd verbs are defined in autograd/tensor_autograd.cpp.
+#include <halftone/core/tensor.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+namespace halftone {
+
+bool Tensor::is_contiguous() const {
+  int64_t expected = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (shape()[i] == 1) continue;
+    if (strides()[i] != expected) return numel() == 0;
+    expected *= shape()[i];
+  }
+  return true;
+}
+
+bool Tensor::is_channels_last() const {
+  if (rank() != 4) return false;
+  const Strides wanted = channels_last_strides(shape());
+  for (int i = 0; i < 4; ++i)
+    if (shape()[i] != 1 && strides()[i] != wanted[i]) return false;
+  return true;
+}
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  Tensor dense = *this;
+  if (dtype() != dtype_of<T> || !is_contiguous() || device().kind != DeviceKind::cpu) {
+    dense = empty(shape(), dtype_of<T>, device());
+    backend_for(*this).copy(*this, dense);
+  }
+  const auto count = std::size_t(numel());
+  // std::vector<bool> has no data(): every element type goes through a plain buffer.
+  const auto buffer = std::make_unique<T[]>(count);
+  backend_for(dense).copy_to_host(dense.raw_data(), buffer.get(), count * sizeof(T));
+  return std::vector<T>(buffer.get(), buffer.get() + count);
+}
+template std::vector<double> Tensor::to_vector() const;
+template std::vector<float> Tensor::to_vector() const;
+template std::vector<int64_t> Tensor::to_vector() const;
+template std::vector<int32_t> Tensor::to_vector() const;
+template std::vector<uint8_t> Tensor::to_vector() const;
+template std::vector<bool> Tensor::to_vector() const;
+
+double Tensor::item() const {
+  if (!defined() || numel() != 1)
+    fail<ShapeError>("item", "needs one element, got ", described(*this), ". Reduce or index first.");
+  return to_vector<double>()[0];
+}
+
+double Tensor::at(std::initializer_list<int64_t> index) const {
+  if (int(index.size()) != rank())
+    fail<ShapeError>("at", index.size(), " coordinates for ", described(*this), ". Give one per dimension.");
+  int64_t position = offset();
+  int dim = 0;
+  for (int64_t i : index) {
+    if (i < 0 || i >= shape()[dim])
+      fail<ShapeError>("at", "index ", i, " is out of range for dimension ", dim, " of ", described(*this),
+                       ". Use 0 to ", shape()[dim] - 1, ".");
+    position += i * strides()[dim++];
+  }
+  return view_as({}, {}, position).item();
+}
+
+Tensor Tensor::view_as(const Shape& shape, const Strides& strides, int64_t offset) const {
+  int64_t last = offset;
+  for (int i = 0; i < shape.rank(); ++i) last += std::max<int64_t>(shape[i] - 1, 0) * strides[i];
+  const bool inside = offset >= 0 && shape.rank() == strides.rank() &&
+                      (last + 1) * size_of(dtype()) <= storage()->bytes();
+  if (!inside && numel_of(shape) != 0)
+    fail<ShapeError>("view_as", "shape ", shape, " with strides ", strides, " and offset ", offset, " leaves the ",
+                     storage()->bytes(), " bytes of the storage. Use sizes that fit.");
+  return Tensor(std::make_shared<TensorBody>(TensorBody{storage(), offset, shape, strides, dtype()}));
+}
+
+Tensor Tensor::to(Device target) const {
+  if (target == device()) return *this;
+  const Tensor dense = is_dense() ? *this : clone();
+  Tensor result = empty_strided(dense.shape(), dense.strides(), dtype(), target);
+  const auto bytes = std::size_t(dense.bytes());
+  const auto staging = std::make_unique<std::byte[]>(bytes);
+  backend_for(dense).copy_to_host(dense.raw_data(), staging.get(), bytes);
+  backend_for(result).copy_from_host(staging.get(), result.raw_data(), bytes);
+  return result;
+}
+
+Tensor Tensor::clone() const {
+  Tensor result = empty_like(*this);
+  backend_for(*this).copy(*this, result);
+  return result;
+}
+
+std::ostream& operator<<(std::ostream& out, Described d) {
+  if (!d.tensor.defined()) return out << "an undefined tensor";
+  return out << d.tensor.shape() << ' ' << d.tensor.dtype();
+}
+
+}  // namespace halftone

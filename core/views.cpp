@@ -1,0 +1,95 @@
+// The stride arithmetic of views.
+#include <halftone/core/views.h>
+
+#include <algorithm>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+namespace halftone::views {
+
+Tensor transpose(const Tensor& x, int a, int b) {
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  std::swap(shape[a], shape[b]);
+  std::swap(strides[a], strides[b]);
+  return x.view_as(shape, strides, x.offset());
+}
+
+Tensor permute(const Tensor& x, const Dims& order) {
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  for (int i = 0; i < order.rank(); ++i) {
+    shape[i] = x.shape()[int(order[i])];
+    strides[i] = x.strides()[int(order[i])];
+  }
+  return x.view_as(shape, strides, x.offset());
+}
+
+std::optional<Tensor> reshape(const Tensor& x, const Shape& shape) {
+  if (x.is_contiguous()) return x.view_as(shape, contiguous_strides(shape), x.offset());
+  // Walk both shapes from the back, matching runs of old dimensions that are contiguous among themselves with runs
+  // of new ones of the same product.
+  Strides strides = Dims::filled(shape.rank(), 1);
+  int next = shape.rank() - 1;
+  int64_t run = 1, base = x.rank() ? x.strides()[x.rank() - 1] : 1;
+  for (int old = x.rank() - 1; old >= 0; --old) {
+    run *= x.shape()[old];
+    const bool ends = old == 0 || (x.shape()[old - 1] != 1 && x.strides()[old - 1] != run * base);
+    if (!ends) continue;
+    int64_t covered = 1;
+    while (next >= 0 && (covered < run || shape[next] == 1)) {
+      strides[next] = covered * base;
+      covered *= shape[next--];
+    }
+    if (covered != run) return std::nullopt;
+    if (old > 0) run = 1, base = x.strides()[old - 1];
+  }
+  if (next >= 0) return std::nullopt;
+  return x.view_as(shape, strides, x.offset());
+}
+
+Tensor expand(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  Strides strides = Dims::filled(shape.rank(), 0);
+  for (int i = 1; i <= x.rank(); ++i)
+    if (x.shape()[x.rank() - i] != 1 || shape[shape.rank() - i] == 1)
+      strides[shape.rank() - i] = x.strides()[x.rank() - i];
+  return x.view_as(shape, strides, x.offset());
+}
+
+Tensor slice(const Tensor& x, int dim, int64_t start, int64_t count, int64_t step) {
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  shape[dim] = count;
+  strides[dim] *= step;
+  return x.view_as(shape, strides, x.offset() + start * x.strides()[dim]);
+}
+
+Tensor contiguous(const Tensor& x) {
+  if (x.is_contiguous()) return x;
+  Tensor y = empty(x.shape(), x.dtype(), x.device());
+  backend_for(x).copy(x, y);
+  return y;
+}
+
+Tensor channels_last(const Tensor& x) {
+  if (x.is_channels_last()) return x;
+  Tensor y = empty_channels_last(x.shape(), x.dtype(), x.device());
+  backend_for(x).copy(x, y);
+  return y;
+}
+
+Tensor with_strides(const Tensor& x, const Strides& strides) {
+  if (x.strides() == strides) return x;
+  Tensor y = empty_strided(x.shape(), strides, x.dtype(), x.device());
+  backend_for(x).copy(x, y);
+  return y;
+}
+
+Tensor reshaped(const Tensor& x, const Shape& shape) {
+  if (std::optional<Tensor> view = reshape(x, shape)) return *view;
+  return contiguous(x).view_as(shape, contiguous_strides(shape), 0);
+}
+
+}  // namespace halftone::views

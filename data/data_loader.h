@@ -1,0 +1,83 @@
+// Batches of a dataset in order or shuffled, collated ahead of the training loop by one worker
+// thread:
+//   for (auto [images, labels] : DataLoader(fashion_mnist(), {.batch_size = 128}))
+// What an epoch delivers depends on the dataset, the options and the epoch's number only, never on
+// threads.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include <halftone/data/dataset.h>
+
+namespace halftone::data {
+
+struct DataLoaderOptions {
+  int64_t batch_size = 1;
+  bool shuffle = false;
+  bool drop_last = false;  // leave out a last batch that is not full
+  int prefetch = 2;        // batches collated ahead; 0: no thread, the loop collates
+  uint64_t seed = 0;       // of the shuffles
+};
+
+class DataLoader {
+ public:
+  class Iterator;
+
+  explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
+  /// Keeps the dataset, so that a temporary will do.
+  template <std::derived_from<Dataset> D>
+  explicit DataLoader(D dataset, DataLoaderOptions options = {})
+      : DataLoader(std::shared_ptr<const Dataset>(std::make_shared<D>(std::move(dataset))),
+                   options) {}
+
+  /// Number of batches in an epoch.
+  int64_t size() const;
+  const Dataset& dataset() const { return *dataset_; }
+  const DataLoaderOptions& options() const { return options_; }
+  /// Number of the epoch that the next begin() starts; begin() counts on from there. Set it to
+  /// resume a training.
+  void set_epoch(int64_t epoch);
+
+  /// Starts an epoch: draws its order and starts its worker. Epochs are independent of each other
+  /// and of the loader.
+  Iterator begin();
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  class Epoch;
+
+  std::shared_ptr<const Dataset> dataset_;
+  DataLoaderOptions options_;
+  int64_t epoch_ = 0;
+};
+
+/// Single-pass: walks one epoch and owns it. Destroying it early stops the worker. An exception of
+/// the dataset comes out of begin() or ++, after the batches before it.
+class DataLoader::Iterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+
+  explicit Iterator(std::unique_ptr<Epoch> epoch);
+  Iterator(Iterator&&) noexcept;
+  Iterator& operator=(Iterator&&) noexcept;
+  ~Iterator();
+
+  const Batch& operator*() const { return batch_; }
+  const Batch* operator->() const { return &batch_; }
+  Iterator& operator++();
+  void operator++(int) { ++*this; }
+  bool operator==(std::default_sentinel_t) const { return epoch_ == nullptr; }
+
+ private:
+  std::unique_ptr<Epoch> epoch_;  // null after the last batch
+  Batch batch_;
+};
+
+}  // namespace halftone::data

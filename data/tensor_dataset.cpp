@@ -1,0 +1,56 @@
+// Collating by memcpy: a batch of rows needs no kernel, and the worker thread must not start an
+// OpenMP team of its own.
+#include <halftone/data/tensor_dataset.h>
+
+#include <cstring>
+#include <string_view>
+
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+
+namespace halftone::data {
+
+namespace {
+Tensor row_major_on_cpu(std::string_view role, const Tensor& x) {
+  if (!x.defined() || x.rank() == 0)
+    fail<ShapeError>(
+        "TensorDataset", role,
+        " have no first dimension: they must be [samples, ...]. Pass a tensor of rank 1 or more.");
+  if (x.device() != Device::cpu())
+    fail<DeviceError>("TensorDataset", role, " are on another device: ", described(x), " on ",
+                      x.device(), ". Call to(Device::cpu()) first and move batches instead.");
+  return views::contiguous(x.detach());
+}
+}  // namespace
+
+TensorDataset::TensorDataset(const Tensor& inputs, const Tensor& targets)
+    : inputs_(row_major_on_cpu("inputs", inputs)), targets_(row_major_on_cpu("targets", targets)) {
+  if (inputs.size(0) != targets.size(0))
+    fail<ShapeError>("TensorDataset", "numbers of samples differ: inputs are ", described(inputs),
+                     ", targets are ", described(targets),
+                     "; inputs.size(0) must equal targets.size(0).");
+}
+
+Batch TensorDataset::batch(std::span<const int64_t> indices) const {
+  return {take_rows(inputs_, indices), take_rows(targets_, indices)};
+}
+
+Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices) {
+  const int64_t count = rows.size(0);
+  Shape shape = rows.shape();
+  shape[0] = 1;
+  const auto row_bytes = std::size_t(numel_of(shape) * size_of(rows.dtype()));
+  shape[0] = int64_t(indices.size());
+  const Tensor taken = empty(shape, rows.dtype());
+  std::byte* to = taken.raw_data();
+  for (const int64_t index : indices) {
+    if (index < 0 || index >= count)
+      fail<UsageError>("Dataset", "there is no sample ", index, ": the dataset has ", count,
+                       ". Number samples from 0 to size() - 1.");
+    std::memcpy(to, rows.raw_data() + std::size_t(index) * row_bytes, row_bytes);
+    to += row_bytes;
+  }
+  return taken;
+}
+
+}  // namespace halftone::data

@@ -1,0 +1,15 @@
+// halftone: tensors, autograd, layers, optimizers, data. The one header that users include.
+#pragma once
+
+#include <halftone/autograd/gradcheck.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/data/data_loader.h>
+#include <halftone/data/fashion_mnist.h>
+#include <halftone/data/tensor_dataset.h>
+#include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/nn.h>
+#include <halftone/optim/optim.h>

@@ -1,0 +1,15 @@
+// Everything in nn/ but the models.
+#pragma once
+
+#include <halftone/nn/activation.h>
+#include <halftone/nn/conv.h>
+#include <halftone/nn/dropout.h>
+#include <halftone/nn/embedding.h>
+#include <halftone/nn/flatten.h>
+#include <halftone/nn/init.h>
+#include <halftone/nn/linear.h>
+#include <halftone/nn/module.h>
+#include <halftone/nn/norm.h>
+#include <halftone/nn/pooling.h>
+#include <halftone/nn/sequential.h>
+#include <halftone/nn/state_dict.h>

@@ -1,0 +1,103 @@
+// Normalisation layers: allocation, first values, and the bookkeeping of batch norm's running statistics.
+#include <halftone/nn/norm.h>
+
+#include <halftone/nn/arguments.h>
+#include <halftone/nn/init.h>
+
+namespace halftone::nn {
+namespace {
+
+Parameter filled(const Shape& shape, double value) {
+  Parameter parameter(shape);
+  init::constant(parameter, value);
+  return parameter;
+}
+
+Shape checked(std::string_view layer, const Shape& shape) {
+  if (shape.empty()) fail<UsageError>(layer, "normalized_shape is empty. Name at least the last dimension.");
+  for (const int64_t size : shape) detail::require_positive(layer, "a size of normalized_shape", size);
+  return shape;
+}
+
+Buffer statistics(int64_t channels, double value) {
+  const MemoryScope scope(MemoryUse::parameter);
+  return Buffer(full({channels}, value));
+}
+
+}  // namespace
+
+LayerNorm::LayerNorm(const Shape& shape, LayerNormOptions options)
+    : normalized_shape(checked("LayerNorm", shape)), eps(options.eps) {
+  if (options.affine) weight = filled(shape, 1);
+  if (options.affine && options.bias) bias = filled(shape, 0);
+}
+
+RmsNorm::RmsNorm(const Shape& shape, RmsNormOptions options)
+    : normalized_shape(checked("RmsNorm", shape)), eps(options.eps) {
+  if (options.affine) weight = filled(shape, 1);
+}
+
+GroupNorm::GroupNorm(int64_t group_count, int64_t channels, GroupNormOptions options)
+    : groups(group_count), eps(options.eps) {
+  detail::require_positive("GroupNorm", "groups", groups);
+  detail::require_positive("GroupNorm", "channels", channels);
+  detail::require_divisible("GroupNorm", "channels", channels, groups);
+  if (!options.affine) return;
+  weight = filled({channels}, 1);
+  bias = filled({channels}, 0);
+}
+
+BatchNorm::BatchNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options)
+    : eps(options.eps), momentum(options.momentum) {
+  detail::require_positive(layer, "channels", channels);
+  if (options.affine) {
+    weight = filled({channels}, 1);
+    bias = filled({channels}, 0);
+  }
+  if (options.track_running_stats) {
+    running_mean = statistics(channels, 0);
+    running_var = statistics(channels, 1);
+    const MemoryScope scope(MemoryUse::parameter);
+    num_batches_tracked = Buffer(zeros({}, i64));
+    num_batches_tracked.stays_on_host = true;
+  }
+}
+
+void BatchNorm::describe(Fields& field) {
+  field("weight", weight), field("bias", bias);
+  field("running_mean", running_mean), field("running_var", running_var);
+  field("num_batches_tracked", num_batches_tracked);
+}
+
+Tensor BatchNorm::normalized(const Tensor& x) const {
+  const bool tracking = running_mean.defined();
+  double weight_of_batch = momentum.value_or(0);
+  if (training && tracking) {
+    // Tensors are handles: a const layer may write to what they refer to.
+    const int64_t batches = ++*num_batches_tracked.data<int64_t>();
+    num_batches_tracked.storage()->bump_version();
+    if (!momentum) weight_of_batch = 1 / double(batches);
+  }
+  return batch_norm(x, weight, bias, running_mean, running_var,
+                    {.training = training || !tracking, .momentum = weight_of_batch, .eps = eps});
+}
+
+BatchNorm1d::BatchNorm1d(int64_t channels, BatchNormOptions options) : BatchNorm("BatchNorm1d", channels, options) {}
+
+Tensor BatchNorm1d::operator()(const Tensor& x) const {
+  if (x.rank() != 2 && x.rank() != 3)
+    fail<ShapeError>("BatchNorm1d", "needs [n, channels] or [n, channels, length], got ", described(x),
+                     ". Images take BatchNorm2d.");
+  return normalized(x);
+}
+
+BatchNorm2d::BatchNorm2d(int64_t channels, BatchNormOptions options) : BatchNorm("BatchNorm2d", channels, options) {}
+
+Tensor BatchNorm2d::operator()(const Tensor& x) const {
+  if (x.rank() != 4)
+    fail<ShapeError>("BatchNorm2d", "needs [n, channels, height, width], got ", described(x),
+                     ". Vectors and sequences take BatchNorm1d.");
+  return normalized(x);
+}
+
+}  // namespace halftone::nn

@@ -1,0 +1,86 @@
+// Normalisation layers, with PyTorch's names, options and first values (weight 1, bias 0). The arithmetic is f32
+// whatever the input, and batch norm takes low-precision images with f32 parameters and statistics.
+// Ba et al. 2016 (layer), Zhang & Sennrich 2019 (RMS), Wu & He 2018 (group), Ioffe & Szegedy 2015 (batch).
+#pragma once
+
+#include <optional>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/nn/module.h>
+
+namespace halftone::nn {
+
+struct LayerNormOptions {
+  double eps = 1e-5;
+  bool affine = true;  // PyTorch's elementwise_affine
+  bool bias = true;
+};
+struct LayerNorm final : Layer {
+  Shape normalized_shape;  // the last dimensions of the input
+  double eps;
+  Parameter weight, bias;
+  explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {});
+  explicit LayerNorm(int64_t width, LayerNormOptions options = {}) : LayerNorm(Shape{width}, options) {}
+  Tensor operator()(const Tensor& x) const override { return layer_norm(x, normalized_shape, weight, bias, eps); }
+  void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
+};
+
+struct RmsNormOptions {
+  std::optional<double> eps{};  // absent: the spacing of the input's dtype at 1, as PyTorch's
+  bool affine = true;
+};
+struct RmsNorm final : Layer {
+  Shape normalized_shape;
+  std::optional<double> eps;
+  Parameter weight;
+  explicit RmsNorm(const Shape& normalized_shape, RmsNormOptions options = {});
+  explicit RmsNorm(int64_t width, RmsNormOptions options = {}) : RmsNorm(Shape{width}, options) {}
+  Tensor operator()(const Tensor& x) const override {
+    return rms_norm(x, normalized_shape, weight, eps ? *eps : epsilon(x.dtype()));
+  }
+  void describe(Fields& field) override { field("weight", weight); }
+};
+
+struct GroupNormOptions {
+  double eps = 1e-5;
+  bool affine = true;
+};
+struct GroupNorm final : Layer {
+  int64_t groups;
+  double eps;
+  Parameter weight, bias;
+  GroupNorm(int64_t groups, int64_t channels, GroupNormOptions options = {});
+  Tensor operator()(const Tensor& x) const override { return group_norm(x, groups, weight, bias, eps); }
+  void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
+};
+
+struct BatchNormOptions {
+  double eps = 1e-5;
+  std::optional<double> momentum = 0.1;  // absent: running statistics are averages over all batches
+  bool affine = true;
+  bool track_running_stats = true;  // off: batch statistics are used in evaluation, too
+};
+/// What BatchNorm1d and BatchNorm2d share. While training, a forward pass updates the running statistics.
+struct BatchNorm : Layer {
+  double eps;
+  std::optional<double> momentum;
+  Parameter weight, bias;
+  Buffer running_mean, running_var, num_batches_tracked;
+  void describe(Fields& field) override;
+
+ protected:
+  BatchNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options);
+  Tensor normalized(const Tensor& x) const;
+};
+/// x: [n, channels] or [n, channels, length].
+struct BatchNorm1d final : BatchNorm {
+  explicit BatchNorm1d(int64_t channels, BatchNormOptions options = {});
+  Tensor operator()(const Tensor& x) const override;
+};
+/// x: [n, channels, height, width].
+struct BatchNorm2d final : BatchNorm {
+  explicit BatchNorm2d(int64_t channels, BatchNormOptions options = {});
+  Tensor operator()(const Tensor& x) const override;
+};
+
+}  // namespace halftone::nn

@@ -1,0 +1,40 @@
+// What a module owns: parameters, which are trained, and buffers, which are not (running statistics). Both are
+// tensors whose bytes the ledger calls `parameter`. Copies are handles to the same data, so assigning one module's
+// parameter to another ties the two (`head.weight = embedding.weight`).
+#pragma once
+
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone::nn {
+
+/// A leaf that requires grad. Default-constructed it is undefined: a layer without bias.
+struct Parameter : Tensor {
+  Parameter() = default;
+  /// Takes the data of `value`, without its history, and charges its storage to MemoryUse::parameter.
+  explicit Parameter(const Tensor& value) : Tensor(value.body()) {
+    storage()->recharge(MemoryUse::parameter);
+    set_requires_grad();
+  }
+  /// Uninitialised; nn/init.h fills it.
+  explicit Parameter(const Shape& shape, DType dtype = f32, Device device = {})
+      : Parameter(allocated(shape, dtype, device)) {}
+
+ private:
+  static Tensor allocated(const Shape& shape, DType dtype, Device device) {
+    const MemoryScope scope(MemoryUse::parameter);
+    return empty(shape, dtype, device);
+  }
+};
+
+/// Part of a module's state that no optimizer sees.
+struct Buffer : Tensor {
+  Buffer() = default;
+  explicit Buffer(const Tensor& value) : Tensor(value.body()) { storage()->recharge(MemoryUse::parameter); }
+  /// Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes at every step and which
+  /// on a GPU would cost a synchronisation each time.
+  bool stays_on_host = false;
+};
+
+}  // namespace halftone::nn

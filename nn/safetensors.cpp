@@ -1,0 +1,307 @@
+// Reading: the header is parsed and every offset checked before a byte of data is read, and nothing
+// is allocated that the size of the file does not back up. Writing: into a new file beside the
+// final one, in the official writer's order, synchronised and renamed.
+#include <halftone/nn/safetensors.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+#include <halftone/nn/safetensors_header.h>
+
+namespace halftone::nn {
+
+namespace {
+using namespace safetensors;
+
+static_assert(std::endian::native == std::endian::little, "the data is little-endian");
+
+const FileDType& file_dtype_of(DType dtype) {
+  return *std::ranges::find(file_dtypes, std::optional(dtype), &FileDType::dtype);
+}
+
+// --- reading
+
+/// Bytes of an entry by its shape and dtype. Sizes of 0 count as 1, so that the strides cannot
+/// overflow either.
+uint64_t check_bytes(const Entry& entry, const std::string& path) {
+  int64_t bytes = int64_t(entry.dtype->bytes);
+  bool overflow = false;
+  for (const uint64_t size : entry.shape)
+    overflow |= __builtin_mul_overflow(bytes, std::max<uint64_t>(size, 1), &bytes);
+  if (overflow) malformed(path, "the shape of tensor ", quoted(entry.name), " overflows 64 bits");
+  return std::ranges::find(entry.shape, 0u) == entry.shape.end() ? uint64_t(bytes) : 0;
+}
+
+/// Sorts the entries by place and checks that they tile the data exactly: a gap or a tail could
+/// hide another file.
+void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::string& path) {
+  std::ranges::sort(entries, {}, &Entry::offsets);
+  uint64_t expected = 0;
+  for (const Entry& entry : entries) {
+    const uint64_t begin = entry.offsets[0], end = entry.offsets[1],
+                   bytes = check_bytes(entry, path);
+    if (begin > end || end > data_bytes)
+      malformed(path, "data_offsets [", begin, ", ", end, "] of tensor ", quoted(entry.name),
+                " do not fit into ", data_bytes, " bytes of data");
+    if (begin != expected)
+      malformed(path, begin < expected ? "overlap" : "hole", " in the data: tensor ",
+                quoted(entry.name), " starts at ", begin, ", the bytes before it end at ",
+                expected);
+    if (end - begin != bytes)
+      malformed(path, "tensor ", quoted(entry.name), " has ", end - begin,
+                " bytes of data, its shape and dtype need ", bytes);
+    expected = end;
+  }
+  if (expected != data_bytes)
+    malformed(path, "the tensors end at byte ", expected, " of ", data_bytes, " bytes of data");
+}
+
+/// A file descriptor that closes itself.
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return descriptor_; }
+  int give_up() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+void read_all(const File& file, void* to, std::size_t bytes, const std::string& path) {
+  while (bytes > 0) {
+    const ssize_t got = read(file.get(), to, bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      fail<FormatError>("load_safetensors", "cannot read the file: ", path, ": ",
+                        std::strerror(errno), ". Check the path.");
+    if (got == 0) malformed(path, "the file became shorter while it was read");
+    to = static_cast<char*>(to) + got, bytes -= std::size_t(got);
+  }
+}
+
+uint64_t size_of_file(const File& file, const std::string& path) {
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
+    fail<FormatError>("load_safetensors", "not a regular file: ", path, ". Check the path.");
+  return uint64_t(status.st_size);
+}
+
+Tensor read_tensor(const File& file, const Entry& entry, const std::string& path) {
+  if (!entry.dtype->dtype)
+    fail<UnsupportedError>("load_safetensors", "tensor ", quoted(entry.name), " has the dtype ",
+                           entry.dtype->name, ", which no tensor can have here, in ", path,
+                           ". Convert it before saving.");
+  Shape shape;
+  for (const uint64_t size : entry.shape) shape.push_back(int64_t(size));
+  Tensor tensor = empty(shape, *entry.dtype->dtype);
+  read_all(file, tensor.raw_data(), std::size_t(tensor.bytes()), path);
+  if (tensor.dtype() == boolean) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.raw_data());
+    const auto* wrong =
+        std::find_if(bytes, bytes + tensor.bytes(), [](uint8_t byte) { return byte > 1; });
+    if (wrong != bytes + tensor.bytes())
+      malformed(path, "a byte of the BOOL tensor ", quoted(entry.name), " is ", int(*wrong),
+                ", not 0 or 1");
+  }
+  return tensor;
+}
+
+// --- writing
+
+/// A file that becomes `path` when it is committed and vanishes otherwise.
+class NewFile {
+ public:
+  explicit NewFile(const std::filesystem::path& path)
+      : path_(path.string()),
+        directory_(path.has_parent_path() ? path.parent_path().string() : ".") {
+    static std::atomic<uint64_t> counter{0};
+    int descriptor = -1;
+    do {  // a crashed process with our number may have left a file behind
+      temporary_ =
+          path_ + '.' + std::to_string(getpid()) + '-' + std::to_string(++counter) + ".tmp";
+      descriptor = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (descriptor < 0 && errno == EEXIST);
+    if (descriptor < 0) fail_with(errno);
+    file_ = std::make_unique<File>(descriptor);
+  }
+  ~NewFile() {
+    if (!committed_) unlink(temporary_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(const void* data, std::size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t put = ::write(file_->get(), data, bytes);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) fail_before_commit();
+      data = static_cast<const char*>(data) + put, bytes -= std::size_t(put);
+    }
+  }
+
+  void commit() {
+    if (fsync(file_->get()) != 0) fail_before_commit();
+    if (close(file_->give_up()) != 0) fail_before_commit();
+    if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_before_commit();
+    committed_ = true;
+    // Makes the new name durable. Not every file system can: the file is complete and visible in
+    // any case.
+    const File directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (directory.get() >= 0) fsync(directory.get());
+  }
+
+ private:
+  [[noreturn]] void fail_before_commit() { fail_with(errno); }
+  [[noreturn]] void fail_with(int error) const {
+    fail<FormatError>("save_safetensors", "cannot write the file: ", path_, ": ",
+                      std::strerror(error),
+                      ". Check the directory, its permissions and the free space.");
+  }
+
+  std::string path_, directory_, temporary_;
+  std::unique_ptr<File> file_;
+  bool committed_ = false;
+};
+
+std::string json_string(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    fail<UsageError>("save_safetensors", "not UTF-8: ", quoted(text),
+                     ". Names and metadata must be UTF-8.");
+  }
+}
+
+void check_names(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+  const auto check_length = [](const std::string& name) {
+    if (name.size() > name_limit)
+      fail<UsageError>("save_safetensors", "a name of ", name.size(),
+                       " bytes is over the limit of ", name_limit, ": ", quoted(name),
+                       ". Use a shorter one.");
+  };
+  if (tensors.size() + metadata.size() + 1 > entry_limit)
+    fail<UsageError>("save_safetensors", tensors.size() + metadata.size(),
+                     " entries reach the limit of ", entry_limit, ". Use several files.");
+  for (const auto& [name, text] : metadata) check_length(name);
+  for (const auto& [name, tensor] : tensors) {
+    check_length(name);
+    if (name == metadata_key)
+      fail<UsageError>("save_safetensors", "no tensor may be named ", quoted(name),
+                       ". Pass metadata as such.");
+    if (!tensor.defined())
+      fail<UsageError>("save_safetensors", "tensor ", quoted(name), " is undefined. Leave it out.");
+  }
+}
+
+using NamedTensor = NamedTensors::value_type;
+
+/// In the order of the data: alignment descending, so that everything is aligned, then by name.
+std::vector<const NamedTensor*> in_file_order(const NamedTensors& tensors) {
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& item : tensors) order.push_back(&item);
+  std::ranges::stable_sort(order, std::greater(), [](const NamedTensor* item) {
+    return &file_dtype_of(item->second.dtype());
+  });
+  return order;
+}
+
+std::string header_of(const std::vector<const NamedTensor*>& order,
+                      const std::map<std::string, std::string>& metadata) {
+  std::string text = "{";
+  if (!metadata.empty()) {
+    text += json_string(std::string(metadata_key)) + ":{";
+    for (const auto& [key, value] : metadata)
+      text += json_string(key) + ':' + json_string(value) + ',';
+    text.back() = '}';
+    text += ',';
+  }
+  int64_t begin = 0;
+  for (const auto* item : order) {
+    const Tensor& tensor = item->second;
+    const int64_t end = begin + tensor.bytes();
+    text += json_string(item->first) + ":{\"dtype\":\"" +
+            std::string(file_dtype_of(tensor.dtype()).name);
+    text += "\",\"shape\":" +
+            nlohmann::json(std::vector(tensor.shape().begin(), tensor.shape().end())).dump();
+    text += ",\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(end) + "]},";
+    begin = end;
+  }
+  if (text.size() > 1) text.pop_back();
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (text.size() > header_limit)
+    fail<UsageError>("save_safetensors", "the header of ", text.size(),
+                     " bytes is over the limit of ", header_limit,
+                     ". Use less metadata, or several files.");
+  return text;
+}
+}  // namespace
+
+void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  check_names(tensors, metadata);
+  const std::vector<const NamedTensor*> order = in_file_order(tensors);
+  const std::string header = header_of(order, metadata);
+  const uint64_t header_bytes = header.size();
+
+  NewFile file(path);
+  file.write(&header_bytes, sizeof header_bytes);
+  file.write(header.data(), header.size());
+  const MemoryScope scope(MemoryUse::workspace);  // for copies, one tensor at a time
+  for (const NamedTensor* item : order) {
+    const Tensor tensor = views::contiguous(item->second.detach().to(Device::cpu()));
+    file.write(tensor.raw_data(), std::size_t(tensor.bytes()));
+  }
+  file.commit();
+}
+
+SafetensorsFile load_safetensors(const std::filesystem::path& path) {
+  const std::string name = path.string();
+  // Non-blocking, so that a pipe is refused rather than waited for.
+  const File file(open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0)
+    fail<FormatError>("load_safetensors", "cannot open the file: ", name, ": ",
+                      std::strerror(errno), ". Check the path.");
+  const uint64_t file_bytes = size_of_file(file, name);
+  uint64_t header_bytes = 0;
+  if (file_bytes < sizeof header_bytes)
+    malformed(name, "the file has ", file_bytes, " bytes, fewer than 8");
+  read_all(file, &header_bytes, sizeof header_bytes, name);
+  if (header_bytes > header_limit)
+    malformed(name, "header length ", header_bytes, " is over the limit of ", header_limit,
+              " bytes");
+  if (header_bytes > file_bytes - sizeof header_bytes)
+    malformed(name, "header length ", header_bytes, " is beyond the end of the file of ",
+              file_bytes, " bytes");
+
+  std::string text(header_bytes, '\0');
+  read_all(file, text.data(), text.size(), name);
+  Header header = parse_header(text, name);
+  check_layout(header.entries, file_bytes - sizeof header_bytes - header_bytes, name);
+  SafetensorsFile result{.tensors = {}, .metadata = std::move(header.metadata)};
+  for (const Entry& entry : header.entries)
+    result.tensors.emplace(entry.name, read_tensor(file, entry, name));
+  return result;
+}
+
+}  // namespace halftone::nn

@@ -1,0 +1,38 @@
+// Layers in a row, built from values: Sequential(Linear(784, 512), Relu(), Linear(512, 10)). Its children are named
+// 0, 1, 2, ... as PyTorch's are, so parameters are called 0.weight, 0.bias, 2.weight, 2.bias.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <vector>
+
+#include <halftone/nn/module.h>
+
+namespace halftone::nn {
+
+class Sequential final : public Layer {
+ public:
+  Sequential() = default;
+  template <std::derived_from<Layer>... L>
+  requires(sizeof...(L) > 0) explicit Sequential(L... layers) { (add(std::move(layers)), ...); }
+
+  /// Appends a layer and returns it, at the address it will keep.
+  template <std::derived_from<Layer> L> L& add(L layer) {
+    auto owned = std::make_unique<L>(std::move(layer));
+    L& result = *owned;
+    layers_.push_back(std::move(owned));
+    return result;
+  }
+
+  int size() const { return int(layers_.size()); }
+  /// The layer at a place, counted from the end if negative; throws UsageError.
+  Layer& operator[](int place) const;
+
+  Tensor operator()(const Tensor& x) const override;
+  void describe(Fields& field) override;
+
+ private:
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+}  // namespace halftone::nn

@@ -1,0 +1,107 @@
+// One step: for every group and device, gather the parameters that have gradients into slots and make one backend
+// call. The state dictionary is in optimizer_state.cpp.
+#include <halftone/optim/grouped_optimizer.h>
+
+#include <algorithm>
+
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+
+namespace halftone::optim {
+
+// --- groups
+
+void StatefulOptimizer::require_group(int group) const {
+  if (group < 0 || group >= group_count())
+    fail<UsageError>(name_, "there is no parameter group ", group, " among ", group_count(), ". Count from 0.");
+}
+
+void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
+  if (parameters.empty())
+    fail<UsageError>(name_, "got an empty parameter list. Pass model.parameters() of a model that has some.");
+  std::vector<const TensorBody*> known;
+  for (const Group& group : groups_) {
+    for (const Tensor& x : group.parameters) known.push_back(x.body().get());
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Tensor& x = parameters[i];
+    if (!x.defined()) fail<UsageError>(name_, "parameter ", i, " is undefined. Leave it out.");
+    if (!is_floating(x.dtype()))
+      fail<DTypeError>(name_, "parameter ", i, " is ", described(x), ". Only floating tensors can be trained.");
+    if (!x.is_leaf())
+      fail<UsageError>(name_, "parameter ", i, ", ", described(x), ", was computed. Only leaves can be trained.");
+    if (std::find(known.begin(), known.end(), x.body().get()) != known.end())
+      fail<UsageError>(name_, "parameter ", i, ", ", described(x), ", appears twice. Name each parameter once.");
+    known.push_back(x.body().get());
+  }
+  const std::size_t count = parameters.size();
+  groups_.push_back({std::move(parameters), std::vector<ParameterState>(count)});
+}
+
+// --- the step
+
+void StatefulOptimizer::step() {
+  for (int group = 0; group < group_count(); ++group) step_group(group);
+}
+
+void StatefulOptimizer::step_group(int group) {
+  auto& [parameters, states] = groups_[std::size_t(group)];
+  pending_.clear();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].grad().defined()) pending_.push_back(i);
+  }
+  // Nearly always all parameters share a device and a key, and this loop runs once. Order does not matter.
+  for (auto begin = pending_.begin(); begin != pending_.end();) {
+    const Device device = parameters[*begin].device();
+    const int64_t key = batch_key(states[*begin]);
+    const auto end = std::partition(begin, pending_.end(), [&](std::size_t i) {
+      return parameters[i].device() == device && batch_key(states[i]) == key;
+    });
+    slots_.clear();
+    for (; begin != end; ++begin) {
+      prepare(parameters[*begin], group, states[*begin]);
+      slots_.push_back({parameters[*begin], parameters[*begin].grad(), states[*begin].tensors});
+    }
+    update(group, key, slots_, backend_for(device));
+    for (UpdateSlot& slot : slots_) slot.parameter.storage()->bump_version();
+  }
+  slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
+}
+
+/// Counts the step and makes the state that is missing; moves it after a parameter that changed its device.
+void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
+  const MemoryScope scope(MemoryUse::optimizer_state);
+  const StateFlags needed = needed_state(group);
+  ++state.steps;
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    Tensor& tensor = state.tensors[i];
+    if (tensor.defined()) {
+      if (tensor.device() != parameter.device()) tensor = tensor.to(parameter.device());
+    } else if (needed[i]) {
+      const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
+      tensor = empty_like(parameter, dtype);
+      backend_for(tensor).fill(0, tensor);
+    }
+  }
+}
+
+// --- options
+
+namespace detail {
+
+void require_not_negative(std::string_view optimizer, std::string_view option, double value) {
+  if (!(value >= 0)) fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more.");
+}
+
+void require_decay_rate(std::string_view optimizer, std::string_view option, double value) {
+  if (!(value >= 0 && value < 1)) fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more, below 1.");
+}
+
+void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype) {
+  if (!dtype || *dtype == f64 || *dtype == f32 || *dtype == f16 || *dtype == bf16) return;
+  fail<DTypeError>(optimizer, "state_dtype is ", *dtype, ". Use f32, bf16 or f16.");
+}
+
+}  // namespace detail
+
+}  // namespace halftone::optim

@@ -1,0 +1,148 @@
+// The common part of SGD, Adam and RMSprop: parameter groups, per-parameter state, batching into backend calls, and
+// the state dictionary. An optimizer adds its options, the names of its state tensors, and update(): one backend call.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/error.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::optim {
+
+template <class Options> struct ParameterGroup {
+  std::vector<Tensor> parameters;
+  Options options{};
+};
+
+/// The visitor to which options describe themselves, for the state dictionary.
+class OptionFields {
+ public:
+  virtual ~OptionFields() = default;
+  virtual void operator()(std::string_view name, double& value) = 0;
+  virtual void operator()(std::string_view name, bool& value) = 0;
+  virtual void operator()(std::string_view name, std::array<double, 2>& value) = 0;
+};
+
+/// What all optimizers of this folder keep and do, whatever their options.
+class StatefulOptimizer : public Optimizer {
+ public:
+  void step() override;
+  int group_count() const override { return int(groups_.size()); }
+  std::span<Tensor> group_parameters(int group) override {
+    require_group(group);
+    return groups_[std::size_t(group)].parameters;
+  }
+  NamedTensors state_dict() const override;
+  void load_state_dict(const NamedTensors& state) override;
+
+ protected:
+  using StateFlags = std::array<bool, 3>;
+  /// The state tensors of one parameter, as the state dictionary names them.
+  struct StateLayout {
+    std::array<std::string_view, 3> names{};  // PyTorch's; "" where there is none
+    std::size_t essential = 0;                // the first so many are there from the first step on
+    bool has_step = true;                     // PyTorch's state has a `step`
+  };
+  struct ParameterState {
+    int64_t steps = 0;
+    std::array<Tensor, 3> tensors{};  // undefined until the first step that needs them
+  };
+  struct Group {
+    std::vector<Tensor> parameters;
+    std::vector<ParameterState> states;
+  };
+
+  StatefulOptimizer(std::string name, const StateLayout& layout) : name_(std::move(name)), layout_(layout) {}
+
+  /// Checks and appends the parameters of a new group.
+  void add_parameters(std::vector<Tensor> parameters);
+
+  /// Which state tensors the options of a group call for, and the dtype they ask for, if any.
+  virtual StateFlags needed_state(int group) const = 0;
+  virtual std::optional<DType> state_dtype(int group) const = 0;
+  /// Parameters with equal keys go into one update; the key is taken before the step.
+  virtual int64_t batch_key(const ParameterState& state) const = 0;
+  virtual void update(int group, int64_t key, std::span<UpdateSlot> slots, Backend& backend) = 0;
+  virtual void describe_options(int group, OptionFields& field) = 0;
+
+  const std::string& name() const { return name_; }
+  /// Throws UsageError for a group that is not there.
+  void require_group(int group) const;
+
+ private:
+  class Reader;
+  void step_group(int group);
+  std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
+  void prepare(const Tensor& parameter, int group, ParameterState& state) const;
+
+  std::string name_;
+  StateLayout layout_;
+  std::vector<Group> groups_;
+  // Kept from step to step for their capacity: after the first, a step allocates nothing.
+  std::vector<UpdateSlot> slots_;
+  std::vector<std::size_t> pending_;
+};
+
+/// Adds typed options. `Options` is an aggregate with lr and state_dtype, describe(OptionFields&), and check(name),
+/// which throws UsageError for values that make no sense.
+template <class Options> class GroupedOptimizer : public StatefulOptimizer {
+ public:
+  /// The options of a group, to read or to change between steps.
+  Options& options(int group = 0) {
+    require_group(group);
+    return options_[std::size_t(group)];
+  }
+  double lr(int group) const override {
+    require_group(group);
+    return options_of(group).lr;
+  }
+  using Optimizer::lr;
+  void set_lr(double lr, int group) override {
+    Options changed = options(group);
+    changed.lr = lr;
+    changed.check(name());
+    options(group) = changed;
+  }
+  using Optimizer::set_lr;
+
+  /// More parameters, with options of their own. As torch's add_param_group.
+  void add_group(ParameterGroup<Options> group) {
+    group.options.check(name());
+    add_parameters(std::move(group.parameters));
+    options_.push_back(group.options);
+  }
+
+ protected:
+  GroupedOptimizer(std::string name, const StateLayout& layout, std::vector<ParameterGroup<Options>> groups)
+      : StatefulOptimizer(std::move(name), layout) {
+    if (groups.empty())
+      fail<UsageError>(this->name(), "got no parameter groups. Pass model.parameters() of a model that has some.");
+    for (auto& group : groups) add_group(std::move(group));
+  }
+  const Options& options_of(int group) const { return options_[std::size_t(group)]; }
+
+  std::optional<DType> state_dtype(int group) const override { return options_of(group).state_dtype; }
+  void describe_options(int group, OptionFields& field) override { options(group).describe(field); }
+
+ private:
+  std::vector<Options> options_;
+};
+
+namespace detail {
+
+/// Throws UsageError unless value >= 0 (false for NaN).
+void require_not_negative(std::string_view optimizer, std::string_view option, double value);
+/// Throws UsageError unless 0 <= value < 1.
+void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
+/// Throws DTypeError unless absent, f64, f32, f16 or bf16.
+void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
+
+}  // namespace detail
+
+}  // namespace halftone::optim

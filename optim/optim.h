@@ -1,0 +1,8 @@
+// Everything in optim/.
+#pragma once
+
+#include <halftone/optim/adam.h>
+#include <halftone/optim/clip_grad.h>
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/optim/rmsprop.h>
+#include <halftone/optim/sgd.h>

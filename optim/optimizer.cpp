@@ -1,0 +1,47 @@
+// What is the same for every optimizer: gradients, in terms of the groups.
+#include <halftone/optim/optimizer.h>
+
+#include <halftone/core/backend.h>
+
+namespace halftone::optim {
+
+std::vector<Tensor> gradients_of(std::span<const Tensor> parameters) {
+  std::vector<Tensor> result;
+  for (const Tensor& parameter : parameters) {
+    if (Tensor gradient = parameter.grad(); gradient.defined()) result.push_back(std::move(gradient));
+  }
+  return result;
+}
+
+std::vector<Tensor> Optimizer::parameters() const {
+  auto& self = const_cast<Optimizer&>(*this);  // group_parameters() lets others write; this only reads
+  std::vector<Tensor> result;
+  for (int group = 0; group < group_count(); ++group) {
+    const std::span<Tensor> parameters = self.group_parameters(group);
+    result.insert(result.end(), parameters.begin(), parameters.end());
+  }
+  return result;
+}
+
+std::vector<Tensor> Optimizer::gradients() const { return gradients_of(parameters()); }
+
+void Optimizer::zero_grad(bool set_to_none) {
+  for (int group = 0; group < group_count(); ++group) {
+    for (Tensor& parameter : group_parameters(group)) {
+      Tensor gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      if (set_to_none) {
+        parameter.set_grad(Tensor{});
+      } else {
+        backend_for(gradient).fill(0, gradient);
+        gradient.storage()->bump_version();
+      }
+    }
+  }
+}
+
+void Optimizer::set_lr(double lr) {
+  for (int group = 0; group < group_count(); ++group) set_lr(lr, group);
+}
+
+}  // namespace halftone::optim

@@ -1,0 +1,75 @@
+// For tests that write files: a directory that disappears with the scope, whole files as strings,
+// the message of an exception, and a seeded mutator for fuzzing readers.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include <stdlib.h>
+
+#include <halftone/core/error.h>
+
+namespace halftone::testing {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "halftone-XXXXXX").string();
+    if (!mkdtemp(pattern.data())) fail<FormatError>("test", "no temporary directory: ", pattern);
+    path_ = pattern;
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));
+}
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What `call` throws as a Kind: its message. Empty if it throws nothing; other kinds pass through.
+template <class Kind, class Call> std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const Kind& error) { return error.what(); }
+  return {};
+}
+
+inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+/// One to four random edits: bits flipped, bytes overwritten, doubled or removed, the end cut off.
+inline std::string mutated(std::string bytes, std::mt19937& random) {
+  for (unsigned edits = 1 + random() % 4; edits > 0 && !bytes.empty(); --edits) {
+    const std::size_t at = random() % bytes.size();
+    switch (random() % 5) {
+      case 0: bytes[at] = char(bytes[at] ^ (1 << random() % 8)); break;
+      case 1: bytes[at] = char(random()); break;
+      case 2: bytes.insert(at, bytes.substr(at, 1 + random() % 16)); break;
+      case 3: bytes.erase(at, 1 + random() % 16); break;
+      default: bytes.resize(at); break;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace halftone::testing
