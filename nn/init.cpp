@@ -1,5 +1,5 @@
-// The formulas of torch.nn.init over the backend's fill, uniform and normal. The two that no backend has kernels for
-// (truncated normal, orthogonal) compute in f64 on the host.
+// The formulas of torch.nn.init over the backend's fill, uniform and normal. The two that no
+// backend has kernels for (truncated normal, orthogonal) compute in f64 on the host.
 #include <halftone/nn/init.h>
 
 #include <algorithm>
@@ -19,26 +19,24 @@ template <class Draw> Tensor fill_random(Tensor x, Draw draw) {
   if (x.numel() == 0) return x;
   Backend& backend = backend_for(x);
   const RandomKey key = default_generator().reserve(uint64_t(x.numel()));
-  if (x.is_dense()) {
-    draw(backend, key, x);
-  } else {
-    Tensor dense = empty_like(x);
-    draw(backend, key, dense);
-    backend.copy(dense, x);
-  }
+  Tensor dense = x.is_dense() ? x : empty_like(x);
+  draw(backend, key, dense);
+  if (!x.is_dense()) backend.copy(dense, x);
   x.storage()->bump_version();
   return x;
 }
 
 /// values: row-major, as many as x has elements.
-Tensor copy_from_host(const std::vector<double>& values, Tensor x) {
+Tensor copy_from_host(const std::vector<double>& values, const Tensor& x) {
   const Tensor host = from_vector(values, x.shape(), f64).to(x.device());
-  backend_for(x).copy(host, x);
-  x.storage()->bump_version();
-  return x;
+  Tensor y = x;
+  backend_for(y).copy(host, y);
+  y.storage()->bump_version();
+  return y;
 }
 
-/// The z with Phi(z) = p, by bisection on erfc: 60 halvings of [-9, 9], enough for any double that is asked for here.
+/// The z with Phi(z) = p, by bisection on erfc: 60 halvings of [-9, 9], enough for any double that
+/// is asked for here.
 double normal_quantile(double p) {
   double low = -9, high = 9;
   for (int i = 0; i < 60; ++i) {
@@ -67,8 +65,8 @@ Tensor uniform_with_std(const Tensor& x, double std) {
   return uniform(x, -bound, bound);
 }
 
-/// Gram-Schmidt on the rows, each projected twice, which is enough for orthogonality to rounding (Kahan, Parlett).
-/// rows <= columns.
+/// Gram-Schmidt on the rows, each projected twice, which is enough for orthogonality to rounding
+/// (Kahan, Parlett). rows <= columns.
 void orthonormalize_rows(std::vector<double>& q, int64_t rows, int64_t columns) {
   const auto dot = [&](const double* a, const double* b) {
     double sum = 0;
@@ -91,28 +89,34 @@ void orthonormalize_rows(std::vector<double>& q, int64_t rows, int64_t columns) 
 
 }  // namespace
 
-Tensor constant(Tensor x, double value) {
-  backend_for(x).fill(value, x);
-  x.storage()->bump_version();
-  return x;
+Tensor constant(const Tensor& x, double value) {
+  Tensor y = x;
+  backend_for(y).fill(value, y);
+  y.storage()->bump_version();
+  return y;
 }
 
-Tensor zeros(Tensor x) { return constant(x, 0); }
-Tensor ones(Tensor x) { return constant(x, 1); }
+Tensor zeros(const Tensor& x) { return constant(x, 0); }
+Tensor ones(const Tensor& x) { return constant(x, 1); }
 
-Tensor uniform(Tensor x, double low, double high) {
-  if (!(low <= high)) fail<UsageError>("init.uniform", "low ", low, " is above high ", high, ". Swap them.");
-  return fill_random(x, [&](Backend& backend, RandomKey key, Tensor& y) { backend.uniform(low, high, key, y); });
+Tensor uniform(const Tensor& x, double low, double high) {
+  if (!(low <= high))
+    fail<UsageError>("init.uniform", "low ", low, " is above high ", high, ". Swap them.");
+  return fill_random(
+      x, [&](Backend& backend, RandomKey key, Tensor& y) { backend.uniform(low, high, key, y); });
 }
 
-Tensor normal(Tensor x, double mean, double std) {
+Tensor normal(const Tensor& x, double mean, double std) {
   if (!(std >= 0)) fail<UsageError>("init.normal", "std ", std, " is negative. Use 0 or more.");
-  return fill_random(x, [&](Backend& backend, RandomKey key, Tensor& y) { backend.normal(mean, std, key, y); });
+  return fill_random(
+      x, [&](Backend& backend, RandomKey key, Tensor& y) { backend.normal(mean, std, key, y); });
 }
 
-Tensor trunc_normal(Tensor x, double mean, double std, double low, double high) {
-  if (!(std > 0)) fail<UsageError>("init.trunc_normal", "std ", std, " is not positive. Use more than 0.");
-  if (!(low <= high)) fail<UsageError>("init.trunc_normal", "low ", low, " is above high ", high, ". Swap them.");
+Tensor trunc_normal(const Tensor& x, double mean, double std, double low, double high) {
+  if (!(std > 0))
+    fail<UsageError>("init.trunc_normal", "std ", std, " is not positive. Use more than 0.");
+  if (!(low <= high))
+    fail<UsageError>("init.trunc_normal", "low ", low, " is above high ", high, ". Swap them.");
   // A uniform number between Phi(low) and Phi(high), sent through the inverse of Phi.
   const double from = normal_cdf((low - mean) / std), to = normal_cdf((high - mean) / std);
   std::vector<double> values = uniform(empty({x.numel()}, f64), from, to).to_vector<double>();
@@ -139,15 +143,22 @@ double gain_of(Nonlinearity nonlinearity, double slope) {
   }
 }
 
-Tensor xavier_uniform(Tensor x, double gain) { return uniform_with_std(x, xavier_std(x, gain)); }
-Tensor xavier_normal(Tensor x, double gain) { return normal(x, 0, xavier_std(x, gain)); }
+Tensor xavier_uniform(const Tensor& x, double gain) {
+  return uniform_with_std(x, xavier_std(x, gain));
+}
+Tensor xavier_normal(const Tensor& x, double gain) { return normal(x, 0, xavier_std(x, gain)); }
 
-Tensor kaiming_uniform(Tensor x, KaimingOptions options) { return uniform_with_std(x, kaiming_std(x, options)); }
-Tensor kaiming_normal(Tensor x, KaimingOptions options) { return normal(x, 0, kaiming_std(x, options)); }
+Tensor kaiming_uniform(const Tensor& x, KaimingOptions options) {
+  return uniform_with_std(x, kaiming_std(x, options));
+}
+Tensor kaiming_normal(const Tensor& x, KaimingOptions options) {
+  return normal(x, 0, kaiming_std(x, options));
+}
 
-Tensor orthogonal(Tensor x, double gain) {
+Tensor orthogonal(const Tensor& x, double gain) {
   if (x.rank() < 2)
-    fail<ShapeError>("init.orthogonal", "needs a matrix or more, got ", described(x), ". Use normal for vectors.");
+    fail<ShapeError>("init.orthogonal", "needs a matrix or more, got ", described(x),
+                     ". Use normal for vectors.");
   if (x.numel() == 0) return x;
   const int64_t rows = x.shape()[0], columns = x.numel() / rows;
   const int64_t fewer = std::min(rows, columns), more = std::max(rows, columns);
@@ -156,13 +167,15 @@ Tensor orthogonal(Tensor x, double gain) {
   std::vector<double> values(q.size());  // q, or its transpose for a tall x
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j)
-      values[std::size_t(i * columns + j)] = gain * q[std::size_t(rows <= columns ? i * more + j : j * more + i)];
+      values[std::size_t(i * columns + j)] =
+          gain * q[std::size_t(rows <= columns ? i * more + j : j * more + i)];
   }
   return copy_from_host(values, x);
 }
 
-void layer_default(Tensor weight, Tensor bias) {
-  kaiming_uniform(weight, {.slope = std::sqrt(5.0)});  // gain sqrt(1/3): the bound is 1 / sqrt(fan_in)
+void layer_default(const Tensor& weight, const Tensor& bias) {
+  kaiming_uniform(weight,
+                  {.slope = std::sqrt(5.0)});  // gain sqrt(1/3): the bound is 1 / sqrt(fan_in)
   if (!bias.defined()) return;
   const double bound = 1 / std::sqrt(double(fans_of(weight).in));
   uniform(bias, -bound, bound);

@@ -1,4 +1,5 @@
-// Adam and AdamW in terms of Backend::adam_step; the bias corrections are computed in f64, once per step count.
+// Adam and AdamW in terms of Backend::adam_step; the bias corrections are computed in f64, once per
+// step count.
 #include <halftone/optim/adam.h>
 
 #include <cmath>
@@ -31,11 +32,12 @@ void AdamWOptions::check(std::string_view optimizer) const { check_adam(*this, o
 
 template <class Options>
 AdamFamily<Options>::AdamFamily(std::vector<ParameterGroup<Options>> groups)
-    : Base(decoupled<Options> ? "AdamW" : "Adam", {.names = {"exp_avg", "exp_avg_sq"}, .essential = 2},
-           std::move(groups)) {}
+    : Base(decoupled<Options> ? "AdamW" : "Adam",
+           {.names = {"exp_avg", "exp_avg_sq"}, .essential = 2}, std::move(groups)) {}
 
 template <class Options>
-void AdamFamily<Options>::update(int group, int64_t steps_before, std::span<UpdateSlot> slots, Backend& backend) {
+void AdamFamily<Options>::update(int group, int64_t steps_before, std::span<UpdateSlot> slots,
+                                 Backend& backend) {
   const Options& o = this->options_of(group);
   const double t = double(steps_before + 1);
   backend.adam_step(slots, {.lr = o.lr,

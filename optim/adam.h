@@ -1,6 +1,6 @@
-// Adam (Kingma & Ba 2015) and AdamW, with weight decay decoupled from the gradient (Loshchilov & Hutter 2019). They
-// mirror torch.optim.Adam and AdamW:  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-// p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps).
+// Adam (Kingma & Ba 2015) and AdamW, with weight decay decoupled from the gradient (Loshchilov &
+// Hutter 2019). They mirror torch.optim.Adam and AdamW:  m = beta1 m + (1 - beta1) g;  v = beta2 v
+// + (1 - beta2) g^2; p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps).
 #pragma once
 
 #include <halftone/optim/grouped_optimizer.h>
@@ -39,8 +39,11 @@ template <class Options> class AdamFamily final : public GroupedOptimizer<Option
 
  private:
   typename Base::StateFlags needed_state(int) const override { return {true, true, false}; }
-  int64_t batch_key(const typename Base::ParameterState& state) const override { return state.steps; }
-  void update(int group, int64_t steps_before, std::span<UpdateSlot> slots, Backend& backend) override;
+  int64_t batch_key(const typename Base::ParameterState& state) const override {
+    return state.steps;
+  }
+  void update(int group, int64_t steps_before, std::span<UpdateSlot> slots,
+              Backend& backend) override;
 };
 
 using Adam = AdamFamily<AdamOptions>;

@@ -17,7 +17,8 @@ namespace {
 template <class Use> void for_each_device(std::span<Tensor> gradients, Use use) {
   for (auto begin = gradients.begin(); begin != gradients.end();) {
     const Device device = begin->device();
-    const auto end = std::partition(begin, gradients.end(), [&](const Tensor& x) { return x.device() == device; });
+    const auto end = std::partition(begin, gradients.end(),
+                                    [&](const Tensor& x) { return x.device() == device; });
     use(std::span<Tensor>(begin, end), backend_for(device));
     begin = end;
   }
@@ -53,9 +54,10 @@ Tensor clip_factor(const Tensor& norm, double max_norm) {
 }  // namespace
 
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options) {
-  if (!(max_norm >= 0)) fail<UsageError>("clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
+  if (!(max_norm >= 0))
+    fail<UsageError>("clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
   if (gradients.empty()) return zeros({});
-  const Tensor norm = total_norm(gradients);
+  Tensor norm = total_norm(gradients);
   if (options.error_if_nonfinite) {
     if (const double value = norm.item(); !std::isfinite(value))
       fail<UsageError>("clip_grad_norm", "the norm of the gradients is ", value,

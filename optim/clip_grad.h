@@ -1,7 +1,7 @@
-// Clipping of gradients, between unscaling and the optimizer step. Mirrors torch.nn.utils.clip_grad_norm_ and
-// clip_grad_value_ (Pascanu et al. 2013). Norms and factors are f32 whatever the gradients. Both take parameters;
-// for an optimizer whose gradients are not its parameters' (master weights), pass optimizer.gradients() to the
-// functions on gradients.
+// Clipping of gradients, between unscaling and the optimizer step. Mirrors
+// torch.nn.utils.clip_grad_norm_ and clip_grad_value_ (Pascanu et al. 2013). Norms and factors are
+// f32 whatever the gradients. Both take parameters; for an optimizer whose gradients are not its
+// parameters' (master weights), pass optimizer.gradients() to the functions on gradients.
 #pragma once
 
 #include <span>
@@ -15,9 +15,11 @@ struct ClipOptions {
   bool error_if_nonfinite = false;  // costs a read of the norm, which on a GPU waits for it
 };
 
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of all of them as one
-/// vector. Returns that norm, an f32 scalar on the gradients' device; nothing waits for it here. 0 without gradients.
-Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, ClipOptions options = {});
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of
+/// all of them as one vector. Returns that norm, an f32 scalar on the gradients' device; nothing
+/// waits for it here. 0 without gradients.
+Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
+                      ClipOptions options = {});
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});
 
 /// Limits every element of every gradient to [-limit, limit].

@@ -1,5 +1,5 @@
-// One step: for every group and device, gather the parameters that have gradients into slots and make one backend
-// call. The state dictionary is in optimizer_state.cpp.
+// One step: for every group and device, gather the parameters that have gradients into slots and
+// make one backend call. The state dictionary is in optimizer_state.cpp.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <algorithm>
@@ -13,12 +13,14 @@ namespace halftone::optim {
 
 void StatefulOptimizer::require_group(int group) const {
   if (group < 0 || group >= group_count())
-    fail<UsageError>(name_, "there is no parameter group ", group, " among ", group_count(), ". Count from 0.");
+    fail<UsageError>(name_, "there is no parameter group ", group, " among ", group_count(),
+                     ". Count from 0.");
 }
 
 void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
   if (parameters.empty())
-    fail<UsageError>(name_, "got an empty parameter list. Pass model.parameters() of a model that has some.");
+    fail<UsageError>(
+        name_, "got an empty parameter list. Pass model.parameters() of a model that has some.");
   std::vector<const TensorBody*> known;
   for (const Group& group : groups_) {
     for (const Tensor& x : group.parameters) known.push_back(x.body().get());
@@ -27,11 +29,14 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
     const Tensor& x = parameters[i];
     if (!x.defined()) fail<UsageError>(name_, "parameter ", i, " is undefined. Leave it out.");
     if (!is_floating(x.dtype()))
-      fail<DTypeError>(name_, "parameter ", i, " is ", described(x), ". Only floating tensors can be trained.");
+      fail<DTypeError>(name_, "parameter ", i, " is ", described(x),
+                       ". Only floating tensors can be trained.");
     if (!x.is_leaf())
-      fail<UsageError>(name_, "parameter ", i, ", ", described(x), ", was computed. Only leaves can be trained.");
+      fail<UsageError>(name_, "parameter ", i, ", ", described(x),
+                       ", was computed. Only leaves can be trained.");
     if (std::find(known.begin(), known.end(), x.body().get()) != known.end())
-      fail<UsageError>(name_, "parameter ", i, ", ", described(x), ", appears twice. Name each parameter once.");
+      fail<UsageError>(name_, "parameter ", i, ", ", described(x),
+                       ", appears twice. Name each parameter once.");
     known.push_back(x.body().get());
   }
   const std::size_t count = parameters.size();
@@ -50,7 +55,8 @@ void StatefulOptimizer::step_group(int group) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].grad().defined()) pending_.push_back(i);
   }
-  // Nearly always all parameters share a device and a key, and this loop runs once. Order does not matter.
+  // Nearly always all parameters share a device and a key, and this loop runs once. Order does not
+  // matter.
   for (auto begin = pending_.begin(); begin != pending_.end();) {
     const Device device = parameters[*begin].device();
     const int64_t key = batch_key(states[*begin]);
@@ -68,7 +74,8 @@ void StatefulOptimizer::step_group(int group) {
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
 }
 
-/// Counts the step and makes the state that is missing; moves it after a parameter that changed its device.
+/// Counts the step and makes the state that is missing; moves it after a parameter that changed its
+/// device.
 void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
   const StateFlags needed = needed_state(group);
@@ -94,7 +101,8 @@ void require_not_negative(std::string_view optimizer, std::string_view option, d
 }
 
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value) {
-  if (!(value >= 0 && value < 1)) fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more, below 1.");
+  if (!(value >= 0 && value < 1))
+    fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more, below 1.");
 }
 
 void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype) {

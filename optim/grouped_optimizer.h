@@ -1,5 +1,6 @@
-// The common part of SGD, Adam and RMSprop: parameter groups, per-parameter state, batching into backend calls, and
-// the state dictionary. An optimizer adds its options, the names of its state tensors, and update(): one backend call.
+// The common part of SGD, Adam and RMSprop: parameter groups, per-parameter state, batching into
+// backend calls, and the state dictionary. An optimizer adds its options, the names of its state
+// tensors, and update(): one backend call.
 #pragma once
 
 #include <array>
@@ -58,7 +59,8 @@ class StatefulOptimizer : public Optimizer {
     std::vector<ParameterState> states;
   };
 
-  StatefulOptimizer(std::string name, const StateLayout& layout) : name_(std::move(name)), layout_(layout) {}
+  StatefulOptimizer(std::string name, const StateLayout& layout)
+      : name_(std::move(name)), layout_(layout) {}
 
   /// Checks and appends the parameters of a new group.
   void add_parameters(std::vector<Tensor> parameters);
@@ -89,8 +91,8 @@ class StatefulOptimizer : public Optimizer {
   std::vector<std::size_t> pending_;
 };
 
-/// Adds typed options. `Options` is an aggregate with lr and state_dtype, describe(OptionFields&), and check(name),
-/// which throws UsageError for values that make no sense.
+/// Adds typed options. `Options` is an aggregate with lr and state_dtype, describe(OptionFields&),
+/// and check(name), which throws UsageError for values that make no sense.
 template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  public:
   /// The options of a group, to read or to change between steps.
@@ -119,15 +121,20 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
   }
 
  protected:
-  GroupedOptimizer(std::string name, const StateLayout& layout, std::vector<ParameterGroup<Options>> groups)
+  GroupedOptimizer(std::string name, const StateLayout& layout,
+                   std::vector<ParameterGroup<Options>> groups)
       : StatefulOptimizer(std::move(name), layout) {
     if (groups.empty())
-      fail<UsageError>(this->name(), "got no parameter groups. Pass model.parameters() of a model that has some.");
+      fail<UsageError>(
+          this->name(),
+          "got no parameter groups. Pass model.parameters() of a model that has some.");
     for (auto& group : groups) add_group(std::move(group));
   }
   const Options& options_of(int group) const { return options_[std::size_t(group)]; }
 
-  std::optional<DType> state_dtype(int group) const override { return options_of(group).state_dtype; }
+  std::optional<DType> state_dtype(int group) const override {
+    return options_of(group).state_dtype;
+  }
   void describe_options(int group, OptionFields& field) override { options(group).describe(field); }
 
  private:

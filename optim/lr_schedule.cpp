@@ -16,7 +16,9 @@ void require_steps(std::string_view schedule, std::string_view name, int64_t ste
 }
 
 /// How much of the way is done, from 0 to 1.
-double progress(int64_t step, int64_t steps) { return std::clamp(double(step) / double(steps), 0.0, 1.0); }
+double progress(int64_t step, int64_t steps) {
+  return std::clamp(double(step) / double(steps), 0.0, 1.0);
+}
 
 }  // namespace
 
@@ -26,7 +28,8 @@ LrSchedule LrSchedule::constant(double factor) {
 
 LrSchedule LrSchedule::step_decay(int64_t every, double gamma) {
   require_steps("LrSchedule.step_decay", "every", every, 1);
-  return LrSchedule([=](int64_t step) { return std::pow(gamma, double(step / every)); });
+  return LrSchedule(
+      [=](int64_t step) { return std::pow(gamma, std::floor(double(step) / double(every))); });
 }
 
 LrSchedule LrSchedule::linear(int64_t steps, double last) {
@@ -36,11 +39,12 @@ LrSchedule LrSchedule::linear(int64_t steps, double last) {
 
 LrSchedule LrSchedule::cosine(int64_t steps, double last) {
   require_steps("LrSchedule.cosine", "steps", steps, 1);
-  return LrSchedule(
-      [=](int64_t step) { return last + (1 - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress(step, steps))); });
+  return LrSchedule([=](int64_t step) {
+    return last + (1 - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress(step, steps)));
+  });
 }
 
-LrSchedule LrSchedule::warm_up(int64_t steps, LrSchedule after) {
+LrSchedule LrSchedule::warm_up(int64_t steps, const LrSchedule& after) {
   require_steps("LrSchedule.warm_up", "steps", steps, 0);
   return LrSchedule([=](int64_t step) {
     return step < steps ? double(step + 1) / double(steps) * after.at(0) : after.at(step - steps);
@@ -49,7 +53,8 @@ LrSchedule LrSchedule::warm_up(int64_t steps, LrSchedule after) {
 
 LrScheduler::LrScheduler(Optimizer& optimizer, LrSchedule schedule)
     : optimizer_(&optimizer), schedule_(std::move(schedule)) {
-  for (int group = 0; group < optimizer.group_count(); ++group) base_lrs_.push_back(optimizer.lr(group));
+  for (int group = 0; group < optimizer.group_count(); ++group)
+    base_lrs_.push_back(optimizer.lr(group));
   apply();
 }
 
@@ -65,7 +70,8 @@ void LrScheduler::apply() {
 }
 
 NamedTensors LrScheduler::state_dict() const {
-  return {{"step", scalar(double(step_), i64)}, {"base_lrs", from_vector(base_lrs_, {int64_t(base_lrs_.size())}, f64)}};
+  return {{"step", scalar(double(step_), i64)},
+          {"base_lrs", from_vector(base_lrs_, {int64_t(base_lrs_.size())}, f64)}};
 }
 
 void LrScheduler::load_state_dict(const NamedTensors& state) {
@@ -75,7 +81,8 @@ void LrScheduler::load_state_dict(const NamedTensors& state) {
                      " entries. It must have `step` and `base_lrs`, as state_dict() writes them.");
   if (base_lrs->second.numel() != int64_t(base_lrs_.size()))
     fail<UsageError>("LrScheduler.load_state_dict", "the state has ", base_lrs->second.numel(),
-                     " rates, the optimizer ", base_lrs_.size(), " groups. Load what was saved for the same groups.");
+                     " rates, the optimizer ", base_lrs_.size(),
+                     " groups. Load what was saved for the same groups.");
   step_ = int64_t(step->second.item());
   base_lrs_ = base_lrs->second.to_vector<double>();
   apply();

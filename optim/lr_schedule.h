@@ -1,6 +1,7 @@
-// Learning rates over time. A schedule is a value, a pure function from the step number (0, 1, 2, ...) to a factor
-// by which each parameter group's own rate is multiplied; LrScheduler applies one to an optimizer. A schedule knows
-// nothing of optimizers, so it can be printed, tested and composed.
+// Learning rates over time. A schedule is a value, a pure function from the step number (0, 1, 2,
+// ...) to a factor by which each parameter group's own rate is multiplied; LrScheduler applies one
+// to an optimizer. A schedule knows nothing of optimizers, so it can be printed, tested and
+// composed.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,12 @@ class LrSchedule {
   static LrSchedule step_decay(int64_t every, double gamma = 0.1);
   /// A straight line from 1 to `last` over `steps` steps, then `last`.
   static LrSchedule linear(int64_t steps, double last = 0);
-  /// Half a cosine from 1 to `last` over `steps` steps, then `last` (Loshchilov & Hutter 2017, without restarts).
+  /// Half a cosine from 1 to `last` over `steps` steps, then `last` (Loshchilov & Hutter 2017,
+  /// without restarts).
   static LrSchedule cosine(int64_t steps, double last = 0);
-  /// 1/steps, 2/steps, ..., 1 during the first `steps` steps, then `after` from its beginning (Goyal et al. 2017).
-  static LrSchedule warm_up(int64_t steps, LrSchedule after = constant());
+  /// 1/steps, 2/steps, ..., 1 during the first `steps` steps, then `after` from its beginning
+  /// (Goyal et al. 2017).
+  static LrSchedule warm_up(int64_t steps, const LrSchedule& after = constant());
 
   double at(int64_t step) const { return factor_(step); }
 
@@ -32,8 +35,9 @@ class LrSchedule {
   std::function<double(int64_t)> factor_;
 };
 
-/// Sets an optimizer's rates by a schedule. Construction sets those of step 0; call step() after each optimizer step
-/// that was taken (not after one that a gradient scaler skipped). The optimizer must outlive it and stay in place.
+/// Sets an optimizer's rates by a schedule. Construction sets those of step 0; call step() after
+/// each optimizer step that was taken (not after one that a gradient scaler skipped). The optimizer
+/// must outlive it and stay in place.
 class LrScheduler {
  public:
   LrScheduler(Optimizer& optimizer, LrSchedule schedule);

@@ -8,13 +8,15 @@ namespace halftone::optim {
 std::vector<Tensor> gradients_of(std::span<const Tensor> parameters) {
   std::vector<Tensor> result;
   for (const Tensor& parameter : parameters) {
-    if (Tensor gradient = parameter.grad(); gradient.defined()) result.push_back(std::move(gradient));
+    if (Tensor gradient = parameter.grad(); gradient.defined())
+      result.push_back(std::move(gradient));
   }
   return result;
 }
 
 std::vector<Tensor> Optimizer::parameters() const {
-  auto& self = const_cast<Optimizer&>(*this);  // group_parameters() lets others write; this only reads
+  auto& self =
+      const_cast<Optimizer&>(*this);  // group_parameters() lets others write; this only reads
   std::vector<Tensor> result;
   for (int group = 0; group < group_count(); ++group) {
     const std::span<Tensor> parameters = self.group_parameters(group);

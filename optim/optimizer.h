@@ -1,6 +1,7 @@
-// What the rest of the system knows of an optimizer: gradient scalers, clipping, schedules and wrappers (master
-// weights) talk to this class only, so that every combination composes. Optimizers that own their update derive from
-// GroupedOptimizer (optim/grouped_optimizer.h). Mirrors torch.optim.Optimizer.
+// What the rest of the system knows of an optimizer: gradient scalers, clipping, schedules and
+// wrappers (master weights) talk to this class only, so that every combination composes. Optimizers
+// that own their update derive from GroupedOptimizer (optim/grouped_optimizer.h). Mirrors
+// torch.optim.Optimizer.
 #pragma once
 
 #include <map>
@@ -25,12 +26,14 @@ class Optimizer {
   virtual void step() = 0;
   /// Drops the gradients or, with set_to_none off, writes zeros into them.
   virtual void zero_grad(bool set_to_none = true);
-  /// The gradients that the next step will read: what to unscale and to clip. A wrapper may have its own.
+  /// The gradients that the next step will read: what to unscale and to clip. A wrapper may have
+  /// its own.
   virtual std::vector<Tensor> gradients() const;
 
   // --- groups: parameters that share their options
   virtual int group_count() const = 0;
-  /// Handles in the order of state_dict(). A wrapper may put others of the same shapes in their place.
+  /// Handles in the order of state_dict(). A wrapper may put others of the same shapes in their
+  /// place.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
   virtual void set_lr(double lr, int group) = 0;
@@ -42,10 +45,12 @@ class Optimizer {
   /// Sets all groups.
   void set_lr(double lr);
 
-  /// Names as in PyTorch: state.0.exp_avg, state.0.step, param_groups.0.lr, ... Tensors are handles, not copies.
+  /// Names as in PyTorch: state.0.exp_avg, state.0.step, param_groups.0.lr, ... Tensors are
+  /// handles, not copies.
   virtual NamedTensors state_dict() const = 0;
-  /// Takes copies, in the dtypes they come in: optimizer state is never cast to the parameter's dtype. Throws one
-  /// UsageError that lists everything that does not fit; then nothing has changed.
+  /// Takes copies, in the dtypes they come in: optimizer state is never cast to the parameter's
+  /// dtype. Throws one UsageError that lists everything that does not fit; then nothing has
+  /// changed.
   virtual void load_state_dict(const NamedTensors& state) = 0;
 };
 

@@ -1,5 +1,6 @@
-// The state dictionary of the optimizers of this folder, in PyTorch's names. Loading reads and checks everything first
-// and changes the optimizer afterwards, so that a state that does not fit leaves it as it was.
+// The state dictionary of the optimizers of this folder, in PyTorch's names. Loading reads and
+// checks everything first and changes the optimizer afterwards, so that a state that does not fit
+// leaves it as it was.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <numeric>
@@ -73,8 +74,8 @@ struct SaveOptions final : OptionFields {
   }
 };
 
-/// Reads values straight from a state that was found to fit. Options that it lacks keep their values, so that
-/// states from elsewhere can be loaded.
+/// Reads values straight from a state that was found to fit. Options that it lacks keep their
+/// values, so that states from elsewhere can be loaded.
 struct LoadOptions final : OptionFields {
   const NamedTensors& state;
   int group;
@@ -104,7 +105,8 @@ Tensor owned_copy(const Tensor& x, Device device) {
 }  // namespace
 
 NamedTensors StatefulOptimizer::state_dict() const {
-  auto& self = const_cast<StatefulOptimizer&>(*this);  // describe_options() lets others write; saving only reads
+  auto& self = const_cast<StatefulOptimizer&>(
+      *this);  // describe_options() lets others write; saving only reads
   NamedTensors result;
   std::size_t position = 0;
   for (int g = 0; g < group_count(); ++g) {
@@ -114,9 +116,11 @@ NamedTensors StatefulOptimizer::state_dict() const {
     SaveOptions save(result, g);
     self.describe_options(g, save);
     for (const ParameterState& state : group.states) {
-      if (layout_.has_step && state.steps > 0) result[state_name(position, "step")] = scalar(double(state.steps), i64);
+      if (layout_.has_step && state.steps > 0)
+        result[state_name(position, "step")] = scalar(double(state.steps), i64);
       for (std::size_t i = 0; i < layout_.names.size(); ++i) {
-        if (state.tensors[i].defined()) result[state_name(position, layout_.names[i])] = state.tensors[i];
+        if (state.tensors[i].defined())
+          result[state_name(position, layout_.names[i])] = state.tensors[i];
       }
       ++position;
     }
@@ -124,14 +128,16 @@ NamedTensors StatefulOptimizer::state_dict() const {
   return result;
 }
 
-std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int g, std::size_t position,
+std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int g,
+                                                                             std::size_t position,
                                                                              Reader& reader) {
   const Group& group = groups_[std::size_t(g)];
   const std::string params = option_name(g, "params");
   const Tensor members = reader.take(params);
   if (!members.defined()) reader.report(params, " is missing");
   else if (members.to_vector<int64_t>() != positions(position, group.states.size()))
-    reader.report(params, " names ", members.numel(), " parameters, the group has ", group.states.size());
+    reader.report(params, " names ", members.numel(), " parameters, the group has ",
+                  group.states.size());
 
   NamedTensors options;
   SaveOptions own(options, g);
@@ -143,11 +149,13 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
     ParameterState& state = states.emplace_back();
     const auto named = [&](std::string_view name) { return state_name(position, name); };
     for (std::size_t i = 0; i < layout_.names.size(); ++i) {
-      if (!layout_.names[i].empty()) state.tensors[i] = reader.take(named(layout_.names[i]), parameter.shape());
+      if (!layout_.names[i].empty())
+        state.tensors[i] = reader.take(named(layout_.names[i]), parameter.shape());
     }
     const Tensor steps = layout_.has_step ? reader.take(named("step"), {}) : Tensor{};
     const auto& tensors = state.tensors;
-    const bool any = steps.defined() || tensors[0].defined() || tensors[1].defined() || tensors[2].defined();
+    const bool any =
+        steps.defined() || tensors[0].defined() || tensors[1].defined() || tensors[2].defined();
     if (steps.defined() && steps.numel() == 1) state.steps = int64_t(steps.item());
     if (any && layout_.has_step && !steps.defined()) reader.report(named("step"), " is missing");
     for (std::size_t i = 0; any && i < layout_.essential; ++i) {

@@ -18,7 +18,8 @@ void RmspropOptions::check(std::string_view optimizer) const {
 }
 
 Rmsprop::Rmsprop(std::vector<ParameterGroup<RmspropOptions>> groups)
-    : GroupedOptimizer("Rmsprop", {.names = {"square_avg", "momentum_buffer", "grad_avg"}, .essential = 1},
+    : GroupedOptimizer("Rmsprop",
+                       {.names = {"square_avg", "momentum_buffer", "grad_avg"}, .essential = 1},
                        std::move(groups)) {}
 
 Rmsprop::StateFlags Rmsprop::needed_state(int group) const {

@@ -1,6 +1,6 @@
-// RMSprop (Hinton 2012, lecture 6e; Graves 2013 for the centered form). Mirrors torch.optim.RMSprop:
-// v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps), with v - avg(g)^2 for v if centered, and with a
-// momentum buffer around the quotient if momentum is not 0.
+// RMSprop (Hinton 2012, lecture 6e; Graves 2013 for the centered form). Mirrors
+// torch.optim.RMSprop: v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps), with v -
+// avg(g)^2 for v if centered, and with a momentum buffer around the quotient if momentum is not 0.
 #pragma once
 
 #include <halftone/optim/grouped_optimizer.h>

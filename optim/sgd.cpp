@@ -19,11 +19,14 @@ void SgdOptions::check(std::string_view optimizer) const {
 }
 
 Sgd::Sgd(std::vector<ParameterGroup<SgdOptions>> groups)
-    : GroupedOptimizer("Sgd", {.names = {"momentum_buffer"}, .has_step = false}, std::move(groups)) {}
+    : GroupedOptimizer("Sgd", {.names = {"momentum_buffer"}, .has_step = false},
+                       std::move(groups)) {}
 
 Sgd::StateFlags Sgd::needed_state(int group) const { return {options_of(group).momentum != 0}; }
 
-int64_t Sgd::batch_key(const ParameterState& state) const { return state.tensors[0].defined() ? 1 : 0; }
+int64_t Sgd::batch_key(const ParameterState& state) const {
+  return state.tensors[0].defined() ? 1 : 0;
+}
 
 void Sgd::update(int group, int64_t key, std::span<UpdateSlot> slots, Backend& backend) {
   const SgdOptions& o = options_of(group);

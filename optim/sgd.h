@@ -1,6 +1,6 @@
-// Stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013 for the Nesterov form). Mirrors
-// torch.optim.SGD: g += weight_decay p;  buf = momentum buf + (1 - dampening) g, at first buf = g;
-// p -= lr (nesterov ? g + momentum buf : buf).
+// Stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013 for the Nesterov
+// form). Mirrors torch.optim.SGD: g += weight_decay p;  buf = momentum buf + (1 - dampening) g, at
+// first buf = g; p -= lr (nesterov ? g + momentum buf : buf).
 #pragma once
 
 #include <halftone/optim/grouped_optimizer.h>

@@ -1,18 +1,22 @@
-// Cache blocking and threading of the matrix product (Goto and van de Geijn 2008). For each slice of the depth both
-// operands are packed by all threads together, then blocks of c are handed out. The depth is never split between
-// threads, so the result does not depend on their number.
+// Cache blocking and threading of the matrix product, after Goto and van de Geijn (2008). The rows of a are packed by
+// all threads together; then each thread takes panels of columns, packs a panel of b slice by slice into its
+// first-level cache and multiplies it with all rows at once. The depth is never split between threads, so the result
+// does not depend on their number.
 #include <halftone/backends/cpu/gemm.h>
 
 #include <algorithm>
+
+#include <omp.h>
 
 #include <halftone/backends/cpu/staging.h>
 
 namespace halftone::cpu {
 
 namespace {
-constexpr int64_t slice_depth = 256;       // a panel of b, depth x tile_columns floats, stays in the first-level cache
-constexpr int64_t most_columns = 3072;     // packed b stays within a few MiB
-constexpr int64_t small_product = 1 << 18; // multiply-adds below which threads cost more than they bring
+constexpr int64_t slice_depth = 256;        // a panel of b, depth x tile_columns floats, stays in the first-level cache
+constexpr int64_t chunk_depth = 2048;       // of a packed at a time
+constexpr int64_t most_rows = 1024;         // a slice of so many packed rows stays in the second-level cache
+constexpr int64_t small_product = 1 << 18;  // multiply-adds below which threads cost more than they bring
 
 int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
@@ -21,47 +25,68 @@ simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {
   return {static_cast<const std::byte*>(x.data) + (i * x.row + j * x.column) * size, x.element, x.row, x.column};
 }
 
-/// Slices of equal depth, so that the last one is not a remainder.
-int64_t depth_of_slices(int64_t k) { return round_up((k + reference::pieces_of(k, slice_depth) - 1) / reference::pieces_of(k, slice_depth), 8); }
+/// `total` in pieces of at most about `most`, all alike: the last one is not a small remainder.
+int64_t even_piece(int64_t total, int64_t most, int64_t unit) {
+  const int64_t pieces = reference::pieces_of(total, most);
+  return round_up(reference::pieces_of(total, pieces), unit);
+}
+
+/// How one product is cut.
+struct Blocking {
+  int64_t tile_m, tile_n, chunk, slice, row_tiles, panels, tiles_per_block, row_blocks;
+
+  Blocking(const simd::Kernels& kernels, int64_t m, int64_t n, int64_t k)
+      : tile_m(kernels.tile_rows), tile_n(kernels.tile_columns), chunk(even_piece(k, chunk_depth, 16)),
+        slice(even_piece(std::min(k, chunk), slice_depth, 16)), row_tiles(reference::pieces_of(m, tile_m)),
+        panels(reference::pieces_of(n, tile_n)) {
+    // Rows are cut where they outgrow the cache, or where the panels do not share out evenly.
+    const int64_t threads = omp_get_max_threads();
+    const bool even = panels % threads == 0 || panels >= 4 * threads;
+    const int64_t wanted = std::max(reference::pieces_of(m, most_rows), even ? 1 : reference::pieces_of(4 * threads, panels));
+    tiles_per_block = reference::pieces_of(row_tiles, std::min(wanted, row_tiles));
+    row_blocks = reference::pieces_of(row_tiles, tiles_per_block);
+  }
+};
 }  // namespace
 
 void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k, const float* bias, float* c,
           bool parallel) {
   const simd::Kernels& kernels = simd_kernels();
-  const int64_t tile_m = kernels.tile_rows, tile_n = kernels.tile_columns;
-  const int64_t depth = depth_of_slices(k), width = std::min(round_up(n, tile_n), most_columns / tile_n * tile_n);
-  Workspace<float> a_panels(round_up(m, tile_m) * depth), b_panels(width * depth);
-  const int64_t row_tiles = reference::pieces_of(m, tile_m);
-  const int64_t tiles_per_block = std::clamp<int64_t>(row_tiles / 16, 1, 8);
-  const int64_t row_blocks = reference::pieces_of(row_tiles, tiles_per_block);
-  // Few rows: cut the columns too, or threads would have nothing to share.
-  const int64_t panels_per_block = row_blocks >= 8 ? width / tile_n : std::max<int64_t>(1, width / tile_n / 8);
+  const Blocking cut(kernels, m, n, k);
+  Workspace<float> a_panels(cut.row_tiles * cut.tile_m * cut.chunk);
+  // A single row of tiles reads every element of b once: packing it would only move it.
+  const bool b_in_place = cut.row_tiles == 1 && b.element == simd::Element::f32 && b.column == 1;
+
+  /// One panel of columns times one block of rows, over one slice of the depth.
+  const auto multiply = [&](int64_t task, int64_t chunk_start, int64_t chunk, int64_t d0, float* panel_buffer) {
+    const int64_t p = task % cut.panels, t0 = task / cut.panels * cut.tiles_per_block;
+    const int64_t j = p * cut.tile_n, columns = std::min(cut.tile_n, n - j), depth = std::min(cut.slice, chunk - d0);
+    const bool in_place = b_in_place && columns == cut.tile_n;
+    const simd::Matrix source = part(b, chunk_start + d0, j);
+    if (!in_place) kernels.pack_columns(source, depth, columns, panel_buffer);
+    const float* panel = in_place ? static_cast<const float*>(source.data) : panel_buffer;
+    const bool first = chunk_start + d0 == 0;
+    for (int64_t t = t0; t < std::min(cut.row_tiles, t0 + cut.tiles_per_block); ++t)
+      kernels.tile_product(depth, a_panels.data() + (t * chunk + d0) * cut.tile_m, panel, in_place ? b.row : cut.tile_n,
+                           std::min(cut.tile_m, m - t * cut.tile_m), columns, bias && first ? bias + j : nullptr,
+                           !first, c + t * cut.tile_m * n + j, n);
+  };
 
 #pragma omp parallel if (parallel && m * n * k > small_product)
-  for (int64_t j0 = 0; j0 < n; j0 += width) {
-    const int64_t columns = std::min(width, n - j0), panels = reference::pieces_of(columns, tile_n);
-    const int64_t column_blocks = reference::pieces_of(panels, panels_per_block);
-    for (int64_t d0 = 0; d0 < k; d0 += depth) {
-      const int64_t slice = std::min(depth, k - d0);
-#pragma omp for schedule(static) nowait
-      for (int64_t p = 0; p < panels; ++p)
-        kernels.pack_columns(part(b, d0, j0 + p * tile_n), slice, std::min(tile_n, columns - p * tile_n),
-                             b_panels.data() + p * tile_n * slice);
+  {
+    Workspace<float> panel(cut.tile_n * cut.slice);
+    for (int64_t start = 0; start < k; start += cut.chunk) {
+      const int64_t chunk = std::min(cut.chunk, k - start);
 #pragma omp for schedule(static)
-      for (int64_t t = 0; t < row_tiles; ++t)
-        kernels.pack_rows(part(a, t * tile_m, d0), std::min(tile_m, m - t * tile_m), slice,
-                          a_panels.data() + t * tile_m * slice);
-#pragma omp for schedule(dynamic)
-      for (int64_t block = 0; block < row_blocks * column_blocks; ++block) {
-        const int64_t t0 = block % row_blocks * tiles_per_block, p0 = block / row_blocks * panels_per_block;
-        for (int64_t p = p0; p < std::min(panels, p0 + panels_per_block); ++p)
-          for (int64_t t = t0; t < std::min(row_tiles, t0 + tiles_per_block); ++t) {
-            const int64_t i = t * tile_m, j = j0 + p * tile_n;
-            kernels.tile_product(slice, a_panels.data() + i * slice, b_panels.data() + p * tile_n * slice,
-                                 std::min(tile_m, m - i), std::min(tile_n, n - j),
-                                 bias && d0 == 0 ? bias + j : nullptr, d0 > 0, c + i * n + j, n);
-          }
-      }
+      for (int64_t t = 0; t < cut.row_tiles; ++t)
+        kernels.pack_rows(part(a, t * cut.tile_m, start), std::min(cut.tile_m, m - t * cut.tile_m), chunk,
+                          a_panels.data() + t * cut.tile_m * chunk);
+      // The static schedule gives a thread the same tiles of c in every slice: no barrier between slices is needed.
+      for (int64_t d0 = 0; d0 < chunk; d0 += cut.slice)
+#pragma omp for schedule(static) nowait
+        for (int64_t task = 0; task < cut.panels * cut.row_blocks; ++task)
+          multiply(task, start, chunk, d0, panel.data());
+#pragma omp barrier
     }
   }
 }

@@ -141,19 +141,19 @@ TEST_CASE("an optimizer made before the conversion trains the converted paramete
   CHECK(optimizer.parameters()[0].dtype() == bf16);
 }
 
-TEST_CASE("LeNet learns four images") {
+TEST_CASE("LeNet learns two images") {
   manual_seed(4);
   nn::models::LeNet model;
-  optim::AdamW optimizer(model.parameters(), {.lr = 1e-3});
-  const Tensor x = rand({4, 1, 28, 28}), targets = arange(4);
+  optim::AdamW optimizer(model.parameters(), {.lr = 2e-3});
+  const Tensor x = rand({2, 1, 28, 28}), targets = from({3, 8}, i64);
   Tensor loss;
-  for (int step = 0; step < 15; ++step) {
+  for (int step = 0; step < 6; ++step) {
     optimizer.zero_grad();
     loss = cross_entropy(model(x), targets);
     loss.backward();
     optimizer.step();
   }
-  CHECK(loss.item() < 1);
+  CHECK(loss.item() < 1);  // from ln 10
 }
 
 TEST_CASE("to(dtype) keeps what already fits") {

@@ -17,31 +17,66 @@ template <Element E>
   }
 }
 
-/// panels[(o / width)][d][o % width] = source(outer o, depth d), zero beyond `outer`.
+using LaneIndices [[gnu::vector_size(vector_bytes)]] = int32_t;
+
+/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart; log2(lanes) such stages transpose a block.
+template <int distance>
+[[gnu::always_inline]] static inline void exchange(Vector (&rows)[lanes]) {
+  LaneIndices low, high;
+  for (int k = 0; k < lanes; ++k) {
+    low[k] = (k & distance) == 0 ? k : lanes + k - distance;
+    high[k] = (k & distance) == 0 ? k + distance : lanes + k;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i) {
+    if ((i & distance) != 0) continue;
+    const Vector a = rows[i], b = rows[i + distance];
+    rows[i] = __builtin_shuffle(a, b, low);
+    rows[i + distance] = __builtin_shuffle(a, b, high);
+  }
+  if constexpr (distance > 1) exchange<distance / 2>(rows);
+}
+
+/// Packs whole blocks of `lanes` depths of a panel whose rows lie along the depth; returns the depths done.
+/// Equivalent to: panel[d * Width + k] = x[k * stride + d], zero for k >= width.
+template <int Width>
+static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth, float* panel) {
+  const int64_t blocks = depth / lanes;
+  for (int64_t block = 0; block < blocks; ++block)
+    for (int first = 0; first < Width; first += lanes) {
+      Vector rows[lanes];
+#pragma GCC unroll 16
+      for (int k = 0; k < lanes; ++k)
+        rows[k] = first + k < width ? load(x + (first + k) * stride + block * lanes) : Vector{};
+      exchange<lanes / 2>(rows);
+      constexpr int kept_in_last = Width % lanes == 0 ? lanes : Width % lanes;
+      const int kept = first + lanes <= Width ? lanes : kept_in_last;
+#pragma GCC unroll 16
+      for (int k = 0; k < lanes; ++k)
+        __builtin_memcpy(panel + (block * lanes + k) * Width + first, &rows[k], std::size_t(kept) * sizeof(float));
+    }
+  return blocks * lanes;
+}
+
+/// panels[o / Width][d][o % Width] = element at outer index o and depth d, zero beyond `outer`.
 template <int Width, Element E>
 static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, int64_t outer, int64_t depth,
                  float* panels) {
   for (int64_t o = 0; o < outer; o += Width, panels += depth * Width) {
     const int64_t width = outer - o < Width ? outer - o : Width;
     if (width < Width) __builtin_memset(panels, 0, std::size_t(depth * Width) * sizeof(float));
-    if (outer_stride == 1) {  // neighbours lie together: copy rows of the panel
-      for (int64_t d = 0; d < depth; ++d) {
-        const int64_t from = d * depth_stride + o;
-        float* to = panels + d * Width;
-        if (width == Width) {
-          for (int k = 0; k < Width; ++k) to[k] = element<E>(data, from + k);
-        } else {
-          for (int64_t k = 0; k < width; ++k) to[k] = element<E>(data, from + k);
-        }
-      }
-      continue;
-    }
-    constexpr int64_t strip = 16;  // the depth lies together: transpose strip by strip
-    for (int64_t d0 = 0; d0 < depth; d0 += strip) {
-      const int64_t d1 = d0 + strip < depth ? d0 + strip : depth;
-      for (int64_t k = 0; k < width; ++k) {
-        const int64_t from = (o + k) * outer_stride;
-        for (int64_t d = d0; d < d1; ++d) panels[d * Width + k] = element<E>(data, from + d * depth_stride);
+    int64_t done = 0;
+    if constexpr (E == Element::f32)
+      if (depth_stride == 1)
+        done = pack_transposed<Width>(static_cast<const float*>(data) + o * outer_stride, outer_stride, width, depth,
+                                      panels);
+    for (int64_t d = done; d < depth; ++d) {
+      const int64_t from = o * outer_stride + d * depth_stride;
+      float* to = panels + d * Width;
+      if (outer_stride == 1 && width == Width) {
+        for (int k = 0; k < Width; ++k) to[k] = element<E>(data, from + k);
+      } else {
+        for (int64_t k = 0; k < width; ++k) to[k] = element<E>(data, from + k * outer_stride);
       }
     }
   }
@@ -63,30 +98,30 @@ static void pack_columns(const Matrix& b, int64_t depth, int64_t columns, float*
   pack_any<tile_columns>(b, b.column, b.row, columns, depth, panels);
 }
 
-/// c[rows, tile_columns] (+)= a b for a full width; Rows accumulators of tile_vectors vectors stay in registers.
-template <int Rows>
-[[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b, const float* bias,
-                                                  bool accumulate, float* c, int64_t c_stride) {
-  Vector sums[Rows][tile_vectors];
+/// c (+)= a b for Rows rows and Vectors vectors of columns: the accumulators stay in registers.
+template <int Rows, int Vectors>
+[[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b, int64_t b_step,
+                                                  const float* bias, bool accumulate, float* c, int64_t c_stride) {
+  Vector sums[Rows][Vectors];
 #pragma GCC unroll 32
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-    for (int j = 0; j < tile_vectors; ++j) sums[i][j] = Vector{};
+    for (int j = 0; j < Vectors; ++j) sums[i][j] = Vector{};
   for (int64_t d = 0; d < depth; ++d) {
-    Vector columns[tile_vectors];
+    Vector columns[Vectors];
 #pragma GCC unroll 8
-    for (int j = 0; j < tile_vectors; ++j) columns[j] = load(b + d * tile_columns + j * lanes);
+    for (int j = 0; j < Vectors; ++j) columns[j] = load(b + d * b_step + j * lanes);
 #pragma GCC unroll 32
     for (int i = 0; i < Rows; ++i) {
       const float row = a[d * tile_rows + i];
 #pragma GCC unroll 8
-      for (int j = 0; j < tile_vectors; ++j) sums[i][j] += row * columns[j];
+      for (int j = 0; j < Vectors; ++j) sums[i][j] += row * columns[j];
     }
   }
 #pragma GCC unroll 32
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-    for (int j = 0; j < tile_vectors; ++j) {
+    for (int j = 0; j < Vectors; ++j) {
       float* to = c + i * c_stride + j * lanes;
       Vector sum = sums[i][j];
       if (accumulate) sum += load(to);
@@ -95,13 +130,17 @@ template <int Rows>
     }
 }
 
-static void tile_product(int64_t depth, const float* a, const float* b, int64_t rows, int64_t columns,
+static void tile_product(int64_t depth, const float* a, const float* b, int64_t b_step, int64_t rows, int64_t columns,
                          const float* bias, bool accumulate, float* c, int64_t c_stride) {
   if (rows == tile_rows && columns == tile_columns)
-    return product<tile_rows>(depth, a, b, bias, accumulate, c, c_stride);
+    return product<tile_rows, tile_vectors>(depth, a, b, b_step, bias, accumulate, c, c_stride);
+  // An incomplete tile is computed beside c, by the smallest kernel that covers it, and the valid part moved over.
   float whole[tile_rows * tile_columns];
-  if (rows <= 4) product<4>(depth, a, b, nullptr, false, whole, tile_columns);
-  else product<tile_rows>(depth, a, b, nullptr, false, whole, tile_columns);
+  constexpr int medium = tile_rows < 8 ? tile_rows : 8;
+  if (rows <= 4) product<4, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
+  else if (rows <= medium) product<medium, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
+  else if (columns <= lanes) product<tile_rows, 1>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
+  else product<tile_rows, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {
       float* to = c + i * c_stride + j;

@@ -86,8 +86,9 @@ struct Kernels {
   int tile_rows, tile_columns;
   void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);        // [rows / tile_rows][depth][tile_rows]
   void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);  // [columns / tile_columns][depth][tile_columns]
-  void (*tile_product)(int64_t depth, const float* a_panel, const float* b_panel, int64_t rows, int64_t columns,
-                       const float* bias, bool accumulate, float* c, int64_t c_stride);  // c = a b (+ c) (+ bias)
+  void (*tile_product)(int64_t depth, const float* a_panel, const float* b, int64_t b_step, int64_t rows,
+                       int64_t columns, const float* bias, bool accumulate, float* c,
+                       int64_t c_stride);  // c = a b (+ c) (+ bias); b is a panel (step tile_columns), or lies in rows of its own
 };
 
 namespace baseline { const Kernels& kernels(); }

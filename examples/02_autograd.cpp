@@ -1,0 +1,109 @@
+// Lesson 2: gradients. You will learn that operations are recorded when an input wants a gradient,
+// how to check a gradient numerically, how to fit a function, how to write an operation of your own,
+// and how to trade time for memory.
+#include <cmath>
+#include <iostream>
+
+#include <halftone/halftone.h>
+
+namespace ht = halftone;
+
+namespace {
+
+void differentiate() {
+  std::cout << "--- d/dx sum(x^3) = 3 x^2\n";
+  ht::Tensor x = ht::from({1, 2, 3});
+  x.set_requires_grad();
+  const ht::Tensor y = ht::sum(ht::pow(x, 3));
+  y.backward();
+  std::cout << "y = " << y.item() << ", gradient " << x.grad() << '\n';
+  // Gradients add up until somebody drops them: optimizers have zero_grad() for that.
+  ht::sum(x).backward();
+  std::cout << "after backward() of sum(x), too: " << x.grad() << '\n';
+  const ht::NoGrad no_grad;
+  std::cout << "inside NoGrad nothing is recorded: " << std::boolalpha
+            << ht::exp(x).requires_grad() << '\n';
+}
+
+void check_numerically() {
+  std::cout << "\n--- gradcheck: analytic against central differences, in f64\n";
+  ht::manual_seed(0);
+  ht::Tensor x = ht::randn({3, 4}, ht::f64);
+  x.set_requires_grad();
+  const auto function = [](const std::vector<ht::Tensor>& in) {
+    return ht::gelu(ht::softmax(in[0], -1));
+  };
+  const ht::GradcheckResult result = ht::gradcheck(function, {x});
+  std::cout << "gelu(softmax(x)): " << (result ? "passed" : result.message) << '\n';
+}
+
+/// Trains a small network on sin(x) and returns its last loss.
+double fit_sine() {
+  ht::manual_seed(0);
+  const ht::Tensor x = ht::arange(-3, 3, 0.05).view_as({120, 1}, {1, 1}, 0);
+  std::vector<double> sines = x.to_vector<double>();
+  for (double& value : sines) value = std::sin(value);
+  const ht::Tensor target = ht::from_vector(sines, {120, 1});
+
+  const ht::nn::Sequential model(ht::nn::Linear(1, 32), ht::nn::Tanh(), ht::nn::Linear(32, 1));
+  ht::optim::Adam optimizer(model.parameters(), {.lr = 1e-2});
+  double last = 0;
+  for (int step = 0; step <= 500; ++step) {
+    const ht::Tensor loss = ht::mse(model(x), target);
+    optimizer.zero_grad();
+    loss.backward();  // fills parameter.grad(), frees the graph
+    optimizer.step();
+    last = loss.item();
+    if (step % 100 == 0) std::cout << "step " << step << ": loss " << last << '\n';
+  }
+  return last;
+}
+
+/// An operation is a struct: its name and cast class, what it saves, forward and backward. This one
+/// rounds to bf16 and lets the gradient through as if it had not (a straight-through estimator,
+/// Bengio et al. 2013), which is how one trains weights that will be stored in few bits.
+struct RoundToBf16 : ht::UserOp {
+  static constexpr ht::OpInfo info{"round_to_bf16", ht::CastClass::as_is};
+  ht::Tensor forward(const ht::Tensor& x) { return ht::cast(ht::cast(x, ht::bf16), x.dtype()); }
+  std::array<ht::Tensor, 1> backward(const ht::Tensor& dy) const { return {dy}; }
+};
+
+void write_an_operation() {
+  std::cout << "\n--- an operation of one's own\n";
+  ht::Tensor x = ht::from({1.001, 2.002, 3.003});
+  x.set_requires_grad();
+  const ht::Tensor y = ht::apply(RoundToBf16{}, x);
+  ht::sum(ht::square(y)).backward();
+  std::cout << "forward " << y << ", gradient " << x.grad() << '\n';
+}
+
+void trade_time_for_memory() {
+  std::cout << "\n--- checkpoint: activations recomputed instead of kept\n";
+  ht::Tensor x = ht::rand({256, 1024});
+  x.set_requires_grad();
+  const auto deep = [](const std::vector<ht::Tensor>& in) {
+    ht::Tensor y = in[0];
+    for (int layer = 0; layer < 8; ++layer) y = ht::tanh(y + 0.1);
+    return y;
+  };
+  for (const bool recompute : {false, true}) {
+    ht::reset_peak_memory();
+    const ht::Tensor y = recompute ? ht::checkpoint(deep, {x}) : deep({x});
+    const int64_t held = ht::memory_report().now_of(ht::MemoryUse::activation);
+    std::cout << (recompute ? "recomputed: " : "kept:       ") << ht::HumanBytes{held}
+              << " held between forward and backward\n";
+    ht::sum(y).backward();
+  }
+}
+
+}  // namespace
+
+int main() {
+  differentiate();
+  check_numerically();
+  std::cout << "\n--- fitting sin(x)\n";
+  const double loss = fit_sine();
+  write_an_operation();
+  trade_time_for_memory();
+  return loss < 1e-3 ? 0 : 1;
+}

@@ -1,0 +1,162 @@
+// Lesson 3: training. You will learn the whole loop on real images: a dataset and its loader, a
+// model, an optimizer with a schedule, evaluation, and weights that survive the program.
+#include <omp.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <halftone/halftone.h>
+
+#include "progress.h"
+
+namespace ht = halftone;
+
+namespace {
+
+struct Arguments {
+  std::string data, optimizer = "adamw", save = "lenet.safetensors", load;
+  int64_t epochs = 5, batch = 128, limit = 0;
+  double lr = 0;  // 0: what suits the optimizer
+  uint64_t seed = 0;
+  int threads = 0;  // 0: as many as OpenMP likes
+};
+
+void add_flags(CLI::App& app, Arguments& to) {
+  app.add_option("--data", to.data, "directory of the four IDX files; default: the usual places");
+  app.add_option("--epochs", to.epochs, "passes over the images; 0 only evaluates")
+      ->check(CLI::Range(0, 1000));
+  app.add_option("--batch", to.batch, "images per step")->check(CLI::Range(1, 60000));
+  app.add_option("--lr", to.lr, "highest learning rate; default: by optimizer")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--optimizer", to.optimizer)
+      ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop"}))->capture_default_str();
+  app.add_option("--seed", to.seed, "of weights and shuffling");
+  app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
+  app.add_option("--save", to.save, "where the weights go")->take_last()->capture_default_str();
+  app.add_option("--load", to.load, "weights to start from")->check(CLI::ExistingFile);
+  app.add_option("--limit", to.limit, "use only the first images of each split, for a quick try")
+      ->check(CLI::PositiveNumber);
+}
+
+ht::data::ByteImages images_of(ht::data::Split split, const Arguments& arguments) {
+  const ht::data::FashionMnistOptions options{.split = split, .directory = arguments.data};
+  ht::data::ByteImages all = ht::data::fashion_mnist(options);
+  if (arguments.limit == 0 || arguments.limit >= all.size()) return all;
+  return {ht::views::slice(all.images(), 0, 0, arguments.limit),
+          ht::views::slice(all.labels(), 0, 0, arguments.limit),
+          {.mean = {options.mean}, .std = {options.std}, .class_names = all.class_names()}};
+}
+
+std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
+                                                     const std::vector<ht::Tensor>& parameters) {
+  const auto lr = [&](double usual) { return a.lr > 0 ? a.lr : usual; };
+  if (a.optimizer == "sgd")
+    return std::make_unique<ht::optim::Sgd>(
+        parameters, ht::optim::SgdOptions{.lr = lr(0.05), .momentum = 0.9, .nesterov = true});
+  if (a.optimizer == "rmsprop")
+    return std::make_unique<ht::optim::Rmsprop>(parameters,
+                                                ht::optim::RmspropOptions{.lr = lr(1e-3)});
+  if (a.optimizer == "adam")
+    return std::make_unique<ht::optim::Adam>(parameters, ht::optim::AdamOptions{.lr = lr(2e-3)});
+  return std::make_unique<ht::optim::AdamW>(
+      parameters, ht::optim::AdamWOptions{.lr = lr(2e-3), .weight_decay = 0.05});
+}
+
+double count_correct(const ht::Tensor& logits, const ht::Tensor& labels) {
+  return ht::sum(ht::cast(ht::equal(ht::argmax(logits), labels), ht::f32)).item();
+}
+
+/// The share of a dataset's images that the model classifies rightly.
+double accuracy_of(ht::nn::Layer& model, const ht::data::ByteImages& dataset) {
+  const ht::NoGrad no_grad;
+  model.eval();
+  double correct = 0;
+  for (auto [images, labels] : ht::data::DataLoader(dataset, {.batch_size = 500}))
+    correct += count_correct(model(images), labels);
+  model.train();
+  return correct / double(dataset.size());
+}
+
+void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
+           const ht::data::ByteImages& test_images, const Arguments& arguments) {
+  using ht::optim::LrSchedule;
+  ht::data::DataLoader loader(
+      images, {.batch_size = arguments.batch, .shuffle = true, .seed = arguments.seed});
+  const auto optimizer = make_optimizer(arguments, model.parameters());
+  // The rate rises during the first steps, then falls along half a cosine to nearly nothing.
+  const int64_t steps = arguments.epochs * loader.size(), rising = std::min<int64_t>(steps / 10, 100);
+  ht::optim::LrScheduler schedule(
+      *optimizer, LrSchedule::warm_up(rising, LrSchedule::cosine(steps - rising, 0.01)));
+  Progress progress(arguments.epochs, loader.size());
+  for (int64_t epoch = 1; epoch <= arguments.epochs; ++epoch) {
+    progress.begin_epoch();
+    for (auto [inputs, labels] : loader) {
+      const ht::Tensor logits = model(inputs);
+      const ht::Tensor loss = ht::cross_entropy(logits, labels);
+      optimizer->zero_grad();
+      loss.backward();
+      optimizer->step();
+      schedule.step();
+      progress.step(inputs.size(0), loss.item(), count_correct(logits, labels));
+    }
+    char text[80];
+    std::snprintf(text, sizeof text, "epoch %ld/%ld  test accuracy %.2f %%", long(epoch),
+                  long(arguments.epochs), 100 * accuracy_of(model, test_images));
+    progress.note(text);
+  }
+}
+
+/// Fails now rather than after the training.
+void require_writable(const std::filesystem::path& file) {
+  const std::filesystem::path probe = file.string() + ".probe";
+  if (std::filesystem::is_directory(file) || !std::ofstream(probe))
+    ht::fail<ht::UsageError>("--save", "cannot write ", file.string(),
+                             ". Name a file in a directory that exists and is writable.");
+  std::filesystem::remove(probe);
+}
+
+void run(const Arguments& arguments) {
+  const auto start = std::chrono::steady_clock::now();
+  require_writable(arguments.save);
+  const ht::data::ByteImages images = images_of(ht::data::Split::train, arguments),
+                             test_images = images_of(ht::data::Split::test, arguments);
+  ht::manual_seed(arguments.seed);
+  ht::nn::models::LeNet model;
+  if (!arguments.load.empty()) ht::nn::load(model, arguments.load);
+  std::cout << "LeNet, " << model.parameter_count() << " parameters; " << images.size()
+            << " training and " << test_images.size() << " test images; " << arguments.optimizer
+            << ", f32, " << omp_get_max_threads() << " threads" << std::endl;
+  if (arguments.epochs > 0) train(model, images, test_images, arguments);
+
+  const double accuracy = accuracy_of(model, test_images);
+  ht::nn::save(model, arguments.save);
+  ht::nn::models::LeNet restored;
+  ht::nn::load(restored, arguments.save);
+  if (accuracy_of(restored, test_images) != accuracy)
+    ht::fail<ht::FormatError>("--save", "the weights read back from ", arguments.save,
+                              " give another accuracy. Check the disk.");
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::printf("\nweights in %s, reloaded and verified\ntest accuracy %.2f %%\ntime %.1f s\n\n",
+              arguments.save.c_str(), 100 * accuracy, seconds.count());
+  std::cout << ht::memory_report() << std::flush;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Trains a small convolutional network on Fashion-MNIST.");
+  add_flags(app, arguments);
+  try {
+    app.parse(argc, argv);
+    if (arguments.threads > 0) omp_set_num_threads(arguments.threads);
+    run(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

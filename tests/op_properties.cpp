@@ -1,0 +1,156 @@
+// For every operation in AllOps, on every CPU backend: the result is the oracle's in each dtype,
+// the fast backend agrees with the reference, errors say what they should, and no byte stays behind.
+#include "op_properties.h"
+
+#include <halftone/core/memory_ledger.h>
+
+#include "op_samples.h"
+
+namespace halftone::test {
+
+const std::vector<OpSamples>& all_samples() {
+  static const std::vector<OpSamples> samples = make_all_samples();
+  return samples;
+}
+
+namespace {
+
+DType expected_dtype(const Case& test, DType dtype) { return test.output.value_or(dtype); }
+
+TEST_CASE("forward is the oracle's result, in every dtype") {
+  each_case(tested_dtypes, [](const OpSamples&, const Case& test, DType dtype) {
+    const Tensors inputs = inputs_of(test, dtype);
+    const Array expected = test.oracle(arrays_from(inputs));
+    const Tensor y = test.call(inputs);
+    CHECK(y.shape() == expected.shape);
+    CHECK(y.dtype() == expected_dtype(test, dtype));
+    CHECK(mismatch(y, expected.values, forward_tolerance(test, dtype)) == "");
+  });
+}
+
+TEST_CASE("the cpu backend equals the reference, forward and backward") {
+  each_op([](const OpSamples& samples) {
+    for (const Case& test : samples.cases)
+      for (const DType dtype : tested_dtypes) {
+        INFO(samples.name, ", ", test.name, ", ", std::string(name(dtype)));
+        const auto run_on = [&](std::string_view backend) {
+          const CpuBackendScope scope(backend);
+          return run_case(test, inputs_of(test, dtype));
+        };
+        const Outcome plain = run_on("reference"), fast = run_on("cpu");
+        CHECK(mismatch(fast.y, plain.y.to_vector<double>(), forward_tolerance(test, dtype)) == "");
+        for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
+          INFO("gradient of input ", i);
+          REQUIRE(fast.gradients[i].defined() == plain.gradients[i].defined());
+          if (!plain.gradients[i].defined()) continue;
+          CHECK(mismatch(fast.gradients[i], plain.gradients[i].to_vector<double>(),
+                         gradient_tolerance(test, dtype, plain.y.numel())) == "");
+        }
+      }
+  });
+}
+
+TEST_CASE("the ledger returns to its starting bytes") {
+  constexpr std::array dtypes{f64, f32, bf16};
+  each_case(dtypes, [](const OpSamples&, const Case& test, DType dtype) {
+    const int64_t before = memory_report().total_now;
+    run_case(test, inputs_of(test, dtype));
+    CHECK(memory_report().total_now == before);
+  });
+}
+
+// --- errors
+
+/// The message of the error that `call` throws, checked for its kind; empty if it throws none.
+std::string message_of(const std::function<void()>& call, const std::function<bool(const Error&)>& is_kind) {
+  try {
+    call();
+  } catch (const Error& e) {
+    CHECK_MESSAGE(is_kind(e), "another kind of error: ", e.what());
+    return e.what();
+  }
+  return {};
+}
+template <class Kind> std::string message_of(const std::function<void()>& call) {
+  return message_of(call, [](const Error& e) { return dynamic_cast<const Kind*>(&e) != nullptr; });
+}
+bool contains_text(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+/// A checkpoint's errors are its segment's.
+std::string prefix_of(const OpSamples& samples) {
+  return samples.name == "checkpoint" ? "[" : "[" + samples.name + "] ";
+}
+
+TEST_CASE("wrong inputs give the stated error") {
+  each_op([](const OpSamples& samples) {
+    CHECK(samples.errors.size() > 0);
+    for (const std::string_view backend : cpu_backends)
+      for (const ErrorCase& wrong : samples.errors) {
+        INFO(samples.name, ", ", std::string(backend), ": ", wrong.message);
+        const CpuBackendScope scope(backend);
+        const std::string message = message_of(wrong.call, wrong.is_kind);
+        CHECK_MESSAGE(contains_text(message, wrong.message), "got: ", message);
+        CHECK(message.starts_with("["));
+      }
+  });
+}
+
+/// Inputs that some case leaves out.
+bool is_optional(const OpSamples& samples, std::size_t position) {
+  for (const Case& test : samples.cases)
+    if (position < test.inputs.size() && test.inputs[position].kind == InputKind::absent) return true;
+  return false;
+}
+
+TEST_CASE("undefined inputs are refused by name") {
+  each_op([](const OpSamples& samples) {
+    const Case& test = samples.cases[0];
+    for (std::size_t i = 0; i < test.inputs.size(); ++i) {
+      if (is_optional(samples, i)) continue;
+      INFO(samples.name, ", input ", i);
+      Tensors inputs = inputs_of(test, f32);
+      inputs[i] = Tensor{};
+      const std::string message = message_of<UsageError>([&] { test.call(inputs); });
+      CHECK_MESSAGE(message.starts_with(prefix_of(samples)), "got: ", message);
+      CHECK(contains_text(message, "is undefined. Pass a tensor."));
+    }
+  });
+}
+
+TEST_CASE("integers are refused where floats are needed") {
+  each_op([](const OpSamples& samples) {
+    if (samples.any_dtype) return;
+    const Case& test = samples.cases[0];
+    INFO(samples.name);
+    Tensors inputs = inputs_of(test, f32);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool replaced = i == 0 || samples.mixed == Mixed::promotes;
+      if (replaced && test.inputs[i].floating()) inputs[i] = ones(test.inputs[i].shape, i64);
+    }
+    const std::string message = message_of<DTypeError>([&] { test.call(inputs); });
+    CHECK_MESSAGE(message.starts_with(prefix_of(samples)), "got: ", message);
+    CHECK_MESSAGE(contains_text(message, " i64"), "got: ", message);
+  });
+}
+
+TEST_CASE("mixed dtypes promote, or are refused by name") {
+  each_op([](const OpSamples& samples) {
+    const Case& test = samples.cases[0];
+    const bool two = test.inputs.size() >= 2 && test.inputs[test.inputs.size() - 2].floating() &&
+                     test.inputs[1].floating();
+    if (!two) return;
+    INFO(samples.name);
+    Tensors inputs = inputs_of(test, f32);
+    inputs[1] = cast(inputs[1], bf16);
+    if (samples.mixed == Mixed::refuses) {
+      const std::string message = message_of<DTypeError>([&] { test.call(inputs); });
+      CHECK_MESSAGE(message.starts_with("[" + samples.name + "] dtypes differ"), "got: ", message);
+    } else {
+      CHECK(test.call(inputs).dtype() == expected_dtype(test, f32));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace halftone::test

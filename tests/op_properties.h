@@ -1,0 +1,171 @@
+// What the property files share: walking the table, running a case forward and backward, and
+// tolerances, which follow from the dtype and the length of the sums, never from typing them.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <string_view>
+
+#include <halftone/core/backend.h>
+
+#include "op_samples_case.h"
+
+namespace halftone::test {
+
+/// The table of tests/op_samples.h, built once (op_properties.cpp).
+const std::vector<OpSamples>& all_samples();
+
+inline constexpr std::array<std::string_view, 2> cpu_backends{"reference", "cpu"};
+inline constexpr std::array<DType, 4> tested_dtypes{f64, f32, bf16, f16};
+
+/// Calls body(samples) for every operation, as a subcase of the calling test case.
+template <class Body>
+void each_op(const Body& body) {
+  for (std::size_t i = 0; i < all_samples().size(); ++i) {
+    const OpSamples& samples = all_samples()[i];
+    // Two operations are called pow: the position keeps subcases apart.
+    const std::string label = std::to_string(i) + " " + samples.name;
+    SUBCASE(label.c_str()) { body(samples); }
+  }
+}
+
+/// Calls body(samples, test, dtype) for every case of every operation on every CPU backend.
+template <class Body>
+void each_case(std::span<const DType> dtypes, const Body& body) {
+  each_op([&](const OpSamples& samples) {
+    for (const Case& test : samples.cases)
+      for (const std::string_view backend : cpu_backends)
+        for (const DType dtype : dtypes) {
+          INFO(samples.name, ", ", test.name, ", ", std::string(backend), ", ",
+               std::string(name(dtype)));
+          const CpuBackendScope scope(backend);
+          body(samples, test, dtype);
+        }
+  });
+}
+
+inline Array array_from(const Tensor& x) {
+  if (!x.defined()) return {};
+  return Array(x.shape(), x.to_vector<double>());
+}
+inline Arrays arrays_from(const Tensors& tensors) {
+  Arrays arrays;
+  for (const Tensor& x : tensors) arrays.push_back(array_from(x));
+  return arrays;
+}
+
+inline double largest_magnitude(const Values& values) {
+  double largest = 0;
+  for (const double v : values)
+    if (std::isfinite(v)) largest = std::max(largest, std::abs(v));
+  return largest;
+}
+
+/// |got - wanted| <= relative |wanted| + scaled max |wanted| + absolute.
+struct Tolerance {
+  double relative = 0, scaled = 0, absolute = 0;
+};
+
+/// Arithmetic is f32 for short floats: what rounding errors inside a kernel are made of.
+inline double compute_epsilon(DType dtype) { return dtype == f64 ? epsilon(f64) : epsilon(f32); }
+
+/// Rounding errors are independent enough to grow with the square root of their number.
+inline double error_growth(int64_t terms) { return 1 + std::sqrt(double(terms)); }
+
+inline DType coarser(DType a, DType b) {
+  if (!is_floating(a) || !is_floating(b)) return is_floating(a) ? a : b;
+  return epsilon(a) > epsilon(b) ? a : b;
+}
+inline DType result_dtype(const Case& test, DType dtype) {
+  return test.output ? coarser(*test.output, dtype) : dtype;
+}
+
+/// One rounding of the result to the dtype, one of each intermediate that is kept in it, and the
+/// kernel's own errors.
+inline Tolerance forward_tolerance(const Case& test, DType dtype) {
+  const DType kept = result_dtype(test, dtype);
+  const double inside = error_growth(test.reduced) * compute_epsilon(dtype);
+  return {.relative = epsilon(kept),
+          .scaled = test.condition * inside + test.roundings * test.condition * epsilon(kept),
+          .absolute = facts(kept).smallest_subnormal};
+}
+
+/// Backward rounds its result, what it saved (one tensor at least), and the steps between.
+inline Tolerance gradient_tolerance(const Case& test, DType dtype, int64_t terms) {
+  const DType kept = result_dtype(test, dtype);
+  const double inside = error_growth(std::max(terms, test.reduced)) * compute_epsilon(dtype);
+  return {.relative = epsilon(kept),
+          .scaled = test.condition * (inside + (3 + test.roundings) * epsilon(kept)),
+          .absolute = 2 * facts(kept).smallest_subnormal};
+}
+
+inline Tolerance twice(Tolerance t) { return {2 * t.relative, 2 * t.scaled, 2 * t.absolute}; }
+
+/// Empty if `got` is close to `wanted`, else the worst element.
+inline std::string mismatch(const Values& got, const Values& wanted, const Tolerance& t) {
+  if (got.size() != wanted.size())
+    return std::to_string(got.size()) + " values instead of " + std::to_string(wanted.size());
+  const double scale = largest_magnitude(wanted);
+  double worst = 1;
+  std::ostringstream text;
+  text.precision(9);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const bool same = got[i] == wanted[i] || (std::isnan(got[i]) && std::isnan(wanted[i]));
+    const double bound = t.relative * std::abs(wanted[i]) + t.scaled * scale + t.absolute;
+    const double excess = same ? 0 : std::abs(got[i] - wanted[i]) / bound;
+    if (excess <= worst) continue;
+    worst = std::isnan(excess) ? std::numeric_limits<double>::infinity() : excess;
+    text.str("");
+    text << "element " << i << ": " << got[i] << " instead of " << wanted[i] << ", " << excess
+         << " times the tolerance " << bound;
+  }
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (std::isnan(got[i]) != std::isnan(wanted[i])) return "NaN at element " + std::to_string(i);
+  return text.str();
+}
+
+inline std::string mismatch(const Tensor& got, const Values& wanted, const Tolerance& t) {
+  return mismatch(got.to_vector<double>(), wanted, t);
+}
+
+/// The gradient that backward starts from: different values, all of one order of magnitude.
+inline Tensor seed_for(const Tensor& y) {
+  Values values(std::size_t(y.numel()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.75 + 0.5 * std::sin(1 + 2.3 * double(i));
+  return from_vector(values, y.shape(), y.dtype());
+}
+
+struct Outcome {
+  Tensor y;
+  Tensors gradients;  // one per input; undefined where none is wanted
+};
+
+/// The inputs as leaves, those that can be differentiated requiring gradients.
+inline Tensors leaves_of(const Case& test, const Tensors& inputs) {
+  Tensors leaves;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    leaves.push_back(inputs[i].defined() ? inputs[i].detach() : Tensor{});
+    if (test.gradient && test.inputs[i].differentiable()) leaves.back().set_requires_grad();
+  }
+  return leaves;
+}
+
+/// Forward, and backward from `seed` (or seed_for) where the case has a gradient.
+inline Outcome run_case(const Case& test, const Tensors& inputs, const Tensor& seed = {}) {
+  const Tensors leaves = leaves_of(test, inputs);
+  Outcome outcome{test.call(leaves), {}};
+  if (test.gradient) outcome.y.backward(seed.defined() ? seed : seed_for(outcome.y));
+  for (const Tensor& leaf : leaves) outcome.gradients.push_back(leaf.defined() ? leaf.grad() : Tensor{});
+  outcome.y = outcome.y.detach();
+  return outcome;
+}
+
+/// Tensors of the same values in f64 (integers and bools as they are).
+inline Tensors widened(const Tensors& inputs) {
+  Tensors wide;
+  for (const Tensor& x : inputs) wide.push_back(x.defined() && is_floating(x.dtype()) ? cast(x, f64) : x);
+  return wide;
+}
+
+}  // namespace halftone::test

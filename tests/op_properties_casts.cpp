@@ -1,0 +1,140 @@
+// Cast classes, with a caster that does what they ask for (AMP.md, section 1) and nothing more: an
+// operation under it equals, bit for bit, the same operation on inputs cast by hand.
+#include "op_properties.h"
+
+#include <memory>
+#include <set>
+
+#include <halftone/autograd/input_caster.h>
+
+namespace halftone::test {
+namespace {
+
+bool eligible(const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != f64; }
+
+/// The dtype that an input of `dtype` gets beside the others; a class decides.
+DType target_dtype(CastClass wanted, const Tensors& inputs, DType dtype) {
+  if (wanted == CastClass::low_precision) return bf16;
+  if (wanted == CastClass::full_precision) return f32;
+  if (wanted != CastClass::widest_input) return dtype;
+  DType widest = dtype;
+  for (const Tensor& x : inputs)
+    if (eligible(x)) widest = promote(widest, x.dtype());
+  return widest;
+}
+
+Tensors cast_by_hand(CastClass wanted, const Tensors& inputs) {
+  Tensors result;
+  for (const Tensor& x : inputs)
+    result.push_back(eligible(x) ? cast(x, target_dtype(wanted, inputs, x.dtype())) : x);
+  return result;
+}
+
+class ClassCaster final : public InputCaster {
+ public:
+  std::set<std::string> seen;
+  int calls = 0;
+
+  void cast(const OpInfo& op, std::span<Tensor> inputs) override {
+    seen.emplace(op.name), ++calls;
+    const Tensors replaced = cast_by_hand(op.cast_class, Tensors(inputs.begin(), inputs.end()));
+    std::ranges::copy(replaced, inputs.begin());
+  }
+};
+
+/// Input i of a case in dtypes[i % n]; integers and bools as they are.
+Tensors mixed_inputs(const Case& test, std::span<const DType> dtypes) {
+  Tensors inputs = inputs_of(test, f32);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (test.inputs[i].floating() && inputs[i].defined())
+      inputs[i] = cast(inputs[i], dtypes[next++ % dtypes.size()]);
+  return inputs;
+}
+
+void check_same_bits(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.defined() == b.defined());
+  if (!a.defined()) return;
+  CHECK(a.dtype() == b.dtype());
+  CHECK(a.shape() == b.shape());
+  CHECK(mismatch(a.to_vector<double>(), b.to_vector<double>(), {}) == "");
+}
+
+/// Runs the case under a caster and by hand; the caster reports what it saw.
+void check_class(const OpSamples& samples, const Case& test, const Tensors& inputs, ClassCaster& report) {
+  const Tensors leaves = leaves_of(test, inputs), same = leaves_of(test, inputs);
+  Tensor y;
+  {
+    const auto caster = std::make_shared<ClassCaster>();
+    const CasterScope region(caster);
+    y = test.call(leaves);
+    const int calls = caster->calls;
+    // In the region still: backward must not consult it. A checkpoint runs its segment again.
+    if (test.gradient) y.backward(seed_for(y));
+    if (samples.name != "checkpoint") CHECK(caster->calls == calls);
+    report.seen.merge(caster->seen);
+  }
+  const Tensor by_hand = test.call(cast_by_hand(samples.cast_class, same));
+  if (test.gradient) by_hand.backward(seed_for(by_hand));
+  check_same_bits(y, by_hand);
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    if (!test.gradient || !test.inputs[i].differentiable()) continue;
+    INFO("gradient of input ", i);
+    REQUIRE(leaves[i].grad().defined());
+    CHECK(leaves[i].grad().dtype() == inputs[i].dtype());
+    check_same_bits(leaves[i].grad(), same[i].grad());
+  }
+}
+
+TEST_CASE("the cast class is honoured: as the same operation on inputs cast by hand") {
+  const std::vector<std::vector<DType>> mixes{{f32}, {bf16}, {f64}, {f32, bf16}, {f16, bf16}};
+  each_op([&](const OpSamples& samples) {
+    ClassCaster report;
+    for (const std::string_view backend : cpu_backends)
+      for (const Case& test : samples.cases)
+        for (const std::vector<DType>& mix : mixes) {
+          INFO(samples.name, ", ", test.name, ", ", std::string(backend), ", inputs of ",
+               std::string(name(mix.front())), " and ", std::string(name(mix.back())));
+          const CpuBackendScope scope(backend);
+          check_class(samples, test, mixed_inputs(test, mix), report);
+        }
+    // The region's casts happen inside a checkpoint's segment, not to its inputs.
+    CHECK((samples.name == "checkpoint" || report.seen.contains(samples.name)));
+  });
+}
+
+/// An operation that looks at the pipeline's state from inside.
+struct Probe : UserOp {
+  static constexpr OpInfo info{"probe", CastClass::as_is};
+  bool* clean_forward;
+  bool* clean_backward;
+
+  Tensor forward(const Tensor& x) {
+    *clean_forward = !active_caster() && !grad_enabled() && !x.requires_grad();
+    return x.clone();
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    *clean_backward = !active_caster() && !grad_enabled();
+    return {dy};
+  }
+};
+
+TEST_CASE("inside forward and backward the slot is empty and recording is off") {
+  bool clean_forward = false, clean_backward = false;
+  const Tensor x = ones({2}).set_requires_grad();
+  const auto caster = std::make_shared<ClassCaster>();
+  const CasterScope region(caster);
+  const Tensor y =
+      apply(Probe{.clean_forward = &clean_forward, .clean_backward = &clean_backward}, x);
+  CHECK(clean_forward);
+  CHECK(active_caster() == caster.get());
+  CHECK(grad_enabled());
+  y.backward(ones({2}));
+  CHECK(clean_backward);
+  CHECK(active_caster() == caster.get());
+  CHECK(grad_enabled());
+  CHECK(caster->seen == std::set<std::string>{"probe"});
+}
+
+}  // namespace
+}  // namespace halftone::test

@@ -1,0 +1,269 @@
+// Samples of the elementwise operations. What is particular to a formula is one line: truth(), the
+// value in f64 through the C library, and kinks(), where it has no derivative.
+#pragma once
+
+#include "op_samples_case.h"
+
+namespace halftone::test {
+
+// --- the truth of each formula
+
+inline double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+inline double truth(formula::Relu, double x) { return x > 0 ? x : 0; }
+inline double truth(formula::LeakyRelu f, double x) { return x > 0 ? x : f.slope * x; }
+inline double truth(formula::Gelu, double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
+}
+inline double truth(formula::GeluErf, double x) { return x / 2 * std::erfc(-x / std::sqrt(2)); }
+inline double truth(formula::Sigmoid, double x) { return logistic(x); }
+inline double truth(formula::Silu, double x) { return x * logistic(x); }
+inline double truth(formula::Tanh, double x) { return std::tanh(x); }
+inline double truth(formula::Softplus f, double x) {
+  return x * f.beta > f.threshold ? x : std::log1p(std::exp(f.beta * x)) / f.beta;
+}
+inline double truth(formula::Exp, double x) { return std::exp(x); }
+inline double truth(formula::Expm1, double x) { return std::expm1(x); }
+inline double truth(formula::Log, double x) { return std::log(x); }
+inline double truth(formula::Log1p, double x) { return std::log1p(x); }
+inline double truth(formula::Sqrt, double x) { return std::sqrt(x); }
+inline double truth(formula::Rsqrt, double x) { return 1 / std::sqrt(x); }
+inline double truth(formula::Reciprocal, double x) { return 1 / x; }
+inline double truth(formula::PowScalar f, double x) { return std::pow(x, f.exponent); }
+inline double truth(formula::Square, double x) { return x * x; }
+inline double truth(formula::Abs, double x) { return std::abs(x); }
+inline double truth(formula::Neg, double x) { return -x; }
+inline double truth(formula::Clamp f, double x) { return std::min(std::max(x, f.low), f.high); }
+inline double truth(formula::Affine f, double x) { return f.scale * x + f.shift; }
+
+inline double truth(formula::Add, double a, double b) { return a + b; }
+inline double truth(formula::Sub, double a, double b) { return a - b; }
+inline double truth(formula::Mul, double a, double b) { return a * b; }
+inline double truth(formula::Div, double a, double b) { return a / b; }
+inline double truth(formula::Maximum, double a, double b) { return std::fmax(a, b); }
+inline double truth(formula::Minimum, double a, double b) { return std::fmin(a, b); }
+inline double truth(formula::Pow, double a, double b) { return std::pow(a, b); }
+inline double truth(formula::SquaredError, double a, double b) { return std::pow(a - b, 2); }
+inline double truth(formula::AbsoluteError, double a, double b) { return std::abs(a - b); }
+inline double truth(formula::SmoothL1 f, double a, double b) {
+  const double d = std::abs(a - b);
+  return d < f.beta ? d * d / (2 * f.beta) : d - f.beta / 2;
+}
+inline double truth(formula::BceWithLogits, double a, double b) {
+  return -b * std::log(logistic(a)) - (1 - b) * std::log(1 - logistic(a));
+}
+
+inline bool truth(formula::Equal, double a, double b) { return a == b; }
+inline bool truth(formula::NotEqual, double a, double b) { return a != b; }
+inline bool truth(formula::Less, double a, double b) { return a < b; }
+inline bool truth(formula::LessEqual, double a, double b) { return a <= b; }
+inline bool truth(formula::Greater, double a, double b) { return a > b; }
+inline bool truth(formula::GreaterEqual, double a, double b) { return a >= b; }
+
+template <class F> std::vector<double> kinks(const F&) { return {}; }
+inline std::vector<double> kinks(const formula::Relu&) { return {0}; }
+inline std::vector<double> kinks(const formula::LeakyRelu&) { return {0}; }
+inline std::vector<double> kinks(const formula::Abs&) { return {0}; }
+inline std::vector<double> kinks(const formula::Clamp& f) { return {f.low, f.high}; }
+
+template <class F> constexpr Domain domain_of() {
+  if constexpr (requires { F::domain; }) return F::domain;
+  else return {-3, 3};
+}
+
+/// Formulas of two inputs with a kink where they are equal, or one apart: their inputs come from
+/// two interleaved grids of eighths, which never meet.
+template <class F>
+inline constexpr bool kinked = contains<F, TypeList<formula::Maximum, formula::Minimum,
+                                                    formula::AbsoluteError, formula::SmoothL1>>;
+
+// --- cases
+
+template <class F>
+Case unary_case(std::string name, F f, const Shape& shape) {
+  return {.name = std::move(name),
+          .inputs = {{.shape = shape, .domain = domain_of<F>(), .avoid = kinks(f)}},
+          .call = [f](const Tensors& in) { return unary(f, in[0]); },
+          .oracle = [f](const Arrays& in) {
+            return array_of(in[0].shape, [&](const Dims& i) { return truth(f, in[0][i]); });
+          },
+          .condition = 4};  // f32 elementary functions: some units in the last place
+}
+
+/// The same formula with other attributes than its defaults.
+inline std::vector<Case> attribute_cases(formula::LeakyRelu) {
+  return {unary_case("slope", formula::LeakyRelu{0.3}, {4, 5})};
+}
+inline std::vector<Case> attribute_cases(formula::Softplus) {
+  return {unary_case("beta and threshold", formula::Softplus{2.5, 4}, {4, 5})};
+}
+inline std::vector<Case> attribute_cases(formula::PowScalar) {
+  return {unary_case("square root", formula::PowScalar{0.5}, {4, 5}),
+          unary_case("negative", formula::PowScalar{-1.5}, {4, 5}),
+          unary_case("zero", formula::PowScalar{0}, {4, 5})};
+}
+inline std::vector<Case> attribute_cases(formula::Clamp) {
+  return {unary_case("bounds", formula::Clamp{-0.25, 0.75}, {4, 5})};
+}
+inline std::vector<Case> attribute_cases(formula::Affine) {
+  return {unary_case("scale and shift", formula::Affine{-2, 3}, {4, 5})};
+}
+template <class F> std::vector<Case> attribute_cases(F) { return {}; }
+
+template <class F>
+struct Samples<Unary<F>> {
+  static OpSamples make() {
+    std::vector<Case> cases;
+    for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 5}, Shape{2, 3, 2, 3}, Shape{0, 3}})
+      cases.push_back(unary_case("one of rank " + std::to_string(shape.rank()), F{}, shape));
+    cases.push_back(unary_case("longer than a block", F{}, {3, 701}));
+    for (Case& more : attribute_cases(F{})) cases.push_back(std::move(more));
+    const std::string name(F::info.name);
+    return {.cases = cases,
+            .errors = {error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
+                                         [] { unary(F{}, zeros({2}, i64)); }),
+                       error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
+                                         [] { unary(F{}, Tensor{}); })}};
+  }
+};
+
+/// Two input shapes and what they broadcast to.
+struct Pairing {
+  Shape a, b, result;
+};
+inline std::vector<Pairing> pairings() {
+  return {{{}, {}, {}},
+          {{3, 5}, {3, 5}, {3, 5}},
+          {{3, 5}, {5}, {3, 5}},
+          {{5}, {3, 5}, {3, 5}},
+          {{3, 1}, {1, 4}, {3, 4}},
+          {{2, 1, 3}, {4, 1}, {2, 4, 3}},
+          {{}, {2, 3}, {2, 3}},
+          {{2, 3, 2, 2}, {3, 1, 1}, {2, 3, 2, 2}},
+          {{0, 3}, {1, 3}, {0, 3}}};
+}
+inline std::string pairing_name(const Pairing& p) {
+  std::ostringstream text;
+  text << p.a << " with " << p.b;
+  return text.str();
+}
+
+inline Values grid_values(const Shape& shape, double start) {
+  Values values(std::size_t(numel_of(shape)));
+  Draw draw(uint64_t(start * 1000) + values.size());
+  for (double& value : values) value = start + 0.25 * double(draw.word() % 12);
+  return values;
+}
+
+template <class F>
+Case binary_case(std::string name, F f, const Pairing& p) {
+  Case test{.name = std::move(name),
+            .inputs = {{.shape = p.a, .domain = domain_of<F>()},
+                       {.shape = p.b, .domain = domain_of<F>()}},
+            .call = [f](const Tensors& in) { return binary(f, in[0], in[1]); },
+            .oracle = [f, p](const Arrays& in) {
+              return array_of(p.result, [&](const Dims& i) {
+                return truth(f, in[0].broadcast(i), in[1].broadcast(i));
+              });
+            },
+            .condition = 4};
+  if (kinked<F>) test.inputs[0].given = grid_values(p.a, -1.5);
+  if (kinked<F>) test.inputs[1].given = grid_values(p.b, -1.375);
+  return test;
+}
+
+/// An error of broadcasting that `call` makes of [2, 3] and [2, 4].
+inline ErrorCase broadcast_error(std::string_view op, std::function<void()> call) {
+  return error<ShapeError>("[" + std::string(op) +
+                               "] shapes do not broadcast: [2, 3] and [2, 4] differ in dimension 1. "
+                               "Sizes must be equal, or one of them 1.",
+                           std::move(call));
+}
+
+template <class F>
+struct Samples<Binary<F>> {
+  static OpSamples make() {
+    std::vector<Case> cases;
+    for (const Pairing& p : pairings()) cases.push_back(binary_case(pairing_name(p), F{}, p));
+    cases.push_back(binary_case("longer than a block", F{}, {{3, 701}, {701}, {3, 701}}));
+    if constexpr (std::is_same_v<F, formula::SmoothL1>)
+      cases.push_back(binary_case("beta", F{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
+    const std::string name(F::info.name);
+    return {.cases = cases,
+            .errors = {broadcast_error(name, [] { binary(F{}, ones({2, 3}), ones({2, 4})); }),
+                       error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
+                                         [] { binary(F{}, ones({2}), Tensor{}); }),
+                       error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
+                                         [] { binary(F{}, ones({2}, i64), ones({2}, i64)); })}};
+  }
+};
+
+template <class F>
+struct Samples<Compare<F>> {
+  static Case with(std::string name, const Pairing& p, InputKind kind) {
+    // Halves from few values: both outcomes, and equality, are frequent.
+    const auto halves = [&](const Shape& shape, uint64_t seed) {
+      Values values(std::size_t(numel_of(shape)));
+      Draw draw(seed);
+      for (double& value : values) value = double(draw.word() % 4) - 1;
+      if (kind != InputKind::integers)
+        for (double& value : values) value /= 2;
+      return values;
+    };
+    return {.name = std::move(name),
+            .inputs = {{.shape = p.a, .kind = kind, .given = halves(p.a, 1)},
+                       {.shape = p.b, .kind = kind, .given = halves(p.b, 2)}},
+            .call = [](const Tensors& in) { return compare(F{}, in[0], in[1]); },
+            .oracle = [p](const Arrays& in) {
+              return array_of(p.result, [&](const Dims& i) {
+                return double(truth(F{}, in[0].broadcast(i), in[1].broadcast(i)));
+              });
+            },
+            .output = boolean,
+            .gradient = false};
+  }
+  static OpSamples make() {
+    std::vector<Case> cases;
+    for (const Pairing& p : pairings())
+      cases.push_back(with(pairing_name(p), p, InputKind::constant));
+    cases.push_back(with("integers", {{3, 4}, {4}, {3, 4}}, InputKind::integers));
+    return {.cases = cases,
+            .errors = {broadcast_error(F::info.name,
+                                       [] { compare(F{}, ones({2, 3}), ones({2, 4})); })},
+            .any_dtype = true};
+  }
+};
+
+template <>
+struct Samples<Where> {
+  static Case with(std::string name, const Shape& c, const Shape& a, const Shape& b,
+                   const Shape& result) {
+    return {.name = std::move(name),
+            .inputs = {condition(c), {.shape = a}, {.shape = b}},
+            .call = [](const Tensors& in) { return where(in[0], in[1], in[2]); },
+            .oracle = [result](const Arrays& in) {
+              return array_of(result, [&](const Dims& i) {
+                return in[0].broadcast(i) != 0 ? in[1].broadcast(i) : in[2].broadcast(i);
+              });
+            }};
+  }
+  static OpSamples make() {
+    return {.cases = {with("one shape", {3, 5}, {3, 5}, {3, 5}, {3, 5}),
+                      with("scalars chosen", {3, 5}, {}, {}, {3, 5}),
+                      with("a row of conditions", {5}, {3, 5}, {3, 1}, {3, 5}),
+                      with("all three grow", {2, 1, 1}, {3, 1}, {4}, {2, 3, 4}),
+                      with("empty", {0, 2}, {2}, {0, 2}, {0, 2})},
+            .errors = {error<DTypeError>(
+                           "[where] the condition must be bool, got [2] f32. Compare first.",
+                           [] { where(ones({2}), ones({2}), ones({2})); }),
+                       broadcast_error("where",
+                                       [] {
+                                         where(ones({}, boolean), ones({2, 3}), ones({2, 4}));
+                                       }),
+                       error<UsageError>("[where] the condition is undefined. Pass a tensor.",
+                                         [] { where({}, ones({2}), ones({2})); })},
+            .any_dtype = true};
+  }
+};
+
+}  // namespace halftone::test

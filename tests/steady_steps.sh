@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# steady_steps.sh PROGRAM CASE: no system call for memory (brk, mmap, munmap, madvise, ...) in steps
+# 3 to 50 of a training run. Exit status 77, "skipped", where strace is absent or may not trace.
+set -euo pipefail
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+
+command -v strace >/dev/null || { echo "strace is not installed"; exit 77; }
+strace -qq -o "$log" true 2>/dev/null || { echo "strace may not trace here"; exit 77; }
+
+strace -f -qq -e trace=%memory,access,faccessat,faccessat2 -o "$log" "$@"
+grep -q halftone-marker-begin "$log" && grep -q halftone-marker-end "$log" ||
+  { echo "the markers are not in the log"; exit 1; }
+calls="$(sed -n '/halftone-marker-begin/,/halftone-marker-end/p' "$log" | grep -v access || true)"
+if [[ -n "$calls" ]]; then
+  echo "system calls for memory in steps 3 to 50:"
+  echo "$calls" | head -20
+  exit 1
+fi
+echo "none in steps 3 to 50; $(grep -cv access "$log") in the whole run"

@@ -1,0 +1,11 @@
+# A file should be readable in a sitting: over 400 lines it wants to be two.
+include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
+foreach(file IN LISTS all_files)
+  file(READ ${ROOT}/${file} text)
+  string(REGEX REPLACE "[^\n]" "" breaks "${text}")
+  string(LENGTH "${breaks}" lines)
+  if(lines GREATER 400)
+    violation("${file}: ${lines} lines, at most 400 are allowed")
+  endif()
+endforeach()
+finish(all_files)

@@ -1,0 +1,31 @@
+# The SIMD kernels are compiled once per instruction set. An inline function of another namespace
+# that ends up in such an object as a weak symbol could be the copy the linker keeps for the whole
+# program, and crash on a smaller CPU. So every weak or unique symbol that an object of OBJECTS
+# defines must carry the instruction set's own namespace in its name.
+string(LENGTH ${ISA} length)
+set(own "8halftone4simd${length}${ISA}")
+set(violations 0)
+set(seen 0)
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND ${NM} --defined-only ${object} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REPLACE "\n" ";" lines "${text}")
+  foreach(line IN LISTS lines)
+    if(NOT line MATCHES "^[0-9a-f]+ ([A-Za-z]) (.+)$")
+      continue()
+    endif()
+    set(kind ${CMAKE_MATCH_1})
+    set(symbol ${CMAKE_MATCH_2})
+    math(EXPR seen "${seen} + 1")
+    # DW.ref.*: a pointer to the exception handler, data without code. asan and ubsan add their own.
+    if(kind MATCHES "^[WVu]$" AND NOT symbol MATCHES "${own}|^DW\\.ref\\.|^__odr_asan|^\\.L")
+      math(EXPR violations "${violations} + 1")
+      message(STATUS "${object}: ${kind} ${symbol}")
+    endif()
+  endforeach()
+endforeach()
+if(violations GREATER 0)
+  message(FATAL_ERROR "${violations} symbols of other namespaces were compiled for ${ISA}")
+elseif(seen LESS 10)
+  message(FATAL_ERROR "only ${seen} symbols in the objects of ${ISA}: is OBJECTS right?")
+endif()
+message(STATUS "${seen} symbols checked")

@@ -1,0 +1,62 @@
+// halftone-info: what this build and this machine offer, for bug reports and for the question "why
+// is it slow here?". Everything about backends comes from backend_statuses().
+#include <omp.h>
+
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+
+#include <halftone/halftone.h>
+
+namespace ht = halftone;
+
+namespace {
+
+std::ostream& line(std::string_view label) {
+  return std::cout << std::left << std::setw(14) << label;
+}
+
+void print_build() {
+  line("halftone") << HALFTONE_VERSION << '\n';
+  line("build") << HALFTONE_BUILD_TYPE << ", compiler " << __VERSION__ << '\n';
+}
+
+/// Whether the CPU has what an instruction-set level of the kernels asks for.
+void print_cpu() {
+  __builtin_cpu_init();
+  line("CPU has") << (__builtin_cpu_supports("avx2") ? "avx2 " : "")
+                  << (__builtin_cpu_supports("fma") ? "fma " : "")
+                  << (__builtin_cpu_supports("f16c") ? "f16c " : "")
+                  << (__builtin_cpu_supports("avx512f") ? "avx512f " : "")
+                  << (__builtin_cpu_supports("avx512bw") ? "avx512bw " : "")
+                  << (__builtin_cpu_supports("avx512dq") ? "avx512dq " : "")
+                  << (__builtin_cpu_supports("avx512vl") ? "avx512vl " : "")
+                  << (__builtin_cpu_supports("avx512bf16") ? "avx512bf16 " : "") << '\n';
+  line("threads") << omp_get_max_threads() << '\n';
+}
+
+void print_backends() {
+  for (const ht::BackendStatus& status : ht::backend_statuses())
+    line(status.name) << (status.backend ? "" : "absent: ") << status.description << '\n';
+  line("the CPU uses") << ht::backend_for(ht::Device::cpu()).name() << '\n';
+}
+
+void print_environment() {
+  for (const char* variable : {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_DATA",
+                               "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS"})
+    if (const char* value = std::getenv(variable)) line("environment") << variable << '=' << value << '\n';
+}
+
+}  // namespace
+
+int main() {
+  try {
+    print_build();
+    print_cpu();
+    print_backends();
+    print_environment();
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
