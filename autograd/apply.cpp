@@ -20,7 +20,8 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs) {
   }
 }
 
-Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> node, std::span<const Tensor> inputs) {
+Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> node,
+                    std::span<const Tensor> inputs) {
   node->info = &info;
   node->order = next_node_order();
   node->output_dtype = output.dtype();
@@ -30,9 +31,11 @@ Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> nod
     if (x.requires_grad()) node->edges.push_back({x.meta(), x.dtype(), x.shape()});
     else node->edges.emplace_back();
   }
-  // The output gets a body of its own: the operation may have saved the one it made, or returned an input's.
+  // The output gets a body of its own: the operation may have saved the one it made, or returned an
+  // input's.
   auto body = std::make_shared<TensorBody>(*output.body());
-  return Tensor(std::move(body), std::make_shared<AutogradMeta>(AutogradMeta{true, {}, std::move(node)}));
+  return Tensor(std::move(body),
+                std::make_shared<AutogradMeta>(AutogradMeta{true, {}, std::move(node)}));
 }
 
 }  // namespace halftone::detail

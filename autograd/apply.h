@@ -1,7 +1,10 @@
-// Every operation of the framework passes through here, in three visible steps: cast, compute, record.
-//   user call -> apply -> (amp: casts, themselves recorded) -> Op::forward -> backend kernel -> Node
-// An operation is a struct with `info`, attributes, saved tensors, forward and backward; moved into a node it is the
-// graph. It takes its inputs one by one (a fixed number) or as a span (any number, e.g. cat).
+// Every operation of the framework passes through here, in three visible steps: cast, compute,
+// record.
+//   user call -> apply -> (amp: casts, themselves recorded) -> Op::forward -> backend kernel ->
+//   Node
+// An operation is a struct with `info`, attributes, saved tensors, forward and backward; moved into
+// a node it is the graph. It takes its inputs one by one (a fixed number) or as a span (any number,
+// e.g. cat).
 #pragma once
 
 #include <array>
@@ -17,17 +20,16 @@
 
 namespace halftone {
 
-/// Which inputs want gradients. An operation that can save work declares a member `Needs<N> needs{};`.
-template <int N>
-struct Needs {
+/// Which inputs want gradients. An operation that can save work declares a member `Needs<N>
+/// needs{};`.
+template <int N> struct Needs {
   std::array<bool, std::size_t(N)> input{};
   bool operator[](int i) const { return input[std::size_t(i)]; }
 };
 
 namespace detail {
 
-template <Operation Op>
-struct NodeOf final : Node {
+template <Operation Op> struct NodeOf final : Node {
   std::optional<Op> op;
   explicit NodeOf(Op recorded) : op(std::move(recorded)) {}
 
@@ -43,16 +45,14 @@ struct NodeOf final : Node {
   bool released() const override { return !op.has_value(); }
 };
 
-template <Operation Op>
-void fill_needs(Op& op, std::span<const Tensor> inputs) {
+template <Operation Op> void fill_needs(Op& op, std::span<const Tensor> inputs) {
   if constexpr (requires { op.needs; })
     for (std::size_t i = 0; i < inputs.size(); ++i) op.needs.input[i] = inputs[i].requires_grad();
 }
 
-/// Whether an operation wants recording even if no input requires a gradient (checkpointed segments do: their
-/// parameters hide in the closure).
-template <class Op>
-constexpr bool always_recorded() {
+/// Whether an operation wants recording even if no input requires a gradient (checkpointed segments
+/// do: their parameters hide in the closure).
+template <class Op> constexpr bool always_recorded() {
   if constexpr (requires { Op::always_recorded; }) return Op::always_recorded;
   else return false;
 }
@@ -63,8 +63,7 @@ Tensor call_forward(Op& op, std::span<const Tensor> inputs, std::index_sequence<
 }
 
 /// Runs forward on tensors without history; nothing inside can record or cast.
-template <std::size_t Count, Operation Op>
-Tensor run_bare(Op& op, std::span<const Tensor> inputs) {
+template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<const Tensor> inputs) {
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
   if constexpr (requires { op.forward(inputs); }) return op.forward(inputs);
@@ -73,11 +72,12 @@ Tensor run_bare(Op& op, std::span<const Tensor> inputs) {
 
 bool any_requires_grad(std::span<const Tensor> inputs);
 void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
-/// The output as a tensor with history: `node` gets its edges, its number and what the engine checks.
-Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> node, std::span<const Tensor> inputs);
+/// The output as a tensor with history: `node` gets its edges, its number and what the engine
+/// checks.
+Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> node,
+                    std::span<const Tensor> inputs);
 
-template <std::size_t Count, Operation Op>
-Tensor apply_to(Op op, std::span<Tensor> inputs) {
+template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
   static_assert(contains<Op, AllOps> || std::derived_from<Op, UserOp>,
                 "name this operation in autograd/op_list.h, or derive it from UserOp");
   require_one_device(Op::info, inputs);
@@ -89,20 +89,19 @@ Tensor apply_to(Op op, std::span<Tensor> inputs) {
   Tensor output = run_bare<Count>(op, inputs);
   // 3. Record. The operation, with what it saved, becomes the node.
   if (!record || !is_floating(output.dtype())) return output;
-  return with_history(Op::info, std::move(output), std::make_shared<NodeOf<Op>>(std::move(op)), inputs);
+  return with_history(Op::info, std::move(output), std::make_shared<NodeOf<Op>>(std::move(op)),
+                      inputs);
 }
 
 }  // namespace detail
 
 /// Runs an operation on its inputs. An undefined tensor stands for an absent optional input.
-template <Operation Op, std::same_as<Tensor>... In>
-Tensor apply(Op op, const In&... in) {
+template <Operation Op, std::same_as<Tensor>... In> Tensor apply(Op op, const In&... in) {
   std::array<Tensor, sizeof...(In)> inputs{in...};
   return detail::apply_to<sizeof...(In)>(std::move(op), std::span<Tensor>(inputs));
 }
 /// The same for operations that take any number of inputs.
-template <Operation Op>
-Tensor apply(Op op, std::vector<Tensor> inputs) {
+template <Operation Op> Tensor apply(Op op, std::vector<Tensor> inputs) {
   return detail::apply_to<0>(std::move(op), std::span<Tensor>(inputs));
 }
 

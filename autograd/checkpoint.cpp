@@ -1,5 +1,5 @@
-// Running a segment twice: first bare, then recorded. The second run sees the caster and the random numbers of the
-// first, and its gradients are those of the first run.
+// Running a segment twice: first bare, then recorded. The second run sees the caster and the random
+// numbers of the first, and its gradients are those of the first run.
 #include <halftone/autograd/checkpoint.h>
 
 #include <halftone/autograd/engine.h>

@@ -1,5 +1,6 @@
-// checkpoint: trades time for memory. A segment runs without keeping anything but its inputs; backward runs it again,
-// recording, and goes through that (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+// checkpoint: trades time for memory. A segment runs without keeping anything but its inputs;
+// backward runs it again, recording, and goes through that (Chen et al. 2016, "Training deep nets
+// with sublinear memory cost").
 #pragma once
 
 #include <functional>
@@ -12,7 +13,8 @@ namespace halftone {
 
 using Segment = std::function<Tensor(const std::vector<Tensor>&)>;
 
-/// The segment as a node. It is always recorded: parameters that require gradients hide in the closure.
+/// The segment as a node. It is always recorded: parameters that require gradients hide in the
+/// closure.
 struct Checkpoint {
   static constexpr OpInfo info{"checkpoint", CastClass::as_is};
   static constexpr bool always_recorded = true;
@@ -26,9 +28,9 @@ struct Checkpoint {
   std::vector<Tensor> backward(const Tensor& dy) const;
 };
 
-/// segment(inputs), with its activations recomputed in backward. Gradients reach the inputs and every parameter that
-/// the segment uses. The segment must be a function of its inputs and parameters: it runs twice.
-/// As torch.utils.checkpoint.
+/// segment(inputs), with its activations recomputed in backward. Gradients reach the inputs and
+/// every parameter that the segment uses. The segment must be a function of its inputs and
+/// parameters: it runs twice. As torch.utils.checkpoint.
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs);
 
 }  // namespace halftone

@@ -1,6 +1,6 @@
-// Nodes are popped by creation number, largest first: that is a reverse topological order, without recursion.
-// Recording is off and the caster slot is empty throughout, so backward never consults a precision policy: the dtypes
-// were fixed by the casts that forward recorded.
+// Nodes are popped by creation number, largest first: that is a reverse topological order, without
+// recursion. Recording is off and the caster slot is empty throughout, so backward never consults a
+// precision policy: the dtypes were fixed by the casts that forward recorded.
 #include <halftone/autograd/engine.h>
 
 #include <queue>
@@ -17,7 +17,9 @@ namespace halftone {
 
 namespace {
 
-bool owned_by_one(const Tensor& x) { return x.body().use_count() == 1 && x.storage().use_count() == 1; }
+bool owned_by_one(const Tensor& x) {
+  return x.body().use_count() == 1 && x.storage().use_count() == 1;
+}
 
 /// into += gradient. The sum is written in place only where nobody else can see it.
 void add_gradient(Tensor& into, Tensor gradient) {
@@ -29,11 +31,11 @@ void add_gradient(Tensor& into, Tensor gradient) {
   backend_for(into).accumulate(gradient, into);
 }
 
-/// The first gradient of a leaf is taken over, without a copy, if it is nobody else's and lies as the leaf does.
+/// The first gradient of a leaf is taken over, without a copy, if it is nobody else's and lies as
+/// the leaf does.
 void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   if (leaf.grad.defined()) {
     backend_for(leaf.grad).accumulate(gradient, leaf.grad);
-    leaf.grad.storage()->bump_version();
     return;
   }
   const bool whole = gradient.offset() == 0 && gradient.bytes() == gradient.storage()->bytes();
@@ -49,11 +51,13 @@ void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
 
 void check_gradient(const Node& node, const Edge& edge, const Tensor& gradient) {
   if (gradient.dtype() != edge.dtype)
-    fail<DTypeError>("backward", node.info->name, " returned a gradient of dtype ", gradient.dtype(),
-                     " for an input of dtype ", edge.dtype, ". Its backward must return the input's dtype.");
+    fail<DTypeError>("backward", node.info->name, " returned a gradient of dtype ",
+                     gradient.dtype(), " for an input of dtype ", edge.dtype,
+                     ". Its backward must return the input's dtype.");
   if (gradient.shape() != edge.shape)
-    fail<ShapeError>("backward", node.info->name, " returned a gradient of shape ", gradient.shape(),
-                     " for an input of shape ", edge.shape, ". Its backward must return the input's shape.");
+    fail<ShapeError>("backward", node.info->name, " returned a gradient of shape ",
+                     gradient.shape(), " for an input of shape ", edge.shape,
+                     ". Its backward must return the input's shape.");
 }
 
 struct Older {
@@ -82,8 +86,9 @@ class ReversePass {
  private:
   void run_node(Node& node) {
     if (node.released())
-      fail<UsageError>("backward", "the graph of ", node.info->name,
-                       " was freed by an earlier backward(). Pass retain_graph = true to the first call.");
+      fail<UsageError>(
+          "backward", "the graph of ", node.info->name,
+          " was freed by an earlier backward(). Pass retain_graph = true to the first call.");
     std::vector<Tensor> gradients;
     {
       const Tensor dy = std::move(pending_.extract(&node).mapped());
@@ -91,8 +96,9 @@ class ReversePass {
     }
     if (!retain_graph_) node.release();
     if (gradients.size() != node.edges.size())
-      fail<UsageError>("backward", node.info->name, " returned ", gradients.size(), " gradients for ",
-                       node.edges.size(), " inputs. Return one per input, undefined where none is wanted.");
+      fail<UsageError>("backward", node.info->name, " returned ", gradients.size(),
+                       " gradients for ", node.edges.size(),
+                       " inputs. Return one per input, undefined where none is wanted.");
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const Edge& edge = node.edges[i];
       if (!edge.input || !gradients[i].defined()) continue;
@@ -120,15 +126,17 @@ class ReversePass {
 void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
   if (!root.requires_grad())
     fail<UsageError>("backward", "this tensor, ", described(root),
-                     ", does not depend on a leaf that requires a gradient. Call set_requires_grad() on one first.");
+                     ", does not depend on a leaf that requires a gradient. Call "
+                     "set_requires_grad() on one first.");
   if (seed.shape() != root.shape() || seed.dtype() != root.dtype())
-    fail<ShapeError>("backward", "the gradient to start from is ", described(seed), ", the tensor is ",
-                     described(root), ". They must agree.");
+    fail<ShapeError>("backward", "the gradient to start from is ", described(seed),
+                     ", the tensor is ", described(root), ". They must agree.");
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
   const MemoryScope scope(MemoryUse::activation);
   AutogradMeta& meta = *root.meta();
-  if (!meta.creator) return add_leaf_gradient(meta, {root.meta(), root.dtype(), root.shape()}, seed.clone());
+  if (!meta.creator)
+    return add_leaf_gradient(meta, {root.meta(), root.dtype(), root.shape()}, seed.clone());
   ReversePass pass(retain_graph);
   pass.start(meta.creator, seed);
   pass.run();

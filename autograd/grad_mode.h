@@ -9,7 +9,8 @@ inline thread_local bool recording = true;
 
 inline bool grad_enabled() { return detail::recording; }
 
-/// Until the scope ends nothing is recorded: for evaluation, initialisation and updates. As torch.no_grad().
+/// Until the scope ends nothing is recorded: for evaluation, initialisation and updates. As
+/// torch.no_grad().
 class NoGrad {
  public:
   NoGrad() : before_(detail::recording) { detail::recording = false; }

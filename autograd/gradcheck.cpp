@@ -1,5 +1,6 @@
-// The function's output is contracted with a fixed random-looking tensor v; the gradient of that scalar by each input
-// element is then one number, analytic on one side and a central difference on the other.
+// The function's output is contracted with a fixed random-looking tensor v; the gradient of that
+// scalar by each input element is then one number, analytic on one side and a central difference on
+// the other.
 #include <halftone/autograd/gradcheck.h>
 
 #include <cmath>
@@ -31,7 +32,8 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
   std::vector<Tensor> leaves;
   for (const Tensor& x : inputs) {
     if (x.requires_grad() && x.dtype() != f64)
-      fail<DTypeError>("gradcheck", "an input that requires a gradient is ", x.dtype(), ". Cast it to f64.");
+      fail<DTypeError>("gradcheck", "an input that requires a gradient is ", x.dtype(),
+                       ". Cast it to f64.");
     leaves.push_back(x.defined() ? x.detach() : x);
     if (x.requires_grad()) leaves.back().set_requires_grad();
   }
@@ -44,7 +46,8 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
     if (!inputs[k].requires_grad()) continue;
     const Tensor gradient = leaves[k].grad();
     const auto count = std::size_t(inputs[k].numel());
-    const auto analytic = gradient.defined() ? gradient.to_vector<double>() : std::vector<double>(count, 0.0);
+    const auto analytic =
+        gradient.defined() ? gradient.to_vector<double>() : std::vector<double>(count, 0.0);
     std::vector<double> values = inputs[k].to_vector<double>();
     const auto probe = [&](std::size_t element, double value) {
       const double before = std::exchange(values[element], value);
@@ -55,13 +58,16 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
     };
     for (std::size_t i = 0; i < count; ++i) {
       const double numeric =
-          (probe(i, values[i] + options.step) - probe(i, values[i] - options.step)) / (2 * options.step);
+          (probe(i, values[i] + options.step) - probe(i, values[i] - options.step)) /
+          (2 * options.step);
       const double error = std::abs(numeric - analytic[i]);
       result.worst_error = std::max(result.worst_error, error);
-      const double bound = options.absolute_tolerance + options.relative_tolerance * std::abs(numeric);
+      const double bound =
+          options.absolute_tolerance + options.relative_tolerance * std::abs(numeric);
       if (error <= bound || !result.passed) continue;
       std::ostringstream text;
-      text << "input " << k << ", element " << i << ": analytic " << analytic[i] << ", numeric " << numeric;
+      text << "input " << k << ", element " << i << ": analytic " << analytic[i] << ", numeric "
+           << numeric;
       result.passed = false, result.message = text.str();
     }
   }

@@ -1,4 +1,5 @@
-// gradcheck: compares an operation's gradient with central differences, in f64. As torch.autograd.gradcheck.
+// gradcheck: compares an operation's gradient with central differences, in f64. As
+// torch.autograd.gradcheck.
 #pragma once
 
 #include <functional>
@@ -20,8 +21,8 @@ struct GradcheckResult {
   explicit operator bool() const { return passed; }
 };
 
-/// `function` maps the inputs to a tensor of any shape. Inputs that require gradients must be f64; the function must
-/// be smooth within `step` of them. Throws DTypeError for other dtypes.
+/// `function` maps the inputs to a tensor of any shape. Inputs that require gradients must be f64;
+/// the function must be smooth within `step` of them. Throws DTypeError for other dtypes.
 GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function,
                           const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 

@@ -1,7 +1,8 @@
-// The slot that a precision policy plugs into: apply() shows an operation's inputs to the active caster before it
-// computes, and the caster may replace them by recorded casts. autograd/ only declares the slot; amp/ fills it.
-// The slot is per thread and empty in a new one. It is shared so that a checkpointed segment or a custom function can
-// keep the caster it was recorded with beyond the region's end.
+// The slot that a precision policy plugs into: apply() shows an operation's inputs to the active
+// caster before it computes, and the caster may replace them by recorded casts. autograd/ only
+// declares the slot; amp/ fills it. The slot is per thread and empty in a new one. It is shared so
+// that a checkpointed segment or a custom function can keep the caster it was recorded with beyond
+// the region's end.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@ namespace halftone {
 class InputCaster {
  public:
   virtual ~InputCaster() = default;
-  /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the user set it.
+  /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the
+  /// user set it.
   virtual void cast(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };
 

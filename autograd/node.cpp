@@ -2,6 +2,8 @@
 #include <halftone/autograd/node.h>
 
 #include <atomic>
+#include <iterator>
+#include <utility>
 
 namespace halftone {
 
@@ -10,22 +12,19 @@ uint64_t next_node_order() {
   return ++count;
 }
 
-namespace {
-/// Moves out of `edges` the creators that nothing but this edge keeps alive.
-void take_creators(std::vector<Edge>& edges, std::vector<std::shared_ptr<Node>>& into) {
-  for (Edge& edge : edges)
-    if (edge.input && edge.input->creator && edge.input.use_count() == 1)
-      into.push_back(std::move(edge.input->creator));
-}
-}  // namespace
-
+// One work list of edges. An edge that is not the last to hold its input just goes: whoever is
+// last, often another edge in the list (x + x, or a residual connection), takes the creator over.
 Node::~Node() {
-  std::vector<std::shared_ptr<Node>> doomed;
-  take_creators(edges, doomed);
+  std::vector<Edge> doomed = std::move(edges);
   while (!doomed.empty()) {
-    const std::shared_ptr<Node> node = std::move(doomed.back());
+    const std::shared_ptr<AutogradMeta> input = std::move(doomed.back().input);
     doomed.pop_back();
-    if (node.use_count() == 1) take_creators(node->edges, doomed);
+    if (!input || input.use_count() != 1) continue;
+    const std::shared_ptr<Node> node = std::move(input->creator);
+    if (!node || node.use_count() != 1) continue;
+    doomed.insert(doomed.end(), std::make_move_iterator(node->edges.begin()),
+                  std::make_move_iterator(node->edges.end()));
+    node->edges.clear();
   }
 }
 

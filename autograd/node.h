@@ -1,5 +1,6 @@
-// The recorded graph: a node per operation that ran, an edge per input. A node owns the operation, which owns what
-// it saved; edges point from outputs to inputs, so the graph lives as long as a tensor that was computed by it.
+// The recorded graph: a node per operation that ran, an edge per input. A node owns the operation,
+// which owns what it saved; edges point from outputs to inputs, so the graph lives as long as a
+// tensor that was computed by it.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ struct Node;
 /// How a tensor was made, and the gradient it has collected if it is a leaf.
 struct AutogradMeta {
   bool requires_grad = false;
-  Tensor grad{};                     // leaves only
-  std::shared_ptr<Node> creator{};   // null for leaves
+  Tensor grad{};                    // leaves only
+  std::shared_ptr<Node> creator{};  // null for leaves
 };
 
 /// An input of a recorded operation: null where no gradient is wanted.

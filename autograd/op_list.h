@@ -1,5 +1,6 @@
-// The catalogue: every operation of the framework, named once. apply() refuses an operation that is missing here, and
-// tests/op_properties.cpp wants samples for every entry. Elementwise operations enter through their formula lists.
+// The catalogue: every operation of the framework, named once. apply() refuses an operation that is
+// missing here, and tests/op_properties.cpp wants samples for every entry. Elementwise operations
+// enter through their formula lists.
 #pragma once
 
 #include <concepts>
@@ -50,10 +51,11 @@ struct Checkpoint;
 
 using AllOps =
     Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
-           TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var, Max, Min, Norm,
-                    ArgMax, CumulativeSum, Matmul, Linear, Softmax, LogSoftmax, LogSumExp, CrossEntropy, NllLoss,
-                    LayerNorm, RmsNorm, GroupNorm, BatchNorm, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
-                    AdaptiveAvgPool2d, Embedding, Dropout, Checkpoint>>;
+           TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean,
+                    Var, Max, Min, Norm, ArgMax, CumulativeSum, Matmul, Linear, Softmax, LogSoftmax,
+                    LogSumExp, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, BatchNorm,
+                    Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Embedding,
+                    Dropout, Checkpoint>>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.
 struct UserOp {};

@@ -14,8 +14,8 @@ Tensor& Tensor::set_requires_grad(bool value) {
     fail<UsageError>("set_requires_grad", "only leaves can be changed; this ", described(*this),
                      " was computed. Use detach() first.");
   if (value && !is_floating(dtype()))
-    fail<DTypeError>("set_requires_grad", "only floating tensors have gradients, this one is ", dtype(),
-                     ". Cast it first.");
+    fail<DTypeError>("set_requires_grad", "only floating tensors have gradients, this one is ",
+                     dtype(), ". Cast it first.");
   if (!meta_) meta_ = std::make_shared<AutogradMeta>();
   meta_->requires_grad = value;
   return *this;
@@ -25,10 +25,11 @@ Tensor Tensor::grad() const { return meta_ ? meta_->grad : Tensor{}; }
 
 void Tensor::set_grad(const Tensor& grad) {
   if (!is_leaf())
-    fail<UsageError>("set_grad", "only leaves hold gradients; this ", described(*this), " was computed. Use a leaf.");
+    fail<UsageError>("set_grad", "only leaves hold gradients; this ", described(*this),
+                     " was computed. Use a leaf.");
   if (grad.defined() && grad.shape() != shape())
-    fail<ShapeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ", described(*this),
-                     ". Shapes must agree.");
+    fail<ShapeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ",
+                     described(*this), ". Shapes must agree.");
   if (!meta_) meta_ = std::make_shared<AutogradMeta>();
   meta_->grad = grad;
 }
@@ -40,6 +41,8 @@ void Tensor::backward() const {
   run_backward(*this, ones_like(*this), false);
 }
 
-void Tensor::backward(const Tensor& gradient, bool retain_graph) const { run_backward(*this, gradient, retain_graph); }
+void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
+  run_backward(*this, gradient, retain_graph);
+}
 
 }  // namespace halftone

@@ -41,12 +41,14 @@ std::atomic<Backend*>& cpu_slot() {
 Backend& backend_for(Device device) {
   if (device.kind == DeviceKind::cpu) return *cpu_slot().load(std::memory_order_relaxed);
   if (Backend* cuda = cuda_backend(device.index)) return *cuda;
-  fail<DeviceError>("device", "this build has no CUDA backend: ", cuda_description(), ". Use Device::cpu().");
+  fail<DeviceError>("device", "this build has no CUDA backend: ", cuda_description(),
+                    ". Use Device::cpu().");
 }
 
 std::vector<BackendStatus> backend_statuses() {
   return {{"reference", &reference_backend(), "plain loops: the specification"},
-          {"cpu", &fast_cpu_backend(), std::string(simd_kernels().name) + " kernels, " + onednn::description()},
+          {"cpu", &fast_cpu_backend(),
+           std::string(simd_kernels().name) + " kernels, " + onednn::description()},
           {"cuda", cuda_backend(0), cuda_description()}};
 }
 

@@ -1,5 +1,6 @@
-// Times whole training steps: forward, loss, backward, AdamW (lr 1e-4, weight decay 0.01) and zeroing of gradients, on
-// a fixed batch already in memory. Three steps of warm-up, then the median. One line of JSON per workload.
+// Times whole training steps: forward, loss, backward, AdamW (lr 1e-4, weight decay 0.01) and
+// zeroing of gradients, on a fixed batch already in memory. Three steps of warm-up, then the
+// median. One line of JSON per workload.
 #include <omp.h>
 
 #include <algorithm>
@@ -46,7 +47,8 @@ Timing time_steps(bench::Workload& w, const Options& options) {
   for (int i = 0; i < options.steps; ++i) {
     const auto before = Clock::now();
     const ht::Tensor loss = step();
-    timing.milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count());
+    timing.milliseconds.push_back(
+        std::chrono::duration<double, std::milli>(Clock::now() - before).count());
     timing.loss = loss.item();
     if (std::chrono::duration<double>(Clock::now() - start).count() > options.seconds) break;
   }
@@ -54,7 +56,8 @@ Timing time_steps(bench::Workload& w, const Options& options) {
   return timing;
 }
 
-nlohmann::ordered_json measure(const std::string& name, const std::string& strategy, const Options& options) {
+nlohmann::ordered_json measure(const std::string& name, const std::string& strategy,
+                               const Options& options) {
   bench::Workload w = bench::make_workload(name);
   ht::reset_peak_memory();
   const Timing timing = time_steps(w, options);
@@ -62,15 +65,24 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   const double samples = double(w.inputs.size(0)) / timing.median() * 1e3;
   nlohmann::ordered_json bytes;
   using Use = ht::MemoryUse;
-  for (Use use : {Use::parameter, Use::master_weight, Use::gradient, Use::master_gradient, Use::optimizer_state,
-                  Use::compensation})
+  for (Use use : {Use::parameter, Use::master_weight, Use::gradient, Use::master_gradient,
+                  Use::optimizer_state, Use::compensation})
     bytes[std::string(ht::name(use))] = memory.peak_of(use);
   for (Use use : {Use::activation, Use::cast_cache, Use::workspace})
     bytes[std::string(ht::name(use)) + "_peak"] = memory.peak_of(use);
-  return {{"workload", name}, {"strategy", strategy}, {"device", options.device}, {"threads", options.threads},
-          {"ms", timing.median()}, {"min_ms", timing.milliseconds.front()}, {"samples_per_s", samples},
-          {"n", timing.milliseconds.size()}, {"params", w.model->parameter_count()}, {"loss", timing.loss},
-          {"gflop", w.gflop}, {"gflop_per_s", w.gflop / timing.median() * 1e3}, {"peak_bytes", memory.total_peak},
+  return {{"workload", name},
+          {"strategy", strategy},
+          {"device", options.device},
+          {"threads", options.threads},
+          {"ms", timing.median()},
+          {"min_ms", timing.milliseconds.front()},
+          {"samples_per_s", samples},
+          {"n", timing.milliseconds.size()},
+          {"params", w.model->parameter_count()},
+          {"loss", timing.loss},
+          {"gflop", w.gflop},
+          {"gflop_per_s", w.gflop / timing.median() * 1e3},
+          {"peak_bytes", memory.total_peak},
           {"bytes", bytes}};
 }
 
@@ -80,8 +92,9 @@ void print(const nlohmann::ordered_json& cell, bool json) {
     return;
   }
   std::printf("%-10s %-8s %9.3f ms (min %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
-              cell["workload"].get<std::string>().c_str(), cell["strategy"].get<std::string>().c_str(),
-              cell["ms"].get<double>(), cell["min_ms"].get<double>(), cell["samples_per_s"].get<double>(),
+              cell["workload"].get<std::string>().c_str(),
+              cell["strategy"].get<std::string>().c_str(), cell["ms"].get<double>(),
+              cell["min_ms"].get<double>(), cell["samples_per_s"].get<double>(),
               cell["gflop_per_s"].get<double>(), cell["peak_bytes"].get<double>() / 1048576);
   std::fflush(stdout);
 }
@@ -90,8 +103,11 @@ void print(const nlohmann::ordered_json& cell, bool json) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times whole training steps on synthetic data.");
-  app.add_option("--workload", options.workloads, "mlp_tiny, mlp, lenet; several by commas")->delimiter(',');
-  app.add_option("--strategy", options.strategies, "fp32")->delimiter(',')->check(CLI::IsMember({"fp32"}));
+  app.add_option("--workload", options.workloads, "mlp_tiny, mlp, lenet; several by commas")
+      ->delimiter(',');
+  app.add_option("--strategy", options.strategies, "fp32")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"fp32"}));
   app.add_option("--device", options.device, "cpu")->check(CLI::IsMember({"cpu"}));
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
@@ -101,7 +117,8 @@ int main(int argc, char** argv) {
   omp_set_num_threads(options.threads);
   try {
     for (const std::string& name : options.workloads)
-      for (const std::string& strategy : options.strategies) print(measure(name, strategy, options), options.json);
+      for (const std::string& strategy : options.strategies)
+        print(measure(name, strategy, options), options.json);
   } catch (const ht::Error& error) {
     std::cerr << error.what() << '\n';
     return 1;

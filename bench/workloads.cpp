@@ -6,20 +6,23 @@ namespace bench {
 namespace ht = halftone;
 
 namespace {
-/// Forward, backward by data and by weights are one product each; the first layer needs no gradient of its input.
+/// Forward, backward by data and by weights are one product each; the first layer needs no gradient
+/// of its input.
 double gflop_of(const std::vector<double>& multiply_adds) {
   double total = 0;
-  for (std::size_t i = 0; i < multiply_adds.size(); ++i) total += (i == 0 ? 2 : 3) * 2 * multiply_adds[i];
+  for (std::size_t i = 0; i < multiply_adds.size(); ++i)
+    total += (i == 0 ? 2 : 3) * 2 * multiply_adds[i];
   return total * 1e-9;
 }
 
 Workload mlp(const std::string& name, const std::vector<int64_t>& sizes, int64_t batch) {
   std::vector<double> products;
-  for (std::size_t i = 0; i + 1 < sizes.size(); ++i) products.push_back(double(batch * sizes[i] * sizes[i + 1]));
+  for (std::size_t i = 0; i + 1 < sizes.size(); ++i)
+    products.push_back(double(batch * sizes[i] * sizes[i + 1]));
   auto model = std::make_unique<ht::nn::Sequential>(ht::nn::models::mlp(sizes));
   const ht::MemoryScope scope(ht::MemoryUse::input);
-  return {name, std::move(model), ht::randn({batch, sizes.front()}), ht::randint(0, sizes.back(), {batch}),
-          gflop_of(products)};
+  return {name, std::move(model), ht::randn({batch, sizes.front()}),
+          ht::randint(0, sizes.back(), {batch}), gflop_of(products)};
 }
 
 Workload lenet() {
@@ -38,7 +41,8 @@ Workload make_workload(const std::string& name) {
   if (name == "mlp_tiny") return mlp(name, {784, 128, 10}, 64);
   if (name == "mlp") return mlp(name, {784, 2048, 2048, 10}, 512);
   if (name == "lenet") return lenet();
-  ht::fail<ht::UsageError>("workload", "there is no workload named \"", name, "\". Use mlp_tiny, mlp or lenet.");
+  ht::fail<ht::UsageError>("workload", "there is no workload named \"", name,
+                           "\". Use mlp_tiny, mlp or lenet.");
 }
 
 }  // namespace bench

@@ -1,5 +1,6 @@
-// The workloads that bench/train_step measures: a model, a fixed batch of synthetic data, and the floating-point
-// operations of one training step. Shapes are those of the PyTorch peer, so that the figures compare.
+// The workloads that bench/train_step measures: a model, a fixed batch of synthetic data, and the
+// floating-point operations of one training step. Shapes are those of the PyTorch peer, so that the
+// figures compare.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,8 @@ struct Workload {
   std::string name;
   std::unique_ptr<halftone::nn::Layer> model;
   halftone::Tensor inputs, targets;
-  double gflop = 0;  // multiply-adds of linear and convolution layers, forward and backward, times two
+  double gflop =
+      0;  // multiply-adds of linear and convolution layers, forward and backward, times two
 };
 
 std::vector<std::string> workload_names();

@@ -1,13 +1,15 @@
-// The kernels that a device must provide. Kernels write into tensors they are given and allocate nothing that
-// outlives the call, so the ledger sees every byte with a reason. Operations check shapes and dtypes before they call;
-// kernels compute short floats in float, accumulate in float or wider, and may assume what the contracts say:
+// The kernels that a device must provide. Kernels write into tensors they are given and allocate
+// nothing that outlives the call, so the ledger sees every byte with a reason. Operations check
+// shapes and dtypes before they call; kernels compute short floats in float, accumulate in float or
+// wider, and may assume what the contracts say:
 //
 //   strided   any strides, also 0 (broadcast); inputs and output have the same shape
 //   rows      contiguous, seen as [rows, n]
 //   images    rank 4, logical NCHW, NHWC in memory (channels-last)
 //   statistics and other by-products of short-float inputs are f32 (f64 for f64 inputs)
 //
-// reference/ implements all of it in plain loops and is the specification; other backends override what pays.
+// reference/ implements all of it in plain loops and is the specification; other backends override
+// what pays.
 #pragma once
 
 #include <array>
@@ -31,14 +33,15 @@ struct ConvGeometry {
 };
 struct PoolGeometry {
   std::array<int64_t, 2> kernel{2, 2}, stride{2, 2}, padding{0, 0};
-  bool count_padding = true;  // average pooling divides by the whole window, as PyTorch's count_include_pad
+  /// average pooling divides by the whole window, as PyTorch's count_include_pad
+  bool count_padding = true;
 };
 struct CrossEntropyOptions {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
 };
-/// One parameter with what its update reads and writes. State tensors are f32 or short floats; arithmetic is f32 (f64
-/// for f64 parameters).
+/// One parameter with what its update reads and writes. State tensors are f32 or short floats;
+/// arithmetic is f32 (f64 for f64 parameters).
 struct UpdateSlot {
   Tensor parameter, gradient;
   std::array<Tensor, 3> state{};
@@ -49,12 +52,15 @@ struct SgdUpdate {
 };
 struct AdamUpdate {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool decoupled = false;                // weight decay on the parameter (AdamW) or added to the gradient (Adam)
-  double correction1 = 1, correction2 = 1;  // 1 - beta^t; state[0], state[1] = first and second moment
+  /// weight decay on the parameter (AdamW) or added to the gradient (Adam)
+  bool decoupled = false;
+  /// 1 - beta^t; state[0], state[1] = first and second moment
+  double correction1 = 1, correction2 = 1;
 };
 struct RmspropUpdate {
   double lr = 0, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool centered = false;  // state[0] = square average, state[1] = momentum buffer, state[2] = gradient average
+  /// state[0] = square average, state[1] = momentum buffer, state[2] = gradient average
+  bool centered = false;
 };
 
 class Backend {
@@ -63,74 +69,124 @@ class Backend {
   virtual std::string_view name() const = 0;
 
   // --- memory
-  virtual void* allocate(std::size_t bytes) = 0;                     // 64-byte aligned or better
+  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned or better
   virtual void release(void* data, std::size_t bytes) noexcept = 0;
   virtual void copy_to_host(const void* device, void* host, std::size_t bytes) = 0;
   virtual void copy_from_host(const void* host, void* device, std::size_t bytes) = 0;
-  virtual void synchronize() = 0;                                    // waits for all work issued so far
+  /// waits for all work issued so far
+  virtual void synchronize() = 0;
 
   // --- movement (strided, any dtype)
   virtual void fill(double value, Tensor& y) = 0;
-  virtual void copy(const Tensor& x, Tensor& y) = 0;                 // converts dtypes, as core's convert<>()
-  virtual void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) = 0;  // condition: bool
-  virtual void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) = 0;  // y[i] = table[indices[i]]
-  virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip, Tensor& dtable) = 0;  // table is zeroed first; index `skip` adds nothing
+  /// converts dtypes, as core's convert<>()
+  virtual void copy(const Tensor& x, Tensor& y) = 0;
+  /// condition: bool
+  virtual void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) = 0;
+  /// y[i] = table[indices[i]]
+  virtual void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) = 0;
+  /// table is zeroed first; index `skip` adds nothing
+  virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
+                                Tensor& dtable) = 0;
 
   // --- elementwise (strided, floating)
   virtual void unary(FormulaCall f, const Tensor& x, Tensor& y) = 0;
-  virtual void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) = 0;  // saved: x or y, as the formula says; undefined for nothing
+  /// saved: x or y, as the formula says; undefined for nothing
+  virtual void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) = 0;
   virtual void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
-  virtual void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b, const Tensor& dy, Tensor& dx) = 0;  // dx = dy * d f / d input (0: a, 1: b)
-  virtual void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;  // any dtype; y: bool
+  /// dx = dy * d f / d input (0: a, 1: b)
+  virtual void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b,
+                               const Tensor& dy, Tensor& dx) = 0;
+  /// any dtype; y: bool
+  virtual void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
 
   // --- reduction
-  virtual void reduce(Reduction kind, const Tensor& x, Tensor& y) = 0;  // strided x; y contiguous, of x's rank, with size 1 where reduced
-  virtual void arg_reduce(bool largest, const Tensor& x, Tensor& index) = 0;  // x: rows; index: i64 [rows]; first of equals, NaN wins
+  /// strided x; y contiguous, of x's rank, with size 1 where reduced
+  virtual void reduce(Reduction kind, const Tensor& x, Tensor& y) = 0;
+  /// x: rows; index: i64 [rows]; first of equals, NaN wins
+  virtual void arg_reduce(bool largest, const Tensor& x, Tensor& index) = 0;
   virtual void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) = 0;  // rows, along n
 
   // --- contraction
-  virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) = 0;  // c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n]; rank 2 or 3; a, b: one unit stride among the last two, batch stride may be 0; c contiguous, same dtype or f32
-  virtual void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) = 0;  // images; w contiguous [out, in / groups, kh, kw]; bias may be undefined
-  virtual void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) = 0;
-  virtual void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw, Tensor& dbias) = 0;  // dbias may be undefined
-  virtual void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) = 0;  // images; argmax: place in the window, i32, or u8 where the window has at most 256 places
-  virtual void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g, Tensor& dx) = 0;
+  /// c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n]; rank 2 or 3; a, b: one unit stride among the
+  /// last two, batch stride may be 0; c contiguous, same dtype or f32
+  virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) = 0;
+  /// images; w contiguous [out, in / groups, kh, kw]; bias may be undefined
+  virtual void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+                    Tensor& y) = 0;
+  virtual void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                                  Tensor& dx) = 0;
+  /// dbias may be undefined
+  virtual void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
+                                     Tensor& dw, Tensor& dbias) = 0;
+  /// images; argmax: place in the window, i32, or u8 where the window has at most 256 places
+  virtual void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) = 0;
+  virtual void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                                 Tensor& dx) = 0;
   virtual void avg_pool(const Tensor& x, const PoolGeometry& g, Tensor& y) = 0;
   virtual void avg_pool_backward(const Tensor& dy, const PoolGeometry& g, Tensor& dx) = 0;
-  virtual void adaptive_avg_pool(const Tensor& x, Tensor& y) = 0;    // images; bins as PyTorch's, from the two shapes
+  /// images; bins as PyTorch's, from the two shapes
+  virtual void adaptive_avg_pool(const Tensor& x, Tensor& y) = 0;
   virtual void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) = 0;
 
   // --- rows
   virtual void softmax(const Tensor& x, bool logarithm, Tensor& y) = 0;
   virtual void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) = 0;
-  virtual void log_sum_exp(const Tensor& x, Tensor& y) = 0;          // y: [rows]
-  virtual void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights, const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;  // logits rows; targets i64 [rows]; class_weights statistics dtype [n] or undefined; outputs statistics [rows]; losses are weighted
-  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& class_weights, const CrossEntropyOptions& options, const Tensor& log_sum_exp, const Tensor& row_scale, Tensor& dlogits) = 0;  // row_scale: statistics dtype [rows], stride 0 or 1
-  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y, Tensor& mean, Tensor& rstd) = 0;  // rows; weight, bias [n] of any floating dtype, or undefined; mean undefined: RMS norm
-  virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight, Tensor& dbias) = 0;  // undefined outputs are not wanted
-  virtual void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y, Tensor& mean, Tensor& rstd) = 0;  // x contiguous [n, c, spatial]; weight, bias [c] or undefined; mean, rstd [n, groups]
-  virtual void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight, Tensor& dbias) = 0;
-  virtual void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) = 0;  // images or [n, c]; biased variance; [c]
-  virtual void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps, const Tensor& weight, const Tensor& bias, Tensor& y) = 0;
-  virtual void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps, const Tensor& weight, const Tensor& dy, bool training, Tensor& dx, Tensor& dweight, Tensor& dbias) = 0;  // training: mean and variance depend on x
+  virtual void log_sum_exp(const Tensor& x, Tensor& y) = 0;  // y: [rows]
+  /// logits rows; targets i64 [rows]; class_weights statistics dtype [n] or undefined; outputs
+  /// statistics [rows]; losses are weighted
+  virtual void cross_entropy(const Tensor& logits, const Tensor& targets,
+                             const Tensor& class_weights, const CrossEntropyOptions& options,
+                             Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;
+  /// row_scale: statistics dtype [rows], stride 0 or 1
+  virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                                      const Tensor& class_weights,
+                                      const CrossEntropyOptions& options, const Tensor& log_sum_exp,
+                                      const Tensor& row_scale, Tensor& dlogits) = 0;
+  /// rows; weight, bias [n] of any floating dtype, or undefined; mean undefined: RMS norm
+  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                          Tensor& y, Tensor& mean, Tensor& rstd) = 0;
+  /// undefined outputs are not wanted
+  virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                   const Tensor& rstd, const Tensor& dy, Tensor& dx,
+                                   Tensor& dweight, Tensor& dbias) = 0;
+  /// x contiguous [n, c, spatial]; weight, bias [c] or undefined; mean, rstd [n, groups]
+  virtual void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                          Tensor& y, Tensor& mean, Tensor& rstd) = 0;
+  virtual void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                   const Tensor& rstd, const Tensor& dy, Tensor& dx,
+                                   Tensor& dweight, Tensor& dbias) = 0;
+  /// images or [n, c]; biased variance; [c]
+  virtual void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) = 0;
+  virtual void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                          const Tensor& weight, const Tensor& bias, Tensor& y) = 0;
+  /// training: mean and variance depend on x
+  virtual void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance,
+                                   double eps, const Tensor& weight, const Tensor& dy,
+                                   bool training, Tensor& dx, Tensor& dweight, Tensor& dbias) = 0;
 
-  // --- training
-  virtual void accumulate(const Tensor& x, Tensor& y) = 0;           // y += x, same dtype, strided; adds in compute_t
-  virtual void lerp(const Tensor& x, double weight, Tensor& y) = 0;  // y += weight (x - y), strided: running statistics
+  // --- training: in place; what they write gets a new storage version
+  /// y += x, same dtype, strided; adds in compute_t
+  virtual void accumulate(const Tensor& x, Tensor& y) = 0;
+  /// y += weight (x - y), strided: running statistics
+  virtual void lerp(const Tensor& x, double weight, Tensor& y) = 0;
   virtual void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) = 0;
   virtual void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) = 0;
   virtual void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) = 0;
-  virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;  // each *= factor, an f32 scalar on the device
-  virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;  // f32 scalar, accumulated in f64
+  /// each *= factor, an f32 scalar on the device
+  virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;
+  /// f32 scalar, accumulated in f64
+  virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
 
   // --- random (dense y; element i in memory order uses number i of the key)
   virtual void uniform(double low, double high, RandomKey key, Tensor& y) = 0;
   virtual void normal(double mean, double std, RandomKey key, Tensor& y) = 0;
   virtual void random_integers(int64_t low, int64_t high, RandomKey key, Tensor& y) = 0;
-  virtual void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) = 0;  // x, y dense alike; y = x / (1 - p), or 0 with probability p; also its own backward
+  /// x, y dense alike; y = x / (1 - p), or 0 with probability p; also its own backward
+  virtual void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) = 0;
 };
 
-/// The backend of a device; defined in backends/registry.cpp. Throws DeviceError, with the remedy, if there is none.
+/// The backend of a device; defined in backends/registry.cpp. Throws DeviceError, with the remedy,
+/// if there is none.
 Backend& backend_for(Device device);
 inline Backend& backend_for(const Tensor& x) { return backend_for(x.device()); }
 
@@ -142,8 +198,9 @@ struct BackendStatus {
 };
 std::vector<BackendStatus> backend_statuses();
 
-/// Until the scope ends, the CPU is served by another CPU backend ("reference" or "cpu"), in all threads: for tests
-/// and comparisons. The environment variable HALFTONE_CPU_BACKEND sets it for a whole run.
+/// Until the scope ends, the CPU is served by another CPU backend ("reference" or "cpu"), in all
+/// threads: for tests and comparisons. The environment variable HALFTONE_CPU_BACKEND sets it for a
+/// whole run.
 class CpuBackendScope {
  public:
   explicit CpuBackendScope(std::string_view name);

@@ -1,5 +1,5 @@
-// The cache: one list of free blocks per size class. Large blocks are aligned to 2 MiB and offered to transparent
-// huge pages, which spares a training step most of its TLB misses.
+// The cache: one list of free blocks per size class. Large blocks are aligned to 2 MiB and offered
+// to transparent huge pages, which spares a training step most of its TLB misses.
 #include <halftone/core/caching_allocator.h>
 
 #include <algorithm>
@@ -43,7 +43,8 @@ struct Cache {
 };
 
 Cache& cache() {
-  static Cache* instance = new Cache;  // never destroyed: tensors with static lifetime release into it
+  static Cache* instance =
+      new Cache;  // never destroyed: tensors with static lifetime release into it
   return *instance;
 }
 
@@ -58,7 +59,8 @@ void* system_allocate(std::size_t bytes) {
 
 void* cached_allocate(std::size_t bytes) {
   if (bytes > (std::size_t(1) << 46))
-    fail<DeviceError>("allocate", "cannot allocate ", bytes, " bytes on the CPU. Use a smaller shape.");
+    fail<DeviceError>("allocate", "cannot allocate ", bytes,
+                      " bytes on the CPU. Use a smaller shape.");
   const SizeClass wanted = size_class(bytes);
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
@@ -73,7 +75,8 @@ void* cached_allocate(std::size_t bytes) {
   if (!data) {
     c.statistics.used_bytes -= int64_t(wanted.bytes);
     fail<DeviceError>("allocate", "cannot allocate ", HumanBytes{int64_t(bytes)},
-                      " on the CPU: the system has no more. Use a smaller batch or model.\n", memory_report());
+                      " on the CPU: the system has no more. Use a smaller batch or model.\n",
+                      memory_report());
   }
   ++c.statistics.system_allocations;
   return data;

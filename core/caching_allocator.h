@@ -1,6 +1,7 @@
-// Host memory that is kept for reuse. A training step asks for the same sizes again and again; after the first one
-// every request is served from the lists of freed blocks, without a system call and without page faults.
-// Blocks are 64-byte aligned and come in size classes, four to each power of two.
+// Host memory that is kept for reuse. A training step asks for the same sizes again and again;
+// after the first one every request is served from the lists of freed blocks, without a system call
+// and without page faults. Blocks are 64-byte aligned and come in size classes, four to each power
+// of two.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ struct CacheStatistics {
   int64_t used_bytes = 0;          // handed out, rounded to size classes
 };
 
-/// At least `bytes` bytes, aligned to 64; throws DeviceError when the system has no more. Thread-safe.
+/// At least `bytes` bytes, aligned to 64; throws DeviceError when the system has no more.
+/// Thread-safe.
 void* cached_allocate(std::size_t bytes);
 /// Gives a block of that size back to its list.
 void cached_release(void* data, std::size_t bytes) noexcept;

@@ -1,5 +1,6 @@
-// The element types and the facts about them. Facts are data: test tolerances, policies and tables are computed
-// from them, never typed. Short floats are storage only; kernels compute in compute_t<T>.
+// The element types and the facts about them. Facts are data: test tolerances, policies and tables
+// are computed from them, never typed. Short floats are storage only; kernels compute in
+// compute_t<T>.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ enum class DType : uint8_t { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8
 inline constexpr int dtype_count = 10;
 
 inline constexpr DType f64 = DType::f64, f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16,
-                       f8_e4m3 = DType::f8_e4m3, f8_e5m2 = DType::f8_e5m2, i64 = DType::i64, i32 = DType::i32,
-                       u8 = DType::u8, boolean = DType::boolean;
+                       f8_e4m3 = DType::f8_e4m3, f8_e5m2 = DType::f8_e5m2, i64 = DType::i64,
+                       i32 = DType::i32, u8 = DType::u8, boolean = DType::boolean;
 
 struct DTypeFacts {
   std::string_view name;
@@ -34,11 +35,13 @@ const DTypeFacts& facts(DType dtype);
 inline std::string_view name(DType dtype) { return facts(dtype).name; }
 inline int64_t size_of(DType dtype) { return facts(dtype).bytes; }
 inline bool is_floating(DType dtype) { return facts(dtype).floating; }
-/// Spacing of the format at 1: 2^(1 - significand_bits). The largest relative error of one rounding is half of it.
+/// Spacing of the format at 1: 2^(1 - significand_bits). The largest relative error of one rounding
+/// is half of it.
 double epsilon(DType dtype);
 /// The dtype of that name ("bf16"), if there is one.
 std::optional<DType> dtype_named(std::string_view name);
-/// The dtype that both fit in, as PyTorch promotes: floats beat integers, and f16 with bf16 gives f32.
+/// The dtype that both fit in, as PyTorch promotes: floats beat integers, and f16 with bf16 gives
+/// f32.
 DType promote(DType a, DType b);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
@@ -65,7 +68,8 @@ template <class T> inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
 /// What kernels compute and accumulate in: float for the short floats, T itself otherwise.
 template <class T> using compute_t = typename detail::ComputeOf<T>::type;
 
-/// Calls visitor.operator()<T>() with the C++ type of a floating dtype; `op` names the caller in the error.
+/// Calls visitor.operator()<T>() with the C++ type of a floating dtype; `op` names the caller in
+/// the error.
 template <class Visitor>
 decltype(auto) visit_floating(DType dtype, std::string_view op, Visitor&& visitor) {
   switch (dtype) {
@@ -73,13 +77,13 @@ decltype(auto) visit_floating(DType dtype, std::string_view op, Visitor&& visito
     case f32: return visitor.template operator()<float>();
     case f16: return visitor.template operator()<Float16>();
     case bf16: return visitor.template operator()<BFloat16>();
-    default: fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", dtype, ". Cast the input first.");
+    default:
+      fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", dtype, ". Cast the input first.");
   }
 }
 
 /// The same for every dtype.
-template <class Visitor>
-decltype(auto) visit_any(DType dtype, Visitor&& visitor) {
+template <class Visitor> decltype(auto) visit_any(DType dtype, Visitor&& visitor) {
   switch (dtype) {
     case f64: return visitor.template operator()<double>();
     case f32: return visitor.template operator()<float>();
@@ -94,21 +98,23 @@ decltype(auto) visit_any(DType dtype, Visitor&& visitor) {
   }
 }
 
-/// A double as a float rounded to odd: rounding the result to a shorter format then gives what rounding the double
-/// directly would (Boldo and Melquiond 2008), because the last bit remembers that something was cut off.
+/// A double as a float rounded to odd: rounding the result to a shorter format then gives what
+/// rounding the double directly would (Boldo and Melquiond 2008), because the last bit remembers
+/// that something was cut off.
 constexpr float round_to_odd(double value) {
   const float nearest = float(value);
   if (double(nearest) == value || nearest != nearest) return nearest;
   uint32_t bits = std::bit_cast<uint32_t>(nearest);
-  const double magnitude = value < 0 ? -value : value, rounded = value < 0 ? -double(nearest) : double(nearest);
-  if (rounded > magnitude) bits -= 1;  // towards zero: also brings an overflow back to the largest float
+  const double magnitude = value < 0 ? -value : value,
+               rounded = value < 0 ? -double(nearest) : double(nearest);
+  if (rounded > magnitude)
+    bits -= 1;  // towards zero: also brings an overflow back to the largest float
   return std::bit_cast<float>(bits | 1u);
 }
 
-/// One element converted as cast() converts: floats round once, floats to integers truncate (NaN gives 0, values
-/// out of range clamp: C++ leaves both undefined), anything nonzero is true.
-template <class To, class From>
-constexpr To convert(From value) {
+/// One element converted as cast() converts: floats round once, floats to integers truncate (NaN
+/// gives 0, values out of range clamp: C++ leaves both undefined), anything nonzero is true.
+template <class To, class From> constexpr To convert(From value) {
   if constexpr (std::is_same_v<To, From>) {
     return value;
   } else if constexpr (!std::is_arithmetic_v<From>) {
@@ -121,7 +127,8 @@ constexpr To convert(From value) {
     else return To(round_to_odd(double(value)));
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
     if (value != value) return To(0);
-    constexpr double low = double(std::numeric_limits<To>::min()), high = double(std::numeric_limits<To>::max());
+    constexpr double low = double(std::numeric_limits<To>::min()),
+                     high = double(std::numeric_limits<To>::max());
     if (double(value) <= low) return std::numeric_limits<To>::min();
     if (double(value) >= high) return std::numeric_limits<To>::max();
     return To(value);

@@ -14,12 +14,24 @@ namespace halftone {
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-struct ShapeError : Error { using Error::Error; };        // sizes, ranks, dimensions
-struct DTypeError : Error { using Error::Error; };        // dtypes that do not fit or do not agree
-struct DeviceError : Error { using Error::Error; };       // devices, memory, backend libraries
-struct UsageError : Error { using Error::Error; };        // calls out of order, values out of range
-struct UnsupportedError : Error { using Error::Error; };  // right, but nobody implements it here
-struct FormatError : Error { using Error::Error; };       // files that are missing or malformed
+struct ShapeError : Error {
+  using Error::Error;
+};  // sizes, ranks, dimensions
+struct DTypeError : Error {
+  using Error::Error;
+};  // dtypes that do not fit or do not agree
+struct DeviceError : Error {
+  using Error::Error;
+};  // devices, memory, backend libraries
+struct UsageError : Error {
+  using Error::Error;
+};  // calls out of order, values out of range
+struct UnsupportedError : Error {
+  using Error::Error;
+};  // right, but nobody implements it here
+struct FormatError : Error {
+  using Error::Error;
+};  // files that are missing or malformed
 
 template <class Kind, class... Parts>
 [[noreturn, gnu::cold, gnu::noinline]] void fail(std::string_view op, const Parts&... parts) {

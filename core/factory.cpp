@@ -14,7 +14,8 @@ Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, De
   if (__builtin_mul_overflow(numel_of(shape), size_of(dtype), &bytes))
     fail<ShapeError>("empty", "too many bytes for ", shape, ' ', dtype, ". Use a smaller shape.");
   auto storage = std::make_shared<Storage>(bytes, device);
-  return Tensor(std::make_shared<TensorBody>(TensorBody{std::move(storage), 0, shape, strides, dtype}));
+  return Tensor(
+      std::make_shared<TensorBody>(TensorBody{std::move(storage), 0, shape, strides, dtype}));
 }
 
 Tensor empty(const Shape& shape, DType dtype, Device device) {
@@ -34,8 +35,12 @@ Tensor full(const Shape& shape, double value, DType dtype, Device device) {
   backend_for(y).fill(value, y);
   return y;
 }
-Tensor zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
-Tensor ones(const Shape& shape, DType dtype, Device device) { return full(shape, 1, dtype, device); }
+Tensor zeros(const Shape& shape, DType dtype, Device device) {
+  return full(shape, 0, dtype, device);
+}
+Tensor ones(const Shape& shape, DType dtype, Device device) {
+  return full(shape, 1, dtype, device);
+}
 Tensor scalar(double value, DType dtype, Device device) { return full({}, value, dtype, device); }
 
 namespace {
@@ -51,8 +56,8 @@ Tensor ones_like(const Tensor& x) { return filled_like(x, 1); }
 template <class T>
 Tensor from_span(std::span<const T> values, const Shape& shape, DType dtype, Device device) {
   if (int64_t(values.size()) != numel_of(shape))
-    fail<ShapeError>("from", values.size(), " values do not fill shape ", shape, ", which has ", numel_of(shape),
-                     " elements. Give as many values as elements.");
+    fail<ShapeError>("from", values.size(), " values do not fill shape ", shape, ", which has ",
+                     numel_of(shape), " elements. Give as many values as elements.");
   Tensor host = empty(shape, dtype_of<T>);
   std::ranges::copy(values, host.data<T>());
   if (dtype != dtype_of<T>) {
@@ -69,7 +74,8 @@ template Tensor from_span(std::span<const int32_t>, const Shape&, DType, Device)
 template Tensor from_span(std::span<const uint8_t>, const Shape&, DType, Device);
 
 Tensor from(std::initializer_list<double> values, DType dtype, Device device) {
-  return from_span<double>({values.begin(), values.size()}, {int64_t(values.size())}, dtype, device);
+  return from_span<double>({values.begin(), values.size()}, {int64_t(values.size())}, dtype,
+                           device);
 }
 
 Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype, Device device) {
@@ -77,7 +83,8 @@ Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dty
   const std::size_t columns = rows.size() ? rows.begin()->size() : 0;
   for (const auto& row : rows) {
     if (row.size() != columns)
-      fail<ShapeError>("from", "rows of ", columns, " and ", row.size(), " values. Rows must be equally long.");
+      fail<ShapeError>("from", "rows of ", columns, " and ", row.size(),
+                       " values. Rows must be equally long.");
     values.insert(values.end(), row);
   }
   return from_vector<double>(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
@@ -88,12 +95,15 @@ Tensor arange(double start, double end, double step, DType dtype, Device device)
     fail<UsageError>("arange", "start ", start, ", end ", end, ", step ", step,
                      ". Numbers must be finite and step not 0.");
   const double count = std::ceil((end - start) / step);
-  if (count > double(int64_t(1) << 40)) fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
+  if (count > double(int64_t(1) << 40))
+    fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
   std::vector<double> values(count > 0 ? std::size_t(count) : 0);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + double(i) * step;
   return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
 }
-Tensor arange(int64_t end, DType dtype, Device device) { return arange(0, double(end), 1, dtype, device); }
+Tensor arange(int64_t end, DType dtype, Device device) {
+  return arange(0, double(end), 1, dtype, device);
+}
 
 Tensor rand(const Shape& shape, DType dtype, Device device) {
   Tensor y = empty(shape, dtype, device);
@@ -106,7 +116,8 @@ Tensor randn(const Shape& shape, DType dtype, Device device) {
   return y;
 }
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype, Device device) {
-  if (low >= high) fail<UsageError>("randint", "the range [", low, ", ", high, ") is empty. Use low < high.");
+  if (low >= high)
+    fail<UsageError>("randint", "the range [", low, ", ", high, ") is empty. Use low < high.");
   Tensor y = empty(shape, dtype, device);
   backend_for(y).random_integers(low, high, default_generator().reserve(uint64_t(y.numel())), y);
   return y;

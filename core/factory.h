@@ -31,19 +31,23 @@ Tensor arange(int64_t end, DType dtype = i64, Device device = {});
 
 /// Values from the host in row-major order, converted to dtype. Their number must fit the shape.
 template <class T>
-Tensor from_span(std::span<const T> values, const Shape& shape, DType dtype = f32, Device device = {});
+Tensor from_span(std::span<const T> values, const Shape& shape, DType dtype = f32,
+                 Device device = {});
 template <class T>
-Tensor from_vector(const std::vector<T>& values, const Shape& shape, DType dtype = f32, Device device = {}) {
+Tensor from_vector(const std::vector<T>& values, const Shape& shape, DType dtype = f32,
+                   Device device = {}) {
   return from_span<T>(std::span<const T>(values), shape, dtype, device);
 }
 /// A vector: from({1, 2, 3}).
 Tensor from(std::initializer_list<double> values, DType dtype = f32, Device device = {});
 /// A matrix: from({{1, 2}, {3, 4}}).
-Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype = f32, Device device = {});
+Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype = f32,
+            Device device = {});
 
 /// Uniform on [0, 1), normal(0, 1), integers on [low, high), from the default generator.
 Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});
-Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64, Device device = {});
+Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64,
+               Device device = {});
 
 }  // namespace halftone

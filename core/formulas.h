@@ -1,7 +1,8 @@
-// Every elementwise operation: one formula, its derivative, its name and its cast class, compiled for all backends.
-// A formula is the operation: Unary<formula::Gelu> (autograd/ops/elementwise.h) is the graph node, and backends
-// instantiate one generic loop over the lists at the end. T is float or double; short floats are widened before.
-// `saves` says what the derivative reads, so that memory is spent knowingly; y is the output, x the input.
+// Every elementwise operation: one formula, its derivative, its name and its cast class, compiled
+// for all backends. A formula is the operation: Unary<formula::Gelu> (autograd/ops/elementwise.h)
+// is the graph node, and backends instantiate one generic loop over the lists at the end. T is
+// float or double; short floats are widened before. `saves` says what the derivative reads, so that
+// memory is spent knowingly; y is the output, x the input.
 #pragma once
 
 #include <cstring>
@@ -16,7 +17,9 @@ namespace halftone {
 /// What backward needs of a unary operation.
 enum class Saves : uint8_t { nothing, input, output };
 /// Which inputs tests may draw, where a function is not defined (or not differentiable) everywhere.
-struct Domain { double low = -3, high = 3; };
+struct Domain {
+  double low = -3, high = 3;
+};
 
 namespace formula {
 
@@ -49,7 +52,9 @@ struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016)
 struct GeluErf {  // x * Phi(x), exact Phi
   static constexpr OpInfo info{"gelu_erf", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
-  template <class T> HT_HD static T phi(T x) { return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752))); }
+  template <class T> HT_HD static T phi(T x) {
+    return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752)));
+  }
   template <class T> HT_HD T forward(T x) const { return x * phi(x); }
   template <class T> HT_HD T derivative(T x, T) const {
     return phi(x) + x * T(0.39894228040143268) * math::exp(T(-0.5) * x * x);
@@ -157,7 +162,9 @@ struct Abs {  // the derivative at 0 is 0
   static constexpr OpInfo info{"abs", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return math::abs(x); }
-  template <class T> HT_HD T derivative(T x, T) const { return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0)); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
+  }
 };
 struct Neg {
   static constexpr OpInfo info{"neg", CastClass::as_is};
@@ -169,8 +176,12 @@ struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 1
   static constexpr OpInfo info{"clamp", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
   double low = -1.05, high = 1.55;
-  template <class T> HT_HD T forward(T x) const { return x < T(low) ? T(low) : (x > T(high) ? T(high) : x); }
-  template <class T> HT_HD T derivative(T x, T) const { return x >= T(low) && x <= T(high) ? T(1) : T(0); }
+  template <class T> HT_HD T forward(T x) const {
+    return x < T(low) ? T(low) : (x > T(high) ? T(high) : x);
+  }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return x >= T(low) && x <= T(high) ? T(1) : T(0);
+  }
 };
 struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
   static constexpr OpInfo info{"affine", CastClass::as_is};
@@ -214,23 +225,37 @@ struct Div {
 struct Maximum {  // NaN if either is; a tie splits the gradient, as PyTorch's
   static constexpr OpInfo info{"maximum", CastClass::widest_input};
   static constexpr bool constant_derivative = false;
-  template <class T> HT_HD T forward(T a, T b) const { return a != a ? a : (b != b ? b : (a > b ? a : b)); }
-  template <class T> HT_HD T derivative_a(T a, T b) const { return a > b ? T(1) : (a == b ? T(0.5) : T(0)); }
-  template <class T> HT_HD T derivative_b(T a, T b) const { return a < b ? T(1) : (a == b ? T(0.5) : T(0)); }
+  template <class T> HT_HD T forward(T a, T b) const {
+    return a != a ? a : (b != b ? b : (a > b ? a : b));
+  }
+  template <class T> HT_HD T derivative_a(T a, T b) const {
+    return a > b ? T(1) : (a == b ? T(0.5) : T(0));
+  }
+  template <class T> HT_HD T derivative_b(T a, T b) const {
+    return a < b ? T(1) : (a == b ? T(0.5) : T(0));
+  }
 };
 struct Minimum {
   static constexpr OpInfo info{"minimum", CastClass::widest_input};
   static constexpr bool constant_derivative = false;
-  template <class T> HT_HD T forward(T a, T b) const { return a != a ? a : (b != b ? b : (a < b ? a : b)); }
-  template <class T> HT_HD T derivative_a(T a, T b) const { return a < b ? T(1) : (a == b ? T(0.5) : T(0)); }
-  template <class T> HT_HD T derivative_b(T a, T b) const { return a > b ? T(1) : (a == b ? T(0.5) : T(0)); }
+  template <class T> HT_HD T forward(T a, T b) const {
+    return a != a ? a : (b != b ? b : (a < b ? a : b));
+  }
+  template <class T> HT_HD T derivative_a(T a, T b) const {
+    return a < b ? T(1) : (a == b ? T(0.5) : T(0));
+  }
+  template <class T> HT_HD T derivative_b(T a, T b) const {
+    return a > b ? T(1) : (a == b ? T(0.5) : T(0));
+  }
 };
 struct Pow {  // a ^ b; where a is 0 the derivative by b is 0, as PyTorch's
   static constexpr OpInfo info{"pow", CastClass::full_precision};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.3, 2};
   template <class T> HT_HD T forward(T a, T b) const { return math::pow(a, b); }
-  template <class T> HT_HD T derivative_a(T a, T b) const { return b == T(0) ? T(0) : b * math::pow(a, b - T(1)); }
+  template <class T> HT_HD T derivative_a(T a, T b) const {
+    return b == T(0) ? T(0) : b * math::pow(a, b - T(1));
+  }
   template <class T> HT_HD T derivative_b(T a, T b) const {
     return a == T(0) && b >= T(0) ? T(0) : math::pow(a, b) * math::log(a);
   }
@@ -249,7 +274,9 @@ struct AbsoluteError {
   static constexpr OpInfo info{"l1", CastClass::full_precision};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return math::abs(a - b); }
-  template <class T> HT_HD T derivative_a(T a, T b) const { return a > b ? T(1) : (a < b ? T(-1) : T(0)); }
+  template <class T> HT_HD T derivative_a(T a, T b) const {
+    return a > b ? T(1) : (a < b ? T(-1) : T(0));
+  }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girshick 2015)
@@ -266,7 +293,8 @@ struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girsh
   }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
-struct BceWithLogits {  // max(a, 0) - a b + log(1 + exp(-|a|)): the stable form of binary cross-entropy
+struct BceWithLogits {  // max(a, 0) - a b + log(1 + exp(-|a|)): the stable form of binary
+                        // cross-entropy
   static constexpr OpInfo info{"bce_with_logits", CastClass::full_precision};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const {
@@ -306,17 +334,20 @@ struct GreaterEqual {
 }  // namespace formula
 
 using UnaryFormulas =
-    TypeList<formula::Relu, formula::LeakyRelu, formula::Gelu, formula::GeluErf, formula::Sigmoid, formula::Silu,
-             formula::Tanh, formula::Softplus, formula::Exp, formula::Expm1, formula::Log, formula::Log1p,
-             formula::Sqrt, formula::Rsqrt, formula::Reciprocal, formula::PowScalar, formula::Square, formula::Abs,
-             formula::Neg, formula::Clamp, formula::Affine>;
+    TypeList<formula::Relu, formula::LeakyRelu, formula::Gelu, formula::GeluErf, formula::Sigmoid,
+             formula::Silu, formula::Tanh, formula::Softplus, formula::Exp, formula::Expm1,
+             formula::Log, formula::Log1p, formula::Sqrt, formula::Rsqrt, formula::Reciprocal,
+             formula::PowScalar, formula::Square, formula::Abs, formula::Neg, formula::Clamp,
+             formula::Affine>;
 using BinaryFormulas =
-    TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum, formula::Minimum, formula::Pow,
-             formula::SquaredError, formula::AbsoluteError, formula::SmoothL1, formula::BceWithLogits>;
-using CompareFormulas = TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual,
-                                 formula::Greater, formula::GreaterEqual>;
+    TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum,
+             formula::Minimum, formula::Pow, formula::SquaredError, formula::AbsoluteError,
+             formula::SmoothL1, formula::BceWithLogits>;
+using CompareFormulas = TypeList<formula::Equal, formula::NotEqual, formula::Less,
+                                 formula::LessEqual, formula::Greater, formula::GreaterEqual>;
 
-/// A formula as backends receive it: its place in one of the lists above and its attributes (at most two numbers).
+/// A formula as backends receive it: its place in one of the lists above and its attributes (at
+/// most two numbers).
 struct FormulaCall {
   int index = 0;
   double attributes[2]{};

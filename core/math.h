@@ -1,7 +1,8 @@
-// Elementary functions for the formulas, in three versions behind one name: double calls the C library; float on
-// the host is a branch-free polynomial that compilers vectorise (errors of one to two units in the last place, held
-// by tests/core/math_test.cpp against double); float in CUDA calls the device library.
-// Sources of the polynomials: exp is its Taylor series after Cody-Waite reduction; log, tanh are Cephes' (Moshier).
+// Elementary functions for the formulas, in three versions behind one name: double calls the C
+// library; float on the host is a branch-free polynomial that compilers vectorise (errors of one to
+// two units in the last place, held by tests/core/math_test.cpp against double); float in CUDA
+// calls the device library. Sources of the polynomials: exp is its Taylor series after Cody-Waite
+// reduction; log, tanh are Cephes' (Moshier).
 #pragma once
 
 #include <bit>
@@ -37,7 +38,8 @@ HT_HD float exp_f32(float x) {
 #else
   constexpr float lowest = -104.0f, highest = 88.7228394f;
   const float clamped = x < lowest ? lowest : (x > highest ? highest : x);
-  const float shifted = clamped * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  const float shifted =
+      clamped * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
   const float n = shifted - 12582912.0f;
   const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;  // x - n ln 2, in two parts
   float p = 1.0f / 5040;
@@ -49,7 +51,8 @@ HT_HD float exp_f32(float x) {
   p = p * r * r + r + 1.0f;
   // 2^n in two factors, so that subnormal results are reached.
   const int32_t whole = int32_t(n), half = whole >> 1;
-  const float y = p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((whole - half + 127) << 23);
+  const float y = p * std::bit_cast<float>((half + 127) << 23) *
+                  std::bit_cast<float>((whole - half + 127) << 23);
   const float bounded = x > highest ? std::numeric_limits<float>::infinity() : y;
   return x != x ? x : (x < lowest ? 0.0f : bounded);
 #endif

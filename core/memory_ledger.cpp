@@ -1,5 +1,5 @@
-// The ledger: one book per device behind one mutex. An allocation costs a lock and three additions, which is
-// nothing beside the kernel that fills the memory.
+// The ledger: one book per device behind one mutex. An allocation costs a lock and three additions,
+// which is nothing beside the kernel that fills the memory.
 #include <halftone/core/memory_ledger.h>
 
 #include <algorithm>
@@ -28,15 +28,16 @@ struct Books {
 };
 
 Books& books() {
-  static Books* instance = new Books;  // never destroyed: tensors with static lifetime may outlive any order
+  static Books* instance =
+      new Books;  // never destroyed: tensors with static lifetime may outlive any order
   return *instance;
 }
 }  // namespace
 
 std::string_view name(MemoryUse use) {
   constexpr std::array<std::string_view, memory_use_count> names{
-      "parameter", "master_weight", "gradient", "master_gradient", "optimizer_state",
-      "activation", "cast_cache", "compensation", "input", "workspace"};
+      "parameter",  "master_weight", "gradient",     "master_gradient", "optimizer_state",
+      "activation", "cast_cache",    "compensation", "input",           "workspace"};
   return names[std::size_t(use)];
 }
 
@@ -75,7 +76,8 @@ void ledger_move(Device device, MemoryUse from, MemoryUse to, int64_t bytes) {
   MemoryReport& report = books().of(device);
   report.now[std::size_t(from)] -= bytes;
   report.now[std::size_t(to)] += bytes;
-  report.peak[std::size_t(to)] = std::max(report.peak[std::size_t(to)], report.now[std::size_t(to)]);
+  report.peak[std::size_t(to)] =
+      std::max(report.peak[std::size_t(to)], report.now[std::size_t(to)]);
 }
 }  // namespace detail
 
@@ -83,8 +85,10 @@ std::ostream& operator<<(std::ostream& out, HumanBytes human) {
   std::ostringstream text;
   if (human.bytes == 0) text << "0";
   else if (human.bytes < 1024) text << human.bytes << " B";
-  else if (human.bytes < (int64_t(1) << 20)) text << std::fixed << std::setprecision(1) << double(human.bytes) / 1024 << " KiB";
-  else if (human.bytes < (int64_t(1) << 30)) text << std::fixed << std::setprecision(1) << double(human.bytes) / 1048576 << " MiB";
+  else if (human.bytes < (int64_t(1) << 20))
+    text << std::fixed << std::setprecision(1) << double(human.bytes) / 1024 << " KiB";
+  else if (human.bytes < (int64_t(1) << 30))
+    text << std::fixed << std::setprecision(1) << double(human.bytes) / 1048576 << " MiB";
   else text << std::fixed << std::setprecision(2) << double(human.bytes) / 1073741824 << " GiB";
   return out << text.str();
 }
@@ -93,14 +97,15 @@ std::ostream& operator<<(std::ostream& out, const MemoryReport& report) {
   std::ostringstream device;
   device << "memory (" << report.device << ')';
   const auto row = [&](std::string_view label, int64_t now, int64_t peak, int64_t at_peak) {
-    out << std::left << std::setw(18) << label << std::right << std::setw(12) << HumanBytes{now} << std::setw(12)
-        << HumanBytes{peak} << std::setw(14) << HumanBytes{at_peak} << '\n';
+    out << std::left << std::setw(18) << label << std::right << std::setw(12) << HumanBytes{now}
+        << std::setw(12) << HumanBytes{peak} << std::setw(14) << HumanBytes{at_peak} << '\n';
   };
-  out << std::left << std::setw(18) << device.str() << std::right << std::setw(12) << "now" << std::setw(12) << "peak"
-      << std::setw(14) << "at the peak" << '\n';
+  out << std::left << std::setw(18) << device.str() << std::right << std::setw(12) << "now"
+      << std::setw(12) << "peak" << std::setw(14) << "at the peak" << '\n';
   for (int i = 0; i < memory_use_count; ++i) {
     const auto use = MemoryUse(i);
-    if (report.peak_of(use) != 0) row(name(use), report.now_of(use), report.peak_of(use), report.at_peak_of(use));
+    if (report.peak_of(use) != 0)
+      row(name(use), report.now_of(use), report.peak_of(use), report.at_peak_of(use));
   }
   row("total", report.total_now, report.total_peak, report.total_peak);
   return out;

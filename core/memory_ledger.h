@@ -1,7 +1,8 @@
-// Who holds how many bytes, and for what. Every allocation is charged to a MemoryUse taken from the enclosing
-// MemoryScope, and the ledger knows, per device and use: now, the use's own peak, and what it held when the total
-// was at its peak. "No bytes left at the end of the scope" is the leak test of the whole framework.
-// Bytes are those asked for (elements x size), not what an allocator rounds them to.
+// Who holds how many bytes, and for what. Every allocation is charged to a MemoryUse taken from the
+// enclosing MemoryScope, and the ledger knows, per device and use: now, the use's own peak, and
+// what it held when the total was at its peak. "No bytes left at the end of the scope" is the leak
+// test of the whole framework. Bytes are those asked for (elements x size), not what an allocator
+// rounds them to.
 #pragma once
 
 #include <array>
@@ -14,8 +15,16 @@
 namespace halftone {
 
 enum class MemoryUse : uint8_t {
-  parameter, master_weight, gradient, master_gradient, optimizer_state,
-  activation, cast_cache, compensation, input, workspace,
+  parameter,
+  master_weight,
+  gradient,
+  master_gradient,
+  optimizer_state,
+  activation,
+  cast_cache,
+  compensation,
+  input,
+  workspace,
 };
 inline constexpr int memory_use_count = 10;
 std::string_view name(MemoryUse use);
@@ -56,7 +65,9 @@ void ledger_move(Device device, MemoryUse from, MemoryUse to, int64_t bytes);
 }  // namespace detail
 
 /// "4.2 MiB", "0" and the like.
-struct HumanBytes { int64_t bytes; };
+struct HumanBytes {
+  int64_t bytes;
+};
 std::ostream& operator<<(std::ostream& out, HumanBytes bytes);
 
 }  // namespace halftone

@@ -1,5 +1,5 @@
-// What an operation says of itself: its name and what it asks of mixed precision. The cast class is a mandatory
-// constructor argument, so an operation without one does not compile.
+// What an operation says of itself: its name and what it asks of mixed precision. The cast class is
+// a mandatory constructor argument, so an operation without one does not compile.
 #pragma once
 
 #include <cstdint>

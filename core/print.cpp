@@ -1,4 +1,5 @@
-// Printing tensors: nested brackets as NumPy's, long dimensions shortened to three at each end, then shape and dtype.
+// Printing tensors: nested brackets as NumPy's, long dimensions shortened to three at each end,
+// then shape and dtype.
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
@@ -16,7 +17,11 @@ constexpr int64_t shown_at_each_end = 3, longest_shown = 8;
 class Printer {
  public:
   Printer(std::ostream& out, const Shape& shape, const std::vector<double>& values, DType dtype)
-      : out_(out), shape_(shape), strides_(contiguous_strides(shape)), values_(values), dtype_(dtype) {
+      : out_(out),
+        shape_(shape),
+        strides_(contiguous_strides(shape)),
+        values_(values),
+        dtype_(dtype) {
     for (double v : values_) width_ = std::max(width_, text(v).size());
   }
 

@@ -10,7 +10,8 @@ uint64_t Generator::next() {
 }
 
 uint64_t Generator::below(uint64_t bound) {
-  // Lemire (2019): the upper half of a 64x64-bit product, rejecting the few values that would bias it.
+  // Lemire (2019): the upper half of a 64x64-bit product, rejecting the few values that would bias
+  // it.
   const uint64_t threshold = (0 - bound) % bound;
   for (;;) {
     const auto product = static_cast<unsigned __int128>(next()) * bound;

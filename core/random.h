@@ -1,6 +1,7 @@
-// Counter-based random numbers: Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
-// The i-th number of a call is a pure function of (seed, offset, i), so results do not depend on the number of
-// threads, nor on the device. A Generator hands out disjoint ranges of counters, one per call.
+// Counter-based random numbers: Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
+// easy as 1, 2, 3"). The i-th number of a call is a pure function of (seed, offset, i), so results
+// do not depend on the number of threads, nor on the device. A Generator hands out disjoint ranges
+// of counters, one per call.
 #pragma once
 
 #include <array>

@@ -19,7 +19,8 @@ Dims Dims::filled(int rank, int64_t value) {
 }
 
 void Dims::push_back(int64_t value) {
-  if (rank_ == max_rank) fail<ShapeError>("shape", "more than ", max_rank, " dimensions. Reshape to fewer.");
+  if (rank_ == max_rank)
+    fail<ShapeError>("shape", "more than ", max_rank, " dimensions. Reshape to fewer.");
   values_[std::size_t(rank_++)] = value;
 }
 
@@ -45,17 +46,20 @@ int64_t numel_of(const Shape& shape) {
   int64_t n = 1;
   bool overflow = false;
   for (int64_t size : shape) {
-    if (size < 0) fail<ShapeError>("shape", "negative size in ", shape, ". Sizes must be at least 0.");
+    if (size < 0)
+      fail<ShapeError>("shape", "negative size in ", shape, ". Sizes must be at least 0.");
     overflow |= __builtin_mul_overflow(n, size, &n);
   }
   const bool any_zero = std::ranges::find(shape, 0) != shape.end();
-  if (overflow && !any_zero) fail<ShapeError>("shape", "too many elements in ", shape, ". Use a smaller shape.");
+  if (overflow && !any_zero)
+    fail<ShapeError>("shape", "too many elements in ", shape, ". Use a smaller shape.");
   return any_zero ? 0 : n;
 }
 
 Strides contiguous_strides(const Shape& shape) {
   Strides strides = Dims::filled(shape.rank(), 1);
-  for (int i = shape.rank() - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
+  for (int i = shape.rank() - 2; i >= 0; --i)
+    strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
   return strides;
 }
 
@@ -106,10 +110,11 @@ Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {
   const int rank = std::max(a.rank(), b.rank());
   Shape result = Dims::filled(rank, 1);
   for (int i = 1; i <= rank; ++i) {
-    const int64_t sa = i <= a.rank() ? a[a.rank() - i] : 1, sb = i <= b.rank() ? b[b.rank() - i] : 1;
+    const int64_t sa = i <= a.rank() ? a[a.rank() - i] : 1,
+                  sb = i <= b.rank() ? b[b.rank() - i] : 1;
     if (sa != sb && sa != 1 && sb != 1)
-      fail<ShapeError>(op, "shapes do not broadcast: ", a, " and ", b, " differ in dimension ", rank - i,
-                       ". Sizes must be equal, or one of them 1.");
+      fail<ShapeError>(op, "shapes do not broadcast: ", a, " and ", b, " differ in dimension ",
+                       rank - i, ". Sizes must be equal, or one of them 1.");
     result[rank - i] = sa == 1 ? sb : sa;
   }
   return result;
@@ -118,8 +123,8 @@ Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {
 int normalize_dim(std::string_view op, int64_t dim, int rank) {
   const int64_t limit = std::max(rank, 1);
   if (dim < -limit || dim >= limit)
-    fail<ShapeError>(op, "dimension ", dim, " is out of range for rank ", rank, ". Use ", -limit, " to ", limit - 1,
-                     ".");
+    fail<ShapeError>(op, "dimension ", dim, " is out of range for rank ", rank, ". Use ", -limit,
+                     " to ", limit - 1, ".");
   return int(dim < 0 ? dim + limit : dim);
 }
 

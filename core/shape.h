@@ -1,5 +1,5 @@
-// Shapes and strides: short lists of 64-bit integers kept inside the object (at most 8 dimensions), so that making a
-// view costs no allocation. Strides count elements, not bytes.
+// Shapes and strides: short lists of 64-bit integers kept inside the object (at most 8 dimensions),
+// so that making a view costs no allocation. Strides count elements, not bytes.
 #pragma once
 
 #include <array>
@@ -50,14 +50,15 @@ int64_t numel_of(const Shape& shape);
 Strides contiguous_strides(const Shape& shape);
 /// NHWC strides under a logical NCHW shape (rank 4).
 Strides channels_last_strides(const Shape& shape);
-/// Strides of the same dimension order for another shape: what an elementwise result of a dense permuted input
-/// gets. Row-major where the input is not dense.
+/// Strides of the same dimension order for another shape: what an elementwise result of a dense
+/// permuted input gets. Row-major where the input is not dense.
 Strides strides_in_order_of(const Shape& shape, const Strides& strides);
 /// True if the elements fill one block without holes or overlaps, in any order of dimensions.
 bool is_dense(const Shape& shape, const Strides& strides);
 /// The shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
-/// A dimension counted from the end if negative, checked against the rank; throws ShapeError naming `op`.
+/// A dimension counted from the end if negative, checked against the rank; throws ShapeError naming
+/// `op`.
 int normalize_dim(std::string_view op, int64_t dim, int rank);
 
 }  // namespace halftone

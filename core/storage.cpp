@@ -7,7 +7,9 @@ namespace halftone {
 
 Storage::Storage(int64_t bytes, Device device)
     : data_(static_cast<std::byte*>(backend_for(device).allocate(std::size_t(bytes)))),
-      bytes_(bytes), device_(device), use_(MemoryScope::current()) {
+      bytes_(bytes),
+      device_(device),
+      use_(MemoryScope::current()) {
   detail::ledger_add(device_, use_, bytes_);
 }
 

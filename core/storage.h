@@ -1,5 +1,5 @@
-// One allocation: bytes on a device, charged to a use, with a version that counts in-place writes. The version is
-// what invalidates caches built from a parameter (AMP casts, packed weights).
+// One allocation: bytes on a device, charged to a use, with a version that counts in-place writes.
+// The version is what invalidates caches built from a parameter (AMP casts, packed weights).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
   MemoryUse use() const { return use_; }
-  /// Moves the charge in the ledger, e.g. when an activation gradient becomes a parameter's gradient.
+  /// Moves the charge in the ledger, e.g. when an activation gradient becomes a parameter's
+  /// gradient.
   void recharge(MemoryUse use);
 
   uint64_t version() const { return version_; }

@@ -1,4 +1,5 @@
-// Metadata and host access of Tensor. The autograd verbs are defined in autograd/tensor_autograd.cpp.
+// Metadata and host access of Tensor. The autograd verbs are defined in
+// autograd/tensor_autograd.cpp.
 #include <halftone/core/tensor.h>
 
 #include <algorithm>
@@ -27,8 +28,7 @@ bool Tensor::is_channels_last() const {
   return true;
 }
 
-template <class T>
-std::vector<T> Tensor::to_vector() const {
+template <class T> std::vector<T> Tensor::to_vector() const {
   Tensor dense = *this;
   if (dtype() != dtype_of<T> || !is_contiguous() || device().kind != DeviceKind::cpu) {
     dense = empty(shape(), dtype_of<T>, device());
@@ -49,19 +49,21 @@ template std::vector<bool> Tensor::to_vector() const;
 
 double Tensor::item() const {
   if (!defined() || numel() != 1)
-    fail<ShapeError>("item", "needs one element, got ", described(*this), ". Reduce or index first.");
+    fail<ShapeError>("item", "needs one element, got ", described(*this),
+                     ". Reduce or index first.");
   return to_vector<double>()[0];
 }
 
 double Tensor::at(std::initializer_list<int64_t> index) const {
   if (int(index.size()) != rank())
-    fail<ShapeError>("at", index.size(), " coordinates for ", described(*this), ". Give one per dimension.");
+    fail<ShapeError>("at", index.size(), " coordinates for ", described(*this),
+                     ". Give one per dimension.");
   int64_t position = offset();
   int dim = 0;
   for (int64_t i : index) {
     if (i < 0 || i >= shape()[dim])
-      fail<ShapeError>("at", "index ", i, " is out of range for dimension ", dim, " of ", described(*this),
-                       ". Use 0 to ", shape()[dim] - 1, ".");
+      fail<ShapeError>("at", "index ", i, " is out of range for dimension ", dim, " of ",
+                       described(*this), ". Use 0 to ", shape()[dim] - 1, ".");
     position += i * strides()[dim++];
   }
   return view_as({}, {}, position).item();
@@ -73,9 +75,11 @@ Tensor Tensor::view_as(const Shape& shape, const Strides& strides, int64_t offse
   const bool inside = offset >= 0 && shape.rank() == strides.rank() &&
                       (last + 1) * size_of(dtype()) <= storage()->bytes();
   if (!inside && numel_of(shape) != 0)
-    fail<ShapeError>("view_as", "shape ", shape, " with strides ", strides, " and offset ", offset, " leaves the ",
-                     storage()->bytes(), " bytes of the storage. Use sizes that fit.");
-  return Tensor(std::make_shared<TensorBody>(TensorBody{storage(), offset, shape, strides, dtype()}));
+    fail<ShapeError>("view_as", "shape ", shape, " with strides ", strides, " and offset ", offset,
+                     " leaves the ", storage()->bytes(),
+                     " bytes of the storage. Use sizes that fit.");
+  return Tensor(
+      std::make_shared<TensorBody>(TensorBody{storage(), offset, shape, strides, dtype()}));
 }
 
 Tensor Tensor::to(Device target) const {

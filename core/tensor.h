@@ -1,6 +1,7 @@
-// Tensor is a handle of two pointers: what it holds (a TensorBody: storage, offset, shape, strides, dtype) and how it
-// was made (autograd's record, opaque here). Copies are handles to the same data. Methods are metadata, data access
-// and the autograd verbs; everything that computes is a free function (autograd/ops.h).
+// Tensor is a handle of two pointers: what it holds (a TensorBody: storage, offset, shape, strides,
+// dtype) and how it was made (autograd's record, opaque here). Copies are handles to the same data.
+// Methods are metadata, data access and the autograd verbs; everything that computes is a free
+// function (autograd/ops.h).
 #pragma once
 
 #include <cassert>
@@ -65,9 +66,11 @@ class Tensor {
   template <class T> std::vector<T> to_vector() const;
   /// The value of a tensor of one element; throws ShapeError for more.
   double item() const;
-  /// One element by its coordinates, on the host: for tests and printing, not for loops that matter.
+  /// One element by its coordinates, on the host: for tests and printing, not for loops that
+  /// matter.
   double at(std::initializer_list<int64_t> index) const;
-  /// Another view of the same storage (elements, from `offset` of the storage). Checked against the storage's size.
+  /// Another view of the same storage (elements, from `offset` of the storage). Checked against the
+  /// storage's size.
   Tensor view_as(const Shape& shape, const Strides& strides, int64_t offset) const;
   /// A copy on another device (the same handle if it is there already). Not recorded.
   Tensor to(Device device) const;
@@ -76,14 +79,16 @@ class Tensor {
 
   // --- autograd (defined in autograd/tensor_autograd.cpp)
   bool requires_grad() const;
-  /// Marks a leaf as wanting a gradient. Throws UsageError for tensors computed by operations and for integers.
+  /// Marks a leaf as wanting a gradient. Throws UsageError for tensors computed by operations and
+  /// for integers.
   Tensor& set_requires_grad(bool value = true);
   /// True for tensors that no recorded operation made.
   bool is_leaf() const;
   /// The accumulated gradient of a leaf, undefined before the first backward().
   Tensor grad() const;
   void set_grad(const Tensor& grad);
-  /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the graph.
+  /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the
+  /// graph.
   void backward() const;
   /// The same with a gradient of this tensor to start from.
   void backward(const Tensor& gradient, bool retain_graph = false) const;
@@ -103,7 +108,9 @@ class Tensor {
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
 /// "[32, 784] bf16": how tensors appear in error messages.
-struct Described { const Tensor& tensor; };
+struct Described {
+  const Tensor& tensor;
+};
 std::ostream& operator<<(std::ostream& out, Described d);
 inline Described described(const Tensor& x) { return {x}; }
 

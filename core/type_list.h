@@ -7,10 +7,7 @@
 
 namespace halftone {
 
-template <class... T>
-struct TypeList {
-  static constexpr std::size_t size = sizeof...(T);
-};
+template <class... T> struct TypeList { static constexpr std::size_t size = sizeof...(T); };
 
 namespace detail {
 template <class... L> struct ConcatOf;
@@ -18,8 +15,9 @@ template <class... A> struct ConcatOf<TypeList<A...>> { using type = TypeList<A.
 template <class... A, class... B, class... R>
 struct ConcatOf<TypeList<A...>, TypeList<B...>, R...> : ConcatOf<TypeList<A..., B...>, R...> {};
 template <template <class> class W, class L> struct WrapOf;
-template <template <class> class W, class... T>
-struct WrapOf<W, TypeList<T...>> { using type = TypeList<W<T>...>; };
+template <template <class> class W, class... T> struct WrapOf<W, TypeList<T...>> {
+  using type = TypeList<W<T>...>;
+};
 }  // namespace detail
 
 /// TypeList<A..., B...> of several lists.

@@ -28,8 +28,8 @@ Tensor permute(const Tensor& x, const Dims& order) {
 
 std::optional<Tensor> reshape(const Tensor& x, const Shape& shape) {
   if (x.is_contiguous()) return x.view_as(shape, contiguous_strides(shape), x.offset());
-  // Walk both shapes from the back, matching runs of old dimensions that are contiguous among themselves with runs
-  // of new ones of the same product.
+  // Walk both shapes from the back, matching runs of old dimensions that are contiguous among
+  // themselves with runs of new ones of the same product.
   Strides strides = Dims::filled(shape.rank(), 1);
   int next = shape.rank() - 1;
   int64_t run = 1, base = x.rank() ? x.strides()[x.rank() - 1] : 1;

@@ -1,6 +1,7 @@
-// Views: other shapes and strides over the same storage. Metadata only, nothing is recorded and nothing is copied,
-// except by contiguous() and channels_last(), which copy where the layout is another. Operations and backends build
-// on these; users call the recorded operations of the same names in autograd/ops/shape.h.
+// Views: other shapes and strides over the same storage. Metadata only, nothing is recorded and
+// nothing is copied, except by contiguous() and channels_last(), which copy where the layout is
+// another. Operations and backends build on these; users call the recorded operations of the same
+// names in autograd/ops/shape.h.
 #pragma once
 
 #include <optional>

@@ -66,7 +66,6 @@ Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOpt
   const Tensor factor = clip_factor(norm, max_norm);
   for_each_device(gradients, [&](std::span<Tensor> some, Backend& backend) {
     backend.scale_all(some, factor.to(some[0].device()));
-    for (Tensor& gradient : some) gradient.storage()->bump_version();
   });
   return norm;
 }

@@ -69,7 +69,6 @@ void StatefulOptimizer::step_group(int group) {
       slots_.push_back({parameters[*begin], parameters[*begin].grad(), states[*begin].tensors});
     }
     update(group, key, slots_, backend_for(device));
-    for (UpdateSlot& slot : slots_) slot.parameter.storage()->bump_version();
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
 }

@@ -106,6 +106,7 @@ struct Case {
   bool gradient = true;              // false: comparisons, positions
   bool smooth = true;                // false: a rounding or a step inside; no finite differences
   bool any_strides = true;           // false: the result depends on the memory order (dropout)
+  bool broadcast = false;            // expanded first, in the dtype from before any cast
   int roundings = 0;                 // intermediate results that are rounded to the dtype
   double condition = 1;              // by how much the function itself magnifies relative errors
 };

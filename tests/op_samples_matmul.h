@@ -47,6 +47,10 @@ struct Samples<Matmul> {
     };
     return test;
   }
+  static Case broadcast(Case test) {
+    test.broadcast = true;
+    return test;
+  }
   static Case with_vector(std::string name, const Shape& a, const Shape& b, const Shape& c) {
     Case test = of(std::move(name), a, b, c);
     test.oracle = [=](const Arrays& in) {
@@ -68,12 +72,12 @@ struct Samples<Matmul> {
                       of("deeper than a slice", {3, 521}, {521, 5}, {3, 5}),
                       of("batch", {3, 4, 5}, {3, 5, 6}, {3, 4, 6}), of("batch of one", {1, 4, 5}, {1, 5, 6}, {1, 4, 6}),
                       of("one matrix for a batch", {3, 4, 5}, {5, 6}, {3, 4, 6}),
-                      of("broadcast on the left", {4, 5}, {3, 5, 6}, {3, 4, 6}),
-                      of("broadcast both", {2, 1, 3, 4}, {3, 4, 5}, {2, 3, 3, 5}),
+                      broadcast(of("broadcast on the left", {4, 5}, {3, 5, 6}, {3, 4, 6})),
+                      broadcast(of("broadcast both", {2, 1, 3, 4}, {3, 4, 5}, {2, 3, 3, 5})),
                       of("two batches", {2, 3, 2, 4}, {2, 3, 4, 2}, {2, 3, 2, 2}),
                       with_vector("vector by vector", {6}, {6}, {}), with_vector("matrix by vector", {4, 6}, {6}, {4}),
                       with_vector("vector by matrix", {6}, {6, 4}, {4}),
-                      with_vector("vector by batch", {6}, {2, 6, 4}, {2, 4}),
+                      broadcast(with_vector("vector by batch", {6}, {2, 6, 4}, {2, 4})),
                       transposed("b transposed", false), transposed("both transposed", true),
                       of("no rows", {0, 3}, {3, 4}, {0, 4}), of("no depth", {2, 0}, {0, 3}, {2, 3})},
             .errors = {error<ShapeError>("[matmul] inner sizes differ: a is [32, 784] f32, b is [256, 10] f32; "

@@ -54,6 +54,7 @@ struct Samples<Softmax> {
     Case large = samples.cases[0];
     large.name = "values that overflow without the shift";
     large.inputs[0].domain = {96, 112};
+    large.condition = 16;  // one y is near 1: in its gradient, dy and sum(y dy) nearly cancel
     large.oracle = [](const Arrays& in) {
       return array_of(in[0].shape, [&](const Dims& i) {
         double sum = 0;

@@ -1,5 +1,6 @@
-// cast: the change of dtype, as an operation of its own. Mixed precision is made of recorded casts: the gradient of a
-// cast is the cast back, so gradients arrive in the dtype of the tensor they belong to.
+// cast: the change of dtype, as an operation of its own. Mixed precision is made of recorded casts:
+// the gradient of a cast is the cast back, so gradients arrive in the dtype of the tensor they
+// belong to.
 #pragma once
 
 #include <halftone/autograd/apply.h>
@@ -26,8 +27,8 @@ struct Cast {
   }
 };
 
-/// x in another dtype: rounds to nearest even; to integers truncates. x itself if it has that dtype already.
-/// As torch.Tensor.to(dtype).
+/// x in another dtype: rounds to nearest even; to integers truncates. x itself if it has that dtype
+/// already. As torch.Tensor.to(dtype).
 inline Tensor cast(const Tensor& x, DType dtype) {
   if (!x.defined()) fail<UsageError>("cast", "the input is undefined. Pass a tensor.");
   return x.dtype() == dtype ? x : apply(Cast{.to = dtype}, x);

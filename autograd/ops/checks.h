@@ -24,12 +24,14 @@ inline void same_dtype(std::string_view op, const Tensor& a, const Tensor& b) {
 inline void rank(std::string_view op, std::string_view what, const Tensor& x, int wanted) {
   defined(op, what, x);
   if (x.rank() != wanted)
-    fail<ShapeError>(op, what, " is ", described(x), ", of rank ", x.rank(), ". It must have rank ", wanted, ".");
+    fail<ShapeError>(op, what, " is ", described(x), ", of rank ", x.rank(), ". It must have rank ",
+                     wanted, ".");
 }
 
 inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
   defined(op, what, x);
-  if (x.dtype() != i64) fail<DTypeError>(op, what, " must be i64, got ", described(x), ". Cast it first.");
+  if (x.dtype() != i64)
+    fail<DTypeError>(op, what, " must be i64, got ", described(x), ". Cast it first.");
 }
 
 /// A per-channel vector (weight, bias, running statistics): undefined, or floating of shape [size].
@@ -37,7 +39,8 @@ inline void vector_of(std::string_view op, std::string_view what, const Tensor& 
   if (!x.defined()) return;
   floating(op, x);
   if (x.rank() != 1 || x.shape()[0] != size)
-    fail<ShapeError>(op, what, " is ", described(x), " for ", size, " channels. It must be [", size, "].");
+    fail<ShapeError>(op, what, " is ", described(x), " for ", size, " channels. It must be [", size,
+                     "].");
 }
 
 }  // namespace halftone::check

@@ -8,8 +8,9 @@ void check_geometry(std::string_view op, const ConvGeometry& g) {
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
     if (g.stride[d] < 1 || g.dilation[d] < 1 || g.padding[d] < 0 || g.groups < 1)
-      fail<UsageError>(op, "stride ", g.stride[d], ", padding ", g.padding[d], ", dilation ", g.dilation[d],
-                       ", groups ", g.groups, ". Stride, dilation and groups must be at least 1, padding at least 0.");
+      fail<UsageError>(op, "stride ", g.stride[d], ", padding ", g.padding[d], ", dilation ",
+                       g.dilation[d], ", groups ", g.groups,
+                       ". Stride, dilation and groups must be at least 1, padding at least 0.");
   }
 }
 
@@ -24,8 +25,8 @@ void check_inputs(std::string_view op, const Tensor& x, const Tensor& w, const T
 
 void require_output(std::string_view op, const Tensor& x, const Tensor& w, const Shape& shape) {
   if (shape[2] < 1 || shape[3] < 1)
-    fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x), " and weight ", described(w),
-                     ". Use a smaller kernel or more padding.");
+    fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x), " and weight ",
+                     described(w), ". Use a smaller kernel or more padding.");
 }
 }  // namespace
 
@@ -33,13 +34,16 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   check_geometry("conv2d", geometry);
   check_inputs("conv2d", in, w, bias);
   if (in.shape()[1] != w.shape()[1] * geometry.groups || w.shape()[0] % geometry.groups != 0)
-    fail<ShapeError>("conv2d", "channels do not fit: x is ", described(in), ", weight is ", described(w), ", groups ",
-                     geometry.groups, "; x.size(1) must equal weight.size(1) * groups and groups divide weight.size(0).");
+    fail<ShapeError>(
+        "conv2d", "channels do not fit: x is ", described(in), ", weight is ", described(w),
+        ", groups ", geometry.groups,
+        "; x.size(1) must equal weight.size(1) * groups and groups divide weight.size(0).");
   check::vector_of("conv2d", "bias", bias, w.shape()[0]);
   Shape shape{in.shape()[0], w.shape()[0], 0, 0};
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
-    const int64_t span = in.shape()[2 + i] + 2 * geometry.padding[d] - geometry.dilation[d] * (w.shape()[2 + i] - 1) - 1;
+    const int64_t span = in.shape()[2 + i] + 2 * geometry.padding[d] -
+                         geometry.dilation[d] * (w.shape()[2 + i] - 1) - 1;
     shape[2 + i] = span < 0 ? 0 : span / geometry.stride[d] + 1;
   }
   require_output("conv2d", in, w, shape);
@@ -55,16 +59,17 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
   check_inputs("conv_transpose2d", in, w, bias);
   const int64_t out = w.shape()[1] * geometry.groups;
   if (in.shape()[1] != w.shape()[0] || w.shape()[0] % geometry.groups != 0)
-    fail<ShapeError>("conv_transpose2d", "channels do not fit: x is ", described(in), ", weight is ", described(w),
-                     ", groups ", geometry.groups, "; x.size(1) must equal weight.size(0), a multiple of groups.");
+    fail<ShapeError>("conv_transpose2d", "channels do not fit: x is ", described(in),
+                     ", weight is ", described(w), ", groups ", geometry.groups,
+                     "; x.size(1) must equal weight.size(0), a multiple of groups.");
   check::vector_of("conv_transpose2d", "bias", bias, out);
   Shape shape{in.shape()[0], out, 0, 0};
   const std::array<int64_t, 2> extra = output_padding.array();
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
     if (extra[d] < 0 || extra[d] >= std::max(geometry.stride[d], geometry.dilation[d]))
-      fail<UsageError>("conv_transpose2d", "output_padding ", extra[d], " with stride ", geometry.stride[d],
-                       ". It must be smaller than stride or dilation.");
+      fail<UsageError>("conv_transpose2d", "output_padding ", extra[d], " with stride ",
+                       geometry.stride[d], ". It must be smaller than stride or dilation.");
     shape[2 + i] = (in.shape()[2 + i] - 1) * geometry.stride[d] - 2 * geometry.padding[d] +
                    geometry.dilation[d] * (w.shape()[2 + i] - 1) + extra[d] + 1;
   }
@@ -73,29 +78,37 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv_backward_data(x, weight, geometry, y);
   if (bias.defined()) {
-    const Tensor rows = views::expand(detail::as_shape(views::contiguous(bias), {1, out, 1, 1}), shape);
+    const Tensor rows =
+        views::expand(detail::as_shape(views::contiguous(bias), {1, out, 1, 1}), shape);
     backend_for(x).binary(call_of<BinaryFormulas>(formula::Add{}), y, rows, y);
   }
   return y;
 }
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
-  const ConvGeometry geometry{options.stride.array(), options.padding.array(), options.dilation.array(), options.groups};
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  const ConvGeometry geometry{options.stride.array(), options.padding.array(),
+                              options.dilation.array(), options.groups};
   return apply(Conv2d{.geometry = geometry}, x, weight, bias);
 }
 
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& options) {
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv1dOptions& options) {
   check::rank("conv1d", "x", x, 3);
   check::rank("conv1d", "weight", weight, 3);
-  const Conv2dOptions flat{.stride = {1, options.stride}, .padding = {0, options.padding},
-                           .dilation = {1, options.dilation}, .groups = options.groups};
+  const Conv2dOptions flat{.stride = {1, options.stride},
+                           .padding = {0, options.padding},
+                           .dilation = {1, options.dilation},
+                           .groups = options.groups};
   return squeeze(conv2d(unsqueeze(x, 2), unsqueeze(weight, 2), bias, flat), 2);
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const ConvTranspose2dOptions& options) {
-  const ConvGeometry geometry{options.stride.array(), options.padding.array(), options.dilation.array(), options.groups};
-  return apply(ConvTranspose2d{.geometry = geometry, .output_padding = options.output_padding}, x, weight, bias);
+  const ConvGeometry geometry{options.stride.array(), options.padding.array(),
+                              options.dilation.array(), options.groups};
+  return apply(ConvTranspose2d{.geometry = geometry, .output_padding = options.output_padding}, x,
+               weight, bias);
 }
 
 }  // namespace halftone

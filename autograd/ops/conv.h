@@ -1,5 +1,5 @@
-// Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a model converts its
-// input, everything behind it stays that way. Weights are laid out as PyTorch's.
+// Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a
+// model converts its input, everything behind it stays that way. Weights are laid out as PyTorch's.
 #pragma once
 
 #include <halftone/autograd/ops/norm.h>
@@ -52,8 +52,9 @@ struct Conv2d {
   }
 };
 
-/// The gradient of a convolution as an operation of its own. x: [n, in, h, w]; w: [in, out / groups, kh, kw]. Its
-/// forward is that convolution's backward-data, and its backward-data is that convolution.
+/// The gradient of a convolution as an operation of its own. x: [n, in, h, w]; w: [in, out /
+/// groups, kh, kw]. Its forward is that convolution's backward-data, and its backward-data is that
+/// convolution.
 struct ConvTranspose2d {
   static constexpr OpInfo info{"conv_transpose2d", CastClass::low_precision};
   ConvGeometry geometry;
@@ -73,14 +74,17 @@ struct ConvTranspose2d {
       dweight = empty(weight.shape(), weight.dtype(), x.device());
       backend_for(x).conv_backward_weights(dy, x, geometry, dweight, none);
     }
-    if (needs[2]) dbias = detail::as_shape(reduce_to(dy, {1, dy.shape()[1], 1, 1}), {dy.shape()[1]});
+    if (needs[2])
+      dbias = detail::as_shape(reduce_to(dy, {1, dy.shape()[1], 1, 1}), {dy.shape()[1]});
     return {dx, dweight, dbias};
   }
 };
 
 /// As torch.nn.functional.conv2d, conv1d and conv_transpose2d.
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Conv2dOptions& options = {});
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Conv1dOptions& options = {});
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
 

@@ -1,5 +1,5 @@
-// dropout: zeroes elements at random and scales the rest (Srivastava et al. 2014). The mask is not stored: the
-// counter-based generator makes it again in backward from the same key.
+// dropout: zeroes elements at random and scales the rest (Srivastava et al. 2014). The mask is not
+// stored: the counter-based generator makes it again in backward from the same key.
 #pragma once
 
 #include <halftone/autograd/ops/elementwise.h>
@@ -22,7 +22,9 @@ struct Dropout {
     order = strides_in_order_of(x.shape(), x.strides());
     return masked(views::with_strides(x, order));
   }
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {masked(views::with_strides(dy, order))}; }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    return {masked(views::with_strides(dy, order))};
+  }
 };
 
 /// As torch.nn.functional.dropout; draws from the default generator.

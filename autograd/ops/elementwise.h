@@ -1,5 +1,5 @@
-// Elementwise operations. Each is a formula (core/formulas.h) in one of three generic nodes; to add one, write the
-// formula, list it there, and give it a function here.
+// Elementwise operations. Each is a formula (core/formulas.h) in one of three generic nodes; to add
+// one, write the formula, list it there, and give it a function here.
 #pragma once
 
 #include <halftone/autograd/apply.h>
@@ -10,8 +10,7 @@
 namespace halftone {
 
 /// y = f(x). Keeps what the derivative reads and nothing else; y has x's memory order.
-template <class F>
-struct Unary {
+template <class F> struct Unary {
   static constexpr OpInfo info = F::info;
   F formula{};
   Tensor saved{};  // x or y, as F::saves says
@@ -32,8 +31,7 @@ struct Unary {
 };
 
 /// y = f(a, b) with broadcasting; both of one dtype.
-template <class F>
-struct Binary {
+template <class F> struct Binary {
   static constexpr OpInfo info = F::info;
   F formula{};
   Tensor a{}, b{};  // saved, unless the derivative is constant
@@ -61,27 +59,29 @@ struct Binary {
   Tensor gradient(int input, const Tensor& dy, const Shape& shape) const {
     if (!needs[input]) return {};
     if constexpr (F::constant_derivative) {
-      const bool is_one = input == 0 ? F{}.derivative_a(1.0, 1.0) == 1.0 : F{}.derivative_b(1.0, 1.0) == 1.0;
+      const bool is_one =
+          input == 0 ? F{}.derivative_a(1.0, 1.0) == 1.0 : F{}.derivative_b(1.0, 1.0) == 1.0;
       if (is_one) return reduce_to(dy, shape);
     }
     Tensor dx = empty_like(dy);
     const Tensor a_full = a.defined() ? views::expand(a, dy.shape()) : dy;
     const Tensor b_full = b.defined() ? views::expand(b, dy.shape()) : dy;
-    backend_for(dy).binary_backward(call_of<BinaryFormulas>(formula), input, a_full, b_full, dy, dx);
+    backend_for(dy).binary_backward(call_of<BinaryFormulas>(formula), input, a_full, b_full, dy,
+                                    dx);
     return reduce_to(dx, shape);
   }
 };
 
 /// y = f(a, b) as bool, with broadcasting; any dtype, no gradient.
-template <class F>
-struct Compare {
+template <class F> struct Compare {
   static constexpr OpInfo info = F::info;
   F formula{};
 
   Tensor forward(const Tensor& a, const Tensor& b) {
     const Shape shape = broadcast_shapes(info.name, a.shape(), b.shape());
     Tensor y = empty(shape, boolean, a.device());
-    backend_for(y).compare(call_of<CompareFormulas>(formula), views::expand(a, shape), views::expand(b, shape), y);
+    backend_for(y).compare(call_of<CompareFormulas>(formula), views::expand(a, shape),
+                           views::expand(b, shape), y);
     return y;
   }
 };
@@ -95,12 +95,15 @@ struct Where {
 
   Tensor forward(const Tensor& chosen, const Tensor& a, const Tensor& b) {
     if (chosen.dtype() != boolean)
-      fail<DTypeError>("where", "the condition must be bool, got ", described(chosen), ". Compare first.");
+      fail<DTypeError>("where", "the condition must be bool, got ", described(chosen),
+                       ". Compare first.");
     check::same_dtype("where", a, b);
-    const Shape shape = broadcast_shapes("where", broadcast_shapes("where", a.shape(), b.shape()), chosen.shape());
+    const Shape shape =
+        broadcast_shapes("where", broadcast_shapes("where", a.shape(), b.shape()), chosen.shape());
     condition = chosen, a_shape = a.shape(), b_shape = b.shape();
     Tensor y = empty(shape, a.dtype(), a.device());
-    backend_for(y).select(views::expand(chosen, shape), views::expand(a, shape), views::expand(b, shape), y);
+    backend_for(y).select(views::expand(chosen, shape), views::expand(a, shape),
+                          views::expand(b, shape), y);
     return y;
   }
   std::array<Tensor, 3> backward(const Tensor& dy) const {
@@ -127,7 +130,9 @@ template <class F> Tensor unary(F formula, const Tensor& x) {
   return apply(Unary<F>{.formula = formula}, x);
 }
 inline Tensor relu(const Tensor& x) { return unary(formula::Relu{}, x); }
-inline Tensor leaky_relu(const Tensor& x, double slope = 0.01) { return unary(formula::LeakyRelu{slope}, x); }
+inline Tensor leaky_relu(const Tensor& x, double slope = 0.01) {
+  return unary(formula::LeakyRelu{slope}, x);
+}
 /// GELU with the tanh form of Phi: torch's gelu(approximate="tanh").
 inline Tensor gelu(const Tensor& x) { return unary(formula::Gelu{}, x); }
 /// GELU with the exact Phi: torch's default.
@@ -146,16 +151,21 @@ inline Tensor log1p(const Tensor& x) { return unary(formula::Log1p{}, x); }
 inline Tensor sqrt(const Tensor& x) { return unary(formula::Sqrt{}, x); }
 inline Tensor rsqrt(const Tensor& x) { return unary(formula::Rsqrt{}, x); }
 inline Tensor reciprocal(const Tensor& x) { return unary(formula::Reciprocal{}, x); }
-inline Tensor pow(const Tensor& x, double exponent) { return unary(formula::PowScalar{exponent}, x); }
+inline Tensor pow(const Tensor& x, double exponent) {
+  return unary(formula::PowScalar{exponent}, x);
+}
 inline Tensor square(const Tensor& x) { return unary(formula::Square{}, x); }
 inline Tensor abs(const Tensor& x) { return unary(formula::Abs{}, x); }
 inline Tensor neg(const Tensor& x) { return unary(formula::Neg{}, x); }
 inline Tensor clamp(const Tensor& x, double low, double high) {
-  if (!(low <= high)) fail<UsageError>("clamp", "low is ", low, ", high is ", high, ". Use low <= high.");
+  if (!(low <= high))
+    fail<UsageError>("clamp", "low is ", low, ", high is ", high, ". Use low <= high.");
   return unary(formula::Clamp{low, high}, x);
 }
 /// scale * x + shift in one pass.
-inline Tensor affine(const Tensor& x, double scale, double shift) { return unary(formula::Affine{scale, shift}, x); }
+inline Tensor affine(const Tensor& x, double scale, double shift) {
+  return unary(formula::Affine{scale, shift}, x);
+}
 
 // --- two inputs: broadcasting, and promotion by recorded casts where dtypes differ
 
@@ -184,11 +194,19 @@ template <class F> Tensor compare(F formula, const Tensor& a, const Tensor& b) {
   return detail::apply_promoted(Compare<F>{formula}, a, b);
 }
 inline Tensor equal(const Tensor& a, const Tensor& b) { return compare(formula::Equal{}, a, b); }
-inline Tensor not_equal(const Tensor& a, const Tensor& b) { return compare(formula::NotEqual{}, a, b); }
+inline Tensor not_equal(const Tensor& a, const Tensor& b) {
+  return compare(formula::NotEqual{}, a, b);
+}
 inline Tensor less(const Tensor& a, const Tensor& b) { return compare(formula::Less{}, a, b); }
-inline Tensor less_equal(const Tensor& a, const Tensor& b) { return compare(formula::LessEqual{}, a, b); }
-inline Tensor greater(const Tensor& a, const Tensor& b) { return compare(formula::Greater{}, a, b); }
-inline Tensor greater_equal(const Tensor& a, const Tensor& b) { return compare(formula::GreaterEqual{}, a, b); }
+inline Tensor less_equal(const Tensor& a, const Tensor& b) {
+  return compare(formula::LessEqual{}, a, b);
+}
+inline Tensor greater(const Tensor& a, const Tensor& b) {
+  return compare(formula::Greater{}, a, b);
+}
+inline Tensor greater_equal(const Tensor& a, const Tensor& b) {
+  return compare(formula::GreaterEqual{}, a, b);
+}
 
 inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   check::defined("where", "the condition", condition);

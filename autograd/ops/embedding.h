@@ -21,13 +21,15 @@ struct Embedding {
     shape.push_back(table.shape()[1]);
     Tensor y = empty(shape, table.dtype(), table.device());
     Tensor rows = detail::as_shape(y, {indices.numel(), table.shape()[1]});
-    backend_for(table).gather_rows(views::contiguous(table), detail::as_shape(indices, {indices.numel()}), rows);
+    backend_for(table).gather_rows(views::contiguous(table),
+                                   detail::as_shape(indices, {indices.numel()}), rows);
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     Tensor dtable = empty(table_shape, dy.dtype(), dy.device());
     const Tensor rows = detail::as_shape(views::contiguous(dy), {indices.numel(), table_shape[1]});
-    backend_for(dy).scatter_add_rows(rows, detail::as_shape(indices, {indices.numel()}), padding_index, dtable);
+    backend_for(dy).scatter_add_rows(rows, detail::as_shape(indices, {indices.numel()}),
+                                     padding_index, dtable);
     return {dtable, Tensor{}};
   }
 };

@@ -4,7 +4,8 @@
 namespace halftone {
 
 namespace detail {
-void check_class_loss(std::string_view op, const Tensor& x, const Tensor& targets, const CrossEntropySettings& settings) {
+void check_class_loss(std::string_view op, const Tensor& x, const Tensor& targets,
+                      const CrossEntropySettings& settings) {
   check::floating(op, x);
   check::rank(op, "the input", x, 2);
   check::integers(op, "targets", targets);
@@ -12,14 +13,16 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
     fail<ShapeError>(op, "the input is ", described(x), ", targets are ", described(targets),
                      ". There must be one target per row.");
   if (!(settings.label_smoothing >= 0 && settings.label_smoothing <= 1))
-    fail<UsageError>(op, "label_smoothing is ", settings.label_smoothing, ". Use a value on [0, 1].");
+    fail<UsageError>(op, "label_smoothing is ", settings.label_smoothing,
+                     ". Use a value on [0, 1].");
   check::vector_of(op, "the class weight", settings.weight, x.shape()[1]);
 }
 
 namespace {
 /// Calls loss(rows, targets) with the class dimension moved last and everything else flattened.
 template <class Loss>
-Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets, LossReduction reduction, Loss loss) {
+Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets, LossReduction reduction,
+               Loss loss) {
   check::defined(op, "the input", x);
   check::defined(op, "targets", targets);
   if (x.rank() == 2) return loss(x, targets);
@@ -48,26 +51,33 @@ Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
   const DType wide = detail::statistics_dtype(dtype);
   const int64_t rows = x.shape()[0], classes = x.shape()[1];
   const Tensor column = views::reshaped(targets, {rows, 1});
-  const Tensor kept = cast(not_equal(column, full({}, double(settings.ignore_index), i64, x.device())), wide);
+  const Tensor kept =
+      cast(not_equal(column, full({}, double(settings.ignore_index), i64, x.device())), wide);
   const Tensor in_range = cast(greater_equal(column, zeros({}, i64, x.device())), wide) *
                           cast(less(column, full({}, double(classes), i64, x.device())), wide);
   if (sum((1 - in_range) * kept).item() != 0)
-    fail<UsageError>("nll_loss", "a target is out of range for ", classes, " classes. Use 0 to ", classes - 1, ".");
+    fail<UsageError>("nll_loss", "a target is out of range for ", classes, " classes. Use 0 to ",
+                     classes - 1, ".");
   const Tensor one_hot = cast(equal(column, arange(classes, i64, x.device())), wide) * kept;
-  selected = -(settings.weight.defined() ? one_hot * cast(settings.weight.detach(), wide) : one_hot);
+  selected =
+      -(settings.weight.defined() ? one_hot * cast(settings.weight.detach(), wide) : one_hot);
   const Tensor losses = sum(cast(x, wide) * selected, {1});
   return cast(detail::reduce_rows(losses, -sum(selected, {1}), settings.reduction, total), dtype);
 }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropySettings& settings) {
-  return detail::on_rows("cross_entropy", logits, targets, settings.reduction, [&](const Tensor& x, const Tensor& t) {
-    return apply(CrossEntropy{.settings = settings}, x, t);
-  });
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropySettings& settings) {
+  return detail::on_rows("cross_entropy", logits, targets, settings.reduction,
+                         [&](const Tensor& x, const Tensor& t) {
+                           return apply(CrossEntropy{.settings = settings}, x, t);
+                         });
 }
 
-Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const CrossEntropySettings& settings) {
-  return detail::on_rows("nll_loss", log_probabilities, targets, settings.reduction,
-                         [&](const Tensor& x, const Tensor& t) { return apply(NllLoss{.settings = settings}, x, t); });
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
+                const CrossEntropySettings& settings) {
+  return detail::on_rows(
+      "nll_loss", log_probabilities, targets, settings.reduction,
+      [&](const Tensor& x, const Tensor& t) { return apply(NllLoss{.settings = settings}, x, t); });
 }
 
 }  // namespace halftone

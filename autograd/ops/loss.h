@@ -1,5 +1,5 @@
-// Losses. cross_entropy is one fused operation: softmax, logarithm, gathering, class weights and label smoothing in a
-// single pass over the logits in their own dtype, without an f32 copy of them.
+// Losses. cross_entropy is one fused operation: softmax, logarithm, gathering, class weights and
+// label smoothing in a single pass over the logits in their own dtype, without an f32 copy of them.
 #pragma once
 
 #include <halftone/autograd/ops/softmax.h>
@@ -12,29 +12,34 @@ struct CrossEntropySettings {
   Tensor weight{};              // one weight per class, or undefined
   double label_smoothing = 0;   // on [0, 1)
   int64_t ignore_index = -100;  // rows with this target count for nothing
-  LossReduction reduction = LossReduction::mean;  // the mean divides by the sum of the targets' weights
+  LossReduction reduction =
+      LossReduction::mean;  // the mean divides by the sum of the targets' weights
 };
 
 namespace detail {
 inline DType statistics_dtype(DType dtype) { return dtype == f64 ? f64 : f32; }
 
 /// A loss per row, with the weight of each row, reduced; `total` receives what the mean divides by.
-inline Tensor reduce_rows(const Tensor& losses, const Tensor& row_weights, LossReduction reduction, Tensor& total) {
+inline Tensor reduce_rows(const Tensor& losses, const Tensor& row_weights, LossReduction reduction,
+                          Tensor& total) {
   if (reduction == LossReduction::none) return losses;
   if (reduction == LossReduction::sum) return sum(losses);
   total = sum(row_weights);
   return sum(losses) / total;
 }
 /// What each row's loss is multiplied by in backward, as a vector of [rows].
-inline Tensor row_scale(const Tensor& dy, const Tensor& total, LossReduction reduction, int64_t rows, DType dtype) {
+inline Tensor row_scale(const Tensor& dy, const Tensor& total, LossReduction reduction,
+                        int64_t rows, DType dtype) {
   const Tensor wide = views::contiguous(cast(dy, dtype));
   if (reduction == LossReduction::none) return wide;
   return views::expand(reduction == LossReduction::mean ? wide / total : wide, {rows});
 }
-void check_class_loss(std::string_view op, const Tensor& x, const Tensor& targets, const CrossEntropySettings& settings);
+void check_class_loss(std::string_view op, const Tensor& x, const Tensor& targets,
+                      const CrossEntropySettings& settings);
 }  // namespace detail
 
-/// Cross-entropy of logits [rows, classes] with i64 targets [rows]. As torch.nn.functional.cross_entropy:
+/// Cross-entropy of logits [rows, classes] with i64 targets [rows]. As
+/// torch.nn.functional.cross_entropy:
 ///   loss_i = (1 - s) w[t] (-log p[t]) + s / C sum_c w[c] (-log p[c])
 struct CrossEntropy {
   static constexpr OpInfo info{"cross_entropy", CastClass::full_precision};
@@ -46,24 +51,28 @@ struct CrossEntropy {
   Tensor forward(const Tensor& x, const Tensor& t) {
     detail::check_class_loss("cross_entropy", x, t, settings);
     const DType wide = detail::statistics_dtype(x.dtype());
-    if (settings.weight.defined()) settings.weight = views::contiguous(cast(settings.weight.detach(), wide));
+    if (settings.weight.defined())
+      settings.weight = views::contiguous(cast(settings.weight.detach(), wide));
     logits = views::contiguous(x), targets = views::contiguous(t);
     log_sum_exp = empty({x.shape()[0]}, wide, x.device());
     Tensor losses = empty_like(log_sum_exp), row_weights = empty_like(log_sum_exp);
-    backend_for(x).cross_entropy(logits, targets, settings.weight, options(), losses, row_weights, log_sum_exp);
+    backend_for(x).cross_entropy(logits, targets, settings.weight, options(), losses, row_weights,
+                                 log_sum_exp);
     return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total), x.dtype());
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     Tensor dx = empty_like(logits);
     const Tensor scale =
         detail::row_scale(dy, total, settings.reduction, logits.shape()[0], log_sum_exp.dtype());
-    backend_for(dx).cross_entropy_backward(logits, targets, settings.weight, options(), log_sum_exp, scale, dx);
+    backend_for(dx).cross_entropy_backward(logits, targets, settings.weight, options(), log_sum_exp,
+                                           scale, dx);
     return {dx, Tensor{}};
   }
 };
 
-/// Negative log-likelihood of log-probabilities [rows, classes]; no label smoothing. As torch's nll_loss.
-/// Composed of ordinary operations: -x[i, t_i] is a product with a weighted one-hot matrix, summed.
+/// Negative log-likelihood of log-probabilities [rows, classes]; no label smoothing. As torch's
+/// nll_loss. Composed of ordinary operations: -x[i, t_i] is a product with a weighted one-hot
+/// matrix, summed.
 struct NllLoss {
   static constexpr OpInfo info{"nll_loss", CastClass::full_precision};
   CrossEntropySettings settings;
@@ -72,14 +81,18 @@ struct NllLoss {
 
   Tensor forward(const Tensor& x, const Tensor& targets);
   std::array<Tensor, 2> backward(const Tensor& dy) const {
-    const Tensor scale = detail::row_scale(dy, total, settings.reduction, selected.shape()[0], selected.dtype());
+    const Tensor scale =
+        detail::row_scale(dy, total, settings.reduction, selected.shape()[0], selected.dtype());
     return {cast(selected * views::reshaped(scale, {selected.shape()[0], 1}), dtype), Tensor{}};
   }
 };
 
-/// logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64 without the class dimension.
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropySettings& settings = {});
-Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, const CrossEntropySettings& settings = {});
+/// logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64 without the class
+/// dimension.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
+                     const CrossEntropySettings& settings = {});
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
+                const CrossEntropySettings& settings = {});
 
 namespace detail {
 inline Tensor reduced(const Tensor& losses, LossReduction reduction) {
@@ -88,18 +101,22 @@ inline Tensor reduced(const Tensor& losses, LossReduction reduction) {
 }
 }  // namespace detail
 
-inline Tensor mse(const Tensor& x, const Tensor& target, LossReduction reduction = LossReduction::mean) {
+inline Tensor mse(const Tensor& x, const Tensor& target,
+                  LossReduction reduction = LossReduction::mean) {
   return detail::reduced(binary(formula::SquaredError{}, x, target), reduction);
 }
-inline Tensor l1(const Tensor& x, const Tensor& target, LossReduction reduction = LossReduction::mean) {
+inline Tensor l1(const Tensor& x, const Tensor& target,
+                 LossReduction reduction = LossReduction::mean) {
   return detail::reduced(binary(formula::AbsoluteError{}, x, target), reduction);
 }
 inline Tensor smooth_l1(const Tensor& x, const Tensor& target, double beta = 1,
                         LossReduction reduction = LossReduction::mean) {
-  if (!(beta > 0)) fail<UsageError>("smooth_l1", "beta is ", beta, ". It must be positive; use l1() for 0.");
+  if (!(beta > 0))
+    fail<UsageError>("smooth_l1", "beta is ", beta, ". It must be positive; use l1() for 0.");
   return detail::reduced(binary(formula::SmoothL1{beta}, x, target), reduction);
 }
-/// Binary cross-entropy of sigmoid(logits), in its stable form. As torch's binary_cross_entropy_with_logits.
+/// Binary cross-entropy of sigmoid(logits), in its stable form. As torch's
+/// binary_cross_entropy_with_logits.
 inline Tensor bce_with_logits(const Tensor& logits, const Tensor& target,
                               LossReduction reduction = LossReduction::mean) {
   return detail::reduced(binary(formula::BceWithLogits{}, logits, target), reduction);

@@ -7,7 +7,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   check::defined("matmul", "a", a);
   check::defined("matmul", "b", b);
   if (a.rank() == 0 || b.rank() == 0)
-    fail<ShapeError>("matmul", "a is ", described(a), ", b is ", described(b), "; scalars have no product. Use mul().");
+    fail<ShapeError>("matmul", "a is ", described(a), ", b is ", described(b),
+                     "; scalars have no product. Use mul().");
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
   const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1);
@@ -21,7 +22,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     return reshape(apply(Matmul{}, reshape(a, {a.numel() / std::max<int64_t>(k, 1), k}), b), shape);
   }
   Shape a_batch = a.shape(), b_batch = b.shape();
-  for (Shape* batch : {&a_batch, &b_batch}) batch->erase(batch->rank() - 1), batch->erase(batch->rank() - 1);
+  for (Shape* batch : {&a_batch, &b_batch})
+    batch->erase(batch->rank() - 1), batch->erase(batch->rank() - 1);
   const Shape batch = broadcast_shapes("matmul", a_batch, b_batch);
   const int64_t count = numel_of(batch);
   const auto flat = [&](const Tensor& x, int64_t rows, int64_t columns) {

@@ -1,5 +1,5 @@
-// Matrix products. The kernel takes strides, so a transposed operand is a view, never a copy, and each gradient is a
-// product of the same kind:  c = a b   =>   da = dc b^T,  db = a^T dc.
+// Matrix products. The kernel takes strides, so a transposed operand is a view, never a copy, and
+// each gradient is a product of the same kind:  c = a b   =>   da = dc b^T,  db = a^T dc.
 #pragma once
 
 #include <halftone/autograd/ops/reduce.h>
@@ -7,7 +7,8 @@
 namespace halftone {
 
 namespace detail {
-/// x itself if the last two dimensions have a unit stride among them, else a row-major copy: what kernels take.
+/// x itself if the last two dimensions have a unit stride among them, else a row-major copy: what
+/// kernels take.
 inline Tensor matrix_layout(const Tensor& x) {
   const int r = x.rank();
   const int64_t row = x.strides()[r - 2], column = x.strides()[r - 1];
@@ -16,7 +17,9 @@ inline Tensor matrix_layout(const Tensor& x) {
   const bool column_major = (row == 1 || rows == 1) && (column >= rows || columns == 1);
   return row_major || column_major ? x : views::contiguous(x);
 }
-inline Tensor transposed(const Tensor& x) { return views::transpose(x, x.rank() - 2, x.rank() - 1); }
+inline Tensor transposed(const Tensor& x) {
+  return views::transpose(x, x.rank() - 2, x.rank() - 1);
+}
 }  // namespace detail
 
 /// c[.., m, n] = a[.., m, k] b[.., k, n]; both of rank 2, or both of rank 3 with one batch size.
@@ -62,7 +65,8 @@ struct Linear {
     result[shape.rank() - 1] = w.shape()[0];
     Tensor y = empty(result, x.dtype(), x.device());
     Tensor rows = y.view_as({x.shape()[0], w.shape()[0]}, {w.shape()[0], 1}, 0);
-    backend_for(x).matmul(x, detail::transposed(weight), bias, rows);
+    backend_for(x).matmul(x, detail::transposed(weight),
+                          bias.defined() ? views::contiguous(bias) : bias, rows);
     return y;
   }
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
@@ -79,17 +83,19 @@ struct Linear {
     check::rank("linear", "weight", w, 2);
     check::same_dtype("linear", x, w);
     if (x.rank() == 0 || x.shape()[x.rank() - 1] != w.shape()[1])
-      fail<ShapeError>("linear", "inner sizes differ: x is ", described(x), ", weight is ", described(w),
-                       "; x.size(-1) must equal weight.size(1).");
+      fail<ShapeError>("linear", "inner sizes differ: x is ", described(x), ", weight is ",
+                       described(w), "; x.size(-1) must equal weight.size(1).");
     check::vector_of("linear", "bias", bias, w.shape()[0]);
     if (bias.defined()) check::same_dtype("linear", x, bias);
-    if (w.shape()[1] == 0) fail<ShapeError>("linear", "weight is ", described(w), ". It must have inputs.");
+    if (w.shape()[1] == 0)
+      fail<ShapeError>("linear", "weight is ", described(w), ". It must have inputs.");
   }
 };
 
 /// As torch.matmul: vectors, matrices and batches with broadcasting.
 Tensor matmul(const Tensor& a, const Tensor& b);
-/// As torch.nn.functional.linear. The bias is inside: as an f32 op of its own it would promote low-precision results.
+/// As torch.nn.functional.linear. The bias is inside: as an f32 op of its own it would promote
+/// low-precision results.
 inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
   return apply(Linear{}, x, weight, bias);
 }

@@ -7,8 +7,9 @@ Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   check::floating("group_norm", in);
   const int64_t channels = in.rank() >= 2 ? in.shape()[1] : 0;
   if (in.rank() < 2 || groups < 1 || channels % groups != 0 || channels == 0)
-    fail<ShapeError>("group_norm", described(in), " with ", groups,
-                     " groups. The input must be [n, c, ...] with c divisible by the number of groups.");
+    fail<ShapeError>(
+        "group_norm", described(in), " with ", groups,
+        " groups. The input must be [n, c, ...] with c divisible by the number of groups.");
   check::vector_of("group_norm", "weight", w, channels);
   check::vector_of("group_norm", "bias", b, channels);
   shape = in.shape(), weight = detail::contiguous_or_undefined(w);
@@ -25,7 +26,8 @@ Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
 Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   check::floating("batch_norm", in);
   if (in.rank() != 2 && in.rank() != 4)
-    fail<ShapeError>("batch_norm", "the input is ", described(in), ". It must be [n, c], [n, c, l] or [n, c, h, w].");
+    fail<ShapeError>("batch_norm", "the input is ", described(in),
+                     ". It must be [n, c], [n, c, l] or [n, c, h, w].");
   const int64_t channels = in.shape()[1];
   check::vector_of("batch_norm", "weight", w, channels);
   check::vector_of("batch_norm", "bias", b, channels);
@@ -33,8 +35,8 @@ Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   check::vector_of("batch_norm", "running_var", running_var, channels);
   batch_statistics = options.training || !running_mean.defined();
   if (batch_statistics && in.numel() <= channels)
-    fail<ShapeError>("batch_norm", "training needs more than one value per channel, got ", described(in),
-                     ". Use a larger batch, or eval().");
+    fail<ShapeError>("batch_norm", "training needs more than one value per channel, got ",
+                     described(in), ". Use a larger batch, or eval().");
   x = in.rank() == 4 ? views::channels_last(in) : views::contiguous(in);
   weight = detail::contiguous_or_undefined(w);
   bias_dtype = b.defined() ? b.dtype() : in.dtype();
@@ -44,10 +46,12 @@ Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
     backend_for(x).batch_norm_statistics(x, mean, variance);
     if (running_mean.defined()) update_running_statistics();
   } else {
-    mean = views::contiguous(cast(running_mean, wide)), variance = views::contiguous(cast(running_var, wide));
+    mean = views::contiguous(cast(running_mean, wide)),
+    variance = views::contiguous(cast(running_var, wide));
   }
   Tensor y = empty_like(x);
-  backend_for(x).batch_norm(x, mean, variance, options.eps, weight, detail::contiguous_or_undefined(b), y);
+  backend_for(x).batch_norm(x, mean, variance, options.eps, weight,
+                            detail::contiguous_or_undefined(b), y);
   return y;
 }
 
@@ -55,14 +59,17 @@ void BatchNorm::update_running_statistics() const {
   const double count = double(x.numel()) / double(x.shape()[1]);
   Tensor target_mean = running_mean, target_var = running_var;
   backend_for(x).lerp(cast(mean, target_mean.dtype()), options.momentum, target_mean);
-  backend_for(x).lerp(cast(variance * (count / (count - 1)), target_var.dtype()), options.momentum, target_var);
+  backend_for(x).lerp(cast(variance * (count / (count - 1)), target_var.dtype()), options.momentum,
+                      target_var);
 }
 
-Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                  const Tensor& running_var, const BatchNormOptions& options) {
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const Tensor& running_mean, const Tensor& running_var,
+                  const BatchNormOptions& options) {
   check::defined("batch_norm", "the input", x);
   if (running_mean.defined() != running_var.defined())
-    fail<UsageError>("batch_norm", "one of running_mean and running_var is undefined. Pass both or neither.");
+    fail<UsageError>("batch_norm",
+                     "one of running_mean and running_var is undefined. Pass both or neither.");
   const BatchNorm op{.running_mean = running_mean.defined() ? running_mean.detach() : running_mean,
                      .running_var = running_var.defined() ? running_var.detach() : running_var,
                      .options = options};

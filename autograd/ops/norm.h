@@ -1,5 +1,5 @@
-// Normalisations. Statistics are computed and kept in f32 (f64 for f64), whatever the dtype of the data; weights may
-// be f32 beside low-precision data, and their gradients have the weights' dtype.
+// Normalisations. Statistics are computed and kept in f32 (f64 for f64), whatever the dtype of the
+// data; weights may be f32 beside low-precision data, and their gradients have the weights' dtype.
 #pragma once
 
 #include <halftone/autograd/ops/reduce.h>
@@ -19,17 +19,23 @@ inline Tensor as_rows(std::string_view op, const Tensor& x, const Shape& normali
   const int64_t n = numel_of(normalized);
   return as_shape(views::contiguous(x), {x.numel() / n, n});
 }
-inline Tensor like_or_undefined(const Tensor& x, bool wanted) { return wanted && x.defined() ? empty(x.shape(), x.dtype(), x.device()) : Tensor{}; }
-inline void check_affine(std::string_view op, const Shape& normalized, const Tensor& weight, const Tensor& bias) {
+inline Tensor like_or_undefined(const Tensor& x, bool wanted) {
+  return wanted && x.defined() ? empty(x.shape(), x.dtype(), x.device()) : Tensor{};
+}
+inline void check_affine(std::string_view op, const Shape& normalized, const Tensor& weight,
+                         const Tensor& bias) {
   for (const Tensor* p : {&weight, &bias})
     if (p->defined() && (p->shape() != normalized || !is_floating(p->dtype())))
-      fail<ShapeError>(op, "weight or bias is ", described(*p), ", the normalised shape is ", normalized,
-                       ". They must agree.");
+      fail<ShapeError>(op, "weight or bias is ", described(*p), ", the normalised shape is ",
+                       normalized, ". They must agree.");
 }
-inline Tensor contiguous_or_undefined(const Tensor& x) { return x.defined() ? views::contiguous(x) : x; }
+inline Tensor contiguous_or_undefined(const Tensor& x) {
+  return x.defined() ? views::contiguous(x) : x;
+}
 }  // namespace detail
 
-/// y = (x - mean) / sqrt(variance + eps) * weight + bias over the trailing dimensions (Ba et al. 2016).
+/// y = (x - mean) / sqrt(variance + eps) * weight + bias over the trailing dimensions (Ba et al.
+/// 2016).
 struct LayerNorm {
   static constexpr OpInfo info{"layer_norm", CastClass::full_precision};
   Shape normalized;
@@ -54,7 +60,8 @@ struct LayerNorm {
     Tensor dx = detail::like_or_undefined(x, needs[0]);
     Tensor dweight = detail::like_or_undefined(weight, needs[1]);
     Tensor dbias = needs[2] ? empty(normalized, bias_dtype, x.device()) : Tensor{};
-    backend_for(x).layer_norm_backward(x, weight, mean, rstd, views::contiguous(dy), dx, dweight, dbias);
+    backend_for(x).layer_norm_backward(x, weight, mean, rstd, views::contiguous(dy), dx, dweight,
+                                       dbias);
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight, dbias};
   }
 };
@@ -78,13 +85,16 @@ struct RmsNorm {
     return y;
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
-    Tensor dx = detail::like_or_undefined(x, needs[0]), dweight = detail::like_or_undefined(weight, needs[1]), none;
-    backend_for(x).layer_norm_backward(x, weight, {}, rstd, views::contiguous(dy), dx, dweight, none);
+    Tensor dx = detail::like_or_undefined(x, needs[0]),
+           dweight = detail::like_or_undefined(weight, needs[1]), none;
+    backend_for(x).layer_norm_backward(x, weight, {}, rstd, views::contiguous(dy), dx, dweight,
+                                       none);
     return {dx.defined() ? detail::as_shape(dx, shape) : dx, dweight};
   }
 };
 
-/// Normalises groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c] or undefined.
+/// Normalises groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c]
+/// or undefined.
 struct GroupNorm {
   static constexpr OpInfo info{"group_norm", CastClass::full_precision};
   int64_t groups;
@@ -96,7 +106,8 @@ struct GroupNorm {
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b);
   std::array<Tensor, 3> backward(const Tensor& dy) const {
-    Tensor dx = detail::like_or_undefined(x, needs[0]), dweight = detail::like_or_undefined(weight, needs[1]);
+    Tensor dx = detail::like_or_undefined(x, needs[0]),
+           dweight = detail::like_or_undefined(weight, needs[1]);
     Tensor dbias = needs[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
     const Tensor rows = detail::as_shape(views::contiguous(dy), x.shape());
     backend_for(x).group_norm_backward(x, weight, mean, rstd, rows, dx, dweight, dbias);
@@ -109,8 +120,9 @@ struct BatchNormOptions {
   double momentum = 0.1, eps = 1e-5;
 };
 
-/// Normalises each channel over the batch (Ioffe & Szegedy 2015). x: [n, c] or [n, c, h, w]. In training the batch's
-/// own statistics serve and the running ones move towards them (variance unbiased); in evaluation the running ones do.
+/// Normalises each channel over the batch (Ioffe & Szegedy 2015). x: [n, c] or [n, c, h, w]. In
+/// training the batch's own statistics serve and the running ones move towards them (variance
+/// unbiased); in evaluation the running ones do.
 struct BatchNorm {
   static constexpr OpInfo info{"batch_norm", CastClass::as_is};
   Tensor running_mean, running_var;
@@ -122,10 +134,12 @@ struct BatchNorm {
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b);
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
-    Tensor dx = needs[0] ? empty_like(x) : Tensor{}, dweight = detail::like_or_undefined(weight, needs[1]);
+    Tensor dx = needs[0] ? empty_like(x) : Tensor{},
+           dweight = detail::like_or_undefined(weight, needs[1]);
     Tensor dbias = needs[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
     const Tensor dy = x.rank() == 4 ? views::channels_last(dy_in) : views::contiguous(dy_in);
-    backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, dy, batch_statistics, dx, dweight, dbias);
+    backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, dy, batch_statistics,
+                                       dx, dweight, dbias);
     return {dx, dweight, dbias};
   }
   void update_running_statistics() const;
@@ -136,15 +150,17 @@ inline Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const T
                          const Tensor& bias = {}, double eps = 1e-5) {
   return apply(LayerNorm{.normalized = normalized_shape, .eps = eps}, x, weight, bias);
 }
-inline Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {}, double eps = 1e-6) {
+inline Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {},
+                       double eps = 1e-6) {
   return apply(RmsNorm{.normalized = normalized_shape, .eps = eps}, x, weight);
 }
-inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {}, const Tensor& bias = {},
-                         double eps = 1e-5) {
+inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
+                         const Tensor& bias = {}, double eps = 1e-5) {
   return apply(GroupNorm{.groups = groups, .eps = eps}, x, weight, bias);
 }
 /// As torch.nn.functional.batch_norm. The running statistics are updated in place when training.
-Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                  const Tensor& running_var, const BatchNormOptions& options = {});
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const Tensor& running_mean, const Tensor& running_var,
+                  const BatchNormOptions& options = {});
 
 }  // namespace halftone

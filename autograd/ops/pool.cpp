@@ -9,7 +9,8 @@ PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
                        options.padding.array(), options.count_include_pad};
   for (std::size_t d : {0u, 1u})
     if (g.kernel[d] < 1 || g.stride[d] < 1 || g.padding[d] < 0 || 2 * g.padding[d] > g.kernel[d])
-      fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ", g.padding[d],
+      fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ",
+                       g.padding[d],
                        ". Kernel and stride must be at least 1, padding at most half the kernel.");
   return g;
 }
@@ -24,7 +25,8 @@ Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g) 
     shape[2 + i] = span < 0 ? 0 : span / g.stride[d] + 1;
   }
   if (shape[2] < 1 || shape[3] < 1)
-    fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x), ". Use a smaller kernel.");
+    fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x),
+                     ". Use a smaller kernel.");
   return shape;
 }
 }  // namespace detail
@@ -33,10 +35,11 @@ Tensor AdaptiveAvgPool2d::forward(const Tensor& x) {
   check::rank("adaptive_avg_pool2d", "x", x, 4);
   check::floating("adaptive_avg_pool2d", x);
   if (output.height < 1 || output.width < 1 || x.numel() == 0)
-    fail<ShapeError>("adaptive_avg_pool2d", "output ", output.height, " x ", output.width, " of ", described(x),
-                     ". Both must have elements.");
+    fail<ShapeError>("adaptive_avg_pool2d", "output ", output.height, " x ", output.width, " of ",
+                     described(x), ". Both must have elements.");
   shape = x.shape();
-  Tensor y = empty_channels_last({shape[0], shape[1], output.height, output.width}, x.dtype(), x.device());
+  Tensor y =
+      empty_channels_last({shape[0], shape[1], output.height, output.width}, x.dtype(), x.device());
   backend_for(x).adaptive_avg_pool(views::channels_last(x), y);
   return y;
 }

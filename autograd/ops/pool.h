@@ -20,7 +20,8 @@ PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options);
 Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g);
 }  // namespace detail
 
-/// The largest element of each window; keeps its place in the window, one byte each where windows are small.
+/// The largest element of each window; keeps its place in the window, one byte each where windows
+/// are small.
 struct MaxPool2d {
   static constexpr OpInfo info{"max_pool2d", CastClass::as_is};
   PoolGeometry geometry;
@@ -28,7 +29,8 @@ struct MaxPool2d {
   Shape shape{};
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty_channels_last(detail::pooled_shape("max_pool2d", x, geometry), x.dtype(), x.device());
+    const Shape pooled = detail::pooled_shape("max_pool2d", x, geometry);
+    Tensor y = empty_channels_last(pooled, x.dtype(), x.device());
     const bool small = geometry.kernel[0] * geometry.kernel[1] <= 256;
     argmax = empty_channels_last(y.shape(), small ? u8 : i32, x.device());
     shape = x.shape();
@@ -49,7 +51,8 @@ struct AvgPool2d {
   Shape shape{};
 
   Tensor forward(const Tensor& x) {
-    Tensor y = empty_channels_last(detail::pooled_shape("avg_pool2d", x, geometry), x.dtype(), x.device());
+    const Shape pooled = detail::pooled_shape("avg_pool2d", x, geometry);
+    Tensor y = empty_channels_last(pooled, x.dtype(), x.device());
     shape = x.shape();
     backend_for(x).avg_pool(views::channels_last(x), geometry, y);
     return y;
@@ -82,6 +85,8 @@ inline Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
 inline Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
   return apply(AvgPool2d{.geometry = detail::pool_geometry("avg_pool2d", options)}, x);
 }
-inline Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) { return apply(AdaptiveAvgPool2d{.output = output}, x); }
+inline Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) {
+  return apply(AdaptiveAvgPool2d{.output = output}, x);
+}
 
 }  // namespace halftone

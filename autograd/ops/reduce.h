@@ -1,5 +1,6 @@
-// Reductions over some or all dimensions: sum, mean, var, max, min, norm, argmax, cumsum. They accumulate in f32 or
-// wider whatever the dtype, and give the same result for any number of threads.
+// Reductions over some or all dimensions: sum, mean, var, max, min, norm, argmax, cumsum. They
+// accumulate in f32 or wider whatever the dtype, and give the same result for any number of
+// threads.
 #pragma once
 
 #include <cmath>
@@ -38,7 +39,8 @@ struct ReduceDims {
 
 namespace detail {
 /// The reduced tensor with sizes of 1 kept.
-inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& x, const ReduceDims& over) {
+inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& x,
+                             const ReduceDims& over) {
   check::floating(op, x);
   Tensor y = empty(over.kept_shape(op, x.shape()), x.dtype(), x.device());
   backend_for(x).reduce(kind, x, y);
@@ -57,8 +59,10 @@ struct Sum {
   Shape from{};
 
   Tensor forward(const Tensor& x) {
+    check::floating("sum", x);
     from = x.shape();
-    return detail::as_shape(detail::reduce_keeping("sum", Reduction::sum, x, over), over.result_shape("sum", from));
+    return detail::as_shape(detail::reduce_keeping("sum", Reduction::sum, x, over),
+                            over.result_shape("sum", from));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     return {views::expand(detail::keeping(dy, over.kept_shape("sum", from)), from)};
@@ -71,8 +75,10 @@ struct Mean {
   Shape from{};
 
   Tensor forward(const Tensor& x) {
+    check::floating("mean", x);
     from = x.shape();
-    return detail::as_shape(detail::reduce_keeping("mean", Reduction::mean, x, over), over.result_shape("mean", from));
+    return detail::as_shape(detail::reduce_keeping("mean", Reduction::mean, x, over),
+                            over.result_shape("mean", from));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     const double count = double(numel_of(from)) / double(std::max<int64_t>(dy.numel(), 1));
@@ -88,7 +94,8 @@ struct Var {
   Tensor x{}, mean{};  // mean keeps sizes of 1
 
   double divisor() const {
-    return std::max(double(x.numel()) / double(std::max<int64_t>(mean.numel(), 1)) - correction, 0.0);
+    return std::max(double(x.numel()) / double(std::max<int64_t>(mean.numel(), 1)) - correction,
+                    0.0);
   }
   Tensor forward(const Tensor& in) {
     x = in;
@@ -108,7 +115,8 @@ inline Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const T
   ReduceDims over{.dims = {}, .keep = true};
   for (int i = 0; i < x.rank(); ++i)
     if (extremum.shape()[i] == 1) over.dims.push_back(i);
-  const Tensor ties = over.dims.empty() ? attains : reduce_keeping("max", Reduction::sum, attains, over);
+  const Tensor ties =
+      over.dims.empty() ? attains : reduce_keeping("max", Reduction::sum, attains, over);
   return attains * (keeping(dy, extremum.shape()) / ties);
 }
 inline void require_elements(std::string_view op, const Tensor& x) {
@@ -127,7 +135,9 @@ struct Max {
     x = in, y = detail::reduce_keeping("max", Reduction::max, x, over);
     return detail::as_shape(y, over.result_shape("max", x.shape()));
   }
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {detail::extremum_backward(x, y, dy)}; }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    return {detail::extremum_backward(x, y, dy)};
+  }
 };
 
 struct Min {
@@ -140,7 +150,9 @@ struct Min {
     x = in, y = detail::reduce_keeping("min", Reduction::min, x, over);
     return detail::as_shape(y, over.result_shape("min", x.shape()));
   }
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {detail::extremum_backward(x, y, dy)}; }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    return {detail::extremum_backward(x, y, dy)};
+  }
 };
 
 /// Euclidean norm; its gradient at 0 is 0. Squares are summed in f32 or wider.
@@ -159,7 +171,10 @@ struct Norm {
     return detail::as_shape(y, over.result_shape("norm", x.shape()));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
-    const Tensor direction = x / maximum(y, views::expand(scalar(facts(y.dtype()).smallest_subnormal, y.dtype(), y.device()), y.shape()));
+    const Tensor direction =
+        x /
+        maximum(y, views::expand(scalar(facts(y.dtype()).smallest_subnormal, y.dtype(), y.device()),
+                                 y.shape()));
     return {direction * detail::keeping(dy, y.shape())};
   }
 };
@@ -190,20 +205,32 @@ struct CumulativeSum {
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true)}; }
 };
 
-inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Sum{.over = {dims, keep}}, x); }
-inline Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Mean{.over = {dims, keep}}, x); }
+inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) {
+  return apply(Sum{.over = {dims, keep}}, x);
+}
+inline Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false) {
+  return apply(Mean{.over = {dims, keep}}, x);
+}
 /// As torch.var: correction 1 is the unbiased estimate.
-inline Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1, bool keep = false) {
+inline Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1,
+                  bool keep = false) {
   return apply(Var{.over = {dims, keep}, .correction = correction}, x);
 }
 /// As torch.amax: ties share the gradient.
-inline Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Max{.over = {dims, keep}}, x); }
-inline Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Min{.over = {dims, keep}}, x); }
+inline Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false) {
+  return apply(Max{.over = {dims, keep}}, x);
+}
+inline Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false) {
+  return apply(Min{.over = {dims, keep}}, x);
+}
 /// Euclidean norm. As torch.linalg.vector_norm.
-inline Tensor norm(const Tensor& x, const Dims& dims = {}, bool keep = false) { return apply(Norm{.over = {dims, keep}}, x); }
+inline Tensor norm(const Tensor& x, const Dims& dims = {}, bool keep = false) {
+  return apply(Norm{.over = {dims, keep}}, x);
+}
 
 namespace detail {
-/// Runs a last-dimension operation along `dim`: the dimension is moved back and forth by recorded views.
+/// Runs a last-dimension operation along `dim`: the dimension is moved back and forth by recorded
+/// views.
 template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
   check::defined(Op::info.name, "the input", x);
   const int d = normalize_dim(Op::info.name, dim, x.rank());
@@ -213,7 +240,9 @@ template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
 }
 }  // namespace detail
 
-inline Tensor cumsum(const Tensor& x, int dim) { return detail::along_dim(CumulativeSum{}, x, dim); }
+inline Tensor cumsum(const Tensor& x, int dim) {
+  return detail::along_dim(CumulativeSum{}, x, dim);
+}
 /// i64 positions along `dim`, which disappears; the first of equals, NaN counts as largest.
 inline Tensor argmax(const Tensor& x, int dim = -1) {
   detail::require_elements("argmax", x);

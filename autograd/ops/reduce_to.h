@@ -7,7 +7,8 @@
 
 namespace halftone {
 
-/// dy summed over the dimensions in which `shape` was broadcast to dy's shape; dy itself if there are none.
+/// dy summed over the dimensions in which `shape` was broadcast to dy's shape; dy itself if there
+/// are none.
 inline Tensor reduce_to(const Tensor& dy, const Shape& shape) {
   if (dy.shape() == shape) return dy;
   Shape kept = dy.shape();

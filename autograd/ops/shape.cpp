@@ -16,15 +16,18 @@ Tensor reshape(const Tensor& x, Shape shape) {
   const int64_t count = numel_of(known);
   if (unknown >= 0) shape[unknown] = count > 0 ? x.numel() / count : 0;
   if (numel_of(shape) != x.numel())
-    fail<ShapeError>("reshape", described(x), " does not fit shape ", shape, ". Element counts must agree.");
+    fail<ShapeError>("reshape", described(x), " does not fit shape ", shape,
+                     ". Element counts must agree.");
   return shape == x.shape() ? x : apply(Reshape{.to = shape}, x);
 }
 
 Tensor flatten(const Tensor& x, int start, int end) {
   check::defined("flatten", "the input", x);
-  const int first = normalize_dim("flatten", start, x.rank()), last = normalize_dim("flatten", end, x.rank());
+  const int first = normalize_dim("flatten", start, x.rank()),
+            last = normalize_dim("flatten", end, x.rank());
   if (first > last)
-    fail<ShapeError>("flatten", "start ", start, " is behind end ", end, " for rank ", x.rank(), ". Swap them.");
+    fail<ShapeError>("flatten", "start ", start, " is behind end ", end, " for rank ", x.rank(),
+                     ". Swap them.");
   Shape shape;
   int64_t merged = 1;
   for (int i = 0; i < x.rank(); ++i) {
@@ -45,7 +48,8 @@ Tensor permute(const Tensor& x, const Dims& order) {
     valid = seen[int(normalized[i])]++ == 0;
   }
   if (!valid)
-    fail<ShapeError>("permute", "order ", order, " for ", described(x), ". Name each dimension exactly once.");
+    fail<ShapeError>("permute", "order ", order, " for ", described(x),
+                     ". Name each dimension exactly once.");
   return apply(Permute{normalized}, x);
 }
 
@@ -54,7 +58,8 @@ Tensor transpose(const Tensor& x, int a, int b) {
   Dims order;
   for (int i = 0; i < x.rank(); ++i) order.push_back(i);
   if (x.rank() == 0) return x;
-  std::swap(order[normalize_dim("transpose", a, x.rank())], order[normalize_dim("transpose", b, x.rank())]);
+  std::swap(order[normalize_dim("transpose", a, x.rank())],
+            order[normalize_dim("transpose", b, x.rank())]);
   return apply(Permute{order}, x);
 }
 
@@ -68,7 +73,8 @@ Tensor expand(const Tensor& x, Shape shape) {
     fits = shape[i] >= 0 && (old == 1 || old == shape[i]);
   }
   if (!fits)
-    fail<ShapeError>("expand", described(x), " does not expand to ", shape, ". Only sizes of 1 can grow.");
+    fail<ShapeError>("expand", described(x), " does not expand to ", shape,
+                     ". Only sizes of 1 can grow.");
   return shape == x.shape() ? x : apply(Expand{.to = shape}, x);
 }
 
@@ -89,8 +95,8 @@ Tensor select(const Tensor& x, int dim, int64_t index) {
   const int d = normalize_dim("select", dim, x.rank());
   const int64_t size = x.rank() ? x.shape()[d] : 0;
   if (index < -size || index >= size)
-    fail<ShapeError>("select", "index ", index, " is out of range for dimension ", d, " of ", described(x), ". Use ",
-                     -size, " to ", size - 1, ".");
+    fail<ShapeError>("select", "index ", index, " is out of range for dimension ", d, " of ",
+                     described(x), ". Use ", -size, " to ", size - 1, ".");
   const int64_t i = index < 0 ? index + size : index;
   return squeeze(slice(x, d, i, i + 1), d);
 }
@@ -130,7 +136,8 @@ Tensor stack(const std::vector<Tensor>& inputs, int dim) {
   for (const Tensor& x : inputs) {
     check::defined("stack", "an input", x);
     if (x.shape() != inputs[0].shape())
-      fail<ShapeError>("stack", "inputs are ", described(inputs[0]), " and ", described(x), ". Shapes must agree.");
+      fail<ShapeError>("stack", "inputs are ", described(inputs[0]), " and ", described(x),
+                       ". Shapes must agree.");
     raised.push_back(unsqueeze(x, dim));
   }
   return cat(raised, dim);
@@ -142,8 +149,9 @@ Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
   const bool fits = pairs_from_last.rank() % 2 == 0 && pairs_from_last.rank() / 2 <= x.rank() &&
                     std::ranges::all_of(pairs_from_last, [](int64_t n) { return n >= 0; });
   if (!fits)
-    fail<ShapeError>("pad", "padding ", pairs_from_last, " for ", described(x),
-                     ". Give pairs (before, after) from the last dimension backwards, none negative.");
+    fail<ShapeError>(
+        "pad", "padding ", pairs_from_last, " for ", described(x),
+        ". Give pairs (before, after) from the last dimension backwards, none negative.");
   for (int i = 0; i < pairs_from_last.rank() / 2; ++i) {
     before[x.rank() - 1 - i] = pairs_from_last[2 * i];
     after[x.rank() - 1 - i] = pairs_from_last[2 * i + 1];

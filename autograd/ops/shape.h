@@ -1,4 +1,5 @@
-// Changes of shape. Most are views: the result shares the input's storage, and the gradient is the view undone.
+// Changes of shape. Most are views: the result shares the input's storage, and the gradient is the
+// view undone.
 #pragma once
 
 #include <algorithm>
@@ -79,7 +80,8 @@ struct Cat {
     for (const Tensor& x : inputs) {
       check::same_dtype("cat", inputs[0], x);
       Shape other = x.shape();
-      if (other.rank() == shape.rank()) sizes.push_back(other[dim]), shape[dim] += other[dim], other[dim] = shape[dim];
+      if (other.rank() == shape.rank())
+        sizes.push_back(other[dim]), shape[dim] += other[dim], other[dim] = shape[dim];
       if (other != shape)
         fail<ShapeError>("cat", "inputs are ", described(inputs[0]), " and ", described(x),
                          "; they may differ in dimension ", dim, " only. Reshape or pad them.");
@@ -144,7 +146,8 @@ Tensor permute(const Tensor& x, const Dims& order);
 Tensor transpose(const Tensor& x, int a, int b);
 /// As torch.Tensor.expand: sizes of 1 may grow, -1 keeps a size.
 Tensor expand(const Tensor& x, Shape shape);
-/// x[start:end:step] along a dimension, with Python's rules for negative and excessive bounds; step > 0.
+/// x[start:end:step] along a dimension, with Python's rules for negative and excessive bounds; step
+/// > 0.
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step = 1);
 /// One index of a dimension, which disappears. As torch.select.
 Tensor select(const Tensor& x, int dim, int64_t index);

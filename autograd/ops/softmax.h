@@ -1,5 +1,5 @@
-// Softmax and its logarithm along one dimension, and the log of the sum of exponentials. Computed in f32 or wider with
-// the row maximum subtracted, so no input overflows.
+// Softmax and its logarithm along one dimension, and the log of the sum of exponentials. Computed
+// in f32 or wider with the row maximum subtracted, so no input overflows.
 #pragma once
 
 #include <halftone/autograd/ops/reduce.h>
@@ -66,7 +66,9 @@ struct LogSumExp {
 };
 
 inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softmax{}, x, dim); }
-inline Tensor log_softmax(const Tensor& x, int dim) { return detail::along_dim(LogSoftmax{}, x, dim); }
+inline Tensor log_softmax(const Tensor& x, int dim) {
+  return detail::along_dim(LogSoftmax{}, x, dim);
+}
 inline Tensor logsumexp(const Tensor& x, int dim, bool keep = false) {
   check::defined("logsumexp", "the input", x);
   const int d = normalize_dim("logsumexp", dim, x.rank());

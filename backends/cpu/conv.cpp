@@ -1,5 +1,6 @@
-// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it. f16, and bf16 elsewhere, are widened, go
-// through the f32 primitive and are rounded once: no short-float convolution ever runs on scalar code.
+// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it. f16, and bf16
+// elsewhere, are widened, go through the f32 primitive and are rounded once: no short-float
+// convolution ever runs on scalar code.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/core/factory.h>
@@ -27,7 +28,8 @@ void round_into(const Tensor& wide, Tensor& y) {
 }
 }  // namespace
 
-void CpuBackend::conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) {
+void CpuBackend::conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+                      Tensor& y) {
   if (onednn::conv(x, w, bias, g, y)) return;
   Tensor wide = wide_like(y);
   if (!is_short(x) || !onednn::conv(widened(x), widened(w), widened(bias), g, wide))
@@ -35,7 +37,8 @@ void CpuBackend::conv(const Tensor& x, const Tensor& w, const Tensor& bias, cons
   round_into(wide, y);
 }
 
-void CpuBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
+void CpuBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                                    Tensor& dx) {
   if (onednn::conv_backward_data(dy, w, g, dx)) return;
   Tensor wide = wide_like(dx);
   if (!is_short(dy) || !onednn::conv_backward_data(widened(dy), widened(w), g, wide))
@@ -43,8 +46,8 @@ void CpuBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const Con
   round_into(wide, dx);
 }
 
-void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
-                                       Tensor& dbias) {
+void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
+                                       Tensor& dw, Tensor& dbias) {
   if (onednn::conv_backward_weights(x, dy, g, dw, dbias)) return;
   Tensor wide = wide_like(dw), wide_bias = wide_like(dbias);
   if (!is_short(x) || !onednn::conv_backward_weights(widened(x), widened(dy), g, wide, wide_bias))

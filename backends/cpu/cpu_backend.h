@@ -1,6 +1,7 @@
-// The CPU backend: the reference with what pays overridden - SIMD kernels for elementwise operations, casts,
-// reductions, rows and optimizers, an own matrix product, oneDNN for convolutions and low-precision products. For a
-// dtype, layout or shape that a fast path does not take, it calls the reference, so nothing is ever missing.
+// The CPU backend: the reference with what pays overridden - SIMD kernels for elementwise
+// operations, casts, reductions, rows and optimizers, an own matrix product, oneDNN for
+// convolutions and low-precision products. For a dtype, layout or shape that a fast path does not
+// take, it calls the reference, so nothing is ever missing.
 #pragma once
 
 #include <halftone/backends/reference/reference.h>
@@ -28,12 +29,15 @@ class CpuBackend final : public ReferenceBackend {
 
   // --- contraction (matmul.cpp, conv.cpp, pool.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
-  void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) override;
-  void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) override;
+  void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+            Tensor& y) override;
+  void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                          Tensor& dx) override;
   void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
                              Tensor& dbias) override;
   void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) override;
-  void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g, Tensor& dx) override;
+  void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                         Tensor& dx) override;
 
   // --- rows (rows.cpp, norm.cpp)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
@@ -42,19 +46,21 @@ class CpuBackend final : public ReferenceBackend {
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;
-  void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
-                              const CrossEntropyOptions& options, const Tensor& log_sum_exp, const Tensor& row_scale,
+  void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                              const Tensor& class_weights, const CrossEntropyOptions& options,
+                              const Tensor& log_sum_exp, const Tensor& row_scale,
                               Tensor& dlogits) override;
-  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y, Tensor& mean,
-                  Tensor& rstd) override;
-  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
-                           const Tensor& dy, Tensor& dx, Tensor& dweight, Tensor& dbias) override;
-  void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
-  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps, const Tensor& weight,
-                  const Tensor& bias, Tensor& y) override;
-  void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                           const Tensor& weight, const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
+                  Tensor& mean, Tensor& rstd) override;
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
                            Tensor& dbias) override;
+  void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
+  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                  const Tensor& weight, const Tensor& bias, Tensor& y) override;
+  void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                           const Tensor& weight, const Tensor& dy, bool training, Tensor& dx,
+                           Tensor& dweight, Tensor& dbias) override;
 
   // --- training (optimizer.cpp)
   void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;

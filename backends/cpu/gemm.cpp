@@ -1,7 +1,7 @@
-// Cache blocking and threading of the matrix product, after Goto and van de Geijn (2008). The rows of a are packed by
-// all threads together; then each thread takes panels of columns, packs a panel of b slice by slice into its
-// first-level cache and multiplies it with all rows at once. The depth is never split between threads, so the result
-// does not depend on their number.
+// Cache blocking and threading of the matrix product, after Goto and van de Geijn (2008). The rows
+// of a are packed by all threads together; then each thread takes panels of columns, packs a panel
+// of b slice by slice into its first-level cache and multiplies it with all rows at once. The depth
+// is never split between threads, so the result does not depend on their number.
 #include <halftone/backends/cpu/gemm.h>
 
 #include <algorithm>
@@ -13,16 +13,20 @@
 namespace halftone::cpu {
 
 namespace {
-constexpr int64_t slice_depth = 256;        // a panel of b, depth x tile_columns floats, stays in the first-level cache
-constexpr int64_t chunk_depth = 2048;       // of a packed at a time
-constexpr int64_t most_rows = 1024;         // a slice of so many packed rows stays in the second-level cache
-constexpr int64_t small_product = 1 << 18;  // multiply-adds below which threads cost more than they bring
+constexpr int64_t slice_depth =
+    384;  // a panel of b, depth x tile_columns floats, stays near the first-level cache
+constexpr int64_t chunk_depth = 2048;  // of a packed at a time
+constexpr int64_t most_rows =
+    1024;  // a slice of so many packed rows stays in the second-level cache
+constexpr int64_t small_product =
+    1 << 18;  // multiply-adds below which threads cost more than they bring
 
 int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {
   const int64_t size = x.element == simd::Element::f32 ? 4 : 2;
-  return {static_cast<const std::byte*>(x.data) + (i * x.row + j * x.column) * size, x.element, x.row, x.column};
+  return {static_cast<const std::byte*>(x.data) + (i * x.row + j * x.column) * size, x.element,
+          x.row, x.column};
 }
 
 /// `total` in pieces of at most about `most`, all alike: the last one is not a small remainder.
@@ -36,21 +40,25 @@ struct Blocking {
   int64_t tile_m, tile_n, chunk, slice, row_tiles, panels, tiles_per_block, row_blocks;
 
   Blocking(const simd::Kernels& kernels, int64_t m, int64_t n, int64_t k)
-      : tile_m(kernels.tile_rows), tile_n(kernels.tile_columns), chunk(even_piece(k, chunk_depth, 16)),
-        slice(even_piece(std::min(k, chunk), slice_depth, 16)), row_tiles(reference::pieces_of(m, tile_m)),
+      : tile_m(kernels.tile_rows),
+        tile_n(kernels.tile_columns),
+        chunk(even_piece(k, chunk_depth, 16)),
+        slice(even_piece(std::min(k, chunk), slice_depth, 16)),
+        row_tiles(reference::pieces_of(m, tile_m)),
         panels(reference::pieces_of(n, tile_n)) {
     // Rows are cut where they outgrow the cache, or where the panels do not share out evenly.
     const int64_t threads = omp_get_max_threads();
     const bool even = panels % threads == 0 || panels >= 4 * threads;
-    const int64_t wanted = std::max(reference::pieces_of(m, most_rows), even ? 1 : reference::pieces_of(4 * threads, panels));
+    const int64_t wanted = std::max(reference::pieces_of(m, most_rows),
+                                    even ? 1 : reference::pieces_of(4 * threads, panels));
     tiles_per_block = reference::pieces_of(row_tiles, std::min(wanted, row_tiles));
     row_blocks = reference::pieces_of(row_tiles, tiles_per_block);
   }
 };
 }  // namespace
 
-void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k, const float* bias, float* c,
-          bool parallel) {
+void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
+          const float* bias, float* c, bool parallel) {
   const simd::Kernels& kernels = simd_kernels();
   const Blocking cut(kernels, m, n, k);
   Workspace<float> a_panels(cut.row_tiles * cut.tile_m * cut.chunk);
@@ -58,18 +66,21 @@ void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, in
   const bool b_in_place = cut.row_tiles == 1 && b.element == simd::Element::f32 && b.column == 1;
 
   /// One panel of columns times one block of rows, over one slice of the depth.
-  const auto multiply = [&](int64_t task, int64_t chunk_start, int64_t chunk, int64_t d0, float* panel_buffer) {
+  const auto multiply = [&](int64_t task, int64_t chunk_start, int64_t chunk, int64_t d0,
+                            float* panel_buffer) {
     const int64_t p = task % cut.panels, t0 = task / cut.panels * cut.tiles_per_block;
-    const int64_t j = p * cut.tile_n, columns = std::min(cut.tile_n, n - j), depth = std::min(cut.slice, chunk - d0);
+    const int64_t j = p * cut.tile_n, columns = std::min(cut.tile_n, n - j),
+                  depth = std::min(cut.slice, chunk - d0);
     const bool in_place = b_in_place && columns == cut.tile_n;
     const simd::Matrix source = part(b, chunk_start + d0, j);
     if (!in_place) kernels.pack_columns(source, depth, columns, panel_buffer);
     const float* panel = in_place ? static_cast<const float*>(source.data) : panel_buffer;
     const bool first = chunk_start + d0 == 0;
     for (int64_t t = t0; t < std::min(cut.row_tiles, t0 + cut.tiles_per_block); ++t)
-      kernels.tile_product(depth, a_panels.data() + (t * chunk + d0) * cut.tile_m, panel, in_place ? b.row : cut.tile_n,
-                           std::min(cut.tile_m, m - t * cut.tile_m), columns, bias && first ? bias + j : nullptr,
-                           !first, c + t * cut.tile_m * n + j, n);
+      kernels.tile_product(depth, a_panels.data() + (t * chunk + d0) * cut.tile_m, panel,
+                           in_place ? b.row : cut.tile_n, std::min(cut.tile_m, m - t * cut.tile_m),
+                           columns, bias && first ? bias + j : nullptr, !first,
+                           c + t * cut.tile_m * n + j, n);
   };
 
 #pragma omp parallel if (parallel && m * n * k > small_product)
@@ -79,9 +90,10 @@ void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, in
       const int64_t chunk = std::min(cut.chunk, k - start);
 #pragma omp for schedule(static)
       for (int64_t t = 0; t < cut.row_tiles; ++t)
-        kernels.pack_rows(part(a, t * cut.tile_m, start), std::min(cut.tile_m, m - t * cut.tile_m), chunk,
-                          a_panels.data() + t * cut.tile_m * chunk);
-      // The static schedule gives a thread the same tiles of c in every slice: no barrier between slices is needed.
+        kernels.pack_rows(part(a, t * cut.tile_m, start), std::min(cut.tile_m, m - t * cut.tile_m),
+                          chunk, a_panels.data() + t * cut.tile_m * chunk);
+      // The static schedule gives a thread the same tiles of c in every slice: no barrier between
+      // slices is needed.
       for (int64_t d0 = 0; d0 < chunk; d0 += cut.slice)
 #pragma omp for schedule(static) nowait
         for (int64_t task = 0; task < cut.panels * cut.row_blocks; ++task)

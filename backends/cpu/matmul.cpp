@@ -1,5 +1,5 @@
-// Matrix products: f32 by the own kernel; bf16 by oneDNN where the CPU has instructions for it; other short floats
-// through f32, widened as they are packed; f64 by the reference.
+// Matrix products: f32 by the own kernel; bf16 by oneDNN where the CPU has instructions for it;
+// other short floats through f32, widened as they are packed; f64 by the reference.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
@@ -14,7 +14,8 @@ namespace {
 Tensor without_f16(const Tensor& x) {
   if (x.dtype() != f16) return x;
   const MemoryScope scope(MemoryUse::workspace);
-  Tensor wide = empty_strided(x.shape(), strides_in_order_of(x.shape(), x.strides()), f32, x.device());
+  Tensor wide =
+      empty_strided(x.shape(), strides_in_order_of(x.shape(), x.strides()), f32, x.device());
   backend_for(x).copy(x, wide);
   return wide;
 }
@@ -22,8 +23,9 @@ Tensor without_f16(const Tensor& x) {
 simd::Matrix matrix_of(const Tensor& x, int64_t batch) {
   const int r = x.rank();
   const int64_t offset = r == 3 ? batch * x.strides()[0] : 0;
-  return {x.raw_data() + offset * size_of(x.dtype()), x.dtype() == f32 ? simd::Element::f32 : simd::Element::bf16,
-          x.strides()[r - 2], x.strides()[r - 1]};
+  return {x.raw_data() + offset * size_of(x.dtype()),
+          x.dtype() == f32 ? simd::Element::f32 : simd::Element::bf16, x.strides()[r - 2],
+          x.strides()[r - 1]};
 }
 }  // namespace
 
@@ -38,7 +40,8 @@ void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bi
   const cpu::WholeOutput output(c);
   const int64_t batches = r == 3 ? c.shape()[0] : 1;
   const auto product = [&](int64_t i, bool parallel) {
-    cpu::gemm(matrix_of(a, i), matrix_of(b, i), m, n, k, bias_row.data(), output.data() + i * m * n, parallel);
+    cpu::gemm(matrix_of(a, i), matrix_of(b, i), m, n, k, bias_row.data(), output.data() + i * m * n,
+              parallel);
   };
   const bool one_per_thread = batches >= 4 && m * n * k < (int64_t(1) << 24);
   if (one_per_thread) return cpu::parallel_tasks(batches, [&](int64_t i) { product(i, false); });

@@ -7,8 +7,8 @@
 namespace halftone {
 
 namespace {
-/// A copy between f32 tensors in which one dimension is contiguous in x and another in y: transposes of matrices, NCHW
-/// to NHWC and back. Returns false for other patterns.
+/// A copy between f32 tensors in which one dimension is contiguous in x and another in y:
+/// transposes of matrices, NCHW to NHWC and back. Returns false for other patterns.
 bool copy_as_transposes(const Tensor& x, Tensor& y) {
   int across = -1, along = -1;  // x is contiguous across, y is contiguous along
   for (int d = 0; d < x.rank(); ++d) {
@@ -25,16 +25,19 @@ bool copy_as_transposes(const Tensor& x, Tensor& y) {
   const reference::LoopNest<2> nest(outer, {y.strides(), x.strides()});
   const simd::Kernels& k = simd_kernels();
   // Large matrices are cut into bands so that all threads have work.
-  const int64_t band = std::max<int64_t>(16, reference::grain_length / std::max<int64_t>(columns, 1) / 16 * 16);
-  const int64_t bands = reference::pieces_of(rows, band), group = std::max<int64_t>(1, reference::grain_length / (rows * columns));
-  cpu::parallel_pieces(nest.turns() * bands, bands > 1 ? 1 : group, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const auto at = nest.at(task / bands);
-      const int64_t first = task % bands * band, count = std::min(band, rows - first);
-      k.transpose(x.data<float>() + at[1] + first * x_stride, x_stride, y.data<float>() + at[0] + first, y_stride,
-                  count, columns);
-    }
-  });
+  const int64_t band =
+      std::max<int64_t>(16, reference::grain_length / std::max<int64_t>(columns, 1) / 16 * 16);
+  const int64_t bands = reference::pieces_of(rows, band),
+                group = std::max<int64_t>(1, reference::grain_length / (rows * columns));
+  cpu::parallel_pieces(
+      nest.turns() * bands, bands > 1 ? 1 : group, [&](int64_t begin, int64_t end) {
+        for (int64_t task = begin; task < end; ++task) {
+          const auto at = nest.at(task / bands);
+          const int64_t first = task % bands * band, count = std::min(band, rows - first);
+          k.transpose(x.data<float>() + at[1] + first * x_stride, x_stride,
+                      y.data<float>() + at[0] + first, y_stride, count, columns);
+        }
+      });
   return true;
 }
 }  // namespace
@@ -43,13 +46,15 @@ void CpuBackend::copy(const Tensor& x, Tensor& y) {
   if (x.dtype() == y.dtype() && x.strides() == y.strides() && x.is_dense()) {
     const int64_t size = size_of(x.dtype());
     cpu::parallel_pieces(x.numel(), 4 * reference::grain_length, [&](int64_t begin, int64_t end) {
-      std::memcpy(y.raw_data() + begin * size, x.raw_data() + begin * size, std::size_t((end - begin) * size));
+      std::memcpy(y.raw_data() + begin * size, x.raw_data() + begin * size,
+                  std::size_t((end - begin) * size));
     });
     return;
   }
   if (!cpu::all_f32_or_short(x, y)) return ReferenceBackend::copy(x, y);
   if (x.dtype() == f32 && y.dtype() == f32 && copy_as_transposes(x, y)) return;
-  cpu::staged([](const float* from, float* to, int64_t n) { std::memmove(to, from, std::size_t(n) * sizeof(float)); },
+  cpu::staged([](const float* from, float* to,
+                 int64_t n) { std::memmove(to, from, std::size_t(n) * sizeof(float)); },
               y, x);
 }
 

@@ -1,5 +1,6 @@
-// Optimizer steps over all tensors at once: the pieces of every tensor are one list of tasks, so many small parameters
-// and few large ones keep all threads busy alike. f32 throughout; other dtypes go to the reference.
+// Optimizer steps over all tensors at once: the pieces of every tensor are one list of tasks, so
+// many small parameters and few large ones keep all threads busy alike. f32 throughout; other
+// dtypes go to the reference.
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -20,9 +21,9 @@ bool all_plain_f32(std::span<UpdateSlot> slots) {
   return true;
 }
 
-/// Calls body(slot, begin, count) for the pieces of all slots, in parallel; then marks what was written.
-template <class Body>
-void for_pieces(std::span<UpdateSlot> slots, const Body& body) {
+/// Calls body(slot, begin, count) for the pieces of all slots, in parallel; then marks what was
+/// written.
+template <class Body> void for_pieces(std::span<UpdateSlot> slots, const Body& body) {
   int64_t total = 0;
   for (const UpdateSlot& slot : slots) total += slot.parameter.numel();
 #pragma omp parallel if (total > piece)
@@ -41,9 +42,14 @@ void for_pieces(std::span<UpdateSlot> slots, const Body& body) {
 
 void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) {
   if (!all_plain_f32(slots)) return ReferenceBackend::adam_step(slots, update);
-  const simd::AdamNumbers numbers{float(update.lr), float(update.beta1), float(update.beta2), float(update.eps),
-                                  float(update.weight_decay), float(1 / update.correction1),
-                                  float(1 / std::sqrt(update.correction2)), update.decoupled};
+  const simd::AdamNumbers numbers{float(update.lr),
+                                  float(update.beta1),
+                                  float(update.beta2),
+                                  float(update.eps),
+                                  float(update.weight_decay),
+                                  float(1 / update.correction1),
+                                  float(1 / std::sqrt(update.correction2)),
+                                  update.decoupled};
   for_pieces(slots, [&, &k = simd_kernels()](const UpdateSlot& slot, int64_t begin, int64_t count) {
     k.adam(numbers, slot.gradient.data<float>() + begin, slot.parameter.data<float>() + begin,
            slot.state[0].data<float>() + begin, slot.state[1].data<float>() + begin, count);
@@ -52,11 +58,13 @@ void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update
 
 void CpuBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) {
   if (!all_plain_f32(slots)) return ReferenceBackend::sgd_step(slots, update);
-  const simd::SgdNumbers numbers{float(update.lr), float(update.momentum), float(update.dampening),
-                                 float(update.weight_decay), update.nesterov, update.first_step};
+  const simd::SgdNumbers numbers{float(update.lr),        float(update.momentum),
+                                 float(update.dampening), float(update.weight_decay),
+                                 update.nesterov,         update.first_step};
   for_pieces(slots, [&, &k = simd_kernels()](const UpdateSlot& slot, int64_t begin, int64_t count) {
     float* momentum = update.momentum != 0 ? slot.state[0].data<float>() + begin : nullptr;
-    k.sgd(numbers, slot.gradient.data<float>() + begin, slot.parameter.data<float>() + begin, momentum, count);
+    k.sgd(numbers, slot.gradient.data<float>() + begin, slot.parameter.data<float>() + begin,
+          momentum, count);
   });
 }
 

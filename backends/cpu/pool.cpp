@@ -41,12 +41,14 @@ void CpuBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Ten
             places[count++] = uint8_t(window.place(g, r, c));
           }
         const int64_t at = ((n * rows + i) * columns + j) * channels;
-        k.max_of_pixels(pixels, places, count, channels, y.data<float>() + at, argmax.data<uint8_t>() + at);
+        k.max_of_pixels(pixels, places, count, channels, y.data<float>() + at,
+                        argmax.data<uint8_t>() + at);
       }
   });
 }
 
-void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g, Tensor& dx) {
+void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                                   Tensor& dx) {
   const bool disjoint = g.stride[0] >= g.kernel[0] && g.stride[1] >= g.kernel[1];
   if (dy.dtype() != f32 || argmax.dtype() != u8 || !disjoint)
     return ReferenceBackend::max_pool_backward(dy, argmax, g, dx);
@@ -64,8 +66,9 @@ void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, const
         const int64_t at = ((n * rows + i) * columns + j) * channels;
         for (int64_t r = window.first_row; r < window.last_row; ++r)
           for (int64_t c = window.first_column; c < window.last_column; ++c)
-            k.select_place(dy.data<float>() + at, argmax.data<uint8_t>() + at, uint8_t(window.place(g, r, c)),
-                           channels, image + (r * width + c) * channels);
+            k.select_place(dy.data<float>() + at, argmax.data<uint8_t>() + at,
+                           uint8_t(window.place(g, r, c)), channels,
+                           image + (r * width + c) * channels);
       }
   });
 }

@@ -1,6 +1,6 @@
-// Sums over trailing dimensions (rows), leading ones (columns: the gradient of a bias), or everything. Other patterns,
-// minima and maxima over strides, and f64 go to the reference. Partial sums belong to fixed pieces of the data, so the
-// result does not depend on the number of threads.
+// Sums over trailing dimensions (rows), leading ones (columns: the gradient of a bias), or
+// everything. Other patterns, minima and maxima over strides, and f64 go to the reference. Partial
+// sums belong to fixed pieces of the data, so the result does not depend on the number of threads.
 #include <algorithm>
 #include <array>
 
@@ -15,7 +15,8 @@ struct Split {
   bool inner_reduced = false, usable = false;
 };
 
-/// x in row-major or channels-last memory, reduced over a leading or a trailing group of its memory dimensions.
+/// x in row-major or channels-last memory, reduced over a leading or a trailing group of its memory
+/// dimensions.
 Split split_of(const Tensor& x, const Tensor& y) {
   Split split;
   std::array<int, Dims::max_rank> order{};
@@ -23,14 +24,16 @@ Split split_of(const Tensor& x, const Tensor& y) {
   for (int d = 0; d < x.rank(); ++d)
     if (x.shape()[d] != 1) order[std::size_t(count++)] = d;
   if (count == 0 || !x.is_dense()) return split;
-  std::sort(order.begin(), order.begin() + count, [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
+  std::sort(order.begin(), order.begin() + count,
+            [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
   const auto reduced = [&](int place) { return y.shape()[order[std::size_t(place)]] == 1; };
   int boundary = 0, changes = 0;
   for (int i = 1; i < count; ++i)
     if (reduced(i) != reduced(i - 1)) boundary = i, ++changes;
   if (changes > 1) return split;
   split.inner_reduced = reduced(count - 1);
-  for (int i = 0; i < count; ++i) (i < boundary ? split.outer : split.inner) *= x.shape()[order[std::size_t(i)]];
+  for (int i = 0; i < count; ++i)
+    (i < boundary ? split.outer : split.inner) *= x.shape()[order[std::size_t(i)]];
   // y is row-major: its kept dimensions must come in the same order as in x's memory.
   int last = -1;
   for (int i = 0; i < count; ++i) {
@@ -55,7 +58,8 @@ double sum_of_piece(Reduction kind, const Tensor& x, int64_t begin, int64_t end)
 }
 
 void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double factor, Tensor& y) {
-  const int64_t n = split.inner, piece = reference::grain_length, pieces = reference::pieces_of(n, piece);
+  const int64_t n = split.inner, piece = reference::grain_length,
+                pieces = reference::pieces_of(n, piece);
   cpu::Workspace<double> partial(split.outer * pieces);
   const int64_t group = std::max<int64_t>(1, piece / std::max<int64_t>(n, 1));
   cpu::parallel_pieces(split.outer * pieces, group, [&](int64_t begin, int64_t end) {
@@ -82,7 +86,8 @@ void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& 
   cpu::parallel_pieces(pieces, std::max<int64_t>(1, reference::grain_length / (piece * n)),
                        [&](int64_t begin, int64_t end) {
                          for (int64_t p = begin; p < end; ++p)
-                           k.add_rows(data.data() + p * piece * n, std::min(piece, rows - p * piece), n, n,
+                           k.add_rows(data.data() + p * piece * n,
+                                      std::min(piece, rows - p * piece), n, n,
                                       partial.data() + p * n);
                        });
   for (int64_t j = 0; j < n; ++j) {
@@ -94,8 +99,10 @@ void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& 
 }  // namespace
 
 void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
-  const bool is_sum = kind == Reduction::sum || kind == Reduction::mean || kind == Reduction::sum_of_squares;
-  const Split split = is_sum && cpu::all_f32_or_short(x, y) && x.numel() > 0 ? split_of(x, y) : Split{};
+  const bool is_sum =
+      kind == Reduction::sum || kind == Reduction::mean || kind == Reduction::sum_of_squares;
+  const Split split =
+      is_sum && cpu::all_f32_or_short(x, y) && x.numel() > 0 ? split_of(x, y) : Split{};
   if (!split.usable || (!split.inner_reduced && kind == Reduction::sum_of_squares))
     return ReferenceBackend::reduce(kind, x, y);
   const double factor = kind == Reduction::mean ? double(y.numel()) / double(x.numel()) : 1.0;

@@ -1,5 +1,5 @@
-// Softmax, log-sum-exp and cross-entropy, a row at a time. Rows of short floats are widened into a buffer of one row:
-// no f32 copy of the whole tensor exists.
+// Softmax, log-sum-exp and cross-entropy, a row at a time. Rows of short floats are widened into a
+// buffer of one row: no f32 copy of the whole tensor exists.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,8 @@
 namespace halftone {
 
 namespace {
-/// Calls body(first, last, scratch) for groups of rows, in parallel; scratch holds `rows_of_scratch` rows of n floats.
+/// Calls body(first, last, scratch) for groups of rows, in parallel; scratch holds
+/// `rows_of_scratch` rows of n floats.
 template <class Body>
 void for_row_groups(int64_t rows, int64_t n, int64_t rows_of_scratch, const Body& body) {
   const int64_t group = std::max<int64_t>(1, reference::grain_length / std::max<int64_t>(n, 1));
@@ -18,7 +19,8 @@ void for_row_groups(int64_t rows, int64_t n, int64_t rows_of_scratch, const Body
   {
     cpu::Workspace<float> scratch(rows_of_scratch * n);
 #pragma omp for schedule(static)
-    for (int64_t g = 0; g < groups; ++g) body(g * group, std::min(rows, (g + 1) * group), scratch.data());
+    for (int64_t g = 0; g < groups; ++g)
+      body(g * group, std::min(rows, (g + 1) * group), scratch.data());
   }
 }
 
@@ -27,56 +29,64 @@ int64_t row_count(const Tensor& x) { return x.numel() / std::max<int64_t>(row_le
 }  // namespace
 
 void CpuBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
-  if (!cpu::all_f32_or_short(x, y) || x.numel() == 0) return ReferenceBackend::softmax(x, logarithm, y);
+  if (!cpu::all_f32_or_short(x, y) || x.numel() == 0)
+    return ReferenceBackend::softmax(x, logarithm, y);
   const int64_t n = row_length(x);
-  for_row_groups(row_count(x), n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
-    for (int64_t row = first; row < last; ++row) {
-      cpu::Output output(y, row * n, 1, n, scratch + n);
-      k.softmax(cpu::floats(x, row * n, 1, n, scratch), n, logarithm, output.data());
-      output.finish();
-    }
-  });
+  for_row_groups(row_count(x), n, 2,
+                 [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+                   for (int64_t row = first; row < last; ++row) {
+                     cpu::Output output(y, row * n, 1, n, scratch + n);
+                     k.softmax(cpu::floats(x, row * n, 1, n, scratch), n, logarithm, output.data());
+                     output.finish();
+                   }
+                 });
 }
 
 void CpuBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) {
   if (!cpu::all_f32_or_short(y, dy, dx) || y.numel() == 0)
     return ReferenceBackend::softmax_backward(y, dy, logarithm, dx);
   const int64_t n = row_length(y);
-  for_row_groups(row_count(y), n, 3, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
-    for (int64_t row = first; row < last; ++row) {
-      cpu::Output output(dx, row * n, 1, n, scratch + 2 * n);
-      k.softmax_backward(cpu::floats(y, row * n, 1, n, scratch), cpu::floats(dy, row * n, 1, n, scratch + n), n,
-                         logarithm, output.data());
-      output.finish();
-    }
-  });
+  for_row_groups(row_count(y), n, 3,
+                 [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+                   for (int64_t row = first; row < last; ++row) {
+                     cpu::Output output(dx, row * n, 1, n, scratch + 2 * n);
+                     k.softmax_backward(cpu::floats(y, row * n, 1, n, scratch),
+                                        cpu::floats(dy, row * n, 1, n, scratch + n), n, logarithm,
+                                        output.data());
+                     output.finish();
+                   }
+                 });
 }
 
 void CpuBackend::log_sum_exp(const Tensor& x, Tensor& y) {
   if (!cpu::all_f32_or_short(x, y) || x.numel() == 0) return ReferenceBackend::log_sum_exp(x, y);
   const int64_t n = row_length(x);
-  for_row_groups(row_count(x), n, 1, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
-    for (int64_t row = first; row < last; ++row)
-      reference::store_one(double(k.log_sum_exp(cpu::floats(x, row * n, 1, n, scratch), n)), y, row);
-  });
+  for_row_groups(row_count(x), n, 1,
+                 [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+                   for (int64_t row = first; row < last; ++row)
+                     reference::store_one(
+                         double(k.log_sum_exp(cpu::floats(x, row * n, 1, n, scratch), n)), y, row);
+                 });
 }
 
 namespace {
-/// The plain case, without class weights: what training mostly runs. Label smoothing needs the row's sum as well.
+/// The plain case, without class weights: what training mostly runs. Label smoothing needs the
+/// row's sum as well.
 bool plain_targets(const Tensor& logits, const Tensor& class_weights) {
   return cpu::is_f32_or_short(logits) && !class_weights.defined() && logits.numel() > 0;
 }
 }  // namespace
 
-void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
-                               const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights,
-                               Tensor& log_sum_exp) {
+void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
+                               const Tensor& class_weights, const CrossEntropyOptions& options,
+                               Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) {
   const int64_t rows = logits.shape()[0], n = logits.shape()[1];
   const int64_t* target = targets.data<int64_t>();
   const auto valid = [&](int64_t t) { return t == options.ignore_index || (t >= 0 && t < n); };
   // The reference names the first target that is out of range.
   if (!plain_targets(logits, class_weights) || !std::all_of(target, target + rows, valid))
-    return ReferenceBackend::cross_entropy(logits, targets, class_weights, options, losses, row_weights, log_sum_exp);
+    return ReferenceBackend::cross_entropy(logits, targets, class_weights, options, losses,
+                                           row_weights, log_sum_exp);
   const double smoothing = options.label_smoothing;
   for_row_groups(rows, n, 1, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
     for (int64_t row = first; row < last; ++row) {
@@ -84,7 +94,8 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, cons
       const float total = k.log_sum_exp(x, n);
       const bool counts = target[row] != options.ignore_index;
       double loss = counts ? double(total) - double(x[target[row]]) : 0.0;
-      if (counts && smoothing != 0) loss = (1 - smoothing) * loss + smoothing * (double(total) - k.sum(x, n) / double(n));
+      if (counts && smoothing != 0)
+        loss = (1 - smoothing) * loss + smoothing * (double(total) - k.sum(x, n) / double(n));
       log_sum_exp.data<float>()[row] = total;
       losses.data<float>()[row] = float(loss);
       row_weights.data<float>()[row] = counts ? 1.0f : 0.0f;
@@ -92,14 +103,17 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets, cons
   });
 }
 
-void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
-                                        const CrossEntropyOptions& options, const Tensor& log_sum_exp,
-                                        const Tensor& row_scale, Tensor& dlogits) {
+void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                                        const Tensor& class_weights,
+                                        const CrossEntropyOptions& options,
+                                        const Tensor& log_sum_exp, const Tensor& row_scale,
+                                        Tensor& dlogits) {
   if (!plain_targets(logits, class_weights))
-    return ReferenceBackend::cross_entropy_backward(logits, targets, class_weights, options, log_sum_exp, row_scale,
-                                                    dlogits);
+    return ReferenceBackend::cross_entropy_backward(logits, targets, class_weights, options,
+                                                    log_sum_exp, row_scale, dlogits);
   const int64_t rows = logits.shape()[0], n = logits.shape()[1], step = row_scale.strides()[0];
-  const float even = float(options.label_smoothing / double(n)), own = float(1 - options.label_smoothing);
+  const float even = float(options.label_smoothing / double(n)),
+              own = float(1 - options.label_smoothing);
   for_row_groups(rows, n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
     for (int64_t row = first; row < last; ++row) {
       cpu::Output output(dlogits, row * n, 1, n, scratch + n);
@@ -109,7 +123,8 @@ void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targ
       if (t == options.ignore_index) {
         std::fill_n(dx, n, 0.0f);
       } else {
-        k.exp_shifted(cpu::floats(logits, row * n, 1, n, scratch), log_sum_exp.data<float>()[row], scale, dx, n);
+        k.exp_shifted(cpu::floats(logits, row * n, 1, n, scratch), log_sum_exp.data<float>()[row],
+                      scale, dx, n);
         dx[t] -= scale * own;
         if (even != 0)
           for (int64_t j = 0; j < n; ++j) dx[j] -= scale * even;

@@ -1,5 +1,6 @@
-// Between tensors and the float kernels. An operand that is f32 and contiguous is used where it lies; others are
-// brought into a buffer of block_length floats first: widened if short, spread if broadcast, gathered if strided.
+// Between tensors and the float kernels. An operand that is f32 and contiguous is used where it
+// lies; others are brought into a buffer of block_length floats first: widened if short, spread if
+// broadcast, gathered if strided.
 #pragma once
 
 #include <halftone/backends/cpu/isa.h>
@@ -15,26 +16,33 @@ using reference::parallel_tasks;
 using reference::Workspace;
 
 /// What the float kernels can serve: f32 and the two 16-bit formats.
-inline bool is_f32_or_short(const Tensor& x) { return x.dtype() == f32 || x.dtype() == bf16 || x.dtype() == f16; }
+inline bool is_f32_or_short(const Tensor& x) {
+  return x.dtype() == f32 || x.dtype() == bf16 || x.dtype() == f16;
+}
 template <class... T> bool all_f32_or_short(const T&... x) {
   return ((!x.defined() || is_f32_or_short(x)) && ...);
 }
 
 inline void widen(const Tensor& x, int64_t offset, int64_t count, float* y) {
   const simd::Kernels& k = simd_kernels();
-  if (x.dtype() == bf16) k.widen_bf16(reinterpret_cast<const uint16_t*>(x.data<BFloat16>() + offset), y, count);
-  else if (x.dtype() == f16) k.widen_f16(reinterpret_cast<const uint16_t*>(x.data<Float16>() + offset), y, count);
+  if (x.dtype() == bf16)
+    k.widen_bf16(reinterpret_cast<const uint16_t*>(x.data<BFloat16>() + offset), y, count);
+  else if (x.dtype() == f16)
+    k.widen_f16(reinterpret_cast<const uint16_t*>(x.data<Float16>() + offset), y, count);
   else reference::load(x, offset, count, y);
 }
 inline void narrow(const float* x, int64_t count, const Tensor& y, int64_t offset) {
   const simd::Kernels& k = simd_kernels();
-  if (y.dtype() == bf16) k.narrow_bf16(x, reinterpret_cast<uint16_t*>(y.data<BFloat16>() + offset), count);
-  else if (y.dtype() == f16) k.narrow_f16(x, reinterpret_cast<uint16_t*>(y.data<Float16>() + offset), count);
+  if (y.dtype() == bf16)
+    k.narrow_bf16(x, reinterpret_cast<uint16_t*>(y.data<BFloat16>() + offset), count);
+  else if (y.dtype() == f16)
+    k.narrow_f16(x, reinterpret_cast<uint16_t*>(y.data<Float16>() + offset), count);
   else reference::store(x, count, y, offset);
 }
 
 /// Elements offset, offset + step, ... of x as `count` contiguous floats: in place, or in `buffer`.
-inline const float* floats(const Tensor& x, int64_t offset, int64_t step, int64_t count, float* buffer) {
+inline const float* floats(const Tensor& x, int64_t offset, int64_t step, int64_t count,
+                           float* buffer) {
   if (step == 1 && x.dtype() == f32) return x.data<float>() + offset;
   if (step == 1) {
     widen(x, offset, count, buffer);
@@ -52,8 +60,12 @@ inline const float* floats(const Tensor& x, int64_t offset, int64_t step, int64_
 class Output {
  public:
   Output(const Tensor& y, int64_t offset, int64_t step, int64_t count, float* buffer)
-      : y_(y), offset_(offset), step_(step), count_(count),
-        data_(step == 1 && y.dtype() == f32 ? y.data<float>() + offset : buffer), direct_(data_ != buffer) {}
+      : y_(y),
+        offset_(offset),
+        step_(step),
+        count_(count),
+        data_(step == 1 && y.dtype() == f32 ? y.data<float>() + offset : buffer),
+        direct_(data_ != buffer) {}
   float* data() { return data_; }
   void finish() {
     if (direct_) return;
@@ -68,7 +80,8 @@ class Output {
   bool direct_;
 };
 
-/// kernel(x..., y, count) over runs of strided tensors, in parallel; an undefined input reads as zeros.
+/// kernel(x..., y, count) over runs of strided tensors, in parallel; an undefined input reads as
+/// zeros.
 template <class Kernel, class... Inputs>
 void staged(const Kernel& kernel, const Tensor& y, const Inputs&... inputs) {
   constexpr std::size_t count_of_inputs = sizeof...(inputs);
@@ -78,23 +91,26 @@ void staged(const Kernel& kernel, const Tensor& y, const Inputs&... inputs) {
     const Tensor* tensors[] = {&inputs...};
     const float* data[count_of_inputs];
     for (std::size_t t = 0; t < count_of_inputs; ++t) {
-      if (tensors[t]->defined()) data[t] = floats(*tensors[t], offsets[t + 1], steps[t + 1], count, buffers[t]);
+      if (tensors[t]->defined())
+        data[t] = floats(*tensors[t], offsets[t + 1], steps[t + 1], count, buffers[t]);
       else data[t] = std::fill_n(buffers[t], count, 0.0f) - count;
     }
     Output output(y, offsets[0], steps[0], count, buffers[count_of_inputs]);
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      kernel(data[I]..., output.data(), count);
-    }(std::make_index_sequence<count_of_inputs>{});
+    [&]<std::size_t... I>(std::index_sequence<I...>) { kernel(data[I]..., output.data(), count); }
+    (std::make_index_sequence<count_of_inputs>{});
     output.finish();
   });
 }
 
-/// A contiguous tensor (or part of it) as contiguous floats: in place if f32, else widened into a workspace.
+/// A contiguous tensor (or part of it) as contiguous floats: in place if f32, else widened into a
+/// workspace.
 class WholeInput {
  public:
   explicit WholeInput(const Tensor& x)
       : copy_(!x.defined() || x.dtype() == f32 ? 0 : x.numel()),
-        data_(!x.defined() ? nullptr : x.dtype() == f32 ? x.data<float>() : copy_.data()) {
+        data_(!x.defined()       ? nullptr
+              : x.dtype() == f32 ? x.data<float>()
+                                 : copy_.data()) {
     if (copy_.size() == 0) return;
     float* to = copy_.data();
     parallel_pieces(x.numel(), reference::grain_length,
@@ -111,13 +127,17 @@ class WholeInput {
 class WholeOutput {
  public:
   explicit WholeOutput(const Tensor& y)
-      : y_(y), copy_(!y.defined() || y.dtype() == f32 ? 0 : y.numel()),
-        data_(!y.defined() ? nullptr : y.dtype() == f32 ? y.data<float>() : copy_.data()) {}
+      : y_(y),
+        copy_(!y.defined() || y.dtype() == f32 ? 0 : y.numel()),
+        data_(!y.defined()       ? nullptr
+              : y.dtype() == f32 ? y.data<float>()
+                                 : copy_.data()) {}
   ~WholeOutput() {
     if (copy_.size() == 0) return;
     const float* from = copy_.data();
-    parallel_pieces(y_.numel(), reference::grain_length,
-                    [&](int64_t begin, int64_t end) { narrow(from + begin, end - begin, y_, begin); });
+    parallel_pieces(y_.numel(), reference::grain_length, [&](int64_t begin, int64_t end) {
+      narrow(from + begin, end - begin, y_, begin);
+    });
   }
   WholeOutput(const WholeOutput&) = delete;
   WholeOutput& operator=(const WholeOutput&) = delete;

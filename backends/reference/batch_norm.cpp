@@ -55,8 +55,7 @@ struct Channels {
 }  // namespace
 
 void ReferenceBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance,
-                                  double eps, const Tensor& weight, const Tensor& bias,
-                                  Tensor& y) {
+                                  double eps, const Tensor& weight, const Tensor& bias, Tensor& y) {
   const Matrix size = pixels_of(x);
   Channels channels(size.columns, mean, variance, eps, weight);
   Workspace<double> shift(size.columns);
@@ -76,13 +75,12 @@ void ReferenceBackend::batch_norm(const Tensor& x, const Tensor& mean, const Ten
 }
 
 void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
-                                           const Tensor& variance, double eps,
-                                           const Tensor& weight, const Tensor& dy, bool training,
-                                           Tensor& dx, Tensor& dweight, Tensor& dbias) {
+                                           const Tensor& variance, double eps, const Tensor& weight,
+                                           const Tensor& dy, bool training, Tensor& dx,
+                                           Tensor& dweight, Tensor& dbias) {
   const Matrix size = pixels_of(x);
   Channels channels(size.columns, mean, variance, eps, weight);
-  const auto load_block = [&](int64_t row, int64_t first, int64_t count, double* d,
-                              double* x_hat) {
+  const auto load_block = [&](int64_t row, int64_t first, int64_t count, double* d, double* x_hat) {
     load(x, row * size.columns + first, count, x_hat);
     load(dy, row * size.columns + first, count, d);
     for (int64_t i = 0; i < count; ++i)

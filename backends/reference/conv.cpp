@@ -36,7 +36,10 @@ struct ConvSizes {
   ConvAxis rows, columns;
 
   ConvSizes(const Tensor& x, const Tensor& w, const ConvGeometry& g, const Tensor& y)
-      : images(x.size(0)), groups(g.groups), in(w.size(1)), out(w.size(0) / g.groups),
+      : images(x.size(0)),
+        groups(g.groups),
+        in(w.size(1)),
+        out(w.size(0) / g.groups),
         rows{x.size(2), y.size(2), w.size(2), g.stride[0], g.padding[0], g.dilation[0]},
         columns{x.size(3), y.size(3), w.size(3), g.stride[1], g.padding[1], g.dilation[1]} {}
 

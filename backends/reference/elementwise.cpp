@@ -51,8 +51,7 @@ void ReferenceBackend::compare(FormulaCall call, const Tensor& a, const Tensor& 
     // 64-bit integers do not fit in a double.
     if (is_floating(a.dtype()) || is_floating(b.dtype()))
       map<double>([&](double u, double v) { return f.forward(u, v); }, y, a, b);
-    else
-      map<int64_t>([&](int64_t u, int64_t v) { return f.forward(u, v); }, y, a, b);
+    else map<int64_t>([&](int64_t u, int64_t v) { return f.forward(u, v); }, y, a, b);
   });
 }
 

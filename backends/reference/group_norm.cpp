@@ -20,8 +20,7 @@ struct GroupSizes {
   int64_t group_length() const { return per_group() * spatial; }
   /// Calls body(channel, begin, count) for blocks of a group (one image's), each within one
   /// channel.
-  template <class Body>
-  void each_block_of(int64_t image_group, const Body& body) const {
+  template <class Body> void each_block_of(int64_t image_group, const Body& body) const {
     const int64_t first_channel = image_group % groups * per_group();
     for (int64_t c = 0; c < per_group(); ++c)
       each_block(spatial, [&](int64_t first, int64_t count) {
@@ -104,9 +103,8 @@ struct GroupNormGradient {
 }  // namespace
 
 void ReferenceBackend::group_norm_backward(const Tensor& x, const Tensor& weight,
-                                           const Tensor& mean, const Tensor& rstd,
-                                           const Tensor& dy, Tensor& dx, Tensor& dweight,
-                                           Tensor& dbias) {
+                                           const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                                           Tensor& dx, Tensor& dweight, Tensor& dbias) {
   const GroupNormGradient gradient{x, weight, mean, rstd, dy, GroupSizes(x, rstd)};
   const GroupSizes& s = gradient.s;
   if (dx.defined())

@@ -74,9 +74,8 @@ struct LayerNormGradient {
 }  // namespace
 
 void ReferenceBackend::layer_norm_backward(const Tensor& x, const Tensor& weight,
-                                           const Tensor& mean, const Tensor& rstd,
-                                           const Tensor& dy, Tensor& dx, Tensor& dweight,
-                                           Tensor& dbias) {
+                                           const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                                           Tensor& dx, Tensor& dweight, Tensor& dbias) {
   const int64_t rows = rstd.numel();
   const int64_t n = rows != 0 ? x.numel() / rows : x.size(-1);
   const LayerNormGradient gradient{x, weight, mean, rstd, dy, n};

@@ -26,7 +26,8 @@ void map(const Function& function, const Tensor& y, const Inputs&... inputs) {
       Result results[block_length];
       for (int64_t i = 0; i < count; ++i) results[i] = function(values[I][i]...);
       store(results, count, y, offsets[0], steps[0]);
-    }(std::index_sequence_for<Inputs...>{});
+    }
+    (std::index_sequence_for<Inputs...>{});
   });
 }
 

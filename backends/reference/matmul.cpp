@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t tile = 64, depth_block = 256;
 
-struct Tile {  // what one thread holds
+struct Tile {                    // what one thread holds
   double a[tile * depth_block];  // [rows of the tile, depth]
   double b[depth_block * tile];  // [depth, columns of the tile]
   double c[tile * tile];
@@ -29,8 +29,10 @@ struct MatrixView {
   int64_t batch_step, row_step, column_step;
 
   explicit MatrixView(const Tensor& x)
-      : tensor(x), batch_step(x.rank() == 3 && x.size(0) > 1 ? x.strides()[0] : 0),
-        row_step(x.strides()[x.rank() - 2]), column_step(x.strides()[x.rank() - 1]) {}
+      : tensor(x),
+        batch_step(x.rank() == 3 && x.size(0) > 1 ? x.strides()[0] : 0),
+        row_step(x.strides()[x.rank() - 2]),
+        column_step(x.strides()[x.rank() - 1]) {}
 
   /// block[i][j] = tensor[batch][row + i][column + j], with `width` elements from one row of the
   /// block to the next.

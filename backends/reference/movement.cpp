@@ -61,8 +61,7 @@ struct RowLoops {
   int64_t row_step;       // of table
 
   RowLoops(const Tensor& table, const Tensor& indices, const Tensor& picked)
-      : positions(indices.shape(),
-                  {slice(picked.strides(), 0, indices.rank()), indices.strides()}),
+      : positions(indices.shape(), {slice(picked.strides(), 0, indices.rank()), indices.strides()}),
         row(slice(table.shape(), 1, table.rank()),
             {slice(picked.strides(), indices.rank(), picked.rank()),
              slice(table.strides(), 1, table.rank())}),
@@ -99,8 +98,7 @@ void ReferenceBackend::gather_rows(const Tensor& table, const Tensor& indices, T
     loops.positions.runs(begin, end, [&](Offsets<2> at, Offsets<2> steps, int64_t count) {
       int64_t index[block_length];
       load(indices, at[1], steps[1], count, index);
-      for (int64_t i = 0; i < count; ++i)
-        copy_row(index[i] * loops.row_step, at[0] + i * steps[0]);
+      for (int64_t i = 0; i < count; ++i) copy_row(index[i] * loops.row_step, at[0] + i * steps[0]);
     });
   });
 }

@@ -15,41 +15,38 @@ using namespace reference;
 namespace {
 
 /// One element under update: the rule reads and writes them.
-template <class T>
-struct Element {
+template <class T> struct Element {
   T parameter, gradient;
   std::array<T, 3> state;
 };
 
 constexpr int slot_tensors = 5;  // parameter, gradient, state
 
-template <class T, class Rule>
-void update_slot_as(UpdateSlot& slot, const Rule& rule) {
+template <class T, class Rule> void update_slot_as(UpdateSlot& slot, const Rule& rule) {
   const Tensor* const tensors[] = {&slot.parameter, &slot.gradient, &slot.state[0], &slot.state[1],
                                    &slot.state[2]};
   const LoopNest<slot_tensors> nest(slot.parameter, slot.gradient, slot.state[0], slot.state[1],
                                     slot.state[2]);
-  nest.parallel_runs([&](const Offsets<slot_tensors>& offsets, const Offsets<slot_tensors>& steps,
-                         int64_t count) {
-    T values[slot_tensors][block_length];
-    for (std::size_t t = 0; t < slot_tensors; ++t)
-      load(*tensors[t], offsets[t], steps[t], count, values[t]);
-    for (int64_t i = 0; i < count; ++i) {
-      Element<T> e{values[0][i], values[1][i], {values[2][i], values[3][i], values[4][i]}};
-      rule(e);
-      values[0][i] = e.parameter;
-      for (std::size_t s = 0; s < 3; ++s) values[2 + s][i] = e.state[s];
-    }
-    for (std::size_t t = 0; t < slot_tensors; ++t)
-      if (t != 1 && tensors[t]->defined())
-        store(values[t], count, *tensors[t], offsets[t], steps[t]);
-  });
+  nest.parallel_runs(
+      [&](const Offsets<slot_tensors>& offsets, const Offsets<slot_tensors>& steps, int64_t count) {
+        T values[slot_tensors][block_length];
+        for (std::size_t t = 0; t < slot_tensors; ++t)
+          load(*tensors[t], offsets[t], steps[t], count, values[t]);
+        for (int64_t i = 0; i < count; ++i) {
+          Element<T> e{values[0][i], values[1][i], {values[2][i], values[3][i], values[4][i]}};
+          rule(e);
+          values[0][i] = e.parameter;
+          for (std::size_t s = 0; s < 3; ++s) values[2 + s][i] = e.state[s];
+        }
+        for (std::size_t t = 0; t < slot_tensors; ++t)
+          if (t != 1 && tensors[t]->defined())
+            store(values[t], count, *tensors[t], offsets[t], steps[t]);
+      });
   for (std::size_t t = 0; t < slot_tensors; ++t)
     if (t != 1 && tensors[t]->defined()) tensors[t]->storage()->bump_version();
 }
 
-template <class Rule>
-void update_slots(std::span<UpdateSlot> slots, const Rule& rule) {
+template <class Rule> void update_slots(std::span<UpdateSlot> slots, const Rule& rule) {
   for (UpdateSlot& slot : slots) {
     if (slot.parameter.dtype() == f64) update_slot_as<double>(slot, rule);
     else update_slot_as<float>(slot, rule);

@@ -14,8 +14,7 @@ namespace halftone::reference {
 inline int64_t pieces_of(int64_t count, int64_t grain) { return (count + grain - 1) / grain; }
 
 /// Calls body(begin, end) for the pieces of 0..count of `grain` each. A body must not throw.
-template <class Body>
-void parallel_pieces(int64_t count, int64_t grain, const Body& body) {
+template <class Body> void parallel_pieces(int64_t count, int64_t grain, const Body& body) {
   const int64_t pieces = pieces_of(count, grain);
 #pragma omp parallel for schedule(static) if (pieces > 1)
   for (int64_t piece = 0; piece < pieces; ++piece)
@@ -23,15 +22,13 @@ void parallel_pieces(int64_t count, int64_t grain, const Body& body) {
 }
 
 /// Calls body(i) for 0..count, one task each: for tasks that are heavy by themselves.
-template <class Body>
-void parallel_tasks(int64_t count, const Body& body) {
+template <class Body> void parallel_tasks(int64_t count, const Body& body) {
 #pragma omp parallel for schedule(dynamic) if (count > 1)
   for (int64_t i = 0; i < count; ++i) body(i);
 }
 
 /// Uninitialised scratch memory until the end of a kernel, charged to MemoryUse::workspace.
-template <class T>
-class Workspace {
+template <class T> class Workspace {
  public:
   explicit Workspace(int64_t count)
       : bytes_(count * int64_t(sizeof(T))),

@@ -63,10 +63,14 @@ struct PoolSizes {
   PoolAxis rows, columns;
 
   PoolSizes(const Tensor& x, const Tensor& y, const PoolGeometry& g)
-      : images(x.size(0)), channels(x.size(1)), rows(sliding_axis(x.size(2), y.size(2), g, 0)),
+      : images(x.size(0)),
+        channels(x.size(1)),
+        rows(sliding_axis(x.size(2), y.size(2), g, 0)),
         columns(sliding_axis(x.size(3), y.size(3), g, 1)) {}
   PoolSizes(const Tensor& x, const Tensor& y)
-      : images(x.size(0)), channels(x.size(1)), rows(adaptive_axis(x.size(2), y.size(2))),
+      : images(x.size(0)),
+        channels(x.size(1)),
+        rows(adaptive_axis(x.size(2), y.size(2))),
         columns(adaptive_axis(x.size(3), y.size(3))) {}
 
   int64_t in_offset(int64_t image, int64_t iy, int64_t ix) const {
@@ -84,8 +88,7 @@ struct PoolSizes {
   }
 
  private:
-  template <class Body>
-  void each_pixel(int64_t height, int64_t width, const Body& body) const {
+  template <class Body> void each_pixel(int64_t height, int64_t width, const Body& body) const {
     parallel_tasks(images * height, [&](int64_t row) {
       for (int64_t x = 0; x < width; ++x)
         for (int64_t channel = 0; channel < channels; channel += block_length)
@@ -103,8 +106,7 @@ int32_t place_in_window(const PoolGeometry& g, int64_t iy, int64_t ix, int64_t o
 
 }  // namespace
 
-void ReferenceBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y,
-                                Tensor& argmax) {
+void ReferenceBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) {
   const PoolSizes s(x, y, g);
   s.each_output([&](int64_t image, int64_t oy, int64_t ox, int64_t channel, int64_t count) {
     double best[block_length], values[block_length];

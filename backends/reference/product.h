@@ -16,8 +16,7 @@ inline void add_product(int64_t depth, int64_t width, const double* a, int64_t a
     const double a2 = a[(p + 2) * a_step], a3 = a[(p + 3) * a_step];
     const double *b0 = b + p * b_step, *b1 = b0 + b_step, *b2 = b1 + b_step, *b3 = b2 + b_step;
 #pragma omp simd
-    for (int64_t j = 0; j < width; ++j)
-      c[j] += a0 * b0[j] + a1 * b1[j] + (a2 * b2[j] + a3 * b3[j]);
+    for (int64_t j = 0; j < width; ++j) c[j] += a0 * b0[j] + a1 * b1[j] + (a2 * b2[j] + a3 * b3[j]);
   }
   for (; p < depth; ++p) {
     const double factor = a[p * a_step];

@@ -15,8 +15,7 @@ using namespace reference;
 namespace {
 
 /// Calls body(first, count, words) for blocks of a dense tensor; words holds whole groups of four.
-template <class Body>
-void each_random_block(RandomKey key, int64_t numel, const Body& body) {
+template <class Body> void each_random_block(RandomKey key, int64_t numel, const Body& body) {
   parallel_pieces(numel, block_length, [&](int64_t begin, int64_t end) {
     std::array<uint32_t, 4> words[block_length / 4];
     for (int64_t i = begin; i < end; i += 4)
@@ -27,10 +26,9 @@ void each_random_block(RandomKey key, int64_t numel, const Body& body) {
 
 /// The value before `high` on T's grid: the formats store sign and magnitude, so neighbours have
 /// neighbouring bits.
-template <class T>
-double largest_below(double high) {
+template <class T> double largest_below(double high) {
   using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
-               std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
+                                  std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
   const T nearest = convert<T>(high);
   if (convert<double>(nearest) < high) return convert<double>(nearest);
   constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));
@@ -43,8 +41,8 @@ double largest_below(double high) {
 }  // namespace
 
 void ReferenceBackend::uniform(double low, double high, RandomKey key, Tensor& y) {
-  const double below = visit_floating(
-      y.dtype(), "uniform", [&]<class T>() { return largest_below<T>(high); });
+  const double below =
+      visit_floating(y.dtype(), "uniform", [&]<class T>() { return largest_below<T>(high); });
   each_random_block(key, y.numel(), [&](int64_t first, int64_t count, const uint32_t* words) {
     double values[block_length];
     for (int64_t i = 0; i < count; ++i) {

@@ -91,8 +91,7 @@ void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t s
 }
 
 /// y = the reduction of x, divided by `divisor` where T is double.
-template <class Kind, class T>
-void reduce_as(const Tensor& x, Tensor& y, double divisor) {
+template <class Kind, class T> void reduce_as(const Tensor& x, Tensor& y, double divisor) {
   constexpr int64_t chunk_length = 8 * block_length, lanes = 256;
   const ReduceLoops loops(x, y);
   const int64_t outputs = y.numel(), reduced = loops.reduced.turns();
@@ -129,8 +128,7 @@ void reduce_as(const Tensor& x, Tensor& y, double divisor) {
 }
 
 /// Integers into integers stay exact.
-template <class Kind>
-void reduce_any(const Tensor& x, Tensor& y, double divisor = 1) {
+template <class Kind> void reduce_any(const Tensor& x, Tensor& y, double divisor = 1) {
   if (is_floating(x.dtype()) || is_floating(y.dtype())) reduce_as<Kind, double>(x, y, divisor);
   else reduce_as<Kind, int64_t>(x, y, divisor);
 }
@@ -150,8 +148,7 @@ void ReferenceBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
 
 namespace {
 
-template <class T>
-int64_t place_of_extreme(bool largest, const Tensor& x, int64_t row, int64_t n) {
+template <class T> int64_t place_of_extreme(bool largest, const Tensor& x, int64_t row, int64_t n) {
   T values[block_length], best{};
   int64_t place = 0;
   for (int64_t first = 0; first < n; first += block_length) {
@@ -202,8 +199,7 @@ void ReferenceBackend::cumulative_sum(const Tensor& x, bool reverse, Tensor& y) 
   const auto [rows, n] = rows_of(x);
   const int64_t length = n;
   parallel_tasks(rows, [&](int64_t row) {
-    if (is_floating(x.dtype()))
-      cumulative_sum_of_row<double>(x, row * length, length, reverse, y);
+    if (is_floating(x.dtype())) cumulative_sum_of_row<double>(x, row * length, length, reverse, y);
     else cumulative_sum_of_row<int64_t>(x, row * length, length, reverse, y);
   });
 }

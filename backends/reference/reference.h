@@ -32,8 +32,8 @@ class ReferenceBackend : public Backend {
   void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
   void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) override;
   void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
-  void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b,
-                       const Tensor& dy, Tensor& dx) override;
+  void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b, const Tensor& dy,
+                       Tensor& dx) override;
   void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
 
   // --- reduction

@@ -9,15 +9,13 @@
 namespace halftone::reference {
 
 /// Calls body(first, count) for the blocks of 0..n.
-template <class Body>
-void each_block(int64_t n, const Body& body) {
+template <class Body> void each_block(int64_t n, const Body& body) {
   for (int64_t first = 0; first < n; first += block_length)
     body(first, std::min(block_length, n - first));
 }
 
 /// Calls body(row) for all rows of n elements, in parallel.
-template <class Body>
-void each_row(int64_t rows, int64_t n, const Body& body) {
+template <class Body> void each_row(int64_t rows, int64_t n, const Body& body) {
   const int64_t rows_at_a_time = std::max<int64_t>(1, grain_length / std::max<int64_t>(1, n));
   parallel_pieces(rows, rows_at_a_time, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) body(row);

@@ -17,8 +17,7 @@ struct Run {
 inline Run run_of(const Tensor& x, int64_t offset, int64_t step = 1) {
   return {x.raw_data() + offset * size_of(x.dtype()), x.dtype(), step};
 }
-template <class T>
-Run run_of(T* values) {
+template <class T> Run run_of(T* values) {
   using Value = std::remove_const_t<T>;
   return {reinterpret_cast<std::byte*>(const_cast<Value*>(values)), dtype_of<Value>, 1};
 }
@@ -38,12 +37,10 @@ void store(const T* values, int64_t count, const Tensor& y, int64_t offset, int6
 }
 
 /// The same for neighbouring elements.
-template <class T>
-void load(const Tensor& x, int64_t offset, int64_t count, T* values) {
+template <class T> void load(const Tensor& x, int64_t offset, int64_t count, T* values) {
   load(x, offset, 1, count, values);
 }
-template <class T>
-void store(const T* values, int64_t count, const Tensor& y, int64_t offset) {
+template <class T> void store(const T* values, int64_t count, const Tensor& y, int64_t offset) {
   store(values, count, y, offset, 1);
 }
 /// One element.

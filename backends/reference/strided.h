@@ -25,8 +25,7 @@ inline Strides strides_or_zero(const Tensor& x, int rank) {
   return x.defined() ? x.strides() : Dims::filled(rank, 0);
 }
 
-template <int N>
-class LoopNest {
+template <int N> class LoopNest {
  public:
   /// Strides of the N tensors for one shape, the tensor that decides the order first.
   LoopNest(const Shape& shape, const std::array<Strides, std::size_t(N)>& strides) {
@@ -55,14 +54,12 @@ class LoopNest {
   Offsets<N> at(int64_t turn) const {
     Offsets<N> offsets{};
     for (int d = depth_; d-- > 0; turn /= loops_[d].count)
-      for (std::size_t t = 0; t < N; ++t)
-        offsets[t] += turn % loops_[d].count * loops_[d].step[t];
+      for (std::size_t t = 0; t < N; ++t) offsets[t] += turn % loops_[d].count * loops_[d].step[t];
     return offsets;
   }
 
   /// Calls body(offsets, steps, count) for the runs that make up the turns begin..end.
-  template <class Body>
-  void runs(int64_t begin, int64_t end, const Body& body) const {
+  template <class Body> void runs(int64_t begin, int64_t end, const Body& body) const {
     const Loop& inner = loops_[depth_ - 1];
     while (begin < end) {
       const int64_t rest = inner.count - begin % inner.count;
@@ -72,8 +69,7 @@ class LoopNest {
     }
   }
   /// All runs, in parallel.
-  template <class Body>
-  void parallel_runs(const Body& body) const {
+  template <class Body> void parallel_runs(const Body& body) const {
     parallel_pieces(turns_, grain_length,
                     [&](int64_t begin, int64_t end) { runs(begin, end, body); });
   }

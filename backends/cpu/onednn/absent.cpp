@@ -4,9 +4,15 @@
 namespace halftone::onednn {
 
 bool matmul(const Tensor&, const Tensor&, const Tensor&, Tensor&) { return false; }
-bool conv(const Tensor&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) { return false; }
-bool conv_backward_data(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) { return false; }
-bool conv_backward_weights(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&, Tensor&) { return false; }
+bool conv(const Tensor&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_data(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_weights(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&, Tensor&) {
+  return false;
+}
 std::string description() { return "no oneDNN (install libdnnl-dev and configure again)"; }
 std::string last_implementation() { return {}; }
 

@@ -21,7 +21,8 @@ Plans& plans() {
 
 std::string version() {
   const dnnl_version_t* v = dnnl_version();
-  return "oneDNN " + std::to_string(v->major) + '.' + std::to_string(v->minor) + '.' + std::to_string(v->patch);
+  return "oneDNN " + std::to_string(v->major) + '.' + std::to_string(v->minor) + '.' +
+         std::to_string(v->patch);
 }
 }  // namespace
 
@@ -65,7 +66,8 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
   if (is_new) {
     try {
       Plan plan = build();
-      const bool scalar = plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
+      const bool scalar =
+          plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
       if (!scalar) place->second = std::move(plan);
     } catch (const dnnl::error& error) {
       if (error.status != dnnl_unimplemented) {
@@ -105,7 +107,8 @@ void execute(std::string_view op, const Plan& plan, std::span<const void* const>
       if (layout.reorder) results.emplace_back(temporary(layout.wanted), plain);
       arguments.emplace(name, layout.reorder ? results.back().first : plain);
     }
-    if (plan.scratchpad_bytes > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, temporary(plan.scratchpad));
+    if (plan.scratchpad_bytes > 0)
+      arguments.emplace(DNNL_ARG_SCRATCHPAD, temporary(plan.scratchpad));
     plan.primitive.execute(stream(), arguments);
     std::size_t next = 0;
     for (const auto& [name, layout] : plan.outputs)

@@ -1,5 +1,5 @@
-// Everything that differs between oneDNN 2.6 and 3.x, and what the wrappers share: engine, stream, descriptors, the
-// plan cache, and the execution of a plan. No other file mentions a version.
+// Everything that differs between oneDNN 2.6 and 3.x, and what the wrappers share: engine, stream,
+// descriptors, the plan cache, and the execution of a plan. No other file mentions a version.
 #pragma once
 
 #include <array>
@@ -24,11 +24,12 @@ dnnl::stream& stream();
 /// The oneDNN dtype, if it is one that this backend hands over (f32 and bf16).
 std::optional<dnnl::memory::data_type> data_type(DType dtype);
 
-/// Builds a primitive description. oneDNN 2 wants an operation descriptor first, 3 takes its arguments directly.
-/// `hint` is the forward description where a backward one needs it, else nothing.
+/// Builds a primitive description. oneDNN 2 wants an operation descriptor first, 3 takes its
+/// arguments directly. `hint` is the forward description where a backward one needs it, else
+/// nothing.
 template <class Primitive, class Hint, class... Arguments>
-typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attributes, const Hint& hint,
-                                            const Arguments&... arguments) {
+typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attributes,
+                                            const Hint& hint, const Arguments&... arguments) {
   using Description = typename Primitive::primitive_desc;
   constexpr bool hinted = !std::is_same_v<Hint, std::nullopt_t>;
   if constexpr (requires { typename Primitive::desc; }) {
@@ -68,13 +69,12 @@ struct Plan {
   std::string implementation{};
 };
 
-/// The plan for a key, built by `build` the first time. Null where oneDNN refuses, or would use its scalar reference
-/// implementation. Thread-safe.
+/// The plan for a key, built by `build` the first time. Null where oneDNN refuses, or would use its
+/// scalar reference implementation. Thread-safe.
 const Plan* plan_for(std::string_view op, const PlanKey& key, const std::function<Plan()>& build);
 
 /// Fills in what every plan takes from its primitive description.
-template <class Description>
-void finish(Plan& plan, const Description& description) {
+template <class Description> void finish(Plan& plan, const Description& description) {
   plan.scratchpad = description.scratchpad_desc();
   plan.scratchpad_bytes = int64_t(plan.scratchpad.get_size());
   plan.implementation = description.impl_info_str();
@@ -82,7 +82,9 @@ void finish(Plan& plan, const Description& description) {
 /// Attributes of all plans: scratch memory comes from us, so that the ledger sees it.
 dnnl::primitive_attr user_scratchpad();
 
-/// Runs a plan on raw pointers, given in the order of its inputs and outputs. Library errors become DeviceError.
-void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs, std::span<void* const> outputs);
+/// Runs a plan on raw pointers, given in the order of its inputs and outputs. Library errors become
+/// DeviceError.
+void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs,
+             std::span<void* const> outputs);
 
 }  // namespace halftone::onednn

@@ -1,4 +1,5 @@
-// Convolutions. Data stays NHWC; the weights' layout is oneDNN's choice, reordered from and to PyTorch's on the way.
+// Convolutions. Data stays NHWC; the weights' layout is oneDNN's choice, reordered from and to
+// PyTorch's on the way.
 #include <halftone/backends/cpu/onednn/adapter.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 
@@ -16,25 +17,34 @@ struct Problem {
   PlanKey key;
   bool has_bias;
 
-  Problem(int operation, const Tensor& x_in, const Tensor& w, const Tensor& bias_in, const Tensor& y_in,
-          const ConvGeometry& g)
+  Problem(int operation, const Tensor& x_in, const Tensor& w, const Tensor& bias_in,
+          const Tensor& y_in, const ConvGeometry& g)
       : has_bias(bias_in.defined()) {
     const auto dims = [](const Tensor& t) { return Dims4(t.shape().begin(), t.shape().end()); };
     const auto type = *data_type(x_in.dtype()), w_type = *data_type(w.dtype());
-    x = Desc(dims(x_in), type, Tag::nhwc), y = Desc(dims(y_in), *data_type(y_in.dtype()), Tag::nhwc);
+    x = Desc(dims(x_in), type, Tag::nhwc),
+    y = Desc(dims(y_in), *data_type(y_in.dtype()), Tag::nhwc);
     const int64_t out = w.shape()[0] / g.groups;
-    const Dims4 w_dims = g.groups == 1 ? dims(w) : Dims4{g.groups, out, w.shape()[1], w.shape()[2], w.shape()[3]};
+    const Dims4 w_dims =
+        g.groups == 1 ? dims(w) : Dims4{g.groups, out, w.shape()[1], w.shape()[2], w.shape()[3]};
     w_any = Desc(w_dims, w_type, Tag::any);
     w_plain = Desc(w_dims, w_type, g.groups == 1 ? Tag::oihw : Tag::goihw);
     bias = has_bias ? Desc({w.shape()[0]}, *data_type(bias_in.dtype()), Tag::x) : Desc();
-    key = {operation, int64_t(x_in.dtype()), int64_t(w.dtype()), int64_t(y_in.dtype()),
-           has_bias ? int64_t(bias_in.dtype()) : -1, g.groups};
-    for (const Tensor* t : {&x_in, &w, &y_in}) key.insert(key.end(), t->shape().begin(), t->shape().end());
+    key = {operation,
+           int64_t(x_in.dtype()),
+           int64_t(w.dtype()),
+           int64_t(y_in.dtype()),
+           has_bias ? int64_t(bias_in.dtype()) : -1,
+           g.groups};
+    for (const Tensor* t : {&x_in, &w, &y_in})
+      key.insert(key.end(), t->shape().begin(), t->shape().end());
     for (std::size_t d : {0u, 1u}) {
-      stride.push_back(g.stride[d]), dilation.push_back(g.dilation[d] - 1), padding_before.push_back(g.padding[d]);
+      stride.push_back(g.stride[d]), dilation.push_back(g.dilation[d] - 1),
+          padding_before.push_back(g.padding[d]);
       // What lies behind the last window is cut off: negative padding in oneDNN's terms.
       const int64_t span = g.dilation[d] * (w.shape()[2 + int(d)] - 1) + 1;
-      padding_after.push_back((y_in.shape()[2 + int(d)] - 1) * g.stride[d] + span - x_in.shape()[2 + int(d)] - g.padding[d]);
+      padding_after.push_back((y_in.shape()[2 + int(d)] - 1) * g.stride[d] + span -
+                              x_in.shape()[2 + int(d)] - g.padding[d]);
       key.insert(key.end(), {g.stride[d], g.dilation[d], g.padding[d]});
     }
   }
@@ -42,8 +52,9 @@ struct Problem {
   dnnl::convolution_forward::primitive_desc forward() const {
     constexpr auto kind = dnnl::prop_kind::forward_training;
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
-    return describe<dnnl::convolution_forward>(user_scratchpad(), std::nullopt, kind, algorithm, x, w_any, bias, y,
-                                               stride, dilation, padding_before, padding_after);
+    return describe<dnnl::convolution_forward>(user_scratchpad(), std::nullopt, kind, algorithm, x,
+                                               w_any, bias, y, stride, dilation, padding_before,
+                                               padding_after);
   }
 };
 
@@ -61,7 +72,8 @@ bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeomet
     Plan built{.primitive = dnnl::convolution_forward(description)};
     built.inputs = {{DNNL_ARG_SRC, input_layout(problem.x, description.src_desc())},
                     {DNNL_ARG_WEIGHTS, input_layout(problem.w_plain, description.weights_desc())}};
-    if (problem.has_bias) built.inputs.push_back({DNNL_ARG_BIAS, input_layout(problem.bias, problem.bias)});
+    if (problem.has_bias)
+      built.inputs.push_back({DNNL_ARG_BIAS, input_layout(problem.bias, problem.bias)});
     built.outputs = {{DNNL_ARG_DST, output_layout(problem.y, description.dst_desc())}};
     finish(built, description);
     return built;
@@ -79,8 +91,8 @@ bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
     const auto description = describe<dnnl::convolution_backward_data>(
-        user_scratchpad(), problem.forward(), algorithm, problem.x, problem.w_any, problem.y, problem.stride,
-        problem.dilation, problem.padding_before, problem.padding_after);
+        user_scratchpad(), problem.forward(), algorithm, problem.x, problem.w_any, problem.y,
+        problem.stride, problem.dilation, problem.padding_before, problem.padding_after);
     Plan built{.primitive = dnnl::convolution_backward_data(description)};
     built.inputs = {{DNNL_ARG_DIFF_DST, input_layout(problem.y, description.diff_dst_desc())},
                     {DNNL_ARG_WEIGHTS, input_layout(problem.w_plain, description.weights_desc())}};
@@ -95,19 +107,22 @@ bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
   return true;
 }
 
-bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw, Tensor& dbias) {
+bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
+                           Tensor& dbias) {
   if (!served(x, dw, dbias, dy)) return false;
   const Problem problem(2, x, dw, dbias, dy, g);
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
     const auto description = describe<dnnl::convolution_backward_weights>(
-        user_scratchpad(), problem.forward(), algorithm, problem.x, problem.w_any, problem.bias, problem.y,
-        problem.stride, problem.dilation, problem.padding_before, problem.padding_after);
+        user_scratchpad(), problem.forward(), algorithm, problem.x, problem.w_any, problem.bias,
+        problem.y, problem.stride, problem.dilation, problem.padding_before, problem.padding_after);
     Plan built{.primitive = dnnl::convolution_backward_weights(description)};
     built.inputs = {{DNNL_ARG_SRC, input_layout(problem.x, description.src_desc())},
                     {DNNL_ARG_DIFF_DST, input_layout(problem.y, description.diff_dst_desc())}};
-    built.outputs = {{DNNL_ARG_DIFF_WEIGHTS, output_layout(problem.w_plain, description.diff_weights_desc())}};
-    if (problem.has_bias) built.outputs.push_back({DNNL_ARG_DIFF_BIAS, output_layout(problem.bias, problem.bias)});
+    built.outputs = {
+        {DNNL_ARG_DIFF_WEIGHTS, output_layout(problem.w_plain, description.diff_weights_desc())}};
+    if (problem.has_bias)
+      built.outputs.push_back({DNNL_ARG_DIFF_BIAS, output_layout(problem.bias, problem.bias)});
     finish(built, description);
     return built;
   });

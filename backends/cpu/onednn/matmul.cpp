@@ -1,5 +1,5 @@
-// Products of bf16 matrices on AVX512-BF16 and AMX. f32 products are the own kernel's (cpu/gemm.cpp), which is faster
-// than oneDNN 2.6's; f16 has no primitive there.
+// Products of bf16 matrices on AVX512-BF16 and AMX. f32 products are the own kernel's
+// (cpu/gemm.cpp), which is faster than oneDNN 2.6's; f16 has no primitive there.
 #include <halftone/backends/cpu/onednn/adapter.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 
@@ -7,16 +7,20 @@ namespace halftone::onednn {
 
 namespace {
 dnnl::memory::desc strided(const Tensor& x) {
-  return dnnl::memory::desc(dnnl::memory::dims(x.shape().begin(), x.shape().end()), *data_type(x.dtype()),
+  return dnnl::memory::desc(dnnl::memory::dims(x.shape().begin(), x.shape().end()),
+                            *data_type(x.dtype()),
                             dnnl::memory::dims(x.strides().begin(), x.strides().end()));
 }
 }  // namespace
 
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
-  const bool batch_stands = a.rank() == 3 && (a.strides()[0] == 0 || b.strides()[0] == 0) && c.shape()[0] != 1;
-  if (!data_type(a.dtype()) || !data_type(b.dtype()) || !data_type(c.dtype()) || batch_stands) return false;
+  const bool batch_stands =
+      a.rank() == 3 && (a.strides()[0] == 0 || b.strides()[0] == 0) && c.shape()[0] != 1;
+  if (!data_type(a.dtype()) || !data_type(b.dtype()) || !data_type(c.dtype()) || batch_stands)
+    return false;
   if (bias.defined() && !data_type(bias.dtype())) return false;
-  PlanKey key{3, int64_t(a.dtype()), int64_t(b.dtype()), int64_t(c.dtype()), bias.defined() ? int64_t(bias.dtype()) : -1};
+  PlanKey key{3, int64_t(a.dtype()), int64_t(b.dtype()), int64_t(c.dtype()),
+              bias.defined() ? int64_t(bias.dtype()) : -1};
   for (const Tensor* t : {&a, &b, static_cast<const Tensor*>(&c)}) {
     key.insert(key.end(), t->shape().begin(), t->shape().end());
     key.insert(key.end(), t->strides().begin(), t->strides().end());
@@ -24,12 +28,13 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   const Plan* plan = plan_for("matmul", key, [&] {
     dnnl::memory::dims bias_dims(std::size_t(c.rank()), 1);
     bias_dims.back() = c.shape()[c.rank() - 1];
-    const dnnl::memory::desc row = bias.defined()
-                                       ? dnnl::memory::desc(bias_dims, *data_type(bias.dtype()),
-                                                            c.rank() == 3 ? dnnl::memory::format_tag::abc
-                                                                          : dnnl::memory::format_tag::ab)
-                                       : dnnl::memory::desc();
-    const auto description = describe<dnnl::matmul>(user_scratchpad(), std::nullopt, strided(a), strided(b), row, strided(c));
+    const dnnl::memory::desc row =
+        bias.defined() ? dnnl::memory::desc(bias_dims, *data_type(bias.dtype()),
+                                            c.rank() == 3 ? dnnl::memory::format_tag::abc
+                                                          : dnnl::memory::format_tag::ab)
+                       : dnnl::memory::desc();
+    const auto description = describe<dnnl::matmul>(user_scratchpad(), std::nullopt, strided(a),
+                                                    strided(b), row, strided(c));
     Plan built{.primitive = dnnl::matmul(description)};
     built.inputs = {{DNNL_ARG_SRC, input_layout(strided(a), strided(a))},
                     {DNNL_ARG_WEIGHTS, input_layout(strided(b), strided(b))}};

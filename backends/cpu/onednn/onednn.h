@@ -1,5 +1,6 @@
-// What oneDNN does for the CPU backend. Each function says whether it took the work: false means a dtype, shape or
-// instruction set that it does not serve, and the caller goes another way. Without oneDNN absent.cpp answers.
+// What oneDNN does for the CPU backend. Each function says whether it took the work: false means a
+// dtype, shape or instruction set that it does not serve, and the caller goes another way. Without
+// oneDNN absent.cpp answers.
 #pragma once
 
 #include <string>
@@ -11,11 +12,13 @@ namespace halftone::onednn {
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c);
 bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y);
 bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx);
-bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw, Tensor& dbias);
+bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
+                           Tensor& dbias);
 
 /// "oneDNN 2.6.3", or how to get it.
 std::string description();
-/// The implementation that the last call on this thread used, e.g. "brgconv:avx512_core"; empty before any.
+/// The implementation that the last call on this thread used, e.g. "brgconv:avx512_core"; empty
+/// before any.
 std::string last_implementation();
 
 }  // namespace halftone::onednn

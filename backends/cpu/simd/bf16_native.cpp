@@ -1,5 +1,5 @@
-// bf16 by AVX512-BF16. The instruction treats subnormal floats as zero, which our rounding does not: the rare vector
-// that holds one takes the integer way.
+// bf16 by AVX512-BF16. The instruction treats subnormal floats as zero, which our rounding does
+// not: the rare vector that holds one takes the integer way.
 #include <immintrin.h>
 
 #include <halftone/backends/cpu/simd/local.h>

@@ -1,4 +1,5 @@
-// One loop per arity over the formula lists. The formulas are inlined into it and vectorised by the compiler.
+// One loop per arity over the formula lists. The formulas are inlined into it and vectorised by the
+// compiler.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -11,7 +12,8 @@ static void unary(FormulaCall call, const float* x, float* y, int64_t n) {
   });
 }
 
-static void unary_backward(FormulaCall call, const float* saved, const float* dy, float* dx, int64_t n) {
+static void unary_backward(FormulaCall call, const float* saved, const float* dy, float* dx,
+                           int64_t n) {
   visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
 #pragma GCC ivdep
@@ -27,8 +29,8 @@ static void binary(FormulaCall call, const float* a, const float* b, float* y, i
   });
 }
 
-static void binary_backward(FormulaCall call, int input, const float* a, const float* b, const float* dy, float* dx,
-                            int64_t n) {
+static void binary_backward(FormulaCall call, int input, const float* a, const float* b,
+                            const float* dy, float* dx, int64_t n) {
   visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
     if (input == 0) {

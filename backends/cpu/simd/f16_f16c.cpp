@@ -1,4 +1,5 @@
-// f16 by F16C, eight at a time; both directions are exact resp. correctly rounded, subnormals included.
+// f16 by F16C, eight at a time; both directions are exact resp. correctly rounded, subnormals
+// included.
 #include <immintrin.h>
 
 #include <halftone/backends/cpu/simd/local.h>
@@ -8,7 +9,8 @@ namespace halftone::simd::HALFTONE_ISA {
 static void widen(const uint16_t* x, float* y, int64_t n) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+    _mm256_storeu_ps(y + i,
+                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
   for (; i < n; ++i) y[i] = _cvtsh_ss(x[i]);
 }
 

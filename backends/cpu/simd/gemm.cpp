@@ -1,6 +1,7 @@
-// The inner part of the matrix product, after Goto and van de Geijn (2008), "Anatomy of high-performance matrix
-// multiplication": operands are packed into panels (widening short floats on the way), and a tile of c is kept in
-// registers while the depth runs.  a panel: [depth][tile_rows], b panel: [depth][tile_columns].
+// The inner part of the matrix product, after Goto and van de Geijn (2008), "Anatomy of
+// high-performance matrix multiplication": operands are packed into panels (widening short floats
+// on the way), and a tile of c is kept in registers while the depth runs.  a panel:
+// [depth][tile_rows], b panel: [depth][tile_columns].
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -19,9 +20,9 @@ template <Element E>
 
 using LaneIndices [[gnu::vector_size(vector_bytes)]] = int32_t;
 
-/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart; log2(lanes) such stages transpose a block.
-template <int distance>
-[[gnu::always_inline]] static inline void exchange(Vector (&rows)[lanes]) {
+/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart; log2(lanes) such stages
+/// transpose a block.
+template <int distance> [[gnu::always_inline]] static inline void exchange(Vector (&rows)[lanes]) {
   LaneIndices low, high;
   for (int k = 0; k < lanes; ++k) {
     low[k] = (k & distance) == 0 ? k : lanes + k - distance;
@@ -37,10 +38,11 @@ template <int distance>
   if constexpr (distance > 1) exchange<distance / 2>(rows);
 }
 
-/// Packs whole blocks of `lanes` depths of a panel whose rows lie along the depth; returns the depths done.
-/// Equivalent to: panel[d * Width + k] = x[k * stride + d], zero for k >= width.
+/// Packs whole blocks of `lanes` depths of a panel whose rows lie along the depth; returns the
+/// depths done. Equivalent to: panel[d * Width + k] = x[k * stride + d], zero for k >= width.
 template <int Width>
-static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth, float* panel) {
+static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth,
+                               float* panel) {
   const int64_t blocks = depth / lanes;
   for (int64_t block = 0; block < blocks; ++block)
     for (int first = 0; first < Width; first += lanes) {
@@ -53,23 +55,24 @@ static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, in
       const int kept = first + lanes <= Width ? lanes : kept_in_last;
 #pragma GCC unroll 16
       for (int k = 0; k < lanes; ++k)
-        __builtin_memcpy(panel + (block * lanes + k) * Width + first, &rows[k], std::size_t(kept) * sizeof(float));
+        __builtin_memcpy(panel + (block * lanes + k) * Width + first, &rows[k],
+                         std::size_t(kept) * sizeof(float));
     }
   return blocks * lanes;
 }
 
 /// panels[o / Width][d][o % Width] = element at outer index o and depth d, zero beyond `outer`.
 template <int Width, Element E>
-static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, int64_t outer, int64_t depth,
-                 float* panels) {
+static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, int64_t outer,
+                 int64_t depth, float* panels) {
   for (int64_t o = 0; o < outer; o += Width, panels += depth * Width) {
     const int64_t width = outer - o < Width ? outer - o : Width;
     if (width < Width) __builtin_memset(panels, 0, std::size_t(depth * Width) * sizeof(float));
     int64_t done = 0;
     if constexpr (E == Element::f32)
       if (depth_stride == 1)
-        done = pack_transposed<Width>(static_cast<const float*>(data) + o * outer_stride, outer_stride, width, depth,
-                                      panels);
+        done = pack_transposed<Width>(static_cast<const float*>(data) + o * outer_stride,
+                                      outer_stride, width, depth, panels);
     for (int64_t d = done; d < depth; ++d) {
       const int64_t from = o * outer_stride + d * depth_stride;
       float* to = panels + d * Width;
@@ -83,11 +86,13 @@ static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, i
 }
 
 template <int Width>
-static void pack_any(const Matrix& x, int64_t outer_stride, int64_t depth_stride, int64_t outer, int64_t depth,
-                     float* panels) {
+static void pack_any(const Matrix& x, int64_t outer_stride, int64_t depth_stride, int64_t outer,
+                     int64_t depth, float* panels) {
   switch (x.element) {
-    case Element::f32: return pack<Width, Element::f32>(x.data, outer_stride, depth_stride, outer, depth, panels);
-    case Element::bf16: return pack<Width, Element::bf16>(x.data, outer_stride, depth_stride, outer, depth, panels);
+    case Element::f32:
+      return pack<Width, Element::f32>(x.data, outer_stride, depth_stride, outer, depth, panels);
+    case Element::bf16:
+      return pack<Width, Element::bf16>(x.data, outer_stride, depth_stride, outer, depth, panels);
   }
 }
 
@@ -100,8 +105,9 @@ static void pack_columns(const Matrix& b, int64_t depth, int64_t columns, float*
 
 /// c (+)= a b for Rows rows and Vectors vectors of columns: the accumulators stay in registers.
 template <int Rows, int Vectors>
-[[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b, int64_t b_step,
-                                                  const float* bias, bool accumulate, float* c, int64_t c_stride) {
+[[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b,
+                                                  int64_t b_step, const float* bias,
+                                                  bool accumulate, float* c, int64_t c_stride) {
   Vector sums[Rows][Vectors];
 #pragma GCC unroll 32
   for (int i = 0; i < Rows; ++i)
@@ -130,16 +136,20 @@ template <int Rows, int Vectors>
     }
 }
 
-static void tile_product(int64_t depth, const float* a, const float* b, int64_t b_step, int64_t rows, int64_t columns,
-                         const float* bias, bool accumulate, float* c, int64_t c_stride) {
+static void tile_product(int64_t depth, const float* a, const float* b, int64_t b_step,
+                         int64_t rows, int64_t columns, const float* bias, bool accumulate,
+                         float* c, int64_t c_stride) {
   if (rows == tile_rows && columns == tile_columns)
     return product<tile_rows, tile_vectors>(depth, a, b, b_step, bias, accumulate, c, c_stride);
-  // An incomplete tile is computed beside c, by the smallest kernel that covers it, and the valid part moved over.
+  // An incomplete tile is computed beside c, by the smallest kernel that covers it, and the valid
+  // part moved over.
   float whole[tile_rows * tile_columns];
   constexpr int medium = tile_rows < 8 ? tile_rows : 8;
   if (rows <= 4) product<4, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
-  else if (rows <= medium) product<medium, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
-  else if (columns <= lanes) product<tile_rows, 1>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
+  else if (rows <= medium)
+    product<medium, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
+  else if (columns <= lanes)
+    product<tile_rows, 1>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
   else product<tile_rows, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {

@@ -1,6 +1,7 @@
-// The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. All of them exist once
-// per instruction set, compiled from the same sources with other flags; cpu/isa.h picks a table at run time. Threads,
-// strides and dtypes are the callers' business (cpu/*.cpp), which stage short floats through small float buffers.
+// The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. All
+// of them exist once per instruction set, compiled from the same sources with other flags;
+// cpu/isa.h picks a table at run time. Threads, strides and dtypes are the callers' business
+// (cpu/*.cpp), which stage short floats through small float buffers.
 #pragma once
 
 #include <cstdint>
@@ -39,61 +40,91 @@ struct Kernels {
   void (*unary)(FormulaCall f, const float* x, float* y, int64_t n);
   void (*unary_backward)(FormulaCall f, const float* saved, const float* dy, float* dx, int64_t n);
   void (*binary)(FormulaCall f, const float* a, const float* b, float* y, int64_t n);
-  void (*binary_backward)(FormulaCall f, int input, const float* a, const float* b, const float* dy, float* dx,
-                          int64_t n);
-  void (*accumulate)(const float* x, float* y, int64_t n);                 // y += x
-  void (*scale)(float factor, float* y, int64_t n);                        // y *= factor
-  void (*lerp)(const float* x, float weight, float* y, int64_t n);         // y += weight (x - y)
+  void (*binary_backward)(FormulaCall f, int input, const float* a, const float* b, const float* dy,
+                          float* dx, int64_t n);
+  void (*accumulate)(const float* x, float* y, int64_t n);          // y += x
+  void (*scale)(float factor, float* y, int64_t n);                 // y *= factor
+  void (*lerp)(const float* x, float weight, float* y, int64_t n);  // y += weight (x - y)
 
   // --- reductions, pairwise in float within blocks, in double across them
   double (*sum)(const float* x, int64_t n);
   double (*sum_of_squares)(const float* x, int64_t n);
   float (*max)(const float* x, int64_t n);  // NaN if any is
-  void (*add_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);  // y[j] = sum_i x[i, j]
+  /// y[j] = sum_i x[i, j]
+  void (*add_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
 
   // --- rows
   void (*softmax)(const float* x, int64_t n, bool logarithm, float* y);
   void (*softmax_backward)(const float* y, const float* dy, int64_t n, bool logarithm, float* dx);
   float (*log_sum_exp)(const float* x, int64_t n);
-  void (*exp_shifted)(const float* x, float shift, float scale, float* y, int64_t n);  // y = scale exp(x - shift)
+  /// y = scale exp(x - shift)
+  void (*exp_shifted)(const float* x, float shift, float scale, float* y, int64_t n);
   void (*moments)(const float* x, int64_t n, float* mean, float* variance);
-  void (*normalize)(const float* x, float mean, float rstd, const float* weight, const float* bias, float* y,
+  void (*normalize)(const float* x, float mean, float rstd, const float* weight, const float* bias,
+                    float* y,
                     int64_t n);  // weight, bias may be null
-  void (*norm_backward)(const float* x, float mean, float rstd, bool centred, const float* weight, const float* dy,
-                        float* dx, float* dweight, float* dbias, int64_t n);  // dweight, dbias accumulate; any may be null
-  void (*channel_affine)(const float* x, const float* scale, const float* shift, float* y, int64_t n);  // y = x scale + shift
-  void (*channel_sums)(const float* x, const float* dy, const float* mean, int64_t rows, int64_t n, float* sum_dy,
-                       float* sum_dy_x);  // accumulates over rows: dy and dy (x - mean); dy null: x - mean and its square
-  void (*channel_backward)(const float* x, const float* dy, const float* a, const float* b, const float* c, float* dx,
+  void (*norm_backward)(const float* x, float mean, float rstd, bool centred, const float* weight,
+                        const float* dy,
+                        /// dweight, dbias accumulate; any may be null
+                        float* dx, float* dweight, float* dbias, int64_t n);
+  /// y = x scale + shift
+  void (*channel_affine)(const float* x, const float* scale, const float* shift, float* y,
+                         int64_t n);
+  void (*channel_sums)(const float* x, const float* dy, const float* mean, int64_t rows, int64_t n,
+                       float* sum_dy,
+                       /// accumulates over rows: dy and dy (x - mean); dy null: x - mean and its
+                       /// square
+                       float* sum_dy_x);
+  void (*channel_backward)(const float* x, const float* dy, const float* a, const float* b,
+                           const float* c, float* dx,
                            int64_t n);  // dx = a dy + b x + c
 
   // --- pooling: one output pixel from the pixels of its window, n channels
-  void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n, float* y,
-                        uint8_t* argmax);
-  void (*select_place)(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx);  // dy where argmax is place, else 0
+  void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n,
+                        float* y, uint8_t* argmax);
+  /// dy where argmax is place, else 0
+  void (*select_place)(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx);
 
   // --- layout
-  void (*transpose)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows, int64_t columns);  // y[j, i] = x[i, j]
+  /// y[j, i] = x[i, j]
+  void (*transpose)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows,
+                    int64_t columns);
 
   // --- training
-  void (*adam)(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v, int64_t n);
-  void (*sgd)(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum, int64_t n);
+  void (*adam)(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v,
+               int64_t n);
+  void (*sgd)(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum,
+              int64_t n);
 
-  // --- random: element i uses word (first + i) % 4 of counter (first + i) / 4; y = x scale where uniform >= p, else 0
-  void (*dropout)(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y, int64_t n);
+  // --- random: element i uses word (first + i) % 4 of counter (first + i) / 4; y = x scale where
+  // uniform >= p, else 0
+  void (*dropout)(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y,
+                  int64_t n);
 
   // --- gemm: panels of packed operands, and the tile product (cpu/gemm.cpp drives them)
   int tile_rows, tile_columns;
-  void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);        // [rows / tile_rows][depth][tile_rows]
-  void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);  // [columns / tile_columns][depth][tile_columns]
-  void (*tile_product)(int64_t depth, const float* a_panel, const float* b, int64_t b_step, int64_t rows,
-                       int64_t columns, const float* bias, bool accumulate, float* c,
-                       int64_t c_stride);  // c = a b (+ c) (+ bias); b is a panel (step tile_columns), or lies in rows of its own
+  /// [rows / tile_rows][depth][tile_rows]
+  void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);
+  /// [columns / tile_columns][depth][tile_columns]
+  void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);
+  void (*tile_product)(int64_t depth, const float* a_panel, const float* b, int64_t b_step,
+                       int64_t rows, int64_t columns, const float* bias, bool accumulate, float* c,
+                       /// c = a b (+ c) (+ bias); b is a panel (step tile_columns), or lies in rows
+                       /// of its own
+                       int64_t c_stride);
 };
 
-namespace baseline { const Kernels& kernels(); }
-namespace avx2 { const Kernels& kernels(); }
-namespace avx512 { const Kernels& kernels(); }
-namespace avx512_bf16 { const Kernels& kernels(); }
+namespace baseline {
+const Kernels& kernels();
+}
+namespace avx2 {
+const Kernels& kernels();
+}
+namespace avx512 {
+const Kernels& kernels();
+}
+namespace avx512_bf16 {
+const Kernels& kernels();
+}
 
 }  // namespace halftone::simd

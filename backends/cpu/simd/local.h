@@ -1,6 +1,7 @@
-// What the SIMD sources share. Everything lives in a namespace named after the instruction set it is compiled for
-// (HALFTONE_ISA comes from CMake), and nothing else may be defined there: an inline function of another namespace,
-// compiled here for AVX-512, could be the copy that the linker keeps for all. tests/style/isa_symbols.cmake checks.
+// What the SIMD sources share. Everything lives in a namespace named after the instruction set it
+// is compiled for (HALFTONE_ISA comes from CMake), and nothing else may be defined there: an inline
+// function of another namespace, compiled here for AVX-512, could be the copy that the linker keeps
+// for all. tests/style/isa_symbols.cmake checks.
 #pragma once
 
 #include <halftone/backends/cpu/simd/kernels.h>

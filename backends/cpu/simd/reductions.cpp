@@ -1,5 +1,5 @@
-// Sums and maxima of contiguous floats. Each block of 4096 elements is summed in 4 x lanes partial sums of float, the
-// blocks in double: the error stays near that of a pairwise sum, whatever n is.
+// Sums and maxima of contiguous floats. Each block of 4096 elements is summed in 4 x lanes partial
+// sums of float, the blocks in double: the error stays near that of a pairwise sum, whatever n is.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -7,8 +7,7 @@ namespace halftone::simd::HALFTONE_ISA {
 static constexpr int64_t block = 4096;
 
 /// Equivalent to: float s = 0; for (i < n) s += term(x[i]);
-template <bool Squared>
-static float block_sum(const float* x, int64_t n) {
+template <bool Squared> static float block_sum(const float* x, int64_t n) {
   Vector sums[4]{};
   int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes)
@@ -25,13 +24,15 @@ static float block_sum(const float* x, int64_t n) {
 
 static double sum(const float* x, int64_t n) {
   double total = 0;
-  for (int64_t i = 0; i < n; i += block) total += block_sum<false>(x + i, n - i < block ? n - i : block);
+  for (int64_t i = 0; i < n; i += block)
+    total += block_sum<false>(x + i, n - i < block ? n - i : block);
   return total;
 }
 
 static double sum_of_squares(const float* x, int64_t n) {
   double total = 0;
-  for (int64_t i = 0; i < n; i += block) total += block_sum<true>(x + i, n - i < block ? n - i : block);
+  for (int64_t i = 0; i < n; i += block)
+    total += block_sum<true>(x + i, n - i < block ? n - i : block);
   return total;
 }
 
@@ -71,7 +72,8 @@ static void add_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n
 }
 
 void fill_reductions(Kernels& table) {
-  table.sum = sum, table.sum_of_squares = sum_of_squares, table.max = max, table.add_rows = add_rows;
+  table.sum = sum, table.sum_of_squares = sum_of_squares, table.max = max,
+  table.add_rows = add_rows;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

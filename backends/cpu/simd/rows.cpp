@@ -3,7 +3,8 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
-static constexpr int ways = 2 * lanes;  // independent partial sums, so that loops vectorise without reassociation
+static constexpr int ways =
+    2 * lanes;  // independent partial sums, so that loops vectorise without reassociation
 
 /// Equivalent to: float s = 0; for (i < n) s += term(i);
 template <class Term>
@@ -42,7 +43,8 @@ static void softmax(const float* x, int64_t n, bool logarithm, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] *= inverse;
 }
 
-static void softmax_backward(const float* y, const float* dy, int64_t n, bool logarithm, float* dx) {
+static void softmax_backward(const float* y, const float* dy, int64_t n, bool logarithm,
+                             float* dx) {
   if (logarithm) {
     const float sum = total(n, [=](int64_t i) { return dy[i]; });
     for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] - math::exp(y[i]) * sum;
@@ -54,7 +56,8 @@ static void softmax_backward(const float* y, const float* dy, int64_t n, bool lo
 
 static float log_sum_exp(const float* x, int64_t n) {
   const float top = largest(x, n);
-  if (top - top != 0.0f) {  // infinite: all -inf gives -inf, any +inf gives +inf, NaN passes through the sum
+  if (top - top !=
+      0.0f) {  // infinite: all -inf gives -inf, any +inf gives +inf, NaN passes through the sum
     const float sum = total(n, [=](int64_t i) { return x[i]; });
     return sum != sum ? sum : top;
   }
@@ -72,8 +75,8 @@ static void moments(const float* x, int64_t n, float* mean, float* variance) {
   *variance = total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / float(n);
 }
 
-static void normalize(const float* x, float mean, float rstd, const float* weight, const float* bias, float* y,
-                      int64_t n) {
+static void normalize(const float* x, float mean, float rstd, const float* weight,
+                      const float* bias, float* y, int64_t n) {
   if (weight && bias) {
     for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
   } else if (weight) {
@@ -83,9 +86,10 @@ static void normalize(const float* x, float mean, float rstd, const float* weigh
   }
 }
 
-// With z = (x - mean) rstd and g = dy weight:  dx = rstd (g - [mean(g)] - z mean(g z)), the bracket if centred.
-static void norm_backward(const float* x, float mean, float rstd, bool centred, const float* weight, const float* dy,
-                          float* dx, float* dweight, float* dbias, int64_t n) {
+// With z = (x - mean) rstd and g = dy weight:  dx = rstd (g - [mean(g)] - z mean(g z)), the bracket
+// if centred.
+static void norm_backward(const float* x, float mean, float rstd, bool centred, const float* weight,
+                          const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
   if (dweight)
     for (int64_t i = 0; i < n; ++i) dweight[i] += dy[i] * ((x[i] - mean) * rstd);
   if (dbias)
@@ -93,17 +97,19 @@ static void norm_backward(const float* x, float mean, float rstd, bool centred, 
   if (!dx) return;
   const auto g = [=](int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
   const float mean_g = centred ? total(n, g) / float(n) : 0.0f;
-  const float mean_gz = total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / float(n);
+  const float mean_gz =
+      total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / float(n);
   for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (g(i) - mean_g - (x[i] - mean) * rstd * mean_gz);
 }
 
-static void channel_affine(const float* x, const float* scale, const float* shift, float* y, int64_t n) {
+static void channel_affine(const float* x, const float* scale, const float* shift, float* y,
+                           int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale[i] + shift[i];
 }
 
-static void channel_sums(const float* x, const float* dy, const float* mean, int64_t rows, int64_t n, float* sum_dy,
-                         float* sum_dy_x) {
+static void channel_sums(const float* x, const float* dy, const float* mean, int64_t rows,
+                         int64_t n, float* sum_dy, float* sum_dy_x) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* xr = x + r * n;
     const float* gr = dy ? dy + r * n : nullptr;
@@ -120,14 +126,15 @@ static void channel_sums(const float* x, const float* dy, const float* mean, int
   }
 }
 
-static void channel_backward(const float* x, const float* dy, const float* a, const float* b, const float* c,
-                             float* dx, int64_t n) {
+static void channel_backward(const float* x, const float* dy, const float* a, const float* b,
+                             const float* c, float* dx, int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) dx[i] = a[i] * dy[i] + b[i] * x[i] + c[i];
 }
 
 void fill_rows(Kernels& table) {
-  table.softmax = softmax, table.softmax_backward = softmax_backward, table.log_sum_exp = log_sum_exp;
+  table.softmax = softmax, table.softmax_backward = softmax_backward,
+  table.log_sum_exp = log_sum_exp;
   table.exp_shifted = exp_shifted, table.moments = moments, table.normalize = normalize;
   table.norm_backward = norm_backward, table.channel_affine = channel_affine;
   table.channel_sums = channel_sums, table.channel_backward = channel_backward;

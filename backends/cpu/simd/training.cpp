@@ -5,8 +5,10 @@
 namespace halftone::simd::HALFTONE_ISA {
 
 // Kingma & Ba 2015; decoupled weight decay: Loshchilov & Hutter 2019.
-static void adam(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v, int64_t n) {
-  const float step = u.lr * u.inverse_correction1, decay = u.decoupled ? 1.0f - u.lr * u.weight_decay : 1.0f;
+static void adam(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v,
+                 int64_t n) {
+  const float step = u.lr * u.inverse_correction1,
+              decay = u.decoupled ? 1.0f - u.lr * u.weight_decay : 1.0f;
   const float l2 = u.decoupled ? 0.0f : u.weight_decay;
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
@@ -18,13 +20,16 @@ static void adam(const AdamNumbers& u, const float* gradient, float* parameter, 
   }
 }
 
-static void sgd(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum, int64_t n) {
+static void sgd(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum,
+                int64_t n) {
   if (!momentum) {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) parameter[i] -= u.lr * (gradient[i] + u.weight_decay * parameter[i]);
+    for (int64_t i = 0; i < n; ++i)
+      parameter[i] -= u.lr * (gradient[i] + u.weight_decay * parameter[i]);
     return;
   }
-  const float keep = u.first_step ? 0.0f : u.momentum, take = u.first_step ? 1.0f : 1.0f - u.dampening;
+  const float keep = u.first_step ? 0.0f : u.momentum,
+              take = u.first_step ? 1.0f : 1.0f - u.dampening;
   const float ahead = u.nesterov ? u.momentum : 1.0f, own = u.nesterov ? 1.0f : 0.0f;
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
@@ -34,7 +39,8 @@ static void sgd(const SgdNumbers& u, const float* gradient, float* parameter, fl
   }
 }
 
-static void dropout(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y, int64_t n) {
+static void dropout(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y,
+                    int64_t n) {
   int64_t i = 0;
   while (i < n) {
     const uint64_t at = first + uint64_t(i);
