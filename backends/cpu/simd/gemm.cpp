@@ -108,6 +108,11 @@ template <int Rows, int Vectors>
 [[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b,
                                                   int64_t b_step, const float* bias,
                                                   bool accumulate, float* c, int64_t c_stride) {
+  // The tile of c is wanted when the depth is through: fetch it meanwhile.
+#pragma GCC unroll 32
+  for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < Vectors; ++j) __builtin_prefetch(c + i * c_stride + j * lanes, 1);
   Vector sums[Rows][Vectors];
 #pragma GCC unroll 32
   for (int i = 0; i < Rows; ++i)
