@@ -12,7 +12,9 @@ namespace {
 void make_and_print() {
   std::cout << "--- making tensors\n";
   const ht::Tensor a = ht::from({{1, 2, 3}, {4, 5, 6}});
-  std::cout << a << "\n\n" << ht::arange(0, 1, 0.25) << "\n\n" << ht::zeros({2, 2}, ht::i32) << '\n';
+  std::cout << a << "\n\n"
+            << ht::arange(0, 1, 0.25) << "\n\n"
+            << ht::zeros({2, 2}, ht::i32) << '\n';
   // The same seed gives the same numbers, whatever the number of threads.
   ht::manual_seed(0);
   std::cout << '\n' << ht::randn({2, 3}) << '\n';
@@ -23,8 +25,8 @@ void share_memory() {
   const ht::Tensor a = ht::from({{1, 2, 3}, {4, 5, 6}});
   // A view is another shape with other strides over the same storage: nothing is copied.
   const ht::Tensor columns = ht::transpose(a, 0, 1);
-  std::cout << "shape " << columns.shape() << ", strides " << columns.strides() << ", same storage: "
-            << std::boolalpha << (columns.storage() == a.storage()) << '\n';
+  std::cout << "shape " << columns.shape() << ", strides " << columns.strides()
+            << ", same storage: " << std::boolalpha << (columns.storage() == a.storage()) << '\n';
   const ht::Tensor row_major = ht::contiguous(columns);
   std::cout << "contiguous() copies where it must: strides " << row_major.strides()
             << ", same storage: " << (row_major.storage() == a.storage()) << '\n';
@@ -48,7 +50,8 @@ void compute() {
 void compare_dtypes() {
   std::cout << "\n--- dtypes: what is left of four numbers\n";
   const ht::Tensor exact = ht::from({0.1, 1.001, 1e-7, 70000}, ht::f64);
-  std::cout << "dtype      bits     epsilon         max         0.1       1.001        1e-7       70000\n";
+  std::cout << "dtype      bits     epsilon         max         0.1       1.001        1e-7       "
+               "70000\n";
   for (const ht::DType dtype : {ht::f64, ht::f32, ht::f16, ht::bf16, ht::f8_e4m3, ht::f8_e5m2}) {
     const ht::DTypeFacts& facts = ht::facts(dtype);
     std::cout << std::left << std::setw(8) << facts.name << std::right << std::setw(7)

@@ -1,6 +1,6 @@
 // Lesson 2: gradients. You will learn that operations are recorded when an input wants a gradient,
-// how to check a gradient numerically, how to fit a function, how to write an operation of your own,
-// and how to trade time for memory.
+// how to check a gradient numerically, how to fit a function, how to write an operation of your
+// own, and how to trade time for memory.
 #include <cmath>
 #include <iostream>
 
@@ -21,8 +21,8 @@ void differentiate() {
   ht::sum(x).backward();
   std::cout << "after backward() of sum(x), too: " << x.grad() << '\n';
   const ht::NoGrad no_grad;
-  std::cout << "inside NoGrad nothing is recorded: " << std::boolalpha
-            << ht::exp(x).requires_grad() << '\n';
+  std::cout << "inside NoGrad nothing is recorded: " << std::boolalpha << ht::exp(x).requires_grad()
+            << '\n';
 }
 
 void check_numerically() {

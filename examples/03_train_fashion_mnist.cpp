@@ -31,7 +31,8 @@ void add_flags(CLI::App& app, Arguments& to) {
   app.add_option("--lr", to.lr, "highest learning rate; default: by optimizer")
       ->check(CLI::PositiveNumber);
   app.add_option("--optimizer", to.optimizer)
-      ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop"}))->capture_default_str();
+      ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop"}))
+      ->capture_default_str();
   app.add_option("--seed", to.seed, "of weights and shuffling");
   app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
   app.add_option("--save", to.save, "where the weights go")->take_last()->capture_default_str();
@@ -86,7 +87,8 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
       images, {.batch_size = arguments.batch, .shuffle = true, .seed = arguments.seed});
   const auto optimizer = make_optimizer(arguments, model.parameters());
   // The rate rises during the first steps, then falls along half a cosine to nearly nothing.
-  const int64_t steps = arguments.epochs * loader.size(), rising = std::min<int64_t>(steps / 10, 100);
+  const int64_t steps = arguments.epochs * loader.size(),
+                rising = std::min<int64_t>(steps / 10, 100);
   ht::optim::LrScheduler schedule(
       *optimizer, LrSchedule::warm_up(rising, LrSchedule::cosine(steps - rising, 0.01)));
   Progress progress(arguments.epochs, loader.size());

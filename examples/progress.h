@@ -13,7 +13,10 @@ class Progress {
  public:
   /// `interval`: steps between two lines where the output is not a terminal.
   Progress(int64_t epochs, int64_t steps_per_epoch, int64_t interval = 100)
-      : epochs_(epochs), steps_(steps_per_epoch), interval_(interval), live_(isatty(STDOUT_FILENO)) {}
+      : epochs_(epochs),
+        steps_(steps_per_epoch),
+        interval_(interval),
+        live_(isatty(STDOUT_FILENO)) {}
 
   void begin_epoch() {
     ++epoch_;
@@ -30,7 +33,8 @@ class Progress {
     correct_ += correct;
     const Clock::time_point now = Clock::now();
     const bool last = step_ == steps_;
-    if (live_ ? last || now - drawn_ > std::chrono::milliseconds(100) : last || step_ % interval_ == 0) {
+    if (live_ ? last || now - drawn_ > std::chrono::milliseconds(100)
+              : last || step_ % interval_ == 0) {
       drawn_ = now;
       draw(now);
     }
@@ -51,11 +55,12 @@ class Progress {
     const auto eta = int64_t(left * seconds / double(step_) + 0.5);  // training only, no evaluation
     const auto samples = double(samples_);
     // "\r" returns to the line's beginning, "\33[K" erases what a longer line left behind.
-    std::printf("%sepoch %ld/%ld  step %*ld/%ld  loss %.4f  accuracy %5.2f %%  %.0f images/s  "
-                "ETA %ld:%02ld%s",
-                live_ ? "\r" : "", long(epoch_), long(epochs_), digits(), long(step_), long(steps_),
-                loss_ / samples, 100 * correct_ / samples, samples / seconds, long(eta / 60),
-                long(eta % 60), live_ ? "\33[K" : "\n");
+    std::printf(
+        "%sepoch %ld/%ld  step %*ld/%ld  loss %.4f  accuracy %5.2f %%  %.0f images/s  "
+        "ETA %ld:%02ld%s",
+        live_ ? "\r" : "", long(epoch_), long(epochs_), digits(), long(step_), long(steps_),
+        loss_ / samples, 100 * correct_ / samples, samples / seconds, long(eta / 60),
+        long(eta % 60), live_ ? "\33[K" : "\n");
     std::fflush(stdout);
   }
   int digits() const { return int(std::to_string(steps_).size()); }

@@ -1,5 +1,6 @@
 // For every operation in AllOps, on every CPU backend: the result is the oracle's in each dtype,
-// the fast backend agrees with the reference, errors say what they should, and no byte stays behind.
+// the fast backend agrees with the reference, errors say what they should, and no byte stays
+// behind.
 #include "op_properties.h"
 
 #include <halftone/core/memory_ledger.h>
@@ -62,7 +63,8 @@ TEST_CASE("the ledger returns to its starting bytes") {
 // --- errors
 
 /// The message of the error that `call` throws, checked for its kind; empty if it throws none.
-std::string message_of(const std::function<void()>& call, const std::function<bool(const Error&)>& is_kind) {
+std::string message_of(const std::function<void()>& call,
+                       const std::function<bool(const Error&)>& is_kind) {
   try {
     call();
   } catch (const Error& e) {
@@ -99,7 +101,8 @@ TEST_CASE("wrong inputs give the stated error") {
 /// Inputs that some case leaves out.
 bool is_optional(const OpSamples& samples, std::size_t position) {
   for (const Case& test : samples.cases)
-    if (position < test.inputs.size() && test.inputs[position].kind == InputKind::absent) return true;
+    if (position < test.inputs.size() && test.inputs[position].kind == InputKind::absent)
+      return true;
   return false;
 }
 

@@ -20,8 +20,7 @@ inline constexpr std::array<std::string_view, 2> cpu_backends{"reference", "cpu"
 inline constexpr std::array<DType, 4> tested_dtypes{f64, f32, bf16, f16};
 
 /// Calls body(samples) for every operation, as a subcase of the calling test case.
-template <class Body>
-void each_op(const Body& body) {
+template <class Body> void each_op(const Body& body) {
   for (std::size_t i = 0; i < all_samples().size(); ++i) {
     const OpSamples& samples = all_samples()[i];
     // Two operations are called pow: the position keeps subcases apart.
@@ -31,8 +30,7 @@ void each_op(const Body& body) {
 }
 
 /// Calls body(samples, test, dtype) for every case of every operation on every CPU backend.
-template <class Body>
-void each_case(std::span<const DType> dtypes, const Body& body) {
+template <class Body> void each_case(std::span<const DType> dtypes, const Body& body) {
   each_op([&](const OpSamples& samples) {
     for (const Case& test : samples.cases)
       for (const std::string_view backend : cpu_backends)
@@ -132,7 +130,8 @@ inline std::string mismatch(const Tensor& got, const Values& wanted, const Toler
 /// The gradient that backward starts from: different values, all of one order of magnitude.
 inline Tensor seed_for(const Tensor& y) {
   Values values(std::size_t(y.numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.75 + 0.5 * std::sin(1 + 2.3 * double(i));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = 0.75 + 0.5 * std::sin(1 + 2.3 * double(i));
   return from_vector(values, y.shape(), y.dtype());
 }
 
@@ -156,7 +155,8 @@ inline Outcome run_case(const Case& test, const Tensors& inputs, const Tensor& s
   const Tensors leaves = leaves_of(test, inputs);
   Outcome outcome{test.call(leaves), {}};
   if (test.gradient) outcome.y.backward(seed.defined() ? seed : seed_for(outcome.y));
-  for (const Tensor& leaf : leaves) outcome.gradients.push_back(leaf.defined() ? leaf.grad() : Tensor{});
+  for (const Tensor& leaf : leaves)
+    outcome.gradients.push_back(leaf.defined() ? leaf.grad() : Tensor{});
   outcome.y = outcome.y.detach();
   return outcome;
 }
@@ -164,7 +164,8 @@ inline Outcome run_case(const Case& test, const Tensors& inputs, const Tensor& s
 /// Tensors of the same values in f64 (integers and bools as they are).
 inline Tensors widened(const Tensors& inputs) {
   Tensors wide;
-  for (const Tensor& x : inputs) wide.push_back(x.defined() && is_floating(x.dtype()) ? cast(x, f64) : x);
+  for (const Tensor& x : inputs)
+    wide.push_back(x.defined() && is_floating(x.dtype()) ? cast(x, f64) : x);
   return wide;
 }
 

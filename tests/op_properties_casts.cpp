@@ -61,7 +61,8 @@ void check_same_bits(const Tensor& a, const Tensor& b) {
 }
 
 /// Runs the case under a caster and by hand; the caster reports what it saw.
-void check_class(const OpSamples& samples, const Case& test, const Tensors& inputs, ClassCaster& report) {
+void check_class(const OpSamples& samples, const Case& test, const Tensors& inputs,
+                 ClassCaster& report) {
   const Tensors leaves = leaves_of(test, inputs), same = leaves_of(test, inputs);
   Tensor y;
   {
@@ -115,7 +116,8 @@ struct Probe : UserOp {
   bool* clean_forward = nullptr;
   bool* clean_backward = nullptr;
 
-  Probe(bool* in_forward, bool* in_backward) : clean_forward(in_forward), clean_backward(in_backward) {}
+  Probe(bool* in_forward, bool* in_backward)
+      : clean_forward(in_forward), clean_backward(in_backward) {}
   Tensor forward(const Tensor& x) {
     *clean_forward = !active_caster() && !grad_enabled() && !x.requires_grad();
     return x.clone();

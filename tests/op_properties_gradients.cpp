@@ -51,7 +51,8 @@ void check_direction(const Case& test, const Tensors& leaves) {
       up[i] += step * direction, down[i] -= step * direction;
       analytic += gradient[i] * direction, magnitude += std::abs(gradient[i]);
     }
-    ahead.back() = from_vector(up, leaf.shape(), f64), behind.back() = from_vector(down, leaf.shape(), f64);
+    ahead.back() = from_vector(up, leaf.shape(), f64),
+    behind.back() = from_vector(down, leaf.shape(), f64);
   }
   const double numeric =
       (contracted(test.call(ahead), weights) - contracted(test.call(behind), weights)) / (2 * step);
@@ -64,13 +65,15 @@ TEST_CASE("f64 gradients are those of finite differences") {
     if (!test.gradient || !test.smooth) return;
     const Tensors leaves = differentiable_inputs(test);
     if (differentiable_elements(leaves) > 64) return check_direction(test, leaves);
-    const GradcheckOptions options{.step = step, .absolute_tolerance = quotient_noise(test.call(leaves))};
+    const GradcheckOptions options{.step = step,
+                                   .absolute_tolerance = quotient_noise(test.call(leaves))};
     const GradcheckResult result = gradcheck(test.call, leaves, options);
     CHECK_MESSAGE(result.passed, result.message);
   });
 }
 
-TEST_CASE("gradients in lower precision are the f64 gradients, and have their input's dtype and shape") {
+TEST_CASE(
+    "gradients in lower precision are the f64 gradients, and have their input's dtype and shape") {
   constexpr std::array dtypes{f32, bf16, f16};
   each_case(dtypes, [](const OpSamples&, const Case& test, DType dtype) {
     if (!test.gradient) return;

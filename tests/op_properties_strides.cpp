@@ -10,13 +10,16 @@ namespace halftone::test {
 namespace {
 
 enum class Layout { reversed, stepped, expanded, channels_last };
-constexpr std::array layouts{Layout::reversed, Layout::stepped, Layout::expanded, Layout::channels_last};
-constexpr std::array<const char*, 4> layout_names{"reversed", "stepped", "expanded", "channels last"};
+constexpr std::array layouts{Layout::reversed, Layout::stepped, Layout::expanded,
+                             Layout::channels_last};
+constexpr std::array<const char*, 4> layout_names{"reversed", "stepped", "expanded",
+                                                  "channels last"};
 
 /// The dimensions in memory in the opposite order.
 Tensor reversed(const Tensor& x) {
   Strides strides = Dims::filled(x.rank(), 1);
-  for (int d = 1; d < x.rank(); ++d) strides[d] = strides[d - 1] * std::max<int64_t>(1, x.shape()[d - 1]);
+  for (int d = 1; d < x.rank(); ++d)
+    strides[d] = strides[d - 1] * std::max<int64_t>(1, x.shape()[d - 1]);
   return views::with_strides(x, strides);
 }
 
@@ -66,7 +69,8 @@ void check_layout(const Case& test, const Tensors& inputs, Layout layout, DType 
     return t;
   };
   REQUIRE(other.y.shape() == plain.y.shape());
-  CHECK(mismatch(other.y, plain.y.to_vector<double>(), tolerance(forward_tolerance(test, dtype))) == "");
+  CHECK(mismatch(other.y, plain.y.to_vector<double>(), tolerance(forward_tolerance(test, dtype))) ==
+        "");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!plain.gradients[i].defined()) continue;
     INFO("gradient of input ", i);

@@ -51,8 +51,7 @@ struct Array {
 using Arrays = std::vector<Array>;
 
 /// Calls body(index) for every index of a shape, in row-major order.
-template <class Body>
-void each_index(const Shape& shape, const Body& body) {
+template <class Body> void each_index(const Shape& shape, const Body& body) {
   Dims index = Dims::filled(shape.rank(), 0);
   for (int64_t left = numel_of(shape); left > 0; --left) {
     body(std::as_const(index));
@@ -61,8 +60,7 @@ void each_index(const Shape& shape, const Body& body) {
 }
 
 /// The array whose element at each index is value(index).
-template <class Value>
-Array array_of(const Shape& shape, const Value& value) {
+template <class Value> Array array_of(const Shape& shape, const Value& value) {
   Array result(shape);
   each_index(shape, [&](const Dims& index) { result[index] = value(index); });
   return result;
@@ -76,9 +74,9 @@ struct Input {
   Shape shape{};
   Domain domain{-2, 2};
   InputKind kind = InputKind::data;
-  bool distinct = false;         // a shuffled arithmetic sequence, exact in every dtype: no ties
-  std::vector<double> avoid{};   // kinks that values stay 0.05 or more away from
-  Values given{};                // these values instead of drawn ones
+  bool distinct = false;        // a shuffled arithmetic sequence, exact in every dtype: no ties
+  std::vector<double> avoid{};  // kinks that values stay 0.05 or more away from
+  Values given{};               // these values instead of drawn ones
 
   bool floating() const {
     return kind == InputKind::data || kind == InputKind::constant || kind == InputKind::wide;
@@ -101,14 +99,14 @@ struct Case {
   std::function<Tensor(const Tensors&)> call;
   std::function<Array(const Arrays&)> oracle;
 
-  int64_t reduced = 1;               // terms in the longest sum behind one result
-  std::optional<DType> output{};     // the result's dtype, where it is not the inputs'
-  bool gradient = true;              // false: comparisons, positions
-  bool smooth = true;                // false: a rounding or a step inside; no finite differences
-  bool any_strides = true;           // false: the result depends on the memory order (dropout)
-  bool broadcast = false;            // expanded first, in the dtype from before any cast
-  int roundings = 0;                 // intermediate results that are rounded to the dtype
-  double condition = 1;              // by how much the function itself magnifies relative errors
+  int64_t reduced = 1;            // terms in the longest sum behind one result
+  std::optional<DType> output{};  // the result's dtype, where it is not the inputs'
+  bool gradient = true;           // false: comparisons, positions
+  bool smooth = true;             // false: a rounding or a step inside; no finite differences
+  bool any_strides = true;        // false: the result depends on the memory order (dropout)
+  bool broadcast = false;         // expanded first, in the dtype from before any cast
+  int roundings = 0;              // intermediate results that are rounded to the dtype
+  double condition = 1;           // by how much the function itself magnifies relative errors
 };
 
 struct ErrorCase {
@@ -116,8 +114,7 @@ struct ErrorCase {
   std::function<void()> call;
   std::function<bool(const Error&)> is_kind;
 };
-template <class Kind>
-ErrorCase error(std::string message, std::function<void()> call) {
+template <class Kind> ErrorCase error(std::string message, std::function<void()> call) {
   return {std::move(message), std::move(call),
           [](const Error& e) { return dynamic_cast<const Kind*>(&e) != nullptr; }};
 }
@@ -130,7 +127,7 @@ struct OpSamples {
   std::vector<ErrorCase> errors{};
   bool any_dtype = false;  // also takes integers
   Mixed mixed = Mixed::promotes;
-  std::string name{};      // filled in from OpInfo, as is the next
+  std::string name{};  // filled in from OpInfo, as is the next
   CastClass cast_class = CastClass::as_is;
 };
 

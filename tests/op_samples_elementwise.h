@@ -74,19 +74,19 @@ template <class F> constexpr Domain domain_of() {
 /// Formulas of two inputs with a kink where they are equal, or one apart: their inputs come from
 /// two interleaved grids of eighths, which never meet.
 template <class F>
-inline constexpr bool kinked = contains<F, TypeList<formula::Maximum, formula::Minimum,
-                                                    formula::AbsoluteError, formula::SmoothL1>>;
+inline constexpr bool kinked = contains<
+    F, TypeList<formula::Maximum, formula::Minimum, formula::AbsoluteError, formula::SmoothL1>>;
 
 // --- cases
 
-template <class F>
-Case unary_case(std::string name, F f, const Shape& shape) {
+template <class F> Case unary_case(std::string name, F f, const Shape& shape) {
   return {.name = std::move(name),
           .inputs = {{.shape = shape, .domain = domain_of<F>(), .avoid = kinks(f)}},
           .call = [f](const Tensors& in) { return unary(f, in[0]); },
-          .oracle = [f](const Arrays& in) {
-            return array_of(in[0].shape, [&](const Dims& i) { return truth(f, in[0][i]); });
-          },
+          .oracle =
+              [f](const Arrays& in) {
+                return array_of(in[0].shape, [&](const Dims& i) { return truth(f, in[0][i]); });
+              },
           .condition = 4};  // f32 elementary functions: some units in the last place
 }
 
@@ -110,8 +110,7 @@ inline std::vector<Case> attribute_cases(formula::Affine) {
 }
 template <class F> std::vector<Case> attribute_cases(F) { return {}; }
 
-template <class F>
-struct Samples<Unary<F>> {
+template <class F> struct Samples<Unary<F>> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 5}, Shape{2, 3, 2, 3}, Shape{0, 3}})
@@ -155,17 +154,17 @@ inline Values grid_values(const Shape& shape, double start) {
   return values;
 }
 
-template <class F>
-Case binary_case(std::string name, F f, const Pairing& p) {
+template <class F> Case binary_case(std::string name, F f, const Pairing& p) {
   Case test{.name = std::move(name),
             .inputs = {{.shape = p.a, .domain = domain_of<F>()},
                        {.shape = p.b, .domain = domain_of<F>()}},
             .call = [f](const Tensors& in) { return binary(f, in[0], in[1]); },
-            .oracle = [f, p](const Arrays& in) {
-              return array_of(p.result, [&](const Dims& i) {
-                return truth(f, in[0].broadcast(i), in[1].broadcast(i));
-              });
-            },
+            .oracle =
+                [f, p](const Arrays& in) {
+                  return array_of(p.result, [&](const Dims& i) {
+                    return truth(f, in[0].broadcast(i), in[1].broadcast(i));
+                  });
+                },
             .condition = 4};
   if (kinked<F>) test.inputs[0].given = grid_values(p.a, -1.5);
   if (kinked<F>) test.inputs[1].given = grid_values(p.b, -1.375);
@@ -174,14 +173,14 @@ Case binary_case(std::string name, F f, const Pairing& p) {
 
 /// An error of broadcasting that `call` makes of [2, 3] and [2, 4].
 inline ErrorCase broadcast_error(std::string_view op, std::function<void()> call) {
-  return error<ShapeError>("[" + std::string(op) +
-                               "] shapes do not broadcast: [2, 3] and [2, 4] differ in dimension 1. "
-                               "Sizes must be equal, or one of them 1.",
-                           std::move(call));
+  return error<ShapeError>(
+      "[" + std::string(op) +
+          "] shapes do not broadcast: [2, 3] and [2, 4] differ in dimension 1. "
+          "Sizes must be equal, or one of them 1.",
+      std::move(call));
 }
 
-template <class F>
-struct Samples<Binary<F>> {
+template <class F> struct Samples<Binary<F>> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const Pairing& p : pairings()) cases.push_back(binary_case(pairing_name(p), F{}, p));
@@ -190,7 +189,10 @@ struct Samples<Binary<F>> {
       cases.push_back(binary_case("beta", F{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
     const std::string name(F::info.name);
     return {.cases = cases,
-            .errors = {broadcast_error(name, [] { binary(F{}, ones({2, 3}), ones({2, 4})); }),
+            .errors = {broadcast_error(name,
+                                       [] {
+                                         binary(F{}, ones({2, 3}), ones({2, 4}));
+                                       }),
                        error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
                                          [] { binary(F{}, ones({2}), Tensor{}); }),
                        error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
@@ -198,8 +200,7 @@ struct Samples<Binary<F>> {
   }
 };
 
-template <class F>
-struct Samples<Compare<F>> {
+template <class F> struct Samples<Compare<F>> {
   static Case with(std::string name, const Pairing& p, InputKind kind) {
     // Halves from few values: both outcomes, and equality, are frequent.
     const auto halves = [&](const Shape& shape, uint64_t seed) {
@@ -214,11 +215,12 @@ struct Samples<Compare<F>> {
             .inputs = {{.shape = p.a, .kind = kind, .given = halves(p.a, 1)},
                        {.shape = p.b, .kind = kind, .given = halves(p.b, 2)}},
             .call = [](const Tensors& in) { return compare(F{}, in[0], in[1]); },
-            .oracle = [p](const Arrays& in) {
-              return array_of(p.result, [&](const Dims& i) {
-                return double(truth(F{}, in[0].broadcast(i), in[1].broadcast(i)));
-              });
-            },
+            .oracle =
+                [p](const Arrays& in) {
+                  return array_of(p.result, [&](const Dims& i) {
+                    return double(truth(F{}, in[0].broadcast(i), in[1].broadcast(i)));
+                  });
+                },
             .output = boolean,
             .gradient = false};
   }
@@ -229,23 +231,25 @@ struct Samples<Compare<F>> {
     cases.push_back(with("integers", {{3, 4}, {4}, {3, 4}}, InputKind::integers));
     return {.cases = cases,
             .errors = {broadcast_error(F::info.name,
-                                       [] { compare(F{}, ones({2, 3}), ones({2, 4})); })},
+                                       [] {
+                                         compare(F{}, ones({2, 3}), ones({2, 4}));
+                                       })},
             .any_dtype = true};
   }
 };
 
-template <>
-struct Samples<Where> {
+template <> struct Samples<Where> {
   static Case with(std::string name, const Shape& c, const Shape& a, const Shape& b,
                    const Shape& result) {
     return {.name = std::move(name),
             .inputs = {condition(c), {.shape = a}, {.shape = b}},
             .call = [](const Tensors& in) { return where(in[0], in[1], in[2]); },
-            .oracle = [result](const Arrays& in) {
-              return array_of(result, [&](const Dims& i) {
-                return in[0].broadcast(i) != 0 ? in[1].broadcast(i) : in[2].broadcast(i);
-              });
-            }};
+            .oracle =
+                [result](const Arrays& in) {
+                  return array_of(result, [&](const Dims& i) {
+                    return in[0].broadcast(i) != 0 ? in[1].broadcast(i) : in[2].broadcast(i);
+                  });
+                }};
   }
   static OpSamples make() {
     return {.cases = {with("one shape", {3, 5}, {3, 5}, {3, 5}, {3, 5}),

@@ -7,8 +7,8 @@ namespace halftone::test {
 
 /// Calls body(iy, ix, ky, kx) for the places of a window that lie inside an image of h x w.
 template <class Body>
-void each_place(const Conv2dOptions& o, int64_t oy, int64_t ox, int64_t kh, int64_t kw, int64_t h, int64_t w,
-                const Body& body) {
+void each_place(const Conv2dOptions& o, int64_t oy, int64_t ox, int64_t kh, int64_t kw, int64_t h,
+                int64_t w, const Body& body) {
   for (int64_t ky = 0; ky < kh; ++ky)
     for (int64_t kx = 0; kx < kw; ++kx) {
       const int64_t iy = oy * o.stride.height - o.padding.height + ky * o.dilation.height;
@@ -20,24 +20,26 @@ inline int64_t conv_size(int64_t in, int64_t k, int64_t stride, int64_t padding,
   return (in + 2 * padding - dilation * (k - 1) - 1) / stride + 1;
 }
 
-template <>
-struct Samples<Conv2d> {
+template <> struct Samples<Conv2d> {
   static Array oracle(const Array& x, const Array& w, const Array& bias, const Conv2dOptions& o) {
     const int64_t per_group = w.size(1), out_per_group = w.size(0) / o.groups;
-    const Shape shape{x.size(0), w.size(0),
-                      conv_size(x.size(2), w.size(2), o.stride.height, o.padding.height, o.dilation.height),
-                      conv_size(x.size(3), w.size(3), o.stride.width, o.padding.width, o.dilation.width)};
+    const Shape shape{
+        x.size(0), w.size(0),
+        conv_size(x.size(2), w.size(2), o.stride.height, o.padding.height, o.dilation.height),
+        conv_size(x.size(3), w.size(3), o.stride.width, o.padding.width, o.dilation.width)};
     return array_of(shape, [&](const Dims& i) {
       double sum = bias.values.empty() ? 0 : bias(i[1]);
       const int64_t first = i[1] / out_per_group * per_group;
       each_place(o, i[2], i[3], w.size(2), w.size(3), x.size(2), x.size(3),
                  [&](int64_t iy, int64_t ix, int64_t ky, int64_t kx) {
-                   for (int64_t c = 0; c < per_group; ++c) sum += x(i[0], first + c, iy, ix) * w(i[1], c, ky, kx);
+                   for (int64_t c = 0; c < per_group; ++c)
+                     sum += x(i[0], first + c, iy, ix) * w(i[1], c, ky, kx);
                  });
       return sum;
     });
   }
-  static Case of(std::string name, const Shape& x, const Shape& w, bool bias, const Conv2dOptions& o = {}) {
+  static Case of(std::string name, const Shape& x, const Shape& w, bool bias,
+                 const Conv2dOptions& o = {}) {
     return {.name = std::move(name),
             .inputs = {{.shape = x}, {.shape = w}, bias ? Input{.shape = {w[0]}} : absent()},
             .call = [o](const Tensors& in) { return conv2d(in[0], in[1], in[2], o); },
@@ -48,67 +50,98 @@ struct Samples<Conv2d> {
     return {.name = std::move(name),
             .inputs = {{.shape = x}, {.shape = w}, {.shape = {w[0]}}},
             .call = [o](const Tensors& in) { return conv1d(in[0], in[1], in[2], o); },
-            .oracle = [=](const Arrays& in) {
-              const Array flat = oracle(Array({x[0], x[1], 1, x[2]}, in[0].values),
-                                        Array({w[0], w[1], 1, w[2]}, in[1].values), in[2],
-                                        {{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups});
-              return Array({flat.size(0), flat.size(1), flat.size(3)}, flat.values);
-            },
+            .oracle =
+                [=](const Arrays& in) {
+                  const Array flat =
+                      oracle(Array({x[0], x[1], 1, x[2]}, in[0].values),
+                             Array({w[0], w[1], 1, w[2]}, in[1].values), in[2],
+                             {{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups});
+                  return Array({flat.size(0), flat.size(1), flat.size(3)}, flat.values);
+                },
             .reduced = w[1] * w[2]};
   }
   static OpSamples make() {
-    return {.cases = {of("plain", {2, 3, 5, 6}, {4, 3, 3, 3}, true), of("no bias", {2, 3, 5, 5}, {4, 3, 3, 3}, false),
-                      of("padded", {1, 2, 4, 4}, {3, 2, 3, 3}, true, {.padding = 1}),
-                      of("strided", {2, 3, 7, 7}, {4, 3, 3, 3}, true, {.stride = 2, .padding = 1}),
-                      of("strided, a rest behind the last window", {1, 2, 8, 7}, {2, 2, 3, 2}, true, {.stride = {3, 2}}),
-                      of("dilated", {1, 2, 7, 8}, {3, 2, 3, 2}, true, {.padding = {2, 1}, .dilation = {2, 3}}),
-                      of("groups", {2, 4, 5, 5}, {6, 2, 3, 3}, true, {.padding = 1, .groups = 2}),
-                      of("depthwise", {2, 6, 5, 5}, {6, 1, 3, 3}, true, {.padding = 1, .groups = 6}),
-                      of("depthwise with a multiplier", {1, 3, 4, 5}, {6, 1, 3, 3}, false, {.groups = 3}),
-                      of("one by one", {2, 5, 3, 4}, {7, 5, 1, 1}, true),
-                      of("one by one, strided", {1, 5, 5, 5}, {3, 5, 1, 1}, false, {.stride = 2}),
-                      of("one input channel", {2, 1, 7, 9}, {5, 1, 5, 5}, true, {.padding = 2}),
-                      of("one output", {2, 3, 4, 4}, {1, 3, 4, 4}, true),
-                      of("not square", {1, 2, 3, 9}, {2, 2, 1, 5}, true, {.padding = {0, 2}}),
-                      of("wide channels", {1, 33, 4, 4}, {35, 33, 3, 3}, true, {.padding = 1}),
-                      of("no images", {0, 3, 5, 5}, {4, 3, 3, 3}, true),
-                      line("conv1d", {2, 3, 9}, {4, 3, 3}, {.stride = 2, .padding = 1}),
-                      line("conv1d, groups, dilated", {2, 4, 9}, {4, 2, 3}, {.dilation = 2, .groups = 2})},
-            .errors = {error<ShapeError>("[conv2d] channels do not fit: x is [1, 3, 5, 5] f32, weight is [4, 2, 3, 3] f32, "
-                                         "groups 1; x.size(1) must equal weight.size(1) * groups and groups divide "
-                                         "weight.size(0).", [] { conv2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3})); }),
-                       error<ShapeError>("[conv2d] x is [3, 5, 5] f32, of rank 3. It must have rank 4.",
-                                         [] { conv2d(ones({3, 5, 5}), ones({4, 3, 3, 3})); }),
-                       error<ShapeError>("[conv2d] the output would be [1, 4, 0, 0] for x [1, 3, 2, 2] f32 and weight "
-                                         "[4, 3, 3, 3] f32. Use a smaller kernel or more padding.",
-                                         [] { conv2d(ones({1, 3, 2, 2}), ones({4, 3, 3, 3})); }),
-                       error<UsageError>("[conv2d] stride 0, padding 0, dilation 1, groups 1. Stride, dilation and groups "
-                                         "must be at least 1, padding at least 0.",
-                                         [] { conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), {}, {.stride = 0}); }),
-                       error<ShapeError>("[conv2d] bias is [3] f32 for 4 channels. It must be [4].",
-                                         [] { conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), ones({3})); }),
-                       error<DTypeError>("[conv2d] dtypes differ: [1, 3, 5, 5] f32 and [4, 3, 3, 3] f16.",
-                                         [] { conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}, f16)); }),
-                       error<ShapeError>("[conv1d] x is [3, 5, 5, 5] f32, of rank 4. It must have rank 3.",
-                                         [] { conv1d(ones({3, 5, 5, 5}), ones({4, 3, 3})); })},
-            .mixed = Mixed::refuses};
+    return {
+        .cases = {of("plain", {2, 3, 5, 6}, {4, 3, 3, 3}, true),
+                  of("no bias", {2, 3, 5, 5}, {4, 3, 3, 3}, false),
+                  of("padded", {1, 2, 4, 4}, {3, 2, 3, 3}, true, {.padding = 1}),
+                  of("strided", {2, 3, 7, 7}, {4, 3, 3, 3}, true, {.stride = 2, .padding = 1}),
+                  of("strided, a rest behind the last window", {1, 2, 8, 7}, {2, 2, 3, 2}, true,
+                     {.stride = {3, 2}}),
+                  of("dilated", {1, 2, 7, 8}, {3, 2, 3, 2}, true,
+                     {.padding = {2, 1}, .dilation = {2, 3}}),
+                  of("groups", {2, 4, 5, 5}, {6, 2, 3, 3}, true, {.padding = 1, .groups = 2}),
+                  of("depthwise", {2, 6, 5, 5}, {6, 1, 3, 3}, true, {.padding = 1, .groups = 6}),
+                  of("depthwise with a multiplier", {1, 3, 4, 5}, {6, 1, 3, 3}, false,
+                     {.groups = 3}),
+                  of("one by one", {2, 5, 3, 4}, {7, 5, 1, 1}, true),
+                  of("one by one, strided", {1, 5, 5, 5}, {3, 5, 1, 1}, false, {.stride = 2}),
+                  of("one input channel", {2, 1, 7, 9}, {5, 1, 5, 5}, true, {.padding = 2}),
+                  of("one output", {2, 3, 4, 4}, {1, 3, 4, 4}, true),
+                  of("not square", {1, 2, 3, 9}, {2, 2, 1, 5}, true, {.padding = {0, 2}}),
+                  of("wide channels", {1, 33, 4, 4}, {35, 33, 3, 3}, true, {.padding = 1}),
+                  of("no images", {0, 3, 5, 5}, {4, 3, 3, 3}, true),
+                  line("conv1d", {2, 3, 9}, {4, 3, 3}, {.stride = 2, .padding = 1}),
+                  line("conv1d, groups, dilated", {2, 4, 9}, {4, 2, 3},
+                       {.dilation = 2, .groups = 2})},
+        .errors =
+            {error<ShapeError>(
+                 "[conv2d] channels do not fit: x is [1, 3, 5, 5] f32, weight is [4, 2, 3, 3] f32, "
+                 "groups 1; x.size(1) must equal weight.size(1) * groups and groups divide "
+                 "weight.size(0).",
+                 [] {
+                   conv2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}));
+                 }),
+             error<ShapeError>("[conv2d] x is [3, 5, 5] f32, of rank 3. It must have rank 4.",
+                               [] {
+                                 conv2d(ones({3, 5, 5}), ones({4, 3, 3, 3}));
+                               }),
+             error<ShapeError>(
+                 "[conv2d] the output would be [1, 4, 0, 0] for x [1, 3, 2, 2] f32 and weight "
+                 "[4, 3, 3, 3] f32. Use a smaller kernel or more padding.",
+                 [] {
+                   conv2d(ones({1, 3, 2, 2}), ones({4, 3, 3, 3}));
+                 }),
+             error<UsageError>(
+                 "[conv2d] stride 0, padding 0, dilation 1, groups 1. Stride, dilation and groups "
+                 "must be at least 1, padding at least 0.",
+                 [] {
+                   conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), {}, {.stride = 0});
+                 }),
+             error<ShapeError>("[conv2d] bias is [3] f32 for 4 channels. It must be [4].",
+                               [] {
+                                 conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}), ones({3}));
+                               }),
+             error<DTypeError>("[conv2d] dtypes differ: [1, 3, 5, 5] f32 and [4, 3, 3, 3] f16.",
+                               [] {
+                                 conv2d(ones({1, 3, 5, 5}), ones({4, 3, 3, 3}, f16));
+                               }),
+             error<ShapeError>("[conv1d] x is [3, 5, 5, 5] f32, of rank 4. It must have rank 3.",
+                               [] {
+                                 conv1d(ones({3, 5, 5, 5}), ones({4, 3, 3}));
+                               })},
+        .mixed = Mixed::refuses};
   }
 };
 
-template <>
-struct Samples<ConvTranspose2d> {
-  static Case of(std::string name, const Shape& x, const Shape& w, bool bias, const ConvTranspose2dOptions& o = {}) {
+template <> struct Samples<ConvTranspose2d> {
+  static Case of(std::string name, const Shape& x, const Shape& w, bool bias,
+                 const ConvTranspose2dOptions& o = {}) {
     const Conv2dOptions as_conv{o.stride, o.padding, o.dilation, o.groups};
     const auto size = [](int64_t in, int64_t k, int64_t s, int64_t p, int64_t d, int64_t extra) {
       return (in - 1) * s - 2 * p + d * (k - 1) + extra + 1;
     };
     const Shape result{x[0], w[1] * o.groups,
-                       size(x[2], w[2], o.stride.height, o.padding.height, o.dilation.height, o.output_padding.height),
-                       size(x[3], w[3], o.stride.width, o.padding.width, o.dilation.width, o.output_padding.width)};
-    return {.name = std::move(name),
-            .inputs = {{.shape = x}, {.shape = w}, bias ? Input{.shape = {w[1] * o.groups}} : absent()},
-            .call = [o](const Tensors& in) { return conv_transpose2d(in[0], in[1], in[2], o); },
-            .oracle = [=](const Arrays& in) {
+                       size(x[2], w[2], o.stride.height, o.padding.height, o.dilation.height,
+                            o.output_padding.height),
+                       size(x[3], w[3], o.stride.width, o.padding.width, o.dilation.width,
+                            o.output_padding.width)};
+    return {
+        .name = std::move(name),
+        .inputs = {{.shape = x}, {.shape = w}, bias ? Input{.shape = {w[1] * o.groups}} : absent()},
+        .call = [o](const Tensors& in) { return conv_transpose2d(in[0], in[1], in[2], o); },
+        .oracle =
+            [=](const Arrays& in) {
               Array y = array_of(result, [&](const Dims& i) { return bias ? in[2](i[1]) : 0; });
               const int64_t in_per_group = x[1] / o.groups, out_per_group = w[1];
               // Each input adds its multiple of the kernel to a window of the output.
@@ -122,68 +155,96 @@ struct Samples<ConvTranspose2d> {
               });
               return y;
             },
-            .reduced = x[1] / o.groups * w[2] * w[3],
-            .roundings = bias ? 1 : 0};  // the bias is added to the rounded product
+        .reduced = x[1] / o.groups * w[2] * w[3],
+        .roundings = bias ? 1 : 0};  // the bias is added to the rounded product
   }
   static OpSamples make() {
-    return {.cases = {of("plain", {2, 3, 4, 3}, {3, 4, 3, 3}, true), of("no bias", {1, 2, 3, 3}, {2, 3, 2, 2}, false),
-                      of("strided", {1, 3, 3, 4}, {3, 2, 3, 3}, true, {.stride = 2}),
-                      of("padded", {1, 2, 4, 4}, {2, 3, 3, 3}, true, {.stride = 2, .padding = 1}),
-                      of("output padding", {2, 2, 3, 3}, {2, 3, 3, 3}, true,
-                         {.stride = {2, 3}, .padding = 1, .output_padding = {1, 2}}),
-                      of("groups", {1, 4, 3, 3}, {4, 3, 3, 3}, true, {.stride = 2, .padding = 1, .groups = 2}),
-                      of("depthwise", {1, 4, 3, 3}, {4, 1, 2, 2}, false, {.stride = 2, .groups = 4}),
-                      of("dilated", {1, 2, 3, 4}, {2, 2, 2, 3}, true, {.dilation = 2}),
-                      of("one by one", {2, 5, 3, 3}, {5, 4, 1, 1}, true)},
-            .errors = {error<ShapeError>("[conv_transpose2d] channels do not fit: x is [1, 3, 5, 5] f32, weight is "
-                                         "[4, 2, 3, 3] f32, groups 1; x.size(1) must equal weight.size(0), a multiple of "
-                                         "groups.", [] { conv_transpose2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3})); }),
-                       error<UsageError>("[conv_transpose2d] output_padding 2 with stride 2. It must be smaller than "
-                                         "stride or dilation.",
-                                         [] {
-                                           conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), {},
-                                                            {.stride = 2, .output_padding = 2});
-                                         }),
-                       error<ShapeError>("[conv_transpose2d] bias is [3] f32 for 2 channels. It must be [2].",
-                                         [] { conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), ones({3})); }),
-                       error<ShapeError>("[conv_transpose2d] the output would be [1, 2, -1, -1]",
-                                         [] {
-                                           conv_transpose2d(ones({1, 3, 1, 1}), ones({3, 2, 1, 1}), {}, {.padding = 1});
-                                         })},
-            .mixed = Mixed::refuses};
+    return {
+        .cases = {of("plain", {2, 3, 4, 3}, {3, 4, 3, 3}, true),
+                  of("no bias", {1, 2, 3, 3}, {2, 3, 2, 2}, false),
+                  of("strided", {1, 3, 3, 4}, {3, 2, 3, 3}, true, {.stride = 2}),
+                  of("padded", {1, 2, 4, 4}, {2, 3, 3, 3}, true, {.stride = 2, .padding = 1}),
+                  of("output padding", {2, 2, 3, 3}, {2, 3, 3, 3}, true,
+                     {.stride = {2, 3}, .padding = 1, .output_padding = {1, 2}}),
+                  of("groups", {1, 4, 3, 3}, {4, 3, 3, 3}, true,
+                     {.stride = 2, .padding = 1, .groups = 2}),
+                  of("depthwise", {1, 4, 3, 3}, {4, 1, 2, 2}, false, {.stride = 2, .groups = 4}),
+                  of("dilated", {1, 2, 3, 4}, {2, 2, 2, 3}, true, {.dilation = 2}),
+                  of("one by one", {2, 5, 3, 3}, {5, 4, 1, 1}, true)},
+        .errors =
+            {error<ShapeError>(
+                 "[conv_transpose2d] channels do not fit: x is [1, 3, 5, 5] f32, weight is "
+                 "[4, 2, 3, 3] f32, groups 1; x.size(1) must equal weight.size(0), a multiple of "
+                 "groups.",
+                 [] {
+                   conv_transpose2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}));
+                 }),
+             error<UsageError>(
+                 "[conv_transpose2d] output_padding 2 with stride 2. It must be smaller than "
+                 "stride or dilation.",
+                 [] {
+                   conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), {},
+                                    {.stride = 2, .output_padding = 2});
+                 }),
+             error<ShapeError>(
+                 "[conv_transpose2d] bias is [3] f32 for 2 channels. It must be [2].",
+                 [] {
+                   conv_transpose2d(ones({1, 3, 5, 5}), ones({3, 2, 3, 3}), ones({3}));
+                 }),
+             error<ShapeError>(
+                 "[conv_transpose2d] the output would be [1, 2, -1, -1]",
+                 [] {
+                   conv_transpose2d(ones({1, 3, 1, 1}), ones({3, 2, 1, 1}), {}, {.padding = 1});
+                 })},
+        .mixed = Mixed::refuses};
   }
 };
 
 /// The elements of each window as a pooling sees them; `padding` counts the places outside.
 template <class Of>
-Case pooling(std::string name, const Shape& x, const PoolOptions& o, std::function<Tensor(const Tensor&)> call,
-             Of of, bool no_ties) {
+Case pooling(std::string name, const Shape& x, const PoolOptions& o,
+             std::function<Tensor(const Tensor&)> call, Of of, bool no_ties) {
   const Pair stride = o.stride.value_or(o.kernel);
   const Conv2dOptions window{stride, o.padding, 1, 1};
-  const Shape result{x[0], x[1], conv_size(x[2], o.kernel.height, stride.height, o.padding.height, 1),
+  const Shape result{x[0], x[1],
+                     conv_size(x[2], o.kernel.height, stride.height, o.padding.height, 1),
                      conv_size(x[3], o.kernel.width, stride.width, o.padding.width, 1)};
   return {.name = std::move(name),
           .inputs = {{.shape = x, .distinct = no_ties}},
           .call = [call](const Tensors& in) { return call(in[0]); },
-          .oracle = [=](const Arrays& in) {
-            return array_of(result, [&](const Dims& i) {
-              Values inside;
-              each_place(window, i[2], i[3], o.kernel.height, o.kernel.width, x[2], x[3],
-                         [&](int64_t iy, int64_t ix, int64_t, int64_t) { inside.push_back(in[0](i[0], i[1], iy, ix)); });
-              return of(inside);
-            });
-          },
+          .oracle =
+              [=](const Arrays& in) {
+                return array_of(result, [&](const Dims& i) {
+                  Values inside;
+                  each_place(window, i[2], i[3], o.kernel.height, o.kernel.width, x[2], x[3],
+                             [&](int64_t iy, int64_t ix, int64_t, int64_t) {
+                               inside.push_back(in[0](i[0], i[1], iy, ix));
+                             });
+                  return of(inside);
+                });
+              },
           .reduced = o.kernel.height * o.kernel.width};
 }
 
-inline std::vector<ErrorCase> pool_errors(const std::string& op, Tensor (*call)(const Tensor&, const PoolOptions&)) {
-  const auto with = [call](const Shape& shape, PoolOptions o) { return [=] { call(ones(shape), o); }; };
-  return {error<ShapeError>("[" + op + "] x is [3, 4] f32, of rank 2. It must have rank 4.", with({3, 4}, {})),
-          error<ShapeError>("[" + op + "] the output would be [1, 1, 0, 0] for x [1, 1, 2, 2] f32. Use a smaller kernel.",
-                            with({1, 1, 2, 2}, {.kernel = 3})),
-          error<UsageError>("[" + op + "] kernel 2, stride 2, padding 2. Kernel and stride must be at least 1, padding "
-                            "at most half the kernel.", with({1, 1, 4, 4}, {.kernel = 2, .padding = 2})),
-          error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0.", with({1, 1, 4, 4}, {.stride = 0}))};
+inline std::vector<ErrorCase> pool_errors(const std::string& op,
+                                          Tensor (*call)(const Tensor&, const PoolOptions&)) {
+  const auto with = [call](const Shape& shape, PoolOptions o) {
+    return [=] { call(ones(shape), o); };
+  };
+  return {
+      error<ShapeError>("[" + op + "] x is [3, 4] f32, of rank 2. It must have rank 4.",
+                        with({3, 4}, {})),
+      error<ShapeError>(
+          "[" + op +
+              "] the output would be [1, 1, 0, 0] for x [1, 1, 2, 2] f32. Use a smaller kernel.",
+          with({1, 1, 2, 2}, {.kernel = 3})),
+      error<UsageError>(
+          "[" + op +
+              "] kernel 2, stride 2, padding 2. Kernel and stride must be at least 1, padding "
+              "at most half the kernel.",
+          with({1, 1, 4, 4}, {.kernel = 2, .padding = 2})),
+      error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0.",
+                        with({1, 1, 4, 4}, {.stride = 0}))};
 }
 
 struct PoolSample {
@@ -192,29 +253,29 @@ struct PoolSample {
   PoolOptions options{};
 };
 inline std::vector<PoolSample> pool_samples() {
-  return {{"halves", {2, 3, 4, 6}},
-          {"overlapping", {1, 2, 7, 7}, {.kernel = 3, .stride = 2}},
-          {"padded", {1, 3, 5, 5}, {.kernel = 3, .stride = 2, .padding = 1}},
-          {"not square", {2, 2, 5, 7}, {.kernel = {2, 3}, .stride = Pair{1, 2}, .padding = {1, 0}}},
-          {"a rest behind the last window", {1, 2, 5, 5}, {.kernel = 2}},
-          {"every place", {1, 4, 4, 3}, {.kernel = 3, .stride = 1, .padding = 1}},
-          {"one by one", {1, 2, 3, 3}, {.kernel = 1}},
-          {"more than 256 places", {1, 1, 27, 9}, {.kernel = {26, 9}, .stride = 1, .padding = {0, 1}}},
-          {"no images", {0, 2, 4, 4}}};
+  return {
+      {"halves", {2, 3, 4, 6}},
+      {"overlapping", {1, 2, 7, 7}, {.kernel = 3, .stride = 2}},
+      {"padded", {1, 3, 5, 5}, {.kernel = 3, .stride = 2, .padding = 1}},
+      {"not square", {2, 2, 5, 7}, {.kernel = {2, 3}, .stride = Pair{1, 2}, .padding = {1, 0}}},
+      {"a rest behind the last window", {1, 2, 5, 5}, {.kernel = 2}},
+      {"every place", {1, 4, 4, 3}, {.kernel = 3, .stride = 1, .padding = 1}},
+      {"one by one", {1, 2, 3, 3}, {.kernel = 1}},
+      {"more than 256 places", {1, 1, 27, 9}, {.kernel = {26, 9}, .stride = 1, .padding = {0, 1}}},
+      {"no images", {0, 2, 4, 4}}};
 }
 
-template <>
-struct Samples<MaxPool2d> {
+template <> struct Samples<MaxPool2d> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const auto& [name, shape, o] : pool_samples())
-      cases.push_back(pooling(name, shape, o, [o = o](const Tensor& x) { return max_pool2d(x, o); }, largest, true));
+      cases.push_back(pooling(
+          name, shape, o, [o = o](const Tensor& x) { return max_pool2d(x, o); }, largest, true));
     return {.cases = cases, .errors = pool_errors("max_pool2d", &max_pool2d)};
   }
 };
 
-template <>
-struct Samples<AvgPool2d> {
+template <> struct Samples<AvgPool2d> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const PoolSample& sample : pool_samples())
@@ -222,39 +283,50 @@ struct Samples<AvgPool2d> {
         PoolOptions o = sample.options;
         o.count_include_pad = count_padding;
         const double places = double(o.kernel.height * o.kernel.width);
-        cases.push_back(pooling(sample.name + (count_padding ? "" : ", without padding"), sample.x, o,
-                                [o](const Tensor& x) { return avg_pool2d(x, o); },
-                                [=](const Values& v) { return total(v) / (count_padding ? places : double(v.size())); },
-                                false));
+        cases.push_back(pooling(
+            sample.name + (count_padding ? "" : ", without padding"), sample.x, o,
+            [o](const Tensor& x) { return avg_pool2d(x, o); },
+            [=](const Values& v) { return total(v) / (count_padding ? places : double(v.size())); },
+            false));
       }
     return {.cases = cases, .errors = pool_errors("avg_pool2d", &avg_pool2d)};
   }
 };
 
-template <>
-struct Samples<AdaptiveAvgPool2d> {
+template <> struct Samples<AdaptiveAvgPool2d> {
   static Case to(std::string name, const Shape& x, Pair output) {
     return {.name = std::move(name),
             .inputs = {{.shape = x}},
             .call = [output](const Tensors& in) { return adaptive_avg_pool2d(in[0], output); },
-            .oracle = [=](const Arrays& in) {
-              return array_of({x[0], x[1], output.height, output.width}, [&](const Dims& i) {
-                Values inside;  // PyTorch's bins: from floor(o n / m) to ceil((o + 1) n / m)
-                for (int64_t y = i[2] * x[2] / output.height; y * output.height < (i[2] + 1) * x[2]; ++y)
-                  for (int64_t z = i[3] * x[3] / output.width; z * output.width < (i[3] + 1) * x[3]; ++z)
-                    inside.push_back(in[0](i[0], i[1], y, z));
-                return average(inside);
-              });
-            },
+            .oracle =
+                [=](const Arrays& in) {
+                  return array_of({x[0], x[1], output.height, output.width}, [&](const Dims& i) {
+                    Values inside;  // PyTorch's bins: from floor(o n / m) to ceil((o + 1) n / m)
+                    for (int64_t y = i[2] * x[2] / output.height;
+                         y * output.height < (i[2] + 1) * x[2]; ++y)
+                      for (int64_t z = i[3] * x[3] / output.width;
+                           z * output.width < (i[3] + 1) * x[3]; ++z)
+                        inside.push_back(in[0](i[0], i[1], y, z));
+                    return average(inside);
+                  });
+                },
             .reduced = x[2] * x[3]};
   }
   static OpSamples make() {
     return {.cases = {to("to one", {2, 3, 4, 5}, 1), to("bins that overlap", {1, 2, 5, 7}, {3, 4}),
-                      to("halves", {2, 2, 4, 6}, {2, 3}), to("as it is", {1, 2, 3, 3}, 3), to("larger", {1, 2, 2, 3}, {4, 5})},
-            .errors = {error<ShapeError>("[adaptive_avg_pool2d] output 0 x 1 of [1, 1, 4, 4] f32. Both must have "
-                                         "elements.", [] { adaptive_avg_pool2d(ones({1, 1, 4, 4}), {0, 1}); }),
-                       error<ShapeError>("[adaptive_avg_pool2d] x is [4, 4] f32, of rank 2. It must have rank 4.",
-                                         [] { adaptive_avg_pool2d(ones({4, 4}), 1); })}};
+                      to("halves", {2, 2, 4, 6}, {2, 3}), to("as it is", {1, 2, 3, 3}, 3),
+                      to("larger", {1, 2, 2, 3}, {4, 5})},
+            .errors = {
+                error<ShapeError>(
+                    "[adaptive_avg_pool2d] output 0 x 1 of [1, 1, 4, 4] f32. Both must have "
+                    "elements.",
+                    [] {
+                      adaptive_avg_pool2d(ones({1, 1, 4, 4}), {0, 1});
+                    }),
+                error<ShapeError>(
+                    "[adaptive_avg_pool2d] x is [4, 4] f32, of rank 2. It must have rank 4.", [] {
+                      adaptive_avg_pool2d(ones({4, 4}), 1);
+                    })}};
   }
 };
 

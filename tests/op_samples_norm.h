@@ -33,119 +33,159 @@ enum class AffineInputs { both, weight, none, wide };
 inline std::vector<Input> norm_inputs(const Shape& x, const Shape& affine, AffineInputs which) {
   const InputKind kind = which == AffineInputs::wide ? InputKind::wide : InputKind::data;
   const Input parameter{.shape = affine, .domain = {0.5, 1.5}, .kind = kind};
-  const bool has_weight = which != AffineInputs::none, has_bias = has_weight && which != AffineInputs::weight;
+  const bool has_weight = which != AffineInputs::none,
+             has_bias = has_weight && which != AffineInputs::weight;
   return {{.shape = x}, has_weight ? parameter : absent(), has_bias ? parameter : absent()};
 }
 
-template <>
-struct Samples<LayerNorm> {
-  static Case of(std::string name, const Shape& x, const Shape& normalized_shape, AffineInputs which,
-                 double eps = 1e-5) {
+template <> struct Samples<LayerNorm> {
+  static Case of(std::string name, const Shape& x, const Shape& normalized_shape,
+                 AffineInputs which, double eps = 1e-5) {
     const int64_t n = numel_of(normalized_shape);
     return {.name = std::move(name),
             .inputs = norm_inputs(x, normalized_shape, which),
-            .call = [=](const Tensors& in) { return layer_norm(in[0], normalized_shape, in[1], in[2], eps); },
-            .oracle = [=](const Arrays& in) {
-              const auto place = [&](const Dims& i) { return int64_t(in[0].place(i)); };
-              return normalized(in[0], in[1], in[2], eps, true, [&](const Dims& i) { return place(i) / n; },
-                                [&](const Dims& i) { return place(i) % n; });
-            },
+            .call =
+                [=](const Tensors& in) {
+                  return layer_norm(in[0], normalized_shape, in[1], in[2], eps);
+                },
+            .oracle =
+                [=](const Arrays& in) {
+                  const auto place = [&](const Dims& i) { return int64_t(in[0].place(i)); };
+                  return normalized(
+                      in[0], in[1], in[2], eps, true, [&](const Dims& i) { return place(i) / n; },
+                      [&](const Dims& i) { return place(i) % n; });
+                },
             .reduced = n,
             .condition = 4};
   }
   static OpSamples make() {
     using enum AffineInputs;
-    return {.cases = {of("rows", {4, 9}, {9}, both), of("two dimensions", {3, 2, 5}, {2, 5}, both),
-                      of("weight only", {4, 9}, {9}, weight), of("no parameters", {2, 3, 7}, {7}, none),
-                      of("wide parameters", {5, 6}, {6}, wide), of("long rows", {3, 600}, {600}, both),
-                      of("large eps", {4, 9}, {9}, both, 0.5), of("no rows", {0, 4}, {4}, both)},
-            .errors = {error<ShapeError>("[layer_norm] [2, 3] f32 does not end in the normalised shape [4]. The last "
-                                         "dimensions must equal it.", [] { layer_norm(ones({2, 3}), {4}); }),
-                       error<ShapeError>("[layer_norm] [2, 3] f32 does not end in the normalised shape [].",
-                                         [] { layer_norm(ones({2, 3}), {}); }),
-                       error<ShapeError>("[layer_norm] weight or bias is [2] f32, the normalised shape is [3]. They "
-                                         "must agree.", [] { layer_norm(ones({2, 3}), {3}, ones({2})); })},
-            .mixed = Mixed::accepts};
+    return {
+        .cases = {of("rows", {4, 9}, {9}, both), of("two dimensions", {3, 2, 5}, {2, 5}, both),
+                  of("weight only", {4, 9}, {9}, weight), of("no parameters", {2, 3, 7}, {7}, none),
+                  of("wide parameters", {5, 6}, {6}, wide), of("long rows", {3, 600}, {600}, both),
+                  of("large eps", {4, 9}, {9}, both, 0.5), of("no rows", {0, 4}, {4}, both)},
+        .errors = {error<ShapeError>(
+                       "[layer_norm] [2, 3] f32 does not end in the normalised shape [4]. The last "
+                       "dimensions must equal it.",
+                       [] {
+                         layer_norm(ones({2, 3}), {4});
+                       }),
+                   error<ShapeError>(
+                       "[layer_norm] [2, 3] f32 does not end in the normalised shape [].",
+                       [] {
+                         layer_norm(ones({2, 3}), {});
+                       }),
+                   error<ShapeError>(
+                       "[layer_norm] weight or bias is [2] f32, the normalised shape is [3]. They "
+                       "must agree.",
+                       [] {
+                         layer_norm(ones({2, 3}), {3}, ones({2}));
+                       })},
+        .mixed = Mixed::accepts};
   }
 };
 
-template <>
-struct Samples<RmsNorm> {
-  static Case of(std::string name, const Shape& x, const Shape& normalized_shape, AffineInputs which) {
+template <> struct Samples<RmsNorm> {
+  static Case of(std::string name, const Shape& x, const Shape& normalized_shape,
+                 AffineInputs which) {
     const int64_t n = numel_of(normalized_shape);
-    Case test{.name = std::move(name),
-              .inputs = norm_inputs(x, normalized_shape, which),
-              .call = [=](const Tensors& in) { return rms_norm(in[0], normalized_shape, in[1], 1e-6); },
-              .oracle = [=](const Arrays& in) {
-                const auto place = [&](const Dims& i) { return int64_t(in[0].place(i)); };
-                return normalized(in[0], in[1], {}, 1e-6, false, [&](const Dims& i) { return place(i) / n; },
-                                  [&](const Dims& i) { return place(i) % n; });
-              },
-              .reduced = n,
-              .condition = 4};
+    Case test{
+        .name = std::move(name),
+        .inputs = norm_inputs(x, normalized_shape, which),
+        .call = [=](const Tensors& in) { return rms_norm(in[0], normalized_shape, in[1], 1e-6); },
+        .oracle =
+            [=](const Arrays& in) {
+              const auto place = [&](const Dims& i) { return int64_t(in[0].place(i)); };
+              return normalized(
+                  in[0], in[1], {}, 1e-6, false, [&](const Dims& i) { return place(i) / n; },
+                  [&](const Dims& i) { return place(i) % n; });
+            },
+        .reduced = n,
+        .condition = 4};
     test.inputs.pop_back();  // no bias
     return test;
   }
   static OpSamples make() {
     using enum AffineInputs;
-    return {.cases = {of("rows", {4, 9}, {9}, weight), of("two dimensions", {3, 2, 5}, {2, 5}, weight),
-                      of("no parameters", {4, 9}, {9}, none), of("wide parameters", {5, 6}, {6}, wide),
-                      of("long rows", {3, 600}, {600}, weight)},
-            .errors = {error<ShapeError>("[rms_norm] [2, 3] f32 does not end in the normalised shape [4].",
-                                         [] { rms_norm(ones({2, 3}), {4}); }),
-                       error<ShapeError>("[rms_norm] weight or bias is [2] f32, the normalised shape is [3].",
-                                         [] { rms_norm(ones({2, 3}), {3}, ones({2})); })},
-            .mixed = Mixed::accepts};
+    return {
+        .cases = {of("rows", {4, 9}, {9}, weight), of("two dimensions", {3, 2, 5}, {2, 5}, weight),
+                  of("no parameters", {4, 9}, {9}, none), of("wide parameters", {5, 6}, {6}, wide),
+                  of("long rows", {3, 600}, {600}, weight)},
+        .errors = {error<ShapeError>(
+                       "[rms_norm] [2, 3] f32 does not end in the normalised shape [4].",
+                       [] {
+                         rms_norm(ones({2, 3}), {4});
+                       }),
+                   error<ShapeError>(
+                       "[rms_norm] weight or bias is [2] f32, the normalised shape is [3].",
+                       [] {
+                         rms_norm(ones({2, 3}), {3}, ones({2}));
+                       })},
+        .mixed = Mixed::accepts};
   }
 };
 
-template <>
-struct Samples<GroupNorm> {
+template <> struct Samples<GroupNorm> {
   static Case of(std::string name, const Shape& x, int64_t groups, AffineInputs which) {
     const int64_t channels = x[1], per_group = channels / groups;
     return {.name = std::move(name),
             .inputs = norm_inputs(x, {channels}, which),
             .call = [=](const Tensors& in) { return group_norm(in[0], groups, in[1], in[2]); },
-            .oracle = [=](const Arrays& in) {
-              return normalized(in[0], in[1], in[2], 1e-5, true,
-                                [=](const Dims& i) { return i[0] * groups + i[1] / per_group; },
-                                [](const Dims& i) { return i[1]; });
-            },
+            .oracle =
+                [=](const Arrays& in) {
+                  return normalized(
+                      in[0], in[1], in[2], 1e-5, true,
+                      [=](const Dims& i) { return i[0] * groups + i[1] / per_group; },
+                      [](const Dims& i) { return i[1]; });
+                },
             .reduced = numel_of(x) / (x[0] * groups),
             .condition = 4};
   }
   static OpSamples make() {
     using enum AffineInputs;
-    return {.cases = {of("images", {2, 6, 3, 2}, 3, both), of("one group", {2, 4, 3, 3}, 1, both),
-                      of("a group per channel", {2, 3, 3, 3}, 3, both), of("vectors", {3, 8}, 2, both),
-                      of("sequences", {2, 4, 5}, 2, weight), of("no parameters", {2, 4, 2, 3}, 2, none),
-                      of("wide parameters", {2, 4, 2, 3}, 2, wide), of("large images", {1, 4, 20, 21}, 2, both)},
-            .errors = {error<ShapeError>("[group_norm] [2, 5, 3] f32 with 2 groups. The input must be [n, c, ...] with "
-                                         "c divisible by the number of groups.", [] { group_norm(ones({2, 5, 3}), 2); }),
-                       error<ShapeError>("[group_norm] [4] f32 with 2 groups.", [] { group_norm(ones({4}), 2); }),
-                       error<ShapeError>("[group_norm] weight is [3] f32 for 4 channels. It must be [4].",
-                                         [] { group_norm(ones({2, 4, 3}), 2, ones({3})); })},
-            .mixed = Mixed::accepts};
+    return {
+        .cases = {of("images", {2, 6, 3, 2}, 3, both), of("one group", {2, 4, 3, 3}, 1, both),
+                  of("a group per channel", {2, 3, 3, 3}, 3, both), of("vectors", {3, 8}, 2, both),
+                  of("sequences", {2, 4, 5}, 2, weight), of("no parameters", {2, 4, 2, 3}, 2, none),
+                  of("wide parameters", {2, 4, 2, 3}, 2, wide),
+                  of("large images", {1, 4, 20, 21}, 2, both)},
+        .errors =
+            {error<ShapeError>(
+                 "[group_norm] [2, 5, 3] f32 with 2 groups. The input must be [n, c, ...] with "
+                 "c divisible by the number of groups.",
+                 [] {
+                   group_norm(ones({2, 5, 3}), 2);
+                 }),
+             error<ShapeError>("[group_norm] [4] f32 with 2 groups.",
+                               [] { group_norm(ones({4}), 2); }),
+             error<ShapeError>("[group_norm] weight is [3] f32 for 4 channels. It must be [4].",
+                               [] {
+                                 group_norm(ones({2, 4, 3}), 2, ones({3}));
+                               })},
+        .mixed = Mixed::accepts};
   }
 };
 
-template <>
-struct Samples<BatchNorm> {
+template <> struct Samples<BatchNorm> {
   static double running_mean(int64_t c) { return 0.25 * double(c) - 0.5; }
   static double running_var(int64_t c) { return 0.5 + 0.25 * double(c); }
 
   static Case training(std::string name, const Shape& x, AffineInputs which, bool tracked) {
     return {.name = std::move(name),
             .inputs = norm_inputs(x, {x[1]}, which),
-            .call = [=](const Tensors& in) {
-              // Statistics of its own for each call: training moves them.
-              const Tensor mean = tracked ? zeros({x[1]}) : Tensor{}, var = tracked ? ones({x[1]}) : Tensor{};
-              return batch_norm(in[0], in[1], in[2], mean, var, {.training = tracked});
-            },
-            .oracle = [](const Arrays& in) {
-              const auto channel = [](const Dims& i) { return i[1]; };
-              return normalized(in[0], in[1], in[2], 1e-5, true, channel, channel);
-            },
+            .call =
+                [=](const Tensors& in) {
+                  // Statistics of its own for each call: training moves them.
+                  const Tensor mean = tracked ? zeros({x[1]}) : Tensor{},
+                               var = tracked ? ones({x[1]}) : Tensor{};
+                  return batch_norm(in[0], in[1], in[2], mean, var, {.training = tracked});
+                },
+            .oracle =
+                [](const Arrays& in) {
+                  const auto channel = [](const Dims& i) { return i[1]; };
+                  return normalized(in[0], in[1], in[2], 1e-5, true, channel, channel);
+                },
             .reduced = numel_of(x) / x[1],
             .condition = 4};
   }
@@ -153,7 +193,8 @@ struct Samples<BatchNorm> {
     Case test = training(std::move(name), x, which, false);
     test.call = [=](const Tensors& in) {
       Values mean, var;
-      for (int64_t c = 0; c < x[1]; ++c) mean.push_back(running_mean(c)), var.push_back(running_var(c));
+      for (int64_t c = 0; c < x[1]; ++c)
+        mean.push_back(running_mean(c)), var.push_back(running_var(c));
       return batch_norm(in[0], in[1], in[2], from_vector(mean, {x[1]}), from_vector(var, {x[1]}));
     };
     test.oracle = [](const Arrays& in) {
@@ -169,29 +210,44 @@ struct Samples<BatchNorm> {
     using enum AffineInputs;
     Case many = training("training, many values", {4, 3, 16, 17}, wide, true);
     many.condition = 16;  // sum(|dy (x - mean)|) is some 40 times |sum(dy (x - mean))|
-    return {.cases = {training("training, images", {3, 4, 3, 2}, both, true), many,
-                      training("training, sequences", {3, 4, 5}, both, true),
-                      training("training, vectors", {9, 5}, both, true),
-                      training("training, wide parameters", {3, 4, 3, 2}, wide, true),
-                      training("training, no parameters", {3, 4, 3, 2}, none, true),
-                      training("without running statistics", {3, 4, 3, 2}, both, false),
-                      training("training, many channels", {2, 70, 3, 2}, wide, true),
-                      evaluation("evaluation, images", {2, 3, 3, 4}, both),
-                      evaluation("evaluation, sequences", {2, 3, 4}, wide),
-                      evaluation("evaluation, vectors", {4, 5}, weight),
-                      evaluation("evaluation, one value", {1, 3, 1, 1}, none)},
-            .errors = {error<ShapeError>("[batch_norm] the input is [4] f32. It must be [n, c], [n, c, l] or "
-                                         "[n, c, h, w].", [] { batch_norm(ones({4}), {}, {}, {}, {}); }),
-                       error<ShapeError>("[batch_norm] training needs more than one value per channel, got [1, 3] f32. "
-                                         "Use a larger batch, or eval().",
-                                         [] { batch_norm(ones({1, 3}), {}, {}, {}, {}, {.training = true}); }),
-                       error<ShapeError>("[batch_norm] weight is [2] f32 for 3 channels. It must be [3].",
-                                         [] { batch_norm(ones({4, 3}), ones({2}), {}, {}, {}); }),
-                       error<ShapeError>("[batch_norm] running_var is [2] f32 for 3 channels. It must be [3].",
-                                         [] { batch_norm(ones({4, 3}), {}, {}, ones({3}), ones({2})); }),
-                       error<UsageError>("[batch_norm] one of running_mean and running_var is undefined. Pass both or "
-                                         "neither.", [] { batch_norm(ones({4, 3}), {}, {}, ones({3}), {}); })},
-            .mixed = Mixed::accepts};
+    return {
+        .cases = {training("training, images", {3, 4, 3, 2}, both, true), many,
+                  training("training, sequences", {3, 4, 5}, both, true),
+                  training("training, vectors", {9, 5}, both, true),
+                  training("training, wide parameters", {3, 4, 3, 2}, wide, true),
+                  training("training, no parameters", {3, 4, 3, 2}, none, true),
+                  training("without running statistics", {3, 4, 3, 2}, both, false),
+                  training("training, many channels", {2, 70, 3, 2}, wide, true),
+                  evaluation("evaluation, images", {2, 3, 3, 4}, both),
+                  evaluation("evaluation, sequences", {2, 3, 4}, wide),
+                  evaluation("evaluation, vectors", {4, 5}, weight),
+                  evaluation("evaluation, one value", {1, 3, 1, 1}, none)},
+        .errors =
+            {error<ShapeError>("[batch_norm] the input is [4] f32. It must be [n, c], [n, c, l] or "
+                               "[n, c, h, w].",
+                               [] { batch_norm(ones({4}), {}, {}, {}, {}); }),
+             error<ShapeError>(
+                 "[batch_norm] training needs more than one value per channel, got [1, 3] f32. "
+                 "Use a larger batch, or eval().",
+                 [] {
+                   batch_norm(ones({1, 3}), {}, {}, {}, {}, {.training = true});
+                 }),
+             error<ShapeError>("[batch_norm] weight is [2] f32 for 3 channels. It must be [3].",
+                               [] {
+                                 batch_norm(ones({4, 3}), ones({2}), {}, {}, {});
+                               }),
+             error<ShapeError>(
+                 "[batch_norm] running_var is [2] f32 for 3 channels. It must be [3].",
+                 [] {
+                   batch_norm(ones({4, 3}), {}, {}, ones({3}), ones({2}));
+                 }),
+             error<UsageError>(
+                 "[batch_norm] one of running_mean and running_var is undefined. Pass both or "
+                 "neither.",
+                 [] {
+                   batch_norm(ones({4, 3}), {}, {}, ones({3}), {});
+                 })},
+        .mixed = Mixed::accepts};
   }
 };
 

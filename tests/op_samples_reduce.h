@@ -63,9 +63,8 @@ inline Array reduced_by(const Over& over, const Array& x,
                         const std::function<double(const Values&)>& of) {
   Array result(over.result_shape());
   std::vector<Values> groups(result.values.size());
-  each_index(x.shape, [&](const Dims& i) {
-    groups[result.place(over.result_index(i))].push_back(x[i]);
-  });
+  each_index(x.shape,
+             [&](const Dims& i) { groups[result.place(over.result_index(i))].push_back(x[i]); });
   for (std::size_t g = 0; g < groups.size(); ++g) result.values[g] = of(groups[g]);
   return result;
 }
@@ -101,30 +100,30 @@ inline std::vector<Case> reductions(const Reducer& call,
                                     const std::function<double(const Values&)>& of,
                                     bool no_ties = false) {
   std::vector<Case> cases;
-  for (const Over& over : every_kind_of_dims())
-    cases.push_back(reduction(over, call, of, no_ties));
+  for (const Over& over : every_kind_of_dims()) cases.push_back(reduction(over, call, of, no_ties));
   return cases;
 }
 
 inline ErrorCase dims_error(const std::string& op, const Reducer& call) {
   return error<ShapeError>("[" + op + "] dimension 2 is out of range for rank 2. Use -2 to 1.",
-                           [call] { call(ones({2, 3}), {2}, false); });
+                           [call] {
+                             call(ones({2, 3}), {2}, false);
+                           });
 }
 
-template <>
-struct Samples<Sum> {
+template <> struct Samples<Sum> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return sum(x, d, keep); };
     std::vector<Case> cases = reductions(call, total);
-    for (const Over& over : {Over{"long rows", {3, 1500}, {1}}, Over{"long columns", {1500, 3}, {0}},
-                             Over{"of nothing", {0, 3}, {0}}, Over{"no results", {0, 3}, {1}}})
+    for (const Over& over :
+         {Over{"long rows", {3, 1500}, {1}}, Over{"long columns", {1500, 3}, {0}},
+          Over{"of nothing", {0, 3}, {0}}, Over{"no results", {0, 3}, {1}}})
       cases.push_back(reduction(over, call, total));
     return {.cases = cases, .errors = {dims_error("sum", call)}};
   }
 };
 
-template <>
-struct Samples<Mean> {
+template <> struct Samples<Mean> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return mean(x, d, keep); };
     std::vector<Case> cases = reductions(call, average);
@@ -133,8 +132,7 @@ struct Samples<Mean> {
   }
 };
 
-template <>
-struct Samples<Var> {
+template <> struct Samples<Var> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const double correction : {1.0, 0.0}) {
@@ -149,7 +147,9 @@ struct Samples<Var> {
       }
     }
     Over far{"far from zero", {4, 60}, {1}};
-    const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return var(x, d, 1, keep); };
+    const Reducer call = [](const Tensor& x, const Dims& d, bool keep) {
+      return var(x, d, 1, keep);
+    };
     Case test = reduction(far, call, [](const Values& v) { return spread(v, 1); });
     test.inputs[0].domain = {14, 18};
     test.condition = 16;  // mean / spread
@@ -158,30 +158,31 @@ struct Samples<Var> {
   }
 };
 
-template <>
-struct Samples<Max> {
+template <> struct Samples<Max> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return max(x, d, keep); };
-    return {.cases = reductions(call, largest, true),
-            .errors = {dims_error("max", call),
-                       error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.",
-                                         [] { max(ones({0, 2})); })}};
+    return {
+        .cases = reductions(call, largest, true),
+        .errors = {dims_error("max", call),
+                   error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.", [] {
+                     max(ones({0, 2}));
+                   })}};
   }
 };
 
-template <>
-struct Samples<Min> {
+template <> struct Samples<Min> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return min(x, d, keep); };
-    return {.cases = reductions(call, smallest, true),
-            .errors = {dims_error("min", call),
-                       error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.",
-                                         [] { min(ones({0, 2})); })}};
+    return {
+        .cases = reductions(call, smallest, true),
+        .errors = {dims_error("min", call),
+                   error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.", [] {
+                     min(ones({0, 2}));
+                   })}};
   }
 };
 
-template <>
-struct Samples<Norm> {
+template <> struct Samples<Norm> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return norm(x, d, keep); };
     std::vector<Case> cases = reductions(call, length_of);
@@ -190,13 +191,13 @@ struct Samples<Norm> {
   }
 };
 
-template <>
-struct Samples<ArgMax> {
+template <> struct Samples<ArgMax> {
   static Case along(std::string name, const Shape& shape, int dim) {
     const Over over{name, shape, shape.rank() ? Dims{dim} : Dims{}};
-    Case test = reduction(over, [](const Tensor& x, const Dims& d, bool) {
-      return argmax(x, d.empty() ? -1 : int(d[0]));
-    }, [](const Values& v) { return double(std::max_element(v.begin(), v.end()) - v.begin()); });
+    Case test = reduction(
+        over,
+        [](const Tensor& x, const Dims& d, bool) { return argmax(x, d.empty() ? -1 : int(d[0])); },
+        [](const Values& v) { return double(std::max_element(v.begin(), v.end()) - v.begin()); });
     test.output = i64, test.gradient = false;
     test.inputs[0] = {.shape = shape, .kind = InputKind::constant, .distinct = true};
     return test;
@@ -204,37 +205,41 @@ struct Samples<ArgMax> {
   static OpSamples make() {
     Case ties = along("the first of equals", {2, 4}, 1);
     ties.inputs[0].distinct = false, ties.inputs[0].given = {1, 3, 3, 0, -1, -1, -1, -1};
-    return {.cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0), along("middle", {2, 6, 3}, 1),
-                      along("a scalar", {}, 0), ties},
-            .errors = {error<ShapeError>("[argmax] [0] f32 has no elements. Reduce at least one.",
-                                         [] { argmax(ones({0})); }),
-                       error<ShapeError>("[argmax] dimension 1 is out of range for rank 1. Use -1 to 0.",
-                                         [] { argmax(ones({3}), 1); })}};
+    return {.cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0),
+                      along("middle", {2, 6, 3}, 1), along("a scalar", {}, 0), ties},
+            .errors = {
+                error<ShapeError>("[argmax] [0] f32 has no elements. Reduce at least one.",
+                                  [] { argmax(ones({0})); }),
+                error<ShapeError>("[argmax] dimension 1 is out of range for rank 1. Use -1 to 0.",
+                                  [] { argmax(ones({3}), 1); })}};
   }
 };
 
-template <>
-struct Samples<CumulativeSum> {
+template <> struct Samples<CumulativeSum> {
   static Case along(std::string name, const Shape& shape, int dim) {
     const int d = shape.rank() == 0 ? 0 : (dim + shape.rank()) % shape.rank();
     return {.name = std::move(name),
             .inputs = {{.shape = shape}},
             .call = [dim](const Tensors& in) { return cumsum(in[0], dim); },
-            .oracle = [d](const Arrays& in) {
-              return array_of(in[0].shape, [&](Dims i) {
-                if (i.rank() == 0) return in[0][i];
-                double sum = 0;
-                for (int64_t last = i[d], k = 0; k <= last; ++k) i[d] = k, sum += in[0][i];
-                return sum;
-              });
-            },
+            .oracle =
+                [d](const Arrays& in) {
+                  return array_of(in[0].shape, [&](Dims i) {
+                    if (i.rank() == 0) return in[0][i];
+                    double sum = 0;
+                    for (int64_t last = i[d], k = 0; k <= last; ++k) i[d] = k, sum += in[0][i];
+                    return sum;
+                  });
+                },
             .reduced = shape.rank() ? shape[d] : 1};
   }
   static OpSamples make() {
-    return {.cases = {along("last", {3, 9}, -1), along("first", {9, 3}, 0), along("middle", {2, 5, 3}, 1),
-                      along("a scalar", {}, 0), along("long", {2, 700}, 1), along("empty", {0, 3}, 0)},
-            .errors = {error<ShapeError>("[cumsum] dimension 3 is out of range for rank 2. Use -2 to 1.",
-                                         [] { cumsum(ones({2, 3}), 3); })}};
+    return {.cases = {along("last", {3, 9}, -1), along("first", {9, 3}, 0),
+                      along("middle", {2, 5, 3}, 1), along("a scalar", {}, 0),
+                      along("long", {2, 700}, 1), along("empty", {0, 3}, 0)},
+            .errors = {error<ShapeError>(
+                "[cumsum] dimension 3 is out of range for rank 2. Use -2 to 1.", [] {
+                  cumsum(ones({2, 3}), 3);
+                })}};
   }
 };
 

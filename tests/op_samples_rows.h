@@ -21,8 +21,7 @@ inline std::vector<std::pair<Shape, int>> softmax_shapes() {
   return {{{4, 9}, -1}, {{9, 4}, 0}, {{2, 5, 3}, 1}, {{2, 3, 2, 4}, 1},
           {{3, 1}, 1},  {{5}, 0},    {{2, 300}, 1},  {{0, 3}, 1}};
 }
-template <class Call, class Of>
-std::vector<Case> softmax_cases(Call call, Of of) {
+template <class Call, class Of> std::vector<Case> softmax_cases(Call call, Of of) {
   std::vector<Case> cases;
   for (const auto& [shape, dim] : softmax_shapes()) {
     const int d = dim < 0 ? dim + shape.rank() : dim;
@@ -31,26 +30,30 @@ std::vector<Case> softmax_cases(Call call, Of of) {
     cases.push_back({.name = name.str(),
                      .inputs = {{.shape = shape, .domain = {-4, 4}}},
                      .call = [call, dim](const Tensors& in) { return call(in[0], dim); },
-                     .oracle = [of, d](const Arrays& in) {
-                       return array_of(in[0].shape, [&](const Dims& i) {
-                         return of(in[0][i], log_sum_exp_of(line(in[0], i, d)));
-                       });
-                     },
+                     .oracle =
+                         [of, d](const Arrays& in) {
+                           return array_of(in[0].shape, [&](const Dims& i) {
+                             return of(in[0][i], log_sum_exp_of(line(in[0], i, d)));
+                           });
+                         },
                      .reduced = shape[d],
                      .condition = 4});
   }
   return cases;
 }
 inline ErrorCase row_error(const std::string& op, std::function<void()> call) {
-  return error<ShapeError>("[" + op + "] dimension 2 is out of range for rank 2. Use -2 to 1.", std::move(call));
+  return error<ShapeError>("[" + op + "] dimension 2 is out of range for rank 2. Use -2 to 1.",
+                           std::move(call));
 }
 
-template <>
-struct Samples<Softmax> {
+template <> struct Samples<Softmax> {
   static OpSamples make() {
-    OpSamples samples{.cases = softmax_cases([](const Tensor& x, int d) { return softmax(x, d); },
-                                             [](double x, double total) { return std::exp(x - total); }),
-                      .errors = {row_error("softmax", [] { softmax(ones({2, 3}), 2); })}};
+    OpSamples samples{
+        .cases = softmax_cases([](const Tensor& x, int d) { return softmax(x, d); },
+                               [](double x, double total) { return std::exp(x - total); }),
+        .errors = {row_error("softmax", [] {
+          softmax(ones({2, 3}), 2);
+        })}};
     Case large = samples.cases[0];
     large.name = "values that overflow without the shift";
     large.inputs[0].domain = {96, 112};
@@ -67,23 +70,26 @@ struct Samples<Softmax> {
   }
 };
 
-template <>
-struct Samples<LogSoftmax> {
+template <> struct Samples<LogSoftmax> {
   static OpSamples make() {
     return {.cases = softmax_cases([](const Tensor& x, int d) { return log_softmax(x, d); },
                                    [](double x, double total) { return x - total; }),
-            .errors = {row_error("log_softmax", [] { log_softmax(ones({2, 3}), 2); })}};
+            .errors = {row_error("log_softmax", [] {
+              log_softmax(ones({2, 3}), 2);
+            })}};
   }
 };
 
-template <>
-struct Samples<LogSumExp> {
+template <> struct Samples<LogSumExp> {
   static OpSamples make() {
     std::vector<Case> cases;
-    for (const Over& over : {Over{"rows", {4, 9}, {1}}, Over{"columns", {9, 4}, {0}}, Over{"middle, kept", {2, 5, 3}, {1}, true},
+    for (const Over& over : {Over{"rows", {4, 9}, {1}}, Over{"columns", {9, 4}, {0}},
+                             Over{"middle, kept", {2, 5, 3}, {1}, true},
                              Over{"long", {2, 300}, {-1}}, Over{"no rows", {0, 3}, {1}}})
-      cases.push_back(reduction(over, [](const Tensor& x, const Dims& d, bool keep) { return logsumexp(x, int(d[0]), keep); },
-                                log_sum_exp_of));
+      cases.push_back(reduction(
+          over,
+          [](const Tensor& x, const Dims& d, bool keep) { return logsumexp(x, int(d[0]), keep); },
+          log_sum_exp_of));
     return {.cases = cases, .errors = {row_error("logsumexp", [] { logsumexp(ones({2, 3}), 2); })}};
   }
 };
@@ -107,7 +113,8 @@ struct ClassLoss {
   int64_t classes() const { return logits[logits.rank() == 1 ? 0 : 1]; }
   double weight(int64_t c) const { return weighted ? 0.5 + 0.25 * double(c) : 1; }
   CrossEntropySettings settings() const {
-    CrossEntropySettings s{.label_smoothing = smoothing, .ignore_index = ignored, .reduction = reduction};
+    CrossEntropySettings s{
+        .label_smoothing = smoothing, .ignore_index = ignored, .reduction = reduction};
     if (!weighted) return s;
     Values weights;
     for (int64_t c = 0; c < classes(); ++c) weights.push_back(weight(c));
@@ -155,19 +162,21 @@ inline std::vector<ClassLoss> class_losses() {
           {"many classes", {3, 210}, {7, 209, 100}, mean}};
 }
 
-template <>
-struct Samples<CrossEntropy> {
+template <> struct Samples<CrossEntropy> {
   static Case of(const ClassLoss& loss) {
-    return {.name = loss.name,
-            .inputs = {{.shape = loss.logits, .domain = {-3, 3}}, integers(loss.target_shape(), loss.targets)},
-            .call = [loss](const Tensors& in) { return cross_entropy(in[0], in[1], loss.settings()); },
-            .oracle = [loss](const Arrays& in) {
+    return {
+        .name = loss.name,
+        .inputs = {{.shape = loss.logits, .domain = {-3, 3}},
+                   integers(loss.target_shape(), loss.targets)},
+        .call = [loss](const Tensors& in) { return cross_entropy(in[0], in[1], loss.settings()); },
+        .oracle =
+            [loss](const Arrays& in) {
               const int d = loss.logits.rank() == 1 ? 0 : 1;
               return class_loss_oracle(loss, in[1], [&](const Dims& i) {
                 return in[0][i] - log_sum_exp_of(line(in[0], i, d));
               });
             },
-            .reduced = numel_of(loss.logits)};
+        .reduced = numel_of(loss.logits)};
   }
   static OpSamples make() {
     std::vector<Case> cases;
@@ -175,52 +184,76 @@ struct Samples<CrossEntropy> {
     using enum LossReduction;
     cases.push_back(of({"smoothed", {4, 5}, {1, 0, 4, 2}, mean, false, 0.1}));
     cases.push_back(of({"smoothed, weighted, ignored", {4, 5}, {1, -100, 4, 2}, mean, true, 0.3}));
-    cases.push_back(of({"smoothed images", {2, 3, 2, 2}, {0, 1, 2, 0, 2, 1, -100, 0}, none, false, 0.2}));
-    const auto bad = [](const Shape& x, std::initializer_list<double> t, CrossEntropySettings s = {}) {
+    cases.push_back(
+        of({"smoothed images", {2, 3, 2, 2}, {0, 1, 2, 0, 2, 1, -100, 0}, none, false, 0.2}));
+    const auto bad = [](const Shape& x, std::initializer_list<double> t,
+                        CrossEntropySettings s = {}) {
       return [=, targets = Values(t)] {
         cross_entropy(ones(x), from_vector(targets, {int64_t(targets.size())}, i64), s);
       };
     };
     return {.cases = cases,
-            .errors = {error<ShapeError>("[cross_entropy] the input is [2, 3] f32, targets are [3] i64. There must be "
-                                         "one target per row.", bad({2, 3}, {0, 1, 2})),
-                       error<UsageError>("[cross_entropy] target 3 at row 1 is out of range for 3 classes. Targets must "
-                                         "be from 0 to 2, or ignore_index, which is -100.", bad({2, 3}, {0, 3})),
-                       error<UsageError>("[cross_entropy] target -1 at row 0 is out of range", bad({2, 3}, {-1, 0})),
-                       error<UsageError>("[cross_entropy] label_smoothing is 1.5. Use a value on [0, 1].",
-                                         bad({2, 3}, {0, 1}, {.label_smoothing = 1.5})),
-                       error<ShapeError>("[cross_entropy] the class weight is [2] f32 for 3 channels. It must be [3].",
-                                         bad({2, 3}, {0, 1}, {.weight = ones({2})})),
-                       error<ShapeError>("[cross_entropy] the input is [2, 3, 4] f32, targets are [2] i64. Targets must "
-                                         "have the input's shape without dimension 1.", bad({2, 3, 4}, {0, 1})),
-                       error<ShapeError>("[cross_entropy] the input is a scalar. It must have a class dimension.",
-                                         bad({}, {0})),
-                       error<DTypeError>("[cross_entropy] targets must be i64, got [2] f32. Cast it first.",
-                                         [] { cross_entropy(ones({2, 3}), ones({2})); })}};
+            .errors = {
+                error<ShapeError>(
+                    "[cross_entropy] the input is [2, 3] f32, targets are [3] i64. There must be "
+                    "one target per row.",
+                    bad({2, 3}, {0, 1, 2})),
+                error<UsageError>(
+                    "[cross_entropy] target 3 at row 1 is out of range for 3 classes. Targets must "
+                    "be from 0 to 2, or ignore_index, which is -100.",
+                    bad({2, 3}, {0, 3})),
+                error<UsageError>("[cross_entropy] target -1 at row 0 is out of range",
+                                  bad({2, 3}, {-1, 0})),
+                error<UsageError>("[cross_entropy] label_smoothing is 1.5. Use a value on [0, 1].",
+                                  bad({2, 3}, {0, 1}, {.label_smoothing = 1.5})),
+                error<ShapeError>(
+                    "[cross_entropy] the class weight is [2] f32 for 3 channels. It must be [3].",
+                    bad({2, 3}, {0, 1}, {.weight = ones({2})})),
+                error<ShapeError>(
+                    "[cross_entropy] the input is [2, 3, 4] f32, targets are [2] i64. Targets must "
+                    "have the input's shape without dimension 1.",
+                    bad({2, 3, 4}, {0, 1})),
+                error<ShapeError>(
+                    "[cross_entropy] the input is a scalar. It must have a class dimension.",
+                    bad({}, {0})),
+                error<DTypeError>(
+                    "[cross_entropy] targets must be i64, got [2] f32. Cast it first.", [] {
+                      cross_entropy(ones({2, 3}), ones({2}));
+                    })}};
   }
 };
 
-template <>
-struct Samples<NllLoss> {
+template <> struct Samples<NllLoss> {
   static Case of(const ClassLoss& loss) {
     return {.name = loss.name,
-            .inputs = {{.shape = loss.logits, .domain = {-6, -0.1}}, integers(loss.target_shape(), loss.targets)},
+            .inputs = {{.shape = loss.logits, .domain = {-6, -0.1}},
+                       integers(loss.target_shape(), loss.targets)},
             .call = [loss](const Tensors& in) { return nll_loss(in[0], in[1], loss.settings()); },
-            .oracle = [loss](const Arrays& in) {
-              return class_loss_oracle(loss, in[1], [&](const Dims& i) { return in[0][i]; });
-            },
+            .oracle =
+                [loss](const Arrays& in) {
+                  return class_loss_oracle(loss, in[1], [&](const Dims& i) { return in[0][i]; });
+                },
             .reduced = numel_of(loss.logits)};
   }
   static OpSamples make() {
     std::vector<Case> cases;
     for (const ClassLoss& loss : class_losses()) cases.push_back(of(loss));
-    return {.cases = cases,
-            .errors = {error<ShapeError>("[nll_loss] the input is [2, 3] f32, targets are [1] i64. There must be one "
-                                         "target per row.", [] { nll_loss(ones({2, 3}), zeros({1}, i64)); }),
-                       error<UsageError>("[nll_loss] a target is out of range for 3 classes. Use 0 to 2.",
-                                         [] { nll_loss(ones({2, 3}), full({2}, 3, i64)); }),
-                       error<DTypeError>("[nll_loss] targets must be i64, got [2] i32. Cast it first.",
-                                         [] { nll_loss(ones({2, 3}), zeros({2}, i32)); })}};
+    return {
+        .cases = cases,
+        .errors = {
+            error<ShapeError>(
+                "[nll_loss] the input is [2, 3] f32, targets are [1] i64. There must be one "
+                "target per row.",
+                [] {
+                  nll_loss(ones({2, 3}), zeros({1}, i64));
+                }),
+            error<UsageError>("[nll_loss] a target is out of range for 3 classes. Use 0 to 2.",
+                              [] {
+                                nll_loss(ones({2, 3}), full({2}, 3, i64));
+                              }),
+            error<DTypeError>("[nll_loss] targets must be i64, got [2] i32. Cast it first.", [] {
+              nll_loss(ones({2, 3}), zeros({2}, i32));
+            })}};
   }
 };
 

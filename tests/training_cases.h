@@ -31,7 +31,8 @@ inline TrainingCase make_training_case(std::string_view name, uint64_t seed) {
           std::move(dataset)};
 }
 
-/// One epoch of training_steps steps; after_step(step from 1, loss) is called while the batch lives.
+/// One epoch of training_steps steps; after_step(step from 1, loss) is called while the batch
+/// lives.
 inline void train_case(TrainingCase& run, data::DataLoaderOptions options,
                        const std::function<void(int64_t, double)>& after_step) {
   options.batch_size = training_batch, options.shuffle = true;

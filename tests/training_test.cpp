@@ -66,7 +66,8 @@ TEST_CASE("the order of the data depends on the seed alone") {
   const auto order = [&](int threads, int prefetch, uint64_t seed) {
     const Threads scope(threads);
     std::vector<int64_t> seen;
-    data::DataLoader loader(numbers, {.batch_size = 64, .shuffle = true, .prefetch = prefetch, .seed = seed});
+    data::DataLoader loader(
+        numbers, {.batch_size = 64, .shuffle = true, .prefetch = prefetch, .seed = seed});
     for (int epoch = 0; epoch < 2; ++epoch)
       for (auto [inputs, targets] : loader)
         for (const int64_t number : inputs.to_vector<int64_t>()) seen.push_back(number);

@@ -18,8 +18,11 @@ std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
 
 TEST_CASE("gradients of inputs and of parameters in the closure are the same, bit for bit") {
   const auto gradients = [](bool checkpointed) {
-    const Tensor x = numbers({4, 8}, 1).set_requires_grad(), w = numbers({8, 8}, 2).set_requires_grad();
-    const Segment segment = [&](const std::vector<Tensor>& in) { return gelu(matmul(tanh(in[0]), w)); };
+    const Tensor x = numbers({4, 8}, 1).set_requires_grad(),
+                 w = numbers({8, 8}, 2).set_requires_grad();
+    const Segment segment = [&](const std::vector<Tensor>& in) {
+      return gelu(matmul(tanh(in[0]), w));
+    };
     const Tensor y = checkpointed ? checkpoint(segment, {x}) : segment({x});
     sum(square(y)).backward();
     return std::pair{floats(x.grad()), floats(w.grad())};
@@ -70,7 +73,8 @@ TEST_CASE("activations inside the segment are not kept") {
   CHECK(peak < plain_peak / 2);
 }
 
-TEST_CASE("dropout draws the same mask again, and the stream goes on as if nothing was recomputed") {
+TEST_CASE(
+    "dropout draws the same mask again, and the stream goes on as if nothing was recomputed") {
   manual_seed(9);
   const Tensor x = ones({200}).set_requires_grad();
   const Tensor y =
@@ -93,7 +97,8 @@ struct ToBf16 final : InputCaster {
 };
 
 TEST_CASE("the recomputed segment sees the caster it was recorded with") {
-  const Tensor x = numbers({16}, 5).set_requires_grad(), same = numbers({16}, 5).set_requires_grad();
+  const Tensor x = numbers({16}, 5).set_requires_grad(),
+               same = numbers({16}, 5).set_requires_grad();
   const Segment segment = [](const std::vector<Tensor>& in) { return exp(tanh(in[0])); };
   const auto caster = std::make_shared<ToBf16>();
   Tensor y, plain;
@@ -142,7 +147,9 @@ TEST_CASE("a segment that throws when recomputed leaves the state as it was") {
 TEST_CASE("checkpoints nest") {
   const Tensor x = from({0.5, -1}, f64).set_requires_grad();
   const Segment inner = [](const std::vector<Tensor>& in) { return tanh(in[0]); };
-  const Segment outer = [&](const std::vector<Tensor>& in) { return square(checkpoint(inner, in)); };
+  const Segment outer = [&](const std::vector<Tensor>& in) {
+    return square(checkpoint(inner, in));
+  };
   sum(checkpoint(outer, {x})).backward();
   const std::vector<double> gradient = x.grad().to_vector<double>();
   for (std::size_t i = 0; i < 2; ++i) {

@@ -89,33 +89,38 @@ TEST_CASE("the graph is freed by backward unless it is retained") {
   y.backward(ones({1}, f64), true);
   y.backward(ones({1}, f64));
   CHECK(values(x.grad()) == Values{24});
-  CHECK_THROWS_WITH_AS(y.backward(),
-                       "[backward] the graph of affine was freed by an earlier backward(). Pass retain_graph = true "
-                       "to the first call.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      y.backward(),
+      "[backward] the graph of affine was freed by an earlier backward(). Pass retain_graph = true "
+      "to the first call.",
+      UsageError);
   // A new operation on a value whose own graph was freed fails at that value.
   const Tensor shared = exp(x), first = shared * 2.0, second = shared * 3.0;
   first.backward();
-  CHECK_THROWS_WITH_AS(second.backward(),
-                       "[backward] the graph of exp was freed by an earlier backward(). Pass retain_graph = true to "
-                       "the first call.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      second.backward(),
+      "[backward] the graph of exp was freed by an earlier backward(). Pass retain_graph = true to "
+      "the first call.",
+      UsageError);
 }
 
 TEST_CASE("only single numbers start a backward pass without a gradient") {
   const Tensor x = leaf({1, 2});
-  CHECK_THROWS_WITH_AS((x * 2.0).backward(),
-                       "[backward] needs a tensor of one element, got [2] f64. Reduce it with sum() or mean(), or "
-                       "pass a gradient.",
-                       UsageError);
-  CHECK_THROWS_WITH_AS((x * 2.0).backward(ones({3}, f64)),
-                       "[backward] the gradient to start from is [3] f64, the tensor is [2] f64. They must agree.",
-                       ShapeError);
+  CHECK_THROWS_WITH_AS(
+      (x * 2.0).backward(),
+      "[backward] needs a tensor of one element, got [2] f64. Reduce it with sum() or mean(), or "
+      "pass a gradient.",
+      UsageError);
+  CHECK_THROWS_WITH_AS(
+      (x * 2.0).backward(ones({3}, f64)),
+      "[backward] the gradient to start from is [3] f64, the tensor is [2] f64. They must agree.",
+      ShapeError);
   CHECK_THROWS_AS((x * 2.0).backward(ones({2}, f32)), ShapeError);
-  CHECK_THROWS_WITH_AS(sum(ones({2})).backward(),
-                       "[backward] this tensor, [] f32, does not depend on a leaf that requires a gradient. Call "
-                       "set_requires_grad() on one first.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      sum(ones({2})).backward(),
+      "[backward] this tensor, [] f32, does not depend on a leaf that requires a gradient. Call "
+      "set_requires_grad() on one first.",
+      UsageError);
 }
 
 TEST_CASE("NoGrad and detach cut the graph") {
@@ -141,18 +146,22 @@ TEST_CASE("leaves are marked, results are not") {
   CHECK_FALSE(y.is_leaf());
   CHECK(y.requires_grad());
   CHECK_FALSE(y.grad().defined());
-  CHECK_THROWS_WITH_AS(y.set_requires_grad(),
-                       "[set_requires_grad] only leaves can be changed; this [1] f64 was computed. Use detach() "
-                       "first.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      y.set_requires_grad(),
+      "[set_requires_grad] only leaves can be changed; this [1] f64 was computed. Use detach() "
+      "first.",
+      UsageError);
   Tensor index = zeros({2}, i64);
-  CHECK_THROWS_WITH_AS(index.set_requires_grad(),
-                       "[set_requires_grad] only floating tensors have gradients, this one is i64. Cast it first.",
-                       DTypeError);
-  CHECK_THROWS_WITH_AS(x.set_grad(ones({2}, f64)),
-                       "[set_grad] the gradient is [2] f64, the tensor is [1] f64. Shapes must agree.", ShapeError);
-  CHECK_THROWS_WITH_AS(y.set_grad(ones({1}, f64)),
-                       "[set_grad] only leaves hold gradients; this [1] f64 was computed. Use a leaf.", UsageError);
+  CHECK_THROWS_WITH_AS(
+      index.set_requires_grad(),
+      "[set_requires_grad] only floating tensors have gradients, this one is i64. Cast it first.",
+      DTypeError);
+  CHECK_THROWS_WITH_AS(
+      x.set_grad(ones({2}, f64)),
+      "[set_grad] the gradient is [2] f64, the tensor is [1] f64. Shapes must agree.", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      y.set_grad(ones({1}, f64)),
+      "[set_grad] only leaves hold gradients; this [1] f64 was computed. Use a leaf.", UsageError);
   x.set_grad(from({7}, f64));
   CHECK(values(x.grad()) == Values{7});
 }
@@ -180,16 +189,16 @@ TEST_CASE("a new thread records, and has no caster") {
 
 TEST_CASE("the scope of a caster ends with an exception too") {
   struct Refuses final : InputCaster {
-    void cast(const OpInfo& op, std::span<Tensor>) override { fail<UsageError>(op.name, "refused. Do not."); }
+    void cast(const OpInfo& op, std::span<Tensor>) override {
+      fail<UsageError>(op.name, "refused. Do not.");
+    }
   };
   const Tensor x = leaf({1});
   try {
     const CasterScope region(std::make_shared<Refuses>());
     exp(x);
     FAIL("not refused");
-  } catch (const UsageError& e) {
-    CHECK(std::string(e.what()) == "[exp] refused. Do not.");
-  }
+  } catch (const UsageError& e) { CHECK(std::string(e.what()) == "[exp] refused. Do not."); }
   CHECK(active_caster() == nullptr);
   CHECK(grad_enabled());
 }
@@ -207,7 +216,9 @@ TEST_CASE("gradients of leaves are charged to gradient, to the byte, and nothing
       sum(cast(h, bf16) + bias).backward();
     };
     step();
-    const auto now = [&](MemoryUse use) { return memory_report().now_of(use) - before.now_of(use); };
+    const auto now = [&](MemoryUse use) {
+      return memory_report().now_of(use) - before.now_of(use);
+    };
     CHECK(now(MemoryUse::gradient) == weight.bytes() + bias.bytes());
     CHECK(now(MemoryUse::parameter) == weight.bytes() + bias.bytes());
     CHECK(now(MemoryUse::activation) == 0);

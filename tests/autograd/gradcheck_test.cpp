@@ -22,7 +22,8 @@ struct AlmostRight : UserOp {
 
 GradcheckResult check_factor(double factor) {
   const Tensor x = from({1, 2, 3}, f64).set_requires_grad();
-  return gradcheck([&](const std::vector<Tensor>& in) { return apply(AlmostRight(factor), in[0]); }, {x});
+  return gradcheck([&](const std::vector<Tensor>& in) { return apply(AlmostRight(factor), in[0]); },
+                   {x});
 }
 
 TEST_CASE("a right gradient passes") {
@@ -56,7 +57,8 @@ TEST_CASE("other inputs stay as they are, and the caller's leaves collect nothin
 TEST_CASE("only f64 is precise enough") {
   const Tensor x = ones({2}).set_requires_grad();
   CHECK_THROWS_WITH_AS(gradcheck([](const std::vector<Tensor>& in) { return in[0] * 2.0; }, {x}),
-                       "[gradcheck] an input that requires a gradient is f32. Cast it to f64.", DTypeError);
+                       "[gradcheck] an input that requires a gradient is f32. Cast it to f64.",
+                       DTypeError);
 }
 
 }  // namespace

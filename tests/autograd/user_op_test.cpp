@@ -70,16 +70,19 @@ void backward_through(std::vector<Tensor> gradients) {
 }
 
 TEST_CASE("a gradient that does not fit is an error that names the operation") {
-  CHECK_THROWS_WITH_AS(backward_through({ones({2}, bf16)}),
-                       "[backward] wrong returned a gradient of dtype bf16 for an input of dtype f32. Its backward "
-                       "must return the input's dtype.",
-                       DTypeError);
+  CHECK_THROWS_WITH_AS(
+      backward_through({ones({2}, bf16)}),
+      "[backward] wrong returned a gradient of dtype bf16 for an input of dtype f32. Its backward "
+      "must return the input's dtype.",
+      DTypeError);
   CHECK_THROWS_WITH_AS(backward_through({ones({2, 1})}),
-                       "[backward] wrong returned a gradient of shape [2, 1] for an input of shape [2]. Its backward "
+                       "[backward] wrong returned a gradient of shape [2, 1] for an input of shape "
+                       "[2]. Its backward "
                        "must return the input's shape.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(backward_through({ones({2}), ones({2})}),
-                       "[backward] wrong returned 2 gradients for 1 inputs. Return one per input, undefined where none "
+                       "[backward] wrong returned 2 gradients for 1 inputs. Return one per input, "
+                       "undefined where none "
                        "is wanted.",
                        UsageError);
   CHECK_NOTHROW(backward_through({Tensor{}}));
@@ -95,7 +98,8 @@ TEST_CASE("an operation without backward fails when one is asked for") {
   const Tensor x = from({1.5}).set_requires_grad();
   const Tensor y = apply(Floor{}, x);
   CHECK(y.item() == 1);
-  CHECK_THROWS_WITH_AS(y.backward(), "[floor] has no gradient. Use detach() on its result.", UnsupportedError);
+  CHECK_THROWS_WITH_AS(y.backward(), "[floor] has no gradient. Use detach() on its result.",
+                       UnsupportedError);
 }
 
 /// Says what it was told about the gradients that are wanted.

@@ -1,5 +1,5 @@
-// Compiled with the project's options and run: what fast-math would delete must still be there. Each
-// check is a pattern that loss scaling or a compensated sum relies on.
+// Compiled with the project's options and run: what fast-math would delete must still be there.
+// Each check is a pattern that loss scaling or a compensated sum relies on.
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -17,7 +17,8 @@ void expect(bool holds, const char* what) {
 
 bool any_not_finite(const std::vector<float>& values) {
   bool found = false;
-  for (const float value : values) found |= !(std::fabs(value) <= std::numeric_limits<float>::max());
+  for (const float value : values)
+    found |= !(std::fabs(value) <= std::numeric_limits<float>::max());
   return found;
 }
 
@@ -34,8 +35,9 @@ int main() {
   expect(std::isnan(nan_now) && std::isinf(infinity_now), "isnan and isinf");
   expect(std::isnan(infinity_now - infinity_now), "infinity - infinity is NaN");
   expect(std::isnan(infinity_now * (0 * one_now)), "infinity * 0 is NaN");
-  expect(any_not_finite({1, nan_now, 2}) && any_not_finite({infinity_now}) && !any_not_finite({1, 2}),
-         "a vectorised search for values that are not finite");
+  expect(
+      any_not_finite({1, nan_now, 2}) && any_not_finite({infinity_now}) && !any_not_finite({1, 2}),
+      "a vectorised search for values that are not finite");
   expect((big_now + one_now) - big_now == 0, "sums are not reordered");
   expect(std::signbit(negative_zero + negative_zero), "the sign of zero");
   expect(one_now / ten != one_now * 0.09f && one_now / ten == 0.1f, "division is exact");

@@ -1,0 +1,293 @@
+// Times single operations: forward alone, and backward alone, on a table of shapes that occur in
+// models. Beside the time stand GFLOP/s, GB/s (the bytes that must move at least once) and the
+// implementation that oneDNN chose, where oneDNN ran.
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/halftone.h>
+
+namespace ht = halftone;
+using ht::Shape;
+using ht::Tensor;
+
+namespace {
+
+struct Options {
+  std::vector<std::string> ops{}, dtypes{"f32", "bf16"};
+  int threads = 2;
+  double seconds = 0.3;
+  bool json = false;
+};
+
+using Tensors = std::vector<Tensor>;
+
+/// One row of the table: how to make the inputs, what to call, and what the work is.
+struct Entry {
+  std::string op;
+  std::vector<Shape> shapes;  // of the inputs, all of the dtype under test
+  std::function<Tensor(const Tensors&)> call;
+  double flop_forward = 0, flop_backward = 0;  // 0: not what limits the operation
+};
+
+double volume(const Shape& shape) { return double(ht::numel_of(shape)); }
+
+std::vector<Entry> elementwise_entries() {
+  const Shape big{4096, 1024};
+  return {{"relu", {big}, [](const Tensors& x) { return ht::relu(x[0]); }},
+          {"gelu", {big}, [](const Tensors& x) { return ht::gelu(x[0]); }},
+          {"exp", {big}, [](const Tensors& x) { return ht::exp(x[0]); }},
+          {"add", {big, big}, [](const Tensors& x) { return x[0] + x[1]; }},
+          {"add", {big, {1024}}, [](const Tensors& x) { return x[0] + x[1]; }},
+          {"mul", {big, big}, [](const Tensors& x) { return x[0] * x[1]; }},
+          {"dropout", {big}, [](const Tensors& x) { return ht::dropout(x[0], 0.1, true); }}};
+}
+
+std::vector<Entry> row_entries() {
+  const Shape big{4096, 1024};
+  return {
+      {"sum", {big}, [](const Tensors& x) { return ht::sum(x[0]); }},
+      {"sum", {big}, [](const Tensors& x) { return ht::sum(x[0], {0}); }},
+      {"mean", {big}, [](const Tensors& x) { return ht::mean(x[0], {1}); }},
+      {"max", {big}, [](const Tensors& x) { return ht::max(x[0], {1}); }},
+      {"softmax", {big}, [](const Tensors& x) { return ht::softmax(x[0], -1); }},
+      {"log_softmax", {{512, 50304}}, [](const Tensors& x) { return ht::log_softmax(x[0], -1); }},
+      {"cross_entropy",
+       {{512, 50304}},
+       [](const Tensors& x) {
+         static const Tensor targets = ht::randint(0, 50304, {512});
+         return ht::cross_entropy(x[0], targets);
+       }},
+      {"layer_norm",
+       {big, {1024}, {1024}},
+       [](const Tensors& x) { return ht::layer_norm(x[0], {1024}, x[1], x[2]); }},
+      {"rms_norm",
+       {big, {1024}},
+       [](const Tensors& x) { return ht::rms_norm(x[0], {1024}, x[1], 1e-5); }},
+      {"group_norm",
+       {{32, 64, 56, 56}, {64}, {64}},
+       [](const Tensors& x) { return ht::group_norm(x[0], 8, x[1], x[2]); }},
+      {"batch_norm", {{32, 64, 56, 56}, {64}, {64}}, [](const Tensors& x) {
+         return ht::batch_norm(x[0], x[1], x[2], {}, {});
+       }}};
+}
+
+Entry matmul_entry(int64_t m, int64_t n, int64_t k, int64_t batch = 0) {
+  const double flop = 2.0 * double(m) * double(n) * double(k) * double(std::max<int64_t>(batch, 1));
+  const auto call = [](const Tensors& x) { return ht::matmul(x[0], x[1]); };
+  if (batch > 0) return {"matmul", {{batch, m, k}, {batch, k, n}}, call, flop, 2 * flop};
+  return {"matmul", {{m, k}, {k, n}}, call, flop, 2 * flop};
+}
+
+Entry linear_entry(int64_t rows, int64_t in, int64_t out) {
+  const double flop = 2.0 * double(rows) * double(in) * double(out);
+  return {"linear",
+          {{rows, in}, {out, in}, {out}},
+          [](const Tensors& x) { return ht::linear(x[0], x[1], x[2]); },
+          flop,
+          2 * flop};
+}
+
+Entry conv_entry(const Shape& x, int64_t out, int64_t kernel, int64_t stride) {
+  const int64_t padding = kernel / 2, side = (x[2] + 2 * padding - kernel) / stride + 1;
+  const Shape weight{out, x[1], kernel, kernel};
+  const double flop = 2 * double(x[0] * side * side) * volume(weight);
+  return {"conv2d",
+          {x, weight, {out}},
+          [=](const Tensors& in) {
+            return ht::conv2d(in[0], in[1], in[2], {.stride = stride, .padding = padding});
+          },
+          flop,
+          2 * flop};
+}
+
+std::vector<Entry> all_entries() {
+  std::vector<Entry> entries = elementwise_entries();
+  std::ranges::move(row_entries(), std::back_inserter(entries));
+  for (Entry& entry : std::vector<Entry>{
+           matmul_entry(512, 512, 512), matmul_entry(2048, 2048, 2048), matmul_entry(64, 128, 784),
+           matmul_entry(256, 256, 64, 48), linear_entry(512, 784, 2048),
+           linear_entry(512, 2048, 2048), linear_entry(2048, 384, 1536),
+           conv_entry({128, 1, 28, 28}, 32, 3, 1), conv_entry({128, 32, 14, 14}, 64, 3, 1),
+           conv_entry({16, 64, 56, 56}, 64, 3, 1), conv_entry({16, 128, 56, 56}, 256, 3, 2),
+           conv_entry({16, 256, 14, 14}, 1024, 1, 1)})
+    entries.push_back(std::move(entry));
+  const Shape images{128, 32, 28, 28};
+  entries.push_back({"max_pool2d", {images}, [](const Tensors& x) {
+                       return ht::max_pool2d(x[0], {.kernel = 2});
+                     }});
+  entries.push_back({"avg_pool2d", {images}, [](const Tensors& x) {
+                       return ht::avg_pool2d(x[0], {.kernel = 2});
+                     }});
+  return entries;
+}
+
+/// Milliseconds of the fastest third's end: less noisy than the mean, less lucky than the minimum.
+double time_of(const std::function<void()>& work, const Options& options) {
+  using Clock = std::chrono::steady_clock;
+  for (int i = 0; i < 2; ++i) work();
+  std::vector<double> times;
+  const auto start = Clock::now();
+  while (times.size() < 5 ||
+         std::chrono::duration<double>(Clock::now() - start).count() < options.seconds) {
+    const auto before = Clock::now();
+    work();
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count());
+  }
+  std::ranges::sort(times);
+  return times[times.size() / 3];
+}
+
+struct Measurement {
+  std::string op, shapes;
+  ht::DType dtype;
+  double milliseconds, flop, bytes;
+  std::string implementation;
+};
+
+void print(const Measurement& m, const Options& options) {
+  const double gflops = m.flop / m.milliseconds * 1e-6, gbytes = m.bytes / m.milliseconds * 1e-6;
+  if (options.json) {
+    std::cout << nlohmann::ordered_json{{"op", m.op},
+                                        {"shapes", m.shapes},
+                                        {"dtype", ht::name(m.dtype)},
+                                        {"threads", options.threads},
+                                        {"ms", m.milliseconds},
+                                        {"gflop_per_s", gflops},
+                                        {"gb_per_s", gbytes},
+                                        {"implementation", m.implementation}}
+              << std::endl;
+    return;
+  }
+  const std::string gflop_column = m.flop > 0 ? std::to_string(int64_t(gflops + 0.5)) : "-";
+  std::printf("%-22s %-6s %10.3f %9s %8.1f  %-38s %s\n", m.op.c_str(),
+              std::string(ht::name(m.dtype)).c_str(), m.milliseconds, gflop_column.c_str(), gbytes,
+              m.shapes.c_str(), m.implementation.c_str());
+  std::fflush(stdout);
+}
+
+/// oneDNN's name for the last thing that it ran in `work`, empty if it ran nothing: the record is
+/// per thread, so a new thread starts without one.
+std::string implementation_of(const std::function<void()>& work) {
+  std::string name;
+  std::thread([&] {
+    work();
+    name = ht::onednn::last_implementation();
+  }).join();
+  return name;
+}
+
+void measure(const Entry& entry, ht::DType dtype, const Options& options) {
+  ht::manual_seed(0);
+  Tensors inputs;
+  std::ostringstream shapes;
+  double input_bytes = 0;
+  for (const Shape& shape : entry.shapes) {
+    inputs.push_back(ht::cast(ht::randn(shape), dtype));
+    input_bytes += double(inputs.back().bytes());
+    shapes << (inputs.size() > 1 ? " " : "") << shape;
+  }
+  Measurement m{entry.op, shapes.str(), dtype, 0, entry.flop_forward, 0, {}};
+  {
+    const ht::NoGrad no_grad;
+    m.bytes = input_bytes + double(entry.call(inputs).bytes());
+    const auto forward = [&] { entry.call(inputs); };
+    m.implementation = implementation_of(forward);
+    m.milliseconds = time_of(forward, options);
+    print(m, options);
+  }
+  for (Tensor& input : inputs) input.set_requires_grad();
+  const Tensor y = entry.call(inputs);
+  const Tensor dy = ht::cast(ht::randn(y.shape()), dtype);
+  const auto backward = [&] {
+    for (Tensor& input : inputs) input.set_grad({});
+    y.backward(dy, true);
+  };
+  m.implementation = implementation_of(backward);
+  m.milliseconds = time_of(backward, options);
+  m.op += ".backward", m.flop = entry.flop_backward, m.bytes = 2 * input_bytes + double(y.bytes());
+  print(m, options);
+}
+
+/// Optimizer steps over one large and many small parameters: state is f32 whatever the parameters.
+template <class Optimizer>
+void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
+                       const Options& options) {
+  for (const int64_t count : {1, 200}) {
+    Tensors parameters;
+    double elements = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      parameters.push_back(ht::cast(ht::randn({count == 1 ? 10'000'000 : 5'000}), dtype));
+      parameters.back().set_requires_grad();
+      parameters.back().set_grad(ht::zeros_like(parameters.back()));
+      elements += double(parameters.back().numel());
+    }
+    Optimizer optimizer(parameters, {.lr = 1e-3});
+    const double bytes = elements * (3 * double(ht::size_of(dtype)) + passes * 4);
+    const double ms = time_of([&] { optimizer.step(); }, options);
+    print({name,
+           std::to_string(count) + " x " + std::to_string(parameters[0].numel()),
+           dtype,
+           ms,
+           0,
+           bytes,
+           {}},
+          options);
+  }
+}
+
+void run(const Options& options) {
+  if (!options.json)
+    std::printf("%-22s %-6s %10s %9s %8s  %-38s %s\n", "operation", "dtype", "ms", "GFLOP/s",
+                "GB/s", "shapes", "oneDNN implementation");
+  const auto wanted = [&](const std::string& op) {
+    return options.ops.empty() || std::ranges::find(options.ops, op) != options.ops.end();
+  };
+  for (const std::string& dtype_name : options.dtypes) {
+    const ht::DType dtype = ht::dtype_named(dtype_name).value();
+    for (const Entry& entry : all_entries())
+      if (wanted(entry.op)) measure(entry, dtype, options);
+    if (wanted("adamw")) measure_optimizer<ht::optim::AdamW>("adamw", 4, dtype, options);
+    if (wanted("sgd")) measure_optimizer<ht::optim::Sgd>("sgd", 0, dtype, options);
+  }
+}
+
+std::vector<std::string> known_ops() {
+  std::vector<std::string> names{"adamw", "sgd"};
+  for (const Entry& entry : all_entries()) names.push_back(entry.op);
+  return names;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times single operations on shapes that occur in models.");
+  app.add_option("--ops", options.ops, "by commas; default: all")
+      ->delimiter(',')
+      ->check(CLI::IsMember(known_ops()));
+  app.add_option("--dtypes", options.dtypes, "f32, bf16, f16, f64; default: f32,bf16")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"f64", "f32", "f16", "bf16"}));
+  app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", options.seconds, "time per measurement")->check(CLI::PositiveNumber);
+  app.add_flag("--json", options.json, "print JSON lines");
+  CLI11_PARSE(app, argc, argv);
+  omp_set_num_threads(options.threads);
+  try {
+    run(options);
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
