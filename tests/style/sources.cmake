@@ -1,5 +1,6 @@
 # The project's own source files, for the scripts beside this one: C++ into `cpp_files`, and those
 # with CMake and shell scripts into `all_files`, all relative to ROOT.
+get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(cpp_files halftone.h)
 set(all_files CMakeLists.txt)
 foreach(folder core autograd nn optim amp data train backends examples tools bench tests)
