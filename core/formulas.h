@@ -172,7 +172,7 @@ struct Neg {
   template <class T> HT_HD T forward(T x) const { return -x; }
   template <class T> HT_HD T derivative(T, T) const { return T(-1); }
 };
-struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 1, as PyTorch's
+struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 0, as PyTorch's
   static constexpr OpInfo info{"clamp", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
   double low = -1.05, high = 1.55;
@@ -180,7 +180,7 @@ struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 1
     return x < T(low) ? T(low) : (x > T(high) ? T(high) : x);
   }
   template <class T> HT_HD T derivative(T x, T) const {
-    return x >= T(low) && x <= T(high) ? T(1) : T(0);
+    return x > T(low) && x < T(high) ? T(1) : T(0);
   }
 };
 struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers

@@ -100,8 +100,8 @@ HT_HD float tanh_f32(float x) {
   p = p * z - 3.33332819422e-1f;
   const float near_zero = p * z * x + x;
   const float bounded = magnitude > 10.0f ? 10.0f : magnitude;
-  const float far = copysign(1.0f - 2.0f / (exp_f32(bounded + bounded) + 1.0f), x);
-  return x != x ? x : (magnitude < 0.625f ? near_zero : far);
+  const float far = 1.0f - 2.0f / (exp_f32(bounded + bounded) + 1.0f);
+  return x != x ? x : copysign(magnitude < 0.625f ? near_zero : far, x);  // -0 stays -0
 #endif
 }
 

@@ -13,21 +13,19 @@ namespace halftone {
 namespace {
 constexpr int64_t shown_at_each_end = 3, longest_shown = 8;
 
-/// Prints the block of `values` that starts at `offset` and spans dimensions dim.. of the shape.
+/// block() prints what starts at element `offset` and spans dimensions dim.. of the shape.
 class Printer {
  public:
-  Printer(std::ostream& out, const Shape& shape, const std::vector<double>& values, DType dtype)
-      : out_(out),
-        shape_(shape),
-        strides_(contiguous_strides(shape)),
-        values_(values),
-        dtype_(dtype) {
-    for (double v : values_) width_ = std::max(width_, text(v).size());
+  Printer(std::ostream& out, const Tensor& x)
+      : out_(out), shape_(x.shape()), strides_(contiguous_strides(x.shape())), dtype_(x.dtype()) {
+    if (is_floating(dtype_)) values_ = x.to_vector<double>();
+    else integers_ = x.to_vector<int64_t>();
+    for (int64_t i = 0; i < x.numel(); ++i) width_ = std::max(width_, text(std::size_t(i)).size());
   }
 
   void block(int dim, int64_t offset) {
     if (dim == shape_.rank()) {
-      out_ << std::setw(int(width_)) << text(values_[std::size_t(offset)]);
+      out_ << std::setw(int(width_)) << text(std::size_t(offset));
       return;
     }
     out_ << '[';
@@ -51,18 +49,19 @@ class Printer {
     else out_ << ",\n" << std::string(std::size_t(dim + 1), ' ');
   }
 
-  std::string text(double value) const {
+  std::string text(std::size_t i) const {
     std::ostringstream s;
-    if (dtype_ == boolean) s << (value != 0 ? "true" : "false");
-    else if (!is_floating(dtype_)) s << int64_t(value);
-    else s << std::setprecision(5) << value;
+    if (dtype_ == boolean) s << (integers_[i] != 0 ? "true" : "false");
+    else if (!is_floating(dtype_)) s << integers_[i];
+    else s << std::setprecision(5) << values_[i];
     return s.str();
   }
 
   std::ostream& out_;
   const Shape& shape_;
   Strides strides_;
-  const std::vector<double>& values_;
+  std::vector<double> values_;  // one of the two is filled: a double does not hold every i64
+  std::vector<int64_t> integers_;
   DType dtype_;
   std::size_t width_ = 0;
 };
@@ -70,8 +69,7 @@ class Printer {
 
 std::ostream& operator<<(std::ostream& out, const Tensor& x) {
   if (!x.defined()) return out << "undefined tensor";
-  const std::vector<double> values = x.to_vector<double>();
-  Printer(out, x.shape(), values, x.dtype()).block(0, 0);
+  Printer(out, x).block(0, 0);
   return out << "  " << described(x);
 }
 

@@ -12,15 +12,18 @@
 namespace halftone {
 
 struct Philox {
+  static constexpr uint32_t multiplier0 = 0xD2511F53u, multiplier1 = 0xCD9E8D57u;
+  static constexpr uint32_t weyl0 = 0x9E3779B9u, weyl1 = 0xBB67AE85u;
+
   /// Four 32-bit random words for one counter under one key.
   HT_HD static std::array<uint32_t, 4> words(uint64_t seed, uint64_t counter) {
     uint32_t c0 = uint32_t(counter), c1 = uint32_t(counter >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
     for (int round = 0; round < 10; ++round) {
-      const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;
+      const uint64_t p0 = uint64_t(multiplier0) * c0, p1 = uint64_t(multiplier1) * c2;
       const uint32_t n0 = uint32_t(p1 >> 32) ^ c1 ^ k0, n2 = uint32_t(p0 >> 32) ^ c3 ^ k1;
       c1 = uint32_t(p1), c3 = uint32_t(p0), c0 = n0, c2 = n2;
-      k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+      k0 += weyl0, k1 += weyl1;
     }
     return {c0, c1, c2, c3};
   }

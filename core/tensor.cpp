@@ -70,11 +70,15 @@ double Tensor::at(std::initializer_list<int64_t> index) const {
 }
 
 Tensor Tensor::view_as(const Shape& shape, const Strides& strides, int64_t offset) const {
-  int64_t last = offset;
-  for (int i = 0; i < shape.rank(); ++i) last += std::max<int64_t>(shape[i] - 1, 0) * strides[i];
-  const bool inside = offset >= 0 && shape.rank() == strides.rank() &&
-                      (last + 1) * size_of(dtype()) <= storage()->bytes();
-  if (!inside && numel_of(shape) != 0)
+  int64_t first = offset, last = offset;
+  bool inside = shape.rank() == strides.rank();
+  for (int i = 0; inside && i < shape.rank(); ++i) {
+    int64_t reach = 0, &end = strides[i] < 0 ? first : last;
+    inside = !__builtin_mul_overflow(shape[i] - 1, strides[i], &reach) &&
+             !__builtin_add_overflow(end, reach, &end);
+  }
+  inside = inside && first >= 0 && last < storage()->bytes() / size_of(dtype());
+  if (numel_of(shape) != 0 && !inside)
     fail<ShapeError>("view_as", "shape ", shape, " with strides ", strides, " and offset ", offset,
                      " leaves the ", storage()->bytes(),
                      " bytes of the storage. Use sizes that fit.");

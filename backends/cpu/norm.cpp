@@ -99,25 +99,27 @@ void sum_channels(const Tensor& x, const Tensor& dy, const float* mean, double* 
   const Pixels pixels(x);
   const int64_t c = pixels.channels, group = group_of(pixels.count, c),
                 groups = reference::pieces_of(pixels.count, group);
-  cpu::Workspace<float> sums(2 * groups * c);
+  // In float within a block of pixels, in double across blocks.
+  const int64_t block = std::max<int64_t>(32, cpu::block_length / c);
+  cpu::Workspace<double> sums(2 * groups * c);
   cpu::parallel_pieces(pixels.count, group, [&](int64_t first, int64_t last) {
-    float* to = sums.data() + first / group * 2 * c;
-    std::fill_n(to, 2 * c, 0.0f);
-    const int64_t block = std::max<int64_t>(1, cpu::block_length / c);
-    cpu::Workspace<float> scratch(2 * block * c);
+    double* to = sums.data() + first / group * 2 * c;
+    std::fill_n(to, 2 * c, 0.0);
+    cpu::Workspace<float> scratch(2 * block * c), partial(2 * c);
     for (int64_t p = first; p < last; p += block) {
       const int64_t rows = std::min(block, last - p), n = rows * c;
       const float* in = cpu::floats(x, p * c, 1, n, scratch.data());
       const float* g =
           dy.defined() ? cpu::floats(dy, p * c, 1, n, scratch.data() + block * c) : nullptr;
-      k.channel_sums(in, g, mean, rows, c, to, to + c);
+      std::fill_n(partial.data(), 2 * c, 0.0f);
+      k.channel_sums(in, g, mean, rows, c, partial.data(), partial.data() + c);
+      for (int64_t j = 0; j < 2 * c; ++j) to[j] += double(partial[j]);
     }
   });
   for (int64_t j = 0; j < c; ++j) {
     first_sum[j] = second_sum[j] = 0;
     for (int64_t g = 0; g < groups; ++g)
-      first_sum[j] += double(sums[2 * g * c + j]),
-          second_sum[j] += double(sums[(2 * g + 1) * c + j]);
+      first_sum[j] += sums[2 * g * c + j], second_sum[j] += sums[(2 * g + 1) * c + j];
   }
 }
 

@@ -43,12 +43,14 @@ TEST_CASE("facts of dtypes") {
   CHECK(epsilon(bf16) == 0x1p-7);
   CHECK_FALSE(dtype_named("float"));
   CHECK_FALSE(dtype_named(""));
-  static_assert(std::is_same_v<compute_t<BFloat16>, float> && std::is_same_v<compute_t<double>, double> &&
-                std::is_same_v<compute_t<Float8E4M3>, float> && std::is_same_v<compute_t<int64_t>, int64_t>);
+  static_assert(
+      std::is_same_v<compute_t<BFloat16>, float> && std::is_same_v<compute_t<double>, double> &&
+      std::is_same_v<compute_t<Float8E4M3>, float> && std::is_same_v<compute_t<int64_t>, int64_t>);
 }
 
 TEST_CASE("promotion") {
-  // Rows and columns in the order of `all`. As torch.promote_types, which refuses to mix f8 with other floats.
+  // Rows and columns in the order of `all`. As torch.promote_types, which refuses to mix f8 with
+  // other floats.
   const DType table[10][10]{
       {f64, f64, f64, f64, f64, f64, f64, f64, f64, f64},
       {f64, f32, f32, f32, f32, f32, f32, f32, f32, f32},
@@ -89,7 +91,8 @@ TEST_CASE("floats to integers truncate and clamp, NaN becomes 0") {
   CHECK(convert<uint8_t>(-7.0) == 0);
   for (const double value : {Limits<double>::infinity(), -Limits<double>::infinity()}) {
     CHECK(convert<int64_t>(value) == (value > 0 ? Limits<int64_t>::max() : Limits<int64_t>::min()));
-    CHECK(convert<int32_t>(float(value)) == (value > 0 ? Limits<int32_t>::max() : Limits<int32_t>::min()));
+    CHECK(convert<int32_t>(float(value)) ==
+          (value > 0 ? Limits<int32_t>::max() : Limits<int32_t>::min()));
     CHECK(convert<uint8_t>(Float16(float(value))) == (value > 0 ? 255 : 0));
   }
   CHECK(convert<int64_t>(Limits<double>::quiet_NaN()) == 0);
@@ -145,7 +148,9 @@ TEST_CASE("double to float rounds to odd where it is inexact") {
 
 TEST_CASE("visit_floating names who asked") {
   for (const DType dtype : {f8_e4m3, f8_e5m2, i64, i32, u8, boolean}) {
-    const std::string message = message_of<DTypeError>([&] { visit_floating(dtype, "sinh", []<class T>() {}); });
-    CHECK(message == "[sinh] needs f64, f32, f16 or bf16, got " + std::string(name(dtype)) + ". Cast the input first.");
+    const std::string message =
+        message_of<DTypeError>([&] { visit_floating(dtype, "sinh", []<class T>() {}); });
+    CHECK(message == "[sinh] needs f64, f32, f16 or bf16, got " + std::string(name(dtype)) +
+                         ". Cast the input first.");
   }
 }

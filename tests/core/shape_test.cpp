@@ -43,12 +43,15 @@ TEST_CASE("numel_of") {
   CHECK(numel_of({int64_t(1) << 31, int64_t(1) << 31}) == int64_t(1) << 62);
   // The product of the sizes before the zero does not count.
   CHECK(numel_of({int64_t(1) << 62, int64_t(1) << 62, 0}) == 0);
-  CHECK(message_of<ShapeError>([] { numel_of({3, -1}); }) ==
-        "[shape] negative size in [3, -1]. Sizes must be at least 0.");
-  CHECK(message_of<ShapeError>([] { numel_of({0, -1}); }) ==
-        "[shape] negative size in [0, -1]. Sizes must be at least 0.");
-  CHECK(message_of<ShapeError>([] { numel_of({int64_t(1) << 32, int64_t(1) << 31}); }) ==
-        "[shape] too many elements in [4294967296, 2147483648]. Use a smaller shape.");
+  CHECK(message_of<ShapeError>([] {
+          numel_of({3, -1});
+        }) == "[shape] negative size in [3, -1]. Sizes must be at least 0.");
+  CHECK(message_of<ShapeError>([] {
+          numel_of({0, -1});
+        }) == "[shape] negative size in [0, -1]. Sizes must be at least 0.");
+  CHECK(message_of<ShapeError>([] {
+          numel_of({int64_t(1) << 32, int64_t(1) << 31});
+        }) == "[shape] too many elements in [4294967296, 2147483648]. Use a smaller shape.");
 }
 
 TEST_CASE("layouts") {
@@ -61,9 +64,9 @@ TEST_CASE("layouts") {
   CHECK(is_dense({2, 3}, {1, 2}));
   CHECK(is_dense({2, 3, 4, 5}, channels_last_strides({2, 3, 4, 5})));
   CHECK(is_dense({}, {}));
-  CHECK(is_dense({1, 3}, {77, 1}));           // the stride of a size of 1 is never used
-  CHECK_FALSE(is_dense({2, 3}, {4, 1}));      // holes
-  CHECK_FALSE(is_dense({2, 3}, {0, 1}));      // overlaps
+  CHECK(is_dense({1, 3}, {77, 1}));       // the stride of a size of 1 is never used
+  CHECK_FALSE(is_dense({2, 3}, {4, 1}));  // holes
+  CHECK_FALSE(is_dense({2, 3}, {0, 1}));  // overlaps
   CHECK_FALSE(is_dense({2, 3}, {1, 1}));
   CHECK_FALSE(is_dense({2}, {2}));
 
@@ -77,16 +80,23 @@ TEST_CASE("broadcasting") {
   struct Case {
     Shape a, b, result;
   };
-  for (const Case& c : {Case{{2, 3}, {2, 3}, {2, 3}}, Case{{2, 1}, {1, 3}, {2, 3}}, Case{{3}, {2, 1}, {2, 3}},
-                        Case{{}, {4, 5}, {4, 5}}, Case{{}, {}, {}}, Case{{1}, {0}, {0}}, Case{{0, 1}, {3}, {0, 3}},
-                        Case{{5, 1, 4, 1}, {3, 1, 2}, {5, 3, 4, 2}}}) {
+  for (const Case& c :
+       {Case{{2, 3}, {2, 3}, {2, 3}}, Case{{2, 1}, {1, 3}, {2, 3}}, Case{{3}, {2, 1}, {2, 3}},
+        Case{{}, {4, 5}, {4, 5}}, Case{{}, {}, {}}, Case{{1}, {0}, {0}}, Case{{0, 1}, {3}, {0, 3}},
+        Case{{5, 1, 4, 1}, {3, 1, 2}, {5, 3, 4, 2}}}) {
     CHECK(broadcast_shapes("add", c.a, c.b) == c.result);
     CHECK(broadcast_shapes("add", c.b, c.a) == c.result);
   }
-  CHECK(message_of<ShapeError>([] { broadcast_shapes("add", {2, 3}, {4, 3}); }) ==
-        "[add] shapes do not broadcast: [2, 3] and [4, 3] differ in dimension 0. Sizes must be equal, or one of them "
+  CHECK(message_of<ShapeError>([] {
+          broadcast_shapes("add", {2, 3}, {4, 3});
+        }) ==
+        "[add] shapes do not broadcast: [2, 3] and [4, 3] differ in dimension 0. Sizes must be "
+        "equal, or one of them "
         "1.");
-  CHECK(contains(message_of<ShapeError>([] { broadcast_shapes("mul", {7, 2, 3}, {2}); }), "differ in dimension 2"));
+  CHECK(contains(message_of<ShapeError>([] {
+                   broadcast_shapes("mul", {7, 2, 3}, {2});
+                 }),
+                 "differ in dimension 2"));
   CHECK(contains(message_of<ShapeError>([] { broadcast_shapes("mul", {0}, {2}); }), "[mul]"));
 }
 
@@ -102,5 +112,6 @@ TEST_CASE("normalize_dim") {
         "[sum] dimension -4 is out of range for rank 3. Use -3 to 2.");
   CHECK(message_of<ShapeError>([] { normalize_dim("sum", 1, 0); }) ==
         "[sum] dimension 1 is out of range for rank 0. Use -1 to 0.");
-  CHECK(contains(message_of<ShapeError>([] { normalize_dim("sum", int64_t(1) << 32, 3); }), "4294967296"));
+  CHECK(contains(message_of<ShapeError>([] { normalize_dim("sum", int64_t(1) << 32, 3); }),
+                 "4294967296"));
 }

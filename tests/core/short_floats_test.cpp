@@ -1,8 +1,9 @@
-// Conversions between the short formats, float and double, held against an independent reference: rounding done in
-// double arithmetic, from nothing but the facts of the format. Every bit pattern, every midpoint between neighbours
-// and the numbers beside it, in both directions.
+// Conversions between the short formats, float and double, held against an independent reference:
+// rounding done in double arithmetic, from nothing but the facts of the format. Every bit pattern,
+// every midpoint between neighbours and the numbers beside it, in both directions.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -18,13 +19,16 @@ namespace {
 const double infinity = std::numeric_limits<double>::infinity();
 const double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Nearest value of the format, ties to even; beyond the largest finite value, `overflowed` with x's sign.
+/// Nearest value of the format, ties to even; beyond the largest finite value, `overflowed` with
+/// x's sign.
 double rounded(double x, DType dtype, double overflowed) {
   if (x == 0 || std::isnan(x)) return x;
   if (std::isinf(x)) return std::copysign(overflowed, x);
   const DTypeFacts& f = facts(dtype);
-  const double quantum = std::max(std::ldexp(1.0, std::ilogb(x) - f.significand_bits + 1), f.smallest_subnormal);
-  const double nearest = std::nearbyint(x / quantum) * quantum;  // division by a power of two: exact
+  const double quantum =
+      std::max(std::ldexp(1.0, std::ilogb(x) - f.significand_bits + 1), f.smallest_subnormal);
+  const double nearest =
+      std::nearbyint(x / quantum) * quantum;  // division by a power of two: exact
   return std::abs(nearest) > f.max ? std::copysign(overflowed, x) : nearest;
 }
 
@@ -38,9 +42,7 @@ template <> struct Format<Float16> {
   static constexpr unsigned quiet = 0x200;
   static constexpr double overflowed = std::numeric_limits<double>::infinity();
 };
-template <> struct Format<BFloat16> : Format<Float16> {
-  static constexpr unsigned quiet = 0x40;
-};
+template <> struct Format<BFloat16> : Format<Float16> { static constexpr unsigned quiet = 0x40; };
 template <> struct Format<Float8E5M2> : Format<Float16> {
   using Bits = uint8_t;
   static constexpr unsigned quiet = 0x2;
@@ -75,8 +77,8 @@ template <class T> int wrong_from_double(double x) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("every bit pattern survives the way to float and back", T, Float16, BFloat16, Float8E5M2,
-                   Float8E4M3) {
+TEST_CASE_TEMPLATE("every bit pattern survives the way to float and back", T, Float16, BFloat16,
+                   Float8E5M2, Float8E4M3) {
   static_assert(!std::is_convertible_v<float, T> && !std::is_convertible_v<T, float>);
   int wrong = 0;
   for (unsigned bits = 0; bits < patterns<T>; ++bits) {
@@ -88,7 +90,8 @@ TEST_CASE_TEMPLATE("every bit pattern survives the way to float and back", T, Fl
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("values are those of the format's formula", T, Float16, BFloat16, Float8E5M2, Float8E4M3) {
+TEST_CASE_TEMPLATE("values are those of the format's formula", T, Float16, BFloat16, Float8E5M2,
+                   Float8E4M3) {
   const DTypeFacts& f = facts(dtype_of<T>);
   const std::vector<double> values = magnitudes<T>();
   CHECK(values.front() == 0);
@@ -98,7 +101,8 @@ TEST_CASE_TEMPLATE("values are those of the format's formula", T, Float16, BFloa
   int wrong = 0;
   for (const double value : values) wrong += rounded(value, dtype_of<T>, infinity) != value;
   CHECK(wrong == 0);
-  // Equal steps up to twice the smallest normal number, then the steps double with each power of two.
+  // Equal steps up to twice the smallest normal number, then the steps double with each power of
+  // two.
   const std::size_t steps = std::size_t(1) << (f.significand_bits - 1);
   for (std::size_t i = 1; i < values.size(); ++i) {
     const double step = std::ldexp(f.smallest_subnormal, std::max(int((i - 1) / steps) - 1, 0));
@@ -107,10 +111,11 @@ TEST_CASE_TEMPLATE("values are those of the format's formula", T, Float16, BFloa
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("midpoints and their neighbours round to nearest even, once", T, Float16, BFloat16, Float8E5M2,
-                   Float8E4M3) {
+TEST_CASE_TEMPLATE("midpoints and their neighbours round to nearest even, once", T, Float16,
+                   BFloat16, Float8E5M2, Float8E4M3) {
   std::vector<double> values = magnitudes<T>();
-  values.push_back(2 * values.back() - values[values.size() - 2]);  // the value that would follow the largest
+  values.push_back(2 * values.back() -
+                   values[values.size() - 2]);  // the value that would follow the largest
   const float most = std::numeric_limits<float>::max();
   int wrong = 0;
   for (std::size_t i = 1; i < values.size(); ++i) {
@@ -123,15 +128,16 @@ TEST_CASE_TEMPLATE("midpoints and their neighbours round to nearest even, once",
         if (target > double(most)) continue;
         const float y = float(x);
         REQUIRE(double(y) == x);
-        for (const float near : {y, std::nextafter(y, -most), std::nextafter(y, most)}) wrong += wrong_from_float<T>(near);
+        for (const float near : {y, std::nextafter(y, -most), std::nextafter(y, most)})
+          wrong += wrong_from_float<T>(near);
       }
     }
   }
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("random numbers of every magnitude round to nearest even", T, Float16, BFloat16, Float8E5M2,
-                   Float8E4M3) {
+TEST_CASE_TEMPLATE("random numbers of every magnitude round to nearest even", T, Float16, BFloat16,
+                   Float8E5M2, Float8E4M3) {
   std::mt19937_64 random(7);
   int wrong = 0;
   for (int i = 0; i < 300'000; ++i) {
@@ -166,11 +172,14 @@ TEST_CASE_TEMPLATE("infinities, NaN and zeros", T, Float16, BFloat16, Float8E5M2
 TEST_CASE_TEMPLATE("f8 overflow: to infinity or NaN, or saturated", T, Float8E5M2, Float8E4M3) {
   const double largest = facts(dtype_of<T>).max;
   const double previous = magnitudes<T>().end()[-2];
-  const double limit = largest + (largest - previous) / 2;  // halfway to the value that does not exist
+  const double limit =
+      largest + (largest - previous) / 2;  // halfway to the value that does not exist
   // 448 = 1.75 * 2^8 has an even fraction, so its tie stays; 57344 = 1.75 * 2^15 has an odd one.
   const bool tie_overflows = dtype_of<T> == f8_e5m2;
   for (const float sign : {1.0f, -1.0f}) {
-    const auto saturated = [&](double x) { return double(float(T(sign * float(x), Overflow::saturate))); };
+    const auto saturated = [&](double x) {
+      return double(float(T(sign * float(x), Overflow::saturate)));
+    };
     const auto plain = [&](double x) { return double(float(T(sign * float(x)))); };
     const auto overflowed = [&](double x) { return same(plain(x), sign * Format<T>::overflowed); };
     CHECK(plain(largest) == sign * largest);
@@ -178,7 +187,8 @@ TEST_CASE_TEMPLATE("f8 overflow: to infinity or NaN, or saturated", T, Float8E5M
     CHECK(overflowed(limit) == tie_overflows);
     CHECK(overflowed(std::nextafter(float(limit), 1e30f)));
     CHECK(overflowed(infinity));
-    for (const double x : {largest, limit, 2 * largest, 1e38, infinity}) CHECK(saturated(x) == sign * largest);
+    for (const double x : {largest, limit, 2 * largest, 1e38, infinity})
+      CHECK(saturated(x) == sign * largest);
     CHECK(std::isnan(saturated(not_a_number)));
     int wrong = 0;
     for (const double x : magnitudes<T>()) wrong += saturated(x) != plain(x);

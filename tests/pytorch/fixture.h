@@ -1,6 +1,7 @@
-// Comparison with PyTorch: reads what tests/fixtures/make_fixtures.py stored, runs the same case here, in f64 and in
-// f32 and on every CPU backend, and compares the output and every gradient. A case is "name/x", "name/y", "name/dx".
-// Tolerances come from the spacing of the dtype and the length of the longest sum that a case can hold.
+// Comparison with PyTorch: reads what tests/fixtures/make_fixtures.py stored, runs the same case
+// here, in f64 and in f32 and on every CPU backend, and compares the output and every gradient. A
+// case is "name/x", "name/y", "name/dx". Tolerances come from the spacing of the dtype and the
+// length of the longest sum that a case can hold.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -40,8 +41,9 @@ inline Tensor find(const NamedTensors& tensors, const std::string& name) {
   return found == tensors.end() ? Tensor{} : found->second;
 }
 
-/// What the rounding errors of a sum of `terms` numbers up to `scale` may come to: they grow as the root of the
-/// number of terms (Higham & Mary 2019); 8 of them cover the few roundings before and after the sum.
+/// What the rounding errors of a sum of `terms` numbers up to `scale` may come to: they grow as the
+/// root of the number of terms (Higham & Mary 2019); 8 of them cover the few roundings before and
+/// after the sum.
 inline double tolerance(DType dtype, int64_t terms, double scale) {
   return 8 * epsilon(dtype) * std::sqrt(double(std::max<int64_t>(terms, 1))) * std::max(scale, 1.0);
 }
@@ -104,12 +106,14 @@ inline void compare_case(const NamedTensors& stored, const Computation& compute,
   y.backward(cast(stored.at("dy"), dtype));
   for (const auto& [name, input] : inputs) {
     CAPTURE(name);
-    if (input.requires_grad()) CHECK(difference(input.grad(), stored.at("d" + name), allowed) == "");
+    if (input.requires_grad())
+      CHECK(difference(input.grad(), stored.at("d" + name), allowed) == "");
   }
 }
 
 /// Runs a table of computations against the cases of the same names, all of them, in f64 and f32.
-inline void compare_all(const std::map<std::string, NamedTensors>& cases, const Computations& table) {
+inline void compare_all(const std::map<std::string, NamedTensors>& cases,
+                        const Computations& table) {
   for (const char* backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const auto& [name, compute] : table) {
@@ -125,7 +129,8 @@ inline void compare_all(const std::map<std::string, NamedTensors>& cases, const 
 }
 
 /// The cases that a table does not compute, in one line: a fixture that nobody reads is no test.
-inline std::string forgotten(const std::map<std::string, NamedTensors>& cases, const Computations& table) {
+inline std::string forgotten(const std::map<std::string, NamedTensors>& cases,
+                             const Computations& table) {
   std::string names;
   for (const auto& [name, tensors] : cases)
     if (!table.contains(name)) names += name + ' ';

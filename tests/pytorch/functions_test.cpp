@@ -1,5 +1,5 @@
-// Losses, elementwise functions, reductions and embeddings against PyTorch, with what happens at kinks, ties and
-// ignored targets: tests/fixtures/function_fixtures.py has the same options.
+// Losses, elementwise functions, reductions and embeddings against PyTorch, with what happens at
+// kinks, ties and ignored targets: tests/fixtures/function_fixtures.py has the same options.
 #include "fixture.h"
 
 using namespace halftone;
@@ -47,8 +47,12 @@ TEST_CASE("pytorch: losses") {
     table["ce_everything_" + name] =
         cross_entropy_with({.label_smoothing = 0.2, .ignore_index = 3, .reduction = how});
     table["nll_" + name] = nll_loss_with({.ignore_index = 3, .reduction = how});
-    table["bce_" + name] = [how](const Inputs& in) { return bce_with_logits(in["x"], in["t"], how); };
-    table["smooth_l1_" + name] = [how](const Inputs& in) { return smooth_l1(in["x"], in["t"], 0.5, how); };
+    table["bce_" + name] = [how](const Inputs& in) {
+      return bce_with_logits(in["x"], in["t"], how);
+    };
+    table["smooth_l1_" + name] = [how](const Inputs& in) {
+      return smooth_l1(in["x"], in["t"], 0.5, how);
+    };
     if (how == LossReduction::sum) continue;
     table["ce_segments_" + name] = cross_entropy_with({.label_smoothing = 0.1, .reduction = how});
     table["ce_images_" + name] = cross_entropy_with({.ignore_index = 0, .reduction = how});
@@ -74,12 +78,16 @@ TEST_CASE("pytorch: elementwise functions, reductions, embeddings") {
       {"softmax", of_x([](const Tensor& x) { return softmax(x, -1); })},
       {"logsumexp", of_x([](const Tensor& x) { return logsumexp(x, 0); })},
       {"amax_ties", of_x([](const Tensor& x) { return max(x, {2}); })},
-      {"amax_ties_two_dims", of_x([](const Tensor& x) { return max(x, {0, 2}, true); })},
+      {"amax_ties_two_dims", of_x([](const Tensor& x) {
+         return max(x, {0, 2}, true);
+       })},
       {"amin_ties_all", of_x([](const Tensor& x) { return min(x); })},
       {"maximum_ties", [](const Inputs& in) { return maximum(in["a"], in["b"]); }},
       {"minimum_broadcast", [](const Inputs& in) { return minimum(in["a"], in["b"]); }},
       {"norm_with_zero_row", of_x([](const Tensor& x) { return norm(x, {1}); })},
-      {"var", of_x([](const Tensor& x) { return var(x, {0, 2}); })},
+      {"var", of_x([](const Tensor& x) {
+         return var(x, {0, 2});
+       })},
       {"var_biased", of_x([](const Tensor& x) { return var(x, {1}, 0, true); })},
       {"cumsum", of_x([](const Tensor& x) { return cumsum(x, 1); })},
       {"pow_at_zero", [](const Inputs& in) { return pow(in["a"], in["b"]); }},

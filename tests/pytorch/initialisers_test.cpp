@@ -1,5 +1,5 @@
-// First values against PyTorch's. The two generators differ, so what is compared are the moments and extremes of two
-// samples of the same size; the tolerances are those of sampling.
+// First values against PyTorch's. The two generators differ, so what is compared are the moments
+// and extremes of two samples of the same size; the tolerances are those of sampling.
 #include <halftone/core/random.h>
 #include <halftone/nn/nn.h>
 
@@ -26,11 +26,11 @@ Moments moments_of(const Tensor& x) {
 
 enum class Extremes { bounded, open };
 
-/// Two independent samples of n numbers: means differ by std sqrt(2 / n), standard deviations by at most std /
-/// sqrt(n), each times 5 for one chance in a million. Extremes of a bounded sample lie within 20 / n of the range of
-/// its bounds, except once in e^20.
-void compare(const std::map<std::string, NamedTensors>& cases, const std::string& name, const Tensor& x,
-             Extremes extremes) {
+/// Two independent samples of n numbers: means differ by std sqrt(2 / n), standard deviations by at
+/// most std / sqrt(n), each times 5 for one chance in a million. Extremes of a bounded sample lie
+/// within 20 / n of the range of its bounds, except once in e^20.
+void compare(const std::map<std::string, NamedTensors>& cases, const std::string& name,
+             const Tensor& x, Extremes extremes) {
   CAPTURE(name);
   const std::vector<double> want = cases.at(name).at("moments").to_vector<double>();
   const Moments got = moments_of(x);
@@ -64,21 +64,26 @@ TEST_CASE("pytorch: first values of layers") {
 TEST_CASE("pytorch: initialisers") {
   manual_seed(4);
   const auto cases = load_cases("init");
-  const std::pair<std::string, Tensor> weights[]{{"matrix", empty({300, 200})}, {"kernel", empty({64, 32, 3, 5})}};
+  const std::pair<std::string, Tensor> weights[]{{"matrix", empty({300, 200})},
+                                                 {"kernel", empty({64, 32, 3, 5})}};
   using init::Fan, init::Nonlinearity;
   for (const auto& [name, x] : weights) {
     compare(cases, "xavier_uniform_" + name, init::xavier_uniform(x, 1.5), Extremes::bounded);
     compare(cases, "xavier_normal_" + name, init::xavier_normal(x, 1.5), Extremes::open);
-    compare(cases, "kaiming_uniform_" + name, init::kaiming_uniform(x, {.slope = 0.2}), Extremes::bounded);
+    compare(cases, "kaiming_uniform_" + name, init::kaiming_uniform(x, {.slope = 0.2}),
+            Extremes::bounded);
     compare(cases, "kaiming_uniform_fan_out_" + name,
-            init::kaiming_uniform(x, {.fan = Fan::out, .nonlinearity = Nonlinearity::relu}), Extremes::bounded);
-    compare(cases, "kaiming_normal_" + name, init::kaiming_normal(x, {.nonlinearity = Nonlinearity::tanh}),
-            Extremes::open);
+            init::kaiming_uniform(x, {.fan = Fan::out, .nonlinearity = Nonlinearity::relu}),
+            Extremes::bounded);
+    compare(cases, "kaiming_normal_" + name,
+            init::kaiming_normal(x, {.nonlinearity = Nonlinearity::tanh}), Extremes::open);
     compare(cases, "orthogonal_" + name, init::orthogonal(x, 2), Extremes::open);
   }
-  compare(cases, "trunc_normal", init::trunc_normal(weights[0].second, 0.5, 2, -1, 3), Extremes::bounded);
+  compare(cases, "trunc_normal", init::trunc_normal(weights[0].second, 0.5, 2, -1, 3),
+          Extremes::bounded);
 
   const std::vector<double> gains = cases.at("gains").at("values").to_vector<double>();
   REQUIRE(gains.size() == 6);
-  for (int i = 0; i < 6; ++i) CHECK(init::gain_of(Nonlinearity(i)) == doctest::Approx(gains[std::size_t(i)]));
+  for (int i = 0; i < 6; ++i)
+    CHECK(init::gain_of(Nonlinearity(i)) == doctest::Approx(gains[std::size_t(i)]));
 }

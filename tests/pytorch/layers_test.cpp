@@ -1,4 +1,5 @@
-// Convolutions, pools and normalisations against PyTorch: tests/fixtures/layer_fixtures.py has the same options.
+// Convolutions, pools and normalisations against PyTorch: tests/fixtures/layer_fixtures.py has the
+// same options.
 #include <halftone/nn/norm.h>
 #include <halftone/nn/state_dict.h>
 
@@ -16,7 +17,8 @@ Computation conv1d_with(Conv1dOptions options) {
   return [options](const Inputs& in) { return conv1d(in["x"], in["w"], in["b"], options); };
 }
 Computation transpose_with(ConvTranspose2dOptions options) {
-  return [options](const Inputs& in) { return conv_transpose2d(in["x"], in["w"], in["b"], options); };
+  return
+      [options](const Inputs& in) { return conv_transpose2d(in["x"], in["w"], in["b"], options); };
 }
 Computation max_pool_with(PoolOptions options) {
   return [options](const Inputs& in) { return max_pool2d(in["x"], options); };
@@ -42,7 +44,8 @@ template <class Layer>
 void compare_batch_norm(const NamedTensors& stored, std::optional<double> momentum, DType dtype) {
   Layer layer(stored.at("w").numel(), {.momentum = momentum});
   layer.to(dtype);
-  nn::load_state_dict(layer, {{"weight", stored.at("w")}, {"bias", stored.at("b")}}, {.strict = false});
+  nn::load_state_dict(layer, {{"weight", stored.at("w")}, {"bias", stored.at("b")}},
+                      {.strict = false});
   for (int step = 0; step < 4; ++step) {
     CAPTURE(step);
     const auto at = [&](const char* name) { return stored.at(name + std::to_string(step)); };
@@ -51,7 +54,8 @@ void compare_batch_norm(const NamedTensors& stored, std::optional<double> moment
     const Tensor x = cast(at("x"), dtype).set_requires_grad();
     const Tensor y = layer(x);
     y.backward(cast(at("dy"), dtype));
-    const double allowed = tolerance(dtype, x.numel(), largest_magnitude(at("x")) * largest_magnitude(at("dw")));
+    const double allowed =
+        tolerance(dtype, x.numel(), largest_magnitude(at("x")) * largest_magnitude(at("dw")));
     CHECK(difference(y, at("y"), allowed) == "");
     CHECK(difference(x.grad(), at("dx"), allowed) == "");
     CHECK(difference(layer.weight.grad(), at("dw"), allowed) == "");
@@ -75,18 +79,22 @@ TEST_CASE("pytorch: convolutions") {
       {"conv2d_dilation", conv2d_with({.dilation = {2, 3}})},
       {"conv2d_groups", conv2d_with({.padding = 1, .groups = 2})},
       {"conv2d_depthwise", conv2d_with({.padding = 1, .groups = 4})},
-      {"conv2d_everything", conv2d_with({.stride = {2, 1}, .padding = {2, 1}, .dilation = 2, .groups = 2})},
+      {"conv2d_everything",
+       conv2d_with({.stride = {2, 1}, .padding = {2, 1}, .dilation = 2, .groups = 2})},
       {"conv2d_stride_leaves_rest", conv2d_with({.stride = 3, .padding = 1})},
       {"conv1d_plain", conv1d_with({})},
       {"conv1d_everything", conv1d_with({.stride = 2, .padding = 2, .dilation = 3, .groups = 2})},
       {"transpose_plain", transpose_with({})},
       {"transpose_no_bias", transpose_with({})},
       {"transpose_stride", transpose_with({.stride = {2, 3}, .padding = {1, 0}})},
-      {"transpose_output_padding", transpose_with({.stride = {2, 3}, .padding = 1, .output_padding = {1, 2}})},
+      {"transpose_output_padding",
+       transpose_with({.stride = {2, 3}, .padding = 1, .output_padding = {1, 2}})},
       {"transpose_groups", transpose_with({.stride = 2, .groups = 2})},
-      {"transpose_everything",
-       transpose_with(
-           {.stride = {2, 3}, .padding = {1, 2}, .output_padding = {1, 0}, .dilation = {2, 3}, .groups = 3})},
+      {"transpose_everything", transpose_with({.stride = {2, 3},
+                                               .padding = {1, 2},
+                                               .output_padding = {1, 0},
+                                               .dilation = {2, 3},
+                                               .groups = 3})},
   };
   CHECK(forgotten(cases, table) == "");
   compare_all(cases, table);

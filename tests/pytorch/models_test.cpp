@@ -1,5 +1,6 @@
-// Whole models against PyTorch: weights loaded by name, the logits of one batch, and the losses and gradient norms of
-// ten training steps with AdamW on the same batches, in f32, on every CPU backend.
+// Whole models against PyTorch: weights loaded by name, the logits of one batch, and the losses and
+// gradient norms of ten training steps with AdamW on the same batches, in f32, on every CPU
+// backend.
 #include <halftone/nn/models/lenet.h>
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/state_dict.h>
@@ -16,17 +17,20 @@ namespace {
 constexpr double relative_tolerance = 1e-4;
 
 /// Images are stored as bytes.
-Tensor batch(const NamedTensors& stored, int64_t step) { return cast(select(stored.at("x"), 0, step), f32) / 256; }
+Tensor batch(const NamedTensors& stored, int64_t step) {
+  return cast(select(stored.at("x"), 0, step), f32) / 256;
+}
 
-void compare_training(const std::map<std::string, NamedTensors>& cases, const std::string& name, nn::Layer& model,
-                      double lr) {
+void compare_training(const std::map<std::string, NamedTensors>& cases, const std::string& name,
+                      nn::Layer& model, double lr) {
   const NamedTensors& stored = cases.at(name);
   const nn::LoadReport report = nn::load_state_dict(model, cases.at(name + "/state"));
   CHECK(report.missing.empty());
   CHECK(report.unexpected.empty());
 
   const Tensor logits = stored.at("logits"), logits_after = stored.at("logits_after");
-  CHECK(difference(model(batch(stored, 0)), logits, relative_tolerance * largest_magnitude(logits)) == "");
+  CHECK(difference(model(batch(stored, 0)), logits,
+                   relative_tolerance * largest_magnitude(logits)) == "");
   const std::vector<double> losses = stored.at("losses").to_vector<double>(),
                             norms = stored.at("norms").to_vector<double>();
   optim::AdamW optimizer(model.parameters(), {.lr = lr});
@@ -41,7 +45,8 @@ void compare_training(const std::map<std::string, NamedTensors>& cases, const st
     CHECK(std::abs(loss.item() - losses[step]) <= relative_tolerance * losses[step]);
     CHECK(std::abs(total.item() - norms[step]) <= relative_tolerance * norms[step]);
   }
-  // Adam divides by the root of a gradient's square: where a gradient is all rounding error, so is its step.
+  // Adam divides by the root of a gradient's square: where a gradient is all rounding error, so is
+  // its step.
   CHECK(difference(model(batch(stored, 0)), logits_after,
                    10 * relative_tolerance * largest_magnitude(logits_after)) == "");
 }

@@ -1,5 +1,5 @@
-// Ten steps of every optimizer on fixed gradients, gradient clipping, and learning-rate schedules against PyTorch:
-// tests/fixtures/training_fixtures.py has the same options.
+// Ten steps of every optimizer on fixed gradients, gradient clipping, and learning-rate schedules
+// against PyTorch: tests/fixtures/training_fixtures.py has the same options.
 #include <halftone/optim/optim.h>
 
 #include "fixture.h"
@@ -13,13 +13,16 @@ namespace {
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(const std::vector<Tensor>&)>;
 
 template <class O, class Options> MakeOptimizer with(Options options) {
-  return [options](const std::vector<Tensor>& parameters) { return std::make_unique<O>(parameters, options); };
+  return [options](const std::vector<Tensor>& parameters) {
+    return std::make_unique<O>(parameters, options);
+  };
 }
 
 /// Two groups of one parameter each.
 template <class O, class Options> MakeOptimizer with_groups(Options first, Options second) {
   return [=](const std::vector<Tensor>& p) {
-    return std::make_unique<O>(std::vector<ParameterGroup<Options>>{{{p[0]}, first}, {{p[1]}, second}});
+    return std::make_unique<O>(
+        std::vector<ParameterGroup<Options>>{{{p[0]}, first}, {{p[1]}, second}});
   };
 }
 
@@ -44,7 +47,8 @@ void compare_steps(const NamedTensors& stored, const MakeOptimizer& make, DType 
     optimizer->step();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Tensor after = row(stored.at("after" + suffixes[i]), step, f64);
-      CHECK(difference(parameters[i], after, tolerance(dtype, step + 1, largest_magnitude(after))) == "");
+      CHECK(difference(parameters[i], after,
+                       tolerance(dtype, step + 1, largest_magnitude(after))) == "");
     }
   }
 }
@@ -57,24 +61,29 @@ TEST_CASE("pytorch: optimizers over ten steps") {
       {"sgd", with<Sgd>(SgdOptions{.lr = 0.1})},
       {"sgd_decay", with<Sgd>(SgdOptions{.lr = 0.1, .weight_decay = 0.2})},
       {"sgd_momentum", with<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9})},
-      {"sgd_dampening", with<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.01})},
-      {"sgd_nesterov", with<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.8, .weight_decay = 0.01, .nesterov = true})},
+      {"sgd_dampening",
+       with<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.01})},
+      {"sgd_nesterov",
+       with<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.8, .weight_decay = 0.01, .nesterov = true})},
       {"adam", with<Adam>(AdamOptions{})},
       {"adam_options",
        with<Adam>(AdamOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.1})},
       {"adamw", with<AdamW>(AdamWOptions{})},
-      {"adamw_options",
-       with<AdamW>(AdamWOptions{.lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.3})},
+      {"adamw_options", with<AdamW>(AdamWOptions{
+                            .lr = 0.05, .betas = {0.8, 0.95}, .eps = 1e-3, .weight_decay = 0.3})},
       {"rmsprop", with<Rmsprop>(RmspropOptions{})},
       {"rmsprop_options",
        with<Rmsprop>(RmspropOptions{.lr = 0.02, .alpha = 0.9, .eps = 1e-3, .weight_decay = 0.1})},
-      {"rmsprop_centered", with<Rmsprop>(RmspropOptions{.lr = 0.02, .alpha = 0.9, .centered = true})},
+      {"rmsprop_centered",
+       with<Rmsprop>(RmspropOptions{.lr = 0.02, .alpha = 0.9, .centered = true})},
       {"rmsprop_momentum", with<Rmsprop>(RmspropOptions{.lr = 0.02, .momentum = 0.7})},
       {"rmsprop_everything",
-       with<Rmsprop>(RmspropOptions{.lr = 0.02, .weight_decay = 0.1, .momentum = 0.7, .centered = true})},
+       with<Rmsprop>(
+           RmspropOptions{.lr = 0.02, .weight_decay = 0.1, .momentum = 0.7, .centered = true})},
       {"groups_adamw",
        with_groups<AdamW>(AdamWOptions{.lr = 0.1}, AdamWOptions{.lr = 0.01, .weight_decay = 0.5})},
-      {"groups_sgd", with_groups<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}, SgdOptions{.lr = 0.3})},
+      {"groups_sgd",
+       with_groups<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}, SgdOptions{.lr = 0.3})},
   };
   for (const char* backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
@@ -105,7 +114,8 @@ TEST_CASE("pytorch: clip_grad_norm") {
     const double allowed = tolerance(f32, 12 + 5 + 1, largest_magnitude(total));
     CHECK(difference(total, stored.at("norm"), allowed) == "");
     for (std::size_t i = 0; i < parameters.size(); ++i)
-      CHECK(difference(parameters[i].grad(), stored.at("clipped" + std::to_string(i)), allowed) == "");
+      CHECK(difference(parameters[i].grad(), stored.at("clipped" + std::to_string(i)), allowed) ==
+            "");
   }
 }
 
@@ -128,7 +138,8 @@ TEST_CASE("pytorch: learning-rate schedules") {
     for (std::size_t step = 0; step < rates.size(); ++step) {
       CAPTURE(step);
       // PyTorch multiplies step by step, we evaluate a formula: as many roundings as steps.
-      CHECK(std::abs(schedule.at(int64_t(step)) - rates[step]) <= tolerance(f64, int64_t(step) + 1, 1));
+      CHECK(std::abs(schedule.at(int64_t(step)) - rates[step]) <=
+            tolerance(f64, int64_t(step) + 1, 1));
       CHECK(optimizer.lr() == schedule.at(int64_t(step)));
       scheduler.step();
     }

@@ -39,16 +39,38 @@ static void sgd(const SgdNumbers& u, const float* gradient, float* parameter, fl
   }
 }
 
+/// The words of `lanes` neighbouring counters, word k of counter c at words[4 c + k]: Philox::words,
+/// all counters a round at a time, so that rounds are vector code.
+static void random_words(uint64_t seed, uint64_t counter, uint32_t (&words)[4 * lanes]) {
+  uint32_t c0[lanes], c1[lanes], c2[lanes]{}, c3[lanes]{};
+  for (int i = 0; i < lanes; ++i)
+    c0[i] = uint32_t(counter + uint64_t(i)), c1[i] = uint32_t((counter + uint64_t(i)) >> 32);
+  uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < lanes; ++i) {
+      const uint64_t p0 = uint64_t(Philox::multiplier0) * c0[i];
+      const uint64_t p1 = uint64_t(Philox::multiplier1) * c2[i];
+      c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ k0, c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ k1;
+      c1[i] = uint32_t(p1), c3[i] = uint32_t(p0);
+    }
+    k0 += Philox::weyl0, k1 += Philox::weyl1;
+  }
+  for (int i = 0; i < lanes; ++i)
+    words[4 * i] = c0[i], words[4 * i + 1] = c1[i], words[4 * i + 2] = c2[i],
+    words[4 * i + 3] = c3[i];
+}
+
 static void dropout(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y,
                     int64_t n) {
-  int64_t i = 0;
-  while (i < n) {
-    const uint64_t at = first + uint64_t(i);
-    const auto words = Philox::words(seed, at / 4);
-    uint32_t word[4];
-    __builtin_memcpy(word, &words, sizeof word);
-    for (uint64_t k = at % 4; k < 4 && i < n; ++k, ++i)
-      y[i] = Philox::uniform(word[k]) >= p ? x[i] * scale : 0.0f;
+  uint32_t words[4 * lanes];
+  for (int64_t i = 0; i < n;) {
+    random_words(seed, (first + uint64_t(i)) / 4, words);
+    const auto skipped = int64_t((first + uint64_t(i)) % 4);
+    const int64_t count = n - i < 4 * lanes - skipped ? n - i : 4 * lanes - skipped;
+#pragma GCC ivdep
+    for (int64_t k = 0; k < count; ++k)
+      y[i + k] = Philox::uniform(words[skipped + k]) >= p ? x[i + k] * scale : 0.0f;
+    i += count;
   }
 }
 

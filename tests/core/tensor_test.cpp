@@ -1,0 +1,241 @@
+// Tensors as data: factories, access from the host, layouts, copies, and the message of every
+// mistake.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+
+#include "../temporary_directory.h"
+
+using namespace halftone;
+using namespace halftone::testing;
+
+namespace {
+using Values = std::vector<double>;
+constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boolean};
+Values values_of(const Tensor& x) { return x.to_vector<double>(); }
+}  // namespace
+
+TEST_CASE("factories, in every dtype") {
+  for (const DType dtype : all) {
+    CAPTURE(name(dtype));
+    CHECK(values_of(zeros({2, 2}, dtype)) == Values{0, 0, 0, 0});
+    CHECK(values_of(ones({3}, dtype)) == Values{1, 1, 1});
+    CHECK(values_of(from({1, 0, 1}, dtype)) == Values{1, 0, 1});
+    CHECK(scalar(1, dtype).item() == 1);
+    const Tensor x = empty({2, 3}, dtype);
+    CHECK(x.dtype() == dtype);
+    CHECK(x.numel() == 6);
+    CHECK(x.bytes() == 6 * size_of(dtype));
+    CHECK(x.storage()->bytes() == x.bytes());
+    CHECK(reinterpret_cast<std::uintptr_t>(x.raw_data()) % 64 == 0);
+    CHECK(values_of(zeros_like(x)) == Values(6, 0.0));
+    CHECK(values_of(ones_like(x)) == Values(6, 1.0));
+  }
+  CHECK(values_of(full({2}, -2.5)) == Values{-2.5, -2.5});
+  CHECK(values_of(from({{1, 2}, {3, 4}})) == Values{1, 2, 3, 4});
+  CHECK(from({{1, 2, 3}, {4, 5, 6}}).shape() == Shape{2, 3});
+  CHECK(from_vector<double>({}, {0}).shape() == Shape{0});
+  CHECK(values_of(from_vector<int32_t>({3, 300}, {2}, u8)) == Values{3, 44});
+  CHECK(values_of(from_vector<double>({1 + 0x1p-8, 3}, {1, 2}, bf16)) == Values{1, 3});
+  CHECK(empty({0, 3}).numel() == 0);
+  CHECK(values_of(empty({0, 3})).empty());
+  CHECK(empty({}).numel() == 1);
+}
+
+TEST_CASE("arange") {
+  CHECK(values_of(arange(4)) == Values{0, 1, 2, 3});
+  CHECK(arange(4).dtype() == i64);
+  CHECK(values_of(arange(1, 2, 0.25)) == Values{1, 1.25, 1.5, 1.75});
+  CHECK(values_of(arange(3, 0, -1)) == Values{3, 2, 1});
+  CHECK(values_of(arange(0, 5, 2, i32)) == Values{0, 2, 4});
+  CHECK(arange(3, 0, 1).numel() == 0);
+  CHECK(arange(-3).numel() == 0);
+}
+
+TEST_CASE("empty_like keeps the order of dimensions, not holes") {
+  const Tensor x = empty_channels_last({2, 3, 4, 5}, f32, {});
+  CHECK(x.is_channels_last());
+  CHECK_FALSE(x.is_contiguous());
+  CHECK(x.is_dense());
+  CHECK(empty_like(x).strides() == x.strides());
+  CHECK(empty_like(x, bf16).strides() == x.strides());
+  CHECK(empty_like(x, bf16).dtype() == bf16);
+  CHECK(empty_like(views::slice(x, 3, 0, 2)).is_contiguous());
+  CHECK(empty_like(views::transpose(empty({2, 3}), 0, 1)).strides() == Strides{1, 3});
+  CHECK(empty_strided({2, 3}, {1, 2}, f32, {}).strides() == Strides{1, 2});
+}
+
+TEST_CASE("layout predicates") {
+  CHECK(empty({2, 3}).is_contiguous());
+  CHECK(empty({}).is_contiguous());
+  CHECK(empty({2, 0, 3}).is_contiguous());
+  CHECK_FALSE(views::transpose(empty({2, 3}), 0, 1).is_contiguous());
+  CHECK(views::transpose(empty({1, 3}), 0, 1).is_contiguous());  // [3, 1]: one order of elements
+  CHECK(empty({2, 1, 4, 5}).is_channels_last());  // one channel: both layouts at once
+  CHECK(empty({2, 3, 1, 1}).is_channels_last());
+  CHECK_FALSE(empty({2, 3, 4, 5}).is_channels_last());
+  CHECK_FALSE(empty({2, 3, 4}).is_channels_last());
+}
+
+TEST_CASE("reading elements") {
+  const Tensor x = from({{1, 2, 3}, {4, 5, 6}});
+  CHECK(x.at({1, 2}) == 6);
+  CHECK(x.at({0, 1}) == 2);
+  const Tensor t = views::transpose(views::slice(x, 1, 1, 2), 0, 1);  // [[2, 5], [3, 6]]
+  CHECK(t.at({1, 0}) == 3);
+  CHECK(values_of(t) == Values{2, 5, 3, 6});
+  CHECK(t.to_vector<int64_t>() == std::vector<int64_t>{2, 5, 3, 6});
+  CHECK(t.to_vector<float>() == std::vector<float>{2, 5, 3, 6});
+  CHECK(t.to_vector<uint8_t>() == std::vector<uint8_t>{2, 5, 3, 6});
+  CHECK(from({0, -3}).to_vector<bool>() == std::vector<bool>{false, true});
+  CHECK(scalar(2.5).at({}) == 2.5);
+  CHECK(full({1, 1}, 7).item() == 7);
+  CHECK(scalar(2.5, i32).item() == 2);
+  CHECK(x.size(-1) == 3);
+  CHECK(x.size(0) == 2);
+  CHECK(values_of(views::expand(from({1, 2}), {2, 2})) == Values{1, 2, 1, 2});
+}
+
+TEST_CASE("copies, handles and detached tensors") {
+  Tensor x = from({1, 2, 3});
+  const Tensor handle = x, copy = x.clone(), bare = x.detach();
+  backend_for(x).fill(9, x);
+  CHECK(values_of(handle) == Values{9, 9, 9});
+  CHECK(values_of(bare) == Values{9, 9, 9});
+  CHECK(values_of(copy) == Values{1, 2, 3});
+  CHECK(bare.storage() == x.storage());
+  CHECK(x.to(Device::cpu()).storage() == x.storage());
+  const Tensor image = empty_channels_last({1, 2, 3, 4}, f32, {});
+  CHECK(image.clone().is_channels_last());
+  const Tensor shifted = views::slice(from({1, 2, 3, 4}), 0, 1, 2).clone();
+  CHECK(values_of(shifted) == Values{2, 3});
+  CHECK(shifted.storage()->bytes() == 8);
+  CHECK_FALSE(Tensor{}.defined());
+
+  const uint64_t version = x.storage()->version();
+  x.storage()->bump_version();
+  CHECK(handle.storage()->version() == version + 1);
+}
+
+TEST_CASE("copies convert between all dtypes as convert<>() does") {
+  // Big enough for the vectorised paths, with a tail.
+  Values values(1003);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = std::ldexp(double(i % 301) - 150.3, int(i % 23) - 11);
+  values[17] = std::numeric_limits<double>::infinity(), values[900] = -values[17];
+  values[18] = std::numeric_limits<double>::quiet_NaN(), values[901] = -0.0;
+  const Tensor wide = from_vector(values, {1003}, f64);
+  for (const char* backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    for (const DType from_dtype : all) {
+      Tensor source = empty({1003}, from_dtype);
+      backend_for(source).copy(wide, source);
+      for (const DType to_dtype : all) {
+        Tensor target = empty({1003}, to_dtype);
+        backend_for(source).copy(source, target);
+        int wrong = 0;
+        visit_any(from_dtype, [&]<class From>() {
+          visit_any(to_dtype, [&]<class To>() {
+            for (int64_t i = 0; i < 1003; ++i) {
+              const double got = convert<double>(target.data<To>()[i]);
+              const double want = convert<double>(convert<To>(source.data<From>()[i]));
+              wrong += !(got == want || (std::isnan(got) && std::isnan(want)));
+            }
+          });
+        });
+        CAPTURE(backend);
+        CAPTURE(name(from_dtype));
+        CAPTURE(name(to_dtype));
+        CHECK(wrong == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("view_as stays inside the storage") {
+  const Tensor x = arange(12, f32);
+  CHECK(values_of(x.view_as({2, 2}, {6, 2}, 3)) == Values{3, 5, 9, 11});
+  CHECK(values_of(x.view_as({3}, {-2}, 5)) == Values{5, 3, 1});
+  CHECK(x.view_as({2, 0}, {99, 99}, 0).numel() == 0);
+  CHECK(message_of<ShapeError>([&] {
+          x.view_as({3, 5}, {5, 1}, 0);
+        }) ==
+        "[view_as] shape [3, 5] with strides [5, 1] and offset 0 leaves the 48 bytes of the "
+        "storage. Use sizes that "
+        "fit.");
+  const auto refused = [&](const Shape& shape, const Strides& strides, int64_t offset) {
+    return testing::contains(message_of<ShapeError>([&] { x.view_as(shape, strides, offset); }),
+                             "[view_as]");
+  };
+  CHECK(refused({2}, {1}, 11));
+  CHECK(refused({1}, {1}, -1));
+  CHECK(refused({2}, {1, 1}, 0));
+  CHECK(message_of<ShapeError>([&] { x.view_as({-1}, {1}, 0); }) ==
+        "[shape] negative size in [-1]. Sizes must be at least 0.");
+  CHECK(refused({3}, {-1}, 1));                                   // leaves at the front
+  CHECK(refused({2, 2}, {-4, 12}, 2));                            // leaves at both ends
+  CHECK(refused({3}, {std::numeric_limits<int64_t>::max()}, 0));  // the reach overflows
+  CHECK(refused({2, 2}, {int64_t(1) << 62, int64_t(1) << 62}, 0));
+}
+
+TEST_CASE("mistakes with elements and factories") {
+  const Tensor x = from({{1, 2, 3}, {4, 5, 6}});
+  CHECK(message_of<ShapeError>([&] { x.item(); }) ==
+        "[item] needs one element, got [2, 3] f32. Reduce or index first.");
+  CHECK(message_of<ShapeError>([] { Tensor{}.item(); }) ==
+        "[item] needs one element, got an undefined tensor. Reduce or index first.");
+  CHECK(message_of<ShapeError>([] { empty({0}).item(); }) ==
+        "[item] needs one element, got [0] f32. Reduce or index first.");
+  CHECK(message_of<ShapeError>([&] { x.at({1}); }) ==
+        "[at] 1 coordinates for [2, 3] f32. Give one per dimension.");
+  CHECK(message_of<ShapeError>([&] {
+          x.at({1, 3});
+        }) == "[at] index 3 is out of range for dimension 1 of [2, 3] f32. Use 0 to 2.");
+  CHECK(testing::contains(message_of<ShapeError>([&] {
+                            x.at({-1, 0});
+                          }),
+                          "index -1 is out of range for dimension 0"));
+  CHECK(message_of<ShapeError>([&] { x.size(2); }) ==
+        "[size] dimension 2 is out of range for rank 2. Use -2 to 1.");
+  CHECK(message_of<ShapeError>([] {
+          from_vector<double>({1, 2, 3}, {2, 2});
+        }) ==
+        "[from] 3 values do not fill shape [2, 2], which has 4 elements. Give as many values as "
+        "elements.");
+  CHECK(message_of<ShapeError>([] {
+          from({{1, 2}, {3}});
+        }) == "[from] rows of 2 and 1 values. Rows must be equally long.");
+  CHECK(message_of<ShapeError>([] { empty({int64_t(1) << 61}, f64); }) ==
+        "[empty] too many bytes for [2305843009213693952] f64. Use a smaller shape.");
+  CHECK(message_of<ShapeError>([] {
+          empty({2, -2});
+        }) == "[shape] negative size in [2, -2]. Sizes must be at least 0.");
+  CHECK(message_of<UsageError>([] { arange(0, 1, 0); }) ==
+        "[arange] start 0, end 1, step 0. Numbers must be finite and step not 0.");
+  CHECK(testing::contains(message_of<UsageError>([] { arange(0, NAN, 1); }), "[arange]"));
+  CHECK(testing::contains(message_of<UsageError>([] { arange(0, INFINITY, 1); }), "[arange]"));
+  CHECK(message_of<ShapeError>([] { arange(0, 1e13, 1); }) ==
+        "[arange] 1e+13 elements are too many. Use a larger step.");
+  CHECK(message_of<UsageError>([] { randint(3, 3, {2}); }) ==
+        "[randint] the range [3, 3) is empty. Use low < high.");
+}
+
+TEST_CASE("devices") {
+  CHECK(Device::cpu() == Device{});
+  CHECK_FALSE(Device::cpu() == Device::cuda());
+  CHECK_FALSE(Device::cuda(0) == Device::cuda(1));
+  std::ostringstream text;
+  text << Device::cpu() << ' ' << Device::cuda(1);
+  CHECK(text.str() == "cpu cuda:1");
+  const std::string message = message_of<DeviceError>([] { empty({1}, f32, Device::cuda(1000)); });
+  CHECK(message.starts_with("["));
+  CHECK(message.ends_with("."));
+  CHECK(message_of<UsageError>([] { const CpuBackendScope scope("fpga"); }) ==
+        "[CpuBackendScope] there is no CPU backend named \"fpga\". Use cpu or reference.");
+}
