@@ -42,14 +42,17 @@ template <class Body> void for_pieces(std::span<UpdateSlot> slots, const Body& b
 
 void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) {
   if (!all_plain_f32(slots)) return ReferenceBackend::adam_step(slots, update);
-  const simd::AdamNumbers numbers{float(update.lr),
-                                  float(update.beta1),
-                                  float(update.beta2),
-                                  float(update.eps),
-                                  float(update.weight_decay),
-                                  float(1 / update.correction1),
-                                  float(1 / std::sqrt(update.correction2)),
-                                  update.decoupled};
+  const simd::AdamNumbers numbers{
+      .lr = float(update.lr),
+      .beta1 = float(update.beta1),
+      .beta2 = float(update.beta2),
+      .eps = float(update.eps),
+      .weight_decay = float(update.weight_decay),
+      .rest1 = float(1 - update.beta1),
+      .rest2 = float(1 - update.beta2),
+      .inverse_correction1 = float(1 / update.correction1),
+      .inverse_root_correction2 = float(1 / std::sqrt(update.correction2)),
+      .decoupled = update.decoupled};
   for_pieces(slots, [&, &k = simd_kernels()](const UpdateSlot& slot, int64_t begin, int64_t count) {
     k.adam(numbers, slot.gradient.data<float>() + begin, slot.parameter.data<float>() + begin,
            slot.state[0].data<float>() + begin, slot.state[1].data<float>() + begin, count);

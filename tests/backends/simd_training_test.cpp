@@ -16,7 +16,16 @@ TEST_CASE("Adam and AdamW on every instruction set") {
   each_level([&](const simd::Kernels& k) {
     for (const bool decoupled : {false, true}) {
       INFO("decoupled ", decoupled);
-      const simd::AdamNumbers u{0.01f, 0.9f, 0.99f, 1e-6f, 0.1f, 1 / 0.19f, 7.1f, decoupled};
+      const simd::AdamNumbers u{.lr = 0.01f,
+                                .beta1 = 0.9f,
+                                .beta2 = 0.99f,
+                                .eps = 1e-6f,
+                                .weight_decay = 0.1f,
+                                .rest1 = 0.1f,
+                                .rest2 = 0.01f,
+                                .inverse_correction1 = 1 / 0.19f,
+                                .inverse_root_correction2 = 7.1f,
+                                .decoupled = decoupled};
       std::vector<float> p = p0, m = m0, v = v0;
       k.adam(u, g.data(), p.data(), m.data(), v.data(), n);
       struct State {
@@ -25,9 +34,9 @@ TEST_CASE("Adam and AdamW on every instruction set") {
       const auto truth = [&](std::size_t i) {
         const double gradient =
             double(g[i]) + (decoupled ? 0 : double(u.weight_decay) * double(p0[i]));
-        const double first = double(u.beta1) * double(m0[i]) + (1 - double(u.beta1)) * gradient;
+        const double first = double(u.beta1) * double(m0[i]) + double(u.rest1) * gradient;
         const double second =
-            double(u.beta2) * double(v0[i]) + (1 - double(u.beta2)) * gradient * gradient;
+            double(u.beta2) * double(v0[i]) + double(u.rest2) * gradient * gradient;
         const double decay = decoupled ? 1 - double(u.lr) * double(u.weight_decay) : 1;
         const double step =
             double(u.lr) * double(u.inverse_correction1) * first /

@@ -131,7 +131,7 @@ TEST_CASE("copies convert between all dtypes as convert<>() does") {
   values[17] = std::numeric_limits<double>::infinity(), values[900] = -values[17];
   values[18] = std::numeric_limits<double>::quiet_NaN(), values[901] = -0.0;
   const Tensor wide = from_vector(values, {1003}, f64);
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const DType from_dtype : all) {
       Tensor source = empty({1003}, from_dtype);

@@ -114,14 +114,14 @@ inline void compare_case(const NamedTensors& stored, const Computation& compute,
 /// Runs a table of computations against the cases of the same names, all of them, in f64 and f32.
 inline void compare_all(const std::map<std::string, NamedTensors>& cases,
                         const Computations& table) {
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const auto& [name, compute] : table) {
       REQUIRE_MESSAGE(cases.contains(name), "there is no case ", name);
       for (const DType dtype : {f64, f32}) {
         CAPTURE(backend);
         CAPTURE(name);
-        CAPTURE(dtype);
+        CAPTURE(facts(dtype).name);
         compare_case(cases.at(name), compute, dtype);
       }
     }

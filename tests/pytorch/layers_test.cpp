@@ -142,11 +142,11 @@ TEST_CASE("pytorch: normalisations of single samples") {
 
 TEST_CASE("pytorch: batch norm and its running statistics") {
   const auto cases = load_cases("norm");
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     CAPTURE(backend);
     for (const DType dtype : {f64, f32}) {
-      CAPTURE(dtype);
+      CAPTURE(facts(dtype).name);
       compare_batch_norm<nn::BatchNorm2d>(cases.at("batch_images"), 0.3, dtype);
       compare_batch_norm<nn::BatchNorm1d>(cases.at("batch_rows"), 0.3, dtype);
       compare_batch_norm<nn::BatchNorm1d>(cases.at("batch_average"), std::nullopt, dtype);

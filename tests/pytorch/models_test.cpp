@@ -55,7 +55,7 @@ void compare_training(const std::map<std::string, NamedTensors>& cases, const st
 
 TEST_CASE("pytorch: training of models") {
   const auto cases = load_cases("model");
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     CAPTURE(backend);
     nn::Sequential mlp = nn::models::mlp({20, 64, 32, 10});

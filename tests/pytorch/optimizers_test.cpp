@@ -85,13 +85,13 @@ TEST_CASE("pytorch: optimizers over ten steps") {
       {"groups_sgd",
        with_groups<Sgd>(SgdOptions{.lr = 0.1, .momentum = 0.9}, SgdOptions{.lr = 0.3})},
   };
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const auto& [name, make] : table) {
       for (const DType dtype : {f64, f32}) {
         CAPTURE(backend);
         CAPTURE(name);
-        CAPTURE(dtype);
+        CAPTURE(facts(dtype).name);
         compare_steps(cases.at(name), make, dtype);
       }
     }

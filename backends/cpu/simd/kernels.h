@@ -19,7 +19,9 @@ struct Matrix {
 };
 
 struct AdamNumbers {
-  float lr, beta1, beta2, eps, weight_decay, inverse_correction1, inverse_root_correction2;
+  float lr, beta1, beta2, eps, weight_decay;
+  float rest1, rest2;  // 1 - beta, subtracted in double: in float it would be off by 1e-5
+  float inverse_correction1, inverse_root_correction2;
   bool decoupled;
 };
 struct SgdNumbers {

@@ -13,8 +13,8 @@ static void adam(const AdamNumbers& u, const float* gradient, float* parameter, 
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
     const float g = gradient[i] + l2 * parameter[i];
-    m[i] += (1.0f - u.beta1) * (g - m[i]);
-    v[i] = u.beta2 * v[i] + (1.0f - u.beta2) * g * g;
+    m[i] += u.rest1 * (g - m[i]);
+    v[i] = u.beta2 * v[i] + u.rest2 * g * g;
     const float denominator = math::sqrt(v[i]) * u.inverse_root_correction2 + u.eps;
     parameter[i] = parameter[i] * decay - step * m[i] / denominator;
   }
