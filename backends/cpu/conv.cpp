@@ -1,6 +1,7 @@
-// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it. f16, and bf16
-// elsewhere, are widened, go through the f32 primitive and are rounded once: no short-float
-// convolution ever runs on scalar code.
+// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it; where it declines, f32
+// as matrix products. f16, and bf16 elsewhere, are widened, go through f32 and are rounded once: no
+// short-float convolution ever runs on scalar code.
+#include <halftone/backends/cpu/columns.h>
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/core/factory.h>
@@ -26,31 +27,59 @@ Tensor wide_like(const Tensor& y) {
 void round_into(const Tensor& wide, Tensor& y) {
   if (y.defined() && wide.body() != y.body()) backend_for(y).copy(wide, y);
 }
+
+// Each of these says whether a fast path took the work.
+bool fast_conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+               Tensor& y) {
+  if (onednn::conv(x, w, bias, g, y)) return true;
+  if (!cpu::columns_serve(x, w, g)) return false;
+  cpu::conv_by_columns(x, w, bias, g, y);
+  return true;
+}
+
+bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
+  if (onednn::conv_backward_data(dy, w, g, dx)) return true;
+  if (!cpu::columns_serve(dx, w, g)) return false;
+  cpu::conv_backward_data_by_columns(dy, w, g, dx);
+  return true;
+}
+
+bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
+                           Tensor& dbias) {
+  if (onednn::conv_backward_weights(x, dy, g, dw, dbias)) return true;
+  if (!cpu::columns_serve(x, dw, g)) return false;
+  cpu::conv_backward_weights_by_columns(x, dy, g, dw);
+  if (dbias.defined()) {
+    Tensor sums = dbias.view_as({1, dy.size(1), 1, 1}, {dy.size(1), 1, 1, 1}, dbias.offset());
+    backend_for(dy).reduce(Reduction::sum, dy, sums);
+  }
+  return true;
+}
 }  // namespace
 
 void CpuBackend::conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                       Tensor& y) {
-  if (onednn::conv(x, w, bias, g, y)) return;
+  if (fast_conv(x, w, bias, g, y)) return;
   Tensor wide = wide_like(y);
-  if (!is_short(x) || !onednn::conv(widened(x), widened(w), widened(bias), g, wide))
+  if (!is_short(x) || !fast_conv(widened(x), widened(w), widened(bias), g, wide))
     return ReferenceBackend::conv(x, w, bias, g, y);
   round_into(wide, y);
 }
 
 void CpuBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
                                     Tensor& dx) {
-  if (onednn::conv_backward_data(dy, w, g, dx)) return;
+  if (fast_backward_data(dy, w, g, dx)) return;
   Tensor wide = wide_like(dx);
-  if (!is_short(dy) || !onednn::conv_backward_data(widened(dy), widened(w), g, wide))
+  if (!is_short(dy) || !fast_backward_data(widened(dy), widened(w), g, wide))
     return ReferenceBackend::conv_backward_data(dy, w, g, dx);
   round_into(wide, dx);
 }
 
 void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                        Tensor& dw, Tensor& dbias) {
-  if (onednn::conv_backward_weights(x, dy, g, dw, dbias)) return;
+  if (fast_backward_weights(x, dy, g, dw, dbias)) return;
   Tensor wide = wide_like(dw), wide_bias = wide_like(dbias);
-  if (!is_short(x) || !onednn::conv_backward_weights(widened(x), widened(dy), g, wide, wide_bias))
+  if (!is_short(x) || !fast_backward_weights(widened(x), widened(dy), g, wide, wide_bias))
     return ReferenceBackend::conv_backward_weights(x, dy, g, dw, dbias);
   round_into(wide, dw);
   round_into(wide_bias, dbias);

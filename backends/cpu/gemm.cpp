@@ -58,7 +58,7 @@ struct Blocking {
 }  // namespace
 
 void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
-          const float* bias, float* c, bool parallel) {
+          const Product& to) {
   const simd::Kernels& kernels = simd_kernels();
   const Blocking cut(kernels, m, n, k);
   Workspace<float> a_panels(cut.row_tiles * cut.tile_m * cut.chunk);
@@ -76,14 +76,15 @@ void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, in
     if (!in_place) kernels.pack_columns(source, depth, columns, panel_buffer);
     const float* panel = in_place ? static_cast<const float*>(source.data) : panel_buffer;
     const bool first = chunk_start + d0 == 0;
+    const float* bias = to.bias && first ? to.bias + j : nullptr;
     for (int64_t t = t0; t < std::min(cut.row_tiles, t0 + cut.tiles_per_block); ++t)
       kernels.tile_product(depth, a_panels.data() + (t * chunk + d0) * cut.tile_m, panel,
                            in_place ? b.row : cut.tile_n, std::min(cut.tile_m, m - t * cut.tile_m),
-                           columns, bias && first ? bias + j : nullptr, !first,
-                           c + t * cut.tile_m * n + j, n);
+                           columns, bias, to.accumulate || !first,
+                           to.c + t * cut.tile_m * to.stride + j, to.stride);
   };
 
-#pragma omp parallel if (parallel && m * n * k > small_product)
+#pragma omp parallel if (to.parallel && m * n * k > small_product)
   {
     Workspace<float> panel(cut.tile_n * cut.slice);
     for (int64_t start = 0; start < k; start += cut.chunk) {

@@ -5,8 +5,15 @@
 
 namespace halftone::cpu {
 
-/// `parallel` false keeps it on the calling thread (batches of small products run one per thread).
+/// Where a product goes, and how.
+struct Product {
+  float* c;
+  int64_t stride;               // between rows of c
+  const float* bias = nullptr;  // [n]
+  bool accumulate = false;      // c += a b
+  bool parallel = true;         // false: on the calling thread, for batches with a product each
+};
 void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
-          const float* bias, float* c, bool parallel);
+          const Product& to);
 
 }  // namespace halftone::cpu

@@ -40,8 +40,11 @@ void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bi
   const cpu::WholeOutput output(c);
   const int64_t batches = r == 3 ? c.shape()[0] : 1;
   const auto product = [&](int64_t i, bool parallel) {
-    cpu::gemm(matrix_of(a, i), matrix_of(b, i), m, n, k, bias_row.data(), output.data() + i * m * n,
-              parallel);
+    cpu::gemm(matrix_of(a, i), matrix_of(b, i), m, n, k,
+              {.c = output.data() + i * m * n,
+               .stride = n,
+               .bias = bias_row.data(),
+               .parallel = parallel});
   };
   const bool one_per_thread = batches >= 4 && m * n * k < (int64_t(1) << 24);
   if (one_per_thread) return cpu::parallel_tasks(batches, [&](int64_t i) { product(i, false); });

@@ -125,8 +125,10 @@ TEST_CASE("the whole product, over slices of depth and blocks of columns") {
             b(s.k, s.n, b_transposed, b_element, 7);
         const std::vector<float> bias = Numbers(8).many(s.n);
         std::vector<float> c(std::size_t(s.m * s.n), -1.0f), alone = c;
-        cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k, bias.data(), c.data(), true);
-        cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k, bias.data(), alone.data(), false);
+        cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k,
+                  {.c = c.data(), .stride = s.n, .bias = bias.data()});
+        cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k,
+                  {.c = alone.data(), .stride = s.n, .bias = bias.data(), .parallel = false});
         CHECK(c == alone);
         // Every element of small products; of large ones a row and a column, and the corners with
         // them.
