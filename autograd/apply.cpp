@@ -20,7 +20,7 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs) {
   }
 }
 
-Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> node,
+Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
                     std::span<const Tensor> inputs) {
   node->info = &info;
   node->order = next_node_order();

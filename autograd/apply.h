@@ -74,7 +74,7 @@ bool any_requires_grad(std::span<const Tensor> inputs);
 void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
 /// The output as a tensor with history: `node` gets its edges, its number and what the engine
 /// checks.
-Tensor with_history(const OpInfo& info, Tensor output, std::shared_ptr<Node> node,
+Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
                     std::span<const Tensor> inputs);
 
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
@@ -89,8 +89,7 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   Tensor output = run_bare<Count>(op, inputs);
   // 3. Record. The operation, with what it saved, becomes the node.
   if (!record || !is_floating(output.dtype())) return output;
-  return with_history(Op::info, std::move(output), std::make_shared<NodeOf<Op>>(std::move(op)),
-                      inputs);
+  return with_history(Op::info, output, std::make_shared<NodeOf<Op>>(std::move(op)), inputs);
 }
 
 }  // namespace detail

@@ -73,7 +73,7 @@ class DataLoader::Epoch {
     return batch;
   }
 
-  void work(std::stop_token stop) {
+  void work(const std::stop_token& stop) {
     try {
       for (int64_t index = 0; index < batches_; ++index) {
         {

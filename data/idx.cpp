@@ -126,7 +126,7 @@ Tensor read_idx(const std::filesystem::path& path) {
   const Shape shape = read_header(file, name);
   check_total(shape, name);
   const std::vector<uint8_t> bytes = read_elements(file, shape, name);
-  const Tensor tensor = empty(shape, u8);
+  Tensor tensor = empty(shape, u8);
   std::copy(bytes.begin(), bytes.end(), tensor.data<uint8_t>());
   return tensor;
 }

@@ -41,7 +41,7 @@ Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices) {
   shape[0] = 1;
   const auto row_bytes = std::size_t(numel_of(shape) * size_of(rows.dtype()));
   shape[0] = int64_t(indices.size());
-  const Tensor taken = empty(shape, rows.dtype());
+  Tensor taken = empty(shape, rows.dtype());
   std::byte* to = taken.raw_data();
   for (const int64_t index : indices) {
     if (index < 0 || index >= count)

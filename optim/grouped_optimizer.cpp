@@ -50,7 +50,8 @@ void StatefulOptimizer::step() {
 }
 
 void StatefulOptimizer::step_group(int group) {
-  auto& [parameters, states] = groups_[std::size_t(group)];
+  std::vector<Tensor>& parameters = groups_[std::size_t(group)].parameters;
+  std::vector<ParameterState>& states = groups_[std::size_t(group)].states;
   pending_.clear();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].grad().defined()) pending_.push_back(i);

@@ -30,7 +30,7 @@ inline Tensor reduce_rows(const Tensor& losses, const Tensor& row_weights, LossR
 /// What each row's loss is multiplied by in backward, as a vector of [rows].
 inline Tensor row_scale(const Tensor& dy, const Tensor& total, LossReduction reduction,
                         int64_t rows, DType dtype) {
-  const Tensor wide = views::contiguous(cast(dy, dtype));
+  Tensor wide = views::contiguous(cast(dy, dtype));
   if (reduction == LossReduction::none) return wide;
   return views::expand(reduction == LossReduction::mean ? wide / total : wide, {rows});
 }

@@ -126,6 +126,7 @@ Tensor cat(const std::vector<Tensor>& inputs, int dim) {
   DType common = inputs[0].dtype();
   for (const Tensor& x : inputs) common = promote(common, x.dtype());
   std::vector<Tensor> promoted;
+  promoted.reserve(inputs.size());
   for (const Tensor& x : inputs) promoted.push_back(cast(x, common));
   return apply(Cat{.dim = normalize_dim("cat", dim, inputs[0].rank())}, std::move(promoted));
 }
