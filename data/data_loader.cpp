@@ -44,7 +44,7 @@ class DataLoader::Epoch {
         batches_(batches),
         prefetch_(std::size_t(options.prefetch)) {
     if (prefetch_ > 0 && batches_ > 0)
-      worker_ = std::jthread([this](std::stop_token stop) { work(std::move(stop)); });
+      worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   }
 
   /// The next batch, or nothing after the last.
