@@ -45,9 +45,10 @@ void CpuBackend::accumulate(const Tensor& x, Tensor& y) {
 
 void CpuBackend::lerp(const Tensor& x, double weight, Tensor& y) {
   if (!cpu::all_f32_or_short(x, y)) return ReferenceBackend::lerp(x, weight, y);
-  const auto kernel = [w = float(weight)](const float* to, const float* from, float* out,
-                                          int64_t n) {
-    for (int64_t i = 0; i < n; ++i) out[i] = from[i] + w * (to[i] - from[i]);
+  const auto kernel = [w = float(weight), &k = simd_kernels()](const float* to, const float* from,
+                                                               float* out, int64_t n) {
+    if (out != from) std::copy_n(from, n, out);
+    k.lerp(to, w, out, n);
   };
   cpu::staged(kernel, y, x, y);
   y.storage()->bump_version();

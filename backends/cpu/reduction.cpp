@@ -1,8 +1,9 @@
 // Sums over trailing dimensions (rows), leading ones (columns: the gradient of a bias), or
-// everything. Other patterns, minima and maxima over strides, and f64 go to the reference. Partial
-// sums belong to fixed pieces of the data, so the result does not depend on the number of threads.
+// everything; maxima over rows or everything. Other patterns, minima and f64 go to the reference.
+// Partial results belong to fixed pieces of the data: the number of threads changes nothing.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
@@ -45,16 +46,28 @@ Split split_of(const Tensor& x, const Tensor& y) {
   return split;
 }
 
-double sum_of_piece(Reduction kind, const Tensor& x, int64_t begin, int64_t end) {
+double start_of(Reduction kind) {
+  return kind == Reduction::max ? -std::numeric_limits<double>::infinity() : 0.0;
+}
+/// How partial results join: sums add up, of a maximum the larger one stays, or NaN.
+double joined(Reduction kind, double a, double b) {
+  if (kind != Reduction::max) return a + b;
+  return a != a || a > b ? a : b;
+}
+
+double result_of_piece(Reduction kind, const Tensor& x, int64_t begin, int64_t end) {
   const simd::Kernels& k = simd_kernels();
-  double total = 0;
+  double result = start_of(kind);
   alignas(64) float buffer[cpu::block_length];
   for (int64_t i = begin; i < end; i += cpu::block_length) {
     const int64_t n = std::min(cpu::block_length, end - i);
     const float* data = cpu::floats(x, i, 1, n, buffer);
-    total += kind == Reduction::sum_of_squares ? k.sum_of_squares(data, n) : k.sum(data, n);
+    const double block = kind == Reduction::max              ? double(k.max(data, n))
+                         : kind == Reduction::sum_of_squares ? k.sum_of_squares(data, n)
+                                                             : k.sum(data, n);
+    result = joined(kind, result, block);
   }
-  return total;
+  return result;
 }
 
 void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double factor, Tensor& y) {
@@ -65,13 +78,13 @@ void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double fac
   cpu::parallel_pieces(split.outer * pieces, group, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / pieces * n, first = task % pieces * piece;
-      partial[task] = sum_of_piece(kind, x, row + first, row + std::min(n, first + piece));
+      partial[task] = result_of_piece(kind, x, row + first, row + std::min(n, first + piece));
     }
   });
   for (int64_t row = 0; row < split.outer; ++row) {
-    double total = 0;
-    for (int64_t p = 0; p < pieces; ++p) total += partial[row * pieces + p];
-    reference::store_one(total * factor, y, row);
+    double result = start_of(kind);
+    for (int64_t p = 0; p < pieces; ++p) result = joined(kind, result, partial[row * pieces + p]);
+    reference::store_one(result * factor, y, row);
   }
 }
 
@@ -99,11 +112,10 @@ void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& 
 }  // namespace
 
 void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
-  const bool is_sum =
-      kind == Reduction::sum || kind == Reduction::mean || kind == Reduction::sum_of_squares;
-  const Split split =
-      is_sum && cpu::all_f32_or_short(x, y) && x.numel() > 0 ? split_of(x, y) : Split{};
-  if (!split.usable || (!split.inner_reduced && kind == Reduction::sum_of_squares))
+  const bool by_columns = kind == Reduction::sum || kind == Reduction::mean;
+  const bool served = kind != Reduction::min && cpu::all_f32_or_short(x, y) && x.numel() > 0;
+  const Split split = served ? split_of(x, y) : Split{};
+  if (!split.usable || (!split.inner_reduced && !by_columns))
     return ReferenceBackend::reduce(kind, x, y);
   const double factor = kind == Reduction::mean ? double(y.numel()) / double(x.numel()) : 1.0;
   if (split.inner_reduced) reduce_rows(kind, x, split, factor, y);
