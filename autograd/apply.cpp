@@ -1,6 +1,8 @@
 // The parts of apply() that do not depend on the operation.
 #include <halftone/autograd/apply.h>
 
+#include <halftone/autograd/ops/cast.h>
+
 namespace halftone::detail {
 
 bool any_requires_grad(std::span<const Tensor> inputs) {
@@ -20,17 +22,21 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs) {
   }
 }
 
+Edge edge_of(const Tensor& input, bool wide) {
+  if (!input.requires_grad()) return {};
+  const std::shared_ptr<Node>& creator = input.meta()->creator;
+  if (wide && creator && creator->info == &Cast::info && creator->edges[0].dtype == f32)
+    return creator->edges[0];
+  return {input.meta(), input.dtype(), input.shape()};
+}
+
 Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
-                    std::span<const Tensor> inputs) {
+                    std::vector<Edge> edges) {
   node->info = &info;
   node->order = next_node_order();
   node->output_dtype = output.dtype();
   node->output_shape = output.shape();
-  node->edges.reserve(inputs.size());
-  for (const Tensor& x : inputs) {
-    if (x.requires_grad()) node->edges.push_back({x.meta(), x.dtype(), x.shape()});
-    else node->edges.emplace_back();
-  }
+  node->edges = std::move(edges);
   // The output gets a body of its own: the operation may have saved the one it made, or returned an
   // input's.
   auto body = std::make_shared<TensorBody>(*output.body());

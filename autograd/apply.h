@@ -20,11 +20,16 @@
 
 namespace halftone {
 
-/// Which inputs want gradients. An operation that can save work declares a member `Needs<N>
-/// needs{};`.
+/// Which inputs want gradients, and in what dtype. An operation that can save work declares a member
+/// `Needs<N> needs{};`. The dtype is the input's, unless the operation also declares
+/// `static constexpr std::array<bool, N> wide_gradients`: where that is true and the input is a
+/// cast of an f32 tensor, the gradient is wanted in f32 and goes straight to that tensor. A weight
+/// gradient then leaves its matrix product as f32, never rounded to bf16 and cast back.
 template <int N> struct Needs {
   std::array<bool, std::size_t(N)> input{};
+  std::array<DType, std::size_t(N)> gradient_dtype{};
   bool operator[](int i) const { return input[std::size_t(i)]; }
+  DType dtype(int i) const { return gradient_dtype[std::size_t(i)]; }
 };
 
 namespace detail {
@@ -41,13 +46,38 @@ template <Operation Op> struct NodeOf final : Node {
       fail<UnsupportedError>(Op::info.name, "has no gradient. Use detach() on its result.");
     }
   }
-  void release() override { op.reset(); }
+  void release() override {
+    if constexpr (requires { Op::survives_backward; }) return;
+    op.reset();
+  }
   bool released() const override { return !op.has_value(); }
 };
 
-template <Operation Op> void fill_needs(Op& op, std::span<const Tensor> inputs) {
+/// Whether an operation can write f32 from short floats (softmax, sums, norms, losses): it declares
+/// a member `bool f32_result`.
+template <class Op> constexpr bool writes_f32 = requires(Op& op) { op.f32_result; };
+
+/// The edge along which the gradient of an input leaves; `wide`: through a cast, if it is one of an
+/// f32 tensor.
+Edge edge_of(const Tensor& input, bool wide);
+template <class Op> constexpr bool wants_wide([[maybe_unused]] std::size_t input) {
+  if constexpr (requires { Op::wide_gradients; }) return Op::wide_gradients[input];
+  else return false;
+}
+template <Operation Op> std::vector<Edge> edges_of(std::span<const Tensor> inputs) {
+  std::vector<Edge> edges;
+  edges.reserve(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    edges.push_back(edge_of(inputs[i], wants_wide<Op>(i)));
+  return edges;
+}
+
+template <Operation Op> void fill_needs(Op& op, std::span<const Edge> edges) {
   if constexpr (requires { op.needs; })
-    for (std::size_t i = 0; i < inputs.size(); ++i) op.needs.input[i] = inputs[i].requires_grad();
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      op.needs.input[i] = edges[i].input != nullptr;
+      op.needs.gradient_dtype[i] = edges[i].dtype;
+    }
 }
 
 /// Whether an operation wants recording even if no input requires a gradient (checkpointed segments
@@ -75,21 +105,26 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
 /// The output as a tensor with history: `node` gets its edges, its number and what the engine
 /// checks.
 Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
-                    std::span<const Tensor> inputs);
+                    std::vector<Edge> edges);
 
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
   static_assert(contains<Op, AllOps> || std::derived_from<Op, UserOp>,
                 "name this operation in autograd/op_list.h, or derive it from UserOp");
   require_one_device(Op::info, inputs);
   // 1. Precision. Under autocast the policy may replace inputs by recorded casts.
-  if (InputCaster* caster = active_caster()) caster->cast(Op::info, inputs);
+  if (InputCaster* caster = active_caster()) {
+    [[maybe_unused]] const bool widen = caster->cast(Op::info, inputs, writes_f32<Op>);
+    if constexpr (writes_f32<Op>) op.f32_result = widen;
+  }
   // 2. Compute. The operation may skip the gradients that nobody wants.
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));
-  if (record) fill_needs(op, inputs);
+  std::vector<Edge> edges;
+  if (record) fill_needs(op, edges = edges_of<Op>(inputs));
   Tensor output = run_bare<Count>(op, inputs);
   // 3. Record. The operation, with what it saved, becomes the node.
   if (!record || !is_floating(output.dtype())) return output;
-  return with_history(Op::info, output, std::make_shared<NodeOf<Op>>(std::move(op)), inputs);
+  auto node = std::make_shared<NodeOf<Op>>(std::move(op));
+  return with_history(Op::info, output, std::move(node), std::move(edges));
 }
 
 }  // namespace detail

@@ -105,7 +105,7 @@ class ReversePass {
       check_gradient(node, edge, gradients[i]);
       pass_on(edge, std::move(gradients[i]));
     }
-    if (!retain_graph_) node.edges.clear();
+    if (node.released()) node.edges.clear();
   }
 
   void pass_on(const Edge& edge, Tensor gradient) {

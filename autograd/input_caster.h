@@ -18,8 +18,9 @@ class InputCaster {
  public:
   virtual ~InputCaster() = default;
   /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the
-  /// user set it.
-  virtual void cast(const OpInfo& op, std::span<Tensor> inputs) = 0;
+  /// user set it. Where the operation can compute from short floats straight to f32
+  /// (`writes_f32`), returns whether it shall, instead of casting its inputs up.
+  virtual bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) = 0;
 };
 
 namespace detail {

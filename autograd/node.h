@@ -37,7 +37,7 @@ struct Node {
 
   /// One gradient per edge; undefined where none is wanted.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
-  /// Drops the operation with all it saved.
+  /// Drops the operation with all it saved; one that saves nothing may stay, for another backward.
   virtual void release() = 0;
   virtual bool released() const = 0;
   virtual ~Node();

@@ -22,6 +22,7 @@
 #include <halftone/core/formulas.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
+#include <halftone/core/weight_form.h>
 
 namespace halftone {
 
@@ -40,11 +41,20 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
 };
-/// One parameter with what its update reads and writes. State tensors are f32 or short floats;
-/// arithmetic is f32 (f64 for f64 parameters).
+/// One parameter with what its update reads and writes. State tensors are f32 or short floats, the
+/// gradient any of them; arithmetic is f32 (f64 for f64 parameters), and what is written is rounded
+/// once, as `form` says (core/weight_form.h).
 struct UpdateSlot {
   Tensor parameter, gradient;
   std::array<Tensor, 3> state{};
+  /// The gradient is multiplied by this first: an f32 scalar on the device (1 / loss scale,
+  /// clipping)
+  Tensor gradient_factor{};
+  WeightForm form = WeightForm::plain;
+  /// laid out as the parameter; undefined where the form has none
+  Tensor companion{};
+  /// of stochastic rounding: element i in the parameter's memory order uses half i
+  RandomKey key{};
 };
 struct SgdUpdate {
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
@@ -174,7 +184,10 @@ class Backend {
   virtual void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) = 0;
   /// each *= factor, an f32 scalar on the device
   virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;
-  /// f32 scalar, accumulated in f64
+  /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN, else it stays; checked as
+  /// they are, then each *= factor (undefined: only checked). All of them, found or not.
+  virtual void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) = 0;
+  /// f32 or f64 scalar, accumulated in f64
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
 
   // --- random (dense y; element i in memory order uses number i of the key)

@@ -17,6 +17,7 @@ constexpr std::array<DTypeFacts, dtype_count> table{{
     {"f8_e5m2", 1, true, 3, 57344, 1.52587890625e-5},
     {"i64", 8, false, 0, 9223372036854775807.0, 0},
     {"i32", 4, false, 0, 2147483647.0, 0},
+    {"i16", 2, false, 0, 32767, 0},
     {"u8", 1, false, 0, 255, 0},
     {"bool", 1, false, 0, 1, 0},
 }};

@@ -15,12 +15,12 @@
 
 namespace halftone {
 
-enum class DType : uint8_t { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boolean };
-inline constexpr int dtype_count = 10;
+enum class DType : uint8_t { f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, u8, boolean };
+inline constexpr int dtype_count = 11;
 
 inline constexpr DType f64 = DType::f64, f32 = DType::f32, f16 = DType::f16, bf16 = DType::bf16,
                        f8_e4m3 = DType::f8_e4m3, f8_e5m2 = DType::f8_e5m2, i64 = DType::i64,
-                       i32 = DType::i32, u8 = DType::u8, boolean = DType::boolean;
+                       i32 = DType::i32, i16 = DType::i16, u8 = DType::u8, boolean = DType::boolean;
 
 struct DTypeFacts {
   std::string_view name;
@@ -55,6 +55,7 @@ template <> struct DTypeOf<Float8E4M3> { static constexpr DType value = f8_e4m3;
 template <> struct DTypeOf<Float8E5M2> { static constexpr DType value = f8_e5m2; };
 template <> struct DTypeOf<int64_t> { static constexpr DType value = i64; };
 template <> struct DTypeOf<int32_t> { static constexpr DType value = i32; };
+template <> struct DTypeOf<int16_t> { static constexpr DType value = i16; };
 template <> struct DTypeOf<uint8_t> { static constexpr DType value = u8; };
 template <> struct DTypeOf<bool> { static constexpr DType value = boolean; };
 template <class T> struct ComputeOf { using type = T; };
@@ -93,6 +94,7 @@ template <class Visitor> decltype(auto) visit_any(DType dtype, Visitor&& visitor
     case f8_e5m2: return visitor.template operator()<Float8E5M2>();
     case i64: return visitor.template operator()<int64_t>();
     case i32: return visitor.template operator()<int32_t>();
+    case i16: return visitor.template operator()<int16_t>();
     case u8: return visitor.template operator()<uint8_t>();
     default: return visitor.template operator()<bool>();
   }

@@ -153,7 +153,7 @@ struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also whe
   }
 };
 struct Square {
-  static constexpr OpInfo info{"square", CastClass::as_is};
+  static constexpr OpInfo info{"square", CastClass::full_precision};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return x * x; }
   template <class T> HT_HD T derivative(T x, T) const { return T(2) * x; }

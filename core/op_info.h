@@ -20,7 +20,9 @@ std::string_view name(CastClass cast_class);
 struct OpInfo {
   std::string_view name;
   CastClass cast_class;
-  constexpr OpInfo(std::string_view op_name, CastClass asked) : name(op_name), cast_class(asked) {}
+  std::string_view instead;  // of a banned operation: why, and what to use
+  constexpr OpInfo(std::string_view op_name, CastClass asked, std::string_view use_instead = {})
+      : name(op_name), cast_class(asked), instead(use_instead) {}
 };
 
 }  // namespace halftone

@@ -32,7 +32,7 @@ inline constexpr std::array<FileDType, 15> file_dtypes{{
     {"I8", 1, {}},
     {"F8_E5M2", 1, f8_e5m2},
     {"F8_E4M3", 1, f8_e4m3},
-    {"I16", 2, {}},
+    {"I16", 2, i16},
     {"U16", 2, {}},
     {"F16", 2, f16},
     {"BF16", 2, bf16},

@@ -39,8 +39,8 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
                        ", appears twice. Name each parameter once.");
     known.push_back(x.body().get());
   }
-  const std::size_t count = parameters.size();
-  groups_.push_back({std::move(parameters), std::vector<ParameterState>(count)});
+  const std::size_t count = parameters.size(), first = known.size() - count;
+  groups_.push_back({std::move(parameters), std::vector<ParameterState>(count), first});
 }
 
 // --- the step
@@ -49,12 +49,34 @@ void StatefulOptimizer::step() {
   for (int group = 0; group < group_count(); ++group) step_group(group);
 }
 
-void StatefulOptimizer::step_group(int group) {
-  std::vector<Tensor>& parameters = groups_[std::size_t(group)].parameters;
-  std::vector<ParameterState>& states = groups_[std::size_t(group)].states;
+void StatefulOptimizer::step_scaled(const Tensor& factor) {
+  gradient_factor_ = factor;
+  try {
+    step();
+  } catch (...) {
+    gradient_factor_ = {};
+    throw;
+  }
+  gradient_factor_ = {};
+}
+
+bool StatefulOptimizer::set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) {
+  keeper_ = std::move(keeper);
+  return true;
+}
+
+Tensor StatefulOptimizer::gradient_of(const Group& group, std::size_t i) const {
+  const Tensor& parameter = group.parameters[i];
+  return keeper_ ? keeper_->gradient(group.first + i, parameter) : parameter.grad();
+}
+
+void StatefulOptimizer::step_group(int group_index) {
+  Group& group = groups_[std::size_t(group_index)];
+  std::vector<Tensor>& parameters = group.parameters;
+  std::vector<ParameterState>& states = group.states;
   pending_.clear();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].grad().defined()) pending_.push_back(i);
+    if (gradient_of(group, i).defined()) pending_.push_back(i);
   }
   // Nearly always all parameters share a device and a key, and this loop runs once. Order does not
   // matter.
@@ -66,10 +88,15 @@ void StatefulOptimizer::step_group(int group) {
     });
     slots_.clear();
     for (; begin != end; ++begin) {
-      prepare(parameters[*begin], group, states[*begin]);
-      slots_.push_back({parameters[*begin], parameters[*begin].grad(), states[*begin].tensors});
+      const std::size_t i = *begin;
+      prepare(parameters[i], group_index, states[i]);
+      slots_.push_back({.parameter = parameters[i],
+                        .gradient = gradient_of(group, i),
+                        .state = states[i].tensors,
+                        .gradient_factor = gradient_factor_});
+      if (keeper_) keeper_->complete(group.first + i, slots_.back());
     }
-    update(group, key, slots_, backend_for(device));
+    update(group_index, key, slots_, backend_for(device));
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
 }

@@ -34,6 +34,8 @@ class OptionFields {
 class StatefulOptimizer : public Optimizer {
  public:
   void step() override;
+  void step_scaled(const Tensor& factor) override;
+  bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
   int group_count() const override { return int(groups_.size()); }
   std::span<Tensor> group_parameters(int group) override {
     require_group(group);
@@ -57,6 +59,7 @@ class StatefulOptimizer : public Optimizer {
   struct Group {
     std::vector<Tensor> parameters;
     std::vector<ParameterState> states;
+    std::size_t first = 0;  // its position among the parameters of all groups
   };
 
   StatefulOptimizer(std::string name, const StateLayout& layout)
@@ -80,12 +83,15 @@ class StatefulOptimizer : public Optimizer {
  private:
   class Reader;
   void step_group(int group);
+  Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
   void prepare(const Tensor& parameter, int group, ParameterState& state) const;
 
   std::string name_;
   StateLayout layout_;
   std::vector<Group> groups_;
+  std::shared_ptr<WeightKeeper> keeper_;
+  Tensor gradient_factor_{};  // during step_scaled()
   // Kept from step to step for their capacity: after the first, a step allocates nothing.
   std::vector<UpdateSlot> slots_;
   std::vector<std::size_t> pending_;

@@ -27,6 +27,15 @@ std::vector<Tensor> Optimizer::parameters() const {
 
 std::vector<Tensor> Optimizer::gradients() const { return gradients_of(parameters()); }
 
+void Optimizer::step_scaled(const Tensor& factor) {
+  std::vector<Tensor> all = gradients();
+  for (Tensor& gradient : all)
+    backend_for(gradient).scale_all({&gradient, 1}, factor.to(gradient.device()));
+  step();
+}
+
+bool Optimizer::set_weight_keeper(std::shared_ptr<WeightKeeper>) { return false; }
+
 void Optimizer::zero_grad(bool set_to_none) {
   for (int group = 0; group < group_count(); ++group) {
     for (Tensor& parameter : group_parameters(group)) {

@@ -5,15 +5,32 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <halftone/core/tensor.h>
 
+namespace halftone {
+struct UpdateSlot;  // core/backend.h
+}
+
 namespace halftone::optim {
 
 using NamedTensors = std::map<std::string, Tensor>;
+
+/// Where a precision strategy enters a step: it keeps what a short-float parameter cannot hold
+/// (f32 masters, remainders, compensation), and may collect gradients of its own. amp/ fills this
+/// slot; without one, parameters are updated as they are.
+class WeightKeeper {
+ public:
+  virtual ~WeightKeeper() = default;
+  /// The gradient of a parameter, `index` counted over all groups; undefined: leave it out.
+  virtual Tensor gradient(std::size_t index, const Tensor& parameter) const = 0;
+  /// Adds form, companion and random key to what the backend is about to update.
+  virtual void complete(std::size_t index, UpdateSlot& slot) = 0;
+};
 
 class Optimizer {
  public:
@@ -24,6 +41,12 @@ class Optimizer {
 
   /// Updates every parameter that has a gradient.
   virtual void step() = 0;
+  /// The same with every gradient multiplied by `factor` first, an f32 scalar: 1 / loss scale,
+  /// clipping. Here in place; where the update can do it on the way, gradients stay as they are.
+  virtual void step_scaled(const Tensor& factor);
+  /// Puts a keeper in charge of the weights (null: none). False if this optimizer has no place for
+  /// one, being none that updates through the backend.
+  virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);
   /// Drops the gradients or, with set_to_none off, writes zeros into them.
   virtual void zero_grad(bool set_to_none = true);
   /// The gradients that the next step will read: what to unscale and to clip. A wrapper may have

@@ -35,10 +35,13 @@ class ClassCaster final : public InputCaster {
   std::set<std::string> seen;
   int calls = 0;
 
-  void cast(const OpInfo& op, std::span<Tensor> inputs) override {
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) override {
     seen.emplace(op.name), ++calls;
+    const bool is_short = eligible(inputs[0]) && inputs[0].dtype() != f32;
+    if (op.cast_class == CastClass::full_precision && writes_f32 && is_short) return true;
     const Tensors replaced = cast_by_hand(op.cast_class, Tensors(inputs.begin(), inputs.end()));
     std::ranges::copy(replaced, inputs.begin());
+    return false;
   }
 };
 
@@ -83,8 +86,12 @@ void check_class(const OpSamples& samples, const Case& test, const Tensors& inpu
     INFO("gradient of input ", i);
     REQUIRE(leaves[i].grad().defined());
     CHECK(leaves[i].grad().dtype() == inputs[i].dtype());
-    // Broadcasting happened before the cast, so its gradient was summed before the cast back.
-    if (test.broadcast) {
+    // Where something lies between the cast by hand and the operation (broadcasting, a transposed
+    // view), only the caster's gradient comes straight in f32; and a gradient that a widening
+    // operation writes in a short float is rounded once, by hand twice.
+    const bool same_roundings =
+        samples.cast_class == CastClass::widest_input || samples.cast_class == CastClass::as_is;
+    if (test.broadcast || !same_roundings) {
       CHECK(mismatch(leaves[i].grad(), same[i].grad().to_vector<double>(),
                      gradient_tolerance(test, bf16, y.numel())) == "");
     } else {

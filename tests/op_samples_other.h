@@ -91,7 +91,7 @@ template <> struct Samples<Checkpoint> {
                         .call =
                             [](const Tensors& in) {
                               return checkpoint(
-                                  [](const Tensors& x) { return square(tanh(x[0])) * x[1]; }, in);
+                                  [](const Tensors& x) { return tanh(x[0]) * tanh(x[0]) * x[1]; }, in);
                             },
                         .oracle =
                             [](const Arrays& in) {
@@ -105,7 +105,7 @@ template <> struct Samples<Checkpoint> {
               .inputs = {{.shape = {5}}},
               .call =
                   [](const Tensors& in) {
-                    return checkpoint([](const Tensors& x) { return sigmoid(x[0]) + square(x[0]); },
+                    return checkpoint([](const Tensors& x) { return sigmoid(x[0]) + x[0] * x[0]; },
                                       in);
                   },
               .oracle =

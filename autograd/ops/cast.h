@@ -11,6 +11,8 @@ namespace halftone {
 
 struct Cast {
   static constexpr OpInfo info{"cast", CastClass::as_is};
+  /// Nothing to free: the cast of a weight may serve several losses, each with its own backward.
+  static constexpr bool survives_backward = true;
   DType to;
   DType from{};
 

@@ -48,7 +48,6 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   }
   require_output("conv2d", in, w, shape);
   x = views::channels_last(in), weight = views::contiguous(w);
-  bias_dtype = bias.defined() ? bias.dtype() : in.dtype();
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv(x, weight, detail::contiguous_or_undefined(bias), geometry, y);
   return y;

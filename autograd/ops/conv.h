@@ -30,9 +30,9 @@ struct ConvTranspose2dOptions {
 /// Cross-correlation. x: [n, in, h, w]; w: [out, in / groups, kh, kw]; bias: [out] or undefined.
 struct Conv2d {
   static constexpr OpInfo info{"conv2d", CastClass::low_precision};
+  static constexpr std::array wide_gradients{false, true, true};
   ConvGeometry geometry;
   Tensor x{}, weight{};
-  DType bias_dtype{};
   Needs<3> needs{};
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& bias);
@@ -43,9 +43,10 @@ struct Conv2d {
       dx = empty_like(x);
       backend_for(x).conv_backward_data(dy, weight, geometry, dx);
     }
-    if (needs[2]) dbias = empty({weight.shape()[0]}, bias_dtype, x.device());
+    if (needs[2]) dbias = empty({weight.shape()[0]}, needs.dtype(2), x.device());
     if (needs[1] || needs[2]) {
-      dweight = empty(weight.shape(), weight.dtype(), x.device());
+      const DType dtype = needs[1] ? needs.dtype(1) : weight.dtype();
+      dweight = empty(weight.shape(), dtype, x.device());
       backend_for(x).conv_backward_weights(x, dy, geometry, dweight, dbias);
     }
     return {dx, dweight, dbias};

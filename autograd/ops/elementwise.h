@@ -14,17 +14,20 @@ template <class F> struct Unary {
   static constexpr OpInfo info = F::info;
   F formula{};
   Tensor saved{};  // x or y, as F::saves says
+  bool f32_result = false;
+  DType from{};
 
   Tensor forward(const Tensor& x) {
     check::floating(info.name, x);
-    Tensor y = empty_like(x);
+    from = x.dtype();
+    Tensor y = empty_like(x, f32_result ? f32 : from);
     backend_for(x).unary(call_of<UnaryFormulas>(formula), x, y);
     if constexpr (F::saves == Saves::input) saved = x;
     if constexpr (F::saves == Saves::output) saved = y;
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
-    Tensor dx = empty_like(saved.defined() ? saved : dy);
+    Tensor dx = empty_like(saved.defined() ? saved : dy, from);
     backend_for(dy).unary_backward(call_of<UnaryFormulas>(formula), saved, dy, dx);
     return {dx};
   }

@@ -44,6 +44,7 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
 struct CrossEntropy {
   static constexpr OpInfo info{"cross_entropy", CastClass::full_precision};
   CrossEntropySettings settings;
+  bool f32_result = false;
   Tensor logits{}, targets{}, log_sum_exp{}, total{};
 
   CrossEntropyOptions options() const { return {settings.label_smoothing, settings.ignore_index}; }
@@ -58,7 +59,8 @@ struct CrossEntropy {
     Tensor losses = empty_like(log_sum_exp), row_weights = empty_like(log_sum_exp);
     backend_for(x).cross_entropy(logits, targets, settings.weight, options(), losses, row_weights,
                                  log_sum_exp);
-    return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total), x.dtype());
+    return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total),
+                f32_result ? f32 : x.dtype());
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     Tensor dx = empty_like(logits);

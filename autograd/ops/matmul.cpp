@@ -21,6 +21,9 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     shape[a.rank() - 1] = n;
     return reshape(apply(Matmul{}, reshape(a, {a.numel() / std::max<int64_t>(k, 1), k}), b), shape);
   }
+  // Casts come before the batch is spread out: of a weight, a region then casts the weight itself.
+  std::array inputs{a, b};
+  if (InputCaster* caster = active_caster()) caster->cast(Matmul::info, inputs, false);
   Shape a_batch = a.shape(), b_batch = b.shape();
   for (Shape* batch : {&a_batch, &b_batch})
     batch->erase(batch->rank() - 1), batch->erase(batch->rank() - 1);
@@ -33,7 +36,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   };
   Shape shape = batch;
   shape.push_back(m), shape.push_back(n);
-  return reshape(apply(Matmul{}, flat(a, m, k), flat(b, k, n)), shape);
+  return reshape(apply(Matmul{}, flat(inputs[0], m, k), flat(inputs[1], k, n)), shape);
 }
 
 }  // namespace halftone

@@ -25,6 +25,7 @@ inline Tensor transposed(const Tensor& x) {
 /// c[.., m, n] = a[.., m, k] b[.., k, n]; both of rank 2, or both of rank 3 with one batch size.
 struct Matmul {
   static constexpr OpInfo info{"matmul", CastClass::low_precision};
+  static constexpr std::array wide_gradients{true, true};
   Tensor a{}, b{};
   Needs<2> needs{};
 
@@ -32,18 +33,18 @@ struct Matmul {
     check::floating("matmul", a_in);
     check::same_dtype("matmul", a_in, b_in);
     a = detail::matrix_layout(a_in), b = detail::matrix_layout(b_in);
-    return product(a, b);
+    return product(a, b, a.dtype());
   }
   std::array<Tensor, 2> backward(const Tensor& dc_in) const {
     const Tensor dc = detail::matrix_layout(dc_in);
-    return {needs[0] ? product(dc, detail::transposed(b)) : Tensor{},
-            needs[1] ? product(detail::transposed(a), dc) : Tensor{}};
+    return {needs[0] ? product(dc, detail::transposed(b), needs.dtype(0)) : Tensor{},
+            needs[1] ? product(detail::transposed(a), dc, needs.dtype(1)) : Tensor{}};
   }
 
-  static Tensor product(const Tensor& a, const Tensor& b) {
+  static Tensor product(const Tensor& a, const Tensor& b, DType dtype) {
     Shape shape = a.shape();
     shape[a.rank() - 1] = b.shape()[b.rank() - 1];
-    Tensor c = empty(shape, a.dtype(), a.device());
+    Tensor c = empty(shape, dtype, a.device());
     backend_for(a).matmul(a, b, {}, c);
     return c;
   }
@@ -52,6 +53,7 @@ struct Matmul {
 /// y = x weight^T + bias, x: [.., in], weight: [out, in], bias: [out] or undefined.
 struct Linear {
   static constexpr OpInfo info{"linear", CastClass::low_precision};
+  static constexpr std::array wide_gradients{true, true, true};
   Tensor x{}, weight{};
   Shape shape{};
   Needs<3> needs{};
@@ -72,9 +74,10 @@ struct Linear {
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
     const int64_t out = weight.shape()[0];
     const Tensor dy = views::contiguous(views::reshaped(dy_in, {x.shape()[0], out}));
-    Tensor dx = needs[0] ? detail::as_shape(Matmul::product(dy, weight), shape) : Tensor{};
-    Tensor dweight = needs[1] ? Matmul::product(detail::transposed(dy), x) : Tensor{};
-    Tensor dbias = needs[2] ? reduce_to(dy, {1, out}).view_as({out}, {1}, 0) : Tensor{};
+    Tensor dx, dweight, dbias;
+    if (needs[0]) dx = detail::as_shape(Matmul::product(dy, weight, needs.dtype(0)), shape);
+    if (needs[1]) dweight = Matmul::product(detail::transposed(dy), x, needs.dtype(1));
+    if (needs[2]) dbias = reduce_to(dy, {1, out}, needs.dtype(2)).view_as({out}, {1}, 0);
     return {dx, dweight, dbias};
   }
 

@@ -18,7 +18,7 @@ Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   x = detail::as_shape(views::contiguous(in), {n, channels, spatial});
   const DType wide = in.dtype() == f64 ? f64 : f32;
   mean = empty({n, groups}, wide, in.device()), rstd = empty({n, groups}, wide, in.device());
-  Tensor y = empty(x.shape(), x.dtype(), x.device());
+  Tensor y = empty(x.shape(), f32_result ? f32 : x.dtype(), x.device());
   backend_for(x).group_norm(x, weight, detail::contiguous_or_undefined(b), eps, y, mean, rstd);
   return detail::as_shape(y, shape);
 }

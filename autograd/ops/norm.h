@@ -40,6 +40,7 @@ struct LayerNorm {
   static constexpr OpInfo info{"layer_norm", CastClass::full_precision};
   Shape normalized;
   double eps;
+  bool f32_result = false;
   Tensor x{}, weight{}, mean{}, rstd{};
   Shape shape{};
   DType bias_dtype{};
@@ -52,7 +53,7 @@ struct LayerNorm {
     bias_dtype = b.defined() ? b.dtype() : in.dtype();
     const DType wide = in.dtype() == f64 ? f64 : f32;
     mean = empty({x.shape()[0]}, wide, x.device()), rstd = empty({x.shape()[0]}, wide, x.device());
-    Tensor y = empty(shape, x.dtype(), x.device());
+    Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device());
     backend_for(x).layer_norm(x, weight, detail::contiguous_or_undefined(b), eps, y, mean, rstd);
     return y;
   }
@@ -71,6 +72,7 @@ struct RmsNorm {
   static constexpr OpInfo info{"rms_norm", CastClass::full_precision};
   Shape normalized;
   double eps;
+  bool f32_result = false;
   Tensor x{}, weight{}, rstd{};
   Shape shape{};
   Needs<2> needs{};
@@ -80,7 +82,7 @@ struct RmsNorm {
     detail::check_affine("rms_norm", normalized, w, {});
     shape = in.shape(), weight = detail::contiguous_or_undefined(w);
     rstd = empty({x.shape()[0]}, in.dtype() == f64 ? f64 : f32, x.device());
-    Tensor y = empty(shape, x.dtype(), x.device()), no_mean;
+    Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device()), no_mean;
     backend_for(x).layer_norm(x, weight, {}, eps, y, no_mean, rstd);
     return y;
   }
@@ -99,6 +101,7 @@ struct GroupNorm {
   static constexpr OpInfo info{"group_norm", CastClass::full_precision};
   int64_t groups;
   double eps;
+  bool f32_result = false;
   Tensor x{}, weight{}, mean{}, rstd{};
   Shape shape{};
   DType bias_dtype{};

@@ -40,11 +40,15 @@ struct ReduceDims {
 namespace detail {
 /// The reduced tensor with sizes of 1 kept.
 inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& x,
-                             const ReduceDims& over) {
-  check::floating(op, x);
-  Tensor y = empty(over.kept_shape(op, x.shape()), x.dtype(), x.device());
+                             const ReduceDims& over, DType dtype) {
+  Tensor y = empty(over.kept_shape(op, x.shape()), dtype, x.device());
   backend_for(x).reduce(kind, x, y);
   return y;
+}
+inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& x,
+                             const ReduceDims& over) {
+  check::floating(op, x);
+  return reduce_keeping(op, kind, x, over, x.dtype());
 }
 inline Tensor as_shape(const Tensor& contiguous, const Shape& shape) {
   return contiguous.view_as(shape, contiguous_strides(shape), contiguous.offset());
@@ -56,16 +60,20 @@ inline Tensor keeping(const Tensor& dy, const Shape& kept) { return views::resha
 struct Sum {
   static constexpr OpInfo info{"sum", CastClass::full_precision};
   ReduceDims over;
+  bool f32_result = false;
   Shape from{};
+  DType dtype{};
 
   Tensor forward(const Tensor& x) {
     check::floating("sum", x);
-    from = x.shape();
-    return detail::as_shape(detail::reduce_keeping("sum", Reduction::sum, x, over),
-                            over.result_shape("sum", from));
+    from = x.shape(), dtype = x.dtype();
+    return detail::as_shape(
+        detail::reduce_keeping("sum", Reduction::sum, x, over, f32_result ? f32 : dtype),
+        over.result_shape("sum", from));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
-    return {views::expand(detail::keeping(dy, over.kept_shape("sum", from)), from)};
+    const Tensor kept = detail::keeping(cast(dy, dtype), over.kept_shape("sum", from));
+    return {views::expand(kept, from)};
   }
 };
 
@@ -159,6 +167,7 @@ struct Min {
 struct Norm {
   static constexpr OpInfo info{"norm", CastClass::full_precision};
   ReduceDims over;
+  bool f32_result = false;
   Tensor x{}, y{};  // y keeps sizes of 1
 
   Tensor forward(const Tensor& in) {
@@ -167,7 +176,7 @@ struct Norm {
     const DType wide = x.dtype() == f64 ? f64 : f32;
     Tensor squares = empty(over.kept_shape("norm", x.shape()), wide, x.device());
     backend_for(x).reduce(Reduction::sum_of_squares, x, squares);
-    y = cast(sqrt(squares), x.dtype());
+    y = cast(sqrt(squares), f32_result ? f32 : x.dtype());
     return detail::as_shape(y, over.result_shape("norm", x.shape()));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
@@ -175,7 +184,7 @@ struct Norm {
         x /
         maximum(y, views::expand(scalar(facts(y.dtype()).smallest_subnormal, y.dtype(), y.device()),
                                  y.shape()));
-    return {direction * detail::keeping(dy, y.shape())};
+    return {cast(direction * detail::keeping(dy, y.shape()), x.dtype())};
   }
 };
 
@@ -195,14 +204,20 @@ struct ArgMax {
 /// Running sum along the last dimension.
 struct CumulativeSum {
   static constexpr OpInfo info{"cumsum", CastClass::full_precision};
-  Tensor along(const Tensor& x, bool reverse) const {
+  bool f32_result = false;
+  DType from{};
+
+  Tensor along(const Tensor& x, bool reverse, DType dtype) const {
     check::floating("cumsum", x);
-    Tensor y = empty(x.shape(), x.dtype(), x.device());
+    Tensor y = empty(x.shape(), dtype, x.device());
     backend_for(x).cumulative_sum(views::contiguous(x), reverse, y);
     return y;
   }
-  Tensor forward(const Tensor& x) { return along(x, false); }
-  std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true)}; }
+  Tensor forward(const Tensor& x) {
+    from = x.dtype();
+    return along(x, false, f32_result ? f32 : from);
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true, from)}; }
 };
 
 inline Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false) {

@@ -9,16 +9,19 @@ namespace halftone {
 /// y_i = exp(x_i) / sum_j exp(x_j) along the last dimension;  dx = y (dy - sum(y dy)).
 struct Softmax {
   static constexpr OpInfo info{"softmax", CastClass::full_precision};
+  bool f32_result = false;
   Tensor y{};
+  DType from{};
 
   Tensor forward(const Tensor& x) {
     check::floating("softmax", x);
-    y = empty(x.shape(), x.dtype(), x.device());
+    from = x.dtype();
+    y = empty(x.shape(), f32_result ? f32 : from, x.device());
     backend_for(x).softmax(views::contiguous(x), false, y);
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
-    Tensor dx = empty_like(y);
+    Tensor dx = empty_like(y, from);
     backend_for(y).softmax_backward(y, views::contiguous(dy), false, dx);
     return {dx};
   }
@@ -27,16 +30,19 @@ struct Softmax {
 /// y_i = x_i - log sum_j exp(x_j) along the last dimension;  dx = dy - exp(y) sum(dy).
 struct LogSoftmax {
   static constexpr OpInfo info{"log_softmax", CastClass::full_precision};
+  bool f32_result = false;
   Tensor y{};
+  DType from{};
 
   Tensor forward(const Tensor& x) {
     check::floating("log_softmax", x);
-    y = empty(x.shape(), x.dtype(), x.device());
+    from = x.dtype();
+    y = empty(x.shape(), f32_result ? f32 : from, x.device());
     backend_for(x).softmax(views::contiguous(x), true, y);
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
-    Tensor dx = empty_like(y);
+    Tensor dx = empty_like(y, from);
     backend_for(y).softmax_backward(y, views::contiguous(dy), true, dx);
     return {dx};
   }
@@ -45,6 +51,7 @@ struct LogSoftmax {
 /// y = log sum_j exp(x_j) along the last dimension, which disappears;  dx = softmax(x) dy.
 struct LogSumExp {
   static constexpr OpInfo info{"logsumexp", CastClass::full_precision};
+  bool f32_result = false;
   Tensor x{};
 
   Tensor forward(const Tensor& in) {
@@ -52,16 +59,16 @@ struct LogSumExp {
     x = views::contiguous(in);
     Shape shape = x.shape();
     shape.erase(x.rank() - 1);
-    Tensor y = empty(shape, x.dtype(), x.device());
+    Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device());
     backend_for(x).log_sum_exp(x, y);
     return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
-    Tensor probabilities = empty_like(x);
+    Tensor probabilities = empty_like(x, dy.dtype());
     backend_for(x).softmax(x, false, probabilities);
     Shape kept = dy.shape();
     kept.push_back(1);
-    return {probabilities * views::reshaped(dy, kept)};
+    return {cast(probabilities * views::reshaped(dy, kept), x.dtype())};
   }
 };
 

@@ -15,7 +15,8 @@ bool plain_f32(const Tensor& x) { return !x.defined() || (x.dtype() == f32 && x.
 
 bool all_plain_f32(std::span<UpdateSlot> slots) {
   for (const UpdateSlot& slot : slots)
-    if (!plain_f32(slot.parameter) || !plain_f32(slot.gradient) || !plain_f32(slot.state[0]) ||
+    if (slot.form != WeightForm::plain || slot.gradient_factor.defined() ||
+        !plain_f32(slot.parameter) || !plain_f32(slot.gradient) || !plain_f32(slot.state[0]) ||
         !plain_f32(slot.state[1]))
       return false;
   return true;

@@ -4,6 +4,8 @@
 // casts of a parameter.
 #include <halftone/backends/reference/reference.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include <halftone/backends/reference/map.h>
@@ -20,30 +22,102 @@ template <class T> struct Element {
   std::array<T, 3> state;
 };
 
-constexpr int slot_tensors = 5;  // parameter, gradient, state
+enum SlotTensor : std::size_t { parameter, gradient, state, companion = state + 3, slot_tensors };
+using SlotOffsets = Offsets<int(slot_tensors)>;
+
+/// A run of one slot's elements on its way between memory and T.
+template <class T> struct SlotRun {
+  const UpdateSlot& slot;
+  const SlotOffsets &offset, &step;
+  int64_t count;
+
+  void read(const Tensor& x, std::size_t t, T* values) const {
+    load(x, offset[t], step[t], count, values);
+  }
+  void write(const T* values, const Tensor& x, std::size_t t) const {
+    if (x.defined()) store(values, count, x, offset[t], step[t]);
+  }
+  BFloat16& upper(int64_t i) const {
+    return slot.parameter.data<BFloat16>()[offset[parameter] + i * step[parameter]];
+  }
+  int16_t& lower(int64_t i) const {
+    return slot.companion.data<int16_t>()[offset[companion] + i * step[companion]];
+  }
+
+  /// The weights themselves, whatever form they are kept in.
+  void read_weights(T* weights) const {
+    switch (slot.form) {
+      case WeightForm::master: return read(slot.companion, companion, weights);
+      case WeightForm::split:
+        for (int64_t i = 0; i < count; ++i) weights[i] = T(join({upper(i), lower(i)}));
+        return;
+      case WeightForm::split_rounded:
+        for (int64_t i = 0; i < count; ++i) weights[i] = T(join_rounded({upper(i), lower(i)}));
+        return;
+      case WeightForm::kahan: {
+        T rest[block_length];
+        read(slot.parameter, parameter, weights);
+        read(slot.companion, companion, rest);
+        for (int64_t i = 0; i < count; ++i) weights[i] += rest[i];
+        return;
+      }
+      default: return read(slot.parameter, parameter, weights);
+    }
+  }
+
+  void write_weights(T* weights) const {
+    switch (slot.form) {
+      case WeightForm::split:
+      case WeightForm::split_rounded:
+        for (int64_t i = 0; i < count; ++i) {
+          const bool rounds = slot.form == WeightForm::split_rounded;
+          const SplitFloat s = rounds ? split_rounded(float(weights[i])) : split(float(weights[i]));
+          upper(i) = s.upper, lower(i) = s.lower;
+        }
+        return;
+      case WeightForm::stochastic:
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t place = offset[parameter] + i * step[parameter];
+          upper(i) =
+              round_stochastically(float(weights[i]), random_half(slot.key, uint64_t(place)));
+        }
+        return;
+      case WeightForm::kahan: {
+        T rounded[block_length];
+        write(weights, slot.parameter, parameter);
+        read(slot.parameter, parameter, rounded);
+        for (int64_t i = 0; i < count; ++i) weights[i] -= rounded[i];
+        return write(weights, slot.companion, companion);
+      }
+      default:
+        write(weights, slot.parameter, parameter);
+        return write(weights, slot.companion, companion);
+    }
+  }
+};
 
 template <class T, class Rule> void update_slot_as(UpdateSlot& slot, const Rule& rule) {
-  const Tensor* const tensors[] = {&slot.parameter, &slot.gradient, &slot.state[0], &slot.state[1],
-                                   &slot.state[2]};
-  const LoopNest<slot_tensors> nest(slot.parameter, slot.gradient, slot.state[0], slot.state[1],
-                                    slot.state[2]);
-  nest.parallel_runs(
-      [&](const Offsets<slot_tensors>& offsets, const Offsets<slot_tensors>& steps, int64_t count) {
-        T values[slot_tensors][block_length];
-        for (std::size_t t = 0; t < slot_tensors; ++t)
-          load(*tensors[t], offsets[t], steps[t], count, values[t]);
-        for (int64_t i = 0; i < count; ++i) {
-          Element<T> e{values[0][i], values[1][i], {values[2][i], values[3][i], values[4][i]}};
-          rule(e);
-          values[0][i] = e.parameter;
-          for (std::size_t s = 0; s < 3; ++s) values[2 + s][i] = e.state[s];
-        }
-        for (std::size_t t = 0; t < slot_tensors; ++t)
-          if (t != 1 && tensors[t]->defined())
-            store(values[t], count, *tensors[t], offsets[t], steps[t]);
-      });
-  for (std::size_t t = 0; t < slot_tensors; ++t)
-    if (t != 1 && tensors[t]->defined()) tensors[t]->storage()->bump_version();
+  const LoopNest<int(slot_tensors)> nest(slot.parameter, slot.gradient, slot.state[0],
+                                         slot.state[1], slot.state[2], slot.companion);
+  const T factor = slot.gradient_factor.defined() ? T(load_one(slot.gradient_factor, 0)) : T(1);
+  nest.parallel_runs([&](const SlotOffsets& offsets, const SlotOffsets& steps, int64_t count) {
+    const SlotRun<T> run{slot, offsets, steps, count};
+    T weights[block_length], gradients[block_length], states[3][block_length];
+    run.read_weights(weights);
+    run.read(slot.gradient, gradient, gradients);
+    for (std::size_t s = 0; s < 3; ++s) run.read(slot.state[s], state + s, states[s]);
+    for (int64_t i = 0; i < count; ++i) {
+      Element<T> e{weights[i], gradients[i] * factor, {states[0][i], states[1][i], states[2][i]}};
+      rule(e);
+      weights[i] = e.parameter;
+      for (std::size_t s = 0; s < 3; ++s) states[s][i] = e.state[s];
+    }
+    run.write_weights(weights);
+    for (std::size_t s = 0; s < 3; ++s) run.write(states[s], slot.state[s], state + s);
+  });
+  for (const Tensor* x :
+       {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
+    if (x->defined()) x->storage()->bump_version();
 }
 
 template <class Rule> void update_slots(std::span<UpdateSlot> slots, const Rule& rule) {
@@ -112,6 +186,22 @@ void ReferenceBackend::scale_all(std::span<Tensor> tensors, const Tensor& factor
     map<double>([&](double value) { return value * scale; }, y, y);
     y.storage()->bump_version();
   }
+}
+
+void ReferenceBackend::unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) {
+  std::atomic<bool> found = false;
+  for (const Tensor& x : tensors) {
+    const LoopNest<1> nest(x);
+    nest.parallel_runs([&](const Offsets<1>& offset, const Offsets<1>& step, int64_t count) {
+      double values[block_length];
+      load(x, offset[0], step[0], count, values);
+      const bool finite =
+          std::all_of(values, values + count, [](double v) { return std::isfinite(v); });
+      if (!finite) found = true;
+    });
+  }
+  if (found) store_one(1, found_inf, 0);
+  if (factor.defined()) scale_all(tensors, factor);
 }
 
 void ReferenceBackend::sum_of_squares(std::span<const Tensor> tensors, Tensor& total) {

@@ -92,6 +92,7 @@ class ReferenceBackend : public Backend {
   void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) override;
   void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) override;
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
+  void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
 
   // --- random

@@ -89,10 +89,11 @@ TEST_CASE(
 /// Casts the inputs of every operation to bf16, and counts.
 struct ToBf16 final : InputCaster {
   int calls = 0;
-  void cast(const OpInfo& op, std::span<Tensor> inputs) override {
-    if (op.name == "cast") return;
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool) override {
+    if (op.name == "cast") return false;
     ++calls;
     for (Tensor& x : inputs) x = halftone::cast(x, bf16);
+    return false;
   }
 };
 

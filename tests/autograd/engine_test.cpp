@@ -175,7 +175,7 @@ TEST_CASE("results that are not floating have no history") {
 
 TEST_CASE("a new thread records, and has no caster") {
   struct Nothing final : InputCaster {
-    void cast(const OpInfo&, std::span<Tensor>) override {}
+    bool cast(const OpInfo&, std::span<Tensor>, bool) override { return false; }
   };
   const NoGrad no_grad;
   const CasterScope region(std::make_shared<Nothing>());
@@ -189,7 +189,7 @@ TEST_CASE("a new thread records, and has no caster") {
 
 TEST_CASE("the scope of a caster ends with an exception too") {
   struct Refuses final : InputCaster {
-    void cast(const OpInfo& op, std::span<Tensor>) override {
+    bool cast(const OpInfo& op, std::span<Tensor>, bool) override {
       fail<UsageError>(op.name, "refused. Do not.");
     }
   };

@@ -13,7 +13,7 @@ using namespace halftone;
 using namespace halftone::testing;
 
 namespace {
-constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boolean};
+constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, u8, boolean};
 template <class T> using Limits = std::numeric_limits<T>;
 }  // namespace
 
@@ -51,17 +51,18 @@ TEST_CASE("facts of dtypes") {
 TEST_CASE("promotion") {
   // Rows and columns in the order of `all`. As torch.promote_types, which refuses to mix f8 with
   // other floats.
-  const DType table[10][10]{
-      {f64, f64, f64, f64, f64, f64, f64, f64, f64, f64},
-      {f64, f32, f32, f32, f32, f32, f32, f32, f32, f32},
-      {f64, f32, f16, f32, f16, f16, f16, f16, f16, f16},
-      {f64, f32, f32, bf16, bf16, bf16, bf16, bf16, bf16, bf16},
-      {f64, f32, f16, bf16, f8_e4m3, f16, f8_e4m3, f8_e4m3, f8_e4m3, f8_e4m3},
-      {f64, f32, f16, bf16, f16, f8_e5m2, f8_e5m2, f8_e5m2, f8_e5m2, f8_e5m2},
-      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i64, i64, i64},
-      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i32, i32},
-      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, u8},
-      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boolean},
+  const DType table[dtype_count][dtype_count]{
+      {f64, f64, f64, f64, f64, f64, f64, f64, f64, f64, f64},
+      {f64, f32, f32, f32, f32, f32, f32, f32, f32, f32, f32},
+      {f64, f32, f16, f32, f16, f16, f16, f16, f16, f16, f16},
+      {f64, f32, f32, bf16, bf16, bf16, bf16, bf16, bf16, bf16, bf16},
+      {f64, f32, f16, bf16, f8_e4m3, f16, f8_e4m3, f8_e4m3, f8_e4m3, f8_e4m3, f8_e4m3},
+      {f64, f32, f16, bf16, f16, f8_e5m2, f8_e5m2, f8_e5m2, f8_e5m2, f8_e5m2, f8_e5m2},
+      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i64, i64, i64, i64},
+      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i32, i32, i32},
+      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, i16, i16},
+      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, u8, u8},
+      {f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, u8, boolean},
   };
   for (int a = 0; a < dtype_count; ++a) {
     for (int b = 0; b < dtype_count; ++b) {
@@ -147,7 +148,7 @@ TEST_CASE("double to float rounds to odd where it is inexact") {
 }
 
 TEST_CASE("visit_floating names who asked") {
-  for (const DType dtype : {f8_e4m3, f8_e5m2, i64, i32, u8, boolean}) {
+  for (const DType dtype : {f8_e4m3, f8_e5m2, i64, i32, i16, u8, boolean}) {
     const std::string message =
         message_of<DTypeError>([&] { visit_floating(dtype, "sinh", []<class T>() {}); });
     CHECK(message == "[sinh] needs f64, f32, f16 or bf16, got " + std::string(name(dtype)) +

@@ -336,7 +336,7 @@ TEST_CASE("load_safetensors refuses offsets that do not tile the data") {
 
 TEST_CASE("load_safetensors names what is valid but cannot be held") {
   for (const auto& [dtype, bytes] :
-       {std::pair{"I8", 1}, {"I16", 2}, {"U16", 2}, {"U32", 4}, {"U64", 8}}) {
+       {std::pair{"I8", 1}, {"U16", 2}, {"U32", 4}, {"U64", 8}}) {
     const std::string file =
         file_of("{\"w\":" + entry(dtype, "[1]", "[0," + std::to_string(bytes) + "]") + "}",
                 std::string(std::size_t(bytes), '\0'));

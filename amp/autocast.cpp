@@ -1,0 +1,131 @@
+// The caster that a region puts into autograd's slot, and the depth of regions in this thread.
+#include <halftone/amp/autocast.h>
+
+#include <halftone/amp/precision_log.h>
+#include <halftone/autograd/ops/cast.h>
+
+namespace halftone::amp {
+
+namespace {
+
+/// The regions of this thread, inside one another.
+struct Nesting {
+  int depth = 0;
+  std::shared_ptr<CastCache> cache;  // of the outermost
+};
+thread_local Nesting nesting;
+
+class RegionCaster final : public InputCaster {
+ public:
+  RegionCaster(const Region& region, std::shared_ptr<CastCache> cache)
+      : region_(region), cache_(std::move(cache)) {}
+
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) override {
+    if (&op == &Cast::info) return false;
+    const CastClass decision = region_.policy->decide(op, inputs);
+    PrecisionLog* log = PrecisionLog::active();
+    const std::vector<Tensor> before =
+        log ? std::vector(inputs.begin(), inputs.end()) : std::vector<Tensor>{};
+    const CacheCounters counted = cache_->counters();
+    uncached_bytes_ = 0;
+    const bool widen = follow(decision, op, inputs, writes_f32);
+    const CacheCounters& now = cache_->counters();
+    if (log)
+      log->record({.op = &op,
+                   .decided = decision,
+                   .before = before,
+                   .after = inputs,
+                   .widened = widen,
+                   .cache_hits = now.hits - counted.hits,
+                   .bytes = uncached_bytes_ + now.bytes - counted.bytes});
+    return widen;
+  }
+
+  std::optional<DType> dtype_on(Device device) const {
+    return device == Device::cpu() ? region_.dtype
+                                   : (region_.cuda_dtype ? region_.cuda_dtype : region_.dtype);
+  }
+
+ private:
+  bool eligible(const Tensor& x) const {
+    return x.defined() && is_floating(x.dtype()) && x.dtype() != f64 && dtype_on(x.device());
+  }
+
+  Tensor converted(const Tensor& x, DType dtype) {
+    if (x.dtype() == dtype) return x;
+    if (region_.cache && dtype != f32 && CastCache::serves(x)) return cache_->cast(x, dtype);
+    Tensor result = halftone::cast(x, dtype);
+    uncached_bytes_ += result.bytes();
+    return result;
+  }
+
+  bool follow(CastClass decision, const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) {
+    switch (decision) {
+      case CastClass::low_precision:
+        for (Tensor& x : inputs)
+          if (eligible(x)) x = converted(x, *dtype_on(x.device()));
+        return false;
+      case CastClass::full_precision:
+        // The kernel reads the short floats as they are: the same numbers, without an f32 copy.
+        if (writes_f32 && eligible(inputs[0])) return inputs[0].dtype() != f32;
+        for (Tensor& x : inputs)
+          if (eligible(x)) x = converted(x, f32);
+        return false;
+      case CastClass::widest_input: {
+        std::optional<DType> widest;
+        for (const Tensor& x : inputs)
+          if (eligible(x)) widest = widest ? promote(*widest, x.dtype()) : x.dtype();
+        for (Tensor& x : inputs)
+          if (eligible(x)) x = converted(x, *widest);
+        return false;
+      }
+      case CastClass::as_is: return false;
+      default:
+        fail<UsageError>(
+            op.name, "is refused under autocast. ",
+            op.instead.empty() ? "Run it in a disabled region, or change the policy." : op.instead);
+    }
+  }
+
+  Region region_;
+  std::shared_ptr<CastCache> cache_;
+  int64_t uncached_bytes_ = 0;  // of the casts of one operation, for the log
+};
+
+void require_region_dtype(std::optional<DType> dtype) {
+  if (dtype && *dtype != bf16 && *dtype != f16)
+    fail<DTypeError>("autocast", "cannot run operations in ", *dtype, ". Use bf16 or f16.");
+}
+
+std::shared_ptr<InputCaster> caster_for(Region region) {
+  require_region_dtype(region.dtype);
+  require_region_dtype(region.cuda_dtype);
+  if (nesting.depth == 0) nesting.cache = std::make_shared<CastCache>();
+  ++nesting.depth;
+  if (!region.enabled) return nullptr;
+  static const auto standard = std::make_shared<const Policy>();
+  if (!region.policy) region.policy = standard;
+  return std::make_shared<RegionCaster>(region, nesting.cache);
+}
+
+const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_caster()); }
+
+}  // namespace
+
+Autocast::Autocast(const Region& region) : scope_(caster_for(region)) {}
+
+// Checkpointed segments that were recorded here keep the cache object; what it holds ends now.
+Autocast::~Autocast() {
+  if (--nesting.depth > 0) return;
+  nesting.cache->clear();
+  nesting.cache.reset();
+}
+
+bool autocast_enabled() { return active_region() != nullptr; }
+std::optional<DType> autocast_dtype(Device device) {
+  const RegionCaster* region = active_region();
+  return region ? region->dtype_on(device) : std::nullopt;
+}
+const CastCache* active_cast_cache() { return nesting.cache.get(); }
+
+}  // namespace halftone::amp

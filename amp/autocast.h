@@ -1,0 +1,64 @@
+// Autocast: inside a region, operations run in the dtypes that a policy gives them; the casts are
+// recorded, so backward follows by itself.
+//
+//   Tensor loss = amp::autocast(bf16, [&] { return cross_entropy(model(images), labels); });
+//   loss.backward();                                  // outside: backward needs no region
+//
+// Regions belong to a thread, nest, may be disabled inside another, and end with an exception as
+// well. All regions inside the outermost share its cast cache, which ends with it. Mirrors
+// torch.autocast.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <halftone/amp/cast_cache.h>
+#include <halftone/amp/policy.h>
+#include <halftone/autograd/input_caster.h>
+
+namespace halftone::amp {
+
+/// What holds inside a region, as a value.
+struct Region {
+  std::shared_ptr<const Policy> policy{};  // null: the default policy
+  /// What low_precision operations run in: bf16 or f16. Absent: tensors there are left alone.
+  std::optional<DType> dtype = bf16;
+  /// The same for tensors on a GPU; absent: as `dtype`.
+  std::optional<DType> cuda_dtype{};
+  bool enabled = true;  // false: nothing is cast here, also inside another region
+  bool cache = true;    // false: every use of a weight casts it again
+};
+
+/// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
+/// other than bf16 and f16.
+class Autocast {
+ public:
+  explicit Autocast(const Region& region);
+  explicit Autocast(DType dtype) : Autocast(Region{.dtype = dtype}) {}
+  /// A region in which nothing is cast. Tensors keep their dtypes: cast them by hand.
+  static Autocast disabled() { return Autocast(Region{.enabled = false}); }
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  CasterScope scope_;
+};
+
+/// function() inside a region.
+template <class F> decltype(auto) autocast(const Region& region, F&& function) {
+  const Autocast scope(region);
+  return std::forward<F>(function)();
+}
+template <class F> decltype(auto) autocast(DType dtype, F&& function) {
+  return autocast(Region{.dtype = dtype}, std::forward<F>(function));
+}
+
+/// Whether this thread is in a region that casts, and to what there.
+bool autocast_enabled();
+std::optional<DType> autocast_dtype(Device device = Device::cpu());
+/// The cache of the outermost region of this thread; null outside.
+const CastCache* active_cast_cache();
+
+}  // namespace halftone::amp

@@ -1,0 +1,43 @@
+// Nearest by edit distance (Levenshtein 1966).
+#include <halftone/amp/names.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <string>
+#include <vector>
+
+#include <halftone/core/error.h>
+
+namespace halftone::amp {
+
+namespace {
+/// Insertions, deletions and replacements that turn a into b.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t(0));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+}  // namespace
+
+void fail_unknown_name(std::string_view where, std::string_view kind, std::string_view given,
+                       std::span<const std::string_view> known) {
+  const auto nearest = std::ranges::min_element(
+      known, {}, [&](std::string_view name) { return edit_distance(given, name); });
+  if (nearest != known.end() && edit_distance(given, *nearest) <= 1 + given.size() / 3)
+    fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". Did you mean \"",
+                     *nearest, "\"?");
+  std::string list;
+  for (const std::string_view name : known) list += (list.empty() ? "" : ", ") + std::string(name);
+  fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". Known: ", list, ".");
+}
+
+}  // namespace halftone::amp

@@ -1,0 +1,76 @@
+// The presets. "in" of the published tables (an operation on no list) is as_is here, and
+// widest_input for operations whose inputs must agree, which the systems promote natively.
+#include <halftone/amp/presets.h>
+
+namespace halftone::amp {
+
+namespace {
+CastClass as_asked(CastClass asked) { return asked; }
+/// What a system does with an operation that is on none of its lists.
+CastClass unlisted(CastClass asked) {
+  return asked == CastClass::widest_input ? asked : CastClass::as_is;
+}
+CastClass nothing(CastClass) { return CastClass::as_is; }
+/// Low precision for whatever another policy would cast at all.
+CastClass low(CastClass asked) {
+  return asked == CastClass::as_is ? asked : CastClass::low_precision;
+}
+
+using enum CastClass;
+}  // namespace
+
+std::span<const Preset> presets() {
+  static const std::vector<Preset> all{
+      // ATen/autocast_mode.h, the lists of CUDA (2.15; tests/fixtures/amp_fixtures.py reads them).
+      // The operations ask for exactly that.
+      {"pytorch-cuda", as_asked, {}},
+      // aten/src/ATen/autocast_mode.cpp, the lists of the CPU: only losses are kept in f32.
+      {"pytorch-cpu",
+       unlisted,
+       {{low_precision, {"matmul", "linear", "conv2d", "conv_transpose2d"}},
+        {full_precision,
+         {"cross_entropy", "nll_loss", "bce_with_logits", "binary_cross_entropy", "mse", "l1",
+          "smooth_l1", "huber"}},
+        {widest_input, {"cat", "pow"}}}},
+      // apex/amp/lists/{functional,torch,tensor}_overrides.py, before its removal in 2025.
+      {"apex-o1",
+       unlisted,
+       {{low_precision, {"matmul", "linear", "conv2d", "conv_transpose2d"}},
+        {full_precision,
+         {"gelu",       "gelu_erf",   "softplus",      "softmax",  "log_softmax",
+          "layer_norm", "group_norm", "cross_entropy", "nll_loss", "bce_with_logits",
+          "mse",        "l1",         "smooth_l1",     "exp",      "expm1",
+          "log",        "log2",       "log10",         "pow",      "rsqrt",
+          "reciprocal", "sum",        "cumsum",        "var",      "norm"}},
+        {banned, {"binary_cross_entropy"}}}},
+      // python/paddle/amp/amp_lists.py (2024): white list low, black list f32, the rest promotes.
+      {"paddle-o1",
+       unlisted,
+       {{low_precision, {"matmul", "linear", "conv2d", "max_pool2d"}},
+        {full_precision, {"softplus",    "softmax",
+                          "log_softmax", "layer_norm",
+                          "group_norm",  "cross_entropy",
+                          "nll_loss",    "huber",
+                          "exp",         "expm1",
+                          "log",         "log2",
+                          "log10",       "pow",
+                          "rsqrt",       "reciprocal",
+                          "square",      "sum",
+                          "mean",        "cumsum",
+                          "norm",        "embedding",
+                          "mse",         "l1",
+                          "smooth_l1",   "bce_with_logits"}}}},
+      // flashlight/fl/autograd/Functions.cpp, OptimLevel::O1: f16 but for these.
+      {"flashlight-o1",
+       low,
+       {{full_precision,
+         {"batch_norm", "layer_norm", "group_norm", "rms_norm", "reciprocal", "exp", "log", "log1p",
+          "pow", "sum", "mean", "var", "norm", "softmax", "log_softmax", "cross_entropy", "gelu",
+          "gelu_erf"}}}},
+      {"none", nothing, {}},
+      {"all-low", low, {}},
+  };
+  return all;
+}
+
+}  // namespace halftone::amp
