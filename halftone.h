@@ -1,6 +1,7 @@
 // halftone: tensors, autograd, layers, optimizers, data. The one header that users include.
 #pragma once
 
+#include <halftone/amp/amp.h>
 #include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>

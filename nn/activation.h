@@ -1,4 +1,5 @@
-// Activation functions as layers, so that Sequential can hold them. The formulas are in core/formulas.h.
+// Activation functions as layers, so that Sequential can hold them. The formulas are in
+// core/formulas.h.
 #pragma once
 
 #include <halftone/autograd/ops.h>
@@ -33,7 +34,8 @@ struct Sigmoid final : StatelessLayer {
 };
 struct Softplus final : StatelessLayer {
   double beta, threshold;
-  explicit Softplus(double sharpness = 1, double linear_above = 20) : beta(sharpness), threshold(linear_above) {}
+  explicit Softplus(double sharpness = 1, double linear_above = 20)
+      : beta(sharpness), threshold(linear_above) {}
   Tensor operator()(const Tensor& x) const override { return softplus(x, beta, threshold); }
 };
 

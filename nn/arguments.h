@@ -1,5 +1,5 @@
-// Checks of constructor arguments, shared by the layers: a wrong size is reported where it is written, not at the
-// first forward pass.
+// Checks of constructor arguments, shared by the layers: a wrong size is reported where it is
+// written, not at the first forward pass.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,11 @@ inline void require_positive(std::string_view layer, std::string_view name, int6
   if (value < 1) fail<UsageError>(layer, name, " is ", value, ". Use 1 or more.");
 }
 
-inline void require_divisible(std::string_view layer, std::string_view name, int64_t value, int64_t groups) {
+inline void require_divisible(std::string_view layer, std::string_view name, int64_t value,
+                              int64_t groups) {
   if (value % groups != 0)
-    fail<ShapeError>(layer, name, " ", value, " does not divide into ", groups, " groups. Choose a divisor of ", value,
-                     ".");
+    fail<ShapeError>(layer, name, " ", value, " does not divide into ", groups,
+                     " groups. Choose a divisor of ", value, ".");
 }
 
 }  // namespace halftone::nn::detail

@@ -7,7 +7,8 @@
 namespace halftone::nn {
 namespace {
 
-void check(std::string_view layer, int64_t in_channels, int64_t out_channels, Pair kernel, int64_t groups) {
+void check(std::string_view layer, int64_t in_channels, int64_t out_channels, Pair kernel,
+           int64_t groups) {
   detail::require_positive(layer, "in_channels", in_channels);
   detail::require_positive(layer, "out_channels", out_channels);
   detail::require_positive(layer, "kernel height", kernel.height);
@@ -20,7 +21,8 @@ void check(std::string_view layer, int64_t in_channels, int64_t out_channels, Pa
 }  // namespace
 
 Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions o)
-    : options{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
+    : options{
+          .stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
   check("Conv1d", in_channels, out_channels, kernel, o.groups);
   weight = Parameter(Shape{out_channels, in_channels / o.groups, kernel});
   if (o.bias) bias = Parameter(Shape{out_channels});
@@ -28,14 +30,16 @@ Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1d
 }
 
 Conv2d::Conv2d(int64_t in_channels, int64_t out_channels, Pair kernel, Conv2dOptions o)
-    : options{.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
+    : options{
+          .stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups} {
   check("Conv2d", in_channels, out_channels, kernel, o.groups);
   weight = Parameter(Shape{out_channels, in_channels / o.groups, kernel.height, kernel.width});
   if (o.bias) bias = Parameter(Shape{out_channels});
   init::layer_default(weight, bias);
 }
 
-ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair kernel, ConvTranspose2dOptions o)
+ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair kernel,
+                                 ConvTranspose2dOptions o)
     : options{.stride = o.stride,
               .padding = o.padding,
               .output_padding = o.output_padding,
@@ -44,7 +48,8 @@ ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair
   check("ConvTranspose2d", in_channels, out_channels, kernel, o.groups);
   weight = Parameter(Shape{in_channels, out_channels / o.groups, kernel.height, kernel.width});
   if (o.bias) bias = Parameter(Shape{out_channels});
-  init::layer_default(weight, bias);  // PyTorch, too, takes size(1) of the transposed weight for the fan in
+  init::layer_default(weight,
+                      bias);  // PyTorch, too, takes size(1) of the transposed weight for the fan in
 }
 
 }  // namespace halftone::nn

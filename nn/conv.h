@@ -1,5 +1,6 @@
-// Convolutions, as torch.nn.Conv1d, Conv2d and ConvTranspose2d with zero padding: weight [out, in / groups, kernel...]
-// (transposed: [in, out / groups, kernel...]), the same first values. Images are logical NCHW.
+// Convolutions, as torch.nn.Conv1d, Conv2d and ConvTranspose2d with zero padding: weight [out, in /
+// groups, kernel...] (transposed: [in, out / groups, kernel...]), the same first values. Images are
+// logical NCHW.
 #pragma once
 
 #include <halftone/autograd/ops.h>
@@ -41,8 +42,11 @@ struct Conv2d final : Layer {
 struct ConvTranspose2d final : Layer {
   Parameter weight, bias;
   halftone::ConvTranspose2dOptions options;
-  ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair kernel, ConvTranspose2dOptions options = {});
-  Tensor operator()(const Tensor& x) const override { return conv_transpose2d(x, weight, bias, options); }
+  ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair kernel,
+                  ConvTranspose2dOptions options = {});
+  Tensor operator()(const Tensor& x) const override {
+    return conv_transpose2d(x, weight, bias, options);
+  }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 

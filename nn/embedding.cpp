@@ -6,7 +6,8 @@
 
 namespace halftone::nn {
 
-Embedding::Embedding(int64_t count, int64_t width, EmbeddingOptions options) : padding_index(options.padding_index) {
+Embedding::Embedding(int64_t count, int64_t width, EmbeddingOptions options)
+    : padding_index(options.padding_index) {
   detail::require_positive("Embedding", "count", count);
   detail::require_positive("Embedding", "width", width);
   if (padding_index < -1 || padding_index >= count)

@@ -1,4 +1,5 @@
-// A table of vectors, looked up by integer. As torch.nn.Embedding: weight [count, width], from N(0, 1).
+// A table of vectors, looked up by integer. As torch.nn.Embedding: weight [count, width], from N(0,
+// 1).
 #pragma once
 
 #include <halftone/autograd/ops.h>
@@ -15,7 +16,9 @@ struct Embedding final : Layer {
   int64_t padding_index;
   Embedding(int64_t count, int64_t width, EmbeddingOptions options = {});
   /// indices: integers of any shape; the result has one more dimension, `width`.
-  Tensor operator()(const Tensor& indices) const override { return embedding(indices, weight, padding_index); }
+  Tensor operator()(const Tensor& indices) const override {
+    return embedding(indices, weight, padding_index);
+  }
   void describe(Fields& field) override { field("weight", weight); }
 };
 

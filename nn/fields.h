@@ -1,6 +1,7 @@
-// The visitor to which a module describes itself. Everything that modules can do without knowing their own class
-// (collect parameters, save, convert, switch to evaluation) is one Fields that walks over describe(). Derive from it
-// for a walk of your own; the paths it receives are PyTorch's dotted names.
+// The visitor to which a module describes itself. Everything that modules can do without knowing
+// their own class (collect parameters, save, convert, switch to evaluation) is one Fields that
+// walks over describe(). Derive from it for a walk of your own; the paths it receives are PyTorch's
+// dotted names.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Merges dimensions start..end into one; by default all but the first, which counts the samples. As torch.nn.Flatten.
+// Merges dimensions start..end into one; by default all but the first, which counts the samples. As
+// torch.nn.Flatten.
 #pragma once
 
 #include <halftone/autograd/ops.h>

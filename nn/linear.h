@@ -1,4 +1,5 @@
-// y = x W^T + b over the last dimension of x. As torch.nn.Linear: weight [out, in], the same first values.
+// y = x W^T + b over the last dimension of x. As torch.nn.Linear: weight [out, in], the same first
+// values.
 #pragma once
 
 #include <halftone/autograd/ops.h>

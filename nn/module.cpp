@@ -15,21 +15,28 @@ struct Collect final : Fields {
   std::vector<std::pair<std::string, Buffer*>> buffers;
   std::vector<std::pair<std::string, Module*>> modules;
 
-  // describe() is not const, since some walks write. This one only looks, so it may enter a const module.
-  explicit Collect(const Module& root) { walk(const_cast<Module&>(root)); }
+  // describe() is not const, since some walks write. This one only looks, so it may enter a const
+  // module.
+  explicit Collect(const Module& root, std::function<bool(const Module&)> passed_over = {})
+      : passes_over(std::move(passed_over)) {
+    walk(const_cast<Module&>(root));
+  }
 
   void parameter(const std::string& path, Parameter& x) override { add(parameters, path, x); }
   void buffer(const std::string& path, Buffer& x) override { add(buffers, path, x); }
   bool module(const std::string& path, Module& x) override {
     modules.emplace_back(path, &x);
-    return true;
+    return !passes_over || !passes_over(x);
   }
 
  private:
+  std::function<bool(const Module&)> passes_over;
+
   /// Shared tensors are kept once. The search is linear, but over hundreds of tensors at most.
   template <class T> static void add(Named<T*>& list, const std::string& path, T& x) {
-    const bool known =
-        std::any_of(list.begin(), list.end(), [&](const auto& entry) { return entry.second->body() == x.body(); });
+    const bool known = std::any_of(list.begin(), list.end(), [&](const auto& entry) {
+      return entry.second->body() == x.body();
+    });
     if (!known) list.emplace_back(path, &x);
   }
 };
@@ -41,8 +48,8 @@ template <class T> Named<Tensor> handles(const Named<T*>& list) {
   return result;
 }
 
-/// Puts other data into the body that all handles of x share. A gradient of the former dtype or device would not
-/// fit any more.
+/// Puts other data into the body that all handles of x share. A gradient of the former dtype or
+/// device would not fit any more.
 void replace(Tensor& x, const Tensor& data) {
   if (x.grad().defined()) x.set_grad(Tensor{});
   *x.body() = *data.body();
@@ -92,10 +99,11 @@ void Module::set_requires_grad(bool value) {
   for (const auto& [path, x] : Collect(*this).parameters) x->set_requires_grad(value);
 }
 
-void Module::to(DType dtype) {
+void Module::to(DType dtype, const std::function<bool(const Module&)>& except) {
   if (!is_floating(dtype))
-    fail<DTypeError>("Module.to", "parameters must be floating, got ", dtype, ". Use f64, f32, f16 or bf16.");
-  Collect fields(*this);
+    fail<DTypeError>("Module.to", "parameters must be floating, got ", dtype,
+                     ". Use f64, f32, f16 or bf16.");
+  Collect fields(*this, except);
   for (auto& [path, x] : fields.parameters) convert(*x, dtype);
   for (auto& [path, x] : fields.buffers) convert(*x, dtype);
 }

@@ -1,9 +1,10 @@
-// A module is a struct whose members are parameters, buffers and other modules, named once in describe(). There is
-// no registry inside the object, hence no pointer that could go stale: modules move freely. They do not copy, for a
-// copy would share its parameters with the original.
+// A module is a struct whose members are parameters, buffers and other modules, named once in
+// describe(). There is no registry inside the object, hence no pointer that could go stale: modules
+// move freely. They do not copy, for a copy would share its parameters with the original.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,8 @@ struct Module {
   /// The only obligation: calls `field(name, member)` for every parameter, buffer and child module.
   virtual void describe(Fields& field) = 0;
 
-  /// What an optimizer takes. A parameter that two modules share appears once, under its first name.
+  /// What an optimizer takes. A parameter that two modules share appears once, under its first
+  /// name.
   std::vector<Tensor> parameters() const;
   Named<Tensor> named_parameters() const;
   Named<Tensor> named_buffers() const;
@@ -42,9 +44,11 @@ struct Module {
   /// Freezes (false) or thaws all parameters.
   void set_requires_grad(bool value);
 
-  /// Converts floating parameters and buffers, which lose their gradients. The storage is replaced inside the tensor
-  /// that all handles share, so an optimizer made before follows.
-  void to(DType dtype);
+  /// Converts floating parameters and buffers, which lose their gradients. The storage is replaced
+  /// inside the tensor that all handles share, so an optimizer made before follows.
+  void to(DType dtype) { to(dtype, {}); }
+  /// The same, but modules for which `except` is true, and all below them, stay as they are.
+  void to(DType dtype, const std::function<bool(const Module&)>& except);
   /// Moves everything but buffers that stay on the host, in the same way.
   void to(Device device);
 };

@@ -1,4 +1,5 @@
-// Normalisation layers: allocation, first values, and the bookkeeping of batch norm's running statistics.
+// Normalisation layers: allocation, first values, and the bookkeeping of batch norm's running
+// statistics.
 #include <halftone/nn/norm.h>
 
 #include <halftone/nn/arguments.h>
@@ -14,8 +15,10 @@ Parameter filled(const Shape& shape, double value) {
 }
 
 Shape checked(std::string_view layer, const Shape& shape) {
-  if (shape.empty()) fail<UsageError>(layer, "normalized_shape is empty. Name at least the last dimension.");
-  for (const int64_t size : shape) detail::require_positive(layer, "a size of normalized_shape", size);
+  if (shape.empty())
+    fail<UsageError>(layer, "normalized_shape is empty. Name at least the last dimension.");
+  for (const int64_t size : shape)
+    detail::require_positive(layer, "a size of normalized_shape", size);
   return shape;
 }
 
@@ -82,16 +85,18 @@ Tensor BatchNorm::normalized(const Tensor& x) const {
                     {.training = training || !tracking, .momentum = weight_of_batch, .eps = eps});
 }
 
-BatchNorm1d::BatchNorm1d(int64_t channels, BatchNormOptions options) : BatchNorm("BatchNorm1d", channels, options) {}
+BatchNorm1d::BatchNorm1d(int64_t channels, BatchNormOptions options)
+    : BatchNorm("BatchNorm1d", channels, options) {}
 
 Tensor BatchNorm1d::operator()(const Tensor& x) const {
   if (x.rank() != 2 && x.rank() != 3)
-    fail<ShapeError>("BatchNorm1d", "needs [n, channels] or [n, channels, length], got ", described(x),
-                     ". Images take BatchNorm2d.");
+    fail<ShapeError>("BatchNorm1d", "needs [n, channels] or [n, channels, length], got ",
+                     described(x), ". Images take BatchNorm2d.");
   return normalized(x);
 }
 
-BatchNorm2d::BatchNorm2d(int64_t channels, BatchNormOptions options) : BatchNorm("BatchNorm2d", channels, options) {}
+BatchNorm2d::BatchNorm2d(int64_t channels, BatchNormOptions options)
+    : BatchNorm("BatchNorm2d", channels, options) {}
 
 Tensor BatchNorm2d::operator()(const Tensor& x) const {
   if (x.rank() != 4)

@@ -1,6 +1,7 @@
-// Normalisation layers, with PyTorch's names, options and first values (weight 1, bias 0). The arithmetic is f32
-// whatever the input, and batch norm takes low-precision images with f32 parameters and statistics.
-// Ba et al. 2016 (layer), Zhang & Sennrich 2019 (RMS), Wu & He 2018 (group), Ioffe & Szegedy 2015 (batch).
+// Normalisation layers, with PyTorch's names, options and first values (weight 1, bias 0). The
+// arithmetic is f32 whatever the input, and batch norm takes low-precision images with f32
+// parameters and statistics. Ba et al. 2016 (layer), Zhang & Sennrich 2019 (RMS), Wu & He 2018
+// (group), Ioffe & Szegedy 2015 (batch).
 #pragma once
 
 #include <optional>
@@ -20,8 +21,11 @@ struct LayerNorm final : Layer {
   double eps;
   Parameter weight, bias;
   explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {});
-  explicit LayerNorm(int64_t width, LayerNormOptions options = {}) : LayerNorm(Shape{width}, options) {}
-  Tensor operator()(const Tensor& x) const override { return layer_norm(x, normalized_shape, weight, bias, eps); }
+  explicit LayerNorm(int64_t width, LayerNormOptions options = {})
+      : LayerNorm(Shape{width}, options) {}
+  Tensor operator()(const Tensor& x) const override {
+    return layer_norm(x, normalized_shape, weight, bias, eps);
+  }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -50,7 +54,9 @@ struct GroupNorm final : Layer {
   double eps;
   Parameter weight, bias;
   GroupNorm(int64_t groups, int64_t channels, GroupNormOptions options = {});
-  Tensor operator()(const Tensor& x) const override { return group_norm(x, groups, weight, bias, eps); }
+  Tensor operator()(const Tensor& x) const override {
+    return group_norm(x, groups, weight, bias, eps);
+  }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -60,7 +66,8 @@ struct BatchNormOptions {
   bool affine = true;
   bool track_running_stats = true;  // off: batch statistics are used in evaluation, too
 };
-/// What BatchNorm1d and BatchNorm2d share. While training, a forward pass updates the running statistics.
+/// What BatchNorm1d and BatchNorm2d share. While training, a forward pass updates the running
+/// statistics.
 struct BatchNorm : Layer {
   double eps;
   std::optional<double> momentum;

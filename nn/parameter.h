@@ -1,6 +1,7 @@
-// What a module owns: parameters, which are trained, and buffers, which are not (running statistics). Both are
-// tensors whose bytes the ledger calls `parameter`. Copies are handles to the same data, so assigning one module's
-// parameter to another ties the two (`head.weight = embedding.weight`).
+// What a module owns: parameters, which are trained, and buffers, which are not (running
+// statistics). Both are tensors whose bytes the ledger calls `parameter`. Copies are handles to the
+// same data, so assigning one module's parameter to another ties the two (`head.weight =
+// embedding.weight`).
 #pragma once
 
 #include <halftone/core/factory.h>
@@ -12,7 +13,8 @@ namespace halftone::nn {
 /// A leaf that requires grad. Default-constructed it is undefined: a layer without bias.
 struct Parameter : Tensor {
   Parameter() = default;
-  /// Takes the data of `value`, without its history, and charges its storage to MemoryUse::parameter.
+  /// Takes the data of `value`, without its history, and charges its storage to
+  /// MemoryUse::parameter.
   explicit Parameter(const Tensor& value) : Tensor(value.body()) {
     storage()->recharge(MemoryUse::parameter);
     set_requires_grad();
@@ -31,9 +33,11 @@ struct Parameter : Tensor {
 /// Part of a module's state that no optimizer sees.
 struct Buffer : Tensor {
   Buffer() = default;
-  explicit Buffer(const Tensor& value) : Tensor(value.body()) { storage()->recharge(MemoryUse::parameter); }
-  /// Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes at every step and which
-  /// on a GPU would cost a synchronisation each time.
+  explicit Buffer(const Tensor& value) : Tensor(value.body()) {
+    storage()->recharge(MemoryUse::parameter);
+  }
+  /// Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes at every
+  /// step and which on a GPU would cost a synchronisation each time.
   bool stays_on_host = false;
 };
 

@@ -1,5 +1,5 @@
-// Pooling over windows of images [n, channels, height, width], as torch.nn.MaxPool2d, AvgPool2d, AdaptiveAvgPool2d.
-// An absent stride means the size of the window.
+// Pooling over windows of images [n, channels, height, width], as torch.nn.MaxPool2d, AvgPool2d,
+// AdaptiveAvgPool2d. An absent stride means the size of the window.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,10 @@ struct AvgPool2dOptions {
 struct AvgPool2d final : StatelessLayer {
   PoolOptions options;
   explicit AvgPool2d(Pair kernel, AvgPool2dOptions o = {})
-      : options{.kernel = kernel, .stride = o.stride, .padding = o.padding, .count_include_pad = o.count_include_pad} {}
+      : options{.kernel = kernel,
+                .stride = o.stride,
+                .padding = o.padding,
+                .count_include_pad = o.count_include_pad} {}
   Tensor operator()(const Tensor& x) const override { return avg_pool2d(x, options); }
 };
 

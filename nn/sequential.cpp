@@ -8,7 +8,8 @@ namespace halftone::nn {
 Layer& Sequential::operator[](int place) const {
   const int at = place < 0 ? place + size() : place;
   if (at < 0 || at >= size())
-    fail<UsageError>("Sequential", "there is no layer ", place, " among ", size(), ". Count from 0, or back from -1.");
+    fail<UsageError>("Sequential", "there is no layer ", place, " among ", size(),
+                     ". Count from 0, or back from -1.");
   return *layers_[std::size_t(at)];
 }
 

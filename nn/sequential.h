@@ -1,5 +1,6 @@
-// Layers in a row, built from values: Sequential(Linear(784, 512), Relu(), Linear(512, 10)). Its children are named
-// 0, 1, 2, ... as PyTorch's are, so parameters are called 0.weight, 0.bias, 2.weight, 2.bias.
+// Layers in a row, built from values: Sequential(Linear(784, 512), Relu(), Linear(512, 10)). Its
+// children are named 0, 1, 2, ... as PyTorch's are, so parameters are called 0.weight,
+// 0.bias, 2.weight, 2.bias.
 #pragma once
 
 #include <concepts>

@@ -1,4 +1,5 @@
-// Loading compares first and copies afterwards, so that a state that does not fit leaves the module as it was.
+// Loading compares first and copies afterwards, so that a state that does not fit leaves the module
+// as it was.
 #include <halftone/nn/state_dict.h>
 
 #include <sstream>
@@ -56,7 +57,8 @@ void refuse(const Difference& difference, std::string_view source) {
                    " Rename them, or pass .strict = false to load what agrees.");
 }
 
-LoadReport load_from(Module& module, const NamedTensors& given, LoadOptions options, std::string_view source) {
+LoadReport load_from(Module& module, const NamedTensors& given, LoadOptions options,
+                     std::string_view source) {
   NamedTensors own = state_dict(module);
   const Difference difference = compare(own, given);
   const bool names_agree = difference.names.missing.empty() && difference.names.unexpected.empty();

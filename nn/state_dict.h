@@ -1,5 +1,5 @@
-// A module's parameters and buffers by name, to and from .safetensors files. Names and layouts are PyTorch's, so
-// files cross in both directions (`safetensors.torch.load_file`).
+// A module's parameters and buffers by name, to and from .safetensors files. Names and layouts are
+// PyTorch's, so files cross in both directions (`safetensors.torch.load_file`).
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace halftone::nn {
 
-/// Handles to the data, without history: writing to the module later changes them. A tensor that is shared appears
-/// under each of its names.
+/// Handles to the data, without history: writing to the module later changes them. A tensor that is
+/// shared appears under each of its names.
 NamedTensors state_dict(const Module& module);
 
 struct LoadOptions {
@@ -23,8 +23,8 @@ struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };
 
-/// Copies values into the module's tensors in place, converting dtypes and devices. Throws one ShapeError or
-/// UsageError that lists everything that does not fit; then nothing has changed.
+/// Copies values into the module's tensors in place, converting dtypes and devices. Throws one
+/// ShapeError or UsageError that lists everything that does not fit; then nothing has changed.
 LoadReport load_state_dict(Module& module, const NamedTensors& state, LoadOptions options = {});
 
 void save(const Module& module, const std::filesystem::path& path);

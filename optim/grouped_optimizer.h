@@ -21,6 +21,17 @@ template <class Options> struct ParameterGroup {
   Options options{};
 };
 
+namespace detail {
+
+/// Throws UsageError unless value >= 0 (false for NaN).
+void require_not_negative(std::string_view optimizer, std::string_view option, double value);
+/// Throws UsageError unless 0 <= value < 1.
+void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
+/// Throws DTypeError unless absent, f64, f32, f16 or bf16.
+void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
+
+}  // namespace detail
+
 /// The visitor to which options describe themselves, for the state dictionary.
 class OptionFields {
  public:
@@ -118,6 +129,12 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
     options(group) = changed;
   }
   using Optimizer::set_lr;
+  bool set_default_state_dtype(DType dtype) override {
+    detail::require_state_dtype(name(), dtype);
+    for (Options& options : options_)
+      if (!options.state_dtype) options.state_dtype = dtype;
+    return true;
+  }
 
   /// More parameters, with options of their own. As torch's add_param_group.
   void add_group(ParameterGroup<Options> group) {
@@ -146,16 +163,5 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  private:
   std::vector<Options> options_;
 };
-
-namespace detail {
-
-/// Throws UsageError unless value >= 0 (false for NaN).
-void require_not_negative(std::string_view optimizer, std::string_view option, double value);
-/// Throws UsageError unless 0 <= value < 1.
-void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
-/// Throws DTypeError unless absent, f64, f32, f16 or bf16.
-void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
-
-}  // namespace detail
 
 }  // namespace halftone::optim

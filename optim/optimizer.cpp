@@ -35,6 +35,7 @@ void Optimizer::step_scaled(const Tensor& factor) {
 }
 
 bool Optimizer::set_weight_keeper(std::shared_ptr<WeightKeeper>) { return false; }
+bool Optimizer::set_default_state_dtype(DType) { return false; }
 
 void Optimizer::zero_grad(bool set_to_none) {
   for (int group = 0; group < group_count(); ++group) {

@@ -47,6 +47,9 @@ class Optimizer {
   /// Puts a keeper in charge of the weights (null: none). False if this optimizer has no place for
   /// one, being none that updates through the backend.
   virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);
+  /// Where the dtype of the optimizer's state was left open, it is this one from the first step on.
+  /// False if this optimizer has no such choice.
+  virtual bool set_default_state_dtype(DType dtype);
   /// Drops the gradients or, with set_to_none off, writes zeros into them.
   virtual void zero_grad(bool set_to_none = true);
   /// The gradients that the next step will read: what to unscale and to clip. A wrapper may have

@@ -1,5 +1,6 @@
-// A small convolutional network for 28 x 28 images, after LeCun et al. 1998 with today's ReLU and max pooling: two
-// convolutions, two linear layers, 421,642 parameters for one channel and ten classes. The workload `lenet`.
+// A small convolutional network for 28 x 28 images, after LeCun et al. 1998 with today's ReLU and
+// max pooling: two convolutions, two linear layers, 421,642 parameters for one channel and ten
+// classes. The workload `lenet`.
 #pragma once
 
 #include <halftone/nn/conv.h>

@@ -1,5 +1,5 @@
-// The multi-layer perceptron: Linear, ReLU, Linear, ..., Linear. The workloads `mlp_tiny` {784, 128, 10} and `mlp`
-// {784, 2048, 2048, 10}.
+// The multi-layer perceptron: Linear, ReLU, Linear, ..., Linear. The workloads `mlp_tiny` {784,
+// 128, 10} and `mlp` {784, 2048, 2048, 10}.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,8 @@
 
 namespace halftone::nn::models {
 
-/// sizes: input, hidden..., output. Parameters are named as in a PyTorch Sequential: 0.weight, 2.weight, ...
+/// sizes: input, hidden..., output. Parameters are named as in a PyTorch Sequential:
+/// 0.weight, 2.weight, ...
 Sequential mlp(const std::vector<int64_t>& sizes);
 
 }  // namespace halftone::nn::models

@@ -1,0 +1,10 @@
+// Mixed precision: all of it. Reading order: README.md.
+#pragma once
+
+#include <halftone/amp/autocast.h>
+#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/master_weights.h>
+#include <halftone/amp/policy.h>
+#include <halftone/amp/precision_log.h>
+#include <halftone/amp/strategy.h>
+#include <halftone/amp/training.h>

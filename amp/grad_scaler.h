@@ -1,0 +1,99 @@
+// Loss scaling: the loss is multiplied by a factor that lifts small gradients into f16's range, and
+// gradients are divided by it before the update; a step whose gradients overflowed is skipped and
+// lowers the factor. bf16 has f32's range and needs none of it.
+//
+//   scaler.scale(loss).backward();
+//   scaler.unscale(optimizer);                 // only to look at or clip the gradients
+//   clip_grad_norm(model.parameters(), 1.0);
+//   scaler.step(optimizer);
+//   scaler.update();                           // once per step, also with several micro-batches
+//
+// Verbs, states and errors are those of torch.amp.GradScaler.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <halftone/amp/loss_scale.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::amp {
+
+struct ScalerUse {
+  bool enabled = true;  // false: everything passes through
+  int losses = 1;       // a scale for each, as apex's num_losses; see collect()
+};
+
+class GradScaler {
+ public:
+  explicit GradScaler(const LossScaleOptions& options = {}, ScalerUse use = {});
+
+  /// The loss times the scale, recorded, at least in f32. Which loss, if there are several scales.
+  Tensor scale(const Tensor& loss, int which = 0);
+  std::vector<Tensor> scale(const std::vector<Tensor>& losses);
+
+  /// Checks the optimizer's gradients for infinities and NaN and divides them by the scale, in
+  /// place. Throws UsageError if called twice before update(), or after step(), or for f16
+  /// gradients, which would underflow again.
+  void unscale(optim::Optimizer& optimizer);
+  /// Steps unless a gradient overflowed; returns whether it did. Gradients that unscale() has not
+  /// seen are checked here and divided inside the update: they stay as they are. Throws UsageError
+  /// if called twice before update(), or if there are no gradients.
+  bool step(optim::Optimizer& optimizer);
+  /// Moves the scale, by what the optimizers' checks found, or to `new_scale`.
+  void update(std::optional<double> new_scale = {});
+
+  /// For several losses with a scale each, after each backward(): checks and unscales what it left
+  /// in the gradients and puts that aside, as f32; step() then uses the sum.
+  void collect(optim::Optimizer& optimizer, int which);
+  /// Brings gradients that were made under another scale to the present one, before more are
+  /// accumulated onto them.
+  void rescale(optim::Optimizer& optimizer, double made_with);
+
+  bool enabled() const { return enabled_; }
+  /// The present scale; 1 if disabled.
+  double scale_value(int which = 0) const;
+  const LossScale& loss_scale(int which = 0) const { return scales_[checked(which)]; }
+  /// Changes the rules, checked; the scale and the tracker stay.
+  void set_options(const LossScaleOptions& options);
+  /// 1 / scale, computed in f64 and rounded once.
+  Tensor inverse_scale(Device device, int which = 0) const;
+
+  /// What the last check of this optimizer found, until update(): the position in its gradients()
+  /// of the first one that overflowed.
+  std::optional<std::size_t> first_overflow(const optim::Optimizer& optimizer) const;
+
+  /// For callers that check by themselves (a fused norm): takes the result in place of a check.
+  void report(const optim::Optimizer& optimizer, bool overflowed);
+  /// Counts the step of an optimizer as done, as step() would.
+  void mark_stepped(const optim::Optimizer& optimizer);
+
+  /// PyTorch's five keys: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker
+  /// (of further losses with ".1", ".2", ... behind them, and _hysteresis where it is used). Empty
+  /// if disabled.
+  optim::NamedTensors state_dict() const;
+  /// Throws UsageError for missing, unknown or senseless entries; then nothing has changed.
+  void load_state_dict(const optim::NamedTensors& state);
+
+ private:
+  enum class Stage { ready, unscaled, stepped };
+  struct Progress {
+    Stage stage = Stage::ready;
+    bool checked = false, overflowed = false;
+    std::optional<std::size_t> first_overflow{};
+    std::vector<Tensor> collected{};  // per parameter, f32
+  };
+
+  std::size_t checked(int which) const;
+  void require_scaled(std::string_view verb) const;
+  /// Checks gradients, which are multiplied by `factor` if it is defined.
+  void check(std::vector<Tensor>& gradients, const Tensor& factor, Progress& progress);
+
+  bool enabled_, scaled_ = false;
+  std::vector<LossScale> scales_;
+  std::vector<bool> overflowed_;  // per loss, since update(), where collect() is used
+  std::map<const optim::Optimizer*, Progress> progress_;
+};
+
+}  // namespace halftone::amp

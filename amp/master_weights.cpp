@@ -1,0 +1,275 @@
+// Companions, the keeper that hands them to a fused optimizer, and the plain version.
+#include <halftone/amp/master_weights.h>
+
+#include <halftone/amp/weight_storage.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+namespace halftone::amp {
+
+struct MasterWeights::State {
+  struct Weight {
+    Tensor parameter, companion, wide_gradient;
+    std::weak_ptr<Storage> source{};  // what wide_gradient was made from, and its version then
+    uint64_t source_version = 0;
+    WeightForm form = WeightForm::plain;
+    uint64_t first_counter = 0;  // of the random numbers for this parameter in one step
+  };
+  std::vector<Weight> weights;              // of all groups
+  std::vector<std::vector<Tensor>> groups;  // the model's parameters
+  uint64_t seed = 0, steps = 0, counters_per_step = 0;
+};
+
+class MasterWeights::Keeper final : public optim::WeightKeeper {
+ public:
+  explicit Keeper(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Tensor gradient(std::size_t index, const Tensor& parameter) const override {
+    const Tensor& wide = state_->weights[index].wide_gradient;
+    return wide.defined() ? wide : parameter.grad();
+  }
+  void complete(std::size_t index, UpdateSlot& slot) override {
+    const State::Weight& weight = state_->weights[index];
+    slot.form = weight.form, slot.companion = weight.companion;
+    slot.key = {state_->seed, state_->steps * state_->counters_per_step + weight.first_counter};
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+namespace {
+bool is_short(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
+
+/// The companion of a parameter, filled; `initial` is its f32 weight or undefined. Without one, the
+/// short value is the weight.
+Tensor make_companion(WeightForm form, Tensor& parameter, const Tensor& initial) {
+  if (companion_name(form).empty()) return {};
+  const Tensor weight =
+      initial.defined() ? initial : joined_weight(WeightForm::plain, parameter, {});
+  if (form == WeightForm::master && initial.defined()) {
+    initial.storage()->recharge(MemoryUse::master_weight);
+    return initial;
+  }
+  const MemoryScope scope(companion_use(form));
+  Tensor companion = empty_like(parameter, companion_dtype(form, parameter.dtype()));
+  store_weight(form, weight, parameter, companion);
+  return companion;
+}
+}  // namespace
+
+MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions& options,
+                             std::vector<Tensor> initial)
+    : inner_(inner), options_(options), state_(std::make_shared<State>()) {
+  const std::vector<Tensor> parameters = inner.parameters();
+  if (!initial.empty() && initial.size() != parameters.size())
+    fail<UsageError>("MasterWeights", "got ", initial.size(), " initial weights for ",
+                     parameters.size(), " parameters. Give one for each, or none.");
+  bool any = false;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (is_short(parameters[i])) {
+      require_form("MasterWeights", options.form, parameters[i].dtype());
+      any = true;
+    }
+    if (!initial.empty() &&
+        (initial[i].shape() != parameters[i].shape() || initial[i].dtype() != f32))
+      fail<UsageError>("MasterWeights", "initial weight ", i, " is ", described(initial[i]),
+                       ", the parameter is ", described(parameters[i]),
+                       ". Give f32 tensors of the parameters' shapes.");
+  }
+  if (!any)
+    fail<UsageError>("MasterWeights",
+                     "no parameter is bf16 or f16, so there is nothing to keep. Cast the model "
+                     "first: model.to(bf16).");
+  if (!options.fused && options.form != WeightForm::master)
+    fail<UsageError>("MasterWeights", "form ", name(options.form),
+                     " exists only fused. Use form master, or leave fused on.");
+  if (options.fused && !inner.set_weight_keeper(std::make_shared<Keeper>(state_)))
+    fail<UsageError>("MasterWeights",
+                     "this optimizer does not update through the backend. Use form master with "
+                     ".fused = false.");
+  state_->seed = options.seed;
+  std::size_t index = 0;
+  for (int g = 0; g < inner.group_count(); ++g) {
+    const std::span<Tensor> group = inner.group_parameters(g);
+    state_->groups.emplace_back(group.begin(), group.end());
+    for (Tensor& parameter : group) {
+      State::Weight weight{.parameter = parameter, .companion = {}, .wide_gradient = {}};
+      weight.first_counter = state_->counters_per_step;
+      state_->counters_per_step += uint64_t(parameter.numel() + 7) / 8;
+      if (is_short(parameter)) {
+        weight.form = options.form;
+        weight.companion = make_companion(options.form, weight.parameter,
+                                          initial.empty() ? Tensor{} : initial[index]);
+        if (!options.fused) parameter = weight.companion;
+      }
+      state_->weights.push_back(std::move(weight));
+      ++index;
+    }
+  }
+}
+
+MasterWeights::~MasterWeights() {
+  if (options_.fused) inner_.set_weight_keeper(nullptr);
+  for (int g = 0; !options_.fused && g < inner_.group_count(); ++g)
+    std::ranges::copy(state_->groups[std::size_t(g)], inner_.group_parameters(g).begin());
+}
+
+std::span<Tensor> MasterWeights::group_parameters(int group) {
+  inner_.group_parameters(group);  // throws for a group that is not there
+  return state_->groups[std::size_t(group)];
+}
+
+Tensor MasterWeights::weight(std::size_t index) const {
+  const State::Weight& w = state_->weights.at(index);
+  return joined_weight(w.form, w.parameter, w.companion);
+}
+void MasterWeights::set_weight(std::size_t index, const Tensor& weight) {
+  State::Weight& w = state_->weights.at(index);
+  store_weight(w.form, weight, w.parameter, w.companion);
+}
+Tensor MasterWeights::companion(std::size_t index) const {
+  return state_->weights.at(index).companion;
+}
+
+// --- gradients
+
+void MasterWeights::collect() {
+  for (State::Weight& w : state_->weights) {
+    const Tensor gradient = w.parameter.grad();
+    if (!gradient.defined() || !is_short(w.parameter)) continue;
+    if (w.wide_gradient.defined()) {
+      const MemoryScope scope(MemoryUse::workspace);
+      Tensor wide = empty_like(gradient, f32);
+      backend_for(gradient).copy(gradient, wide);
+      backend_for(gradient).accumulate(wide, w.wide_gradient);
+    } else {
+      const MemoryScope scope(MemoryUse::master_gradient);
+      w.wide_gradient = empty_like(gradient, f32);
+      backend_for(gradient).copy(gradient, w.wide_gradient);
+    }
+    w.parameter.set_grad({});
+  }
+}
+
+/// As apex: an f32 gradient beside each short one, until the step.
+void MasterWeights::materialize_gradients() const {
+  const MemoryScope scope(MemoryUse::master_gradient);
+  for (State::Weight& w : state_->weights) {
+    const Tensor gradient = w.parameter.grad();
+    if (w.form == WeightForm::plain || !gradient.defined()) continue;
+    const std::shared_ptr<Storage>& storage = gradient.storage();
+    const bool known = w.source.lock() == storage && w.source_version == storage->version();
+    if (w.wide_gradient.defined() && known) continue;
+    w.wide_gradient = empty_like(gradient, f32);
+    w.source = storage, w.source_version = storage->version();
+    backend_for(gradient).copy(gradient, w.wide_gradient);
+  }
+}
+
+std::vector<Tensor> MasterWeights::gradients() const {
+  if (!options_.fused) materialize_gradients();
+  std::vector<Tensor> result;
+  for (std::size_t i = 0; i < state_->weights.size(); ++i)
+    if (Tensor own = gradient(i); own.defined()) result.push_back(std::move(own));
+  return result;
+}
+
+Tensor MasterWeights::gradient(std::size_t index) const {
+  const State::Weight& w = state_->weights.at(index);
+  return w.wide_gradient.defined() ? w.wide_gradient : w.parameter.grad();
+}
+
+void MasterWeights::zero_grad(bool set_to_none) {
+  Optimizer::zero_grad(set_to_none);
+  for (State::Weight& w : state_->weights) w.wide_gradient = {};
+}
+
+// --- the step
+
+void MasterWeights::step() { step_scaled({}); }
+
+void MasterWeights::step_scaled(const Tensor& factor) {
+  if (options_.accumulate_in_f32) collect();
+  if (!options_.fused) return step_plain(factor);
+  if (factor.defined()) inner_.step_scaled(factor);
+  else inner_.step();
+  ++state_->steps;
+  for (State::Weight& w : state_->weights) w.wide_gradient = {};
+}
+
+void MasterWeights::step_plain(const Tensor& factor) {
+  materialize_gradients();
+  for (State::Weight& w : state_->weights)
+    if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
+  if (factor.defined()) inner_.step_scaled(factor);
+  else inner_.step();
+  for (State::Weight& w : state_->weights) {
+    if (!w.companion.defined() || !w.wide_gradient.defined()) continue;
+    backend_for(w.parameter).copy(w.companion, w.parameter);
+    w.parameter.storage()->bump_version();
+    w.companion.set_grad({});
+    w.wide_gradient = {};
+  }
+}
+
+// --- state
+
+namespace {
+std::string entry_name(WeightForm form, std::size_t index) {
+  std::string text(companion_name(form));
+  text += '.';
+  return text += std::to_string(index);
+}
+}  // namespace
+
+optim::NamedTensors MasterWeights::state_dict() const {
+  optim::NamedTensors state = inner_.state_dict();
+  for (std::size_t i = 0; i < state_->weights.size(); ++i) {
+    const State::Weight& w = state_->weights[i];
+    if (w.companion.defined()) state[entry_name(w.form, i)] = w.companion.detach();
+  }
+  if (options_.form == WeightForm::stochastic)
+    state["rounding"] =
+        from_vector(std::vector<int64_t>{int64_t(state_->seed), int64_t(state_->steps)}, {2}, i64);
+  return state;
+}
+
+void MasterWeights::load_state_dict(const optim::NamedTensors& state) {
+  optim::NamedTensors rest = state;
+  const auto take = [&](const std::string& name, const Shape& shape, DType dtype) {
+    const auto entry = rest.extract(name);
+    if (entry.empty() || !entry.mapped().defined())
+      fail<UsageError>("MasterWeights.load_state_dict", "there is no entry \"", name,
+                       "\". Load what MasterWeights of the same form saved.");
+    const Tensor& x = entry.mapped();
+    if (x.shape() != shape || x.dtype() != dtype)
+      fail<ShapeError>("MasterWeights.load_state_dict", "\"", name, "\" is ", described(x),
+                       " instead of ", shape, ' ', dtype,
+                       ". Load what was saved for the same parameters.");
+    return x;
+  };
+  std::vector<Tensor> companions(state_->weights.size());
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    const State::Weight& w = state_->weights[i];
+    if (w.companion.defined())
+      companions[i] = take(entry_name(w.form, i), w.companion.shape(), w.companion.dtype());
+  }
+  std::vector<int64_t> rounding;
+  if (options_.form == WeightForm::stochastic)
+    rounding = take("rounding", {2}, i64).to_vector<int64_t>();
+  inner_.load_state_dict(rest);  // refuses what is left over; nothing has changed until here
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    State::Weight& w = state_->weights[i];
+    if (!companions[i].defined()) continue;
+    backend_for(w.companion).copy(companions[i].to(w.companion.device()), w.companion);
+    w.companion.storage()->bump_version();
+    if (w.form == WeightForm::master) {
+      backend_for(w.parameter).copy(w.companion, w.parameter);
+      w.parameter.storage()->bump_version();
+    }
+  }
+  if (!rounding.empty())
+    state_->seed = uint64_t(rounding[0]), state_->steps = uint64_t(rounding[1]);
+}
+
+}  // namespace halftone::amp

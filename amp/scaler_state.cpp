@@ -1,0 +1,98 @@
+// The scaler's state dictionary, under PyTorch's names.
+#include <halftone/amp/grad_scaler.h>
+
+#include <cmath>
+#include <set>
+
+#include <halftone/core/factory.h>
+#include <halftone/core/error.h>
+
+namespace halftone::amp {
+
+namespace {
+constexpr std::string_view where = "GradScaler.load_state_dict";
+
+std::string key(std::string_view name, std::size_t loss) {
+  std::string text(name);
+  if (loss > 0) text += '.', text += std::to_string(loss);
+  return text;
+}
+
+/// Takes entries by name; what nobody asked for is an error in the end.
+class Entries {
+ public:
+  explicit Entries(const optim::NamedTensors& state) : state_(state) {}
+  double take(const std::string& name) {
+    const auto found = state_.find(name);
+    if (found == state_.end() || !found->second.defined())
+      fail<UsageError>(where, "there is no entry \"", name,
+                       "\". Load what a GradScaler of as many losses saved.");
+    if (found->second.numel() != 1)
+      fail<UsageError>(where, "the entry \"", name, "\" is ", described(found->second),
+                       ". It must have one element.");
+    taken_.insert(name);
+    return found->second.item();
+  }
+  bool has(const std::string& name) const { return state_.contains(name); }
+  void finish() const {
+    for (const auto& [name, x] : state_)
+      if (!taken_.contains(name))
+        fail<UsageError>(where, "the entry \"", name,
+                         "\" is unknown. Load what a GradScaler of as many losses saved.");
+  }
+
+ private:
+  const optim::NamedTensors& state_;
+  std::set<std::string> taken_;
+};
+
+int64_t whole(double value, std::string_view name) {
+  if (!(value >= 0 && value <= 9e15 && value == std::floor(value)))
+    fail<UsageError>(where, name, " is ", value, ". It must be a whole number, 0 or more.");
+  return int64_t(value);
+}
+}  // namespace
+
+optim::NamedTensors GradScaler::state_dict() const {
+  optim::NamedTensors state;
+  if (!enabled_) return state;
+  for (std::size_t i = 0; i < scales_.size(); ++i) {
+    const LossScale& s = scales_[i];
+    state[key("scale", i)] = scalar(double(s.scale), f64);
+    state[key("growth_factor", i)] = scalar(s.options.growth_factor, f64);
+    state[key("backoff_factor", i)] = scalar(s.options.backoff_factor, f64);
+    state[key("growth_interval", i)] = scalar(double(s.options.growth_interval), i64);
+    state[key("_growth_tracker", i)] = scalar(double(s.growth_tracker), i64);
+    if (s.options.hysteresis > 1)
+      state[key("_hysteresis", i)] = scalar(double(s.overflows_left), i64);
+  }
+  return state;
+}
+
+void GradScaler::load_state_dict(const optim::NamedTensors& state) {
+  if (!enabled_) return;
+  if (state.empty())
+    fail<UsageError>(where,
+                     "the state is empty: it was saved by a disabled scaler. Disable this "
+                     "one, or leave the state out.");
+  Entries entries(state);
+  std::vector<LossScale> loaded = scales_;
+  for (std::size_t i = 0; i < loaded.size(); ++i) {
+    LossScale& s = loaded[i];
+    s.options.init_scale = entries.take(key("scale", i));
+    s.options.growth_factor = entries.take(key("growth_factor", i));
+    s.options.backoff_factor = entries.take(key("backoff_factor", i));
+    s.options.growth_interval = whole(entries.take(key("growth_interval", i)), "growth_interval");
+    s.growth_tracker = whole(entries.take(key("_growth_tracker", i)), "_growth_tracker");
+    s.options.check(where);
+    s.scale = float(s.options.init_scale);
+    if (const std::string left = key("_hysteresis", i); entries.has(left))
+      s.overflows_left =
+          int(std::min<int64_t>(whole(entries.take(left), left), s.options.hysteresis));
+  }
+  entries.finish();
+  scales_ = std::move(loaded);
+  progress_.clear();
+}
+
+}  // namespace halftone::amp

@@ -1,0 +1,117 @@
+// One training loop for every strategy:
+//
+//   optim::AdamW adamw(model.parameters(), {.lr = 1e-3});
+//   amp::Training training = amp::apply(amp::Strategy::named("o2-fp16"), model, adamw);
+//   for (auto [images, labels] : loader) {
+//     training.zero_grad();
+//     Tensor loss = cross_entropy(training.forward(model, images), labels);
+//     training.backward(loss);
+//     training.clip_grad_norm(1.0);  // if wanted
+//     training.step();
+//   }
+//
+// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it.
+#pragma once
+
+#include <concepts>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <halftone/amp/autocast.h>
+#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/master_weights.h>
+#include <halftone/amp/strategy.h>
+#include <halftone/autograd/ops/cast.h>
+#include <halftone/nn/module.h>
+
+namespace halftone::amp {
+
+/// What loading does with a state that another strategy saved.
+enum class Convert {
+  refuse,    // an error
+  lossless,  // if this strategy can hold every weight to the bit (f32 <-> o2 <-> split; kahan ->
+             // f32)
+  rounding,  // rounds weights to what this strategy can hold
+};
+
+class Training {
+ public:
+  /// See apply(). Model and optimizer must outlive this.
+  Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+
+  /// function(inputs...) as the strategy runs it: floating inputs cast down where the weights are
+  /// short, inside a region where there is autocast. The result is f32 in any case, so a loss
+  /// outside is computed in f32 alike.
+  template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
+    keep_statistics();
+    const Autocast region(region_);
+    const Tensor result = function(cast_down(inputs)...);
+    return is_short_float(result) ? cast(result, f32) : result;
+  }
+
+  void zero_grad();
+  /// Gradients of the (scaled) loss are added to those that are there. Several calls before step()
+  /// accumulate; divide each loss by their number.
+  void backward(const Tensor& loss);
+  /// Before step(): its gradients will be clipped to this norm, in the update itself. Returns the
+  /// norm that they have, unscaled, f32; infinite or NaN if the step is going to be skipped.
+  double clip_grad_norm(double max_norm);
+  /// Updates the weights and the loss scale. False if a gradient overflowed: then nothing else has
+  /// changed, and schedules should not advance either.
+  bool step();
+
+  const Strategy& strategy() const { return strategy_; }
+  const Region& region() const { return region_; }
+  GradScaler& scaler() { return scaler_; }
+  /// Null where the strategy keeps nothing beside the weights.
+  MasterWeights* masters() { return masters_.get(); }
+  /// What to give to schedules and clipping functions: the user's optimizer, or the masters around
+  /// it.
+  optim::Optimizer& optimizer() { return masters_ ? *masters_ : optimizer_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  /// The name of the first parameter whose gradient overflowed in the last skipped step.
+  const std::string& first_overflow() const { return first_overflow_; }
+
+  /// Everything that training goes on from: "model.*", "optimizer.*" (with masters, remainders,
+  /// compensation), "scaler.*", "generator", "strategy". Handles, not copies.
+  optim::NamedTensors state_dict() const;
+  /// Throws one error for what is missing, unknown, misshapen or of another strategy; then nothing
+  /// has changed.
+  void load_state_dict(const optim::NamedTensors& state, Convert convert = Convert::refuse);
+  void save(const std::filesystem::path& path) const;
+  void load(const std::filesystem::path& path, Convert convert = Convert::refuse);
+
+ private:
+  static bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
+  Tensor cast_down(const Tensor& x) const {
+    const bool casts = strategy_.weights != f32 && x.defined() && x.dtype() == f32;
+    return casts ? cast(x, strategy_.weights) : x;
+  }
+  void skip(std::optional<std::size_t> position);
+  optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
+  void keep_statistics();
+
+  Strategy strategy_;
+  nn::Module& model_;
+  optim::Optimizer& optimizer_;
+  std::unique_ptr<MasterWeights> masters_;
+  GradScaler scaler_;
+  Region region_;
+  double made_with_ = 0;  // the scale of the gradients that are there; 0: there are none
+  struct Clipping {
+    double norm, max_norm;                        // of all gradients, unscaled
+    std::optional<std::size_t> first_overflow{};  // their first one that is not finite
+  };
+  std::optional<Clipping> clipping_;  // from clip_grad_norm() to step()
+  int64_t skipped_steps_ = 0;
+  std::string first_overflow_;
+  std::vector<Tensor> statistics_;  // copies of the model's buffers, under hold_statistics
+};
+
+/// Puts a model and its optimizer under a strategy: casts the model's parameters in place (handles
+/// follow), gives the optimizer masters where the strategy has any. The model must be f32 and its
+/// parameters those of the optimizer. Throws UsageError if they are not; then nothing has changed.
+Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+
+}  // namespace halftone::amp

@@ -1,0 +1,27 @@
+// Weights in f32 on their way into a form (core/weight_form.h) and out of it: what making masters,
+// saving, loading and converting between strategies need. Not for training steps: the backends'
+// optimizers do that in passing.
+#pragma once
+
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/tensor.h>
+#include <halftone/core/weight_form.h>
+
+namespace halftone::amp {
+
+/// What the ledger calls the companion of a form, and what the state dictionary does ("master",
+/// "remainder", "remainder_rounded", "compensation"; "" where there is none).
+MemoryUse companion_use(WeightForm form);
+std::string_view companion_name(WeightForm form);
+/// The dtype of a companion of `parameter` dtype.
+DType companion_dtype(WeightForm form, DType parameter);
+
+/// Throws DTypeError, in the name of `where`, if parameters of `dtype` cannot be kept in this form.
+void require_form(std::string_view where, WeightForm form, DType dtype);
+
+/// The weight that a parameter and its companion stand for, as a new f32 tensor.
+Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& companion);
+/// Writes an f32 weight into a parameter and its companion.
+void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion);
+
+}  // namespace halftone::amp
