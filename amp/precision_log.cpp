@@ -77,7 +77,7 @@ std::ostream& operator<<(std::ostream& out, const PrecisionLog& log) {
   std::ostringstream text;
   const auto line = [&](const auto& op, const auto& decided, const auto& runs_in,
                         const auto&... numbers) {
-    text << std::left << std::setw(18) << op << std::setw(16) << decided << std::setw(14) << runs_in
+    text << std::left << std::setw(18) << op << std::setw(16) << decided << std::setw(19) << runs_in
          << std::right;
     ((text << std::setw(10) << numbers), ...);
     text << '\n';

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <halftone/halftone.h>
 
+#include "fashion.h"
 #include "progress.h"
 
 namespace ht = halftone;
@@ -41,15 +42,6 @@ void add_flags(CLI::App& app, Arguments& to) {
       ->check(CLI::PositiveNumber);
 }
 
-ht::data::ByteImages images_of(ht::data::Split split, const Arguments& arguments) {
-  const ht::data::FashionMnistOptions options{.split = split, .directory = arguments.data};
-  ht::data::ByteImages all = ht::data::fashion_mnist(options);
-  if (arguments.limit == 0 || arguments.limit >= all.size()) return all;
-  return {ht::views::slice(all.images(), 0, 0, arguments.limit),
-          ht::views::slice(all.labels(), 0, 0, arguments.limit),
-          {.mean = {options.mean}, .std = {options.std}, .class_names = all.class_names()}};
-}
-
 std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
                                                      const std::vector<ht::Tensor>& parameters) {
   const auto lr = [&](double usual) { return a.lr > 0 ? a.lr : usual; };
@@ -63,21 +55,6 @@ std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
     return std::make_unique<ht::optim::Adam>(parameters, ht::optim::AdamOptions{.lr = lr(2e-3)});
   return std::make_unique<ht::optim::AdamW>(
       parameters, ht::optim::AdamWOptions{.lr = lr(2e-3), .weight_decay = 0.05});
-}
-
-double count_correct(const ht::Tensor& logits, const ht::Tensor& labels) {
-  return ht::sum(ht::cast(ht::equal(ht::argmax(logits), labels), ht::f32)).item();
-}
-
-/// The share of a dataset's images that the model classifies rightly.
-double accuracy_of(ht::nn::Layer& model, const ht::data::ByteImages& dataset) {
-  const ht::NoGrad no_grad;
-  model.eval();
-  double correct = 0;
-  for (auto [images, labels] : ht::data::DataLoader(dataset, {.batch_size = 500}))
-    correct += count_correct(model(images), labels);
-  model.train();
-  return correct / double(dataset.size());
 }
 
 void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
@@ -103,9 +80,12 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
       schedule.step();
       progress.step(inputs.size(0), loss.item(), count_correct(logits, labels));
     }
+    model.eval();
+    const double accuracy = accuracy_of(model, test_images);
+    model.train();
     char text[80];
     std::snprintf(text, sizeof text, "epoch %ld/%ld  test accuracy %.2f %%", long(epoch),
-                  long(arguments.epochs), 100 * accuracy_of(model, test_images));
+                  long(arguments.epochs), 100 * accuracy);
     progress.note(text);
   }
 }
@@ -120,10 +100,12 @@ void require_writable(const std::filesystem::path& file) {
 }
 
 void run(const Arguments& arguments) {
+  using ht::data::Split;
   const auto start = std::chrono::steady_clock::now();
   require_writable(arguments.save);
-  const ht::data::ByteImages images = images_of(ht::data::Split::train, arguments),
-                             test_images = images_of(ht::data::Split::test, arguments);
+  const ht::data::ByteImages images = fashion_images(Split::train, arguments.data, arguments.limit),
+                             test_images =
+                                 fashion_images(Split::test, arguments.data, arguments.limit);
   ht::manual_seed(arguments.seed);
   ht::nn::models::LeNet model;
   if (!arguments.load.empty()) ht::nn::load(model, arguments.load);
@@ -132,6 +114,7 @@ void run(const Arguments& arguments) {
             << ", f32, " << omp_get_max_threads() << " threads" << std::endl;
   if (arguments.epochs > 0) train(model, images, test_images, arguments);
 
+  model.eval();
   const double accuracy = accuracy_of(model, test_images);
   ht::nn::save(model, arguments.save);
   ht::nn::models::LeNet restored;

@@ -1,0 +1,106 @@
+// Lesson 4: autocast. You will see which operation runs in which dtype and why, what the cast cache
+// saves, what the casts destroy, and that gradients arrive in f32 although the products ran in
+// bf16.
+#include <iostream>
+
+#include <halftone/halftone.h>
+
+namespace ht = halftone;
+
+namespace {
+
+void title(const char* text) { std::cout << "\n--- " << text << "\n\n"; }
+
+/// "f32 -> bf16" and so on: an operation inside a region.
+void show(const char* what, const ht::Tensor& result) {
+  std::printf("  %-44s %s\n", what, std::string(ht::name(result.dtype())).c_str());
+}
+
+void dtypes_of_operations() {
+  title("one region, f32 inputs: what comes out of each operation");
+  const ht::Tensor x = ht::randn({4, 8}), w = ht::randn({3, 8}).set_requires_grad();
+  const ht::amp::Autocast region(ht::bf16);
+  const ht::Tensor y = ht::linear(x, w);
+  show("linear(f32, f32)     fast and safe when short", y);
+  show("relu(bf16)           runs in what arrives", ht::relu(y));
+  show("softmax(bf16)        needs range: f32", ht::softmax(y, 1));
+  show("sum(bf16)            long sums: f32", ht::sum(y));
+  show("bf16 + f32           the wider of the two", y + ht::ones({3}));
+  const ht::amp::Autocast off = ht::amp::Autocast::disabled();
+  show("linear(f32, f32)     in a disabled region", ht::linear(x, w));
+  try {
+    ht::linear(y, w);
+  } catch (const ht::DTypeError& error) {
+    std::cout << "  linear(bf16, f32)    there: " << error.what() << '\n';
+  }
+}
+
+void backward_follows() {
+  title("backward needs no region: the casts were recorded");
+  ht::Tensor x = ht::randn({4, 8}), w = ht::randn({3, 8}).set_requires_grad();
+  const ht::Tensor loss =
+      ht::amp::autocast(ht::bf16, [&] { return ht::mean(ht::square(ht::linear(x, w))); });
+  loss.backward();
+  std::cout
+      << "  loss " << loss.dtype() << ", weight " << w.dtype() << ", its gradient "
+      << w.grad().dtype()
+      << ": the product of bf16 matrices wrote it in f32, so nothing was rounded on the way\n";
+}
+
+void cache() {
+  title("a weight that is used ten times is cast once");
+  const ht::Tensor x = ht::randn({4, 8});
+  ht::Tensor w = ht::randn({8, 8}).set_requires_grad();
+  ht::amp::PrecisionLog log;
+  {
+    const ht::amp::Autocast region(ht::bf16);
+    ht::Tensor y = x;
+    {
+      const ht::NoGrad no_grad;  // an entry made here serves training, too
+      ht::linear(x, w);
+    }
+    for (int i = 0; i < 10; ++i) y = ht::linear(y, w);
+    const ht::amp::CacheCounters& counted = ht::amp::active_cast_cache()->counters();
+    std::cout << "  casts " << counted.misses << ", found in the cache " << counted.hits
+              << " times\n";
+    ht::backend_for(w).fill(1, w);  // what an optimizer does: writes in place ...
+    w.storage()->bump_version();    // ... and says so
+    ht::linear(x, w);
+    std::cout << "  after the weight was updated: casts " << counted.misses
+              << " (a stale copy would have been wrong)\n";
+  }
+}
+
+void what_casts_destroy() {
+  title("a log of a region: who was cast, and what did not survive");
+  ht::manual_seed(0);
+  ht::nn::Sequential model = ht::nn::models::mlp({32, 64, 10});
+  const ht::Tensor x = ht::randn({16, 32}) * 1e-6, labels = ht::randint(0, 10, {16});
+  for (const ht::DType dtype : {ht::bf16, ht::f16}) {
+    ht::amp::PrecisionLog log;
+    ht::amp::autocast(dtype, [&] { return ht::cross_entropy(model(x), labels); });
+    std::cout << "  inputs of about 1e-6 under " << dtype << ":\n" << log << '\n';
+  }
+  std::cout
+      << "f16 ends at 6e-8 and loses inputs to zero; bf16 has the range of f32 and loses none.\n";
+}
+
+void the_policy() {
+  title("who decides: a policy, which is a table");
+  std::cout << ht::amp::Policy();
+  try {
+    ht::amp::Policy policy;
+    policy["sofmax"] = ht::amp::CastClass::low_precision;
+  } catch (const ht::UsageError& error) { std::cout << '\n' << error.what() << '\n'; }
+}
+
+}  // namespace
+
+int main() {
+  ht::manual_seed(0);
+  dtypes_of_operations();
+  backward_follows();
+  cache();
+  what_casts_destroy();
+  the_policy();
+}

@@ -1,0 +1,166 @@
+// Lesson 8: bf16 or f16? Both take two bytes. You will see where the gradients of a training lie,
+// how many of them f16 cannot hold, which loss scale the histogram asks for, and that training
+// fails without one and succeeds with it. bf16 has the range of f32 and needs none.
+#include <cmath>
+#include <iostream>
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+#include "fashion.h"
+
+namespace ht = halftone;
+
+namespace {
+
+/// Counts the gradients that pass through it by their exponents.
+struct Histogram {
+  std::map<int, int64_t> counts;
+  int64_t zeros = 0, total = 0;
+
+  void add(const ht::Tensor& gradient) {
+    for (const double g : gradient.to_vector<double>()) {
+      ++total;
+      if (g == 0) ++zeros;
+      else ++counts[std::ilogb(g)];
+    }
+  }
+  /// The share of the gradients that are not zero which lies below 2^exponent.
+  double below(int exponent) const {
+    int64_t sum = 0;
+    for (const auto& [e, count] : counts)
+      if (e < exponent) sum += count;
+    return double(sum) / double(total - zeros);
+  }
+  int largest() const { return counts.rbegin()->first; }
+};
+
+/// An operation that does nothing but look at the gradient: dx = dy.
+struct Tap final : ht::UserOp {
+  static constexpr ht::OpInfo info{"tap", ht::CastClass::as_is};
+  Histogram* histogram;
+  explicit Tap(Histogram* to) : histogram(to) {}
+  ht::Tensor forward(const ht::Tensor& x) { return x.clone(); }
+  std::array<ht::Tensor, 1> backward(const ht::Tensor& dy) const {
+    histogram->add(dy);
+    return {dy};
+  }
+};
+
+struct Arguments {
+  std::string data;
+  int64_t limit = 12000, epochs = 2;
+};
+
+/// An auxiliary loss that counts little: its gradients are small, as are those of a mean over the
+/// pixels of a batch.
+constexpr double loss_weight = 1e-5;
+
+struct Run {
+  ht::nn::Sequential model;
+  std::vector<Histogram> taps{3};
+
+  Run() : model((ht::manual_seed(0), ht::nn::models::mlp({784, 256, 128, 10}))) {}
+  ht::Tensor forward(const ht::Tensor& images, bool watch) {
+    ht::Tensor x = ht::flatten(images, 1, -1);
+    for (int layer = 0, tap = 0; layer < model.size(); ++layer) {
+      x = model[layer](x);
+      if (watch && layer % 2 == 0) x = ht::apply(Tap(&taps[std::size_t(tap++)]), x);
+    }
+    return x;
+  }
+};
+
+double train(Run& run, const ht::amp::Strategy& strategy, const ht::data::ByteImages& images,
+             const ht::data::ByteImages& test_images, int64_t epochs, bool watch,
+             double& final_scale) {
+  ht::optim::AdamW adamw(run.model.parameters(), {.lr = 1e-3, .eps = 1e-15});
+  ht::amp::Training training = ht::amp::apply(strategy, run.model, adamw);
+  ht::data::DataLoader loader(images, {.batch_size = 128, .shuffle = true});
+  for (int64_t epoch = 0; epoch < epochs; ++epoch)
+    for (auto [inputs, labels] : loader) {
+      training.zero_grad();
+      const auto model = [&](const ht::Tensor& x) { return run.forward(x, watch); };
+      training.backward(ht::cross_entropy(training.forward(model, inputs), labels) * loss_weight);
+      training.step();
+    }
+  final_scale = training.scaler().scale_value();
+  const auto logits = [&](const ht::Tensor& x) {
+    return training.forward([&](const ht::Tensor& in) { return run.forward(in, false); }, x);
+  };
+  return accuracy_of(logits, test_images);
+}
+
+void print_histogram(const Run& run) {
+  std::printf("gradients of the three layers' outputs in f32, share per binade:\n\n");
+  for (int e = -52; e <= -16; e += 2) {
+    std::printf("  2^%-4d", e);
+    for (const Histogram& h : run.taps) {
+      const double share = h.below(e + 2) - h.below(e);
+      std::printf(" %5.1f %% %-12s", 100 * share,
+                  std::string(std::size_t(share * 36), '#').c_str());
+    }
+    std::printf("%s\n", e == -24 ? "  <- f16 begins here, at 6.0e-8; what is above becomes 0" : "");
+  }
+}
+
+/// The power of two that lifts all but a thousandth of every layer's gradients out of what f16
+/// rounds to zero, as far as its range (up to 2^16) has room above them.
+double predicted_scale(const Run& run) {
+  int lift = 0, room = 60;
+  for (const Histogram& h : run.taps) {
+    int lowest = h.counts.begin()->first;
+    while (h.below(lowest) < 1e-3) ++lowest;
+    lift = std::max(lift, -24 - lowest), room = std::min(room, 14 - h.largest());
+  }
+  return std::ldexp(1.0, std::min(lift, room));
+}
+
+void run(const Arguments& arguments) {
+  using ht::data::Split;
+  const auto images = fashion_images(Split::train, arguments.data, arguments.limit),
+             test_images = fashion_images(Split::test, arguments.data, arguments.limit);
+  const auto named = [](std::string_view name) { return ht::amp::Strategy::named(name); };
+  double final_scale = 1;
+  Run f32;
+  const double wanted =
+      train(f32, named("fp32"), images, test_images, arguments.epochs, true, final_scale);
+  print_histogram(f32);
+  std::printf("\nrounded to zero by f16:");
+  for (const Histogram& h : f32.taps) std::printf("  %.1f %%", 100 * h.below(-25));
+  const double scale = predicted_scale(f32);
+  std::printf("\na loss scale of %g = 2^%d would keep them\n\n", scale, std::ilogb(scale));
+
+  std::printf("%-34s test accuracy %6.2f %%\n", "f32", 100 * wanted);
+  const auto report = [&](const char* what, const ht::amp::Strategy& strategy) {
+    Run other;
+    const double accuracy =
+        train(other, strategy, images, test_images, arguments.epochs, false, final_scale);
+    std::printf("%-34s test accuracy %6.2f %%", what, 100 * accuracy);
+    std::printf(strategy.scales_loss ? ", scale at the end %g\n" : "\n", final_scale);
+  };
+  report("bf16, no loss scale", named("amp-bf16"));
+  ht::amp::Strategy f16 = named("amp-fp16");
+  f16.scales_loss = false;
+  report("f16, no loss scale", f16);
+  f16.scales_loss = true, f16.loss_scale = {.init_scale = scale, .dynamic = false};
+  report("f16, the scale predicted above", f16);
+  report("f16, dynamic loss scale", named("amp-fp16"));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Where gradients lie, and what f16 needs to hold them.");
+  app.add_option("--data", arguments.data, "directory of Fashion-MNIST; default: the usual places");
+  app.add_option("--limit", arguments.limit, "images used")->check(CLI::PositiveNumber);
+  app.add_option("--epochs", arguments.epochs)->check(CLI::Range(1, 100));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(arguments);
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,74 @@
+// A small MLP under a strategy, on fixed data: what the tests of amp/ train.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <halftone/halftone.h>
+
+namespace halftone::testing {
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  const Tensor x = a.clone(), y = b.clone();
+  return std::memcmp(x.raw_data(), y.raw_data(), std::size_t(x.bytes())) == 0;
+}
+
+/// Whether two dictionaries have the same names, dtypes, shapes and bits.
+inline bool same_state(const optim::NamedTensors& a, const optim::NamedTensors& b) {
+  if (a.size() != b.size()) return false;
+  for (const auto& [name, x] : a) {
+    const auto other = b.find(name);
+    if (other == b.end() || !same_bits(x, other->second)) {
+      MESSAGE("they differ in ", name);
+      return false;
+    }
+  }
+  return true;
+}
+
+inline optim::NamedTensors copy_of(const optim::NamedTensors& state) {
+  optim::NamedTensors copy;
+  for (const auto& [name, x] : state) copy[name] = x.clone();
+  return copy;
+}
+
+/// Linear 24-40-10 with ReLU (1,410 parameters), AdamW, 32 samples.
+struct StrategyCase {
+  std::unique_ptr<nn::Layer> model;
+  Tensor inputs, targets;
+  optim::AdamW adamw;
+  amp::Training training;
+
+  explicit StrategyCase(std::string_view strategy) : StrategyCase(amp::Strategy::named(strategy)) {}
+  explicit StrategyCase(const amp::Strategy& strategy, uint64_t seed = 1)
+      : StrategyCase(strategy, mlp(seed), seed) {}
+  StrategyCase(const amp::Strategy& strategy, std::unique_ptr<nn::Layer> layer, uint64_t seed)
+      : model(std::move(layer)),
+        adamw(model->parameters(), {.lr = 1e-2}),
+        training(amp::apply(strategy, *model, adamw)) {
+    manual_seed(seed + 100);
+    const MemoryScope scope(MemoryUse::input);
+    inputs = randn({32, 24}), targets = randint(0, 10, {32});
+  }
+
+  static std::unique_ptr<nn::Layer> mlp(uint64_t seed) {
+    manual_seed(seed);
+    return std::make_unique<nn::Sequential>(nn::models::mlp({24, 40, 10}));
+  }
+
+  Tensor loss() { return cross_entropy(training.forward(*model, inputs), targets); }
+  double step() {
+    training.zero_grad();
+    const Tensor value = loss();
+    training.backward(value);
+    training.step();
+    return value.item();
+  }
+};
+
+}  // namespace halftone::testing
