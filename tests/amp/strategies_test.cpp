@@ -1,0 +1,234 @@
+// Strategies as wholes: they train, resume to the bit, equal each other where they should, and turn
+// into one another where the bits exist.
+#include <cmath>
+#include <filesystem>
+
+#include "strategy_cases.h"
+#include "temporary_directory.h"
+
+namespace halftone::testing {
+namespace {
+
+using amp::Convert;
+using amp::Strategy;
+
+TEST_CASE("every strategy trains") {
+  for (const std::string_view name : Strategy::names()) {
+    CAPTURE(name);
+    StrategyCase run(name);
+    const double first = run.step();
+    double last = 0;
+    for (int i = 0; i < 60; ++i) last = run.step();
+    CHECK(last < first / 2);
+    CHECK(run.loss().dtype() == f32);
+  }
+}
+
+TEST_CASE("outputs are f32 under every strategy, short weights or not") {
+  for (const std::string_view name : Strategy::names()) {
+    StrategyCase run(name);
+    CHECK(run.training.forward(*run.model, run.inputs).dtype() == f32);
+    // A loss inside is computed in f32 from short logits: the same number.
+    const Tensor inside = run.training.forward(
+        [&](const Tensor& x) { return cross_entropy((*run.model)(x), run.targets); }, run.inputs);
+    CHECK(inside.dtype() == f32);
+    CHECK(inside.item() == run.loss().item());
+  }
+}
+
+/// A model with dropout, so that the generator matters, too.
+std::unique_ptr<nn::Layer> with_dropout(uint64_t seed) {
+  manual_seed(seed);
+  return std::make_unique<nn::Sequential>(nn::Linear(24, 40), nn::Relu(), nn::Dropout(0.2),
+                                          nn::BatchNorm1d(40), nn::Linear(40, 10));
+}
+
+TEST_CASE("a training saved and resumed goes on bit for bit") {
+  const TemporaryDirectory directory;
+  for (const std::string_view name : Strategy::names()) {
+    CAPTURE(name);
+    const auto file = directory / "training.safetensors";
+    Strategy strategy = Strategy::named(name);
+    strategy.seed = 7;
+    StrategyCase whole(strategy, with_dropout(3), 3);
+    manual_seed(11);
+    for (int i = 0; i < 4; ++i) whole.step();
+    whole.training.save(file);
+    for (int i = 0; i < 4; ++i) whole.step();
+    const auto wanted = copy_of(whole.training.state_dict());
+
+    StrategyCase resumed(strategy, with_dropout(4), 3);  // other weights, other random numbers
+    resumed.step();
+    resumed.training.load(file);
+    for (int i = 0; i < 4; ++i) resumed.step();
+    CHECK(same_state(resumed.training.state_dict(), wanted));
+  }
+}
+
+TEST_CASE("o2-bf16 and amp-bf16 are the same arithmetic if gradients are rounded alike") {
+  // Without biases, whose gradients are sums: those are rounded once or twice.
+  const auto model = [] {
+    manual_seed(5);
+    return std::make_unique<nn::Sequential>(nn::Linear(24, 40, {.bias = false}), nn::Relu(),
+                                            nn::Linear(40, 10, {.bias = false}));
+  };
+  StrategyCase o2(Strategy::named("o2-bf16"), model(), 5),
+      amp(Strategy::named("amp-bf16"), model(), 5);
+  for (int i = 0; i < 20; ++i) {
+    CHECK(o2.step() == [&] {
+      amp.training.zero_grad();
+      const Tensor loss = amp.loss();
+      amp.training.backward(loss);
+      // amp's come straight from the product in f32: here they part.
+      for (Tensor p : amp.model->parameters()) p.set_grad(cast(cast(p.grad(), bf16), f32));
+      amp.training.step();
+      return loss.item();
+    }());
+  }
+  const std::vector<Tensor> weights = amp.model->parameters();
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    CHECK(same_bits(o2.training.masters()->weight(i), weights[i].detach()));
+}
+
+TEST_CASE("masters start from the f32 weights, not from what bf16 made of them") {
+  const auto model = StrategyCase::mlp(1);
+  const Tensor original = model->parameters()[0].clone();
+  for (const std::string_view name : {"o2-bf16", "o2-fp16", "split-bf16"}) {
+    StrategyCase run(name);
+    CHECK(same_bits(run.training.masters()->weight(0), original));
+  }
+}
+
+TEST_CASE("o2 keeps batch norm in f32, affine or not") {
+  for (const bool affine : {true, false}) {
+    auto model = std::make_unique<nn::Sequential>(
+        nn::Linear(24, 8), nn::BatchNorm1d(8, {.affine = affine}), nn::Linear(8, 10));
+    StrategyCase run(Strategy::named("o2-fp16"), std::move(model), 0);
+    for (const auto& [name, x] : nn::state_dict(*run.model))
+      if (is_floating(x.dtype())) CHECK(x.dtype() == (name.starts_with("1.") ? f32 : f16));
+    run.step();
+  }
+}
+
+// --- conversion
+
+TEST_CASE("weights move between strategies to the bit where the bits exist") {
+  const std::vector<std::string_view> full{"fp32", "amp-fp16", "o2-bf16", "split-bf16"};
+  for (const std::string_view from : full)
+    for (const std::string_view to : full) {
+      CAPTURE(from);
+      CAPTURE(to);
+      StrategyCase source(from), target(to);
+      for (int i = 0; i < 5; ++i) source.step();
+      target.training.load_state_dict(copy_of(source.training.state_dict()),
+                                      from == to ? Convert::refuse : Convert::lossless);
+      for (std::size_t i = 0; i < 4; ++i) {
+        const auto weight = [i](StrategyCase& run) {
+          return run.training.masters() ? run.training.masters()->weight(i)
+                                        : run.model->parameters()[i].detach();
+        };
+        CHECK(same_bits(weight(source), weight(target)));
+      }
+      CHECK(target.adamw.state_dict().at("state.0.step").item() == 5);
+      target.step();
+    }
+}
+
+TEST_CASE("compensated and rounded weights convert upwards; downwards only by rounding") {
+  for (const std::string_view from : {"full-bf16-kahan", "full-bf16", "full-bf16-sr"})
+    for (const std::string_view to : {"fp32", "o2-bf16", "split-bf16"}) {
+      StrategyCase source(from), target(to);
+      for (int i = 0; i < 5; ++i) source.step();
+      target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
+      target.step();
+    }
+  for (const std::string_view to : {"full-bf16", "full-bf16-kahan", "full-bf16-sr", "o3-fp16"}) {
+    StrategyCase source("fp32"), target(to);
+    source.step();
+    const auto before = copy_of(target.training.state_dict());
+    const auto state = copy_of(source.training.state_dict());
+    CHECK_THROWS_WITH_AS(target.training.load_state_dict(state, Convert::lossless),
+                         doctest::Contains("cannot hold the weights that fp32 saved to the bit"),
+                         UsageError);
+    CHECK(same_state(before, target.training.state_dict()));
+    target.training.load_state_dict(state, Convert::rounding);
+    target.step();
+  }
+}
+
+// --- mistakes
+
+TEST_CASE("a state that does not fit is refused, and nothing has changed") {
+  StrategyCase run("split-bf16"), other("o2-bf16");
+  run.step(), other.step();
+  const auto before = copy_of(run.training.state_dict());
+  const auto refused = [&](const optim::NamedTensors& state) {
+    std::string message;
+    try {
+      run.training.load_state_dict(state);
+    } catch (const Error& error) { message = error.what(); }
+    CHECK(same_state(before, run.training.state_dict()));
+    return message;
+  };
+  CHECK(refused(other.training.state_dict()) ==
+        "[Training.load_state_dict] the state was saved under o2-bf16, this is split-bf16. Pass "
+        "Convert::lossless or Convert::rounding to convert it.");
+  auto state = copy_of(before);
+  state.erase("optimizer.remainder.1");
+  CHECK(refused(state).find("there is no entry \"remainder.1\"") != std::string::npos);
+  state = copy_of(before);
+  state["optimizer.remainder.1"] = zeros({3}, i16);
+  CHECK(refused(state).find("\"remainder.1\" is [3] i16 instead of [40] i16") != std::string::npos);
+  state = copy_of(before);
+  state["model.0.weight"] = zeros({2, 2}, bf16);
+  CHECK(refused(state).find("does not fit the module") != std::string::npos);
+  state = copy_of(before);
+  state["nonsense"] = zeros({});
+  CHECK(refused(state).find("\"nonsense\" is unknown") != std::string::npos);
+  state = copy_of(before);
+  state["optimizer.state.9.exp_avg"] = zeros({2});
+  CHECK(refused(state).find("state.9.exp_avg is unknown") != std::string::npos);
+  state = copy_of(before);
+  state.erase("strategy");
+  CHECK(refused(state).find("there is no entry \"strategy\"") != std::string::npos);
+  state = copy_of(before);
+  state["generator"] = zeros({5}, i64);
+  CHECK(refused(state).find("\"generator\" is [5] i64") != std::string::npos);
+}
+
+TEST_CASE("names that do not exist, with the nearest that does") {
+  CHECK_THROWS_WITH_AS(
+      Strategy::named("amp-bf61"),
+      "[Strategy] there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?", UsageError);
+  CHECK_THROWS_WITH_AS(Strategy::named("something else"),
+                       doctest::Contains("Known: fp32, amp-bf16, amp-fp16, o1-fp16"), UsageError);
+}
+
+TEST_CASE("apply() refuses models and optimizers that do not fit each other") {
+  nn::Linear model(4, 2), other(4, 2);
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  CHECK_THROWS_WITH_AS(
+      amp::apply(Strategy::named("o2-bf16"), other, sgd),
+      doctest::Contains("the optimizer has a parameter [2, 4] f32 that the model has "
+                        "not"),
+      UsageError);
+  Strategy split_f16 = Strategy::named("split-bf16");
+  split_f16.weights = f16;
+  CHECK_THROWS_WITH_AS(amp::apply(split_f16, model, sgd),
+                       doctest::Contains("split keeps bf16 parameters only, one is f16"),
+                       DTypeError);
+  CHECK(model.weight.dtype() == f32);
+  model.to(bf16);
+  CHECK_THROWS_WITH_AS(amp::apply(Strategy::named("o2-bf16"), model, sgd),
+                       doctest::Contains("Give the strategy a model in f32"), DTypeError);
+}
+
+TEST_CASE("a strategy prints itself") {
+  std::ostringstream text;
+  text << Strategy::named("o2-fp16");
+  CHECK(text.str() ==
+        "o2-fp16          weights f16 (master), batch norm f32, loss scale dynamic from 65536");
+}
+
+}  // namespace
+}  // namespace halftone::testing
