@@ -26,6 +26,7 @@ struct Mean;
 struct Var;
 struct Max;
 struct Min;
+struct Prod;
 struct Norm;
 struct ArgMax;
 struct CumulativeSum;
@@ -52,10 +53,10 @@ struct Checkpoint;
 using AllOps =
     Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
            TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean,
-                    Var, Max, Min, Norm, ArgMax, CumulativeSum, Matmul, Linear, Softmax, LogSoftmax,
-                    LogSumExp, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, BatchNorm,
-                    Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Embedding,
-                    Dropout, Checkpoint>>;
+                    Var, Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Softmax,
+                    LogSoftmax, LogSumExp, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm,
+                    BatchNorm, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
+                    Embedding, Dropout, Checkpoint>>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.
 struct UserOp {};

@@ -26,7 +26,7 @@
 
 namespace halftone {
 
-enum class Reduction : uint8_t { sum, mean, sum_of_squares, max, min };
+enum class Reduction : uint8_t { sum, mean, sum_of_squares, max, min, prod };
 
 struct ConvGeometry {
   std::array<int64_t, 2> stride{1, 1}, padding{0, 0}, dilation{1, 1};

@@ -128,6 +128,14 @@ template <class T> HT_HD T log1p(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_log1pf(x);
   else return ::log1p(x);
 }
+template <class T> HT_HD T log2(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_log2f(x);
+  else return ::log2(x);
+}
+template <class T> HT_HD T log10(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_log10f(x);
+  else return ::log10(x);
+}
 template <class T> HT_HD T erf(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_erff(x);
   else return ::erf(x);

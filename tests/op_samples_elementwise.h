@@ -25,6 +25,8 @@ inline double truth(formula::Softplus f, double x) {
 inline double truth(formula::Exp, double x) { return std::exp(x); }
 inline double truth(formula::Expm1, double x) { return std::expm1(x); }
 inline double truth(formula::Log, double x) { return std::log(x); }
+inline double truth(formula::Log2, double x) { return std::log2(x); }
+inline double truth(formula::Log10, double x) { return std::log10(x); }
 inline double truth(formula::Log1p, double x) { return std::log1p(x); }
 inline double truth(formula::Sqrt, double x) { return std::sqrt(x); }
 inline double truth(formula::Rsqrt, double x) { return 1 / std::sqrt(x); }
@@ -42,12 +44,24 @@ inline double truth(formula::Mul, double a, double b) { return a * b; }
 inline double truth(formula::Div, double a, double b) { return a / b; }
 inline double truth(formula::Maximum, double a, double b) { return std::fmax(a, b); }
 inline double truth(formula::Minimum, double a, double b) { return std::fmin(a, b); }
+inline double truth(formula::Prelu, double a, double b) { return a > 0 ? a : a * b; }
 inline double truth(formula::Pow, double a, double b) { return std::pow(a, b); }
 inline double truth(formula::SquaredError, double a, double b) { return std::pow(a - b, 2); }
 inline double truth(formula::AbsoluteError, double a, double b) { return std::abs(a - b); }
 inline double truth(formula::SmoothL1 f, double a, double b) {
   const double d = std::abs(a - b);
   return d < f.beta ? d * d / (2 * f.beta) : d - f.beta / 2;
+}
+inline double truth(formula::Huber f, double a, double b) {
+  const double d = std::abs(a - b);
+  return d < f.delta ? d * d / 2 : f.delta * (d - f.delta / 2);
+}
+inline double truth(formula::KlDivergence, double a, double b) { return b * (std::log(b) - a); }
+inline double truth(formula::KlDivergenceOfLogs, double a, double b) {
+  return std::exp(b) * (b - a);
+}
+inline double truth(formula::BinaryCrossEntropy, double a, double b) {
+  return -b * std::log(a) - (1 - b) * std::log(1 - a);
 }
 inline double truth(formula::BceWithLogits, double a, double b) {
   return -b * std::log(logistic(a)) - (1 - b) * std::log(1 - logistic(a));
@@ -64,6 +78,7 @@ template <class F> std::vector<double> kinks(const F&) { return {}; }
 inline std::vector<double> kinks(const formula::Relu&) { return {0}; }
 inline std::vector<double> kinks(const formula::LeakyRelu&) { return {0}; }
 inline std::vector<double> kinks(const formula::Abs&) { return {0}; }
+inline std::vector<double> kinks(const formula::Prelu&) { return {0}; }
 inline std::vector<double> kinks(const formula::Clamp& f) { return {f.low, f.high}; }
 
 template <class F> constexpr Domain domain_of() {
@@ -74,8 +89,9 @@ template <class F> constexpr Domain domain_of() {
 /// Formulas of two inputs with a kink where they are equal, or one apart: their inputs come from
 /// two interleaved grids of eighths, which never meet.
 template <class F>
-inline constexpr bool kinked = contains<
-    F, TypeList<formula::Maximum, formula::Minimum, formula::AbsoluteError, formula::SmoothL1>>;
+inline constexpr bool kinked =
+    contains<F, TypeList<formula::Maximum, formula::Minimum, formula::AbsoluteError,
+                         formula::SmoothL1, formula::Huber>>;
 
 // --- cases
 
@@ -156,7 +172,7 @@ inline Values grid_values(const Shape& shape, double start) {
 
 template <class F> Case binary_case(std::string name, F f, const Pairing& p) {
   Case test{.name = std::move(name),
-            .inputs = {{.shape = p.a, .domain = domain_of<F>()},
+            .inputs = {{.shape = p.a, .domain = domain_of<F>(), .avoid = kinks(f)},
                        {.shape = p.b, .domain = domain_of<F>()}},
             .call = [f](const Tensors& in) { return binary(f, in[0], in[1]); },
             .oracle =
@@ -180,23 +196,57 @@ inline ErrorCase broadcast_error(std::string_view op, std::function<void()> call
       std::move(call));
 }
 
+/// What single formulas have beyond broadcasting: attributes, and functions with rules of their
+/// own.
+template <class F> void add_particulars(F, OpSamples&) {}
+inline void add_particulars(formula::SmoothL1, OpSamples& samples) {
+  samples.cases.push_back(binary_case("beta", formula::SmoothL1{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
+  samples.errors.push_back(
+      error<UsageError>("[smooth_l1] beta is 0. It must be positive; use l1() for 0.",
+                        [] { smooth_l1(ones({2}), ones({2}), 0); }));
+}
+inline void add_particulars(formula::Huber, OpSamples& samples) {
+  samples.cases.push_back(binary_case("delta", formula::Huber{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
+  samples.errors.push_back(error<UsageError>("[huber] delta is 0. It must be positive.",
+                                             [] { huber(ones({2}), ones({2}), 0); }));
+}
+/// Slopes along the channels, dimension 1.
+inline void add_particulars(formula::Prelu, OpSamples& samples) {
+  for (const Shape& shape : {Shape{2, 3, 2, 2}, Shape{4, 3}}) {
+    const Pairing p{shape, {3}, shape};
+    Case test = binary_case("channels of " + pairing_name(p), formula::Prelu{}, p);
+    test.call = [](const Tensors& in) { return prelu(in[0], in[1]); };
+    test.oracle = [](const Arrays& in) {
+      return array_of(in[0].shape, [&](const Dims& i) {
+        return truth(formula::Prelu{}, in[0][i], in[1](i[1]));
+      });
+    };
+    samples.cases.push_back(test);
+  }
+  samples.errors.push_back(
+      error<ShapeError>("[prelu] the weight is [2] f32 for 3 channels. It must be [1] or [3].", [] {
+        prelu(ones({2, 3}), ones({2}));
+      }));
+}
+
 template <class F> struct Samples<Binary<F>> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const Pairing& p : pairings()) cases.push_back(binary_case(pairing_name(p), F{}, p));
     cases.push_back(binary_case("longer than a block", F{}, {{3, 701}, {701}, {3, 701}}));
-    if constexpr (std::is_same_v<F, formula::SmoothL1>)
-      cases.push_back(binary_case("beta", F{0.5}, {{3, 5}, {3, 5}, {3, 5}}));
     const std::string name(F::info.name);
-    return {.cases = cases,
-            .errors = {broadcast_error(name,
-                                       [] {
-                                         binary(F{}, ones({2, 3}), ones({2, 4}));
-                                       }),
-                       error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
-                                         [] { binary(F{}, ones({2}), Tensor{}); }),
-                       error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
-                                         [] { binary(F{}, ones({2}, i64), ones({2}, i64)); })}};
+    OpSamples samples{
+        .cases = cases,
+        .errors = {broadcast_error(name,
+                                   [] {
+                                     binary(F{}, ones({2, 3}), ones({2, 4}));
+                                   }),
+                   error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
+                                     [] { binary(F{}, ones({2}), Tensor{}); }),
+                   error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
+                                     [] { binary(F{}, ones({2}, i64), ones({2}, i64)); })}};
+    add_particulars(F{}, samples);
+    return samples;
   }
 };
 

@@ -78,6 +78,9 @@ inline double spread(const Values& v, double correction) {
 }
 inline double largest(const Values& v) { return *std::max_element(v.begin(), v.end()); }
 inline double smallest(const Values& v) { return *std::min_element(v.begin(), v.end()); }
+inline double product_of_all(const Values& v) {
+  return std::accumulate(v.begin(), v.end(), 1.0, std::multiplies<>{});
+}
 inline double length_of(const Values& v) {
   double squares = 0;
   for (double x : v) squares += x * x;
@@ -179,6 +182,20 @@ template <> struct Samples<Min> {
                    error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.", [] {
                      min(ones({0, 2}));
                    })}};
+  }
+};
+
+template <> struct Samples<Prod> {
+  static OpSamples make() {
+    const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return prod(x, d, keep); };
+    std::vector<Case> cases = reductions(call, product_of_all);
+    for (Case& test : cases) test.inputs[0].domain = {0.5, 1.5};
+    cases.push_back(reduction({"both signs", {4, 5}, {1}}, call, product_of_all));
+    cases.push_back(reduction({"of nothing", {0, 3}, {0}}, call, product_of_all));
+    Case zeros = reduction({"no, one and two zeros", {3, 3}, {1}}, call, product_of_all);
+    zeros.inputs[0].given = {2, -3, 0.5, 2, 0, 1.5, 0, 4, 0};
+    cases.push_back(zeros);
+    return {.cases = cases, .errors = {dims_error("prod", call)}};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/ops/checks.h>
 #include <halftone/autograd/ops/reduce_to.h>
+#include <halftone/autograd/ops/shape.h>
 
 namespace halftone {
 
@@ -150,6 +151,8 @@ inline Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20) 
 inline Tensor exp(const Tensor& x) { return unary(formula::Exp{}, x); }
 inline Tensor expm1(const Tensor& x) { return unary(formula::Expm1{}, x); }
 inline Tensor log(const Tensor& x) { return unary(formula::Log{}, x); }
+inline Tensor log2(const Tensor& x) { return unary(formula::Log2{}, x); }
+inline Tensor log10(const Tensor& x) { return unary(formula::Log10{}, x); }
 inline Tensor log1p(const Tensor& x) { return unary(formula::Log1p{}, x); }
 inline Tensor sqrt(const Tensor& x) { return unary(formula::Sqrt{}, x); }
 inline Tensor rsqrt(const Tensor& x) { return unary(formula::Rsqrt{}, x); }
@@ -192,6 +195,19 @@ inline Tensor div(const Tensor& a, const Tensor& b) { return binary(formula::Div
 inline Tensor maximum(const Tensor& a, const Tensor& b) { return binary(formula::Maximum{}, a, b); }
 inline Tensor minimum(const Tensor& a, const Tensor& b) { return binary(formula::Minimum{}, a, b); }
 inline Tensor pow(const Tensor& a, const Tensor& b) { return binary(formula::Pow{}, a, b); }
+/// leaky_relu with learned slopes: one, or one per channel (dimension 1). As
+/// torch.nn.functional.prelu.
+inline Tensor prelu(const Tensor& x, const Tensor& weight) {
+  check::defined("prelu", "an input", x);
+  check::defined("prelu", "the weight", weight);
+  const int64_t channels = x.rank() < 2 ? 1 : x.shape()[1];
+  if (weight.rank() != 1 || (weight.numel() != 1 && weight.numel() != channels))
+    fail<ShapeError>("prelu", "the weight is ", described(weight), " for ", channels,
+                     " channels. It must be [1] or [", channels, "].");
+  Shape shape = Dims::filled(x.rank(), 1);
+  if (x.rank() >= 2) shape[1] = weight.numel();
+  return binary(formula::Prelu{}, x, reshape(weight, shape));
+}
 
 template <class F> Tensor compare(F formula, const Tensor& a, const Tensor& b) {
   return detail::apply_promoted(Compare<F>{formula}, a, b);

@@ -117,6 +117,28 @@ inline Tensor smooth_l1(const Tensor& x, const Tensor& target, double beta = 1,
     fail<UsageError>("smooth_l1", "beta is ", beta, ". It must be positive; use l1() for 0.");
   return detail::reduced(binary(formula::SmoothL1{beta}, x, target), reduction);
 }
+/// smooth_l1 times delta. As torch's huber_loss.
+inline Tensor huber(const Tensor& x, const Tensor& target, double delta = 1,
+                    LossReduction reduction = LossReduction::mean) {
+  if (!(delta > 0)) fail<UsageError>("huber", "delta is ", delta, ". It must be positive.");
+  return detail::reduced(binary(formula::Huber{delta}, x, target), reduction);
+}
+/// Kullback-Leibler divergence of log-probabilities x from a target, which is given as
+/// probabilities or, with `log_target`, as their logarithms. As torch's kl_div: the mean is one
+/// over all elements; the divergence per row ("batchmean") is kl_div(x, target, log_target,
+/// LossReduction::sum) / rows.
+inline Tensor kl_div(const Tensor& x, const Tensor& target, bool log_target = false,
+                     LossReduction reduction = LossReduction::mean) {
+  return detail::reduced(log_target ? binary(formula::KlDivergenceOfLogs{}, x, target)
+                                    : binary(formula::KlDivergence{}, x, target),
+                         reduction);
+}
+/// Binary cross-entropy of probabilities; of anything outside [0, 1] it is NaN. As torch's
+/// binary_cross_entropy. bce_with_logits() is more accurate, and allowed under autocast.
+inline Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& target,
+                                   LossReduction reduction = LossReduction::mean) {
+  return detail::reduced(binary(formula::BinaryCrossEntropy{}, probabilities, target), reduction);
+}
 /// Binary cross-entropy of sigmoid(logits), in its stable form. As torch's
 /// binary_cross_entropy_with_logits.
 inline Tensor bce_with_logits(const Tensor& logits, const Tensor& target,

@@ -1,6 +1,6 @@
-// Reductions over some or all dimensions: sum, mean, var, max, min, norm, argmax, cumsum. They
-// accumulate in f32 or wider whatever the dtype, and give the same result for any number of
-// threads.
+// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax,
+// cumsum. They accumulate in f32 or wider whatever the dtype, and give the same result for any
+// number of threads.
 #pragma once
 
 #include <cmath>
@@ -163,6 +163,36 @@ struct Min {
   }
 };
 
+/// Product. An element's gradient is the product of the others, also where some are 0.
+struct Prod {
+  static constexpr OpInfo info{"prod", CastClass::full_precision};
+  ReduceDims over;
+  bool f32_result = false;
+  Tensor x{};
+
+  static Tensor number(double value, const Tensor& like) {
+    return views::expand(scalar(value, like.dtype(), like.device()), like.shape());
+  }
+  Tensor forward(const Tensor& in) {
+    check::floating("prod", in);
+    x = in;
+    return detail::as_shape(
+        detail::reduce_keeping("prod", Reduction::prod, x, over, f32_result ? f32 : x.dtype()),
+        over.result_shape("prod", x.shape()));
+  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    const Tensor wide = cast(x, x.dtype() == f64 ? f64 : f32), zero = number(0, wide);
+    const Tensor is_zero = equal(wide, zero), filled = where(is_zero, number(1, wide), wide);
+    const Tensor product = detail::reduce_keeping("prod", Reduction::prod, filled, over);
+    const Tensor mark = cast(is_zero, wide.dtype());
+    const Tensor zeros_elsewhere =
+        detail::reduce_keeping("prod", Reduction::sum, mark, over) - mark;
+    const Tensor others = where(equal(zeros_elsewhere, zero), product / filled, zero);
+    const Tensor seed = detail::keeping(cast(dy, wide.dtype()), product.shape());
+    return {cast(others * seed, x.dtype())};
+  }
+};
+
 /// Euclidean norm; its gradient at 0 is 0. Squares are summed in f32 or wider.
 struct Norm {
   static constexpr OpInfo info{"norm", CastClass::full_precision};
@@ -237,6 +267,10 @@ inline Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false) {
 }
 inline Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false) {
   return apply(Min{.over = {dims, keep}}, x);
+}
+/// As torch.prod, over any number of dimensions.
+inline Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false) {
+  return apply(Prod{.over = {dims, keep}}, x);
 }
 /// Euclidean norm. As torch.linalg.vector_norm.
 inline Tensor norm(const Tensor& x, const Dims& dims = {}, bool keep = false) {

@@ -1,5 +1,6 @@
 // Sums over trailing dimensions (rows), leading ones (columns: the gradient of a bias), or
-// everything; maxima over rows or everything. Other patterns, minima and f64 go to the reference.
+// everything; maxima over rows or everything. Other patterns, minima, products and f64 go to the
+// reference.
 // Partial results belong to fixed pieces of the data: the number of threads changes nothing.
 #include <algorithm>
 #include <array>
@@ -113,7 +114,8 @@ void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& 
 
 void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
   const bool by_columns = kind == Reduction::sum || kind == Reduction::mean;
-  const bool served = kind != Reduction::min && cpu::all_f32_or_short(x, y) && x.numel() > 0;
+  const bool served = kind != Reduction::min && kind != Reduction::prod &&
+                      cpu::all_f32_or_short(x, y) && x.numel() > 0;
   const Split split = served ? split_of(x, y) : Split{};
   if (!split.usable || (!split.inner_reduced && !by_columns))
     return ReferenceBackend::reduce(kind, x, y);

@@ -43,6 +43,11 @@ struct Min {
   template <class T> static T add(T a, T b) { return a <= b || a != a ? a : b; }
   template <class T> static T join(T a, T b) { return add(a, b); }
 };
+struct Prod {
+  template <class T> static T start() { return T(1); }
+  template <class T> static T add(T product, T value) { return product * value; }
+  template <class T> static T join(T a, T b) { return a * b; }
+};
 
 /// The loops of one reduction: `kept` of x and y, `reduced` of x.
 struct ReduceLoops {
@@ -143,6 +148,7 @@ void ReferenceBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
     case Reduction::sum_of_squares: return reduce_any<SumOfSquares>(x, y);
     case Reduction::max: return reduce_any<Max>(x, y);
     case Reduction::min: return reduce_any<Min>(x, y);
+    case Reduction::prod: return reduce_any<Prod>(x, y);
   }
 }
 

@@ -119,6 +119,8 @@ TEST_CASE("exp, log, tanh and roots are good to two units over their whole range
     check_units<formula::Log>(k, 1e-30, 1e-20, 2);
     check_units<formula::Log>(k, 0.5, 2, 2);
     check_units<formula::Log>(k, 1, 1e30, 2);
+    check_units<formula::Log2>(k, 1e-30, 1e30, 2);
+    check_units<formula::Log10>(k, 1e-30, 1e30, 2);
     check_units<formula::Tanh>(k, -12, 12, 2);
     check_units<formula::Tanh>(k, -0.01, 0.01, 2);
     check_units<formula::Sqrt>(k, 0, 1e20, 1);

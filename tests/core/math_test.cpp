@@ -120,6 +120,14 @@ TEST_CASE("what the C library does") {
       -0.99999f, most, 2, [](float x) { return math::log1p(x); },
       [](double x) { return std::log1p(x); });
   check_bound(
+      0x1p-149f, most, 2, [](float x) { return math::log2(x); },
+      [](double x) { return std::log2(x); });
+  check_bound(
+      0x1p-149f, most, 2, [](float x) { return math::log10(x); },
+      [](double x) { return std::log10(x); });
+  CHECK(math::log2(0.125f) == -3);
+  CHECK(math::log10(1000.0f) == 3);
+  check_bound(
       -5, 5, 2, [](float x) { return math::erf(x); }, [](double x) { return std::erf(x); });
   check_bound(
       0, most, 0.5, [](float x) { return math::sqrt(x); }, [](double x) { return std::sqrt(x); });
@@ -141,6 +149,8 @@ TEST_CASE("double is the C library's") {
     CHECK(math::erf(x) == std::erf(x));
     CHECK(math::abs(x) == std::abs(x));
     CHECK(math::log(std::abs(x)) == std::log(std::abs(x)));
+    CHECK(math::log2(std::abs(x)) == std::log2(std::abs(x)));
+    CHECK(math::log10(std::abs(x)) == std::log10(std::abs(x)));
     CHECK(math::sqrt(std::abs(x)) == std::sqrt(std::abs(x)));
     CHECK(math::pow(std::abs(x), 1.5) == std::pow(std::abs(x), 1.5));
   }

@@ -39,6 +39,16 @@ TEST_CASE("pytorch: losses") {
       {"ce_all_ignored_mean", cross_entropy_with({})},
       {"ce_large_logits", cross_entropy_with({})},
       {"ce_one_sample", cross_entropy_with({})},
+      {"kl_batchmean",
+       [](const Inputs& in) {
+         return kl_div(in["x"], in["t"], false, LossReduction::sum) / double(in["x"].shape()[0]);
+       }},
+      {"kl_zero_targets",
+       [](const Inputs& in) { return kl_div(in["x"], in["_t"], false, LossReduction::none); }},
+      {"bce_of_certainties",
+       [](const Inputs& in) {
+         return binary_cross_entropy(in["x"], in["_t"], LossReduction::none);
+       }},
   };
   const std::pair<std::string, LossReduction> reductions[]{
       {"mean", LossReduction::mean}, {"sum", LossReduction::sum}, {"none", LossReduction::none}};
@@ -52,6 +62,14 @@ TEST_CASE("pytorch: losses") {
     };
     table["smooth_l1_" + name] = [how](const Inputs& in) {
       return smooth_l1(in["x"], in["t"], 0.5, how);
+    };
+    table["huber_" + name] = [how](const Inputs& in) { return huber(in["x"], in["t"], 0.5, how); };
+    table["kl_" + name] = [how](const Inputs& in) { return kl_div(in["x"], in["t"], false, how); };
+    table["kl_log_target_" + name] = [how](const Inputs& in) {
+      return kl_div(in["x"], in["t"], true, how);
+    };
+    table["bce_of_probabilities_" + name] = [how](const Inputs& in) {
+      return binary_cross_entropy(in["x"], in["t"], how);
     };
     if (how == LossReduction::sum) continue;
     table["ce_segments_" + name] = cross_entropy_with({.label_smoothing = 0.1, .reduction = how});
@@ -92,6 +110,13 @@ TEST_CASE("pytorch: elementwise functions, reductions, embeddings") {
       {"cumsum", of_x([](const Tensor& x) { return cumsum(x, 1); })},
       {"pow_at_zero", [](const Inputs& in) { return pow(in["a"], in["b"]); }},
       {"embedding", [](const Inputs& in) { return embedding(in["i"], in["t"]); }},
+      {"log2", of_x([](const Tensor& x) { return log2(x); })},
+      {"log10", of_x([](const Tensor& x) { return log10(x); })},
+      {"prelu", [](const Inputs& in) { return prelu(in["x"], in["w"]); }},
+      {"prelu_channels", [](const Inputs& in) { return prelu(in["x"], in["w"]); }},
+      {"prod", of_x([](const Tensor& x) { return prod(x); })},
+      {"prod_of_rows", of_x([](const Tensor& x) { return prod(x, {1}, true); })},
+      {"prod_zeros", of_x([](const Tensor& x) { return prod(x, {1}); })},
       {"embedding_padding", [](const Inputs& in) { return embedding(in["i"], in["t"], 4); }},
   };
   CHECK(forgotten(cases, table) == "");

@@ -1,0 +1,202 @@
+// The formulas of one input: see core/formulas.h, which lists them. `saves` says what the
+// derivative reads, so that memory is spent knowingly; y is the output, x the input.
+#pragma once
+
+#include <halftone/core/math.h>
+#include <halftone/core/op_info.h>
+
+namespace halftone {
+
+/// What backward needs of a unary operation.
+enum class Saves : uint8_t { nothing, input, output };
+/// Which inputs tests may draw, where a function is not defined (or not differentiable) everywhere.
+struct Domain {
+  double low = -3, high = 3;
+};
+
+namespace formula {
+
+struct Relu {  // max(x, 0); NaN passes, the derivative at 0 is 0
+  static constexpr OpInfo info{"relu", CastClass::as_is};
+  static constexpr Saves saves = Saves::output;
+  template <class T> HT_HD T forward(T x) const { return x < T(0) ? T(0) : x; }
+  template <class T> HT_HD T derivative(T, T y) const { return y > T(0) ? T(1) : T(0); }
+};
+struct LeakyRelu {  // x if positive, else slope * x (Maas et al. 2013)
+  static constexpr OpInfo info{"leaky_relu", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  double slope = 0.01;
+  template <class T> HT_HD T forward(T x) const { return x > T(0) ? x : T(slope) * x; }
+  template <class T> HT_HD T derivative(T x, T) const { return x > T(0) ? T(1) : T(slope); }
+};
+struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016)
+  static constexpr OpInfo info{"gelu", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD static T tanh_term(T x) {
+    return math::tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x));
+  }
+  template <class T> HT_HD T forward(T x) const { return T(0.5) * x * (T(1) + tanh_term(x)); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    const T t = tanh_term(x);
+    const T du = T(0.79788456080286536) * (T(1) + T(0.134145) * x * x);
+    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
+  }
+};
+struct GeluErf {  // x * Phi(x), exact Phi
+  static constexpr OpInfo info{"gelu_erf", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD static T phi(T x) {
+    return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752)));
+  }
+  template <class T> HT_HD T forward(T x) const { return x * phi(x); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return phi(x) + x * T(0.39894228040143268) * math::exp(T(-0.5) * x * x);
+  }
+};
+struct Sigmoid {
+  static constexpr OpInfo info{"sigmoid", CastClass::as_is};
+  static constexpr Saves saves = Saves::output;
+  template <class T> HT_HD static T of(T x) { return T(1) / (T(1) + math::exp(-x)); }
+  template <class T> HT_HD T forward(T x) const { return of(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return y * (T(1) - y); }
+};
+struct Silu {  // x * sigmoid(x), also called swish
+  static constexpr OpInfo info{"silu", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return x / (T(1) + math::exp(-x)); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    const T s = Sigmoid::of(x);
+    return s * (T(1) + x * (T(1) - s));
+  }
+};
+struct Tanh {
+  static constexpr OpInfo info{"tanh", CastClass::as_is};
+  static constexpr Saves saves = Saves::output;
+  template <class T> HT_HD T forward(T x) const { return math::tanh(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return T(1) - y * y; }
+};
+struct Softplus {  // log(1 + exp(beta x)) / beta, and x itself beyond `threshold`, as PyTorch's
+  static constexpr OpInfo info{"softplus", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  double beta = 1, threshold = 20;
+  template <class T> HT_HD T forward(T x) const {
+    const T z = T(beta) * x;
+    return z > T(threshold) ? x : math::log1p(math::exp(z)) / T(beta);
+  }
+  template <class T> HT_HD T derivative(T x, T) const {
+    const T z = T(beta) * x;
+    return z > T(threshold) ? T(1) : Sigmoid::of(z);
+  }
+};
+struct Exp {
+  static constexpr OpInfo info{"exp", CastClass::full_precision};
+  static constexpr Saves saves = Saves::output;
+  template <class T> HT_HD T forward(T x) const { return math::exp(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return y; }
+};
+struct Expm1 {
+  static constexpr OpInfo info{"expm1", CastClass::full_precision};
+  static constexpr Saves saves = Saves::output;
+  template <class T> HT_HD T forward(T x) const { return math::expm1(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return y + T(1); }
+};
+struct Log {
+  static constexpr OpInfo info{"log", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{0.1, 4};
+  template <class T> HT_HD T forward(T x) const { return math::log(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return T(1) / x; }
+};
+struct Log2 {
+  static constexpr OpInfo info{"log2", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{0.1, 4};
+  template <class T> HT_HD T forward(T x) const { return math::log2(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return T(1.4426950408889634) / x; }
+};
+struct Log10 {
+  static constexpr OpInfo info{"log10", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{0.1, 4};
+  template <class T> HT_HD T forward(T x) const { return math::log10(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return T(0.43429448190325183) / x; }
+};
+struct Log1p {
+  static constexpr OpInfo info{"log1p", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{-0.8, 4};
+  template <class T> HT_HD T forward(T x) const { return math::log1p(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return T(1) / (T(1) + x); }
+};
+struct Sqrt {
+  static constexpr OpInfo info{"sqrt", CastClass::as_is};
+  static constexpr Saves saves = Saves::output;
+  static constexpr Domain domain{0.1, 4};
+  template <class T> HT_HD T forward(T x) const { return math::sqrt(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return T(0.5) / y; }
+};
+struct Rsqrt {
+  static constexpr OpInfo info{"rsqrt", CastClass::full_precision};
+  static constexpr Saves saves = Saves::output;
+  static constexpr Domain domain{0.1, 4};
+  template <class T> HT_HD T forward(T x) const { return T(1) / math::sqrt(x); }
+  template <class T> HT_HD T derivative(T, T y) const { return T(-0.5) * y * y * y; }
+};
+struct Reciprocal {
+  static constexpr OpInfo info{"reciprocal", CastClass::full_precision};
+  static constexpr Saves saves = Saves::output;
+  static constexpr Domain domain{0.2, 4};
+  template <class T> HT_HD T forward(T x) const { return T(1) / x; }
+  template <class T> HT_HD T derivative(T, T y) const { return -y * y; }
+};
+struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also where x is 0
+  static constexpr OpInfo info{"pow", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  static constexpr Domain domain{0.1, 3};
+  double exponent = 3;
+  template <class T> HT_HD T forward(T x) const { return math::pow(x, T(exponent)); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return exponent == 0 ? T(0) : T(exponent) * math::pow(x, T(exponent - 1));
+  }
+};
+struct Square {
+  static constexpr OpInfo info{"square", CastClass::full_precision};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return x * x; }
+  template <class T> HT_HD T derivative(T x, T) const { return T(2) * x; }
+};
+struct Abs {  // the derivative at 0 is 0
+  static constexpr OpInfo info{"abs", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::abs(x); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
+  }
+};
+struct Neg {
+  static constexpr OpInfo info{"neg", CastClass::as_is};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const { return -x; }
+  template <class T> HT_HD T derivative(T, T) const { return T(-1); }
+};
+struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 0, as PyTorch's
+  static constexpr OpInfo info{"clamp", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  double low = -1.05, high = 1.55;
+  template <class T> HT_HD T forward(T x) const {
+    return x < T(low) ? T(low) : (x > T(high) ? T(high) : x);
+  }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return x > T(low) && x < T(high) ? T(1) : T(0);
+  }
+};
+struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
+  static constexpr OpInfo info{"affine", CastClass::as_is};
+  static constexpr Saves saves = Saves::nothing;
+  double scale = 1.5, shift = 0.25;
+  template <class T> HT_HD T forward(T x) const { return T(scale) * x + T(shift); }
+  template <class T> HT_HD T derivative(T, T) const { return T(scale); }
+};
+
+}  // namespace formula
+}  // namespace halftone
