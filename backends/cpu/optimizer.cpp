@@ -1,48 +1,42 @@
-// Optimizer steps over all tensors at once: the pieces of every tensor are one list of tasks, so
-// many small parameters and few large ones keep all threads busy alike. f32 throughout; other
-// dtypes go to the reference.
+// Optimizer steps over all tensors at once, each in one pass over memory whatever the dtypes and
+// the form of the weights (update_slots.h). f64 and tensors laid out differently from their
+// parameter go to the reference, slot by slot.
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
-#include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/cpu/tensor_list.h>
+#include <halftone/backends/cpu/update_slots.h>
 
 namespace halftone {
 
 namespace {
-constexpr int64_t piece = 4 * reference::grain_length;
+using States = std::array<bool, 3>;
 
-bool plain_f32(const Tensor& x) { return !x.defined() || (x.dtype() == f32 && x.is_contiguous()); }
-
-bool all_plain_f32(std::span<UpdateSlot> slots) {
-  for (const UpdateSlot& slot : slots)
-    if (slot.form != WeightForm::plain || slot.gradient_factor.defined() ||
-        !plain_f32(slot.parameter) || !plain_f32(slot.gradient) || !plain_f32(slot.state[0]) ||
-        !plain_f32(slot.state[1]))
-      return false;
-  return true;
-}
-
-/// Calls body(slot, begin, count) for the pieces of all slots, in parallel; then marks what was
-/// written.
-template <class Body> void for_pieces(std::span<UpdateSlot> slots, const Body& body) {
-  int64_t total = 0;
-  for (const UpdateSlot& slot : slots) total += slot.parameter.numel();
-#pragma omp parallel if (total > piece)
-  for (UpdateSlot& slot : slots) {
-    const int64_t n = slot.parameter.numel(), pieces = reference::pieces_of(n, piece);
-#pragma omp for schedule(static) nowait
-    for (int64_t p = 0; p < pieces; ++p) body(slot, p * piece, std::min(piece, n - p * piece));
-  }
-  for (UpdateSlot& slot : slots) {
-    slot.parameter.storage()->bump_version();
-    for (const Tensor& state : slot.state)
-      if (state.defined()) state.storage()->bump_version();
+/// update(block) for all blocks of the slots that are served, in parallel; otherwise(slot) for the
+/// rest. needed: which states the update reads and writes.
+template <class Update, class Otherwise>
+void update_slots(std::span<UpdateSlot> slots, const States& needed, const Update& update,
+                  const Otherwise& otherwise) {
+  cpu::Workspace<int64_t> sizes(int64_t(slots.size()));
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    sizes[int64_t(i)] = cpu::serves(slots[i], needed) ? slots[i].parameter.numel() : -1;
+  const auto of_blocks = [&](std::size_t i, int64_t begin, int64_t end, int64_t /*number*/) {
+    cpu::UpdateBuffers buffers;
+    for (int64_t at = begin; at < end; at += cpu::block_length) {
+      cpu::SlotBlock block(slots[i], at, std::min(cpu::block_length, end - at), buffers);
+      update(block);
+      block.finish();
+    }
+  };
+  cpu::parallel_list({sizes.data(), slots.size()}, of_blocks);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (sizes[int64_t(i)] >= 0) cpu::bump_versions(slots[i]);
+    else otherwise(slots.subspan(i, 1));
   }
 }
 }  // namespace
 
 void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) {
-  if (!all_plain_f32(slots)) return ReferenceBackend::adam_step(slots, update);
   const simd::AdamNumbers numbers{
       .lr = float(update.lr),
       .beta1 = float(update.beta1),
@@ -54,50 +48,43 @@ void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update
       .inverse_correction1 = float(1 / update.correction1),
       .inverse_root_correction2 = float(1 / std::sqrt(update.correction2)),
       .decoupled = update.decoupled};
-  for_pieces(slots, [&, &k = simd_kernels()](const UpdateSlot& slot, int64_t begin, int64_t count) {
-    k.adam(numbers, slot.gradient.data<float>() + begin, slot.parameter.data<float>() + begin,
-           slot.state[0].data<float>() + begin, slot.state[1].data<float>() + begin, count);
-  });
+  update_slots(
+      slots, {true, true, false},
+      [&, &k = simd_kernels()](const cpu::SlotBlock& b) {
+        k.adam(numbers, b.gradient(), b.weight(), b.state(0), b.state(1), b.count());
+      },
+      [&](std::span<UpdateSlot> slot) { ReferenceBackend::adam_step(slot, update); });
 }
 
 void CpuBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) {
-  if (!all_plain_f32(slots)) return ReferenceBackend::sgd_step(slots, update);
   const simd::SgdNumbers numbers{float(update.lr),        float(update.momentum),
                                  float(update.dampening), float(update.weight_decay),
                                  update.nesterov,         update.first_step};
-  for_pieces(slots, [&, &k = simd_kernels()](const UpdateSlot& slot, int64_t begin, int64_t count) {
-    float* momentum = update.momentum != 0 ? slot.state[0].data<float>() + begin : nullptr;
-    k.sgd(numbers, slot.gradient.data<float>() + begin, slot.parameter.data<float>() + begin,
-          momentum, count);
-  });
+  const bool has_momentum = update.momentum != 0;
+  update_slots(
+      slots, {has_momentum, false, false},
+      [&, &k = simd_kernels()](const cpu::SlotBlock& b) {
+        k.sgd(numbers, b.gradient(), b.weight(), has_momentum ? b.state(0) : nullptr, b.count());
+      },
+      [&](std::span<UpdateSlot> slot) { ReferenceBackend::sgd_step(slot, update); });
 }
 
-void CpuBackend::scale_all(std::span<Tensor> tensors, const Tensor& factor) {
-  const simd::Kernels& k = simd_kernels();
-  for (Tensor& y : tensors)
-    if (!plain_f32(y)) return ReferenceBackend::scale_all(tensors, factor);
-  for (Tensor& y : tensors) {
-    float* data = y.data<float>();
-    cpu::parallel_pieces(y.numel(), piece, [&](int64_t begin, int64_t end) {
-      k.scale(*factor.data<float>(), data + begin, end - begin);
-    });
-    y.storage()->bump_version();
-  }
-}
-
-void CpuBackend::sum_of_squares(std::span<const Tensor> tensors, Tensor& total) {
-  for (const Tensor& x : tensors)
-    if (!plain_f32(x)) return ReferenceBackend::sum_of_squares(tensors, total);
-  double sum = 0;
-  for (const Tensor& x : tensors) {
-    const int64_t pieces = reference::pieces_of(x.numel(), piece);
-    cpu::Workspace<double> partial(pieces);
-    cpu::parallel_pieces(x.numel(), piece, [&, &k = simd_kernels()](int64_t begin, int64_t end) {
-      partial[begin / piece] = k.sum_of_squares(x.data<float>() + begin, end - begin);
-    });
-    for (int64_t p = 0; p < pieces; ++p) sum += partial[p];
-  }
-  reference::store_one(sum, total, 0);
+void CpuBackend::rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) {
+  const simd::RmspropNumbers numbers{.lr = float(update.lr),
+                                     .alpha = float(update.alpha),
+                                     .rest = float(1 - update.alpha),
+                                     .eps = float(update.eps),
+                                     .weight_decay = float(update.weight_decay),
+                                     .momentum = float(update.momentum)};
+  const bool has_momentum = update.momentum != 0;
+  update_slots(
+      slots, {true, has_momentum, update.centered},
+      [&, &k = simd_kernels()](const cpu::SlotBlock& b) {
+        k.rmsprop(numbers, b.gradient(), b.weight(), b.state(0),
+                  has_momentum ? b.state(1) : nullptr, update.centered ? b.state(2) : nullptr,
+                  b.count());
+      },
+      [&](std::span<UpdateSlot> slot) { ReferenceBackend::rmsprop_step(slot, update); });
 }
 
 }  // namespace halftone

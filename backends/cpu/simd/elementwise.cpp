@@ -46,6 +46,9 @@ static void binary_backward(FormulaCall call, int input, const float* a, const f
 static void accumulate(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
+static void subtract(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] -= x[i];
+}
 static void scale(float factor, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] *= factor;
 }
@@ -56,7 +59,7 @@ static void lerp(const float* x, float weight, float* y, int64_t n) {
 void fill_elementwise(Kernels& table) {
   table.unary = unary, table.unary_backward = unary_backward;
   table.binary = binary, table.binary_backward = binary_backward;
-  table.accumulate = accumulate, table.scale = scale, table.lerp = lerp;
+  table.accumulate = accumulate, table.subtract = subtract, table.scale = scale, table.lerp = lerp;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include <halftone/core/formulas.h>
+#include <halftone/core/random.h>
 
 namespace halftone::simd {
 
@@ -28,6 +29,9 @@ struct SgdNumbers {
   float lr, momentum, dampening, weight_decay;
   bool nesterov, first_step;
 };
+struct RmspropNumbers {
+  float lr, alpha, rest, eps, weight_decay, momentum;  // rest = 1 - alpha, as above
+};
 
 struct Kernels {
   const char* name;
@@ -45,6 +49,7 @@ struct Kernels {
   void (*binary_backward)(FormulaCall f, int input, const float* a, const float* b, const float* dy,
                           float* dx, int64_t n);
   void (*accumulate)(const float* x, float* y, int64_t n);          // y += x
+  void (*subtract)(const float* x, float* y, int64_t n);            // y -= x
   void (*scale)(float factor, float* y, int64_t n);                 // y *= factor
   void (*lerp)(const float* x, float weight, float* y, int64_t n);  // y += weight (x - y)
 
@@ -95,13 +100,26 @@ struct Kernels {
   // --- training
   void (*adam)(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v,
                int64_t n);
+  /// momentum may be null
   void (*sgd)(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum,
               int64_t n);
+  /// buffer (of momentum) and average (of gradients, where centred) may be null
+  void (*rmsprop)(const RmspropNumbers& u, const float* gradient, float* parameter, float* square,
+                  float* buffer, float* average, int64_t n);
+  /// Whether all of x are numbers; y = x factor (they may be the same), y null: only checked
+  bool (*unscale)(const float* x, float factor, float* y, int64_t n);
+  /// Split weights (core/weight_form.h), the upper half rounded or cut off
+  void (*join_halves)(bool rounded, const uint16_t* upper, const uint16_t* lower, float* y,
+                      int64_t n);
+  void (*split_halves)(bool rounded, const float* x, uint16_t* upper, uint16_t* lower, int64_t n);
 
   // --- random: element i uses word (first + i) % 4 of counter (first + i) / 4; y = x scale where
   // uniform >= p, else 0
   void (*dropout)(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y,
                   int64_t n);
+  /// to bf16; element i uses half first + i of the key, as random_half()
+  void (*round_stochastically)(const float* x, RandomKey key, uint64_t first, uint16_t* y,
+                               int64_t n);
 
   // --- gemm: panels of packed operands, and the tile product (cpu/gemm.cpp drives them)
   int tile_rows, tile_columns;

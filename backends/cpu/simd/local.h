@@ -26,6 +26,7 @@ void fill_reductions(Kernels& table);
 void fill_rows(Kernels& table);
 void fill_images(Kernels& table);
 void fill_training(Kernels& table);
+void fill_random(Kernels& table);
 void fill_gemm(Kernels& table);
 
 }  // namespace halftone::simd::HALFTONE_ISA

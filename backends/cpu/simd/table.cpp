@@ -13,6 +13,7 @@ static Kernels make_table() {
   fill_rows(table);
   fill_images(table);
   fill_training(table);
+  fill_random(table);
   fill_gemm(table);
   return table;
 }

@@ -1,6 +1,6 @@
-// Optimizer updates, one pass over everything they read and write, and the dropout mask.
+// Optimizer updates, one pass over everything they read and write; the check of scaled gradients,
+// and the halves of split weights.
 #include <halftone/backends/cpu/simd/local.h>
-#include <halftone/core/random.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
@@ -39,41 +39,74 @@ static void sgd(const SgdNumbers& u, const float* gradient, float* parameter, fl
   }
 }
 
-/// The words of `lanes` neighbouring counters, word k of counter c at words[4 c + k]: Philox::words,
-/// all counters a round at a time, so that rounds are vector code.
-static void random_words(uint64_t seed, uint64_t counter, uint32_t (&words)[4 * lanes]) {
-  uint32_t c0[lanes], c1[lanes], c2[lanes]{}, c3[lanes]{};
-  for (int i = 0; i < lanes; ++i)
-    c0[i] = uint32_t(counter + uint64_t(i)), c1[i] = uint32_t((counter + uint64_t(i)) >> 32);
-  uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int i = 0; i < lanes; ++i) {
-      const uint64_t p0 = uint64_t(Philox::multiplier0) * c0[i];
-      const uint64_t p1 = uint64_t(Philox::multiplier1) * c2[i];
-      c0[i] = uint32_t(p1 >> 32) ^ c1[i] ^ k0, c2[i] = uint32_t(p0 >> 32) ^ c3[i] ^ k1;
-      c1[i] = uint32_t(p1), c3[i] = uint32_t(p0);
-    }
-    k0 += Philox::weyl0, k1 += Philox::weyl1;
-  }
-  for (int i = 0; i < lanes; ++i)
-    words[4 * i] = c0[i], words[4 * i + 1] = c1[i], words[4 * i + 2] = c2[i],
-    words[4 * i + 3] = c3[i];
-}
-
-static void dropout(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y,
-                    int64_t n) {
-  uint32_t words[4 * lanes];
-  for (int64_t i = 0; i < n;) {
-    random_words(seed, (first + uint64_t(i)) / 4, words);
-    const auto skipped = int64_t((first + uint64_t(i)) % 4);
-    const int64_t count = n - i < 4 * lanes - skipped ? n - i : 4 * lanes - skipped;
+template <bool Momentum, bool Centred>
+static void rmsprop_as(const RmspropNumbers& u, const float* gradient, float* parameter,
+                       float* square, float* buffer, float* average, int64_t n) {
 #pragma GCC ivdep
-    for (int64_t k = 0; k < count; ++k)
-      y[i + k] = Philox::uniform(words[skipped + k]) >= p ? x[i + k] * scale : 0.0f;
-    i += count;
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gradient[i] + u.weight_decay * parameter[i];
+    square[i] = u.alpha * square[i] + u.rest * g * g;
+    float variance = square[i];
+    if constexpr (Centred) {
+      average[i] += u.rest * (g - average[i]);
+      variance -= average[i] * average[i];
+    }
+    float step = g / (math::sqrt(variance) + u.eps);
+    if constexpr (Momentum) step = buffer[i] = u.momentum * buffer[i] + step;
+    parameter[i] -= u.lr * step;
   }
 }
 
-void fill_training(Kernels& table) { table.adam = adam, table.sgd = sgd, table.dropout = dropout; }
+// Hinton 2012; centred: Graves 2013.
+static void rmsprop(const RmspropNumbers& u, const float* gradient, float* parameter, float* square,
+                    float* buffer, float* average, int64_t n) {
+  const auto as = buffer ? (average ? rmsprop_as<true, true> : rmsprop_as<true, false>)
+                         : (average ? rmsprop_as<false, true> : rmsprop_as<false, false>);
+  as(u, gradient, parameter, square, buffer, average, n);
+}
+
+static bool unscale(const float* x, float factor, float* y, int64_t n) {
+  constexpr uint32_t exponent = 0x7f800000u;  // all ones: infinite or NaN
+  uint32_t found = 0;
+  if (!y) {
+    for (int64_t i = 0; i < n; ++i)
+      found |= (__builtin_bit_cast(uint32_t, x[i]) & exponent) == exponent;
+    return found == 0;
+  }
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    found |= (__builtin_bit_cast(uint32_t, x[i]) & exponent) == exponent;
+    y[i] = x[i] * factor;
+  }
+  return found == 0;
+}
+
+static void join_halves(bool rounded, const uint16_t* upper, const uint16_t* lower, float* y,
+                        int64_t n) {
+  // A lower half with its sign set says that the upper one was rounded up, by one.
+  const uint32_t mask = rounded ? 1 : 0;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t low = lower[i];
+    y[i] = __builtin_bit_cast(float, (upper[i] - (low >> 15 & mask)) << 16 | low);
+  }
+}
+
+static void split_halves(bool rounded, const float* x, uint16_t* upper, uint16_t* lower,
+                         int64_t n) {
+  const uint32_t mask = rounded ? 1 : 0;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const auto bits = __builtin_bit_cast(uint32_t, x[i]);
+    upper[i] = uint16_t((bits >> 16) + (bits >> 15 & mask));
+    lower[i] = uint16_t(bits);
+  }
+}
+
+void fill_training(Kernels& table) {
+  table.adam = adam, table.sgd = sgd, table.rmsprop = rmsprop;
+  table.unscale = unscale;
+  table.join_halves = join_halves, table.split_halves = split_halves;
+}
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -1,0 +1,54 @@
+// Parameters on their way through an update, in one pass: block by block, what a slot keeps becomes
+// contiguous floats, the float kernel of the optimizer runs, and the results go back in the form
+// that the slot asks for (core/weight_form.h). f32 tensors are updated where they lie.
+#pragma once
+
+#include <halftone/core/backend.h>
+#include <halftone/backends/cpu/staging.h>
+
+namespace halftone::cpu {
+
+/// Floats of the block under work; they stay in the first-level cache.
+struct UpdateBuffers {
+  alignas(64) float weight[block_length];
+  alignas(64) float gradient[block_length];
+  alignas(64) float state[3][block_length];
+  alignas(64) float rest[block_length];
+};
+
+/// Elements begin .. begin + count of a slot, in memory order.
+class SlotBlock {
+ public:
+  SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, UpdateBuffers& buffers);
+  SlotBlock(const SlotBlock&) = delete;
+  SlotBlock& operator=(const SlotBlock&) = delete;
+  /// Writes back what the kernel left in buffers.
+  void finish();
+
+  int64_t count() const { return count_; }
+  float* weight() const { return weight_; }
+  const float* gradient() const { return gradient_; }
+  /// null where the slot has none
+  float* state(std::size_t s) const { return state_[s]; }
+
+ private:
+  float* read_weights() const;
+  const float* read_gradient() const;
+  void write_weights() const;
+
+  const UpdateSlot& slot_;
+  int64_t begin_, count_;
+  UpdateBuffers& buffers_;
+  float* weight_;
+  const float* gradient_;
+  std::array<float*, 3> state_{};
+};
+
+/// Whether SlotBlock serves a slot: f32 and short floats, all tensors laid out alike without holes.
+/// needed: the states that the update cannot do without.
+bool serves(const UpdateSlot& slot, const std::array<bool, 3>& needed);
+
+/// What was written gets a new version, which invalidates casts of a parameter.
+void bump_versions(const UpdateSlot& slot);
+
+}  // namespace halftone::cpu
