@@ -100,7 +100,7 @@ MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions
         weight.form = options.form;
         weight.companion = make_companion(options.form, weight.parameter,
                                           initial.empty() ? Tensor{} : initial[index]);
-        if (!options.fused) parameter = weight.companion;
+        if (!options.fused) parameter = weight.companion.set_requires_grad();
       }
       state_->weights.push_back(std::move(weight));
       ++index;

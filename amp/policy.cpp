@@ -86,15 +86,17 @@ std::ostream& operator<<(std::ostream& out, const Policy& policy) {
         CastClass::as_is, CastClass::banned}) {
     std::string line(2, ' ');
     line += name(cast_class);
-    line.resize(18, ' ');
-    std::size_t width = line.size();
+    line.resize(17, ' ');
     bool any = false;
     for (const std::string_view op : Policy::operations()) {
       if (policy[op] != cast_class) continue;
-      if (width + op.size() + 1 > 98) line += '\n' + std::string(18, ' '), width = 18;
-      line += std::string(op) + ' ', width += op.size() + 1, any = true;
+      if (line.size() + 1 + op.size() > 98) {
+        out << line << '\n';
+        line.assign(17, ' ');
+      }
+      line += ' ', line += op, any = true;
     }
-    if (any) out << line.substr(0, line.find_last_not_of(' ') + 1) << '\n';
+    if (any) out << line << '\n';
   }
   return out;
 }

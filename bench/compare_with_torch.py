@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """train_step and its PyTorch peer in turn, several rounds; prints medians and the ratio of medians per workload.
 
-usage: compare_with_torch.py TRAIN_STEP [--python PYTHON] [--rounds N] [--threads N] [--steps N] [--workload W[,W]]
+usage: compare_with_torch.py TRAIN_STEP [--python PYTHON] [--rounds N] [--threads N] [--steps N] [--workload W[,W]] [--strategy S[,S]]
 PYTHON is an interpreter that can import torch. A machine's speed drifts: only figures of one run compare.
 """
 
@@ -24,19 +24,24 @@ def main():
     parser.add_argument("train_step")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--workload", default="mlp_tiny,mlp,lenet")
+    parser.add_argument("--strategy", default="fp32", help="those that the peer knows, too")
+    parser.add_argument("--seconds", type=float, default=4)
     for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60)):
         parser.add_argument(name, type=int, default=default)
     a = parser.parse_args()
-    print(f"{'workload':10} {'halftone ms':>12} {'torch ms':>10} {'ratio':>6}   ratios of the rounds")
+    print(f"{'workload':10} {'strategy':10} {'halftone ms':>12} {'torch ms':>10} {'ratio':>6}   ratios of the rounds")
     for workload in a.workload.split(","):
-        flags = ["--workload", workload, "--threads", str(a.threads), "--steps", str(a.steps)]
-        ours, theirs = [], []
-        for _ in range(a.rounds):
-            ours.append(cell([a.train_step, *flags, "--json"])["ms"])
-            theirs.append(cell([a.python, str(PEER), *flags])["ms"])
-        ours_ms, theirs_ms = statistics.median(ours), statistics.median(theirs)
-        rounds = " ".join(f"{t / o:.2f}" for o, t in zip(ours, theirs))
-        print(f"{workload:10} {ours_ms:12.3f} {theirs_ms:10.3f} {theirs_ms / ours_ms:6.2f}   {rounds}", flush=True)
+        for strategy in a.strategy.split(","):
+            flags = ["--workload", workload, "--strategy", strategy, "--threads", str(a.threads),
+                     "--steps", str(a.steps), "--seconds", str(a.seconds)]
+            ours, theirs = [], []
+            for _ in range(a.rounds):
+                ours.append(cell([a.train_step, *flags, "--json"])["ms"])
+                theirs.append(cell([a.python, str(PEER), *flags])["ms"])
+            ours_ms, theirs_ms = statistics.median(ours), statistics.median(theirs)
+            rounds = " ".join(f"{t / o:.2f}" for o, t in zip(ours, theirs))
+            print(f"{workload:10} {strategy:10} {ours_ms:12.3f} {theirs_ms:10.3f} {theirs_ms / ours_ms:6.2f}   {rounds}",
+                  flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ void add_flags(CLI::App& app, Arguments& to) {
   app.add_option("--limit", to.limit, "use only the first images of each split")
       ->check(CLI::PositiveNumber);
   app.add_option("--device", to.device)->check(CLI::IsMember({"cpu"}))->capture_default_str();
-  app.add_option("--json", to.json, "file for the figures");
+  app.add_option("--json", to.json, "file for the figures")->take_last();
 }
 
 std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {

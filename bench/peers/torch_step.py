@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The workloads of bench/train_step in PyTorch: whole training steps in eager mode, with the fused AdamW.
 
-usage: torch_step.py [--workload W[,W]] [--threads N] [--steps N]
+usage: torch_step.py [--workload W[,W]] [--strategy S[,S]] [--threads N] [--steps N] [--seconds N]
 Prints one JSON object a line, with the fields of train_step.
 """
 
@@ -37,25 +37,53 @@ WORKLOADS = {
 }
 
 
-def measure(name, threads, steps):
+STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
+
+
+def measure(name, strategy, threads, steps, seconds):
+    """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand."""
     torch.manual_seed(0)
     make_model, shape = WORKLOADS[name]
     model, inputs, targets = make_model(), torch.randn(shape), torch.randint(0, 10, shape[:1])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    times = []
-    for step in range(3 + steps):
-        start = time.perf_counter()
-        loss = F.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
+    low = torch.float16 if strategy.endswith("fp16") else torch.bfloat16
+    amp, master = strategy.startswith("amp"), strategy.startswith("o2")
+    if not amp and strategy != "fp32":
+        model, inputs = model.to(low), inputs.to(low)
+    params = list(model.parameters())
+    weights = [p.detach().float().requires_grad_() for p in params] if master else params
+    optimizer = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.01, fused=True)
+    scaler = torch.amp.GradScaler("cpu", enabled=strategy == "amp-fp16")
+
+    def step():
+        with torch.autocast("cpu", dtype=low, enabled=amp):
+            logits = model(inputs)
+            loss = F.cross_entropy(logits if amp else logits.float(), targets)
+        scaler.scale(loss).backward()
+        if master:
+            for weight, param in zip(weights, params):
+                weight.grad = param.grad.float()
+        scaler.step(optimizer)
+        scaler.update()
+        if master:
+            with torch.no_grad():
+                torch._foreach_copy_(params, weights)
+            model.zero_grad(set_to_none=True)
         optimizer.zero_grad(set_to_none=True)
-        if step >= 3:
+        return loss
+
+    times, begin = [], time.perf_counter()
+    for i in range(3 + steps):
+        start = time.perf_counter()
+        loss = step()
+        if i >= 3:
             times.append(1e3 * (time.perf_counter() - start))
+            if time.perf_counter() - begin > seconds:
+                break
     median = statistics.median(times)
     return {
-        "workload": name, "strategy": "fp32", "device": "cpu", "threads": threads, "ms": median,
-        "min_ms": min(times), "samples_per_s": 1e3 * shape[0] / median, "n": steps,
-        "params": sum(p.numel() for p in model.parameters()), "loss": loss.item(),
+        "workload": name, "strategy": strategy, "device": "cpu", "threads": threads, "ms": median,
+        "min_ms": min(times), "samples_per_s": 1e3 * shape[0] / median, "n": len(times),
+        "params": sum(p.numel() for p in params), "loss": loss.item(),
         "peer": "torch " + torch.__version__,
     }
 
@@ -65,10 +93,14 @@ def main():
     parser.add_argument("--workload", default=",".join(WORKLOADS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=12)
+    parser.add_argument("--strategy", default="fp32", help="of " + ", ".join(STRATEGIES))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name in arguments.workload.split(","):
-        print(json.dumps(measure(name, arguments.threads, arguments.steps)), flush=True)
+        for strategy in arguments.strategy.split(","):
+            cell = measure(name, strategy, arguments.threads, arguments.steps, arguments.seconds)
+            print(json.dumps(cell), flush=True)
 
 
 if __name__ == "__main__":
