@@ -17,6 +17,29 @@ add_test(NAME examples.03_load COMMAND 03_train_fashion_mnist --epochs 0 --limit
 set_tests_properties(examples.03_load PROPERTIES FIXTURES_REQUIRED weights
   PASS_REGULAR_EXPRESSION "test accuracy [789][0-9]")
 
+add_test(NAME examples.04_autocast COMMAND 04_autocast)
+set_tests_properties(examples.04_autocast PROPERTIES
+  PASS_REGULAR_EXPRESSION "casts 1, found in the cache 10 times.*casts 2 .*policy pytorch-cuda.*Did you mean .softmax")
+add_test(NAME examples.05_master_weights COMMAND 05_master_weights)
+set_tests_properties(examples.05_master_weights PROPERTIES PASS_REGULAR_EXPRESSION
+  "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438")
+add_test(NAME examples.07_swap_the_policy COMMAND 07_swap_the_policy)
+set_tests_properties(examples.07_swap_the_policy PROPERTIES
+  PASS_REGULAR_EXPRESSION "pytorch-cuda .*flashlight-o1.*large products only")
+# f16 without a loss scale fails, with one it does what f32 does.
+add_test(NAME examples.08_bf16_or_fp16 COMMAND 08_bf16_or_fp16 --limit 4000)
+set_tests_properties(examples.08_bf16_or_fp16 PROPERTIES PASS_REGULAR_EXPRESSION
+  "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]")
+
+set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
+add_test(NAME examples.compare_strategies COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64
+         --strategies fp32,amp-bf16,amp-fp16,o1-fp16,o2-bf16,o2-fp16,o3-fp16,full-bf16,full-bf16-sr,full-bf16-kahan,split-bf16
+         --json ${comparison})
+set_tests_properties(examples.compare_strategies PROPERTIES FIXTURES_SETUP comparison PASS_REGULAR_EXPRESSION
+  "fp32 +1.00x.*amp-bf16 +1.00x.*o2-bf16 +1.50x.*full-bf16 +0.50x.*full-bf16-kahan +1.00x.*split-bf16 +1.00x")
+add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --limit 500 --epochs 1 --policy apex-o1
+         --strategies fp32,amp-bf16,o2-fp16)
+
 # expect_failure(name message command arguments...)
 function(expect_failure name message)
   list(POP_FRONT ARGN program)
@@ -34,5 +57,11 @@ expect_failure(examples.03_bad_lr "--lr" ${program} --lr -1)
 expect_failure(examples.03_bad_optimizer "adamw" ${program} --optimizer adamax)
 expect_failure(examples.03_no_weights "--load" ${program} --load /nowhere/weights)
 expect_failure(examples.03_not_weights "safetensors" ${program} --load ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt)
+expect_failure(examples.06_bad_strategy "Did you mean .amp-bf16." compare_strategies --strategies amp-bf17)
+expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategies --policy apex-o9)
+expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
+expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
+expect_failure(examples.06_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
+expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
