@@ -1,6 +1,6 @@
 // The CPU backend: the reference with what pays overridden - SIMD kernels for elementwise
-// operations, casts, reductions, rows and optimizers, an own matrix product, oneDNN for
-// convolutions and low-precision products. For a dtype, layout or shape that a fast path does not
+// operations, casts, reductions, rows and optimizers, own matrix products, oneDNN for convolutions
+// and for bf16 products without AMX. For a dtype, layout or shape that a fast path does not
 // take, it calls the reference, so nothing is ever missing.
 #pragma once
 

@@ -1,9 +1,14 @@
-// Detection by CPUID through the compiler's built-ins.
+// Detection by CPUID, through the compiler's built-ins where compilers know the name; the use of
+// AMX's tiles must be granted by the operating system, too.
 #include <halftone/backends/cpu/isa.h>
 
 #include <array>
 #include <cstdlib>
 #include <string_view>
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <halftone/core/error.h>
 
@@ -14,9 +19,20 @@ struct Level {
   std::string_view name;
   bool supported;
   const simd::Kernels& (*kernels)();
+  bool amx = false;
 };
 
-const simd::Kernels& choose() {
+/// Asks Linux, once, to let the threads of this process use tiles (8 KiB of registers each).
+bool tiles_are_granted() {
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  constexpr int request_permission = 0x1023, tile_data = 18;
+  return (edx & amx_bf16) && (edx & amx_tile) &&
+         syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+
+Level choose() {
   __builtin_cpu_init();
   // F16C, which the avx2 kernels use as well, came with the generation before AVX2.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -24,10 +40,11 @@ const simd::Kernels& choose() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-  const std::array<Level, 4> levels{{{"baseline", true, simd::baseline::kernels},
+  const std::array<Level, 5> levels{{{"baseline", true, simd::baseline::kernels},
                                      {"avx2", avx2, simd::avx2::kernels},
                                      {"avx512", avx512, simd::avx512::kernels},
-                                     {"avx512_bf16", avx512_bf16, simd::avx512_bf16::kernels}}};
+                                     {"avx512_bf16", avx512_bf16, simd::avx512_bf16::kernels},
+                                     {"amx", avx512_bf16, simd::avx512_bf16::kernels, true}}};
   const char* cap = std::getenv("HALFTONE_MAX_ISA");
   const Level* best = &levels[0];
   bool known = cap == nullptr;
@@ -40,14 +57,23 @@ const simd::Kernels& choose() {
   }
   if (!known)
     fail<UsageError>("HALFTONE_MAX_ISA", "there is no instruction set named \"", cap,
-                     "\". Use baseline, avx2, avx512 or avx512_bf16.");
-  return best->kernels();
+                     "\". Use baseline, avx2, avx512, avx512_bf16 or amx.");
+  Level chosen = *best;
+  chosen.amx = chosen.amx && tiles_are_granted();
+  return chosen;
+}
+
+const Level& chosen_level() {
+  static const Level chosen = choose();
+  return chosen;
 }
 }  // namespace
 
 const simd::Kernels& simd_kernels() {
-  static const simd::Kernels& chosen = choose();
-  return chosen;
+  static const simd::Kernels& kernels = chosen_level().kernels();
+  return kernels;
 }
+
+bool use_amx() { return chosen_level().amx; }
 
 }  // namespace halftone

@@ -1,5 +1,5 @@
 // Which instruction set the CPU backend uses: the best that the CPU has, capped by HALFTONE_MAX_ISA
-// (baseline, avx2, avx512 or avx512_bf16), so that any machine can test what smaller ones run.
+// (baseline, avx2, avx512, avx512_bf16 or amx), so that any machine can test what smaller ones run.
 #pragma once
 
 #include <halftone/backends/cpu/simd/kernels.h>
@@ -8,5 +8,7 @@ namespace halftone {
 
 /// The SIMD kernels in use; decided once.
 const simd::Kernels& simd_kernels();
+/// Whether simd/amx.h may be called.
+bool use_amx();
 
 }  // namespace halftone

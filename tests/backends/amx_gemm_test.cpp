@@ -1,0 +1,151 @@
+// The bf16 product on AMX, through the backend: against products in double, over sizes around the
+// edges of tiles and the cuts of the depth, in all memory orders. Inputs are bf16, so their
+// products are exact in f32, and only sums and the last rounding may be off.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include <omp.h>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/backends/cpu/isa.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+using namespace halftone;
+
+namespace {
+
+using Doubles = std::vector<double>;
+
+bool skipped() {
+  if (!use_amx()) MESSAGE("skipped: no AMX here, or HALFTONE_MAX_ISA excludes it");
+  return !use_amx();
+}
+
+Tensor numbers(const Shape& shape, DType dtype) {
+  return cast(rand(shape, f32) * 4.0 - 2.0, dtype);
+}
+/// The same matrices with the memory order of their last two dimensions exchanged.
+Tensor other_order(const Tensor& x) {
+  const int r = x.rank();
+  return transpose(contiguous(transpose(x, r - 2, r - 1)), r - 2, r - 1);
+}
+
+struct Sizes {
+  int64_t m, n, k;
+};
+
+/// a b without bias, and the sum of the magnitudes that went into each element.
+struct Truth {
+  Doubles sums, magnitudes;
+
+  Truth(const Tensor& a, const Tensor& b, const Sizes& s)
+      : sums(std::size_t(s.m * s.n)), magnitudes(sums) {
+    const Doubles x = a.to_vector<double>(), y = b.to_vector<double>();
+    for (int64_t i = 0; i < s.m; ++i)
+      for (int64_t d = 0; d < s.k; ++d)
+        for (int64_t j = 0; j < s.n; ++j) {
+          const double term = x[std::size_t(i * s.k + d)] * y[std::size_t(d * s.n + j)];
+          sums[std::size_t(i * s.n + j)] += term;
+          magnitudes[std::size_t(i * s.n + j)] += std::abs(term);
+        }
+  }
+};
+
+Doubles product(const Tensor& a, const Tensor& b, const Tensor& bias, const Shape& shape,
+                DType dtype, int threads) {
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  Tensor c = full(shape, -7, dtype);
+  backend_for(c).matmul(a, b, bias, c);
+  omp_set_num_threads(before);
+  return c.to_vector<double>();
+}
+
+/// The elements that are further from the truth than sums in f32 and the rounding to `dtype` allow.
+int64_t count_wrong(const Doubles& got, const Truth& truth, const Doubles& bias, const Sizes& s,
+                    DType dtype) {
+  const double sum_eps = 0x1p-24 * double(s.k + 2), last_eps = dtype == bf16 ? 0x1p-8 : 0x1p-24;
+  int64_t wrong = 0;
+  for (std::size_t at = 0; at < got.size(); ++at) {
+    const double added = bias.empty() ? 0 : bias[at % std::size_t(s.n)];
+    const double wanted = truth.sums[at] + added;
+    const double sum_bound = sum_eps * (truth.magnitudes[at] + std::abs(added));
+    const double bound = sum_bound + last_eps * (std::abs(wanted) + sum_bound);
+    wrong += !(std::abs(got[at] - wanted) <= bound);  // so that NaN is wrong
+  }
+  return wrong;
+}
+
+void check(const Sizes& s) {
+  manual_seed(uint64_t(s.m * 1'000'000 + s.n * 1000 + s.k));
+  const Tensor a = numbers({s.m, s.k}, bf16), b = numbers({s.k, s.n}, bf16);
+  const Truth truth(a, b, s);
+  for (const Tensor& x : {a, other_order(a)})
+    for (const Tensor& y : {b, other_order(b)})
+      for (const Tensor& bias : {Tensor(), numbers({s.n}, f32), numbers({s.n}, bf16)})
+        for (const DType dtype : {f32, bf16}) {
+          INFO(s.m, " x ", s.k, " by ", s.k, " x ", s.n, ", strides ", x.strides()[0], ' ',
+               y.strides()[0], ", bias ", bias.defined() ? std::string(name(bias.dtype())) : "none",
+               ", to ", std::string(name(dtype)));
+          const Doubles one = product(x, y, bias, {s.m, s.n}, dtype, 1);
+          const Doubles added = bias.defined() ? bias.to_vector<double>() : Doubles{};
+          CHECK(count_wrong(one, truth, added, s, dtype) == 0);
+          CHECK(one == product(x, y, bias, {s.m, s.n}, dtype, 2));
+        }
+}
+
+TEST_CASE("bf16 products on AMX: sizes around the edges of tiles") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  for (const int64_t m : {1, 2, 15, 16, 17, 31, 33, 64, 100})
+    for (const int64_t n : {1, 2, 15, 16, 17, 31, 33, 64, 100})
+      for (const int64_t k : {1, 2, 15, 17, 31, 33, 64, 101}) check({m, n, k});
+}
+
+TEST_CASE("bf16 products on AMX: slices and chunks of the depth, blocks of c, several threads") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  for (const Sizes s : {Sizes{70, 40, 700},
+                        {33, 65, 1500},
+                        {20, 130, 4100},
+                        {5, 1100, 37},
+                        {300, 300, 33},
+                        {130, 600, 1100},
+                        {48, 128, 256}})
+    check(s);
+}
+
+TEST_CASE("bf16 products on AMX: batches, also with a matrix that stands") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  const Sizes s{33, 18, 41};
+  const int64_t batches = 5;
+  const Tensor a = numbers({batches, s.m, s.k}, bf16), b = numbers({1, s.k, s.n}, bf16);
+  const Tensor standing = expand(b, {batches, s.k, s.n});
+  const Tensor bias;
+  for (const Tensor& x : {a, other_order(a)})
+    for (const int threads : {1, 2}) {
+      const Doubles all = product(x, standing, bias, {batches, s.m, s.n}, f32, threads);
+      for (int64_t i = 0; i < batches; ++i) {
+        const Truth truth(contiguous(slice(a, 0, i, i + 1)), b, s);
+        const auto from = all.begin() + i * s.m * s.n;
+        CHECK(count_wrong(Doubles(from, from + s.m * s.n), truth, {}, s, f32) == 0);
+      }
+    }
+}
+
+TEST_CASE("bf16 products on AMX: infinities stay in their rows, subnormal sums are not flushed") {
+  if (skipped()) return;
+  const CpuBackendScope scope("cpu");
+  const Tensor b = ones({40, 20}, bf16), bias = full({20}, 0x1p-130, f32);
+  Tensor a = zeros({20, 40}, bf16);
+  Tensor last = slice(slice(a, 0, 3, 4), 1, 39, 40);
+  backend_for(a).fill(INFINITY, last);
+  const Doubles c = product(a, b, bias, {20, 20}, bf16, 1);
+  for (std::size_t i = 0; i < c.size(); ++i) CHECK(c[i] == (i / 20 == 3 ? INFINITY : 0x1p-130));
+}
+
+}  // namespace
