@@ -114,9 +114,9 @@ TEST_CASE("scaling and norms of short floats as the reference's") {
       };
       const auto got = run("cpu"), wanted = run("reference");
       CHECK(got.first == doctest::Approx(wanted.first).epsilon(1e-5));
-      const double eps = dtype == f32 ? 0 : (dtype == bf16 ? 0x1p-8 : 0x1p-11);
+      const double spacing = dtype == f32 ? 0 : epsilon(dtype);
       for (std::size_t i = 0; i < got.second.size(); ++i)
-        if (std::abs(got.second[i] - wanted.second[i]) > 2 * eps * std::abs(wanted.second[i]))
+        if (std::abs(got.second[i] - wanted.second[i]) > spacing * std::abs(wanted.second[i]))
           FAIL_CHECK("element ", i, ": ", got.second[i], " instead of ", wanted.second[i]);
     }
 }

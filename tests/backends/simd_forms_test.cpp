@@ -70,7 +70,7 @@ TEST_CASE("one infinity or NaN is found wherever it is") {
           x.back() = infinity;
           CHECK(k.unscale(x.data(), 2, nullptr, n) == (bad == 3e38f));
           CHECK(k.unscale(x.data(), 2, y.data(), n) == (bad == 3e38f));
-          CHECK(y[std::size_t((place + 1) % n)] == (n == 1 ? y[0] : 3.0f));
+          if (n > 1) CHECK(y[std::size_t((place + 1) % n)] == 3.0f);
           CHECK(y.back() == 9.0f);
         }
     CHECK(k.unscale(nullptr, 2, nullptr, 0));

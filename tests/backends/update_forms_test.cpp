@@ -31,9 +31,6 @@ struct Setup {
   bool factor;
 };
 
-/// Half a spacing at 1.
-double eps_of(DType dtype) { return dtype == bf16 ? 0x1p-8 : (dtype == f16 ? 0x1p-11 : 0x1p-24); }
-
 DType companion_dtype(const Setup& s) {
   const bool is_split = s.form == WeightForm::split || s.form == WeightForm::split_rounded;
   return is_split ? i16 : (s.form == WeightForm::kahan ? s.parameter : f32);
@@ -155,8 +152,8 @@ std::string difference(const Values& got, const Values& wanted, double spacing) 
 double weight_spacing(const Setup& s) {
   switch (s.form) {
     case WeightForm::plain:
-    case WeightForm::stochastic: return 2 * eps_of(s.parameter);
-    case WeightForm::kahan: return 4 * eps_of(s.parameter) * eps_of(s.parameter);
+    case WeightForm::stochastic: return epsilon(s.parameter);
+    case WeightForm::kahan: return epsilon(s.parameter) * epsilon(s.parameter);
     default: return 0;
   }
 }
@@ -175,8 +172,7 @@ void check_alike(const Setup& s, const UpdateSlot& got, const UpdateSlot& wanted
   CHECK(difference(weights_of(got), weights_of(wanted), weight_spacing(s)) == "");
   for (std::size_t i = 0; i < 3; ++i) {
     const Tensor &state = got.state[i], &same = wanted.state[i];
-    CHECK(difference(state.to_vector<double>(), same.to_vector<double>(), 2 * eps_of(s.state)) ==
-          "");
+    CHECK(difference(state.to_vector<double>(), same.to_vector<double>(), epsilon(s.state)) == "");
     CHECK(state.storage()->version() == same.storage()->version());
   }
   CHECK(got.parameter.storage()->version() == wanted.parameter.storage()->version());
@@ -203,6 +199,8 @@ TEST_CASE("large steps on one thread and on two as the reference's") {
   const int64_t n = 100003;
   for (const NamedStep& step : steps())
     for (const Setup& s : setups()) {
+      if (step.name != "AdamW" && step.name != "SGD, momentum" && step.name != "SGD, Nesterov")
+        continue;
       const bool typical =
           s.factor && s.gradient == s.parameter && s.state == (s.parameter == bf16 ? bf16 : f32);
       if (!typical) continue;
