@@ -27,7 +27,7 @@ class CpuBackend final : public ReferenceBackend {
   // --- reduction (reduction.cpp)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
 
-  // --- contraction (matmul.cpp, conv.cpp, pool.cpp)
+  // --- contraction (matmul.cpp, conv.cpp, pool.cpp, avg_pool.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -38,6 +38,10 @@ class CpuBackend final : public ReferenceBackend {
   void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) override;
   void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
                          Tensor& dx) override;
+  void avg_pool(const Tensor& x, const PoolGeometry& g, Tensor& y) override;
+  void avg_pool_backward(const Tensor& dy, const PoolGeometry& g, Tensor& dx) override;
+  void adaptive_avg_pool(const Tensor& x, Tensor& y) override;
+  void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) override;
 
   // --- rows (rows.cpp, norm.cpp)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;

@@ -53,6 +53,13 @@ void CpuBackend::copy(const Tensor& x, Tensor& y) {
   }
   if (!cpu::all_f32_or_short(x, y)) return ReferenceBackend::copy(x, y);
   if (x.dtype() == f32 && y.dtype() == f32 && copy_as_transposes(x, y)) return;
+  if ((x.dtype() == f32 || y.dtype() == f32) && x.strides() == y.strides() && x.is_dense()) {
+    cpu::parallel_pieces(x.numel(), reference::grain_length, [&](int64_t begin, int64_t end) {
+      if (y.dtype() == f32) cpu::widen(x, begin, end - begin, y.data<float>() + begin);
+      else cpu::narrow(x.data<float>() + begin, end - begin, y, begin);
+    });
+    return;
+  }
   cpu::staged([](const float* from, float* to,
                  int64_t n) { std::memmove(to, from, std::size_t(n) * sizeof(float)); },
               y, x);

@@ -1,8 +1,10 @@
-// Max pooling over NHWC images, a run of channels at a time.
+// Max pooling over NHWC images, a run of channels at a time. Short floats are compared and passed
+// on as they are: their bits have the order of their values.
 #include <cstring>
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/reference/pool_axis.h>
 
 namespace halftone {
 
@@ -20,57 +22,117 @@ struct Window {
     return (row - top) * g.kernel[1] + column - left;
   }
 };
-}  // namespace
 
-void CpuBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) {
-  if (x.dtype() != f32 || argmax.dtype() != u8) return ReferenceBackend::max_pool(x, g, y, argmax);
+bool served(const Tensor& x, const Tensor& argmax) {
+  return cpu::is_f32_or_short(x) && argmax.defined() && argmax.dtype() == u8;
+}
+
+/// T: float, or the bits of a short float.
+template <class T> T* data_of(const Tensor& x) { return reinterpret_cast<T*>(x.raw_data()); }
+
+template <class T>
+void max_pool_as(const Tensor& x, const PoolGeometry& g, const Tensor& y, const Tensor& argmax) {
   const simd::Kernels& k = simd_kernels();
   const int64_t channels = x.shape()[1], height = x.shape()[2], width = x.shape()[3];
   const int64_t rows = y.shape()[2], columns = y.shape()[3];
-  const float* from = x.data<float>();
-  cpu::parallel_tasks(x.shape()[0], [&](int64_t n) {
-    const float* pixels[256];
+  const T* from = data_of<T>(x);
+  cpu::parallel_tasks(x.shape()[0] * rows, [&](int64_t task) {
+    const int64_t n = task / rows, i = task % rows;
+    const T* pixels[256];
     uint8_t places[256];
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j) {
-        const Window window(g, height, width, i, j);
-        int count = 0;
-        for (int64_t r = window.first_row; r < window.last_row; ++r)
-          for (int64_t c = window.first_column; c < window.last_column; ++c) {
-            pixels[count] = from + ((n * height + r) * width + c) * channels;
-            places[count++] = uint8_t(window.place(g, r, c));
-          }
-        const int64_t at = ((n * rows + i) * columns + j) * channels;
-        k.max_of_pixels(pixels, places, count, channels, y.data<float>() + at,
-                        argmax.data<uint8_t>() + at);
-      }
+    for (int64_t j = 0; j < columns; ++j) {
+      const Window window(g, height, width, i, j);
+      int count = 0;
+      for (int64_t r = window.first_row; r < window.last_row; ++r)
+        for (int64_t c = window.first_column; c < window.last_column; ++c) {
+          pixels[count] = from + ((n * height + r) * width + c) * channels;
+          places[count++] = uint8_t(window.place(g, r, c));
+        }
+      const int64_t at = (task * columns + j) * channels;
+      T* to = data_of<T>(y) + at;
+      uint8_t* to_place = argmax.data<uint8_t>() + at;
+      if constexpr (std::is_same_v<T, float>)
+        k.max_of_pixels(pixels, places, count, channels, to, to_place);
+      else
+        k.max_of_short_pixels(pixels, places, count, x.dtype() == bf16 ? 0x7f80 : 0x7c00, channels,
+                              to, to_place);
+    }
   });
 }
 
-void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
-                                   Tensor& dx) {
-  const bool disjoint = g.stride[0] >= g.kernel[0] && g.stride[1] >= g.kernel[1];
-  if (dy.dtype() != f32 || argmax.dtype() != u8 || !disjoint)
-    return ReferenceBackend::max_pool_backward(dy, argmax, g, dx);
+/// Windows that do not overlap: each input has one gradient, or none.
+template <class T>
+void disjoint_backward_as(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                          const Tensor& dx) {
   const simd::Kernels& k = simd_kernels();
   const int64_t channels = dx.shape()[1], height = dx.shape()[2], width = dx.shape()[3];
   const int64_t rows = dy.shape()[2], columns = dy.shape()[3];
   const bool covered = g.stride == g.kernel && g.padding[0] == 0 && g.padding[1] == 0 &&
                        rows * g.kernel[0] == height && columns * g.kernel[1] == width;
   cpu::parallel_tasks(dx.shape()[0], [&](int64_t n) {
-    float* image = dx.data<float>() + n * height * width * channels;
-    if (!covered) std::memset(image, 0, std::size_t(height * width * channels) * sizeof(float));
+    T* image = data_of<T>(dx) + n * height * width * channels;
+    if (!covered) std::memset(image, 0, std::size_t(height * width * channels) * sizeof(T));
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < columns; ++j) {
         const Window window(g, height, width, i, j);
         const int64_t at = ((n * rows + i) * columns + j) * channels;
         for (int64_t r = window.first_row; r < window.last_row; ++r)
-          for (int64_t c = window.first_column; c < window.last_column; ++c)
-            k.select_place(dy.data<float>() + at, argmax.data<uint8_t>() + at,
-                           uint8_t(window.place(g, r, c)), channels,
-                           image + (r * width + c) * channels);
+          for (int64_t c = window.first_column; c < window.last_column; ++c) {
+            const uint8_t* from = argmax.data<uint8_t>() + at;
+            const auto place = uint8_t(window.place(g, r, c));
+            T* to = image + (r * width + c) * channels;
+            if constexpr (std::is_same_v<T, float>)
+              k.select_place(dy.data<float>() + at, from, place, channels, to);
+            else k.select_short_place(data_of<T>(dy) + at, from, place, channels, to);
+          }
       }
   });
+}
+
+/// Windows that overlap: rows of dx gather, in float, what all windows over them send back.
+void overlapping_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                          const Tensor& dx) {
+  const simd::Kernels& k = simd_kernels();
+  const int64_t channels = dx.shape()[1], height = dx.shape()[2], width = dx.shape()[3];
+  const int64_t rows = dy.shape()[2], columns = dy.shape()[3];
+  const reference::PoolAxis axis = reference::sliding_axis(height, rows, g, 0);
+  const int64_t in_row = width * channels, out_row = columns * channels;
+  constexpr int64_t rows_of_task = 8;
+  cpu::parallel_pieces(dx.shape()[0] * height, rows_of_task, [&](int64_t begin, int64_t end) {
+    cpu::Workspace<float> scratch(in_row + out_row);
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t n = row / height, r = row % height;
+      cpu::Output output(dx, row * in_row, 1, in_row, scratch.data() + out_row);
+      std::fill_n(output.data(), in_row, 0.0f);
+      for (int64_t i = axis.reader(r).begin; i < axis.reader(r).end; ++i) {
+        const int64_t at = (n * rows + i) * out_row;
+        const float* from = cpu::floats(dy, at, 1, out_row, scratch.data());
+        for (int64_t j = 0; j < columns; ++j) {
+          const Window window(g, height, width, i, j);
+          for (int64_t c = window.first_column; c < window.last_column; ++c)
+            k.add_place(from + j * channels, argmax.data<uint8_t>() + at + j * channels,
+                        uint8_t(window.place(g, r, c)), channels, output.data() + c * channels);
+        }
+      }
+      output.finish();
+    }
+  });
+}
+}  // namespace
+
+void CpuBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) {
+  if (!served(x, argmax)) return ReferenceBackend::max_pool(x, g, y, argmax);
+  if (x.dtype() == f32) max_pool_as<float>(x, g, y, argmax);
+  else max_pool_as<uint16_t>(x, g, y, argmax);
+}
+
+void CpuBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                                   Tensor& dx) {
+  if (!served(dy, argmax)) return ReferenceBackend::max_pool_backward(dy, argmax, g, dx);
+  const bool disjoint = g.stride[0] >= g.kernel[0] && g.stride[1] >= g.kernel[1];
+  if (!disjoint) overlapping_backward(dy, argmax, g, dx);
+  else if (dy.dtype() == f32) disjoint_backward_as<float>(dy, argmax, g, dx);
+  else disjoint_backward_as<uint16_t>(dy, argmax, g, dx);
 }
 
 }  // namespace halftone

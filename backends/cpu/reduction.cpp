@@ -89,26 +89,51 @@ void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double fac
   }
 }
 
-void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& y) {
+/// Rows and columns whose sums are one task: partial sums are of at most so many terms in float.
+constexpr int64_t piece_rows = 512, piece_columns = 256;
+
+/// sums = the sums of columns of x [.., n] over `rows` rows, from an offset; x short: so many rows
+/// at a time as fit into a buffer.
+void add_columns(const Tensor& x, int64_t offset, int64_t rows, int64_t n, int64_t columns,
+                 float* sums) {
   const simd::Kernels& k = simd_kernels();
-  const int64_t n = split.inner, rows = split.outer;
-  // Pieces of rows give partial sums in float of at most 512 terms; those are added in double.
-  constexpr int64_t piece = 512;
-  const int64_t pieces = reference::pieces_of(rows, piece);
-  cpu::Workspace<float> partial(pieces * n);
-  const cpu::WholeInput data(x);
-  cpu::parallel_pieces(pieces, std::max<int64_t>(1, reference::grain_length / (piece * n)),
-                       [&](int64_t begin, int64_t end) {
-                         for (int64_t p = begin; p < end; ++p)
-                           k.add_rows(data.data() + p * piece * n,
-                                      std::min(piece, rows - p * piece), n, n,
-                                      partial.data() + p * n);
-                       });
-  for (int64_t j = 0; j < n; ++j) {
-    double total = 0;
-    for (int64_t p = 0; p < pieces; ++p) total += double(partial[p * n + j]);
-    reference::store_one(total * factor, y, j);
+  if (x.dtype() == f32) return k.add_rows(x.data<float>() + offset, rows, n, columns, sums);
+  constexpr int64_t buffer_size = 16 * piece_columns;
+  alignas(64) float buffer[buffer_size], some[piece_columns];
+  std::fill_n(sums, columns, 0.0f);
+  const int64_t at_a_time = buffer_size / columns;
+  for (int64_t row = 0; row < rows; row += at_a_time) {
+    const int64_t count = std::min(at_a_time, rows - row);
+    if (columns == n) cpu::widen(x, offset + row * n, count * n, buffer);
+    else
+      for (int64_t i = 0; i < count; ++i)
+        cpu::widen(x, offset + (row + i) * n, columns, buffer + i * columns);
+    k.add_rows(buffer, count, columns, columns, some);
+    k.accumulate(some, sums, columns);
   }
+}
+
+void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& y) {
+  const int64_t n = split.inner, rows = split.outer;
+  const int64_t pieces = reference::pieces_of(rows, piece_rows),
+                strips = reference::pieces_of(n, piece_columns);
+  cpu::Workspace<float> partial(pieces * n);
+  const int64_t size = std::min(rows, piece_rows) * std::min(n, piece_columns);
+  cpu::parallel_pieces(pieces * strips, std::max<int64_t>(1, reference::grain_length / size),
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t task = begin; task < end; ++task) {
+                           const int64_t p = task / strips, row = p * piece_rows,
+                                         j = task % strips * piece_columns;
+                           add_columns(x, row * n + j, std::min(piece_rows, rows - row), n,
+                                       std::min(piece_columns, n - j), partial.data() + p * n + j);
+                         }
+                       });
+  cpu::Workspace<double> totals(n);
+  std::fill_n(totals.data(), n, 0.0);
+  for (int64_t p = 0; p < pieces; ++p)
+    for (int64_t j = 0; j < n; ++j) totals[j] += double(partial[p * n + j]);
+  for (int64_t j = 0; j < n; ++j) totals[j] *= factor;
+  reference::store(totals.data(), n, y, 0);
 }
 }  // namespace
 

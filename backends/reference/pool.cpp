@@ -4,8 +4,8 @@
 #include <halftone/backends/reference/reference.h>
 
 #include <limits>
-#include <vector>
 
+#include <halftone/backends/reference/pool_axis.h>
 #include <halftone/backends/reference/runs.h>
 
 namespace halftone {
@@ -13,49 +13,6 @@ namespace halftone {
 using namespace reference;
 
 namespace {
-
-struct Range {
-  int64_t begin, end;
-  int64_t length() const { return end - begin; }
-};
-
-/// The windows of one axis, and which of them lie over each input place.
-struct PoolAxis {
-  int64_t in, out;
-  std::vector<Range> windows;  // of each output, without padding
-  std::vector<Range> readers;  // outputs whose windows contain an input; they are neighbours
-
-  template <class Window>
-  PoolAxis(int64_t in_size, int64_t out_size, const Window& window) : in(in_size), out(out_size) {
-    readers.assign(std::size_t(in), Range{0, 0});
-    for (int64_t o = 0; o < out; ++o) {
-      const auto [begin, end] = window(o);
-      const Range inside{std::clamp<int64_t>(begin, 0, in), std::clamp<int64_t>(end, 0, in)};
-      windows.push_back(inside);
-      for (int64_t i = inside.begin; i < inside.end; ++i) {
-        Range& reader = readers[std::size_t(i)];
-        if (reader.length() == 0) reader.begin = o;
-        reader.end = o + 1;
-      }
-    }
-  }
-  const Range& window(int64_t o) const { return windows[std::size_t(o)]; }
-  const Range& reader(int64_t i) const { return readers[std::size_t(i)]; }
-};
-
-PoolAxis sliding_axis(int64_t in, int64_t out, const PoolGeometry& g, std::size_t axis) {
-  return PoolAxis(in, out, [&](int64_t o) {
-    const int64_t begin = o * g.stride[axis] - g.padding[axis];
-    return Range{begin, begin + g.kernel[axis]};
-  });
-}
-
-/// Bins as PyTorch's: they cover the input and may overlap by one place.
-PoolAxis adaptive_axis(int64_t in, int64_t out) {
-  return PoolAxis(in, out, [&](int64_t o) {
-    return Range{o * in / out, ((o + 1) * in + out - 1) / out};
-  });
-}
 
 /// Both axes and the channels, x being the input's shape and y the output's.
 struct PoolSizes {

@@ -20,10 +20,72 @@ static void max_of_pixels(const float* const* pixels, const uint8_t* places, int
   }
 }
 
+using Shorts [[gnu::vector_size(vector_bytes)]] = int16_t;
+using Places [[gnu::vector_size(vector_bytes / 2)]] = uint8_t;
+
+/// Integers in the order of the short floats that the bits stand for: both zeros are 0, and every
+/// NaN is above infinity.
+static Shorts ordered(Shorts bits, int16_t infinity) {
+  const Shorts sign = bits >> 15, magnitude = bits & int16_t(0x7fff);
+  return magnitude > infinity ? Shorts{} + int16_t(0x7fff) : (magnitude ^ sign) - sign;
+}
+
+/// Channels of all pixels of a window, at most a vector of them: Whole: there are exactly
+/// so many, so that the sizes of all copies are constants.
+template <bool Whole>
+static void max_of_shorts(const uint16_t* const* pixels, const uint8_t* places, int count,
+                          int16_t infinity, int64_t at, std::size_t channels, uint16_t* y,
+                          uint8_t* argmax) {
+  const std::size_t bytes = Whole ? vector_bytes : 2 * channels;
+  Shorts best{}, best_order{}, best_place{};
+  for (int p = 0; p < count; ++p) {
+    Shorts pixel{};
+    __builtin_memcpy(&pixel, pixels[p] + at, bytes);
+    const Shorts order = ordered(pixel, infinity);
+    const Shorts larger = p == 0 ? Shorts{} == 0 : order > best_order;
+    best = larger ? pixel : best;
+    best_order = larger ? order : best_order;
+    best_place = larger ? Shorts{} + int16_t(places[p]) : best_place;
+  }
+  const Places as_bytes = __builtin_convertvector(best_place, Places);
+  __builtin_memcpy(y + at, &best, bytes);
+  __builtin_memcpy(argmax + at, &as_bytes, bytes / 2);
+}
+
+static void max_of_short_pixels(const uint16_t* const* pixels, const uint8_t* places, int count,
+                                uint16_t infinity, int64_t n, uint16_t* y, uint8_t* argmax) {
+  constexpr int64_t width = vector_bytes / 2;
+  const auto inf = int16_t(infinity);
+  int64_t c = 0;
+  for (; c + width <= n; c += width)
+    max_of_shorts<true>(pixels, places, count, inf, c, std::size_t(width), y, argmax);
+  if (c < n) max_of_shorts<false>(pixels, places, count, inf, c, std::size_t(n - c), y, argmax);
+}
+
 static void select_place(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n,
                          float* dx) {
 #pragma GCC ivdep
   for (int64_t c = 0; c < n; ++c) dx[c] = argmax[c] == place ? dy[c] : 0.0f;
+}
+
+static void select_short_place(const uint16_t* dy, const uint8_t* argmax, uint8_t place, int64_t n,
+                               uint16_t* dx) {
+  constexpr int64_t width = vector_bytes / 2;
+  int64_t c = 0;
+  for (; c + width <= n; c += width) {
+    Shorts values;
+    Places places;
+    __builtin_memcpy(&values, dy + c, sizeof values);
+    __builtin_memcpy(&places, argmax + c, sizeof places);
+    values &= __builtin_convertvector(places, Shorts) == int16_t(place);
+    __builtin_memcpy(dx + c, &values, sizeof values);
+  }
+  for (; c < n; ++c) dx[c] = argmax[c] == place ? dy[c] : uint16_t(0);
+}
+
+static void add_place(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx) {
+#pragma GCC ivdep
+  for (int64_t c = 0; c < n; ++c) dx[c] += argmax[c] == place ? dy[c] : 0.0f;
 }
 
 /// In tiles that stay in the first-level cache.
@@ -40,8 +102,9 @@ static void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
 }
 
 void fill_images(Kernels& table) {
-  table.max_of_pixels = max_of_pixels, table.select_place = select_place,
-  table.transpose = transpose;
+  table.max_of_pixels = max_of_pixels, table.max_of_short_pixels = max_of_short_pixels;
+  table.select_place = select_place, table.select_short_place = select_short_place;
+  table.add_place = add_place, table.transpose = transpose;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -89,8 +89,15 @@ struct Kernels {
   // --- pooling: one output pixel from the pixels of its window, n channels
   void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n,
                         float* y, uint8_t* argmax);
+  /// bf16 or f16: formats whose order is that of their bits, infinity being those of +inf
+  void (*max_of_short_pixels)(const uint16_t* const* pixels, const uint8_t* places, int count,
+                              uint16_t infinity, int64_t n, uint16_t* y, uint8_t* argmax);
   /// dy where argmax is place, else 0
   void (*select_place)(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx);
+  void (*select_short_place)(const uint16_t* dy, const uint8_t* argmax, uint8_t place, int64_t n,
+                             uint16_t* dx);
+  /// dx += dy where argmax is place
+  void (*add_place)(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx);
 
   // --- layout
   /// y[j, i] = x[i, j]

@@ -64,6 +64,11 @@ static void add_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n
       for (int k = 0; k < 4; ++k) sums[k] += load(x + i * row_stride + j + k * lanes);
     for (int k = 0; k < 4; ++k) store(y + j + k * lanes, sums[k]);
   }
+  for (; j + lanes <= n; j += lanes) {
+    Vector sum{};
+    for (int64_t i = 0; i < rows; ++i) sum += load(x + i * row_stride + j);
+    store(y + j, sum);
+  }
   for (; j < n; ++j) {
     float total = 0;
     for (int64_t i = 0; i < rows; ++i) total += x[i * row_stride + j];

@@ -1,0 +1,125 @@
+// Weight forms, the check of scaled gradients and RMSprop on every instruction set: forms against
+// the scalar functions of core/weight_form.h, bit for bit.
+#include "simd_levels.h"
+
+#include <bit>
+#include <limits>
+
+#include <halftone/core/weight_form.h>
+
+namespace halftone::test {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+/// Any bits: also subnormals, infinities and NaN.
+std::vector<float> any_floats(uint64_t seed, int64_t count) {
+  Numbers numbers(seed);
+  std::vector<float> values{0.0f, -0.0f, infinity, -infinity, std::nanf(""), 1e-40f, -3e38f};
+  while (int64_t(values.size()) < count)
+    values.push_back(std::bit_cast<float>(uint32_t(numbers.word())));
+  return values;
+}
+
+TEST_CASE("halves of floats, cut off and rounded, on every instruction set") {
+  const std::vector<float> x = any_floats(50, 5000);
+  each_level([&](const simd::Kernels& k) {
+    for (const bool rounded : {false, true})
+      for (const int64_t n : {0, 1, 7, 16, 33, 1000, 4999}) {
+        INFO(n, " elements, rounded ", rounded);
+        std::vector<uint16_t> upper(x.size(), 9), lower(x.size(), 9);
+        std::vector<float> back(x.size(), 9.0f);
+        k.split_halves(rounded, x.data(), upper.data(), lower.data(), n);
+        k.join_halves(rounded, upper.data(), lower.data(), back.data(), n);
+        bool right = upper[std::size_t(n)] == 9 && lower[std::size_t(n)] == 9;
+        for (std::size_t i = 0; i < std::size_t(n); ++i) {
+          const SplitFloat s = rounded ? split_rounded(x[i]) : split(x[i]);
+          const float joined = rounded ? join_rounded(s) : join(s);
+          right = right && upper[i] == s.upper.bits && int16_t(lower[i]) == s.lower &&
+                  std::bit_cast<uint32_t>(back[i]) == std::bit_cast<uint32_t>(joined);
+        }
+        CHECK(right);
+        CHECK(back[std::size_t(n)] == 9.0f);
+      }
+  });
+}
+
+TEST_CASE("stochastic rounding starts anywhere in its stream") {
+  const std::vector<float> x = any_floats(51, 1200);
+  each_level([&](const simd::Kernels& k) {
+    for (const RandomKey key : {RandomKey{5, 0}, RandomKey{6, 0xfffffffau}})
+      for (const uint64_t first : {0u, 1u, 2u, 7u, 8u, 1024u, 1001u})
+        for (const int64_t n : {1, 2, 5, 64, 300, 1199}) {
+          std::vector<uint16_t> y(x.size(), 9);
+          k.round_stochastically(x.data(), key, first, y.data(), n);
+          bool right = y[std::size_t(n)] == 9;
+          for (std::size_t i = 0; i < std::size_t(n); ++i)
+            right = right && y[i] == round_stochastically(x[i], random_half(key, first + i)).bits;
+          CHECK_MESSAGE(right, n, " elements from ", first, ", counters from ", key.offset);
+        }
+  });
+}
+
+TEST_CASE("one infinity or NaN is found wherever it is") {
+  each_level([&](const simd::Kernels& k) {
+    for (const int64_t n : {1, 7, 16, 100})
+      for (const float bad : {infinity, -infinity, std::nanf(""), 3e38f})
+        for (int64_t place = 0; place < n; ++place) {
+          std::vector<float> x(std::size_t(n) + 1, 1.5f), y(std::size_t(n) + 1, 9.0f);
+          x[std::size_t(place)] = bad;
+          x.back() = infinity;
+          CHECK(k.unscale(x.data(), 2, nullptr, n) == (bad == 3e38f));
+          CHECK(k.unscale(x.data(), 2, y.data(), n) == (bad == 3e38f));
+          if (n > 1) CHECK(y[std::size_t((place + 1) % n)] == 3.0f);
+          CHECK(y.back() == 9.0f);
+        }
+    CHECK(k.unscale(nullptr, 2, nullptr, 0));
+  });
+}
+
+TEST_CASE("RMSprop with and without momentum and centring on every instruction set") {
+  Numbers numbers(52);
+  const int64_t n = 131;
+  const std::vector<float> g = numbers.many(n), p0 = numbers.many(n), s0 = numbers.many(n, 1, 2),
+                           b0 = numbers.many(n), a0 = numbers.many(n, -0.5, 0.5);
+  const simd::RmspropNumbers u{.lr = 0.01f,
+                               .alpha = 0.9f,
+                               .rest = 0.1f,
+                               .eps = 1e-6f,
+                               .weight_decay = 0.1f,
+                               .momentum = 0.8f};
+  each_level([&](const simd::Kernels& k) {
+    for (const bool momentum : {false, true})
+      for (const bool centred : {false, true}) {
+        INFO("momentum ", momentum, ", centred ", centred);
+        std::vector<float> p = p0, s = s0, b = b0, a = a0;
+        k.rmsprop(u, g.data(), p.data(), s.data(), momentum ? b.data() : nullptr,
+                  centred ? a.data() : nullptr, n);
+        const auto gradient = [&](std::size_t i) {
+          return double(g[i]) + double(u.weight_decay) * double(p0[i]);
+        };
+        const auto square = [&](std::size_t i) {
+          return double(u.alpha) * double(s0[i]) + double(u.rest) * gradient(i) * gradient(i);
+        };
+        const auto average = [&](std::size_t i) {
+          return double(a0[i]) + double(u.rest) * (gradient(i) - double(a0[i]));
+        };
+        const auto step = [&](std::size_t i) {
+          const double variance = square(i) - (centred ? average(i) * average(i) : 0);
+          const double own = gradient(i) / (std::sqrt(variance) + double(u.eps));
+          return momentum ? double(u.momentum) * double(b0[i]) + own : own;
+        };
+        const auto near = [](std::size_t) { return 0x1p-19; };
+        CHECK(first_beyond(s, square, near) == "");
+        if (centred) CHECK(first_beyond(a, average, near) == "");
+        if (momentum) CHECK(first_beyond(b, step, near) == "");
+        const auto parameter = [&](std::size_t i) {
+          return double(p0[i]) - double(u.lr) * step(i);
+        };
+        CHECK(first_beyond(p, parameter, near) == "");
+      }
+  });
+}
+
+}  // namespace
+}  // namespace halftone::test

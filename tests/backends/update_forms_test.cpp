@@ -1,0 +1,301 @@
+// Optimizer steps of the CPU backend against the reference: every form of weights with every dtype
+// it allows, one and two threads. Forms are exact, so split weights and masters agree bit for bit.
+#include <doctest/doctest.h>
+
+#include <omp.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+using namespace halftone;
+
+namespace {
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
+  ~Threads() { omp_set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+struct Setup {
+  WeightForm form;
+  DType parameter, gradient, state;
+  bool factor;
+};
+
+DType companion_dtype(const Setup& s) {
+  const bool is_split = s.form == WeightForm::split || s.form == WeightForm::split_rounded;
+  return is_split ? i16 : (s.form == WeightForm::kahan ? s.parameter : f32);
+}
+
+bool has_companion(WeightForm form) {
+  return form != WeightForm::plain && form != WeightForm::stochastic;
+}
+
+/// A slot whose companion holds something that only a weight in this form can hold.
+UpdateSlot slot_of(const Setup& s, int64_t n, uint64_t seed) {
+  manual_seed(seed);
+  UpdateSlot slot;
+  const Tensor weight = rand({n}) * 4.0 - 2.0;
+  slot.parameter = cast(weight, s.parameter);
+  slot.gradient = cast(rand({n}) * 2.0 - 1.0, s.gradient);
+  for (Tensor& state : slot.state) state = cast(rand({n}) * 0.5 + 0.5, s.state);
+  if (s.factor) slot.gradient_factor = scalar(0.375);
+  slot.form = s.form;
+  if (s.form == WeightForm::master) slot.companion = weight;
+  if (s.form == WeightForm::kahan) slot.companion = cast((rand({n}) - 0.5) * 0x1p-9, s.parameter);
+  if (companion_dtype(s) == i16) slot.companion = cast(randint(-32768, 32768, {n}), i16);
+  slot.key = {seed, 1234567};
+  return slot;
+}
+
+using Values = std::vector<double>;
+
+/// The weights as the next step would read them.
+Values weights_of(const UpdateSlot& slot) {
+  Values upper = slot.parameter.to_vector<double>();
+  if (!has_companion(slot.form)) return upper;
+  const Values rest = slot.companion.to_vector<double>();
+  for (std::size_t i = 0; i < upper.size(); ++i) {
+    const SplitFloat halves{BFloat16(float(upper[i])), int16_t(rest[i])};
+    switch (slot.form) {
+      case WeightForm::master: upper[i] = rest[i]; break;
+      case WeightForm::split: upper[i] = double(join(halves)); break;
+      case WeightForm::split_rounded: upper[i] = double(join_rounded(halves)); break;
+      default: upper[i] += rest[i];
+    }
+  }
+  return upper;
+}
+
+using Step = std::function<void(Backend&, std::span<UpdateSlot>)>;
+struct NamedStep {
+  std::string name;
+  Step step;
+};
+
+std::vector<NamedStep> steps() {
+  const auto adam = [](bool decoupled) {
+    return [=](Backend& b, std::span<UpdateSlot> slots) {
+      b.adam_step(slots, {.lr = 0.01,
+                          .beta2 = 0.99,
+                          .weight_decay = 0.1,
+                          .decoupled = decoupled,
+                          .correction1 = 0.19,
+                          .correction2 = 0.02});
+    };
+  };
+  const auto sgd = [](double momentum, bool nesterov, bool first) {
+    return [=](Backend& b, std::span<UpdateSlot> slots) {
+      b.sgd_step(slots, {.lr = 0.05,
+                         .momentum = momentum,
+                         .dampening = nesterov ? 0.0 : 0.25,
+                         .weight_decay = 0.01,
+                         .nesterov = nesterov,
+                         .first_step = first});
+    };
+  };
+  const auto rmsprop = [](double momentum, bool centered) {
+    return [=](Backend& b, std::span<UpdateSlot> slots) {
+      b.rmsprop_step(slots, {.lr = 0.01, .momentum = momentum, .centered = centered});
+    };
+  };
+  return {{"Adam", adam(false)},
+          {"AdamW", adam(true)},
+          {"SGD", sgd(0, false, false)},
+          {"SGD, momentum", sgd(0.9, false, false)},
+          {"SGD, first step", sgd(0.9, false, true)},
+          {"SGD, Nesterov", sgd(0.9, true, false)},
+          {"RMSprop", rmsprop(0, false)},
+          {"RMSprop, momentum", rmsprop(0.9, false)}};
+}
+
+/// Every combination that core/weight_form.h allows.
+std::vector<Setup> setups() {
+  std::vector<Setup> all;
+  for (const WeightForm form :
+       {WeightForm::plain, WeightForm::master, WeightForm::split, WeightForm::split_rounded,
+        WeightForm::kahan, WeightForm::stochastic})
+    for (const DType parameter : {f32, bf16, f16})
+      for (const DType gradient : {f32, bf16, f16})
+        for (const DType state : {f32, bf16, f16})
+          for (const bool factor : {false, true}) {
+            const bool needs_bf16 = form != WeightForm::plain && form != WeightForm::master &&
+                                    form != WeightForm::kahan;
+            if (!needs_bf16 || parameter == bf16)
+              all.push_back({form, parameter, gradient, state, factor});
+          }
+  return all;
+}
+
+/// The first element that is further off than f32 arithmetic on numbers around 2 explains, and
+/// rounding to another neighbour at `spacing` relatively; empty if there is none.
+std::string difference(const Values& got, const Values& wanted, double spacing) {
+  constexpr double computed = 0x1p-19;
+  if (got.size() != wanted.size()) return "sizes differ";
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (!(std::abs(got[i] - wanted[i]) <= computed + spacing * std::abs(wanted[i])))
+      return "element " + std::to_string(i) + ": " + std::to_string(got[i]) + " instead of " +
+             std::to_string(wanted[i]);
+  return {};
+}
+
+/// The spacing of weights in this form, as far as it is coarser than f32.
+double weight_spacing(const Setup& s) {
+  switch (s.form) {
+    case WeightForm::plain:
+    case WeightForm::stochastic: return epsilon(s.parameter);
+    case WeightForm::kahan: return epsilon(s.parameter) * epsilon(s.parameter);
+    default: return 0;
+  }
+}
+
+UpdateSlot after(const NamedStep& named, const Setup& s, int64_t n) {
+  UpdateSlot slot = slot_of(s, n, 5);
+  named.step(backend_for(Device::cpu()), std::span(&slot, 1));
+  return slot;
+}
+UpdateSlot after_reference(const NamedStep& named, const Setup& s, int64_t n) {
+  const CpuBackendScope scope("reference");
+  return after(named, s, n);
+}
+
+void check_alike(const Setup& s, const UpdateSlot& got, const UpdateSlot& wanted) {
+  CHECK(difference(weights_of(got), weights_of(wanted), weight_spacing(s)) == "");
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Tensor &state = got.state[i], &same = wanted.state[i];
+    CHECK(difference(state.to_vector<double>(), same.to_vector<double>(), epsilon(s.state)) == "");
+    CHECK(state.storage()->version() == same.storage()->version());
+  }
+  CHECK(got.parameter.storage()->version() == wanted.parameter.storage()->version());
+  if (has_companion(s.form))
+    CHECK(got.companion.storage()->version() == wanted.companion.storage()->version());
+}
+
+std::string described(const Setup& s) {
+  return std::string(name(s.form)) + ", parameter " + std::string(name(s.parameter)) +
+         ", gradient " + std::string(name(s.gradient)) + ", state " + std::string(name(s.state)) +
+         (s.factor ? ", factor" : "");
+}
+
+TEST_CASE("steps of every form and dtype as the reference's") {
+  for (const NamedStep& step : steps())
+    for (const Setup& s : setups())
+      for (const int64_t n : {1, 7, 16, 1000}) {
+        INFO(step.name, ", ", described(s), ", ", n, " elements");
+        check_alike(s, after(step, s, n), after_reference(step, s, n));
+      }
+}
+
+TEST_CASE("large steps on one thread and on two as the reference's") {
+  const int64_t n = 100003;
+  for (const NamedStep& step : steps())
+    for (const Setup& s : setups()) {
+      if (step.name != "AdamW" && step.name != "SGD, momentum" && step.name != "SGD, Nesterov")
+        continue;
+      const bool typical =
+          s.factor && s.gradient == s.parameter && s.state == (s.parameter == bf16 ? bf16 : f32);
+      if (!typical) continue;
+      INFO(step.name, ", ", described(s));
+      const UpdateSlot wanted = after_reference(step, s, n);
+      for (const int threads : {1, 2}) {
+        const Threads now(threads);
+        check_alike(s, after(step, s, n), wanted);
+      }
+    }
+}
+
+/// `count` steps of Adam; the parameter and the weights afterwards.
+std::pair<Values, Values> trained(const Setup& s, int64_t n, int count, int threads) {
+  const Threads now(threads);
+  UpdateSlot slot = slot_of({WeightForm::master, bf16, s.gradient, s.state, false}, n, 9);
+  slot.form = s.form;
+  if (s.form == WeightForm::stochastic) slot.companion = {};
+  if (s.form == WeightForm::kahan) slot.companion = zeros({n}, bf16);
+  if (companion_dtype(s) == i16) {
+    const std::vector<float> weights = slot.companion.to_vector<float>();
+    slot.companion = zeros({n}, i16);
+    for (int64_t i = 0; i < n; ++i) {
+      const bool rounds = s.form == WeightForm::split_rounded;
+      const float weight = weights[std::size_t(i)];
+      const SplitFloat halves = rounds ? split_rounded(weight) : split(weight);
+      slot.parameter.data<BFloat16>()[i] = halves.upper;
+      slot.companion.data<int16_t>()[i] = halves.lower;
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    slot.key.offset = uint64_t(i * n);
+    backend_for(Device::cpu())
+        .adam_step(std::span(&slot, 1), {.lr = 1e-3, .correction1 = 0.5, .correction2 = 0.5});
+  }
+  return {slot.parameter.to_vector<double>(), weights_of(slot)};
+}
+
+TEST_CASE("split weights are masters, bit for bit, over 50 steps") {
+  const int64_t n = 70001;
+  const auto run = [&](WeightForm form, int threads) {
+    return trained({form, bf16, bf16, f32, false}, n, 50, threads);
+  };
+  const auto [parameter, master] = run(WeightForm::master, 2);
+  CHECK(run(WeightForm::split, 2).second == master);
+  CHECK(run(WeightForm::split_rounded, 1).second == master);
+}
+
+TEST_CASE("compensated and stochastic steps do not depend on threads") {
+  for (const WeightForm form : {WeightForm::kahan, WeightForm::stochastic}) {
+    INFO(std::string(name(form)));
+    const auto run = [&](int threads) {
+      return trained({form, bf16, bf16, bf16, false}, 100003, 5, threads);
+    };
+    const auto once = run(1);
+    CHECK(run(1) == once);
+    CHECK(run(2) == once);
+    CHECK(run(5) == once);
+  }
+}
+
+TEST_CASE("stochastic rounding of equal f32 results is the reference's, bit for bit") {
+  // A plain step by powers of two is exact in f32, so only the rounding is left.
+  const auto run = [](std::string_view backend) {
+    const CpuBackendScope scope(backend);
+    UpdateSlot slot = slot_of({WeightForm::stochastic, bf16, bf16, f32, false}, 5003, 3);
+    backend_for(Device::cpu()).sgd_step(std::span(&slot, 1), {.lr = 0x1p-8});
+    return slot.parameter.to_vector<double>();
+  };
+  CHECK(run("cpu") == run("reference"));
+}
+
+TEST_CASE("layouts that differ, and lists in which some slots go to the reference") {
+  const auto run = [](std::string_view backend) {
+    const CpuBackendScope scope(backend);
+    std::vector<UpdateSlot> slots;
+    for (const DType dtype : {f32, f64, bf16})
+      slots.push_back(slot_of({WeightForm::plain, dtype, dtype, dtype == f64 ? f64 : f32, false},
+                              60, uint64_t(size_of(dtype))));
+    slots[2].parameter = slots[2].parameter.view_as({6, 10}, {10, 1}, 0);
+    slots[2].gradient = slots[2].gradient.view_as({6, 10}, {1, 6}, 0);
+    for (Tensor& state : slots[2].state) state = state.view_as({6, 10}, {10, 1}, 0);
+    slots.push_back(slot_of({WeightForm::split, bf16, f16, bf16, true}, 60, 4));
+    for (Tensor* x : {&slots[3].parameter, &slots[3].gradient, &slots[3].companion,
+                      &slots[3].state[0], &slots[3].state[1], &slots[3].state[2]})
+      *x = x->view_as({3, 4, 5}, {1, 15, 3}, 0);
+    backend_for(Device::cpu()).adam_step(slots, {.lr = 0.5, .correction1 = 0.5, .correction2 = 1});
+    return slots;
+  };
+  const std::vector<UpdateSlot> got = run("cpu"), wanted = run("reference");
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    INFO("slot ", i);
+    CHECK(difference(weights_of(got[i]), weights_of(wanted[i]), i == 2 ? 0x1p-7 : 0) == "");
+    CHECK(got[i].parameter.storage()->version() == wanted[i].parameter.storage()->version());
+  }
+}
+
+}  // namespace
