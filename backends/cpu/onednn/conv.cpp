@@ -12,7 +12,7 @@ using Desc = dnnl::memory::desc;
 
 /// The descriptors and numbers of one convolution: x -> y with weights w.
 struct Problem {
-  Desc x, y, w_any, w_plain, bias;
+  Desc x, y, w_any, w_plain, w_forward, bias;  // w_forward: of the convolution itself, x's dtype
   Dims4 stride, dilation, padding_before, padding_after;
   PlanKey key;
   bool has_bias;
@@ -27,7 +27,7 @@ struct Problem {
     const int64_t out = w.shape()[0] / g.groups;
     const Dims4 w_dims =
         g.groups == 1 ? dims(w) : Dims4{g.groups, out, w.shape()[1], w.shape()[2], w.shape()[3]};
-    w_any = Desc(w_dims, w_type, Tag::any);
+    w_any = Desc(w_dims, w_type, Tag::any), w_forward = Desc(w_dims, type, Tag::any);
     w_plain = Desc(w_dims, w_type, g.groups == 1 ? Tag::oihw : Tag::goihw);
     bias = has_bias ? Desc({w.shape()[0]}, *data_type(bias_in.dtype()), Tag::x) : Desc();
     key = {operation,
@@ -53,7 +53,7 @@ struct Problem {
     constexpr auto kind = dnnl::prop_kind::forward_training;
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
     return describe<dnnl::convolution_forward>(user_scratchpad(), std::nullopt, kind, algorithm, x,
-                                               w_any, bias, y, stride, dilation, padding_before,
+                                               w_forward, bias, y, stride, dilation, padding_before,
                                                padding_after);
   }
 };
