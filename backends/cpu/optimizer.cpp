@@ -17,22 +17,24 @@ using States = std::array<bool, 3>;
 template <class Update, class Otherwise>
 void update_slots(std::span<UpdateSlot> slots, const States& needed, const Update& update,
                   const Otherwise& otherwise) {
-  cpu::Workspace<int64_t> sizes(int64_t(slots.size()));
-  for (std::size_t i = 0; i < slots.size(); ++i)
-    sizes[int64_t(i)] = cpu::serves(slots[i], needed) ? slots[i].parameter.numel() : -1;
-  const auto of_blocks = [&](std::size_t i, int64_t begin, int64_t end, int64_t /*number*/) {
-    cpu::UpdateBuffers buffers;
-    for (int64_t at = begin; at < end; at += cpu::block_length) {
-      cpu::SlotBlock block(slots[i], at, std::min(cpu::block_length, end - at), buffers);
-      update(block);
-      block.finish();
+  cpu::in_lists(slots, [&](std::span<UpdateSlot> list) {
+    const cpu::ListSizes sizes(list, [&](const UpdateSlot& slot) {
+      return cpu::serves(slot, needed) ? std::optional(slot.parameter.numel()) : std::nullopt;
+    });
+    const auto of_blocks = [&](std::size_t i, int64_t begin, int64_t end, int64_t /*number*/) {
+      cpu::UpdateBuffers buffers;
+      for (int64_t at = begin; at < end; at += cpu::block_length) {
+        cpu::SlotBlock block(list[i], at, std::min(cpu::block_length, end - at), buffers);
+        update(block);
+        block.finish();
+      }
+    };
+    cpu::parallel_list(sizes, of_blocks);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (sizes.served(i)) cpu::bump_versions(list[i]);
+      else otherwise(list.subspan(i, 1));
     }
-  };
-  cpu::parallel_list({sizes.data(), slots.size()}, of_blocks);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (sizes[int64_t(i)] >= 0) cpu::bump_versions(slots[i]);
-    else otherwise(slots.subspan(i, 1));
-  }
+  });
 }
 }  // namespace
 

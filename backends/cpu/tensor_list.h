@@ -3,6 +3,8 @@
 // number of threads, nor does what is computed from them.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <span>
 
 #include <omp.h>
@@ -14,29 +16,59 @@ namespace halftone::cpu {
 /// Elements of a piece.
 inline constexpr int64_t list_piece = reference::grain_length;
 
-/// A negative size counts as none.
-inline int64_t list_pieces(std::span<const int64_t> sizes) {
-  int64_t pieces = 0;
-  for (const int64_t n : sizes) pieces += reference::pieces_of(std::max<int64_t>(n, 0), list_piece);
-  return pieces;
+/// Tensors that are one list at most: what is known of them lies on the stack, for a step must not
+/// allocate.
+inline constexpr std::size_t list_length = 256;
+
+/// body(some) for one list after the other.
+template <class T, class Body> void in_lists(std::span<T> all, const Body& body) {
+  for (std::size_t first = 0; first < all.size(); first += list_length)
+    body(all.subspan(first, std::min(list_length, all.size() - first)));
 }
 
-/// Calls body(tensor, begin, end, number of the piece) for all pieces of tensors of some sizes, in
-/// parallel: each thread takes neighbours, to about the same number of elements.
-template <class Body> void parallel_list(std::span<const int64_t> sizes, const Body& body) {
+/// The sizes of the tensors of a list, for parallel_list; none for those that others take care of.
+class ListSizes {
+ public:
+  /// size(item): elements, or nothing.
+  template <class T, class Size>
+  ListSizes(std::span<T> items, const Size& size) : count_(items.size()) {
+    for (std::size_t i = 0; i < count_; ++i) sizes_[i] = size(items[i]).value_or(not_served);
+  }
+  std::size_t count() const { return count_; }
+  bool served(std::size_t i) const { return sizes_[i] != not_served; }
+  int64_t operator[](std::size_t i) const { return served(i) ? sizes_[i] : 0; }
+  int64_t pieces() const {
+    int64_t pieces = 0;
+    for (std::size_t i = 0; i < count_; ++i) pieces += reference::pieces_of((*this)[i], list_piece);
+    return pieces;
+  }
+  int64_t total() const {
+    int64_t total = 0;
+    for (std::size_t i = 0; i < count_; ++i) total += (*this)[i];
+    return total;
+  }
+
+ private:
+  static constexpr int64_t not_served = -1;
+  std::array<int64_t, list_length> sizes_;
+  std::size_t count_;
+};
+
+/// Calls body(tensor, begin, end, number of the piece) for all pieces of a list, in parallel: each
+/// thread takes neighbours, to about the same number of elements.
+template <class Body> void parallel_list(const ListSizes& sizes, const Body& body) {
   constexpr int64_t worth_threads = 4 * list_piece;
-  int64_t total = 0;
-  for (const int64_t n : sizes) total += std::max<int64_t>(n, 0);
+  const int64_t total = sizes.total();
 #pragma omp parallel if (total > worth_threads)
   {
     const int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
     int64_t number = 0, before = 0;
-    for (std::size_t tensor = 0; tensor < sizes.size(); ++tensor) {
+    for (std::size_t tensor = 0; tensor < sizes.count(); ++tensor) {
       const int64_t n = sizes[tensor];
       for (int64_t begin = 0; begin < n; begin += list_piece, ++number)
         if ((before + begin) * threads / total == own)
           body(tensor, begin, std::min(n, begin + list_piece), number);
-      before += std::max<int64_t>(n, 0);
+      before += n;
     }
   }
 }

@@ -136,4 +136,19 @@ TEST_CASE("norms do not depend on threads") {
   }
 }
 
+TEST_CASE("many tensors, more than one list of them") {
+  std::vector<Tensor> all;
+  for (int i = 0; i < 700; ++i) all.push_back(full({i % 5 + 1}, 0.5, i % 2 ? bf16 : f32));
+  Backend& backend = backend_for(Device::cpu());
+  Tensor total = zeros({}, f64), found = zeros({});
+  backend.sum_of_squares(all, total);
+  CHECK(total.item() == 700 * 3 * 0.25);
+  backend.unscale(all, scalar(2.0), found);
+  CHECK(found.item() == 0);
+  for (const Tensor& x : all) CHECK(x.to_vector<double>() == Values(std::size_t(x.numel()), 1.0));
+  backend.fill(infinity, all[699]);
+  backend.unscale(all, {}, found);
+  CHECK(found.item() == 1);
+}
+
 }  // namespace
