@@ -91,8 +91,7 @@ void GradScaler::load_state_dict(const optim::NamedTensors& state) {
           int(std::min<int64_t>(whole(entries.take(left), left), s.options.hysteresis));
   }
   entries.finish();
-  scales_ = std::move(loaded);
-  progress_.clear();
+  scales_ = std::move(loaded);  // what optimizers are in the middle of stays, as PyTorch's
 }
 
 }  // namespace halftone::amp
