@@ -9,6 +9,7 @@
 int main(int argc, char** argv) {
   using namespace halftone::testing;
   TrainingCase run = make_training_case(argc > 1 ? argv[1] : "mlp", 0);
+  if (argc > 2) run.strategy = argv[2];
   double last = 0;
   train_case(run, {.prefetch = 0}, [&](int64_t step, double loss) {
     last = loss;

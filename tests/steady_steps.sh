@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# steady_steps.sh PROGRAM CASE: no system call for memory (brk, mmap, munmap, madvise, ...) in steps
+# steady_steps.sh PROGRAM CASE [STRATEGY]: no system call for memory (brk, mmap, munmap, madvise, ...) in steps
 # 3 to 50 of a training run. Exit status 77, "skipped", where strace is absent or may not trace.
 set -euo pipefail
 log="$(mktemp)"

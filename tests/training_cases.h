@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include <halftone/halftone.h>
@@ -15,6 +16,7 @@ inline constexpr int64_t training_steps = 50, training_batch = 16;
 struct TrainingCase {
   std::unique_ptr<nn::Layer> model;
   std::shared_ptr<const data::Dataset> dataset;
+  std::string strategy = "fp32";
 };
 
 /// Seeds the default generator, then makes "mlp" or "lenet".
@@ -37,15 +39,16 @@ inline void train_case(TrainingCase& run, data::DataLoaderOptions options,
                        const std::function<void(int64_t, double)>& after_step) {
   options.batch_size = training_batch, options.shuffle = true;
   optim::AdamW optimizer(run.model->parameters(), {.lr = 1e-3});
+  amp::Training training = amp::apply(amp::Strategy::named(run.strategy), *run.model, optimizer);
   data::DataLoader loader(run.dataset, options);
   int64_t step = 0;
   for (auto [inputs, targets] : loader) {
     double value = 0;
     {
-      const Tensor loss = cross_entropy((*run.model)(inputs), targets);
-      optimizer.zero_grad();
-      loss.backward();
-      optimizer.step();
+      const Tensor loss = cross_entropy(training.forward(*run.model, inputs), targets);
+      training.zero_grad();
+      training.backward(loss);
+      training.step();
       value = loss.item();
     }
     after_step(++step, value);
