@@ -138,6 +138,7 @@ TEST_CASE("norms do not depend on threads") {
 
 TEST_CASE("many tensors, more than one list of them") {
   std::vector<Tensor> all;
+  all.reserve(700);
   for (int i = 0; i < 700; ++i) all.push_back(full({i % 5 + 1}, 0.5, i % 2 ? bf16 : f32));
   Backend& backend = backend_for(Device::cpu());
   Tensor total = zeros({}, f64), found = zeros({});

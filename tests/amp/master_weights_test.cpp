@@ -1,0 +1,376 @@
+// Weights that short parameters cannot hold: the forms against one another over many steps, the
+// rounding that is right on average, optimizers of users, states, mistakes.
+#include <omp.h>
+
+#include <cmath>
+
+#include "strategy_cases.h"
+
+namespace halftone::testing {
+namespace {
+
+using amp::MasterWeights;
+using amp::MasterWeightsOptions;
+using Values = std::vector<double>;
+using Make = std::function<std::unique_ptr<optim::Optimizer>(std::vector<Tensor>)>;
+
+const std::map<std::string, Make> optimizers{
+    {"sgd",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<optim::Sgd>(
+           p, optim::SgdOptions{.lr = 1e-2, .momentum = 0.9, .weight_decay = 1e-2});
+     }},
+    {"adamw",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<optim::AdamW>(p,
+                                             optim::AdamWOptions{.lr = 1e-3, .weight_decay = 0.1});
+     }},
+    {"rmsprop",
+     [](std::vector<Tensor> p) {
+       return std::make_unique<optim::Rmsprop>(p, optim::RmspropOptions{.lr = 1e-3});
+     }},
+};
+const std::vector<MasterWeightsOptions> exact{{.form = WeightForm::master},
+                                              {.form = WeightForm::master, .fused = false},
+                                              {.form = WeightForm::split},
+                                              {.form = WeightForm::split_rounded}};
+
+/// Two parameters (the second f32 if `mixed`) under an optimizer and masters, and random gradients.
+struct Run {
+  std::vector<Tensor> parameters;
+  std::unique_ptr<optim::Optimizer> inner;
+  std::unique_ptr<MasterWeights> masters;
+
+  Run(const Make& make, std::optional<MasterWeightsOptions> options, bool mixed = false) {
+    manual_seed(3);
+    std::vector<Tensor> initial{randn({37, 11}), randn({5})};
+    const DType first = options ? bf16 : f32;
+    parameters = {cast(initial[0], first).clone(), cast(initial[1], mixed ? f32 : first).clone()};
+    for (Tensor& p : parameters) p.set_requires_grad();
+    inner = make(parameters);
+    if (options) masters = std::make_unique<MasterWeights>(*inner, *options, initial);
+  }
+  void step(uint64_t seed) {
+    manual_seed(seed);
+    for (Tensor& p : parameters) p.set_grad(cast(cast(randn(p.shape()), bf16), p.dtype()));
+    masters ? masters->step() : inner->step();
+  }
+  Run& steps(int count) {
+    for (int i = 0; i < count; ++i) step(uint64_t(1000 + i));
+    return *this;
+  }
+  Tensor weight(std::size_t i) const {
+    return masters ? masters->weight(i) : parameters[i].detach();
+  }
+};
+
+/// Calls f(name, factory) for every optimizer on both CPU backends.
+template <class F> void for_all(const F& f) {
+  for (const std::string_view backend : {"reference", "cpu"})
+    for (const auto& [name, make] : optimizers) {
+      const CpuBackendScope scope(backend);
+      CAPTURE(backend);
+      CAPTURE(name);
+      f(make);
+    }
+}
+
+TEST_CASE("masters, fused or plain, and split weights are the f32 weights, bit for bit") {
+  for_all([](const Make& make) {
+    for (const bool mixed : {false, true}) {
+      Run wide(make, {});
+      wide.steps(50);
+      for (const MasterWeightsOptions& options : exact) {
+        CAPTURE(name(options.form));
+        CAPTURE(options.fused);
+        Run run(make, options, mixed);
+        run.steps(50);
+        for (const std::size_t i : {0, 1}) CHECK(same_bits(run.weight(i), wide.weight(i)));
+        CHECK(run.parameters[1].dtype() == (mixed ? f32 : bf16));
+      }
+    }
+  });
+}
+
+TEST_CASE("the parameter is what bf16 makes of the weight: nearest, or the upper half") {
+  for (const MasterWeightsOptions& options : exact) {
+    Run run(optimizers.at("adamw"), options);
+    run.steps(3);
+    const Tensor weight = run.weight(0), parameter = run.parameters[0].detach();
+    if (options.form == WeightForm::master) CHECK(same_bits(parameter, cast(weight, bf16)));
+    const auto w = weight.to_vector<float>(), p = parameter.to_vector<float>();
+    for (std::size_t i = 0; i < w.size(); ++i)
+      if (options.form == WeightForm::split) CHECK(p[i] == float(split(w[i]).upper));
+      else CHECK(std::abs(p[i] - w[i]) <= std::abs(w[i]) * 0x1p-8f);
+  }
+}
+
+double largest_difference(const Run& a, const Run& b) {
+  const Values x = a.weight(0).to_vector<double>(), y = b.weight(0).to_vector<double>();
+  double largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) largest = std::max(largest, std::abs(x[i] - y[i]));
+  return largest;
+}
+
+double largest_weight(const Run& run) {
+  double largest = 0;
+  for (const double x : run.weight(0).to_vector<double>()) largest = std::max(largest, std::abs(x));
+  return largest;
+}
+
+TEST_CASE("compensated weights stay near the f32 ones, uncompensated ones do not") {
+  for_all([](const Make& make) {
+    const int steps = 50;
+    Run wide(make, {}), kahan(make, {{.form = WeightForm::kahan}});
+    Run nearest(make, {{.form = WeightForm::stochastic}});
+    wide.steps(steps), kahan.steps(steps);
+    // The compensation is below half a spacing of the weight, 2^-9 of it, and is itself rounded to
+    // bf16 in every step, by up to 2^-9 of that. Decay and momentum pass errors on, but shrink
+    // them.
+    const double bound = steps * 0x1p-18 * 2 * largest_weight(wide);
+    CHECK(largest_difference(kahan, wide) <= bound);
+    CHECK(largest_difference(nearest.steps(steps), wide) > bound);
+  });
+}
+
+// --- stochastic rounding
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
+  ~Threads() { omp_set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+TEST_CASE("stochastic rounding repeats under its seed, on any number of threads") {
+  for_all([](const Make& make) {
+    const auto after = [&](uint64_t seed, int threads) {
+      const Threads now(threads);
+      return Run(make, {{.form = WeightForm::stochastic, .seed = seed}}).steps(10).weight(0);
+    };
+    const Tensor once = after(1, 1);
+    CHECK(same_bits(once, after(1, 1)));
+    CHECK(same_bits(once, after(1, 2)));
+    CHECK_FALSE(same_bits(once, after(2, 1)));
+  });
+  // Enough elements for two threads to share them.
+  const auto large = [](int threads) {
+    const Threads now(threads);
+    Tensor w = ones({100000}, bf16).set_requires_grad();
+    optim::Sgd sgd({w}, {.lr = 1});
+    MasterWeights masters(sgd, {.form = WeightForm::stochastic});
+    w.set_grad(full({100000}, 0x1p-9, bf16));
+    masters.step();
+    return w.detach();
+  };
+  CHECK(same_bits(large(1), large(2)));
+}
+
+TEST_CASE("stochastic rounding is right on average") {
+  const int64_t n = 100000;
+  const double spacing = 0x1p-7;  // of bf16 from 1 to 2
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    for (const double part : {0.125, 0.3, 0.5, 0.9375}) {
+      CAPTURE(part);
+      Tensor w = ones({n}, bf16).set_requires_grad();
+      optim::Sgd sgd({w}, {.lr = 1});
+      MasterWeights masters(sgd, {.form = WeightForm::stochastic, .seed = 5});
+      w.set_grad(full({n}, -part * spacing, bf16));
+      const double p = -w.grad().at({0}) / spacing;  // as bf16 holds it
+      masters.step();
+      int64_t up = 0, down = 0;
+      for (const double value : w.to_vector<double>())
+        up += value == 1 + spacing, down += value == 1;
+      CHECK(up + down == n);
+      CHECK(std::abs(double(up) - double(n) * p) <= 5 * std::sqrt(double(n) * p * (1 - p)));
+    }
+  }
+}
+
+TEST_CASE("a saved state goes on with the same random numbers") {
+  const MasterWeightsOptions options{.form = WeightForm::stochastic, .seed = 9};
+  Run whole(optimizers.at("adamw"), options),
+      resumed(optimizers.at("adamw"), {{.form = options.form}});
+  whole.steps(4);
+  const auto state = copy_of(whole.masters->state_dict());
+  const Tensor weight = whole.parameters[0].clone(), bias = whole.parameters[1].clone();
+  CHECK(state.at("rounding").to_vector<int64_t>() == std::vector<int64_t>{9, 4});
+  whole.steps(4);
+  resumed.masters->load_state_dict(state);
+  resumed.masters->set_weight(0, cast(weight, f32)),
+      resumed.masters->set_weight(1, cast(bias, f32));
+  CHECK(same_bits(resumed.steps(4).weight(0), whole.weight(0)));
+}
+
+// --- as an optimizer
+
+TEST_CASE("the rate, through the wrapper") {
+  Tensor w = ones({2}, bf16).set_requires_grad(), b = ones({2}, bf16).set_requires_grad();
+  optim::Sgd sgd({{{w}, {.lr = 1}}, {{b}, {.lr = 2}}});
+  MasterWeights masters(sgd);
+  CHECK(masters.group_count() == 2);
+  CHECK(masters.lr(1) == 2);
+  masters.set_lr(0.25, 1);
+  CHECK(sgd.lr(1) == 0.25);
+  w.set_grad(ones({2}, bf16)), b.set_grad(ones({2}, bf16));
+  masters.step();
+  CHECK(masters.weight(0).at({0}) == 0);
+  CHECK(masters.weight(1).at({0}) == 0.75);
+  masters.set_lr(0.5);
+  CHECK(sgd.lr(0) == 0.5);
+}
+
+/// p -= lr g, by hand.
+struct OwnOptimizer final : optim::Optimizer {
+  std::vector<Tensor> own;
+  double rate = 0.5;
+  explicit OwnOptimizer(std::vector<Tensor> p) : own(std::move(p)) {}
+  void step() override {
+    for (Tensor& p : own) {
+      if (!p.grad().defined()) continue;
+      REQUIRE(p.dtype() == f32);
+      for (int64_t i = 0; i < p.numel(); ++i)
+        p.data<float>()[i] -= float(rate) * p.grad().data<float>()[i];
+      p.storage()->bump_version();
+    }
+  }
+  int group_count() const override { return 1; }
+  std::span<Tensor> group_parameters(int) override { return own; }
+  double lr(int) const override { return rate; }
+  void set_lr(double lr, int) override { rate = lr; }
+  optim::NamedTensors state_dict() const override { return {}; }
+  void load_state_dict(const optim::NamedTensors&) override {}
+};
+
+TEST_CASE("an optimizer of a user has masters by the plain way, and is refused by the fused one") {
+  Tensor w = ones({3}, bf16).set_requires_grad();
+  OwnOptimizer own({w});
+  CHECK_THROWS_WITH_AS(MasterWeights{own}, doctest::Contains("Use form master with .fused = false"),
+                       UsageError);
+  CHECK(own.own[0].dtype() == bf16);
+  {
+    MasterWeights masters(own, {.fused = false});
+    w.set_grad(full({3}, 0x1p-10, bf16));
+    masters.step();
+    CHECK(masters.weight(0).at({0}) == 1 - 0x1p-11);
+    CHECK(w.at({0}) == 1);  // rounded
+    for (int i = 0; i < 7; ++i) masters.step();
+    CHECK(w.at({0}) == 1 - 0x1p-8);
+    w.set_grad(full({3}, 64, bf16));
+    masters.step_scaled(scalar(0x1p-6));  // scales the master's gradient, not the model's
+    CHECK(masters.weight(0).at({0}) == 0.5 - 0x1p-8);
+    CHECK(w.grad().at({0}) == 64);
+    CHECK(masters.parameters()[0].body() == w.body());
+    CHECK(own.own[0].dtype() == f32);
+  }
+  CHECK(own.own[0].body() == w.body());  // given back
+}
+
+TEST_CASE("without its wrapper an optimizer steps the parameters as they are") {
+  Tensor w = ones({2}, bf16).set_requires_grad();
+  optim::Sgd sgd({w}, {.lr = 1});
+  { const MasterWeights masters(sgd); }
+  w.set_grad(full({2}, 0x1p-10, bf16));
+  for (int i = 0; i < 100; ++i) sgd.step();
+  CHECK(w.at({0}) == 1);  // nothing keeps the rest now
+}
+
+TEST_CASE("f32 gradients: gone after the step, and made again when the model's are others") {
+  for (const bool fused : {true, false}) {
+    const int64_t before = memory_report().now_of(MemoryUse::master_gradient);
+    Tensor w = ones({2}, bf16).set_requires_grad();
+    optim::Sgd sgd({w}, {.lr = 1});
+    MasterWeights masters(sgd, {.fused = fused});
+    const auto gradient = [&] { return masters.gradients().at(0).at({0}); };
+    w.set_grad(full({2}, 0.25, bf16));
+    CHECK(gradient() == 0.25);
+    CHECK((memory_report().now_of(MemoryUse::master_gradient) > before) == !fused);
+    sum(w * full({2}, 0.5, bf16)).backward();  // accumulates in place
+    CHECK(gradient() == 0.75);
+    w.set_grad(full({2}, 0.125, bf16));  // replaced
+    masters.step();
+    CHECK(masters.weight(0).at({0}) == 0.875);
+    CHECK(memory_report().now_of(MemoryUse::master_gradient) == before);
+    masters.zero_grad();
+    CHECK(masters.gradients().empty());
+    masters.step();  // nothing to do
+    CHECK(masters.weight(0).at({0}) == 0.875);
+  }
+}
+
+// --- mistakes
+
+TEST_CASE("what cannot be wrapped") {
+  Tensor wide = ones({2}).set_requires_grad(), half = ones({2}, f16).set_requires_grad(),
+         w = ones({2}, bf16).set_requires_grad();
+  optim::Sgd of_wide({wide}), of_half({half}), sgd({w});
+  const auto refused = [](optim::Optimizer& inner, const MasterWeightsOptions& options,
+                          const std::vector<Tensor>& initial = {}) {
+    try {
+      MasterWeights masters(inner, options, initial);
+    } catch (const Error& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  CHECK(refused(of_wide, {}).find("there is nothing to keep") != std::string::npos);
+  for (const WeightForm form :
+       {WeightForm::split, WeightForm::split_rounded, WeightForm::stochastic})
+    CHECK(refused(of_half, {.form = form}) == "[MasterWeights] " + std::string(name(form)) +
+                                                  " keeps bf16 parameters only, one is f16. Use "
+                                                  "master for f16.");
+  CHECK(refused(sgd, {.form = WeightForm::kahan, .fused = false}) ==
+        "[MasterWeights] form kahan exists only fused. Use form master, or leave fused on.");
+  CHECK(refused(sgd, {}, {ones({2}), ones({2})}).find("got 2 initial weights for 1 parameters") !=
+        std::string::npos);
+  for (const Tensor& wrong : {ones({3}), ones({2}, bf16)})
+    CHECK(refused(sgd, {}, {wrong}).find("Give f32 tensors of the parameters' shapes") !=
+          std::string::npos);
+  w.set_grad(ones({2}, bf16));
+  sgd.step();  // no keeper was left behind
+  CHECK(w.at({0}) == doctest::Approx(1 - 1e-3).epsilon(epsilon(bf16)));
+  CHECK(refused(of_half, {.form = WeightForm::kahan}).empty());
+}
+
+TEST_CASE("states that do not fit are refused, and nothing has changed") {
+  const auto state_of = [](WeightForm form) {
+    return copy_of(Run(optimizers.at("adamw"), {{.form = form}}).steps(2).masters->state_dict());
+  };
+  for (const WeightForm form : {WeightForm::master, WeightForm::split, WeightForm::split_rounded,
+                                WeightForm::kahan, WeightForm::stochastic}) {
+    CAPTURE(name(form));
+    Run run(optimizers.at("adamw"), {{.form = form}});
+    run.steps(3);
+    const auto before = copy_of(run.masters->state_dict());
+    const Tensor weight = run.weight(0).clone();
+    const auto refuses = [&](const optim::NamedTensors& state) {
+      CHECK_THROWS_AS(run.masters->load_state_dict(state), Error);
+      CHECK(same_state(before, run.masters->state_dict()));
+      CHECK(same_bits(weight, run.weight(0)));
+    };
+    for (const WeightForm other : {WeightForm::master, WeightForm::split, WeightForm::split_rounded,
+                                   WeightForm::kahan, WeightForm::stochastic})
+      if (other != form) refuses(state_of(other));
+    const auto mine = state_of(form);
+    for (const auto& [entry, x] : mine) {
+      CAPTURE(entry);
+      if (entry.starts_with("state.") || entry.starts_with("param_groups.")) continue;
+      auto state = copy_of(mine);
+      state[entry] = zeros({7}, x.dtype());
+      refuses(state);
+      state[entry] = zeros(x.shape(), f64);
+      refuses(state);
+      state.erase(entry);
+      refuses(state);
+    }
+    auto state = copy_of(mine);
+    state["nonsense"] = zeros({1});
+    refuses(state);
+    run.masters->load_state_dict(mine);
+    CHECK(same_state(mine, run.masters->state_dict()));
+  }
+}
+
+}  // namespace
+}  // namespace halftone::testing
