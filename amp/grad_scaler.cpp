@@ -34,7 +34,10 @@ void GradScaler::set_options(const LossScaleOptions& options) {
     with_present_scale.init_scale = double(s.scale);
     with_present_scale.check("GradScaler.set_options");
   }
-  for (LossScale& s : scales_) s.options = options;
+  for (LossScale& s : scales_) {
+    if (s.options.hysteresis != options.hysteresis) s.overflows_left = options.hysteresis;
+    s.options = options;
+  }
 }
 
 // --- forward
@@ -114,10 +117,11 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
         "called after unscale() or step() of this optimizer. Collect every loss first.");
   std::vector<Tensor> parameters = optimizer.parameters();
   progress.collected.resize(parameters.size());
-  Progress own;
+  std::size_t position = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
+    Progress own;
     const MemoryScope scope(MemoryUse::master_gradient);
     std::vector<Tensor> wide{gradient.dtype() == f32 ? gradient : Cast::converted(gradient, f32)};
     check(wide, inverse_scale(gradient.device(), which), own);
@@ -125,9 +129,13 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
     if (sum.defined()) backend_for(sum).accumulate(wide[0], sum);
     else sum = wide[0];
     parameters[i].set_grad({});
+    progress.checked = true;
+    if (own.overflowed) {
+      progress.overflowed = overflowed_[loss] = true;
+      if (!progress.first_overflow) progress.first_overflow = position;
+    }
+    ++position;
   }
-  progress.checked |= own.checked, progress.overflowed |= own.overflowed;
-  if (own.overflowed) overflowed_[loss] = true;
 }
 
 void GradScaler::rescale(optim::Optimizer& optimizer, double made_with) {
@@ -155,7 +163,7 @@ bool GradScaler::step(optim::Optimizer& optimizer) {
     std::vector<Tensor> parameters = optimizer.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       Tensor& sum = progress.collected[i];
-      if (sum.defined()) parameters[i].set_grad(cast(sum, parameters[i].dtype()));
+      if (sum.defined()) parameters[i].set_grad(sum);  // f32 in any case: updates read all dtypes
     }
     progress.stage = Stage::unscaled;
   }

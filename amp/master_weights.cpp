@@ -125,6 +125,10 @@ Tensor MasterWeights::weight(std::size_t index) const {
 }
 void MasterWeights::set_weight(std::size_t index, const Tensor& weight) {
   State::Weight& w = state_->weights.at(index);
+  if (weight.shape() != w.parameter.shape() || weight.dtype() != f32)
+    fail<ShapeError>("MasterWeights.set_weight", "the weight is ", described(weight),
+                     ", the parameter is ", described(w.parameter),
+                     ". Give an f32 tensor of its shape.");
   store_weight(w.form, weight, w.parameter, w.companion);
 }
 Tensor MasterWeights::companion(std::size_t index) const {
@@ -133,7 +137,9 @@ Tensor MasterWeights::companion(std::size_t index) const {
 
 // --- gradients
 
-void MasterWeights::collect() {
+void MasterWeights::collect() { add_to_sums(); }
+
+void MasterWeights::add_to_sums() const {
   for (State::Weight& w : state_->weights) {
     const Tensor gradient = w.parameter.grad();
     if (!gradient.defined() || !is_short(w.parameter)) continue;
@@ -156,6 +162,7 @@ void MasterWeights::materialize_gradients() const {
   const MemoryScope scope(MemoryUse::master_gradient);
   for (State::Weight& w : state_->weights) {
     const Tensor gradient = w.parameter.grad();
+    if (!gradient.defined()) w.wide_gradient = {};  // dropped since
     if (w.form == WeightForm::plain || !gradient.defined()) continue;
     const std::shared_ptr<Storage>& storage = gradient.storage();
     const bool known = w.source.lock() == storage && w.source_version == storage->version();
@@ -167,7 +174,8 @@ void MasterWeights::materialize_gradients() const {
 }
 
 std::vector<Tensor> MasterWeights::gradients() const {
-  if (!options_.fused) materialize_gradients();
+  if (options_.accumulate_in_f32) add_to_sums();
+  else if (!options_.fused) materialize_gradients();
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < state_->weights.size(); ++i)
     if (Tensor own = gradient(i); own.defined()) result.push_back(std::move(own));
@@ -189,7 +197,8 @@ void MasterWeights::zero_grad(bool set_to_none) {
 void MasterWeights::step() { step_scaled({}); }
 
 void MasterWeights::step_scaled(const Tensor& factor) {
-  if (options_.accumulate_in_f32) collect();
+  if (options_.accumulate_in_f32) add_to_sums();
+  else if (!options_.fused) materialize_gradients();
   if (!options_.fused) return step_plain(factor);
   if (factor.defined()) inner_.step_scaled(factor);
   else inner_.step();
@@ -198,7 +207,6 @@ void MasterWeights::step_scaled(const Tensor& factor) {
 }
 
 void MasterWeights::step_plain(const Tensor& factor) {
-  materialize_gradients();
   for (State::Weight& w : state_->weights)
     if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
   if (factor.defined()) inner_.step_scaled(factor);

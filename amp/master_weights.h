@@ -68,7 +68,7 @@ class MasterWeights final : public optim::Optimizer {
   const MasterWeightsOptions& options() const { return options_; }
   /// The full weight of parameter `index` (counted over all groups) as f32, a copy.
   Tensor weight(std::size_t index) const;
-  /// Replaces it.
+  /// Replaces it, by an f32 tensor of the parameter's shape; throws ShapeError for others.
   void set_weight(std::size_t index, const Tensor& weight);
   /// What keeps it: f32 master, i16 remainder, compensation; undefined for none.
   Tensor companion(std::size_t index) const;
@@ -84,6 +84,7 @@ class MasterWeights final : public optim::Optimizer {
   struct State;  // companions and gradients, shared with the keeper in the inner optimizer
   class Keeper;
   void materialize_gradients() const;
+  void add_to_sums() const;
   void step_plain(const Tensor& factor);
 
   optim::Optimizer& inner_;

@@ -19,8 +19,8 @@ Region region_of(const Strategy& strategy) {
             .dtype = strategy.autocast};
   if (strategy.weights == f32) return {.enabled = false};
   Policy policy = Policy::preset("none");
-  for (const std::string_view loss : {"cross_entropy", "nll_loss", "mse", "l1", "smooth_l1", "huber",
-                                      "kl_div", "bce_with_logits"})
+  for (const std::string_view loss : {"cross_entropy", "nll_loss", "mse", "l1", "smooth_l1",
+                                      "huber", "kl_div", "bce_with_logits"})
     policy[loss] = CastClass::full_precision;
   return policy.with(strategy.weights);
 }

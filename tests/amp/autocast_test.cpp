@@ -35,10 +35,22 @@ TEST_CASE("every cast class, by an operation that asks for it") {
                        doctest::Contains("is refused under autocast"), UsageError);
 }
 
+struct Agree final : UserOp {  // the framework's own promote by themselves before they ask
+  static constexpr OpInfo info{"agree", CastClass::widest_input};
+  Tensor forward(const Tensor& a, const Tensor& b) {
+    CHECK(a.dtype() == b.dtype());
+    return a.clone();
+  }
+};
+
 TEST_CASE("f16 and bf16 meet in f32 where inputs must agree") {
   const Tensor a = ones({2, 2}, f16), b = ones({2, 2}, bf16);
   const Autocast region(f16);
   CHECK(cat({a, b}, 0).dtype() == f32);
+  CHECK(apply(Agree{}, a, b).dtype() == f32);
+  CHECK(apply(Agree{}, b, a).dtype() == f32);
+  CHECK(apply(Agree{}, b, b).dtype() == bf16);
+  CHECK(apply(Agree{}, b, ones({2, 2})).dtype() == f32);
   CHECK(matmul(a, b).dtype() == f16);  // low_precision: both become f16
 }
 

@@ -73,9 +73,7 @@ TEST_CASE("senseless options are refused") {
   const auto message = [](const LossScaleOptions& options) {
     try {
       amp::GradScaler scaler(options);
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
+    } catch (const UsageError& error) { return std::string(error.what()); }
     return std::string();
   };
   const double nan = std::numeric_limits<double>::quiet_NaN(),
@@ -86,8 +84,7 @@ TEST_CASE("senseless options are refused") {
     CHECK(message({.growth_factor = bad}).find("growth_factor is") != std::string::npos);
   for (const double bad : {0.0, 1.0, -1.0, nan})
     CHECK(message({.backoff_factor = bad}).find("backoff_factor is") != std::string::npos);
-  CHECK(message({.growth_interval = 0}) ==
-        "[GradScaler] growth_interval is 0. Use 1 or more.");
+  CHECK(message({.growth_interval = 0}) == "[GradScaler] growth_interval is 0. Use 1 or more.");
   CHECK(message({.min_scale = 1e9}).find("Use 0 <= min_scale <= scale") != std::string::npos);
   CHECK(message({.max_scale = 1}).find("max_scale is 1") != std::string::npos);
   CHECK(message({.hysteresis = 0}) == "[GradScaler] hysteresis is 0. Use 1 or more.");

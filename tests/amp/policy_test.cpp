@@ -1,5 +1,5 @@
-// Policies: presets against lists read from a real PyTorch (tests/fixtures/amp_policy_fixtures.py), names,
-// overrides, decisions that look at inputs, printing.
+// Policies: presets against lists read from a real PyTorch (tests/fixtures/amp_policy_fixtures.py),
+// names, overrides, decisions that look at inputs, printing.
 #include <fstream>
 #include <sstream>
 
@@ -86,8 +86,8 @@ TEST_CASE("a derived policy looks at the inputs; with() will not cut it down") {
   const amp::Autocast scope(region);
   CHECK(linear(randn({2, 10}), w).dtype() == f32);
   CHECK(linear(randn({20, 10}), w).dtype() == bf16);
-  CHECK_THROWS_WITH_AS(OnlyLarge().with(bf16), doctest::Contains("[Policy.with] called on a derived"),
-                       UsageError);
+  CHECK_THROWS_WITH_AS(OnlyLarge().with(bf16),
+                       doctest::Contains("[Policy.with] called on a derived"), UsageError);
 }
 
 TEST_CASE("a banned operation says what to use, and runs outside or where the policy allows it") {
