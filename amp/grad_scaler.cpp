@@ -51,6 +51,7 @@ Tensor GradScaler::scale(const Tensor& loss, int which) {
 
 std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses) {
   std::vector<Tensor> scaled;
+  scaled.reserve(losses.size());
   for (const Tensor& loss : losses) scaled.push_back(scale(loss));
   return scaled;
 }

@@ -37,7 +37,7 @@ Timing time_steps(bench::Workload& w, const std::string& strategy, const Options
   auto training = ht::amp::apply(ht::amp::Strategy::named(strategy), *w.model, adamw);
   Timing timing;
   const auto step = [&] {
-    const ht::Tensor loss = ht::cross_entropy(training.forward(*w.model, w.inputs), w.targets);
+    ht::Tensor loss = ht::cross_entropy(training.forward(*w.model, w.inputs), w.targets);
     training.backward(loss);
     training.step();
     training.zero_grad();
