@@ -43,7 +43,9 @@ Difference compare(const NamedTensors& own, const NamedTensors& given) {
 std::string listed(std::string_view title, const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "" : " " + std::string(title) + ": " + text + ".";
+  if (text.empty()) return text;
+  std::string line(1, ' ');
+  return line.append(title).append(": ").append(text).append(".");
 }
 
 void refuse(const Difference& difference, std::string_view source) {

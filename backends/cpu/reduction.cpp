@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
@@ -26,8 +27,11 @@ Split split_of(const Tensor& x, const Tensor& y) {
   for (int d = 0; d < x.rank(); ++d)
     if (x.shape()[d] != 1) order[std::size_t(count++)] = d;
   if (count == 0 || !x.is_dense()) return split;
-  std::sort(order.begin(), order.begin() + count,
-            [&](int a, int b) { return x.strides()[a] > x.strides()[b]; });
+  for (int i = 1; i < count; ++i)  // by insertion: there are eight at most
+    for (int j = i; j > 0; --j) {
+      int &left = order[std::size_t(j - 1)], &right = order[std::size_t(j)];
+      if (x.strides()[left] < x.strides()[right]) std::swap(left, right);
+    }
   const auto reduced = [&](int place) { return y.shape()[order[std::size_t(place)]] == 1; };
   int boundary = 0, changes = 0;
   for (int i = 1; i < count; ++i)

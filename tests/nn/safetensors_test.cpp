@@ -335,8 +335,7 @@ TEST_CASE("load_safetensors refuses offsets that do not tile the data") {
 }
 
 TEST_CASE("load_safetensors names what is valid but cannot be held") {
-  for (const auto& [dtype, bytes] :
-       {std::pair{"I8", 1}, {"U16", 2}, {"U32", 4}, {"U64", 8}}) {
+  for (const auto& [dtype, bytes] : {std::pair{"I8", 1}, {"U16", 2}, {"U32", 4}, {"U64", 8}}) {
     const std::string file =
         file_of("{\"w\":" + entry(dtype, "[1]", "[0," + std::to_string(bytes) + "]") + "}",
                 std::string(std::size_t(bytes), '\0'));
@@ -356,7 +355,7 @@ TEST_CASE("load_safetensors bounds names, entries and depth") {
   CHECK(contains(message_for(file_of("{\"" + std::string(1025, 'n') + "\":1}")),
                  "a name of 1025 bytes is over the limit of 1024"));
   std::string many = "{\"__metadata__\":{";
-  for (int i = 0; i < 100000; ++i) many += "\"" + std::to_string(i) + "\":\"\",";
+  for (int i = 0; i < 100000; ++i) many += '"', many += std::to_string(i), many += "\":\"\",";
   CHECK(contains(message_for(file_of(many)), "more than 100000 entries in the header"));
   CHECK(contains(message_for(file_of("{\"a\":" + std::string(1000000, '['))),
                  "an array stands in the header"));
