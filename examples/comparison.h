@@ -33,9 +33,10 @@ inline void print_table(const std::vector<Measured>& all) {
               "scale");
   for (const Measured& m : all) {
     const auto mib = [&](Use use) { return mebibytes(m.memory.peak_of(use)); };
-    const double speed_up = fp32 == all.end() ? 0 : fp32->ms / m.ms;
+    char speed_up[16] = "-";
+    if (fp32 != all.end()) std::snprintf(speed_up, sizeof speed_up, "%.2fx", fp32->ms / m.ms);
     std::printf(
-        "%-16s %4.2fx |%7.2f %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f |%8.2f %5.2fx |%7.2f %5ld %8g\n",
+        "%-16s %4.2fx |%7.2f %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f |%8.2f %6s |%7.2f %5ld %8g\n",
         m.strategy.c_str(), m.parameter_ratio, mib(Use::parameter),
         mib(Use::master_weight) + mib(Use::compensation),
         mib(Use::gradient) + mib(Use::master_gradient), mib(Use::optimizer_state),
