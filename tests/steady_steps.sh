@@ -9,9 +9,10 @@ command -v strace >/dev/null || { echo "strace is not installed"; exit 77; }
 strace -qq -o "$log" true 2>/dev/null || { echo "strace may not trace here"; exit 77; }
 
 # glibc trims its heap to the page, and libgomp's small records, freed by whichever thread is last,
-# make it take that page again in some runs. A margin at the heap's end silences this jitter; what
-# grows, or is too large for the heap, still shows.
-export GLIBC_TUNABLES=glibc.malloc.top_pad=1048576
+# make it give back or take a page in some runs; and a heap that stands just below its end may cross
+# it once. A margin at the end and a high threshold of trimming silence both; tensors are larger than
+# what the heap takes and always show.
+export GLIBC_TUNABLES=glibc.malloc.top_pad=33554432:glibc.malloc.trim_threshold=1073741824
 strace -f -qq -e trace=%memory,access,faccessat,faccessat2 -o "$log" "$@"
 grep -q halftone-marker-begin "$log" && grep -q halftone-marker-end "$log" ||
   { echo "the markers are not in the log"; exit 1; }
