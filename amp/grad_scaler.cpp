@@ -86,12 +86,12 @@ void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Pro
 void GradScaler::unscale(optim::Optimizer& optimizer) {
   if (!enabled_) return;
   require_scaled("GradScaler.unscale");
-  const Stage stage = progress_[&optimizer].stage;
-  if (stage == Stage::unscaled)
+  Progress& progress = progress_[&optimizer];
+  if (progress.stage == Stage::unscaled)
     fail<UsageError>("GradScaler.unscale",
                      "called twice for this optimizer since update(). Call it once, after backward "
                      "and before clipping.");
-  if (stage == Stage::stepped)
+  if (progress.stage == Stage::stepped)
     fail<UsageError>(
         "GradScaler.unscale",
         "called after step() of this optimizer. Call it after backward, before step().");
@@ -101,7 +101,6 @@ void GradScaler::unscale(optim::Optimizer& optimizer) {
       fail<UsageError>("GradScaler.unscale", "a gradient is ", described(gradient),
                        "; unscaled in place it would underflow again. Keep the parameters in f32 "
                        "under autocast, or use MasterWeights.");
-  Progress& progress = progress_[&optimizer];
   if (gradients.empty()) return;
   check(gradients, inverse_scale(gradients[0].device()), progress);
   progress.stage = Stage::unscaled;
@@ -186,10 +185,11 @@ bool GradScaler::step(optim::Optimizer& optimizer) {
 
 void GradScaler::report(const optim::Optimizer& optimizer, bool overflowed) {
   Progress& progress = progress_[&optimizer];
+  if (enabled_ && progress.stage == Stage::unscaled)
+    fail<UsageError>("GradScaler.report",
+                     "called after unscale() of this optimizer, whose gradients are divided already. "
+                     "Clip them with clip_grad_norm() of optim and call the scaler's step().");
   progress.checked = true, progress.overflowed |= overflowed;
-}
-void GradScaler::mark_stepped(const optim::Optimizer& optimizer) {
-  progress_[&optimizer].stage = Stage::stepped;
 }
 
 std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& optimizer) const {

@@ -57,17 +57,14 @@ class GradScaler {
   const LossScale& loss_scale(int which = 0) const { return scales_[checked(which)]; }
   /// Changes the rules, checked; the scale and the tracker stay.
   void set_options(const LossScaleOptions& options);
-  /// 1 / scale, computed in f64 and rounded once.
-  Tensor inverse_scale(Device device, int which = 0) const;
 
   /// What the last check of this optimizer found, until update(): the position in its gradients()
   /// of the first one that overflowed.
   std::optional<std::size_t> first_overflow(const optim::Optimizer& optimizer) const;
 
   /// For callers that check by themselves (a fused norm): takes the result in place of a check.
+  /// Throws UsageError if unscale() has been called: their gradients are divided already.
   void report(const optim::Optimizer& optimizer, bool overflowed);
-  /// Counts the step of an optimizer as done, as step() would.
-  void mark_stepped(const optim::Optimizer& optimizer);
 
   /// PyTorch's five keys: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker
   /// (of further losses with ".1", ".2", ... behind them, and _hysteresis where it is used). Empty
@@ -87,6 +84,8 @@ class GradScaler {
 
   std::size_t checked(int which) const;
   void require_scaled(std::string_view verb) const;
+  /// 1 / scale, computed in f64 and rounded once.
+  Tensor inverse_scale(Device device, int which = 0) const;
   /// Checks gradients, which are multiplied by `factor` if it is defined.
   void check(std::vector<Tensor>& gradients, const Tensor& factor, Progress& progress);
 

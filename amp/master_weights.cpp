@@ -38,8 +38,6 @@ class MasterWeights::Keeper final : public optim::WeightKeeper {
 };
 
 namespace {
-bool is_short(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
-
 /// The companion of a parameter, filled; `initial` is its f32 weight or undefined. Without one, the
 /// short value is the weight.
 Tensor make_companion(WeightForm form, Tensor& parameter, const Tensor& initial) {
@@ -66,7 +64,7 @@ MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions
                      parameters.size(), " parameters. Give one for each, or none.");
   bool any = false;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (is_short(parameters[i])) {
+    if (is_short_float(parameters[i])) {
       require_form("MasterWeights", options.form, parameters[i].dtype());
       any = true;
     }
@@ -96,7 +94,7 @@ MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions
       State::Weight weight{.parameter = parameter, .companion = {}, .wide_gradient = {}};
       weight.first_counter = state_->counters_per_step;
       state_->counters_per_step += uint64_t(parameter.numel() + 7) / 8;
-      if (is_short(parameter)) {
+      if (is_short_float(parameter)) {
         weight.form = options.form;
         weight.companion = make_companion(options.form, weight.parameter,
                                           initial.empty() ? Tensor{} : initial[index]);
@@ -142,7 +140,7 @@ void MasterWeights::collect() { add_to_sums(); }
 void MasterWeights::add_to_sums() const {
   for (State::Weight& w : state_->weights) {
     const Tensor gradient = w.parameter.grad();
-    if (!gradient.defined() || !is_short(w.parameter)) continue;
+    if (!gradient.defined() || !is_short_float(w.parameter)) continue;
     if (w.wide_gradient.defined()) {
       const MemoryScope scope(MemoryUse::workspace);
       Tensor wide = empty_like(gradient, f32);

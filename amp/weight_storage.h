@@ -9,6 +9,9 @@
 
 namespace halftone::amp {
 
+/// bf16 or f16: what needs keeping.
+inline bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
+
 /// What the ledger calls the companion of a form, and what the state dictionary does ("master",
 /// "remainder", "remainder_rounded", "compensation"; "" where there is none).
 MemoryUse companion_use(WeightForm form);

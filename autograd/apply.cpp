@@ -25,7 +25,9 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs) {
 Edge edge_of(const Tensor& input, bool wide) {
   if (!input.requires_grad()) return {};
   const std::shared_ptr<Node>& creator = input.meta()->creator;
-  if (wide && creator && creator->info == &Cast::info && creator->edges[0].dtype == f32)
+  const bool is_short = size_of(input.dtype()) < size_of(f32);
+  if (wide && is_short && creator && creator->info == &Cast::info &&
+      creator->edges[0].dtype == f32)
     return creator->edges[0];
   return {input.meta(), input.dtype(), input.shape()};
 }

@@ -14,4 +14,10 @@ std::string_view name(WeightForm form) {
   }
 }
 
+std::optional<WeightForm> weight_form_named(std::string_view wanted) {
+  for (int form = 0; form <= int(WeightForm::stochastic); ++form)
+    if (name(WeightForm(form)) == wanted) return WeightForm(form);
+  return std::nullopt;
+}
+
 }  // namespace halftone

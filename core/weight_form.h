@@ -15,6 +15,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include <halftone/core/random.h>
@@ -24,6 +25,8 @@ namespace halftone {
 
 enum class WeightForm : uint8_t { plain, master, split, split_rounded, kahan, stochastic };
 std::string_view name(WeightForm form);
+/// The form of that name ("kahan"), if there is one.
+std::optional<WeightForm> weight_form_named(std::string_view name);
 
 /// An f32 in two halves: a bf16 that can be computed with, and what is missing from it.
 struct SplitFloat {
