@@ -2,6 +2,7 @@
 #pragma once
 
 #include <halftone/autograd/checkpoint.h>
+#include <halftone/autograd/ops/attention.h>
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/ops/conv.h>
 #include <halftone/autograd/ops/dropout.h>

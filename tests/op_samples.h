@@ -2,6 +2,7 @@
 // specialisation is an incomplete type here, so it does not compile.
 #pragma once
 
+#include "op_samples_attention.h"
 #include "op_samples_elementwise.h"
 #include "op_samples_images.h"
 #include "op_samples_matmul.h"

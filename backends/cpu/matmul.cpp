@@ -5,22 +5,10 @@
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/cpu/staging.h>
-#include <halftone/core/factory.h>
-#include <halftone/core/views.h>
 
 namespace halftone {
 
 namespace {
-/// f16 operands are widened whole, keeping their memory order; bf16 is widened by the packing.
-Tensor without_f16(const Tensor& x) {
-  if (x.dtype() != f16) return x;
-  const MemoryScope scope(MemoryUse::workspace);
-  Tensor wide =
-      empty_strided(x.shape(), strides_in_order_of(x.shape(), x.strides()), f32, x.device());
-  backend_for(x).copy(x, wide);
-  return wide;
-}
-
 simd::Matrix matrix_of(const Tensor& x, int64_t batch) {
   const int r = x.rank();
   const int64_t offset = r == 3 ? batch * x.strides()[0] : 0;
@@ -75,7 +63,7 @@ void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bi
   if (own_first) return product_on_amx(a_in, b_in, bias, c);
   if (a_in.dtype() == bf16 && onednn::matmul(a_in, b_in, bias, c)) return;
   if (all_bf16 && use_amx()) return product_on_amx(a_in, b_in, bias, c);
-  const Tensor a = without_f16(a_in), b = without_f16(b_in);
+  const Tensor a = cpu::without_f16(a_in), b = cpu::without_f16(b_in);
   const cpu::WholeInput bias_row(bias);
   const cpu::WholeOutput output(c);
   each_product(c, k, [&](int64_t i, bool parallel) {

@@ -5,6 +5,8 @@
 
 #include <halftone/backends/cpu/isa.h>
 #include <halftone/backends/reference/runs.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
 
 namespace halftone::cpu {
 
@@ -21,6 +23,16 @@ inline bool is_f32_or_short(const Tensor& x) {
 }
 template <class... T> bool all_f32_or_short(const T&... x) {
   return ((!x.defined() || is_f32_or_short(x)) && ...);
+}
+
+/// f16 operands are widened whole, keeping their memory order; bf16 is widened by the packing.
+inline Tensor without_f16(const Tensor& x) {
+  if (x.dtype() != f16) return x;
+  const MemoryScope scope(MemoryUse::workspace);
+  Tensor wide =
+      empty_strided(x.shape(), strides_in_order_of(x.shape(), x.strides()), f32, x.device());
+  backend_for(x).copy(x, wide);
+  return wide;
 }
 
 inline void widen(const Tensor& x, int64_t offset, int64_t count, float* y) {

@@ -1,0 +1,159 @@
+// The gradients of attention, in blocks, after Dao et al. 2022: weights are made again from the
+// logarithms of their sums. A thread takes whole heads, for the gradients of keys and values are
+// sums over all queries; the result does not depend on the number of threads.
+// Equivalent to: backends/reference/attention.cpp.
+#include <halftone/backends/cpu/attention_blocks.h>
+#include <halftone/backends/cpu/cpu_backend.h>
+
+namespace halftone {
+
+namespace cpu::attention {
+namespace {
+/// What one thread needs.
+template <class Blocks> class Backward {
+ public:
+  Backward(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+           Tensor& dq, Tensor& dk, Tensor& dv)
+      : call_(call),
+        y_(y),
+        log_sum_exp_(log_sum_exp),
+        dy_(dy),
+        dq_(dq),
+        dk_(dk),
+        dv_(dv),
+        scores_(call),
+        keys_by_depth_(Blocks::packed_columns(call.e, call.s)),
+        values_by_depth_(Blocks::packed_columns(call.ev, call.s)),
+        query_rows_(Blocks::packed_rows(rows_, call.e)),
+        dy_rows_(Blocks::packed_rows(rows_, call.ev)),
+        query_columns_(Blocks::packed_columns(rows_, call.e)),
+        dy_columns_(Blocks::packed_columns(rows_, call.ev)),
+        computed_(
+            std::max(Blocks::packed_rows(rows_, columns_), Blocks::packed_rows(columns_, rows_))),
+        keys_(call.s, call.e),
+        weights_(rows_, columns_),
+        gradients_(rows_, columns_),
+        dqueries_(rows_ * call.e),
+        dkeys_(call.s * call.e),
+        dvalues_(call.s * call.ev),
+        mean_(rows_),
+        row_(2 * call.ev) {}
+
+  void run(int64_t head) {
+    const int64_t keys = call_.keys_before(call_.l);
+    const simd::Matrix k = rows_of(call_.k, head), v = rows_of(call_.v, head);
+    Blocks::pack_columns(transposed(k), call_.e, keys, keys_by_depth_.data());
+    Blocks::pack_columns(transposed(v), call_.ev, keys, values_by_depth_.data());
+    keys_.pack(k, keys);
+    std::fill_n(dkeys_.data(), dkeys_.size(), 0.0f);
+    std::fill_n(dvalues_.data(), dvalues_.size(), 0.0f);
+    for (int64_t i = 0; i < call_.l; i += rows_) block(head, i, std::min(rows_, call_.l - i));
+    write(dkeys_.data(), call_.s, dk_, head, 0);
+    write(dvalues_.data(), call_.s, dv_, head, 0);
+  }
+
+ private:
+  void block(int64_t head, int64_t i0, int64_t rows) {
+    const int64_t e = call_.e, ev = call_.ev, keys = call_.keys_before(i0 + rows);
+    const simd::Matrix q = rows_of(call_.q, head, i0), dy = rows_of(dy_, head, i0);
+    Blocks::pack_rows(q, rows, e, query_rows_.data());
+    Blocks::pack_rows(dy, rows, ev, dy_rows_.data());
+    Blocks::pack_columns(q, rows, e, query_columns_.data());
+    Blocks::pack_columns(dy, rows, ev, dy_columns_.data());
+    for (int64_t r = 0; r < rows; ++r) mean_[r] = mean_of(head, i0 + r);
+    for (int64_t j = 0; j < keys; j += columns_) {
+      const int64_t count = std::min(columns_, keys - j);
+      Blocks::multiply(query_rows_.data(), keys_by_depth_.data() + Blocks::packed_columns(e, j),
+                       {rows, count, e, e, weights_.data(), columns_});
+      Blocks::multiply(dy_rows_.data(), values_by_depth_.data() + Blocks::packed_columns(ev, j),
+                       {rows, count, ev, ev, gradients_.data(), columns_});
+      for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count);
+      // dv += w^T dy, dk += ds^T q, dq += ds k
+      Blocks::pack_rows(transposed(weights_.matrix()), count, rows, computed_.data());
+      Blocks::multiply(computed_.data(), dy_columns_.data(),
+                       {count, ev, rows, rows, dvalues_.data() + j * ev, ev, true});
+      Blocks::pack_rows(transposed(gradients_.matrix()), count, rows, computed_.data());
+      Blocks::multiply(computed_.data(), query_columns_.data(),
+                       {count, e, rows, rows, dkeys_.data() + j * e, e, true});
+      Blocks::pack_rows(gradients_.matrix(), rows, count, computed_.data());
+      Blocks::multiply(computed_.data(), keys_.from(j),
+                       {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0});
+    }
+    if (keys == 0) std::fill_n(dqueries_.data(), rows * e, 0.0f);
+    write(dqueries_.data(), rows, dq_, head, i0);
+  }
+
+  /// sum over keys of weight times its gradient = y dy.
+  float mean_of(int64_t head, int64_t i) {
+    const simd::Kernels& kernels = simd_kernels();
+    const int64_t n = call_.ev;
+    float* buffer = row_.data();
+    const auto row_of = [&](const Tensor& x, float* to) {
+      return floats(x, offset_of(x, head) + i * x.strides()[2], 1, n, to);
+    };
+    const float *y = row_of(y_, buffer), *dy = row_of(dy_, buffer + n);
+    kernels.binary(call_of<BinaryFormulas>(formula::Mul{}), y, dy, buffer, n);
+    return float(kernels.sum(buffer, n));
+  }
+
+  /// Row r: weights again, and the gradients of their scores.
+  void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count) {
+    const simd::Kernels& kernels = simd_kernels();
+    float *w = weights_.row(r), *g = gradients_.row(r);
+    const int64_t seen = scores_.make(w, head, i, j, count);
+    const float total = log_sum_exp_.data<float>()[head * call_.l + i];
+    kernels.exp_scaled(w, scores_.factor(), total, w, seen);
+    scores_.drop(g, head, i, j, seen);
+    kernels.softmax_gradient(w, g, mean_[r], float(call_.settings.scale), g, seen);
+    scores_.drop(w, head, i, j, seen);
+    weights_.complete(r, seen, count), gradients_.complete(r, seen, count);
+  }
+
+  static void write(const float* rows, int64_t count, const Tensor& to, int64_t head,
+                    int64_t first) {
+    const int64_t n = to.shape()[3];
+    for (int64_t i = 0; i < count; ++i)
+      narrow(rows + i * n, n, to, offset_of(to, head) + (first + i) * to.strides()[2]);
+  }
+
+  const int64_t rows_ = Blocks::block_rows(), columns_ = Blocks::block_columns();
+  const Call& call_;
+  const Tensor &y_, &log_sum_exp_, &dy_;
+  Tensor &dq_, &dk_, &dv_;
+  Scores scores_;
+  Workspace<typename Blocks::Packed> keys_by_depth_, values_by_depth_, query_rows_, dy_rows_,
+      query_columns_, dy_columns_, computed_;
+  PackedKeys<Blocks> keys_;
+  ComputedBlock<Blocks> weights_, gradients_;
+  Workspace<float> dqueries_, dkeys_, dvalues_, mean_, row_;
+};
+
+template <class Blocks>
+void backward_all(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+                  Tensor& dq, Tensor& dk, Tensor& dv) {
+#pragma omp parallel
+  {
+    Backward<Blocks> backward(call, y, log_sum_exp, dy, dq, dk, dv);
+#pragma omp for schedule(dynamic)
+    for (int64_t head = 0; head < call.heads; ++head) backward.run(head);
+  }
+}
+}  // namespace
+}  // namespace cpu::attention
+
+void CpuBackend::attention_backward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                                    const Tensor& mask, const AttentionSettings& settings,
+                                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy_in,
+                                    Tensor& dq, Tensor& dk, Tensor& dv) {
+  const Tensor q = cpu::without_f16(q_in), k = cpu::without_f16(k_in), v = cpu::without_f16(v_in),
+               dy = cpu::without_f16(dy_in);
+  const cpu::attention::Call call{q, k, v, mask, settings};
+  if (!cpu::is_f32_or_short(q) || call.any_empty())
+    return ReferenceBackend::attention_backward(q_in, k_in, v_in, mask, settings, y, log_sum_exp,
+                                                dy_in, dq, dk, dv);
+  const bool amx = q.dtype() == bf16 && use_amx();
+  if (amx) cpu::attention::backward_all<cpu::AmxBlocks>(call, y, log_sum_exp, dy, dq, dk, dv);
+  else cpu::attention::backward_all<cpu::FloatBlocks>(call, y, log_sum_exp, dy, dq, dk, dv);
+}
+
+}  // namespace halftone

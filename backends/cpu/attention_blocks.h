@@ -1,0 +1,137 @@
+// What forward and backward of attention share: the call, the scores of a block of queries and keys
+// (scale, causality, mask, dropout), and blocks as operands of products. See attention.cpp.
+#pragma once
+
+#include <limits>
+
+#include <halftone/backends/cpu/block_products.h>
+#include <halftone/core/backend.h>
+
+namespace halftone::cpu::attention {
+
+/// Tensors and sizes of one call.
+struct Call {
+  const Tensor &q, &k, &v, &mask;
+  const AttentionSettings& settings;
+  int64_t heads = q.shape()[0] * q.shape()[1], l = q.shape()[2], s = k.shape()[2], e = q.shape()[3],
+          ev = v.shape()[3];
+  bool any_empty() const { return heads == 0 || l == 0 || s == 0 || e == 0 || ev == 0; }
+  /// Keys that queries before `end` see.
+  int64_t keys_before(int64_t end) const { return settings.causal ? std::min(s, end) : s; }
+};
+
+/// Where a head of [n, heads, rows, columns] begins.
+inline int64_t offset_of(const Tensor& x, int64_t head) {
+  const int64_t heads = x.shape()[1];
+  return head / heads * x.strides()[0] + head % heads * x.strides()[1];
+}
+/// Rows of a head, from one on.
+inline simd::Matrix rows_of(const Tensor& x, int64_t head, int64_t first = 0) {
+  const int64_t offset = offset_of(x, head) + first * x.strides()[2];
+  return {x.raw_data() + offset * size_of(x.dtype()),
+          x.dtype() == f32 ? simd::Element::f32 : simd::Element::bf16, x.strides()[2], 1};
+}
+inline simd::Matrix transposed(const simd::Matrix& x) {
+  return {x.data, x.element, x.column, x.row};
+}
+
+/// Turns blocks of products q k^T into scores, in place.
+class Scores {
+ public:
+  explicit Scores(const Call& call)
+      : call_(call),
+        scale_(float(call.settings.scale)),
+        apart_(call.mask.defined() || scale_ <= 0),
+        mask_row_(call.mask.defined() ? call.s : 0) {}
+
+  /// What the scores must still be multiplied by.
+  float factor() const { return apart_ ? 1.0f : scale_; }
+  /// Of keys from j0 on: how many of `count` query i sees; their products become scores.
+  int64_t make(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) {
+    const int64_t seen = std::clamp<int64_t>(call_.keys_before(i + 1) - j0, 0, count);
+    if (apart_) simd_kernels().scale(scale_, row, seen);
+    if (call_.mask.defined()) add_mask(row, head, i, j0, seen);
+    return seen;
+  }
+  /// Dropout of row i's values at keys from j0 on, weights or their gradients alike.
+  void drop(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) const {
+    const AttentionSettings& settings = call_.settings;
+    if (settings.dropout == 0) return;
+    const auto place = uint64_t((head * call_.l + i) * call_.s + j0);
+    simd_kernels().dropout(row, settings.key.seed, 4 * settings.key.offset + place,
+                           float(settings.dropout), float(1 / (1 - settings.dropout)), row, count);
+  }
+
+ private:
+  void add_mask(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) {
+    const Tensor& mask = call_.mask;
+    const int64_t step = mask.strides()[3];
+    float* values = mask_row_.data();
+    reference::load(mask, offset_of(mask, head) + i * mask.strides()[2] + j0 * step, step, count,
+                    values);
+    if (mask.dtype() == boolean)
+      for (int64_t j = 0; j < count; ++j)
+        values[j] = values[j] != 0 ? 0.0f : -std::numeric_limits<float>::infinity();
+    simd_kernels().accumulate(values, row, count);
+  }
+
+  const Call& call_;
+  float scale_;
+  bool apart_;  // the scale is applied before the rest
+  Workspace<float> mask_row_;
+};
+
+/// A block [rows, columns] of f32 that becomes an operand: in place, or rounded beside.
+template <class Blocks> class ComputedBlock {
+ public:
+  ComputedBlock(int64_t rows, int64_t columns)
+      : columns_(columns), floats_(rows * columns), rounded_(in_place ? 0 : rows * columns) {}
+  float* row(int64_t i) { return floats_.data() + i * columns_; }
+  float* data() { return floats_.data(); }
+  int64_t stride() const { return columns_; }
+  /// Row i holds `count` values, then zeros up to `total`.
+  void complete(int64_t i, int64_t count, int64_t total) {
+    std::fill(row(i) + count, row(i) + total, 0.0f);
+    Blocks::store(row(i), total, values() + i * columns_);
+  }
+  simd::Matrix matrix() { return {values(), Blocks::element, columns_, 1}; }
+
+ private:
+  using Value = typename Blocks::Value;
+  static constexpr bool in_place = std::is_same_v<Value, float>;
+  Value* values() {
+    if constexpr (in_place) return floats_.data();
+    else return rounded_.data();
+  }
+  int64_t columns_;
+  Workspace<float> floats_;
+  Workspace<Value> rounded_;
+};
+
+/// The keys or values of a head, packed as right-hand sides, a block of keys at a time.
+template <class Blocks> class PackedKeys {
+ public:
+  PackedKeys(int64_t keys, int64_t width)
+      : width_(width),
+        block_(Blocks::packed_columns(Blocks::block_columns(), width)),
+        data_(reference::pieces_of(keys, Blocks::block_columns()) * block_) {}
+  void pack(const simd::Matrix& rows, int64_t keys) {
+    keys_ = keys;
+    const int64_t size = rows.element == simd::Element::f32 ? 4 : 2;
+    for (int64_t j = 0; j < keys; j += Blocks::block_columns())
+      Blocks::pack_columns({static_cast<const std::byte*>(rows.data) + j * rows.row * size,
+                            rows.element, rows.row, rows.column},
+                           depth(j), width_, data_.data() + j / Blocks::block_columns() * block_);
+  }
+  /// The block of keys that begins with j, and how many it holds.
+  const typename Blocks::Packed* from(int64_t j) {
+    return data_.data() + j / Blocks::block_columns() * block_;
+  }
+  int64_t depth(int64_t j) const { return std::min(Blocks::block_columns(), keys_ - j); }
+
+ private:
+  int64_t width_, block_, keys_ = 0;
+  Workspace<typename Blocks::Packed> data_;
+};
+
+}  // namespace halftone::cpu::attention

@@ -1,0 +1,35 @@
+// The loops over tiles. A panel of b stays in the first-level cache while all rows of a pass.
+#include <halftone/backends/cpu/block_products.h>
+
+namespace halftone::cpu {
+
+void FloatBlocks::multiply(const float* a, const float* b, const BlockProduct& to) {
+  const simd::Kernels& kernels = simd_kernels();
+  const int64_t rows = kernels.tile_rows, columns = kernels.tile_columns;
+  for (int64_t j = 0; j < to.n; j += columns)
+    for (int64_t i = 0; i < to.m; i += rows)
+      kernels.tile_product(to.k, a + i * to.k, b + j * to.packed_depth, columns,
+                           std::min(rows, to.m - i), std::min(columns, to.n - j), nullptr,
+                           to.accumulate, to.c + i * to.stride + j, to.stride);
+}
+
+void AmxBlocks::multiply(const uint16_t* a, const uint16_t* b, const BlockProduct& to) {
+  constexpr int64_t width = simd::amx::panel_width;
+  const int64_t depth = units(to.k), b_depth = units(to.packed_depth);
+  simd::amx::Products products;
+  for (int64_t j = 0; j < to.n; j += width)
+    for (int64_t i = 0; i < to.m; i += width) {
+      float* c = to.c + i * to.stride + j;
+      products.multiply(depth / simd::amx::depth_unit, {.data = a + i * depth}, b + j * b_depth,
+                        {.c = c,
+                         .bf16 = false,
+                         .stride = to.stride,
+                         .rows = std::min(width, to.m - i),
+                         .columns = std::min(width, to.n - j),
+                         .bias = nullptr,
+                         .partial = to.accumulate ? c : nullptr,
+                         .partial_stride = to.stride});
+    }
+}
+
+}  // namespace halftone::cpu

@@ -1,0 +1,179 @@
+// Attention, a query at a time: its weights are one row of doubles, made again in backward.
+// Equivalent to: w = softmax(scale q k^T + mask); y = dropout(w) v. With g = dropout(dy v^T):
+//   dv = dropout(w)^T dy,  ds = scale w (g - sum(w g)),  dq = ds k,  dk = ds^T q.
+#include <halftone/backends/reference/reference.h>
+
+#include <cmath>
+
+#include <halftone/backends/reference/row_blocks.h>
+
+namespace halftone {
+
+using namespace reference;
+
+namespace {
+
+/// One head of a tensor [n, heads, rows, columns].
+class Head {
+ public:
+  Head(const Tensor& x, int64_t i)
+      : x_(x),
+        first_(i / x.shape()[1] * x.strides()[0] + i % x.shape()[1] * x.strides()[1]),
+        row_(x.strides()[2]),
+        column_(x.strides()[3]),
+        width_(x.shape()[3]) {}
+  void load_row(int64_t row, double* values) const {
+    load(x_, first_ + row * row_, column_, width_, values);
+  }
+  void store_row(int64_t row, const double* values) const {
+    store(values, width_, x_, first_ + row * row_, column_);
+  }
+
+ private:
+  const Tensor& x_;
+  int64_t first_, row_, column_, width_;
+};
+
+/// All rows of a head, widened.
+class Rows {
+ public:
+  explicit Rows(const Tensor& x, int64_t head)
+      : width_(x.shape()[3]), values_(x.shape()[2] * width_) {
+    for (int64_t i = 0; i < x.shape()[2]; ++i)
+      Head(x, head).load_row(i, values_.data() + i * width_);
+  }
+  const double* operator[](int64_t row) { return values_.data() + row * width_; }
+
+ private:
+  int64_t width_;
+  Workspace<double> values_;
+};
+
+double dot(const double* a, const double* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// What stands for one head: its keys, and how queries weigh them.
+class Weights {
+ public:
+  Weights(const Tensor& q, const Tensor& k, const Tensor& mask, const AttentionSettings& settings,
+          int64_t head)
+      : queries_(q, head),
+        mask_(mask),
+        settings_(settings),
+        l_(q.shape()[2]),
+        s_(k.shape()[2]),
+        head_(head),
+        keys_(k, head),
+        query_(q.shape()[3]),
+        mask_row_(s_) {}
+
+  const double* query(int64_t i) {
+    queries_.load_row(i, query_.data());
+    return query_.data();
+  }
+  const double* key(int64_t j) { return keys_[j]; }
+  /// scale q k^T + mask, or -infinity where a key is not seen.
+  void scores(int64_t i, double* row) {
+    const double* own = query(i);
+    for (int64_t j = 0; j < s_; ++j) row[j] = settings_.scale * dot(own, key(j), query_.size());
+    if (mask_.defined()) {
+      Head(mask_, head_).load_row(i, mask_row_.data());
+      for (int64_t j = 0; j < s_; ++j) {
+        if (mask_.dtype() != boolean) row[j] += mask_row_[j];
+        else if (mask_row_[j] == 0) row[j] = -std::numeric_limits<double>::infinity();
+      }
+    }
+    for (int64_t j = i + 1; settings_.causal && j < s_; ++j)
+      row[j] = -std::numeric_limits<double>::infinity();
+  }
+  /// What dropout multiplies weight (i, j) by.
+  double kept(int64_t i, int64_t j) const {
+    if (settings_.dropout == 0) return 1;
+    const auto place = uint64_t((head_ * l_ + i) * s_ + j);
+    const auto words = Philox::words(settings_.key.seed, settings_.key.offset + place / 4);
+    const bool keep = double(Philox::uniform(words[place % 4])) >= settings_.dropout;
+    return keep ? 1 / (1 - settings_.dropout) : 0;
+  }
+
+ private:
+  Head queries_;
+  const Tensor& mask_;
+  AttentionSettings settings_;
+  int64_t l_, s_, head_;
+  Rows keys_;
+  Workspace<double> query_, mask_row_;
+};
+
+int64_t heads_in(const Tensor& x) { return x.shape()[0] * x.shape()[1]; }
+}  // namespace
+
+void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const Tensor& mask, const AttentionSettings& settings, Tensor& y,
+                                 Tensor& log_sum_exp) {
+  const int64_t l = q.shape()[2], s = k.shape()[2], ev = v.shape()[3];
+  parallel_tasks(heads_in(q), [&](int64_t head) {
+    Weights weights(q, k, mask, settings, head);
+    const Head results(y, head);
+    Rows values(v, head);
+    Workspace<double> row(s), result(ev);
+    for (int64_t i = 0; i < l; ++i) {
+      weights.scores(i, row.data());
+      ExpSum sum;
+      sum.add(row.data(), s);
+      double total = sum.total().value();
+      if (total == -std::numeric_limits<double>::infinity()) total = -total;
+      std::fill_n(result.data(), ev, 0.0);
+      for (int64_t j = 0; j < s; ++j) {
+        const double weight = std::exp(row[j] - total) * weights.kept(i, j);
+        for (int64_t c = 0; c < ev; ++c) result[c] += weight * values[j][c];
+      }
+      results.store_row(i, result.data());
+      store_one(total, log_sum_exp, head * l + i);
+    }
+  });
+}
+
+void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const Tensor& mask, const AttentionSettings& settings,
+                                          const Tensor&, const Tensor& log_sum_exp,
+                                          const Tensor& dy, Tensor& dq, Tensor& dk, Tensor& dv) {
+  const int64_t l = q.shape()[2], s = k.shape()[2], e = q.shape()[3], ev = v.shape()[3];
+  parallel_tasks(heads_in(q), [&](int64_t head) {
+    Weights weights(q, k, mask, settings, head);
+    Rows values(v, head), gradients(dy, head);
+    Workspace<double> w(s), g(s), dquery(e), dkeys(s * e), dvalues(s * ev);
+    std::fill_n(dkeys.data(), dkeys.size(), 0.0);
+    std::fill_n(dvalues.data(), dvalues.size(), 0.0);
+    for (int64_t i = 0; i < l; ++i) {
+      weights.scores(i, w.data());
+      const double *query = weights.query(i), *gradient = gradients[i];
+      double total, sum = 0;
+      load(log_sum_exp, head * l + i, 1, &total);
+      for (int64_t j = 0; j < s; ++j) {
+        const double kept = weights.kept(i, j);
+        w[j] = std::exp(w[j] - total);
+        g[j] = kept * dot(gradient, values[j], ev);
+        sum += w[j] * g[j];
+        for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];
+      }
+      std::fill_n(dquery.data(), e, 0.0);
+      for (int64_t j = 0; j < s; ++j) {
+        const double ds = settings.scale * w[j] * (g[j] - sum);
+        for (int64_t c = 0; c < e; ++c) {
+          dquery[c] += ds * weights.key(j)[c];
+          dkeys[j * e + c] += ds * query[c];
+        }
+      }
+      Head(dq, head).store_row(i, dquery.data());
+    }
+    for (int64_t j = 0; j < s; ++j) {
+      Head(dk, head).store_row(j, dkeys.data() + j * e);
+      Head(dv, head).store_row(j, dvalues.data() + j * ev);
+    }
+  });
+}
+
+}  // namespace halftone
