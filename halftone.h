@@ -10,6 +10,7 @@
 #include <halftone/data/data_loader.h>
 #include <halftone/data/fashion_mnist.h>
 #include <halftone/data/tensor_dataset.h>
+#include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/nn.h>

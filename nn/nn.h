@@ -2,6 +2,7 @@
 #pragma once
 
 #include <halftone/nn/activation.h>
+#include <halftone/nn/attention.h>
 #include <halftone/nn/conv.h>
 #include <halftone/nn/dropout.h>
 #include <halftone/nn/embedding.h>

@@ -72,7 +72,8 @@ void BatchNorm::describe(Fields& field) {
   field("num_batches_tracked", num_batches_tracked);
 }
 
-Tensor BatchNorm::normalized(const Tensor& x) const {
+/// The options of this pass; while training it is counted.
+halftone::BatchNormOptions BatchNorm::count_batch() const {
   const bool tracking = running_mean.defined();
   double weight_of_batch = momentum.value_or(0);
   if (training && tracking) {
@@ -81,28 +82,35 @@ Tensor BatchNorm::normalized(const Tensor& x) const {
     num_batches_tracked.storage()->bump_version();
     if (!momentum) weight_of_batch = 1 / double(batches);
   }
-  return batch_norm(x, weight, bias, running_mean, running_var,
-                    {.training = training || !tracking, .momentum = weight_of_batch, .eps = eps});
+  return {.training = training || !tracking, .momentum = weight_of_batch, .eps = eps};
+}
+
+Tensor BatchNorm::normalized(const Tensor& x) const {
+  check_rank(x);
+  return batch_norm(x, weight, bias, running_mean, running_var, count_batch());
+}
+
+Tensor BatchNorm::then_relu(const Tensor& x, const Tensor& residual) const {
+  check_rank(x);
+  return batch_norm_relu(x, weight, bias, running_mean, running_var, count_batch(), residual);
 }
 
 BatchNorm1d::BatchNorm1d(int64_t channels, BatchNormOptions options)
     : BatchNorm("BatchNorm1d", channels, options) {}
 
-Tensor BatchNorm1d::operator()(const Tensor& x) const {
+void BatchNorm1d::check_rank(const Tensor& x) const {
   if (x.rank() != 2 && x.rank() != 3)
     fail<ShapeError>("BatchNorm1d", "needs [n, channels] or [n, channels, length], got ",
                      described(x), ". Images take BatchNorm2d.");
-  return normalized(x);
 }
 
 BatchNorm2d::BatchNorm2d(int64_t channels, BatchNormOptions options)
     : BatchNorm("BatchNorm2d", channels, options) {}
 
-Tensor BatchNorm2d::operator()(const Tensor& x) const {
+void BatchNorm2d::check_rank(const Tensor& x) const {
   if (x.rank() != 4)
     fail<ShapeError>("BatchNorm2d", "needs [n, channels, height, width], got ", described(x),
                      ". Vectors and sequences take BatchNorm1d.");
-  return normalized(x);
 }
 
 }  // namespace halftone::nn

@@ -75,19 +75,33 @@ struct BatchNorm : Layer {
   Buffer running_mean, running_var, num_batches_tracked;
   void describe(Fields& field) override;
 
+  /// relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's shape, may
+  /// be undefined.
+  Tensor then_relu(const Tensor& x, const Tensor& residual = {}) const;
+
  protected:
   BatchNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options);
+  virtual void check_rank(const Tensor& x) const = 0;
   Tensor normalized(const Tensor& x) const;
+
+ private:
+  halftone::BatchNormOptions count_batch() const;
 };
 /// x: [n, channels] or [n, channels, length].
 struct BatchNorm1d final : BatchNorm {
   explicit BatchNorm1d(int64_t channels, BatchNormOptions options = {});
-  Tensor operator()(const Tensor& x) const override;
+  Tensor operator()(const Tensor& x) const override { return normalized(x); }
+
+ protected:
+  void check_rank(const Tensor& x) const override;
 };
 /// x: [n, channels, height, width].
 struct BatchNorm2d final : BatchNorm {
   explicit BatchNorm2d(int64_t channels, BatchNormOptions options = {});
-  Tensor operator()(const Tensor& x) const override;
+  Tensor operator()(const Tensor& x) const override { return normalized(x); }
+
+ protected:
+  void check_rank(const Tensor& x) const override;
 };
 
 }  // namespace halftone::nn

@@ -1,0 +1,35 @@
+// Multi-head attention (Vaswani et al. 2017): linear maps around scaled_dot_product_attention. As
+// torch.nn.MultiheadAttention with batch_first: in_proj_weight [3 width, width] holds the maps of
+// queries, keys and values, the same first values.
+#pragma once
+
+#include <halftone/nn/linear.h>
+
+namespace halftone::nn {
+
+struct MultiheadAttentionOptions {
+  bool bias = true;
+  double dropout = 0;  // of the attention weights, while training
+};
+
+struct MultiheadAttention final : Layer {
+  Parameter in_proj_weight, in_proj_bias;
+  Linear out_proj;
+  int64_t heads;
+  double dropout;
+  MultiheadAttention(int64_t width, int64_t heads, MultiheadAttentionOptions options = {});
+
+  /// Self-attention. x: [n, l, width]; the result likewise.
+  Tensor operator()(const Tensor& x) const override { return (*this)(x, AttentionOptions{}); }
+  /// The same with a mask or causal; the options' dropout is ignored, the layer's holds.
+  Tensor operator()(const Tensor& x, const AttentionOptions& options) const;
+  /// query: [n, l, width]; key, value: [n, s, width]; the result: [n, l, width].
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const AttentionOptions& options = {}) const;
+  void describe(Fields& field) override;
+
+ private:
+  AttentionOptions with_dropout(const AttentionOptions& options) const;
+};
+
+}  // namespace halftone::nn

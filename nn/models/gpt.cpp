@@ -1,0 +1,118 @@
+// The decoder, its first values (those of GPT-2), and its weights from elsewhere.
+#include <halftone/nn/models/gpt.h>
+
+#include <cmath>
+
+#include <halftone/nn/arguments.h>
+#include <halftone/nn/init.h>
+
+namespace halftone::nn::models {
+
+namespace {
+constexpr double first_std = 0.02;
+
+Linear small_linear(int64_t in, int64_t out, double std = first_std) {
+  Linear layer(in, out);
+  init::normal(layer.weight, 0, std), init::zeros(layer.bias);
+  return layer;
+}
+/// What is added to the stream of residuals starts smaller the more layers add to it.
+Linear residual_linear(int64_t in, const GptOptions& options) {
+  return small_linear(in, options.width, first_std / std::sqrt(2.0 * double(options.layers)));
+}
+Embedding small_embedding(int64_t count, int64_t width) {
+  Embedding table(count, width);
+  init::normal(table.weight, 0, first_std);
+  return table;
+}
+}  // namespace
+
+GptBlock::Attention::Attention(const GptOptions& options)
+    : c_attn(small_linear(options.width, 3 * options.width)),
+      c_proj(residual_linear(options.width, options)),
+      heads(options.heads),
+      dropout(options.dropout) {
+  detail::require_divisible("Gpt", "width", options.width, options.heads);
+}
+Tensor GptBlock::Attention::operator()(const Tensor& x) const {
+  const AttentionOptions causal{.dropout = training ? dropout : 0, .causal = true};
+  return halftone::dropout(c_proj(self_attention(c_attn(x), heads, causal)), dropout, training);
+}
+void GptBlock::Attention::describe(Fields& field) {
+  field("c_attn", c_attn), field("c_proj", c_proj);
+}
+
+GptBlock::Mlp::Mlp(const GptOptions& options)
+    : c_fc(small_linear(options.width, 4 * options.width)),
+      c_proj(residual_linear(4 * options.width, options)),
+      dropout(options.dropout) {}
+Tensor GptBlock::Mlp::operator()(const Tensor& x) const {
+  return halftone::dropout(c_proj(gelu(c_fc(x))), dropout, training);
+}
+void GptBlock::Mlp::describe(Fields& field) { field("c_fc", c_fc), field("c_proj", c_proj); }
+
+GptBlock::GptBlock(const GptOptions& options)
+    : ln_1(options.width), ln_2(options.width), attn(options), mlp(options) {}
+Tensor GptBlock::operator()(const Tensor& x) const {
+  const Tensor y = x + attn(ln_1(x));
+  return y + mlp(ln_2(y));
+}
+void GptBlock::describe(Fields& field) {
+  field("ln_1", ln_1), field("attn", attn), field("ln_2", ln_2), field("mlp", mlp);
+}
+
+Gpt::Gpt(const GptOptions& given)
+    : options(given),
+      wte(small_embedding(given.vocabulary, given.width)),
+      wpe(small_embedding(given.context, given.width)),
+      drop(given.dropout),
+      ln_f(given.width),
+      head_(wte.weight) {
+  detail::require_positive("Gpt", "layers", options.layers);
+  for (int64_t i = 0; i < options.layers; ++i) h.emplace_back(options);
+}
+
+Tensor Gpt::operator()(const Tensor& tokens) const {
+  if (!tokens.defined() || tokens.rank() != 2 || tokens.shape()[1] > options.context)
+    fail<ShapeError>("Gpt", "the tokens are ", tokens.defined() ? tokens.shape() : Shape{},
+                     ". They must be [n, l], l at most the context ", options.context, ".");
+  Tensor x = drop(wte(tokens) + slice(wpe.weight, 0, 0, tokens.shape()[1]));
+  for (const GptBlock& block : h) x = block(x);
+  return linear(ln_f(x), head_);
+}
+
+void Gpt::describe(Fields& field) {
+  field("transformer.wte", wte), field("transformer.wpe", wpe), field("transformer.drop", drop);
+  for (std::size_t i = 0; i < h.size(); ++i) field("transformer.h." + std::to_string(i), h[i]);
+  field("transformer.ln_f", ln_f);
+  field("lm_head.weight", head_);
+}
+
+namespace {
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
+  return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
+}
+}  // namespace
+
+LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options) {
+  const MemoryScope scope(MemoryUse::workspace);
+  const NamedTensors file = load_safetensors(path).tensors;
+  NamedTensors state;
+  // The map of a block to queries, keys and values is the one whose shape tells the layout.
+  bool inputs_first = false;
+  for (const auto& [name, x] : file)
+    if (name.ends_with("attn.c_attn.weight") && x.rank() == 2)
+      inputs_first = x.shape()[1] == 3 * x.shape()[0];
+  for (const auto& [name, x] : file) {
+    if (ends_with_any(name, {".attn.bias", ".attn.masked_bias"})) continue;
+    const bool whole = name.starts_with("transformer.") || name.starts_with("lm_head.");
+    const bool map = ends_with_any(name, {"c_attn.weight", "c_proj.weight", "c_fc.weight"});
+    state[whole ? name : "transformer." + name] =
+        map && inputs_first && x.rank() == 2 ? views::transpose(x, 0, 1) : x;
+  }
+  const auto embedding = state.find("transformer.wte.weight");
+  if (embedding != state.end()) state.emplace("lm_head.weight", embedding->second);
+  return load_state_dict(model, state, options);
+}
+
+}  // namespace halftone::nn::models

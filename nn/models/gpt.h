@@ -1,0 +1,70 @@
+// GPT-2 (Radford et al. 2019): a pre-norm transformer decoder over tokens, with learned positions
+// and a head that shares its weights with the token embedding. Names are those of GPT-2's published
+// weights (transformer.h.0.attn.c_attn.weight, ...). The workloads `gpt_char` and `gpt2_124m`.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include <halftone/nn/attention.h>
+#include <halftone/nn/dropout.h>
+#include <halftone/nn/embedding.h>
+#include <halftone/nn/norm.h>
+#include <halftone/nn/state_dict.h>
+
+namespace halftone::nn::models {
+
+struct GptOptions {
+  int64_t vocabulary = 50257, context = 1024, layers = 12, heads = 12, width = 768;
+  double dropout = 0;
+};
+
+/// x + attention(norm(x)), then x + mlp(norm(x)).
+struct GptBlock final : Layer {
+  struct Attention final : Layer {
+    Linear c_attn, c_proj;
+    int64_t heads;
+    double dropout;
+    explicit Attention(const GptOptions& options);
+    Tensor operator()(const Tensor& x) const override;
+    void describe(Fields& field) override;
+  };
+  struct Mlp final : Layer {
+    Linear c_fc, c_proj;
+    double dropout;
+    explicit Mlp(const GptOptions& options);
+    Tensor operator()(const Tensor& x) const override;
+    void describe(Fields& field) override;
+  };
+  LayerNorm ln_1, ln_2;
+  Attention attn;
+  Mlp mlp;
+  explicit GptBlock(const GptOptions& options);
+  Tensor operator()(const Tensor& x) const override;
+  void describe(Fields& field) override;
+};
+
+struct Gpt final : Layer {
+  GptOptions options;
+  Embedding wte, wpe;
+  Dropout drop;
+  std::vector<GptBlock> h;
+  LayerNorm ln_f;
+  explicit Gpt(const GptOptions& options = {});
+  /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of the token
+  /// that follows each.
+  Tensor operator()(const Tensor& tokens) const override;
+  /// The head appears as lm_head.weight, tied to transformer.wte.weight.
+  void describe(Fields& field) override;
+
+ private:
+  Parameter head_;
+};
+
+/// Loads the weights of a GPT-2 that PyTorch saved as .safetensors: from Hugging Face's
+/// transformers (whose Conv1D weights lie [in, out] and are transposed here) or with linear layers.
+/// The prefix "transformer." and the tied lm_head.weight may be missing; stored causal masks are
+/// passed over. Otherwise as nn::load.
+LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options = {});
+
+}  // namespace halftone::nn::models

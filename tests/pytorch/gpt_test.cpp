@@ -1,0 +1,100 @@
+// GPT-2 against Hugging Face's transformers on PyTorch: the file that the library saved, the logits
+// of it in f32 and bf16, and the losses of 20 steps of AdamW in f32 and under autocast
+// (fixtures/gpt_fixtures.py).
+#include <halftone/amp/amp.h>
+#include <halftone/nn/models/gpt.h>
+#include <halftone/optim/optim.h>
+
+#include "../temporary_directory.h"
+#include "fixture.h"
+
+using namespace halftone;
+using namespace halftone::testing;
+
+namespace {
+std::filesystem::path fixture(const char* name) {
+  return std::filesystem::path(HALFTONE_FIXTURES) / name;
+}
+nn::models::Gpt loaded() {
+  nn::models::Gpt model({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});
+  const nn::LoadReport report = nn::models::load_gpt2(model, fixture("gpt2_weights.safetensors"));
+  CHECK(report.missing.empty());
+  return model;
+}
+/// tokens [batch, length + 1] without the last, and without the first.
+std::pair<Tensor, Tensor> inputs_and_targets(const Tensor& tokens) {
+  const int64_t length = tokens.size(1);
+  return {slice(tokens, 1, 0, length - 1), slice(tokens, 1, 1, length)};
+}
+}  // namespace
+
+TEST_CASE("pytorch: logits of a GPT-2") {
+  const NamedTensors stored = nn::load_safetensors(fixture("gpt2.safetensors")).tensors;
+  const auto [inputs, targets] = inputs_and_targets(select(stored.at("tokens"), 0, 0));
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    CAPTURE(backend);
+    nn::models::Gpt model = loaded();
+    const NoGrad no_grad;
+    const Tensor logits = stored.at("logits");
+    CHECK(difference(model(inputs), logits, 1e-4 * largest_magnitude(logits)) == "");
+    model.to(bf16);
+    // PyTorch's bf16 logits are one rounding history, ours another: both lie around the f32 ones.
+    const double allowed = tolerance(bf16, 4, largest_magnitude(logits));
+    CHECK(difference(model(inputs), stored.at("logits_bf16"), allowed) == "");
+  }
+}
+
+TEST_CASE("pytorch: training of a GPT-2") {
+  const NamedTensors stored = nn::load_safetensors(fixture("gpt2.safetensors")).tensors;
+  struct Mode {
+    const char *strategy, *losses;
+    double allowed;
+  };
+  for (const Mode& mode :
+       {Mode{"fp32", "losses", 1e-3}, Mode{"amp-bf16", "losses_autocast", 2e-2}}) {
+    CAPTURE(mode.strategy);
+    nn::models::Gpt model = loaded();
+    optim::AdamW optimizer(model.parameters(), {.lr = 1e-3});
+    auto training = amp::apply(amp::Strategy::named(mode.strategy), model, optimizer);
+    const std::vector<double> losses = stored.at(mode.losses).to_vector<double>();
+    for (std::size_t step = 0; step < losses.size(); ++step) {
+      CAPTURE(step);
+      const auto [inputs, targets] =
+          inputs_and_targets(select(stored.at("tokens"), 0, int64_t(step)));
+      const Tensor logits = training.forward(model, inputs);
+      const Tensor loss = cross_entropy(flatten(logits, 0, 1), flatten(targets));
+      training.zero_grad();
+      training.backward(loss);
+      training.step();
+      CHECK(std::abs(loss.item() - losses[step]) <= mode.allowed * losses[step]);
+    }
+  }
+}
+
+TEST_CASE("GPT: sizes, ties and files") {
+  const nn::models::Gpt character(
+      {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384});
+  CHECK(character.parameter_count() == 10770816);
+  nn::models::Gpt model = loaded();
+  const NamedTensors state = nn::state_dict(model);
+  CHECK(state.at("lm_head.weight").body() == state.at("transformer.wte.weight").body());
+  CHECK(state.contains("transformer.h.1.mlp.c_proj.bias"));
+  // What halftone saves has linear weights and all names; it loads the same way.
+  const TemporaryDirectory directory;
+  nn::save(model, directory / "saved.safetensors");
+  nn::models::Gpt other({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});
+  nn::models::load_gpt2(other, directory / "saved.safetensors");
+  const Tensor tokens = randint(0, 65, {2, 7});
+  CHECK(model(tokens).to_vector<float>() == other(tokens).to_vector<float>());
+  // Weights of another size are refused, and nothing changes.
+  nn::models::Gpt wider({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 64});
+  CHECK_THROWS_AS(nn::models::load_gpt2(wider, directory / "saved.safetensors"), ShapeError);
+  CHECK_THROWS_WITH_AS(model(randint(0, 65, {1, 33})),
+                       "[Gpt] the tokens are [1, 33]. They must be [n, l], l at most the context "
+                       "32.",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(nn::models::Gpt({.layers = 0}), "[Gpt] layers is 0. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_AS(nn::models::Gpt({.heads = 5, .width = 768}), ShapeError);
+}
