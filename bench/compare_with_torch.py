@@ -29,7 +29,7 @@ def main():
     for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60)):
         parser.add_argument(name, type=int, default=default)
     a = parser.parse_args()
-    print(f"{'workload':10} {'strategy':10} {'halftone ms':>12} {'torch ms':>10} {'ratio':>6}   ratios of the rounds")
+    print(f"{'workload':14} {'strategy':10} {'halftone ms':>12} {'torch ms':>10} {'ratio':>6}   ratios of the rounds")
     for workload in a.workload.split(","):
         for strategy in a.strategy.split(","):
             flags = ["--workload", workload, "--strategy", strategy, "--threads", str(a.threads),
@@ -40,7 +40,7 @@ def main():
                 theirs.append(cell([a.python, str(PEER), *flags])["ms"])
             ours_ms, theirs_ms = statistics.median(ours), statistics.median(theirs)
             rounds = " ".join(f"{t / o:.2f}" for o, t in zip(ours, theirs))
-            print(f"{workload:10} {strategy:10} {ours_ms:12.3f} {theirs_ms:10.3f} {theirs_ms / ours_ms:6.2f}   {rounds}",
+            print(f"{workload:14} {strategy:10} {ours_ms:12.3f} {theirs_ms:10.3f} {theirs_ms / ours_ms:6.2f}   {rounds}",
                   flush=True)
 
 

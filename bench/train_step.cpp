@@ -37,7 +37,7 @@ Timing time_steps(bench::Workload& w, const std::string& strategy, const Options
   auto training = ht::amp::apply(ht::amp::Strategy::named(strategy), *w.model, adamw);
   Timing timing;
   const auto step = [&] {
-    ht::Tensor loss = ht::cross_entropy(training.forward(*w.model, w.inputs), w.targets);
+    ht::Tensor loss = bench::loss_of(training.forward(*w.model, w.inputs), w.targets);
     training.backward(loss);
     training.step();
     training.zero_grad();
@@ -104,7 +104,7 @@ void print(const nlohmann::ordered_json& cell, bool json) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times whole training steps on synthetic data.");
-  app.add_option("--workload", options.workloads, "mlp_tiny, mlp, lenet; several by commas")
+  app.add_option("--workload", options.workloads, bench::workload_list() + "; several by commas")
       ->delimiter(',');
   app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');

@@ -32,17 +32,48 @@ Workload lenet() {
   return {"lenet", std::move(model), ht::randn({128, 1, 28, 28}), ht::randint(0, 10, {128}),
           gflop_of({n * 784 * 32 * 9, n * 196 * 64 * 288, n * 3136 * 128, n * 128 * 10})};
 }
+
+/// A decoder's linear maps, its head, and the two products of causal attention, which see half.
+Workload gpt(const std::string& name, const ht::nn::models::GptOptions& o, int64_t batch,
+             int64_t length) {
+  const auto tokens = double(batch * length), width = double(o.width);
+  const double per_token =
+      double(o.layers) * width * (12 * width + double(length)) + double(o.vocabulary) * width;
+  auto model = std::make_unique<ht::nn::models::Gpt>(o);
+  const ht::MemoryScope scope(ht::MemoryUse::input);
+  return {name, std::move(model), ht::randint(0, o.vocabulary, {batch, length}),
+          ht::randint(0, o.vocabulary, {batch, length}), gflop_of({0, tokens * per_token})};
+}
 }  // namespace
 
-std::vector<std::string> workload_names() { return {"mlp_tiny", "mlp", "lenet"}; }
+std::vector<std::string> workload_names() {
+  return {"mlp_tiny", "mlp", "lenet", "gpt_char", "gpt2_124m"};
+}
+
+std::string workload_list() {
+  std::string list;
+  for (const std::string& name : workload_names()) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+ht::Tensor loss_of(const ht::Tensor& logits, const ht::Tensor& targets) {
+  return ht::cross_entropy(ht::flatten(logits, 0, -2), ht::flatten(targets));
+}
 
 Workload make_workload(const std::string& name) {
   ht::manual_seed(0);
   if (name == "mlp_tiny") return mlp(name, {784, 128, 10}, 64);
   if (name == "mlp") return mlp(name, {784, 2048, 2048, 10}, 512);
   if (name == "lenet") return lenet();
-  ht::fail<ht::UsageError>("workload", "there is no workload named \"", name,
-                           "\". Use mlp_tiny, mlp or lenet.");
+  if (name == "gpt_char")
+    return gpt(name, {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384}, 8,
+               256);
+  if (name == "gpt2_124m")
+    return gpt(name,
+               {.vocabulary = 50304, .context = 1024, .layers = 12, .heads = 12, .width = 768}, 1,
+               512);
+  ht::fail<ht::UsageError>("workload", "there is no workload named \"", name, "\". Use one of ",
+                           workload_list(), ".");
 }
 
 }  // namespace bench

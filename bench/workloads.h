@@ -16,11 +16,14 @@ struct Workload {
   std::string name;
   std::unique_ptr<halftone::nn::Layer> model;
   halftone::Tensor inputs, targets;
-  double gflop =
-      0;  // multiply-adds of linear and convolution layers, forward and backward, times two
+  double gflop = 0;  // twice the multiply-adds of matrix products and convolutions, all passes
 };
 
 std::vector<std::string> workload_names();
+/// The same in one line, for messages.
+std::string workload_list();
+/// Mean cross-entropy of logits [n, classes] or [n, length, classes].
+halftone::Tensor loss_of(const halftone::Tensor& logits, const halftone::Tensor& targets);
 /// Throws UsageError for other names.
 Workload make_workload(const std::string& name);
 

@@ -30,10 +30,84 @@ def lenet():
     )
 
 
+class Block(nn.Module):
+    """Of ResNet-18: two convolutions and a way around them."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+        self.around = None
+        if stride != 1 or inputs != outputs:
+            self.around = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
+        return F.relu(y + (self.around(x) if self.around else x), inplace=True)
+
+
+def resnet18(classes, cifar):
+    stem = nn.Conv2d(3, 64, 3, 1, 1, bias=False) if cifar else nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+    layers, inputs = [stem, nn.BatchNorm2d(64), nn.ReLU(inplace=True)], 64
+    if not cifar:
+        layers.append(nn.MaxPool2d(3, 2, 1))
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+        inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        n, length, width = x.shape
+        q, k, v = (
+            t.view(n, length, self.heads, width // self.heads).transpose(1, 2)
+            for t in self.qkv(self.ln_1(x)).split(width, 2)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(n, length, width))
+        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary, context, layers, heads, width):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(GptBlock(width, heads) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
+        for m in self.modules():
+            if isinstance(m, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(m.weight, std=0.02)
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
+
+
+def images(*shape, classes):
+    return lambda: (torch.randn(shape), torch.randint(0, classes, shape[:1]))
+
+
+def tokens(n, length, vocabulary):
+    return lambda: tuple(torch.randint(0, vocabulary, (n, length)) for _ in range(2))
+
+
 WORKLOADS = {
-    "mlp_tiny": (lambda: mlp(784, 128, 10), (64, 784)),
-    "mlp": (lambda: mlp(784, 2048, 2048, 10), (512, 784)),
-    "lenet": (lenet, (128, 1, 28, 28)),
+    "mlp_tiny": (lambda: mlp(784, 128, 10), images(64, 784, classes=10)),
+    "mlp": (lambda: mlp(784, 2048, 2048, 10), images(512, 784, classes=10)),
+    "lenet": (lenet, images(128, 1, 28, 28, classes=10)),
+    "resnet18_cifar": (lambda: resnet18(10, True), images(64, 3, 32, 32, classes=10)),
+    "resnet18_224": (lambda: resnet18(37, False), images(16, 3, 224, 224, classes=37)),
+    "gpt_char": (lambda: Gpt(65, 256, 6, 6, 384), tokens(8, 256, 65)),
+    "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(1, 512, 50304)),
 }
 
 
@@ -43,12 +117,20 @@ STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
 def measure(name, strategy, threads, steps, seconds):
     """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand."""
     torch.manual_seed(0)
-    make_model, shape = WORKLOADS[name]
-    model, inputs, targets = make_model(), torch.randn(shape), torch.randint(0, 10, shape[:1])
+    make_model, make_batch = WORKLOADS[name]
+    model, (inputs, targets) = make_model(), make_batch()
+    if name.startswith("resnet"):
+        model, inputs = (x.to(memory_format=torch.channels_last) for x in (model, inputs))
     low = torch.float16 if strategy.endswith("fp16") else torch.bfloat16
     amp, master = strategy.startswith("amp"), strategy.startswith("o2")
     if not amp and strategy != "fp32":
-        model, inputs = model.to(low), inputs.to(low)
+        model = model.to(low)
+        if inputs.is_floating_point():
+            inputs = inputs.to(low)
+        if master:
+            for module in model.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.float()
     params = list(model.parameters())
     weights = [p.detach().float().requires_grad_() for p in params] if master else params
     optimizer = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.01, fused=True)
@@ -56,8 +138,8 @@ def measure(name, strategy, threads, steps, seconds):
 
     def step():
         with torch.autocast("cpu", dtype=low, enabled=amp):
-            logits = model(inputs)
-            loss = F.cross_entropy(logits if amp else logits.float(), targets)
+            logits = model(inputs).flatten(0, -2)
+            loss = F.cross_entropy(logits if amp else logits.float(), targets.flatten())
         scaler.scale(loss).backward()
         if master:
             for weight, param in zip(weights, params):
@@ -82,7 +164,7 @@ def measure(name, strategy, threads, steps, seconds):
     median = statistics.median(times)
     return {
         "workload": name, "strategy": strategy, "device": "cpu", "threads": threads, "ms": median,
-        "min_ms": min(times), "samples_per_s": 1e3 * shape[0] / median, "n": len(times),
+        "min_ms": min(times), "samples_per_s": 1e3 * inputs.shape[0] / median, "n": len(times),
         "params": sum(p.numel() for p in params), "loss": loss.item(),
         "peer": "torch " + torch.__version__,
     }
