@@ -28,7 +28,9 @@ std::span<const Preset> presets() {
       // aten/src/ATen/autocast_mode.cpp, the lists of the CPU: losses and prod in f32.
       {"pytorch-cpu",
        unlisted,
-       {{low_precision, {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu"}},
+       {{low_precision,
+         {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu",
+          "scaled_dot_product_attention"}},
         {full_precision,
          {"cross_entropy", "nll_loss", "bce_with_logits", "binary_cross_entropy", "mse", "l1",
           "smooth_l1", "huber", "kl_div", "prod"}},
@@ -48,7 +50,8 @@ std::span<const Preset> presets() {
       // python/paddle/amp/amp_lists.py (2024): white list low, black list f32, the rest promotes.
       {"paddle-o1",
        unlisted,
-       {{low_precision, {"matmul", "linear", "conv2d", "max_pool2d"}},
+       {{low_precision,
+         {"matmul", "linear", "conv2d", "max_pool2d", "scaled_dot_product_attention"}},
         {full_precision,
          {"softplus",      "softmax",        "log_softmax", "layer_norm", "group_norm",
           "cross_entropy", "nll_loss",       "huber",       "exp",        "expm1",
@@ -60,9 +63,9 @@ std::span<const Preset> presets() {
       {"flashlight-o1",
        low,
        {{full_precision,
-         {"batch_norm", "layer_norm", "group_norm", "rms_norm", "reciprocal", "exp", "log", "log1p",
-          "pow", "sum", "mean", "var", "norm", "softmax", "log_softmax", "cross_entropy", "gelu",
-          "gelu_erf"}}}},
+         {"batch_norm", "batch_norm_relu", "layer_norm", "group_norm", "rms_norm", "reciprocal",
+          "exp", "log", "log1p", "pow", "sum", "mean", "var", "norm", "softmax", "log_softmax",
+          "cross_entropy", "gelu", "gelu_erf"}}}},
       {"none", nothing, {}},
       {"all-low", low, {}},
   };

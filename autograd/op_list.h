@@ -35,12 +35,15 @@ struct Linear;
 struct Softmax;
 struct LogSoftmax;
 struct LogSumExp;
+struct Attention;
+struct PackedAttention;
 struct CrossEntropy;
 struct NllLoss;
 struct LayerNorm;
 struct RmsNorm;
 struct GroupNorm;
 struct BatchNorm;
+struct BatchNormRelu;
 struct Conv2d;
 struct ConvTranspose2d;
 struct MaxPool2d;
@@ -50,13 +53,13 @@ struct Embedding;
 struct Dropout;
 struct Checkpoint;
 
-using AllOps =
-    Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
-           TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean,
-                    Var, Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Softmax,
-                    LogSoftmax, LogSumExp, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm,
-                    BatchNorm, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
-                    Embedding, Dropout, Checkpoint>>;
+using AllOps = Concat<
+    Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
+    TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
+             Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Softmax, LogSoftmax,
+             LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm, RmsNorm,
+             GroupNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
+             AdaptiveAvgPool2d, Embedding, Dropout, Checkpoint>>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.
 struct UserOp {};

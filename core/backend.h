@@ -41,6 +41,14 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
 };
+/// How attention weighs: softmax(scale q k^T + mask), of which dropout zeroes some.
+struct AttentionSettings {
+  double scale = 1;
+  bool causal = false;  // query i sees keys 0 to i
+  double dropout = 0;
+  /// The weight of (batch, head, query, key) uses the number of its row-major place.
+  RandomKey key{};
+};
 /// One parameter with what its update reads and writes. State tensors are f32 or short floats, the
 /// gradient any of them; arithmetic is f32 (f64 for f64 parameters), and what is written is rounded
 /// once, as `form` says (core/weight_form.h).
@@ -138,6 +146,17 @@ class Backend {
   virtual void adaptive_avg_pool(const Tensor& x, Tensor& y) = 0;
   virtual void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) = 0;
 
+  // --- attention: q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev], y [n, heads, l,
+  // ev]; strided with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
+  // part) or floating (added), or undefined. Rows without any key are 0.
+  /// log_sum_exp: statistics [n, heads, l], infinite for rows without any key
+  virtual void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                         const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) = 0;
+  virtual void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const Tensor& mask, const AttentionSettings& settings,
+                                  const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+                                  Tensor& dq, Tensor& dk, Tensor& dv) = 0;
+
   // --- rows
   virtual void softmax(const Tensor& x, bool logarithm, Tensor& y) = 0;
   virtual void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) = 0;
@@ -167,12 +186,16 @@ class Backend {
                                    Tensor& dweight, Tensor& dbias) = 0;
   /// images or [n, c]; biased variance; [c]
   virtual void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) = 0;
+  /// y = (x - mean) / sqrt(variance + eps) weight + bias (+ residual, like x), at least 0 if relu
   virtual void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                          const Tensor& weight, const Tensor& bias, Tensor& y) = 0;
-  /// training: mean and variance depend on x
+                          const Tensor& weight, const Tensor& bias, const Tensor& residual,
+                          bool relu, Tensor& y) = 0;
+  /// training: mean and variance depend on x. relu_output: undefined, or the y of relu: dy counts
+  /// where that is positive, and so does dresidual.
   virtual void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance,
-                                   double eps, const Tensor& weight, const Tensor& dy,
-                                   bool training, Tensor& dx, Tensor& dweight, Tensor& dbias) = 0;
+                                   double eps, const Tensor& weight, const Tensor& relu_output,
+                                   const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,
+                                   Tensor& dbias, Tensor& dresidual) = 0;
 
   // --- training: in place; what they write gets a new storage version
   /// y += x, same dtype, strided; adds in compute_t

@@ -251,4 +251,63 @@ template <> struct Samples<BatchNorm> {
   }
 };
 
+template <> struct Samples<BatchNormRelu> {
+  /// A case of batch norm, then a residual of +-4 or none, then relu: the sign is seldom in doubt.
+  static Case of(Case test, bool training, bool has_residual) {
+    const Shape shape = test.inputs[0].shape;
+    Input residual{.shape = shape};
+    for (int64_t i = 0; i < numel_of(shape); ++i)
+      residual.given.push_back(i % 3 == 1 ? -4.25 : 3.75 + double(i % 5) / 8);
+    test.inputs.push_back(has_residual ? residual : absent());
+    test.call = [=](const Tensors& in) {
+      Values mean, var;
+      for (int64_t c = 0; c < shape[1]; ++c) {
+        mean.push_back(Samples<BatchNorm>::running_mean(c));
+        var.push_back(Samples<BatchNorm>::running_var(c));
+      }
+      return batch_norm_relu(in[0], in[1], in[2], from_vector(mean, {shape[1]}),
+                             from_vector(var, {shape[1]}), {.training = training}, in[3]);
+    };
+    test.oracle = [inner = test.oracle](const Arrays& in) {
+      const Array y = inner({in[0], in[1], in[2]});
+      return array_of(y.shape, [&](const Dims& i) {
+        return std::max(0.0, y[i] + (in[3].values.empty() ? 0 : in[3][i]));
+      });
+    };
+    return test;
+  }
+  static OpSamples make() {
+    using enum AffineInputs;
+    using Plain = Samples<BatchNorm>;
+    return {
+        .cases =
+            {of(Plain::training("training, images", {3, 4, 3, 2}, both, true), true, true),
+             of(Plain::training("training, no residual", {3, 4, 3, 2}, both, true), true, false),
+             of(Plain::training("training, wide parameters", {2, 70, 3, 2}, wide, true), true,
+                true),
+             of(Plain::training("training, vectors", {9, 5}, both, true), true, true),
+             of(Plain::training("training, sequences", {3, 4, 5}, both, true), true, true),
+             of(Plain::training("training, no parameters", {3, 4, 3, 2}, none, true), true, true),
+             of(Plain::evaluation("evaluation, images", {2, 3, 3, 4}, both), false, true),
+             of(Plain::evaluation("evaluation, no residual", {2, 3, 3, 4}, wide), false, false)},
+        .errors = {error<ShapeError>(
+                       "[batch_norm_relu] the input is [4, 3] f32, the residual [4, 1] f32. "
+                       "They must agree.",
+                       [] {
+                         batch_norm_relu(ones({4, 3}), {}, {}, {}, {}, {}, ones({4, 1}));
+                       }),
+                   error<ShapeError>(
+                       "[batch_norm_relu] weight is [2] f32 for 3 channels. It must be [3].",
+                       [] {
+                         batch_norm_relu(ones({4, 3}), ones({2}), {}, {}, {});
+                       }),
+                   error<UsageError>(
+                       "[batch_norm_relu] one of running_mean and running_var is undefined.",
+                       [] {
+                         batch_norm_relu(ones({4, 3}), {}, {}, ones({3}), {});
+                       })},
+        .mixed = Mixed::accepts};
+  }
+};
+
 }  // namespace halftone::test

@@ -1,6 +1,8 @@
 // Checks and layouts of group and batch normalisation.
 #include <halftone/autograd/ops/norm.h>
 
+#include <halftone/autograd/ops/elementwise.h>
+
 namespace halftone {
 
 Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
@@ -23,20 +25,21 @@ Tensor GroupNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
   return detail::as_shape(y, shape);
 }
 
-Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
-  check::floating("batch_norm", in);
+void BatchNorm::prepare(const OpInfo& op, const Tensor& in, const Tensor& w, const Tensor& b) {
+  const std::string_view name = op.name;
+  check::floating(name, in);
   if (in.rank() != 2 && in.rank() != 4)
-    fail<ShapeError>("batch_norm", "the input is ", described(in),
+    fail<ShapeError>(name, "the input is ", described(in),
                      ". It must be [n, c], [n, c, l] or [n, c, h, w].");
   const int64_t channels = in.shape()[1];
-  check::vector_of("batch_norm", "weight", w, channels);
-  check::vector_of("batch_norm", "bias", b, channels);
-  check::vector_of("batch_norm", "running_mean", running_mean, channels);
-  check::vector_of("batch_norm", "running_var", running_var, channels);
+  check::vector_of(name, "weight", w, channels);
+  check::vector_of(name, "bias", b, channels);
+  check::vector_of(name, "running_mean", running_mean, channels);
+  check::vector_of(name, "running_var", running_var, channels);
   batch_statistics = options.training || !running_mean.defined();
   if (batch_statistics && in.numel() <= channels)
-    fail<ShapeError>("batch_norm", "training needs more than one value per channel, got ",
-                     described(in), ". Use a larger batch, or eval().");
+    fail<ShapeError>(name, "training needs more than one value per channel, got ", described(in),
+                     ". Use a larger batch, or eval().");
   x = in.rank() == 4 ? views::channels_last(in) : views::contiguous(in);
   weight = detail::contiguous_or_undefined(w);
   bias_dtype = b.defined() ? b.dtype() : in.dtype();
@@ -49,9 +52,29 @@ Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
     mean = views::contiguous(cast(running_mean, wide)),
     variance = views::contiguous(cast(running_var, wide));
   }
+}
+
+Tensor BatchNorm::forward(const Tensor& in, const Tensor& w, const Tensor& b) {
+  prepare(info, in, w, b);
   Tensor y = empty_like(x);
   backend_for(x).batch_norm(x, mean, variance, options.eps, weight,
-                            detail::contiguous_or_undefined(b), y);
+                            detail::contiguous_or_undefined(b), {}, false, y);
+  return y;
+}
+
+Tensor BatchNormRelu::forward(const Tensor& in, const Tensor& w, const Tensor& b,
+                              const Tensor& residual) {
+  if (residual.defined() && (residual.shape() != in.shape() || residual.dtype() != in.dtype()))
+    fail<ShapeError>(info.name, "the input is ", described(in), ", the residual ",
+                     described(residual), ". They must agree.");
+  norm.prepare(info, in, w, b);
+  const Tensor& x = norm.x;
+  Tensor added;
+  if (residual.defined())
+    added = x.rank() == 4 ? views::channels_last(residual) : views::contiguous(residual);
+  y = empty_like(x);
+  backend_for(x).batch_norm(x, norm.mean, norm.variance, norm.options.eps, norm.weight,
+                            detail::contiguous_or_undefined(b), added, true, y);
   return y;
 }
 
@@ -63,18 +86,37 @@ void BatchNorm::update_running_statistics() const {
                       target_var);
 }
 
+namespace {
+BatchNorm batch_norm_op(std::string_view name, const Tensor& x, const Tensor& running_mean,
+                        const Tensor& running_var, const BatchNormOptions& options) {
+  check::floating(name, x);
+  if (running_mean.defined() != running_var.defined())
+    fail<UsageError>(name,
+                     "one of running_mean and running_var is undefined. Pass both or neither.");
+  const auto bare = [](const Tensor& buffer) {
+    return buffer.defined() ? buffer.detach() : buffer;
+  };
+  return {.running_mean = bare(running_mean), .running_var = bare(running_var), .options = options};
+}
+}  // namespace
+
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const Tensor& running_mean, const Tensor& running_var,
                   const BatchNormOptions& options) {
-  check::defined("batch_norm", "the input", x);
-  if (running_mean.defined() != running_var.defined())
-    fail<UsageError>("batch_norm",
-                     "one of running_mean and running_var is undefined. Pass both or neither.");
-  const BatchNorm op{.running_mean = running_mean.defined() ? running_mean.detach() : running_mean,
-                     .running_var = running_var.defined() ? running_var.detach() : running_var,
-                     .options = options};
+  const BatchNorm op = batch_norm_op("batch_norm", x, running_mean, running_var, options);
   if (x.rank() != 3) return apply(op, x, weight, bias);
   return squeeze(apply(op, unsqueeze(x, 2), weight, bias), 2);
+}
+
+Tensor batch_norm_relu(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       const Tensor& running_mean, const Tensor& running_var,
+                       const BatchNormOptions& options, const Tensor& residual) {
+  const BatchNorm op = batch_norm_op("batch_norm_relu", x, running_mean, running_var, options);
+  if (x.rank() == 3 || (residual.defined() && residual.dtype() != x.dtype())) {
+    const Tensor y = batch_norm(x, weight, bias, running_mean, running_var, options);
+    return relu(residual.defined() ? y + residual : y);
+  }
+  return apply(BatchNormRelu{.norm = op}, x, weight, bias, residual);
 }
 
 }  // namespace halftone

@@ -136,16 +136,43 @@ struct BatchNorm {
   Needs<3> needs{};
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b);
-  std::array<Tensor, 3> backward(const Tensor& dy_in) const {
-    Tensor dx = needs[0] ? empty_like(x) : Tensor{},
-           dweight = detail::like_or_undefined(weight, needs[1]);
-    Tensor dbias = needs[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
+  std::array<Tensor, 3> backward(const Tensor& dy) const {
+    Tensor none;
+    return gradients(dy, needs, {}, none);
+  }
+
+  /// Checks, x in its layout, and the statistics.
+  void prepare(const OpInfo& op, const Tensor& in, const Tensor& w, const Tensor& b);
+  /// Of x, weight and bias. relu_output, dresidual: as the kernel's.
+  template <int N>
+  std::array<Tensor, 3> gradients(const Tensor& dy_in, const Needs<N>& wanted,
+                                  const Tensor& relu_output, Tensor& dresidual) const {
+    Tensor dx = wanted[0] ? empty_like(x) : Tensor{},
+           dweight = detail::like_or_undefined(weight, wanted[1]);
+    Tensor dbias = wanted[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
     const Tensor dy = x.rank() == 4 ? views::channels_last(dy_in) : views::contiguous(dy_in);
-    backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, dy, batch_statistics,
-                                       dx, dweight, dbias);
+    backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, relu_output, dy,
+                                       batch_statistics, dx, dweight, dbias, dresidual);
     return {dx, dweight, dbias};
   }
   void update_running_statistics() const;
+};
+
+/// relu(batch_norm(x) + residual) in one pass over memory: what residual networks are made of. The
+/// residual, of x's shape and dtype, may be undefined. Backward reads where relu let through from
+/// its result, which the next operation saves anyway.
+struct BatchNormRelu {
+  static constexpr OpInfo info{"batch_norm_relu", CastClass::as_is};
+  BatchNorm norm;
+  Tensor y{};
+  Needs<4> needs{};
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b, const Tensor& residual);
+  std::array<Tensor, 4> backward(const Tensor& dy) const {
+    Tensor dresidual = needs[3] ? empty_like(y) : Tensor{};
+    auto [dx, dweight, dbias] = norm.gradients(dy, needs, y, dresidual);
+    return {dx, dweight, dbias, dresidual};
+  }
 };
 
 /// As torch.nn.functional.layer_norm; weight and bias may be undefined.
@@ -165,5 +192,9 @@ inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight =
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const Tensor& running_mean, const Tensor& running_var,
                   const BatchNormOptions& options = {});
+/// relu(batch_norm(x, ...) + residual), in one pass where the residual has x's dtype.
+Tensor batch_norm_relu(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       const Tensor& running_mean, const Tensor& running_var,
+                       const BatchNormOptions& options = {}, const Tensor& residual = {});
 
 }  // namespace halftone

@@ -43,7 +43,15 @@ class CpuBackend final : public ReferenceBackend {
   void adaptive_avg_pool(const Tensor& x, Tensor& y) override;
   void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) override;
 
-  // --- rows (rows.cpp, norm.cpp)
+  // --- attention (attention.cpp)
+  void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                 const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) override;
+  void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                          const AttentionSettings& settings, const Tensor& y,
+                          const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
+                          Tensor& dv) override;
+
+  // --- rows (rows.cpp, layer_norm.cpp, batch_norm.cpp)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
@@ -61,10 +69,12 @@ class CpuBackend final : public ReferenceBackend {
                            Tensor& dbias) override;
   void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
   void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                  const Tensor& weight, const Tensor& bias, Tensor& y) override;
+                  const Tensor& weight, const Tensor& bias, const Tensor& residual, bool relu,
+                  Tensor& y) override;
   void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                           const Tensor& weight, const Tensor& dy, bool training, Tensor& dx,
-                           Tensor& dweight, Tensor& dbias) override;
+                           const Tensor& weight, const Tensor& relu_output, const Tensor& dy,
+                           bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
+                           Tensor& dresidual) override;
 
   // --- training (optimizer.cpp, gradients.cpp)
   void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;

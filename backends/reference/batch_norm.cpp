@@ -55,19 +55,22 @@ struct Channels {
 }  // namespace
 
 void ReferenceBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance,
-                                  double eps, const Tensor& weight, const Tensor& bias, Tensor& y) {
+                                  double eps, const Tensor& weight, const Tensor& bias,
+                                  const Tensor& residual, bool relu, Tensor& y) {
   const Matrix size = pixels_of(x);
   Channels channels(size.columns, mean, variance, eps, weight);
   Workspace<double> shift(size.columns);
   load_or(0, bias, 0, size.columns, shift.data());
   each_row(size.rows, size.columns, [&](int64_t row) {
     each_block(size.columns, [&](int64_t first, int64_t count) {
-      double values[block_length];
+      double values[block_length], others[block_length];
       load(x, row * size.columns + first, count, values);
+      load(residual, row * size.columns + first, count, others);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t c = first + i;
         const double x_hat = (values[i] - channels.mean[c]) * channels.rstd[c];
-        values[i] = x_hat * channels.weight[c] + shift[c];
+        values[i] = x_hat * channels.weight[c] + shift[c] + others[i];
+        if (relu && values[i] < 0) values[i] = 0;
       }
       store(values, count, y, row * size.columns + first);
     });
@@ -76,13 +79,20 @@ void ReferenceBackend::batch_norm(const Tensor& x, const Tensor& mean, const Ten
 
 void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
                                            const Tensor& variance, double eps, const Tensor& weight,
-                                           const Tensor& dy, bool training, Tensor& dx,
-                                           Tensor& dweight, Tensor& dbias) {
+                                           const Tensor& relu_output, const Tensor& dy,
+                                           bool training, Tensor& dx, Tensor& dweight,
+                                           Tensor& dbias, Tensor& dresidual) {
   const Matrix size = pixels_of(x);
   Channels channels(size.columns, mean, variance, eps, weight);
   const auto load_block = [&](int64_t row, int64_t first, int64_t count, double* d, double* x_hat) {
     load(x, row * size.columns + first, count, x_hat);
     load(dy, row * size.columns + first, count, d);
+    if (relu_output.defined()) {
+      double output[block_length];
+      load(relu_output, row * size.columns + first, count, output);
+      for (int64_t i = 0; i < count; ++i)
+        if (!(output[i] > 0)) d[i] = 0;
+    }
     for (int64_t i = 0; i < count; ++i)
       x_hat[i] = (x_hat[i] - channels.mean[first + i]) * channels.rstd[first + i];
   };
@@ -97,7 +107,7 @@ void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
                 });
   store_sums(sums.data(), size.columns, dweight);
   store_sums(sums.data() + size.columns, size.columns, dbias);
-  if (!dx.defined()) return;
+  if (!dx.defined() && !dresidual.defined()) return;
 
   // In evaluation mean and variance are constants, and dx = weight rstd dy.
   const double share = training ? 1 / double(size.rows) : 0.0;
@@ -105,12 +115,13 @@ void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
     each_block(size.columns, [&](int64_t first, int64_t count) {
       double d[block_length], x_hat[block_length];
       load_block(row, first, count, d, x_hat);
-      for (int64_t i = 0; i < count; ++i) {
+      if (dresidual.defined()) store(d, count, dresidual, row * size.columns + first);
+      for (int64_t i = 0; dx.defined() && i < count; ++i) {
         const int64_t c = first + i;
         const double mean_d_x_hat = sums[c] * share, mean_d = sums[size.columns + c] * share;
         d[i] = channels.weight[c] * channels.rstd[c] * (d[i] - mean_d - x_hat[i] * mean_d_x_hat);
       }
-      store(d, count, dx, row * size.columns + first);
+      if (dx.defined()) store(d, count, dx, row * size.columns + first);
     });
   });
 }

@@ -61,6 +61,12 @@ class ReferenceBackend : public Backend {
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;
+  void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                 const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) override;
+  void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                          const AttentionSettings& settings, const Tensor& y,
+                          const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
+                          Tensor& dv) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
                      const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;
@@ -80,10 +86,12 @@ class ReferenceBackend : public Backend {
                            Tensor& dbias) override;
   void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
   void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                  const Tensor& weight, const Tensor& bias, Tensor& y) override;
+                  const Tensor& weight, const Tensor& bias, const Tensor& residual, bool relu,
+                  Tensor& y) override;
   void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
-                           const Tensor& weight, const Tensor& dy, bool training, Tensor& dx,
-                           Tensor& dweight, Tensor& dbias) override;
+                           const Tensor& weight, const Tensor& relu_output, const Tensor& dy,
+                           bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
+                           Tensor& dresidual) override;
 
   // --- training
   void accumulate(const Tensor& x, Tensor& y) override;

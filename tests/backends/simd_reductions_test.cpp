@@ -162,36 +162,6 @@ TEST_CASE("moments far from zero, and normalisation by them") {
   });
 }
 
-TEST_CASE("batch-norm kernels: one row of pixels is the channels") {
-  Numbers numbers(26);
-  each_level([&](const simd::Kernels& k) {
-    for (const int64_t c : {1, 3, 16, 50})
-      for (const int64_t rows : {1, 9}) {
-        const std::vector<float> x = numbers.many(rows * c), dy = numbers.many(rows * c),
-                                 mean = numbers.many(c);
-        std::vector<float> first(std::size_t(c), 0.5f), second(std::size_t(c), 0.25f);
-        k.channel_sums(x.data(), dy.data(), mean.data(), rows, c, first.data(), second.data());
-        const auto sum = [&](bool with_x) {
-          return [&, with_x](std::size_t j) {
-            double total = with_x ? 0.25 : 0.5;  // sums are added to
-            for (int64_t r = 0; r < rows; ++r) {
-              const std::size_t i = std::size_t(r * c) + j;
-              total += double(dy[i]) * (with_x ? double(x[i]) - double(mean[j]) : 1.0);
-            }
-            return total;
-          };
-        };
-        CHECK(first_beyond(first, sum(false), [](std::size_t) { return 10 * eps * 20; }) == "");
-        CHECK(first_beyond(second, sum(true), [](std::size_t) { return 10 * eps * 80; }) == "");
-        std::vector<float> y(std::size_t(c), 0.0f);
-        k.channel_affine(x.data(), dy.data(), mean.data(), y.data(), c);
-        CHECK(first_beyond(
-                  y, [&](std::size_t i) { return double(x[i]) * double(dy[i]) + double(mean[i]); },
-                  [](std::size_t) { return 2 * eps * 8; }) == "");
-      }
-  });
-}
-
 // --- images
 
 TEST_CASE("the maximum of pixels keeps the place of the first, and NaN wins") {

@@ -66,6 +66,11 @@ struct Kernels {
   float (*log_sum_exp)(const float* x, int64_t n);
   /// y = scale exp(x - shift)
   void (*exp_shifted)(const float* x, float shift, float scale, float* y, int64_t n);
+  /// y = exp(factor x - shift); returns its sum
+  float (*exp_scaled)(const float* x, float factor, float shift, float* y, int64_t n);
+  /// dx = scale y (dy - mean): softmax backward with its sum known
+  void (*softmax_gradient)(const float* y, const float* dy, float mean, float scale, float* dx,
+                           int64_t n);
   void (*moments)(const float* x, int64_t n, float* mean, float* variance);
   void (*normalize)(const float* x, float mean, float rstd, const float* weight, const float* bias,
                     float* y,
@@ -74,17 +79,22 @@ struct Kernels {
                         const float* dy,
                         /// dweight, dbias accumulate; any may be null
                         float* dx, float* dweight, float* dbias, int64_t n);
-  /// y = x scale + shift
-  void (*channel_affine)(const float* x, const float* scale, const float* shift, float* y,
-                         int64_t n);
-  void (*channel_sums)(const float* x, const float* dy, const float* mean, int64_t rows, int64_t n,
-                       float* sum_dy,
-                       /// accumulates over rows: dy and dy (x - mean); dy null: x - mean and its
-                       /// square
-                       float* sum_dy_x);
-  void (*channel_backward)(const float* x, const float* dy, const float* a, const float* b,
-                           const float* c, float* dx,
-                           int64_t n);  // dx = a dy + b x + c
+
+  // --- batch norm: rows of n channels
+  /// y = x scale + shift (+ residual, which may be null), at least 0 if relu
+  void (*channel_affine)(const float* x, const float* scale, const float* shift,
+                         const float* residual, bool relu, float* y, int64_t rows, int64_t n);
+  /// sum_d += d, sum_d2 += d^2 over rows, d = x - mean
+  void (*channel_moments)(const float* x, const float* mean, int64_t rows, int64_t n, float* sum_d,
+                          float* sum_d2);
+  /// sum_g += g, sum_gd += g (x - mean) over rows. g is dy where relu_output is positive, all of it
+  /// if that is null.
+  void (*channel_sums)(const float* x, const float* dy, const float* relu_output, const float* mean,
+                       int64_t rows, int64_t n, float* sum_g, float* sum_gd);
+  /// dx = a g + b x + c; dresidual = g; one of them may be null
+  void (*channel_backward)(const float* x, const float* dy, const float* relu_output,
+                           const float* a, const float* b, const float* c, float* dx,
+                           float* dresidual, int64_t rows, int64_t n);
 
   // --- pooling: one output pixel from the pixels of its window, n channels
   void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n,

@@ -24,6 +24,7 @@ void fill_f16(Kernels& table);   // f16_integer.cpp or f16_f16c.cpp
 void fill_elementwise(Kernels& table);
 void fill_reductions(Kernels& table);
 void fill_rows(Kernels& table);
+void fill_channels(Kernels& table);
 void fill_images(Kernels& table);
 void fill_training(Kernels& table);
 void fill_random(Kernels& table);

@@ -1,4 +1,4 @@
-// Row kernels: softmax, log-sum-exp, the pieces of layer and batch normalisation.
+// Row kernels: softmax, log-sum-exp, the pieces of layer normalisation.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -69,6 +69,18 @@ static void exp_shifted(const float* x, float shift, float scale, float* y, int6
   for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(x[i] - shift);
 }
 
+static float exp_scaled(const float* x, float factor, float shift, float* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) y[i] = math::exp(factor * x[i] - shift);
+  return total(n, [=](int64_t i) { return y[i]; });
+}
+
+static void softmax_gradient(const float* y, const float* dy, float mean, float scale, float* dx,
+                             int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dx[i] = scale * (y[i] * (dy[i] - mean));
+}
+
 static void moments(const float* x, int64_t n, float* mean, float* variance) {
   const float m = total(n, [=](int64_t i) { return x[i]; }) / float(n);
   *mean = m;
@@ -102,42 +114,12 @@ static void norm_backward(const float* x, float mean, float rstd, bool centred, 
   for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (g(i) - mean_g - (x[i] - mean) * rstd * mean_gz);
 }
 
-static void channel_affine(const float* x, const float* scale, const float* shift, float* y,
-                           int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] * scale[i] + shift[i];
-}
-
-static void channel_sums(const float* x, const float* dy, const float* mean, int64_t rows,
-                         int64_t n, float* sum_dy, float* sum_dy_x) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* xr = x + r * n;
-    const float* gr = dy ? dy + r * n : nullptr;
-    if (gr) {
-#pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) sum_dy[i] += gr[i], sum_dy_x[i] += gr[i] * (xr[i] - mean[i]);
-    } else {
-#pragma GCC ivdep
-      for (int64_t i = 0; i < n; ++i) {
-        const float d = xr[i] - mean[i];
-        sum_dy[i] += d, sum_dy_x[i] += d * d;
-      }
-    }
-  }
-}
-
-static void channel_backward(const float* x, const float* dy, const float* a, const float* b,
-                             const float* c, float* dx, int64_t n) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) dx[i] = a[i] * dy[i] + b[i] * x[i] + c[i];
-}
-
 void fill_rows(Kernels& table) {
   table.softmax = softmax, table.softmax_backward = softmax_backward,
   table.log_sum_exp = log_sum_exp;
+  table.exp_scaled = exp_scaled, table.softmax_gradient = softmax_gradient;
   table.exp_shifted = exp_shifted, table.moments = moments, table.normalize = normalize;
-  table.norm_backward = norm_backward, table.channel_affine = channel_affine;
-  table.channel_sums = channel_sums, table.channel_backward = channel_backward;
+  table.norm_backward = norm_backward;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -11,6 +11,7 @@ static Kernels make_table() {
   fill_elementwise(table);
   fill_reductions(table);
   fill_rows(table);
+  fill_channels(table);
   fill_images(table);
   fill_training(table);
   fill_random(table);

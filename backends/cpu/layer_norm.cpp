@@ -1,0 +1,78 @@
+// Layer and RMS normalisation by rows. Statistics and the gradients of weights are
+// accumulated in fixed groups of rows, so they do not depend on the number of threads.
+#include <cmath>
+
+#include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/row_groups.h>
+
+namespace halftone {
+
+namespace {
+/// into = sum over groups of partial[group, n]
+void add_groups(cpu::Workspace<float>& partial, int64_t groups, int64_t n, const Tensor& into) {
+  if (!into.defined()) return;
+  for (int64_t j = 0; j < n; ++j) {
+    double total = 0;
+    for (int64_t g = 0; g < groups; ++g) total += double(partial[g * n + j]);
+    reference::store_one(total, into, j);
+  }
+}
+}  // namespace
+
+void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                            Tensor& y, Tensor& mean, Tensor& rstd) {
+  if (!cpu::all_f32_or_short(x, weight, bias, y) || x.numel() == 0)
+    return ReferenceBackend::layer_norm(x, weight, bias, eps, y, mean, rstd);
+  const simd::Kernels& k = simd_kernels();
+  const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
+  const cpu::WholeInput w(weight), b(bias);
+  cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(2 * n);
+    for (int64_t row = first; row < last; ++row) {
+      const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
+      float centre = 0, variance = 0;
+      if (mean.defined()) k.moments(in, n, &centre, &variance);
+      else variance = float(k.sum_of_squares(in, n) / double(n));
+      const float scale = 1.0f / std::sqrt(variance + float(eps));
+      cpu::Output output(y, row * n, 1, n, scratch.data() + n);
+      k.normalize(in, centre, scale, w.data(), b.data(), output.data(), n);
+      output.finish();
+      if (mean.defined()) mean.data<float>()[row] = centre;
+      rstd.data<float>()[row] = scale;
+    }
+  });
+}
+
+void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                                     const Tensor& rstd, const Tensor& dy, Tensor& dx,
+                                     Tensor& dweight, Tensor& dbias) {
+  if (!cpu::all_f32_or_short(x, weight, dy, dx) || x.numel() == 0)
+    return ReferenceBackend::layer_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
+  const simd::Kernels& k = simd_kernels();
+  const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
+  const int64_t groups = reference::pieces_of(rows, group);
+  const cpu::WholeInput w(weight);
+  cpu::Workspace<float> weight_sums(groups * n), bias_sums(groups * n);
+  std::fill_n(weight_sums.data(), groups * n, 0.0f);
+  std::fill_n(bias_sums.data(), groups * n, 0.0f);
+  cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
+    cpu::Workspace<float> scratch(3 * n);
+    const int64_t at = first / group * n;
+    for (int64_t row = first; row < last; ++row) {
+      const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
+      const float* g = cpu::floats(dy, row * n, 1, n, scratch.data() + n);
+      const float centre = mean.defined() ? mean.data<float>()[row] : 0.0f;
+      std::optional<cpu::Output> output;
+      if (dx.defined()) output.emplace(dx, row * n, 1, n, scratch.data() + 2 * n);
+      k.norm_backward(in, centre, rstd.data<float>()[row], mean.defined(), w.data(), g,
+                      output ? output->data() : nullptr,
+                      dweight.defined() ? weight_sums.data() + at : nullptr,
+                      dbias.defined() ? bias_sums.data() + at : nullptr, n);
+      if (output) output->finish();
+    }
+  });
+  add_groups(weight_sums, groups, n, dweight);
+  add_groups(bias_sums, groups, n, dbias);
+}
+
+}  // namespace halftone
