@@ -43,7 +43,8 @@ struct Strategy {
       state_dtype{};  // of the optimizer, where its options leave it open: else f32
 
   // --- choices that the name leaves open
-  /// Masters are updated in one pass from short gradients. Off: as apex, with f32 gradients beside.
+  /// Masters are updated in one pass from short gradients. Off, or where the optimizer does not
+  /// update through the backend: as apex, with f32 gradients beside.
   bool fused_master = true;
   /// Several micro-batches are summed in f32, whatever the parameters' dtype.
   bool accumulate_in_f32 = false;

@@ -39,6 +39,20 @@ void require_f32_parameters(const nn::Module& model, const optim::Optimizer& opt
                        " that the model has not. Make it from model.parameters().");
 }
 
+/// What an optimizer can have that does not update through the backend: masters in the place of its
+/// parameters, and nothing else.
+void require_no_keeper(const Strategy& strategy) {
+  if (strategy.form == WeightForm::plain)
+    fail<UsageError>("amp.apply",
+                     "accumulate_in_f32 without masters needs an optimizer that updates through "
+                     "the backend, which this one does not. Use a strategy of form master, or "
+                     "leave accumulate_in_f32 off.");
+  if (strategy.form != WeightForm::master)
+    fail<UsageError>("amp.apply", strategy.name, " keeps weights in form ", name(strategy.form),
+                     ", which needs an optimizer that updates through the backend; this one does "
+                     "not. Use a strategy of form master, for example o2-bf16.");
+}
+
 bool is_batch_norm(const nn::Module& module) {
   return dynamic_cast<const nn::BatchNorm*>(&module) != nullptr;
 }
@@ -52,7 +66,13 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
       region_(region_of(strategy)) {
   require_f32_parameters(model, optimizer);
   if (strategy.weights == f32) return;
+  if (!is_floating(strategy.weights))
+    fail<DTypeError>("amp.apply", strategy.name, " has ", strategy.weights,
+                     " weights. Use f32, f16 or bf16.");
   require_form("amp.apply", strategy.form, strategy.weights);
+  const bool keeps = strategy.form != WeightForm::plain || strategy.accumulate_in_f32;
+  const bool fuses = keeps && optimizer.set_weight_keeper(nullptr);
+  if (keeps && !fuses) require_no_keeper(strategy);
   if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
   std::vector<Tensor> initial;  // the f32 data; the bodies get other storage below
   if (strategy.form != WeightForm::plain && strategy.form != WeightForm::stochastic)
@@ -60,11 +80,13 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
       initial.emplace_back(std::make_shared<TensorBody>(*x.body()));
   model.to(strategy.weights,
            strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
-  if (strategy.form == WeightForm::plain && !strategy.accumulate_in_f32) return;
+  // Those of batch norm alone, kept in f32, need nothing beside them.
+  if (!keeps || std::ranges::none_of(optimizer.parameters(), is_short_float)) return;
+  const bool fused = strategy.form != WeightForm::master || (strategy.fused_master && fuses);
   masters_ = std::make_unique<MasterWeights>(
       optimizer,
       MasterWeightsOptions{.form = strategy.form,
-                           .fused = strategy.form != WeightForm::master || strategy.fused_master,
+                           .fused = fused,
                            .accumulate_in_f32 = strategy.accumulate_in_f32,
                            .seed = strategy.seed},
       std::move(initial));

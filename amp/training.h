@@ -22,6 +22,7 @@
 #include <halftone/amp/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/strategy.h>
+#include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/nn/module.h>
 
@@ -30,9 +31,9 @@ namespace halftone::amp {
 /// What loading does with a state that another strategy saved.
 enum class Convert {
   refuse,    // an error
-  lossless,  // if this strategy can hold every weight to the bit (f32 <-> o2 <-> split; kahan ->
-             // f32)
-  rounding,  // rounds weights to what this strategy can hold
+  lossless,  // if this strategy can hold everything to the bit: f32 <-> o2 <-> split, kahan -> f32;
+             // not what has nothing beside it, frozen parameters and buffers, in a shorter dtype
+  rounding,  // rounds to what this strategy can hold
 };
 
 class Training {
@@ -55,7 +56,8 @@ class Training {
   /// accumulate; divide each loss by their number.
   void backward(const Tensor& loss);
   /// Before step(): its gradients will be clipped to this norm, in the update itself. Returns the
-  /// norm that they have, unscaled, f32; infinite or NaN if the step is going to be skipped.
+  /// norm that they have, unscaled, their squares summed in f64. It is infinite or NaN if a
+  /// gradient is; a strategy that scales the loss is then going to skip the step.
   double clip_grad_norm(double max_norm);
   /// Updates the weights and the loss scale. False if a gradient overflowed: then nothing else has
   /// changed, and schedules should not advance either.
@@ -83,12 +85,12 @@ class Training {
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);
 
  private:
-  static bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
   Tensor cast_down(const Tensor& x) const {
     const bool casts = strategy_.weights != f32 && x.defined() && x.dtype() == f32;
     return casts ? cast(x, strategy_.weights) : x;
   }
   void skip(std::optional<std::size_t> position);
+  /// A state that another strategy saved, as one of this.
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
   void keep_statistics();
 

@@ -48,7 +48,8 @@ Backend& backend_for(Device device) {
 std::vector<BackendStatus> backend_statuses() {
   return {{"reference", &reference_backend(), "plain loops: the specification"},
           {"cpu", &fast_cpu_backend(),
-           std::string(simd_kernels().name) + " kernels, " + onednn::description()},
+           std::string(simd_kernels().name) + (use_amx() ? " and amx" : "") + " kernels, " +
+               onednn::description()},
           {"cuda", cuda_backend(0), cuda_description()}};
 }
 

@@ -2,7 +2,6 @@
 // make it move after all, and what that does to a training of thousands of steps.
 #include <cmath>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -96,14 +95,11 @@ Outcome train(std::optional<WeightForm> form) {
   for (int step = 0; step < steps; ++step) {
     training.zero_grad();
     training.backward(loss_on(64));
-    std::vector<ht::Tensor> before;
-    if (step % measured_every != 0) {
-      training.step();
-      continue;
-    }
-    for (const ht::Tensor& p : parameters) before.push_back(ht::cast(p.detach(), ht::f64));
+    std::vector<ht::Tensor> before;  // empty in steps that are not measured
+    for (const ht::Tensor& p : parameters)
+      if (step % measured_every == 0) before.push_back(ht::cast(p.detach(), ht::f64));
     training.step();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (std::size_t i = 0; i < before.size(); ++i) {
       const ht::Tensor intended = ht::cast(parameters[i].grad(), ht::f64) * -0.02;
       const ht::Tensor applied = ht::cast(parameters[i].detach(), ht::f64) - before[i];
       const ht::Tensor zero = ht::zeros({}, ht::f64);
@@ -132,10 +128,8 @@ void thousands_of_steps() {
   line("bf16 + f32 master", train(WeightForm::master));
   line("bf16, split", train(WeightForm::split));
   std::printf(
-      "\nupdates lost: the stored weight did not change. That alone says little: all forms but "
-      "the\n"
-      "first two collect what they do not show yet. Effective descent says how far the weights "
-      "went\n"
+      "\nupdates lost: the stored weight did not change. That says little: all but the first\n"
+      "two collect what they do not show yet. Effective descent says how far the weights went\n"
       "along the way they should, <applied, intended> / <intended, intended>.\n");
 }
 
@@ -151,9 +145,7 @@ void second_moments() {
       std::printf("%8d %12.6f %12.6f\n", step, wide.state_dict().at("state.0.exp_avg_sq").item(),
                   narrow.state_dict().at("state.0.exp_avg_sq").item());
   }
-  std::printf(
-      "\na thousandth is less than half a spacing of bf16: the second moment never decays "
-      "there.\n");
+  std::printf("\na thousandth is less than half a spacing of bf16: there it never decays.\n");
 }
 
 }  // namespace

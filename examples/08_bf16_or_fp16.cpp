@@ -59,40 +59,47 @@ constexpr double loss_weight = 1e-5;
 struct Run {
   ht::nn::Sequential model;
   std::vector<Histogram> taps{3};
+  bool watched = false;
 
   Run() : model((ht::manual_seed(0), ht::nn::models::mlp({784, 256, 128, 10}))) {}
-  ht::Tensor forward(const ht::Tensor& images, bool watch) {
+  ht::Tensor operator()(const ht::Tensor& images) {
     ht::Tensor x = ht::flatten(images, 1, -1);
     for (int layer = 0, tap = 0; layer < model.size(); ++layer) {
       x = model[layer](x);
-      if (watch && layer % 2 == 0) x = ht::apply(Tap(&taps[std::size_t(tap++)]), x);
+      if (watched && layer % 2 == 0) x = ht::apply(Tap(&taps[std::size_t(tap++)]), x);
     }
     return x;
   }
 };
 
-double train(Run& run, const ht::amp::Strategy& strategy, const ht::data::ByteImages& images,
-             const ht::data::ByteImages& test_images, int64_t epochs, bool watch,
-             double& final_scale) {
+struct Images {
+  ht::data::ByteImages train, test;
+};
+
+/// Trains a new model, says how well, and returns it.
+Run train(const char* what, const ht::amp::Strategy& strategy, const Images& images, int64_t epochs,
+          bool watched = false) {
+  Run run;
+  run.watched = watched;
   ht::optim::AdamW adamw(run.model.parameters(), {.lr = 1e-3, .eps = 1e-15});
   ht::amp::Training training = ht::amp::apply(strategy, run.model, adamw);
-  ht::data::DataLoader loader(images, {.batch_size = 128, .shuffle = true});
+  ht::data::DataLoader loader(images.train, {.batch_size = 128, .shuffle = true});
+  const auto logits = [&](const ht::Tensor& x) { return training.forward(run, x); };
   for (int64_t epoch = 0; epoch < epochs; ++epoch)
     for (auto [inputs, labels] : loader) {
       training.zero_grad();
-      const auto model = [&](const ht::Tensor& x) { return run.forward(x, watch); };
-      training.backward(ht::cross_entropy(training.forward(model, inputs), labels) * loss_weight);
+      training.backward(ht::cross_entropy(logits(inputs), labels) * loss_weight);
       training.step();
     }
-  final_scale = training.scaler().scale_value();
-  const auto logits = [&](const ht::Tensor& x) {
-    return training.forward([&](const ht::Tensor& in) { return run.forward(in, false); }, x);
-  };
-  return accuracy_of(logits, test_images);
+  run.watched = false;
+  std::printf("%-34s test accuracy %6.2f %%", what, 100 * accuracy_of(logits, images.test));
+  const double scale = training.scaler().scale_value();
+  std::printf(strategy.scales_loss ? ", scale at the end %g\n" : "\n", scale);
+  return run;
 }
 
 void print_histogram(const Run& run) {
-  std::printf("gradients of the three layers' outputs in f32, share per binade:\n\n");
+  std::printf("\ngradients of the three layers' outputs in f32, share per binade:\n\n");
   for (int e = -52; e <= -16; e += 2) {
     std::printf("  2^%-4d", e);
     for (const Histogram& h : run.taps) {
@@ -118,34 +125,24 @@ double predicted_scale(const Run& run) {
 
 void run(const Arguments& arguments) {
   using ht::data::Split;
-  const auto images = fashion_images(Split::train, arguments.data, arguments.limit),
-             test_images = fashion_images(Split::test, arguments.data, arguments.limit);
-  const auto named = [](std::string_view name) { return ht::amp::Strategy::named(name); };
-  double final_scale = 1;
-  Run f32;
-  const double wanted =
-      train(f32, named("fp32"), images, test_images, arguments.epochs, true, final_scale);
-  print_histogram(f32);
+  const Images images{fashion_images(Split::train, arguments.data, arguments.limit),
+                      fashion_images(Split::test, arguments.data, arguments.limit)};
+  ht::amp::Strategy f16 = ht::amp::Strategy::named("amp-fp16");
+  const ht::amp::Strategy f32 = ht::amp::Strategy::named("fp32"), dynamic = f16,
+                          bf16 = ht::amp::Strategy::named("amp-bf16");
+  const Run wide = train("f32", f32, images, arguments.epochs, true);
+  print_histogram(wide);
   std::printf("\nrounded to zero by f16:");
-  for (const Histogram& h : f32.taps) std::printf("  %.1f %%", 100 * h.below(-25));
-  const double scale = predicted_scale(f32);
+  for (const Histogram& h : wide.taps) std::printf("  %.1f %%", 100 * h.below(-25));
+  const double scale = predicted_scale(wide);
   std::printf("\na loss scale of %g = 2^%d would keep them\n\n", scale, std::ilogb(scale));
 
-  std::printf("%-34s test accuracy %6.2f %%\n", "f32", 100 * wanted);
-  const auto report = [&](const char* what, const ht::amp::Strategy& strategy) {
-    Run other;
-    const double accuracy =
-        train(other, strategy, images, test_images, arguments.epochs, false, final_scale);
-    std::printf("%-34s test accuracy %6.2f %%", what, 100 * accuracy);
-    std::printf(strategy.scales_loss ? ", scale at the end %g\n" : "\n", final_scale);
-  };
-  report("bf16, no loss scale", named("amp-bf16"));
-  ht::amp::Strategy f16 = named("amp-fp16");
+  train("bf16, no loss scale", bf16, images, arguments.epochs);
   f16.scales_loss = false;
-  report("f16, no loss scale", f16);
+  train("f16, no loss scale", f16, images, arguments.epochs);
   f16.scales_loss = true, f16.loss_scale = {.init_scale = scale, .dynamic = false};
-  report("f16, the scale predicted above", f16);
-  report("f16, dynamic loss scale", named("amp-fp16"));
+  train("f16, the scale predicted above", f16, images, arguments.epochs);
+  train("f16, dynamic loss scale", dynamic, images, arguments.epochs);
 }
 
 }  // namespace

@@ -4,7 +4,11 @@ set_tests_properties(examples.01_tensors PROPERTIES PASS_REGULAR_EXPRESSION "bf1
 add_test(NAME examples.02_autograd COMMAND 02_autograd)
 add_test(NAME tools.halftone-info COMMAND halftone-info)
 set_tests_properties(tools.halftone-info PROPERTIES
-  PASS_REGULAR_EXPRESSION "halftone +${PROJECT_VERSION}.*reference.*cpu.*cuda")
+  PASS_REGULAR_EXPRESSION "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda")
+# AMX stands in the kernels' description only where the CPU has it and the cap allows it.
+add_test(NAME tools.halftone-info_capped COMMAND halftone-info)
+set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx512_bf16
+  PASS_REGULAR_EXPRESSION "cpu +(baseline|avx2|avx512|avx512_bf16) kernels")
 
 set(weights ${CMAKE_CURRENT_BINARY_DIR}/weights.safetensors)
 add_test(NAME examples.03_train COMMAND 03_train_fashion_mnist --epochs 1 --limit 6000 --batch 64

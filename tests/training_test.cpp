@@ -1,29 +1,19 @@
 // Whole training runs: the same seed gives the same losses to the last bit, the order of the data
 // does not depend on threads, and from the third step on no memory is asked of the system.
-#include <omp.h>
-
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <halftone/core/caching_allocator.h>
 
+#include "threads.h"
 #include "training_cases.h"
 
 namespace halftone {
 
 namespace {
 
-class Threads {
- public:
-  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
+using testing::Threads;
 
 std::vector<double> losses_of(std::string_view name, uint64_t seed, int threads, int prefetch) {
   const Threads scope(threads);

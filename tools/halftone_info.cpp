@@ -6,6 +6,8 @@
 #include <iomanip>
 #include <iostream>
 
+#include <cpuid.h>
+
 #include <halftone/halftone.h>
 
 namespace ht = halftone;
@@ -21,6 +23,14 @@ void print_build() {
   line("build") << HALFTONE_BUILD_TYPE << ", compiler " << __VERSION__ << '\n';
 }
 
+/// Compilers do not agree on names for AMX, so CPUID itself is asked. Whether the operating system
+/// grants it, which use needs as well, shows in the description of the kernels.
+bool cpu_has_amx_bf16() {
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & amx_bf16) && (edx & amx_tile);
+}
+
 /// Whether the CPU has what an instruction-set level of the kernels asks for.
 void print_cpu() {
   __builtin_cpu_init();
@@ -31,7 +41,8 @@ void print_cpu() {
                   << (__builtin_cpu_supports("avx512bw") ? "avx512bw " : "")
                   << (__builtin_cpu_supports("avx512dq") ? "avx512dq " : "")
                   << (__builtin_cpu_supports("avx512vl") ? "avx512vl " : "")
-                  << (__builtin_cpu_supports("avx512bf16") ? "avx512bf16 " : "") << '\n';
+                  << (__builtin_cpu_supports("avx512bf16") ? "avx512bf16 " : "")
+                  << (cpu_has_amx_bf16() ? "amx_bf16 " : "") << '\n';
   line("threads") << omp_get_max_threads() << '\n';
 }
 

@@ -1,10 +1,10 @@
 // Weights that short parameters cannot hold: the forms against one another over many steps, the
 // rounding that is right on average, optimizers of users, states, mistakes.
-#include <omp.h>
-
 #include <cmath>
 
+#include "own_optimizer.h"
 #include "strategy_cases.h"
+#include "threads.h"
 
 namespace halftone::testing {
 namespace {
@@ -135,15 +135,6 @@ TEST_CASE("compensated weights stay near the f32 ones, rounded ones do not") {
 
 // --- stochastic rounding
 
-class Threads {
- public:
-  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
-  ~Threads() { omp_set_num_threads(before_); }
-
- private:
-  int before_;
-};
-
 TEST_CASE("stochastic rounding repeats under its seed, on any number of threads") {
   for_all([](const Make& make) {
     const auto after = [&](uint64_t seed, int threads) {
@@ -222,28 +213,6 @@ TEST_CASE("the rate, through the wrapper") {
   masters.set_lr(0.5);
   CHECK(sgd.lr(0) == 0.5);
 }
-
-/// p -= lr g, by hand.
-struct OwnOptimizer final : optim::Optimizer {
-  std::vector<Tensor> own;
-  double rate = 0.5;
-  explicit OwnOptimizer(std::vector<Tensor> p) : own(std::move(p)) {}
-  void step() override {
-    for (Tensor& p : own) {
-      if (!p.grad().defined()) continue;
-      REQUIRE(p.dtype() == f32);
-      for (int64_t i = 0; i < p.numel(); ++i)
-        p.data<float>()[i] -= float(rate) * p.grad().data<float>()[i];
-      p.storage()->bump_version();
-    }
-  }
-  int group_count() const override { return 1; }
-  std::span<Tensor> group_parameters(int) override { return own; }
-  double lr(int) const override { return rate; }
-  void set_lr(double lr, int) override { rate = lr; }
-  optim::NamedTensors state_dict() const override { return {}; }
-  void load_state_dict(const optim::NamedTensors&) override {}
-};
 
 TEST_CASE("an optimizer of a user has masters by the plain way, and is refused by the fused one") {
   Tensor w = ones({3}, bf16).set_requires_grad();

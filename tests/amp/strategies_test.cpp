@@ -1,5 +1,5 @@
-// Strategies as wholes: they train, resume to the bit, equal each other where they should, and turn
-// into one another where the bits exist.
+// Strategies as wholes: they train, resume to the bit, and equal each other where they should.
+// Converting their states: conversion_test.cpp. Models and optimizers: apply_test.cpp.
 #include <cmath>
 #include <filesystem>
 
@@ -9,7 +9,6 @@
 namespace halftone::testing {
 namespace {
 
-using amp::Convert;
 using amp::Strategy;
 
 TEST_CASE("every strategy trains") {
@@ -110,52 +109,6 @@ TEST_CASE("o2 keeps batch norm in f32, affine or not") {
   }
 }
 
-// --- conversion
-
-TEST_CASE("weights move between strategies to the bit where the bits exist") {
-  const std::vector<std::string_view> full{"fp32", "amp-fp16", "o2-bf16", "split-bf16"};
-  for (const std::string_view from : full)
-    for (const std::string_view to : full) {
-      CAPTURE(from);
-      CAPTURE(to);
-      StrategyCase source(from), target(to);
-      for (int i = 0; i < 5; ++i) source.step();
-      target.training.load_state_dict(copy_of(source.training.state_dict()),
-                                      from == to ? Convert::refuse : Convert::lossless);
-      for (std::size_t i = 0; i < 4; ++i) {
-        const auto weight = [i](StrategyCase& run) {
-          return run.training.masters() ? run.training.masters()->weight(i)
-                                        : run.model->parameters()[i].detach();
-        };
-        CHECK(same_bits(weight(source), weight(target)));
-      }
-      CHECK(target.adamw.state_dict().at("state.0.step").item() == 5);
-      target.step();
-    }
-}
-
-TEST_CASE("compensated and rounded weights convert upwards; downwards only by rounding") {
-  for (const std::string_view from : {"full-bf16-kahan", "full-bf16", "full-bf16-sr"})
-    for (const std::string_view to : {"fp32", "o2-bf16", "split-bf16"}) {
-      StrategyCase source(from), target(to);
-      for (int i = 0; i < 5; ++i) source.step();
-      target.training.load_state_dict(copy_of(source.training.state_dict()), Convert::lossless);
-      target.step();
-    }
-  for (const std::string_view to : {"full-bf16", "full-bf16-kahan", "full-bf16-sr", "o3-fp16"}) {
-    StrategyCase source("fp32"), target(to);
-    source.step();
-    const auto before = copy_of(target.training.state_dict());
-    const auto state = copy_of(source.training.state_dict());
-    CHECK_THROWS_WITH_AS(target.training.load_state_dict(state, Convert::lossless),
-                         doctest::Contains("cannot hold the weights that fp32 saved to the bit"),
-                         UsageError);
-    CHECK(same_state(before, target.training.state_dict()));
-    target.training.load_state_dict(state, Convert::rounding);
-    target.step();
-  }
-}
-
 // --- mistakes
 
 TEST_CASE("a state that does not fit is refused, and nothing has changed") {
@@ -202,25 +155,6 @@ TEST_CASE("names that do not exist, with the nearest that does") {
       "[Strategy] there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?", UsageError);
   CHECK_THROWS_WITH_AS(Strategy::named("something else"),
                        doctest::Contains("Known: fp32, amp-bf16, amp-fp16, o1-fp16"), UsageError);
-}
-
-TEST_CASE("apply() refuses models and optimizers that do not fit each other") {
-  nn::Linear model(4, 2), other(4, 2);
-  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
-  CHECK_THROWS_WITH_AS(
-      amp::apply(Strategy::named("o2-bf16"), other, sgd),
-      doctest::Contains("the optimizer has a parameter [2, 4] f32 that the model has "
-                        "not"),
-      UsageError);
-  Strategy split_f16 = Strategy::named("split-bf16");
-  split_f16.weights = f16;
-  CHECK_THROWS_WITH_AS(amp::apply(split_f16, model, sgd),
-                       doctest::Contains("split keeps bf16 parameters only, one is f16"),
-                       DTypeError);
-  CHECK(model.weight.dtype() == f32);
-  model.to(bf16);
-  CHECK_THROWS_WITH_AS(amp::apply(Strategy::named("o2-bf16"), model, sgd),
-                       doctest::Contains("Give the strategy a model in f32"), DTypeError);
 }
 
 TEST_CASE("a strategy prints itself") {

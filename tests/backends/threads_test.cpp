@@ -2,26 +2,18 @@
 // partial results are joined in a fixed order.
 #include <doctest/doctest.h>
 
-#include <omp.h>
-
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
+#include "threads.h"
+
 using namespace halftone;
+using testing::Threads;
 
 namespace {
 
 using Bits = std::vector<double>;  // every dtype widens to f64 exactly
-
-class Threads {
- public:
-  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
-  ~Threads() { omp_set_num_threads(before_); }
-
- private:
-  int before_;
-};
 
 Tensor numbers(const Shape& shape, DType dtype, uint64_t seed) {
   manual_seed(seed);

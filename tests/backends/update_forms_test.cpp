@@ -2,8 +2,6 @@
 // it allows, one and two threads. Forms are exact, so split weights and masters agree bit for bit.
 #include <doctest/doctest.h>
 
-#include <omp.h>
-
 #include <cmath>
 #include <functional>
 #include <string>
@@ -12,18 +10,12 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
+#include "threads.h"
+
 using namespace halftone;
+using testing::Threads;
 
 namespace {
-
-class Threads {
- public:
-  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
-  ~Threads() { omp_set_num_threads(before_); }
-
- private:
-  int before_;
-};
 
 struct Setup {
   WeightForm form;

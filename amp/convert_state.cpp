@@ -1,0 +1,153 @@
+// Weights on their way from one strategy to another: a state that another strategy saved, rewritten
+// as one of ours. Every tensor of the model is joined from the form it was saved in and split into
+// the form that it has here; nothing of the model changes.
+#include <halftone/amp/training.h>
+
+#include <algorithm>
+#include <bit>
+
+#include <halftone/amp/state_entries.h>
+#include <halftone/amp/weight_storage.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+#include <halftone/nn/state_dict.h>
+
+namespace halftone::amp {
+
+namespace {
+using entries::take, entries::text_of, entries::where;
+using optim::NamedTensors;
+
+/// A parameter or buffer of the model; tied ones have several names.
+struct ModelTensor {
+  Tensor target;
+  std::vector<std::string> names{};       // entries of the state
+  std::optional<std::size_t> position{};  // among the optimizer's parameters; absent: frozen
+};
+
+std::vector<ModelTensor> tensors_of(const nn::Module& model, const optim::Optimizer& optimizer) {
+  const auto body = [](const auto& x) { return x.body().get(); };
+  const std::vector<Tensor> parameters = optimizer.parameters();
+  std::vector<ModelTensor> list;
+  for (const auto& [name, x] : nn::state_dict(model)) {
+    auto known = std::ranges::find(list, x.body().get(),
+                                   [&](const ModelTensor& t) { return body(t.target); });
+    if (known == list.end()) {
+      known = list.insert(list.end(), {.target = x});
+      const auto own = std::ranges::find(parameters, x.body().get(), body);
+      if (own != parameters.end()) known->position = std::size_t(own - parameters.begin());
+    }
+    known->names.push_back("model." + name);
+  }
+  return list;
+}
+
+/// Whether two tensors of any dtypes have the same values, to the bit.
+bool same_values(const Tensor& a, const Tensor& b) {
+  const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
+  return a.shape() == b.shape() &&
+         std::ranges::equal(a.to_vector<double>(), b.to_vector<double>(), {}, bits, bits);
+}
+
+/// What was saved of a tensor, the same under each of its names, which are taken out.
+Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
+  Tensor value = take(state, tensor.names[0]);
+  if (value.shape() != tensor.target.shape())
+    fail<ShapeError>(where, '"', tensor.names[0], "\" is ", described(value), " instead of ",
+                     tensor.target.shape(), ". Build the model with the sizes that were saved.");
+  if (tensor.position && value.dtype() != f32 && !is_short_float(value))
+    fail<DTypeError>(where, '"', tensor.names[0], "\" is ", described(value),
+                     ", but weights are saved in f32, bf16 or f16. The state is damaged.");
+  for (std::size_t i = 1; i < tensor.names.size(); ++i)
+    if (const Tensor other = take(state, tensor.names[i]);
+        other.dtype() != value.dtype() || !same_values(other, value))
+      fail<UsageError>(
+          where, '"', tensor.names[i], "\" is not \"", tensor.names[0],
+          "\", but the model has the two tied. Load what a model saved that has, too.");
+  return value;
+}
+
+std::string companion_entry(WeightForm form, std::size_t position) {
+  std::string text("optimizer.");
+  text += companion_name(form), text += '.';
+  return text += std::to_string(position);
+}
+
+/// The weight that a saved parameter and its companion, which is taken out, stand for.
+Tensor take_weight(NamedTensors& state, WeightForm form, const Tensor& parameter,
+                   std::size_t position) {
+  require_form(where, form, parameter.dtype());
+  if (companion_name(form).empty()) return joined_weight(form, parameter, {});
+  const std::string entry = companion_entry(form, position);
+  const Tensor companion = take(state, entry);
+  if (companion.shape() != parameter.shape() ||
+      companion.dtype() != companion_dtype(form, parameter.dtype()))
+    fail<ShapeError>(where, '"', entry, "\" is ", described(companion), ", which does not fit ",
+                     described(parameter), ". The state is damaged.");
+  return joined_weight(form, parameter, companion);
+}
+
+Tensor converted_to(DType dtype, const Tensor& x) {
+  Tensor y = empty(x.shape(), dtype, x.device());
+  backend_for(x).copy(x, y);
+  return y;
+}
+
+/// The form of a parameter: those that the strategy left in f32 have none.
+WeightForm form_of(const Tensor& parameter, WeightForm form) {
+  return is_short_float(parameter) ? form : WeightForm::plain;
+}
+}  // namespace
+
+optim::NamedTensors Training::converted(const NamedTensors& given, Convert convert) const {
+  const std::string from = text_of(given, "strategy"), form_name = text_of(given, "form");
+  const std::optional<WeightForm> saved_form = weight_form_named(form_name);
+  if (!saved_form)
+    fail<FormatError>(where, "\"form\" is \"", form_name,
+                      "\", which is no form of weights. The state is damaged, or newer than this "
+                      "library.");
+  if (convert == Convert::refuse)
+    fail<UsageError>(where, "the state was saved under ", from,
+                     from == strategy_.name ? " with other options" : "", ", this is ",
+                     strategy_.name,
+                     ". Pass Convert::lossless or Convert::rounding to convert it.");
+  const auto require_same = [&](const Tensor& held, const Tensor& value, const std::string& name) {
+    if (convert == Convert::lossless && !same_values(held, value))
+      fail<UsageError>(where, strategy_.name, " cannot hold what ", from, " saved to the bit: \"",
+                       name, "\" would be rounded. Pass Convert::rounding to accept that.");
+  };
+  const MemoryScope scope(MemoryUse::workspace);
+  NamedTensors state = given;
+  const optim::Optimizer* optimizer = &optimizer_;
+  if (masters_) optimizer = masters_.get();
+  for (const ModelTensor& tensor : tensors_of(model_, *optimizer)) {
+    const Tensor value = take_value(state, tensor);
+    Tensor stored = empty(tensor.target.shape(), tensor.target.dtype()), companion;
+    if (!tensor.position) {
+      stored = converted_to(tensor.target.dtype(), value);
+      require_same(stored, value, tensor.names[0]);
+    } else {
+      const Tensor weight =
+          take_weight(state, form_of(value, *saved_form), value, *tensor.position);
+      const WeightForm form = form_of(stored, strategy_.form);
+      if (!companion_name(form).empty())
+        companion = empty(stored.shape(), companion_dtype(form, stored.dtype()));
+      store_weight(form, weight, stored, companion);
+      require_same(joined_weight(form, stored, companion), weight, tensor.names[0]);
+      if (companion.defined()) state[companion_entry(form, *tensor.position)] = companion;
+    }
+    for (const std::string& name : tensor.names) state[name] = stored;
+  }
+  const NamedTensors own = state_dict();
+  state.erase("optimizer.rounding");
+  if (own.contains("optimizer.rounding"))
+    state["optimizer.rounding"] = own.at("optimizer.rounding");
+  if (entries::part_of(state, "scaler.").empty() || !scaler_.enabled()) {
+    std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("scaler."); });
+    entries::add(state, "scaler.", scaler_.state_dict());
+  }
+  state["strategy"] = own.at("strategy"), state["form"] = own.at("form");
+  return state;
+}
+
+}  // namespace halftone::amp

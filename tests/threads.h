@@ -1,0 +1,19 @@
+// As many OpenMP threads as a test asks for, until the end of the scope.
+#pragma once
+
+#include <omp.h>
+
+namespace halftone::testing {
+
+class Threads {
+ public:
+  explicit Threads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace halftone::testing
