@@ -7,9 +7,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
-#include <halftone/data/data_loader.h>
-#include <halftone/data/fashion_mnist.h>
-#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/data.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
 #include <halftone/nn/models/mlp.h>

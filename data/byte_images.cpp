@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <halftone/core/factory.h>
+#include <halftone/data/image.h>
 #include <halftone/data/tensor_dataset.h>
 
 namespace halftone::data {
@@ -45,7 +46,7 @@ std::vector<double> per_channel(std::string_view what, std::vector<double> value
 }  // namespace
 
 ByteImages::ByteImages(const Tensor& images, const Tensor& labels, ByteImagesOptions options)
-    : class_names_(std::move(options.class_names)) {
+    : class_names_(std::move(options.class_names)), transform_(std::move(options.transform)) {
   check_tensors(images, labels);
   const TensorDataset rows(images, labels);  // row-major, on the CPU
   images_ = rows.inputs(), labels_ = rows.targets();
@@ -64,12 +65,46 @@ ByteImages::ByteImages(const Tensor& images, const Tensor& labels, ByteImagesOpt
   }
 }
 
-Batch ByteImages::batch(std::span<const int64_t> indices) const {
+Tensor ByteImages::transformed(std::span<const int64_t> indices, const EpochKey& key) const {
+  const Shape& shape = images_.shape();
+  const int64_t channels = shape[1], plane = shape[2] * shape[3];
+  std::vector<Tensor> results;
+  for (const int64_t index : indices) {
+    const Tensor image = empty({shape[2], shape[3], channels}, u8);
+    const uint8_t* x = images_.data<uint8_t>() + index * channels * plane;
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i = 0; i < plane; ++i) image.data<uint8_t>()[i * channels + c] = *x++;
+    Generator random = key.generator_for(index);
+    results.push_back(transform_(image, random));
+    const Tensor& result = results.back();
+    check_image("ByteImages", result);
+    if (result.size(2) != channels)
+      fail<ShapeError>("ByteImages", "the transform changed the number of channels: sample ", index,
+                       " became ", described(result), ", it had ", channels,
+                       ". Normalising comes after it; keep u8 and the channels.");
+  }
+  return stack_samples("ByteImages", results, indices);
+}
+
+Batch ByteImages::batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const {
   const Tensor labels = take_rows(labels_, indices);  // checks the indices too
+  if (!transform_ || indices.empty()) return {normalized(indices), labels};
+
+  const Tensor bytes = transformed(indices, key);  // [k, height, width, channels]
+  const int64_t channels = bytes.size(3), plane = bytes.size(1) * bytes.size(2);
+  const Tensor images = empty({bytes.size(0), channels, bytes.size(1), bytes.size(2)}, f32);
+  const uint8_t* x = bytes.data<uint8_t>();
+  float* y = images.data<float>();
+  for (int64_t sample = 0; sample < bytes.size(0); ++sample, x += channels * plane)
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i = 0; i < plane; ++i) *y++ = value_of_[std::size_t(c)][x[i * channels + c]];
+  return {images, labels};
+}
+
+Tensor ByteImages::normalized(std::span<const int64_t> indices) const {
   Shape shape = images_.shape();
   shape[0] = int64_t(indices.size());
   const Tensor images = empty(shape, f32);
-
   const int64_t plane = shape[2] * shape[3], image = shape[1] * plane;
   const uint8_t* bytes = images_.data<uint8_t>();
   float* y = images.data<float>();
@@ -78,7 +113,7 @@ Batch ByteImages::batch(std::span<const int64_t> indices) const {
     for (const std::array<float, 256>& value_of : value_of_)
       for (int64_t i = 0; i < plane; ++i) *y++ = value_of[*x++];
   }
-  return {images, labels};
+  return images;
 }
 
 }  // namespace halftone::data

@@ -1,11 +1,10 @@
-// One epoch = a fixed order, and a queue between the thread that collates and the loop that
-// consumes. The worker starts a batch only when fewer than `prefetch` are waiting, so at most that
-// many exist besides the loop's own.
+// One epoch = a fixed order, and a ring of slots between the threads that collate and the loop that
+// consumes: batch i goes to slot i % slots. A worker claims the next batch only if its slot is
+// free, so at most that many exist besides the loop's own, in work or waiting.
 #include <halftone/data/data_loader.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <numeric>
@@ -36,74 +35,94 @@ std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options,
 
 class DataLoader::Epoch {
  public:
-  Epoch(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options,
-        std::vector<int64_t> order, int64_t batches)
+  Epoch(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, int64_t epoch,
+        int64_t batches)
       : dataset_(std::move(dataset)),
-        order_(std::move(order)),
+        order_(order_of(dataset_->size(), options, epoch)),
+        key_{options.seed, epoch},
         batch_size_(options.batch_size),
-        batches_(batches),
-        prefetch_(std::size_t(options.prefetch)) {
-    if (prefetch_ > 0 && batches_ > 0)
-      worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+        end_(batches),
+        slots_(std::size_t(options.workers) * std::size_t(options.prefetch)) {
+    if (slots_.empty()) return;
+    for (int64_t worker = 0; worker < std::min<int64_t>(options.workers, batches); ++worker)
+      workers_.emplace_back([this] { work(stop_.get_token()); });
   }
+  ~Epoch() { stop_.request_stop(); }  // of all, before the first is waited for
+  Epoch(const Epoch&) = delete;
+  Epoch& operator=(const Epoch&) = delete;
 
   /// The next batch, or nothing after the last.
   std::optional<Batch> next() {
-    if (delivered_ == batches_) return std::nullopt;
-    std::optional<Batch> batch = prefetch_ > 0 ? take() : collate(delivered_);
+    if (workers_.empty()) {
+      if (delivered_ == end_) return std::nullopt;
+      std::optional<Batch> batch = collate(delivered_);
+      ++delivered_;
+      return batch;
+    }
+    std::unique_lock lock(mutex_);
+    if (delivered_ == end_) return std::nullopt;
+    Slot& slot = slot_of(delivered_);
+    arrived_.wait(lock, [&slot] { return slot.full; });
+    if (slot.error) std::rethrow_exception(slot.error);
+    slot.full = false;
     ++delivered_;
-    return batch;
+    room_.notify_all();
+    return std::exchange(slot.batch, {});
   }
 
  private:
+  struct Slot {
+    bool full = false;
+    Batch batch;
+    std::exception_ptr error;
+  };
+  Slot& slot_of(int64_t index) { return slots_[std::size_t(index) % slots_.size()]; }
+
   Batch collate(int64_t index) const {
     const MemoryScope scope(MemoryUse::input);  // per thread, so it has to be here
     const int64_t first = index * batch_size_,
                   count = std::min(batch_size_, int64_t(order_.size()) - first);
-    return dataset_->batch(std::span(order_).subspan(std::size_t(first), std::size_t(count)));
+    return dataset_->batch_in_epoch(
+        std::span(order_).subspan(std::size_t(first), std::size_t(count)), key_);
   }
 
-  Batch take() {
+  /// The number of the next batch to collate, once there is room; nothing at the end.
+  std::optional<int64_t> claim(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !ready_.empty() || error_; });
-    if (ready_.empty()) std::rethrow_exception(error_);
-    Batch batch = std::move(ready_.front());
-    ready_.pop_front();
-    changed_.notify_all();
-    return batch;
+    room_.wait(lock, stop, [this] {
+      return claimed_ >= end_ || claimed_ < delivered_ + int64_t(slots_.size());
+    });
+    if (stop.stop_requested() || claimed_ >= end_) return std::nullopt;
+    return claimed_++;
   }
 
   void work(const std::stop_token& stop) {
-    try {
-      for (int64_t index = 0; index < batches_; ++index) {
-        {
-          std::unique_lock lock(mutex_);
-          changed_.wait(lock, stop, [this] { return ready_.size() < prefetch_; });
-        }
-        if (stop.stop_requested()) return;
-        Batch batch = collate(index);
-        const std::lock_guard lock(mutex_);
-        ready_.push_back(std::move(batch));
-        changed_.notify_all();
-      }
-    } catch (...) {
+    while (const std::optional<int64_t> index = claim(stop)) {
+      Batch batch;
+      std::exception_ptr error;
+      try {
+        batch = collate(*index);
+      } catch (...) { error = std::current_exception(); }
       const std::lock_guard lock(mutex_);
-      error_ = std::current_exception();
-      changed_.notify_all();
+      // The loop ends with the first error, so nothing after it is worth claiming.
+      if (error) end_ = std::min(end_, *index + 1), room_.notify_all();
+      slot_of(*index) = {.full = true, .batch = std::move(batch), .error = error};
+      arrived_.notify_all();
     }
   }
 
   const std::shared_ptr<const Dataset> dataset_;
   const std::vector<int64_t> order_;
-  const int64_t batch_size_, batches_;
-  const std::size_t prefetch_;
-  int64_t delivered_ = 0;
+  const EpochKey key_;
+  const int64_t batch_size_;
 
-  std::mutex mutex_;  // guards the queue and the error
-  std::condition_variable_any changed_;
-  std::deque<Batch> ready_;
-  std::exception_ptr error_;
-  std::jthread worker_;  // last: it is stopped and joined before anything it uses goes away
+  std::mutex mutex_;  // guards what follows, if there are workers
+  std::condition_variable_any room_, arrived_;
+  int64_t end_;  // batches to claim
+  int64_t claimed_ = 0, delivered_ = 0;
+  std::vector<Slot> slots_;
+  std::stop_source stop_;
+  std::vector<std::jthread> workers_;  // last: joined before anything they use goes away
 };
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
@@ -114,6 +133,9 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   if (options_.prefetch < 0)
     fail<UsageError>("DataLoader", "prefetch is ", options_.prefetch,
                      ". Use 0 for no thread, or a number of batches.");
+  if (options_.workers < 0 || options_.workers > 1024)
+    fail<UsageError>("DataLoader", "workers is ", options_.workers,
+                     ". Use 0 for no thread, or a number of threads up to 1024.");
 }
 
 int64_t DataLoader::size() const {
@@ -127,8 +149,7 @@ void DataLoader::set_epoch(int64_t epoch) {
 }
 
 DataLoader::Iterator DataLoader::begin() {
-  std::vector<int64_t> order = order_of(dataset_->size(), options_, epoch_++);
-  return Iterator(std::make_unique<Epoch>(dataset_, options_, std::move(order), size()));
+  return Iterator(std::make_unique<Epoch>(dataset_, options_, epoch_++, size()));
 }
 
 DataLoader::Iterator::Iterator(std::unique_ptr<Epoch> epoch) : epoch_(std::move(epoch)) { ++*this; }

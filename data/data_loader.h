@@ -1,8 +1,7 @@
-// Batches of a dataset in order or shuffled, collated ahead of the training loop by one worker
-// thread:
+// Batches of a dataset in order or shuffled, collated ahead of the training loop by worker threads:
 //   for (auto [images, labels] : DataLoader(fashion_mnist(), {.batch_size = 128}))
-// What an epoch delivers depends on the dataset, the options and the epoch's number only, never on
-// threads.
+// What an epoch delivers depends on the dataset, batch_size, shuffle, drop_last, seed and the
+// epoch's number only, never on threads.
 #pragma once
 
 #include <concepts>
@@ -20,8 +19,9 @@ struct DataLoaderOptions {
   int64_t batch_size = 1;
   bool shuffle = false;
   bool drop_last = false;  // leave out a last batch that is not full
-  int prefetch = 2;        // batches collated ahead; 0: no thread, the loop collates
-  uint64_t seed = 0;       // of the shuffles
+  int workers = 1;         // threads that collate; 0: the loop collates
+  int prefetch = 2;        // batches collated ahead per worker; 0: the loop collates
+  uint64_t seed = 0;       // of the shuffles and of the dataset's random transforms
 };
 
 class DataLoader {
@@ -43,7 +43,7 @@ class DataLoader {
   /// resume a training.
   void set_epoch(int64_t epoch);
 
-  /// Starts an epoch: draws its order and starts its worker. Epochs are independent of each other
+  /// Starts an epoch: draws its order and starts its workers. Epochs are independent of each other
   /// and of the loader.
   Iterator begin();
   std::default_sentinel_t end() const { return {}; }
@@ -56,8 +56,8 @@ class DataLoader {
   int64_t epoch_ = 0;
 };
 
-/// Single-pass: walks one epoch and owns it. Destroying it early stops the worker. An exception of
-/// the dataset comes out of begin() or ++, after the batches before it.
+/// Single-pass: walks one epoch and owns it. Destroying it early stops the workers, each after the
+/// batch it is at. An exception of the dataset comes out of begin() or ++, where its batch belongs.
 class DataLoader::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;

@@ -1,10 +1,11 @@
 // A dataset: a number of samples, and a function that collates any of them into a batch. The
-// DataLoader chooses the sample numbers and calls batch(), possibly from its worker thread.
+// DataLoader chooses the sample numbers and calls batch_in_epoch(), possibly from several threads.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::data {
@@ -14,6 +15,23 @@ struct Batch {
   Tensor inputs, targets;
 };
 
+/// Which epoch of which run: with the number of a sample, all that the random transforms of that
+/// sample may depend on, so that neither threads nor the order of batches change what it looks
+/// like.
+struct EpochKey {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+
+  /// A generator of its own for each (seed, epoch, sample).
+  Generator generator_for(int64_t sample) const {
+    // Words 2 and 3 of the block of which words 0 and 1 make the order of the epoch.
+    const auto of_epoch = Philox::words(seed, ~uint64_t(epoch));
+    const auto of_sample =
+        Philox::words(uint64_t(of_epoch[2]) << 32 | of_epoch[3], uint64_t(sample));
+    return Generator(uint64_t(of_sample[0]) << 32 | of_sample[1]);
+  }
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -21,6 +39,13 @@ class Dataset {
   /// These samples, stacked along a new first dimension: fresh tensors on the CPU. Must be safe to
   /// call from several threads at once. Throws UsageError for a number outside [0, size()).
   virtual Batch batch(std::span<const int64_t> indices) const = 0;
+  /// The same as they look in this epoch: what the DataLoader asks for. A dataset with random
+  /// transforms overrides it, draws from key.generator_for(sample) and nothing else, and lets
+  /// batch() stand for the key {}. One without leaves it as it is.
+  virtual Batch batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const {
+    static_cast<void>(key);
+    return batch(indices);
+  }
 
  protected:
   Dataset() = default;

@@ -3,27 +3,17 @@
 // upstream's bytes.
 #include <halftone/data/fashion_mnist.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
 #include <halftone/core/factory.h>
+#include <halftone/data/directories.h>
 #include <halftone/data/idx.h>
 
 namespace halftone::data {
 
 namespace {
 namespace fs = std::filesystem;
-
-std::vector<fs::path> directories_to_search(const std::string& given) {
-  if (!given.empty()) return {given};
-  std::vector<fs::path> directories;
-  if (const char* root = std::getenv("HALFTONE_DATA"); root && *root)
-    directories.push_back(fs::path(root) / "fashion-mnist");
-  directories.push_back("./data/fashion-mnist");
-  directories.push_back("/usr/share/datasets/fashion-mnist");
-  return directories;
-}
 
 std::optional<fs::path> file_in(const fs::path& directory, const std::string& name) {
   std::error_code ignored;
@@ -33,12 +23,7 @@ std::optional<fs::path> file_in(const fs::path& directory, const std::string& na
 }
 
 [[noreturn]] void fail_missing(const std::string& name, const std::vector<fs::path>& directories) {
-  std::string searched;
-  for (const fs::path& directory : directories) {
-    if (!searched.empty()) searched += &directory == &directories.back() ? " or " : ", ";
-    searched += directory.string();
-  }
-  fail<FormatError>("fashion_mnist", "no file ", name, ".gz in ", searched,
+  fail<FormatError>("fashion_mnist", "no file ", name, ".gz in ", listed(directories),
                     ". Install the Debian package dataset-fashion-mnist, or pass --data DIR.");
 }
 
@@ -82,7 +67,8 @@ void check_content(const Tensor& images, const Tensor& labels, const Files& file
 
 ByteImages fashion_mnist(const FashionMnistOptions& options) {
   const MemoryScope scope(MemoryUse::input);
-  const Files files = find_files(options.split, directories_to_search(options.directory));
+  const Files files =
+      find_files(options.split, directories_to_search(options.directory, "fashion-mnist"));
   const Tensor bytes = read_idx(files.images), byte_labels = read_idx(files.labels);
   check_content(bytes, byte_labels, files);
 
@@ -94,7 +80,8 @@ ByteImages fashion_mnist(const FashionMnistOptions& options) {
                     {.mean = {options.mean},
                      .std = {options.std},
                      .class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-                                     "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"}});
+                                     "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"},
+                     .transform = options.transform});
 }
 
 }  // namespace halftone::data

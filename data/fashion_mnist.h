@@ -18,6 +18,7 @@ struct FashionMnistOptions {
   /// ./data/fashion-mnist and /usr/share/datasets/fashion-mnist.
   std::string directory{};
   double mean = 0.2860, std = 0.3530;  // of the training pixels, scaled to [0, 1]
+  ImageTransform transform{};          // on u8 [28, 28, 1], before normalising
 };
 
 /// Batches of images, f32 [k, 1, 28, 28], normalised, and labels, i64 [k].

@@ -53,4 +53,30 @@ Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices) {
   return taken;
 }
 
+Tensor stack_samples(std::string_view op, std::span<const Tensor> samples,
+                     std::span<const int64_t> numbers) {
+  if (samples.empty()) return empty({0});
+  const Tensor& first = samples.front();
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (!samples[i].defined() || samples[i].device() != Device::cpu())
+      fail<ShapeError>(op, "the transform gives nothing, or not on the CPU: sample ", numbers[i],
+                       ". Return a defined CPU tensor.");
+    if (samples[i].shape() != first.shape() || samples[i].dtype() != first.dtype())
+      fail<ShapeError>(op, "samples of a batch differ: sample ", numbers[0], " is ",
+                       described(first), ", sample ", numbers[i], " is ", described(samples[i]),
+                       ". End the transform with one size for all, such as Resize and CenterCrop.");
+  }
+  Shape shape = first.shape();
+  shape.insert(0, int64_t(samples.size()));
+  Tensor stacked = empty(shape, first.dtype());
+  std::byte* to = stacked.raw_data();
+  const auto bytes = std::size_t(first.numel() * size_of(first.dtype()));
+  for (const Tensor& sample : samples) {
+    const Tensor row_major = views::contiguous(sample.detach());
+    if (bytes) std::memcpy(to, row_major.raw_data(), bytes);
+    to += bytes;
+  }
+  return stacked;
+}
+
 }  // namespace halftone::data

@@ -1,6 +1,8 @@
 // The simplest dataset: sample i is row i of two tensors.
 #pragma once
 
+#include <string_view>
+
 #include <halftone/data/dataset.h>
 
 namespace halftone::data {
@@ -23,5 +25,10 @@ class TensorDataset final : public Dataset {
 
 /// Rows of a row-major CPU tensor, in the given order, as a new tensor [indices.size(), ...].
 Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices);
+
+/// Tensors of one shape and dtype as a new tensor [k, ...], on the CPU. Throws ShapeError in the
+/// name of `op` if they differ; numbers[i] names sample i in the message.
+Tensor stack_samples(std::string_view op, std::span<const Tensor> samples,
+                     std::span<const int64_t> numbers);
 
 }  // namespace halftone::data

@@ -34,6 +34,11 @@ set_tests_properties(examples.07_swap_the_policy PROPERTIES
 add_test(NAME examples.08_bf16_or_fp16 COMMAND 08_bf16_or_fp16 --limit 4000)
 set_tests_properties(examples.08_bf16_or_fp16 PROPERTIES PASS_REGULAR_EXPRESSION
   "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]")
+# A small GPT beats the bigram model within a few steps; unknown files and characters are errors.
+add_test(NAME examples.10_char_gpt COMMAND 10_char_gpt --steps 200 --width 64 --layers 2 --context 32 --sample 80
+         --strategies fp32,amp-bf16)
+set_tests_properties(examples.10_char_gpt PROPERTIES PASS_REGULAR_EXPRESSION
+  "bigram model: 2.[45].*fp32.*step  200 .* validation 2.[0-3].*amp-bf16.*step  200 .* validation 2.[0-3]")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
 add_test(NAME examples.compare_strategies COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64
@@ -66,6 +71,9 @@ expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategie
 expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
 expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
 expect_failure(examples.06_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
+expect_failure(examples.10_no_text "no file /nowhere/text" 10_char_gpt --text /nowhere/text)
+expect_failure(examples.10_bad_heads "--heads" 10_char_gpt --heads 0)
+expect_failure(examples.10_bad_strategy "Did you mean .amp-bf16." 10_char_gpt --strategies amp-bf17 --steps 1)
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)

@@ -13,7 +13,7 @@ run(${WORK}/build/consumer)
 
 file(GLOB_RECURSE headers ${WORK}/prefix/include/halftone/*.h)
 foreach(header IN LISTS headers)
-  file(STRINGS ${header} private REGEX "#include <(nlohmann|dnnl|zlib|doctest|CLI)")
+  file(STRINGS ${header} private REGEX "#include <(nlohmann|dnnl|zlib|stb|doctest|CLI)")
   if(private)
     message(FATAL_ERROR "the installed header ${header} needs a private dependency: ${private}")
   endif()

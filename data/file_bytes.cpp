@@ -1,0 +1,53 @@
+// The size of a file is only a hint (it may grow while it is read), so the limit is enforced on
+// what arrives.
+#include <halftone/data/file_bytes.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <halftone/core/error.h>
+
+namespace halftone::data {
+
+namespace fs = std::filesystem;
+
+std::string file_bytes(std::string_view op, const fs::path& path, int64_t max_bytes) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found)
+    fail<FormatError>(op, "no such file: ", path.string(), ". Check the path.");
+  if (error)
+    fail<FormatError>(op, "cannot open the file: ", path.string(), ": ", error.message(),
+                      ". Check the path.");
+  if (!fs::is_regular_file(status))
+    fail<FormatError>(op, "not a file: ", path.string(), " is ",
+                      fs::is_directory(status) ? "a directory" : "a device or a pipe",
+                      ". Name a regular file.");
+
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    fail<FormatError>(op, "cannot open the file: ", path.string(), ": ", std::strerror(errno),
+                      ". Check the path.");
+  std::string bytes;
+  constexpr std::size_t chunk = std::size_t(1) << 20;
+  const auto limit = std::size_t(std::max<int64_t>(max_bytes, 0));
+  const std::uintmax_t promised = fs::file_size(path, error);
+  if (!error && promised <= limit) bytes.reserve(std::size_t(promised) + 1);
+  while (file && bytes.size() <= limit) {
+    const std::size_t before = bytes.size(), wanted = std::min(chunk, limit + 1 - before);
+    bytes.resize(before + wanted);
+    file.read(bytes.data() + before, std::streamsize(wanted));
+    bytes.resize(before + std::size_t(file.gcount()));
+  }
+  if (file.bad())
+    fail<FormatError>(op, "cannot read the file: ", path.string(), ": ", std::strerror(errno),
+                      ". Check the disk.");
+  if (bytes.size() > limit)
+    fail<FormatError>(op, "the file is too large: ", path.string(), " has more than ", max_bytes,
+                      " bytes. Raise the limit if it is meant to be so.");
+  return bytes;
+}
+
+}  // namespace halftone::data
