@@ -1,0 +1,165 @@
+// Lesson 10: a language model on text of your own. You will see a GPT learn to spell: it reads
+// characters, predicts the next one, and is compared with a bigram model (which character follows
+// which), the least that a model of text must beat. Under any precision strategy.
+#include <omp.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <halftone/halftone.h>
+
+namespace ht = halftone;
+
+namespace {
+
+struct Arguments {
+  // Texts that every Debian system has. The last one's end, a tenth of all, is for validation.
+  std::vector<std::string> text;
+  std::string directory = "/usr/share/common-licenses";
+  std::vector<std::string> strategies{"amp-bf16"};
+  ht::nn::models::GptOptions model{.context = 64, .layers = 4, .heads = 4, .width = 128};
+  int64_t steps = 1500, batch = 32, sample = 400;
+  double lr = 3e-3, temperature = 0.8;
+  uint64_t seed = 0;
+};
+
+void add_flags(CLI::App& app, Arguments& to) {
+  app.add_option("--text", to.text, "files to train on; default: Debian's common licences");
+  app.add_option("--strategies", to.strategies, "any of amp/strategy.h, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--layers", to.model.layers)->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--heads", to.model.heads)->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--width", to.model.width)->check(CLI::Range(1, 10000))->capture_default_str();
+  app.add_option("--context", to.model.context)->check(CLI::Range(2, 4096))->capture_default_str();
+  app.add_option("--dropout", to.model.dropout)->check(CLI::Range(0.0, 0.9));
+  app.add_option("--steps", to.steps)->check(CLI::Range(1, 1000000))->capture_default_str();
+  app.add_option("--batch", to.batch)->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--lr", to.lr, "highest rate of AdamW")->check(CLI::PositiveNumber);
+  app.add_option("--sample", to.sample, "characters to write")->check(CLI::Range(0, 100000));
+  app.add_option("--temperature", to.temperature)->check(CLI::PositiveNumber);
+  app.add_option("--seed", to.seed, "of weights, batches and samples");
+}
+
+std::string read_all(const Arguments& a) {
+  std::vector<std::string> files = a.text;
+  for (const char* name : {"Apache-2.0", "Artistic", "GFDL-1.3", "LGPL-2.1", "MPL-2.0", "GPL-3"})
+    if (a.text.empty()) files.push_back(a.directory + "/" + name);
+  std::string text;
+  for (const std::string& file : files) text += ht::data::read_text(file) + "\n\n";
+  return text;
+}
+
+/// Nats per character of a model that knows how often each character follows each other one.
+double bigram_loss(const ht::data::TextSplit& split, int64_t vocabulary) {
+  const auto train = split.train.to_vector<int64_t>(), test = split.validation.to_vector<int64_t>();
+  std::vector<double> pairs(std::size_t(vocabulary * vocabulary), 1.0);  // all were seen once
+  std::vector<double> firsts(static_cast<std::size_t>(vocabulary), double(vocabulary));
+  const auto pair = [&](int64_t a, int64_t b) { return std::size_t(a * vocabulary + b); };
+  for (std::size_t i = 1; i < train.size(); ++i)
+    ++pairs[pair(train[i - 1], train[i])], ++firsts[std::size_t(train[i - 1])];
+  double loss = 0;
+  for (std::size_t i = 1; i < test.size(); ++i)
+    loss -= std::log(pairs[pair(test[i - 1], test[i])] / firsts[std::size_t(test[i - 1])]);
+  return loss / double(test.size() - 1);
+}
+
+ht::Tensor loss_of(const ht::Tensor& logits, const ht::Tensor& targets) {
+  return ht::cross_entropy(ht::flatten(logits, 0, 1), ht::flatten(targets));
+}
+
+double validate(ht::amp::Training& training, ht::nn::models::Gpt& model,
+                const ht::data::TextDataset& windows) {
+  const ht::NoGrad no_grad;
+  model.eval();
+  double total = 0;
+  for (auto [inputs, targets] : ht::data::DataLoader(windows, {.batch_size = 32}))
+    total += loss_of(training.forward(model, inputs), targets).item() * double(inputs.size(0));
+  model.train();
+  return total / double(windows.size());
+}
+
+/// Writes on from a newline: each character is drawn from the model's softmax.
+std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
+                   const ht::data::CharacterTokenizer& characters, const Arguments& a) {
+  const ht::NoGrad no_grad;
+  model.eval();
+  std::vector<int64_t> tokens = characters.encode("\n");
+  for (int64_t i = 0; i < a.sample; ++i) {
+    const std::size_t length = std::min(tokens.size(), std::size_t(a.model.context));
+    const ht::Tensor seen =
+        ht::from_span<int64_t>(std::span(tokens).last(length), {1, int64_t(length)}, ht::i64);
+    const ht::Tensor logits = ht::select(training.forward(model, seen), 1, int64_t(length) - 1);
+    const auto chances =
+        ht::softmax(ht::cast(logits, ht::f32) / a.temperature, -1).to_vector<double>();
+    double left = ht::rand({}).item();
+    std::size_t next = 0;
+    while (next + 1 < chances.size() && (left -= chances[next]) > 0) ++next;
+    tokens.push_back(int64_t(next));
+  }
+  return characters.decode(tokens);
+}
+
+void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer& characters,
+           const ht::data::TextSplit& split, const Arguments& a) {
+  ht::manual_seed(a.seed);
+  ht::nn::models::Gpt model(a.model);
+  ht::optim::AdamW adamw(model.parameters(),
+                         {.lr = a.lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
+  ht::amp::Training training = ht::amp::apply(strategy, model, adamw);
+  const int64_t warm_up = a.steps / 20 + 1;
+  const auto rates = ht::optim::LrSchedule::warm_up(
+      warm_up, ht::optim::LrSchedule::cosine(a.steps - warm_up, 0.05));
+  ht::optim::LrScheduler schedule(training.optimizer(), rates);
+  const ht::data::TextDataset windows(split.train, {.context = a.model.context, .stride = 7}),
+      held_out(split.validation, {.context = a.model.context});
+  ht::data::DataLoader loader(
+      windows, {.batch_size = a.batch, .shuffle = true, .drop_last = true, .seed = a.seed});
+  std::cout << strategy << "\n" << model.parameter_count() << " parameters\n";
+  int64_t step = 0;
+  while (step < a.steps)
+    for (auto [inputs, targets] : loader) {
+      const ht::Tensor loss = loss_of(training.forward(model, inputs), targets);
+      training.zero_grad();
+      training.backward(loss);
+      training.clip_grad_norm(1.0);
+      if (training.step()) schedule.step();
+      if (++step % 100 == 0 || step == a.steps)
+        std::printf("step %4ld  loss %.3f  validation %.3f\n", long(step), loss.item(),
+                    validate(training, model, held_out));
+      std::fflush(stdout);
+      if (step == a.steps) break;
+    }
+  std::cout << "--- a sample\n" << sample(training, model, characters, a) << "\n---\n\n";
+}
+
+void run(Arguments a) {
+  const std::string text = read_all(a);
+  const ht::data::CharacterTokenizer characters(text);
+  const ht::data::TextSplit split = ht::data::split_text(ht::data::tokenize(characters, text), 0.1);
+  a.model.vocabulary = characters.vocabulary_size();
+  std::printf("%zu characters, %ld different ones; nats per character of a bigram model: %.3f\n\n",
+              text.size(), long(a.model.vocabulary), bigram_loss(split, a.model.vocabulary));
+  for (const std::string& name : a.strategies)
+    train(ht::amp::Strategy::named(name), characters, split, a);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Trains a GPT on text, character by character, and lets it write.");
+  add_flags(app, arguments);
+  try {
+    app.parse(argc, argv);
+    run(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
