@@ -2,12 +2,15 @@
 // specialisation is an incomplete type here, so it does not compile.
 #pragma once
 
+#include "op_samples_dot.h"
 #include "op_samples_elementwise.h"
 #include "op_samples_images.h"
 #include "op_samples_matmul.h"
 #include "op_samples_norm.h"
 #include "op_samples_other.h"
+#include "op_samples_recurrent.h"
 #include "op_samples_reduce.h"
+#include "op_samples_resize.h"
 #include "op_samples_rows.h"
 #include "op_samples_shape.h"
 
