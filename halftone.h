@@ -11,6 +11,9 @@
 #include <halftone/data/fashion_mnist.h>
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/lstm_classifier.h>
 #include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
