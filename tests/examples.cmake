@@ -30,6 +30,9 @@ set_tests_properties(examples.07_swap_the_policy PROPERTIES
 add_test(NAME examples.08_bf16_or_fp16 COMMAND 08_bf16_or_fp16 --limit 4000)
 set_tests_properties(examples.08_bf16_or_fp16 PROPERTIES PASS_REGULAR_EXPRESSION
   "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]")
+add_test(NAME examples.11_custom_op COMMAND 11_custom_op)
+set_tests_properties(examples.11_custom_op PROPERTIES PASS_REGULAR_EXPRESSION
+  "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
 add_test(NAME examples.compare_strategies COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64
