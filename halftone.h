@@ -10,6 +10,9 @@
 #include <halftone/data/data.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/lstm_classifier.h>
 #include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/resnet.h>
+#include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>

@@ -65,6 +65,9 @@ CastClass& Policy::operator[](std::string_view op) {
   return found->second;
 }
 CastClass Policy::operator[](std::string_view op) const { return const_cast<Policy&>(*this)[op]; }
+CastClass& Policy::operator[](const OpInfo& op) {
+  return classes_.try_emplace(op.name, op.cast_class).first->second;
+}
 
 CastClass Policy::decide(const OpInfo& op, std::span<const Tensor>) const {
   const auto found = classes_.find(op.name);
@@ -88,8 +91,8 @@ std::ostream& operator<<(std::ostream& out, const Policy& policy) {
     line += name(cast_class);
     line.resize(17, ' ');
     bool any = false;
-    for (const std::string_view op : Policy::operations()) {
-      if (policy[op] != cast_class) continue;
+    for (const auto& [op, decided] : policy.classes_) {
+      if (decided != cast_class) continue;
       if (line.size() + 1 + op.size() > 98) {
         out << line << '\n';
         line.assign(17, ' ');

@@ -40,6 +40,9 @@ class Policy {
   /// has.
   CastClass& operator[](std::string_view op);
   CastClass operator[](std::string_view op) const;
+  /// The same for an operation defined outside the library (UserOp), which no list knows:
+  /// policy[SwishGate::info]. It enters this policy with the class that it asks for.
+  CastClass& operator[](const OpInfo& op);
   /// All operations that a policy speaks of, in alphabetical order.
   static std::span<const std::string_view> operations();
 
@@ -51,12 +54,12 @@ class Policy {
   /// Region{.policy = std::make_shared<Derived>(...)}: this would copy only the base, and throws.
   Region with(DType dtype) const;
 
+  /// A table: one line per class with the operations that have it.
+  friend std::ostream& operator<<(std::ostream& out, const Policy& policy);
+
  private:
   std::string name_;
   std::map<std::string_view, CastClass> classes_;  // of every operation
 };
-
-/// A table: one line per class with the operations that have it.
-std::ostream& operator<<(std::ostream& out, const Policy& policy);
 
 }  // namespace halftone::amp

@@ -25,20 +25,23 @@ std::span<const Preset> presets() {
       // them).
       // The operations ask for exactly that.
       {"pytorch-cuda", as_asked, {}},
-      // aten/src/ATen/autocast_mode.cpp, the lists of the CPU: losses and prod in f32.
+      // aten/src/ATen/autocast_mode.cpp, the lists of the CPU: losses and prod in f32. Its
+      // mkldnn_rnn_layer is our lstm; a GRU is on no list, and its states stay f32.
       {"pytorch-cpu",
        unlisted,
        {{low_precision,
-         {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu",
+         {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu", "lstm",
           "scaled_dot_product_attention"}},
         {full_precision,
          {"cross_entropy", "nll_loss", "bce_with_logits", "binary_cross_entropy", "mse", "l1",
           "smooth_l1", "huber", "kl_div", "prod"}},
-        {widest_input, {"cat", "pow"}}}},
+        {widest_input, {"cat", "pow", "cosine_similarity", "gru"}},
+        {as_is, {"dot"}}}},
       // apex/amp/lists/{functional,torch,tensor}_overrides.py, before its removal in 2025.
       {"apex-o1",
        unlisted,
-       {{low_precision, {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu"}},
+       {{low_precision, {"matmul", "linear", "conv2d", "conv_transpose2d", "prelu", "lstm", "gru"}},
+        {full_precision, {"interpolate", "cosine_similarity"}},
         {full_precision,
          {"gelu",       "gelu_erf",   "softplus",      "softmax",  "log_softmax",
           "layer_norm", "group_norm", "cross_entropy", "nll_loss", "bce_with_logits",
@@ -52,6 +55,8 @@ std::span<const Preset> presets() {
        unlisted,
        {{low_precision,
          {"matmul", "linear", "conv2d", "max_pool2d", "scaled_dot_product_attention"}},
+        {full_precision, {"interpolate", "cosine_similarity"}},
+        {widest_input, {"lstm", "gru"}},
         {full_precision,
          {"softplus",      "softmax",        "log_softmax", "layer_norm", "group_norm",
           "cross_entropy", "nll_loss",       "huber",       "exp",        "expm1",

@@ -32,6 +32,8 @@ struct ArgMax;
 struct CumulativeSum;
 struct Matmul;
 struct Linear;
+struct Dot;
+struct CosineSimilarity;
 struct Softmax;
 struct LogSoftmax;
 struct LogSumExp;
@@ -49,17 +51,21 @@ struct ConvTranspose2d;
 struct MaxPool2d;
 struct AvgPool2d;
 struct AdaptiveAvgPool2d;
+struct Interpolate;
 struct Embedding;
+struct Lstm;
+struct Gru;
 struct Dropout;
 struct Checkpoint;
 
-using AllOps = Concat<
-    Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
-    TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
-             Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Softmax, LogSoftmax,
-             LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm, RmsNorm,
-             GroupNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
-             AdaptiveAvgPool2d, Embedding, Dropout, Checkpoint>>;
+using AllOps =
+    Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
+           TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean,
+                    Var, Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Dot,
+                    CosineSimilarity, Softmax, LogSoftmax, LogSumExp, Attention, PackedAttention,
+                    CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, BatchNorm, BatchNormRelu,
+                    Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate,
+                    Embedding, Lstm, Gru, Dropout, Checkpoint>>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.
 struct UserOp {};

@@ -92,7 +92,7 @@ void print(const nlohmann::ordered_json& cell, bool json) {
     std::cout << cell.dump() << std::endl;
     return;
   }
-  std::printf("%-10s %-15s %9.3f ms (min %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
+  std::printf("%-14s %-15s %9.3f ms (min %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
               cell["workload"].get<std::string>().c_str(),
               cell["strategy"].get<std::string>().c_str(), cell["ms"].get<double>(),
               cell["min_ms"].get<double>(), cell["samples_per_s"].get<double>(),

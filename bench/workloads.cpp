@@ -33,6 +33,32 @@ Workload lenet() {
           gflop_of({n * 784 * 32 * 9, n * 196 * 64 * 288, n * 3136 * 128, n * 128 * 10})};
 }
 
+/// Convolutions of ResNet-18 on images of `side`, and its linear layer.
+Workload resnet18(const std::string& name, const ht::nn::models::ResNetOptions& o, int64_t batch,
+                  int64_t side) {
+  double per_image = 0;
+  const auto conv = [&](double in, double out, double kernel, double out_side) {
+    per_image += in * out * kernel * kernel * out_side * out_side;
+  };
+  double place = o.cifar_stem ? double(side) : double(side / 2), width = 64;
+  conv(3, width, o.cifar_stem ? 3 : 7, place);
+  const double stem = per_image;
+  if (!o.cifar_stem) place /= 2;
+  for (int stage = 0; stage < 4; ++stage) {
+    const double in = stage == 0 ? width : width / 2;
+    if (stage > 0) place /= 2, conv(in, width, 1, place);
+    conv(in, width, 3, place);
+    for (int i = 0; i < 3; ++i) conv(width, width, 3, place);
+    if (stage < 3) width *= 2;
+  }
+  per_image += width * double(o.classes);
+  auto model = std::make_unique<ht::nn::models::ResNet>(ht::nn::models::resnet18(o));
+  const ht::MemoryScope scope(ht::MemoryUse::input);
+  return {name, std::move(model), ht::randn({batch, 3, side, side}),
+          ht::randint(0, o.classes, {batch}),
+          gflop_of({double(batch) * stem, double(batch) * (per_image - stem)})};
+}
+
 /// A decoder's linear maps, its head, and the two products of causal attention, which see half.
 Workload gpt(const std::string& name, const ht::nn::models::GptOptions& o, int64_t batch,
              int64_t length) {
@@ -47,7 +73,7 @@ Workload gpt(const std::string& name, const ht::nn::models::GptOptions& o, int64
 }  // namespace
 
 std::vector<std::string> workload_names() {
-  return {"mlp_tiny", "mlp", "lenet", "gpt_char", "gpt2_124m"};
+  return {"mlp_tiny", "mlp", "lenet", "resnet18_cifar", "resnet18_224", "gpt_char", "gpt2_124m"};
 }
 
 std::string workload_list() {
@@ -65,6 +91,8 @@ Workload make_workload(const std::string& name) {
   if (name == "mlp_tiny") return mlp(name, {784, 128, 10}, 64);
   if (name == "mlp") return mlp(name, {784, 2048, 2048, 10}, 512);
   if (name == "lenet") return lenet();
+  if (name == "resnet18_cifar") return resnet18(name, {.classes = 10, .cifar_stem = true}, 64, 32);
+  if (name == "resnet18_224") return resnet18(name, {.classes = 37}, 16, 224);
   if (name == "gpt_char")
     return gpt(name, {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384}, 8,
                256);

@@ -37,6 +37,14 @@ struct PoolGeometry {
   /// average pooling divides by the whole window, as PyTorch's count_include_pad
   bool count_padding = true;
 };
+enum class Interpolation : uint8_t { nearest, bilinear };
+struct InterpolationGeometry {
+  Interpolation mode = Interpolation::nearest;
+  /// corners of both images lie on each other, not the edges of their corner pixels
+  bool align_corners = false;
+  /// input pixels per output pixel; unused with align_corners
+  std::array<double, 2> step{1, 1};
+};
 struct CrossEntropyOptions {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
@@ -145,6 +153,10 @@ class Backend {
   /// images; bins as PyTorch's, from the two shapes
   virtual void adaptive_avg_pool(const Tensor& x, Tensor& y) = 0;
   virtual void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) = 0;
+  /// images; coordinates as PyTorch's
+  virtual void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) = 0;
+  virtual void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g,
+                                    Tensor& dx) = 0;
 
   // --- attention: q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev], y [n, heads, l,
   // ev]; strided with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
@@ -196,6 +208,25 @@ class Backend {
                                    double eps, const Tensor& weight, const Tensor& relu_output,
                                    const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,
                                    Tensor& dbias, Tensor& dresidual) = 0;
+
+  // --- recurrent cells: one step of rows of h numbers; cells and gradients of states have the
+  // statistics dtype
+  /// x, recurrent: what input and state add to the gates (in, forget, cell, out), [n, 4h]; gates:
+  /// these, activated; y: the new state; cell_before, cell, y: [n, h]
+  virtual void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before,
+                         Tensor& gates, Tensor& cell, Tensor& y) = 0;
+  /// dy: of this step's result, dstate: of the same state from later steps; dcell in place: of the
+  /// cell, then of cell_before
+  virtual void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
+                                  const Tensor& cell, const Tensor& dy, const Tensor& dstate,
+                                  Tensor& dcell, Tensor& dgates) = 0;
+  /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: these, activated,
+  /// and the state's share of `new` before the reset; state, y: [n, h]
+  virtual void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
+                        Tensor& gates, Tensor& y) = 0;
+  /// dstate in place: of y from later steps, then of `state` without what passes through recurrent
+  virtual void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
+                                 Tensor& dstate, Tensor& dx, Tensor& drecurrent) = 0;
 
   // --- training: in place; what they write gets a new storage version
   /// y += x, same dtype, strided; adds in compute_t

@@ -4,6 +4,7 @@
 #include <halftone/nn/activation.h>
 #include <halftone/nn/attention.h>
 #include <halftone/nn/conv.h>
+#include <halftone/nn/conv_norm.h>
 #include <halftone/nn/dropout.h>
 #include <halftone/nn/embedding.h>
 #include <halftone/nn/flatten.h>
@@ -12,5 +13,7 @@
 #include <halftone/nn/module.h>
 #include <halftone/nn/norm.h>
 #include <halftone/nn/pooling.h>
+#include <halftone/nn/rnn.h>
 #include <halftone/nn/sequential.h>
 #include <halftone/nn/state_dict.h>
+#include <halftone/nn/upsample.h>

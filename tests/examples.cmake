@@ -39,6 +39,9 @@ add_test(NAME examples.10_char_gpt COMMAND 10_char_gpt --steps 300 --lr 5e-3 --w
          --sample 80 --strategies fp32,amp-bf16)
 set_tests_properties(examples.10_char_gpt PROPERTIES PASS_REGULAR_EXPRESSION
   "bigram model: 2.[56].*fp32.*step  300 .* validation 2.[0-3].*amp-bf16.*step  300 .* validation 2.[0-3]")
+add_test(NAME examples.11_custom_op COMMAND 11_custom_op)
+set_tests_properties(examples.11_custom_op PROPERTIES PASS_REGULAR_EXPRESSION
+  "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
 add_test(NAME examples.compare_strategies COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64

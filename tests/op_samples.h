@@ -3,12 +3,15 @@
 #pragma once
 
 #include "op_samples_attention.h"
+#include "op_samples_dot.h"
 #include "op_samples_elementwise.h"
 #include "op_samples_images.h"
 #include "op_samples_matmul.h"
 #include "op_samples_norm.h"
 #include "op_samples_other.h"
+#include "op_samples_recurrent.h"
 #include "op_samples_reduce.h"
+#include "op_samples_resize.h"
 #include "op_samples_rows.h"
 #include "op_samples_shape.h"
 

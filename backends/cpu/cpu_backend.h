@@ -27,7 +27,7 @@ class CpuBackend final : public ReferenceBackend {
   // --- reduction (reduction.cpp)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
 
-  // --- contraction (matmul.cpp, conv.cpp, pool.cpp, avg_pool.cpp)
+  // --- contraction (matmul.cpp, conv.cpp, pool.cpp, avg_pool.cpp, interpolate.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -42,6 +42,8 @@ class CpuBackend final : public ReferenceBackend {
   void avg_pool_backward(const Tensor& dy, const PoolGeometry& g, Tensor& dx) override;
   void adaptive_avg_pool(const Tensor& x, Tensor& y) override;
   void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) override;
+  void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
+  void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
   // --- attention (attention.cpp)
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
@@ -75,6 +77,17 @@ class CpuBackend final : public ReferenceBackend {
                            const Tensor& weight, const Tensor& relu_output, const Tensor& dy,
                            bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
                            Tensor& dresidual) override;
+
+  // --- recurrent cells (recurrent.cpp)
+  void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before, Tensor& gates,
+                 Tensor& cell, Tensor& y) override;
+  void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before, const Tensor& cell,
+                          const Tensor& dy, const Tensor& dstate, Tensor& dcell,
+                          Tensor& dgates) override;
+  void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state, Tensor& gates,
+                Tensor& y) override;
+  void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
+                         Tensor& dx, Tensor& drecurrent) override;
 
   // --- training (optimizer.cpp, gradients.cpp)
   void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;

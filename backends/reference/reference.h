@@ -56,6 +56,8 @@ class ReferenceBackend : public Backend {
   void avg_pool_backward(const Tensor& dy, const PoolGeometry& g, Tensor& dx) override;
   void adaptive_avg_pool(const Tensor& x, Tensor& y) override;
   void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) override;
+  void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
+  void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
   // --- rows
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
@@ -92,6 +94,17 @@ class ReferenceBackend : public Backend {
                            const Tensor& weight, const Tensor& relu_output, const Tensor& dy,
                            bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
                            Tensor& dresidual) override;
+
+  // --- recurrent cells
+  void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before, Tensor& gates,
+                 Tensor& cell, Tensor& y) override;
+  void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before, const Tensor& cell,
+                          const Tensor& dy, const Tensor& dstate, Tensor& dcell,
+                          Tensor& dgates) override;
+  void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state, Tensor& gates,
+                Tensor& y) override;
+  void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
+                         Tensor& dx, Tensor& drecurrent) override;
 
   // --- training
   void accumulate(const Tensor& x, Tensor& y) override;

@@ -74,6 +74,26 @@ TEST_CASE("an override by name changes what runs") {
   CHECK(softmax_dtype(Policy()) == f32);  // the default is not touched
 }
 
+/// Doubles, in whatever dtype arrives.
+struct Double : UserOp {
+  static constexpr OpInfo info{"double", CastClass::as_is};
+  Tensor forward(const Tensor& x) { return x + x; }
+};
+
+TEST_CASE("a policy decides on operations outside the library, by their info") {
+  const Tensor x = ones({2});
+  Policy policy;
+  CHECK_THROWS_AS(policy["double"], UsageError);
+  CHECK(policy[Double::info] == CastClass::as_is);
+  policy[Double::info] = CastClass::low_precision;
+  CHECK(policy["double"] == CastClass::low_precision);
+  amp::autocast(policy.with(bf16), [&] { CHECK(apply(Double{}, x).dtype() == bf16); });
+  amp::autocast(Policy().with(bf16), [&] { CHECK(apply(Double{}, x).dtype() == f32); });
+  std::ostringstream text;
+  text << policy;
+  CHECK(text.str().find(" double") < text.str().find("full_precision"));
+}
+
 struct OnlyLarge final : Policy {
   CastClass decide(const OpInfo& op, std::span<const Tensor> inputs) const override {
     return inputs[0].numel() >= 100 ? Policy::decide(op, inputs) : CastClass::as_is;

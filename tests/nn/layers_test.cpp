@@ -183,6 +183,15 @@ TEST_CASE("pooling and flattening") {
   CHECK(nn::Flatten(0, 2)(x).shape() == Shape{4, 4});
 }
 
+TEST_CASE("upsampling") {
+  const Tensor x = reshape(from({1, 3, 5, 7}), {1, 1, 2, 2});
+  CHECK(nn::Upsample({.scale_factor = Factors{1, 2}})(x).to_vector<double>() ==
+        std::vector<double>{1, 1, 3, 3, 5, 5, 7, 7});
+  const nn::Upsample corners(
+      {.size = 3, .mode = Interpolation::bilinear, .align_corners = true});
+  CHECK(corners(x).to_vector<double>() == std::vector<double>{1, 2, 3, 3, 4, 5, 5, 6, 7});
+}
+
 TEST_CASE("activations are the functions of the same name") {
   const Tensor x = from({-2, -0.5, 0.25, 3});
   const auto same = [&](const nn::Layer& layer, const Tensor& y) {

@@ -117,6 +117,11 @@ TEST_CASE("pytorch: elementwise functions, reductions, embeddings") {
       {"prod", of_x([](const Tensor& x) { return prod(x); })},
       {"prod_of_rows", of_x([](const Tensor& x) { return prod(x, {1}, true); })},
       {"prod_zeros", of_x([](const Tensor& x) { return prod(x, {1}); })},
+      {"dot", [](const Inputs& in) { return dot(in["a"], in["b"]); }},
+      {"cosine", [](const Inputs& in) { return cosine_similarity(in["a"], in["b"]); }},
+      {"cosine_broadcast",
+       [](const Inputs& in) { return cosine_similarity(in["a"], in["b"], -1); }},
+      {"cosine_eps", [](const Inputs& in) { return cosine_similarity(in["a"], in["b"], 0, 0.1); }},
       {"embedding_padding", [](const Inputs& in) { return embedding(in["i"], in["t"], 4); }},
   };
   CHECK(forgotten(cases, table) == "");

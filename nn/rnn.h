@@ -1,0 +1,74 @@
+// Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates hidden, in], weight_hh_l0,
+// bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all uniform on +-1/sqrt(hidden) at first. The
+// inputs of all steps are projected by one matrix product; what follows them through time is one
+// operation (autograd/ops/recurrent.h). Under autocast both run in low precision, as PyTorch's
+// cells.
+#pragma once
+
+#include <vector>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/nn/module.h>
+
+namespace halftone::nn {
+
+struct RecurrentOptions {
+  int64_t layers = 1;
+  bool bias = true;
+  bool batch_first = false;    // x and output are [n, time, ...] instead of [time, n, ...]
+  bool bidirectional = false;  // a second set of weights reads from the end; outputs are joined
+  double dropout = 0;          // of each layer's output but the last one's, while training
+};
+
+/// What Lstm and Gru share: the weights of every layer and direction.
+struct Recurrent : Module {
+  /// weight_ih: [gates * hidden, in], bias_ih: [gates * hidden]; the others likewise.
+  struct Direction {
+    Parameter weight_ih, weight_hh, bias_ih, bias_hh;
+  };
+  int64_t hidden;
+  RecurrentOptions options;
+  std::vector<Direction> directions;  // layer by layer, forwards before backwards
+
+  void describe(Fields& field) override;
+
+ protected:
+  Recurrent(std::string_view layer, int64_t gates, int64_t in, int64_t hidden,
+            RecurrentOptions options);
+  /// Checks x and gives it as [time, n, in].
+  Tensor by_time(std::string_view layer, const Tensor& x) const;
+  /// The slice [n, hidden] of a state [layers * directions, n, hidden]; zeros where it is
+  /// undefined.
+  Tensor first_state(std::string_view layer, std::string_view what, const Tensor& state,
+                     const Tensor& x, std::size_t index) const;
+  /// Runs step(index of the direction, projected inputs, reverse), which gives [time, n, hidden],
+  /// for all layers; the result: [time, n, directions * hidden], or batch first.
+  template <class Step> Tensor through_layers(const Tensor& x, const Step& step) const;
+};
+
+/// y: [time, n, directions * hidden] of the last layer, or batch first; h, c: [layers * directions,
+/// n, hidden], behind the last step of each.
+struct LstmOutput {
+  Tensor y, h, c;
+};
+/// As torch.nn.LSTM (without proj_size).
+struct Lstm final : Recurrent {
+  Lstm(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
+      : Recurrent("Lstm", 4, in, hidden_size, o) {}
+  /// x: [time, n, in], or batch first; h0, c0: [layers * directions, n, hidden], zeros if absent.
+  /// Throws ShapeError where they do not fit.
+  LstmOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& c0 = {}) const;
+};
+
+struct GruOutput {
+  Tensor y, h;  // as LstmOutput's
+};
+/// As torch.nn.GRU.
+struct Gru final : Recurrent {
+  Gru(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
+      : Recurrent("Gru", 3, in, hidden_size, o) {}
+  /// As Lstm's, without cells.
+  GruOutput operator()(const Tensor& x, const Tensor& h0 = {}) const;
+};
+
+}  // namespace halftone::nn
