@@ -104,7 +104,7 @@ Batch ByteImages::batch_in_epoch(std::span<const int64_t> indices, const EpochKe
 Tensor ByteImages::normalized(std::span<const int64_t> indices) const {
   Shape shape = images_.shape();
   shape[0] = int64_t(indices.size());
-  const Tensor images = empty(shape, f32);
+  Tensor images = empty(shape, f32);
   const int64_t plane = shape[2] * shape[3], image = shape[1] * plane;
   const uint8_t* bytes = images_.data<uint8_t>();
   float* y = images.data<float>();

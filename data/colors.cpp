@@ -37,7 +37,7 @@ Tensor checked(std::string_view op, const Tensor& image, double factor) {
 
 /// Every byte as change(pixel, byte), where pixel points at the channels of its pixel.
 template <class Change> Tensor each_byte(const Tensor& x, Change change) {
-  const Tensor y = empty(x.shape(), u8);
+  Tensor y = empty(x.shape(), u8);
   const uint8_t* from = x.data<uint8_t>();
   uint8_t* to = y.data<uint8_t>();
   const int64_t channels = x.size(2);
@@ -107,13 +107,13 @@ Tensor adjust_contrast(const Tensor& image, double factor) {
     const uint8_t* pixel = x.data<uint8_t>() + i * channels;
     sum += channels == 3 ? grey_of(pixel) : *pixel;
   }
-  const auto mean = int(double(sum) / double(pixels) + 0.5);
+  const auto mean = int(std::floor(double(sum) / double(pixels) + 0.5));
   return each_byte(
       x, [mean, factor](const uint8_t*, int byte) { return blend(mean, byte, float(factor)); });
 }
 
 Tensor adjust_saturation(const Tensor& image, double factor) {
-  const Tensor x = checked("adjust_saturation", image, factor);
+  Tensor x = checked("adjust_saturation", image, factor);
   if (x.size(2) == 1) return x;
   return each_byte(x, [factor](const uint8_t* pixel, int byte) {
     return blend(grey_of(pixel), byte, float(factor));
@@ -121,11 +121,11 @@ Tensor adjust_saturation(const Tensor& image, double factor) {
 }
 
 Tensor adjust_hue(const Tensor& image, double turn) {
-  const Tensor x = checked("adjust_hue", image, turn);
+  Tensor x = checked("adjust_hue", image, turn);
   if (!(turn >= -0.5 && turn <= 0.5))
     fail<UsageError>("adjust_hue", "the turn is ", turn, ". Give a number from -0.5 to 0.5.");
   if (x.size(2) == 1) return x;
-  const Tensor y = empty(x.shape(), u8);
+  Tensor y = empty(x.shape(), u8);
   for (int64_t i = 0; i < x.numel(); i += 3) {
     Pixel hsv = to_hsv(x.data<uint8_t>() + i);
     hsv[0] = uint8_t(hsv[0] + int(turn * 255));  // modulo 256, as in torchvision

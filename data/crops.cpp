@@ -42,7 +42,7 @@ Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height
   check_size("crop_image", width);
   const Tensor x = views::contiguous(image);
   const int64_t channels = x.size(2);
-  const Tensor y = empty({height, width, channels}, u8);
+  Tensor y = empty({height, width, channels}, u8);
   std::memset(y.data<uint8_t>(), 0, std::size_t(y.numel()));
   const int64_t first_row = std::max<int64_t>(top, 0), end_row = std::min(top + height, x.size(0)),
                 first = std::max<int64_t>(left, 0), end = std::min(left + width, x.size(1));
@@ -113,7 +113,8 @@ Tensor RandomResizedCrop::operator()(const Tensor& image, Generator& random) con
 
 Tensor flip_image(const Tensor& image) {
   check_image("flip_image", image);
-  const Tensor x = views::contiguous(image), y = empty(image.shape(), u8);
+  const Tensor x = views::contiguous(image);
+  Tensor y = empty(image.shape(), u8);
   const int64_t columns = x.size(1), channels = x.size(2);
   const uint8_t* from = x.data<uint8_t>();
   uint8_t* to = y.data<uint8_t>();
@@ -136,7 +137,7 @@ Tensor Normalize::operator()(const Tensor& image, Generator&) const {
   const int64_t channels = x.size(2), plane = x.size(0) * x.size(1);
   const std::vector<double> means = per_channel("mean", mean, 0, channels);
   const std::vector<double> deviations = per_channel("std", std, 1, channels);
-  const Tensor y = empty({channels, x.size(0), x.size(1)}, f32);
+  Tensor y = empty({channels, x.size(0), x.size(1)}, f32);
   float* to = y.data<float>();
   for (int64_t c = 0; c < channels; ++c, to += plane) {
     const double m = means[std::size_t(c)], s = deviations[std::size_t(c)];

@@ -80,7 +80,7 @@ Tensor decode_image(std::span<const uint8_t> bytes, std::string_view name,
     fail<FormatError>("read_image", "damaged image: ", name, " promises ", header.height, " x ",
                       header.width, " pixels and has ", decoded.height, " x ", decoded.width,
                       ". Fetch the file again.");
-  const Tensor image = empty({decoded.height, decoded.width, channels}, u8);
+  Tensor image = empty({decoded.height, decoded.width, channels}, u8);
   std::ranges::copy(decoded.pixels, image.data<uint8_t>());
   return image;
 }

@@ -30,8 +30,8 @@ Weights triangle_weights(int64_t inputs, int64_t outputs) {
   std::vector<double> row(std::size_t(result.most));
   for (int64_t i = 0; i < outputs; ++i) {
     const double centre = (double(i) + 0.5) * scale;
-    const int64_t begin = std::max<int64_t>(int64_t(centre - width + 0.5), 0),
-                  end = std::min<int64_t>(int64_t(centre + width + 0.5), inputs);
+    const int64_t begin = std::max<int64_t>(int64_t(std::floor(centre - width + 0.5)), 0),
+                  end = std::min<int64_t>(int64_t(std::floor(centre + width + 0.5)), inputs);
     double sum = 0;
     for (int64_t k = 0; k < end - begin; ++k) {
       const double distance = std::abs((double(k + begin) - centre + 0.5) * (1.0 / width));
@@ -40,7 +40,7 @@ Weights triangle_weights(int64_t inputs, int64_t outputs) {
     }
     for (int64_t k = 0; k < end - begin; ++k)
       result.weights[std::size_t(i * result.most + k)] =
-          int32_t(0.5 + row[std::size_t(k)] / sum * (1 << weight_bits));
+          int32_t(std::floor(0.5 + row[std::size_t(k)] / sum * (1 << weight_bits)));
     result.first.push_back(begin);
     result.count.push_back(end - begin);
   }

@@ -32,7 +32,7 @@ std::string read_text(const std::filesystem::path& path, int64_t max_bytes) {
 
 Tensor tokenize(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<int64_t> tokens = tokenizer.encode(text);
-  const Tensor result = empty({int64_t(tokens.size())}, i64);
+  Tensor result = empty({int64_t(tokens.size())}, i64);
   std::ranges::copy(tokens, result.data<int64_t>());
   return result;
 }

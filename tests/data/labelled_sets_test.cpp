@@ -104,11 +104,11 @@ TEST_CASE("oxford_pets survives random damage of its list") {
   std::mt19937 random(3);
   const Pets pets(list);
   int refused = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     write_file(pets.path() / "annotations" / "trainval.txt", mutated(list, random));
     refused += !pets.message().empty();
   }
-  CHECK(refused > 30);
+  CHECK(refused > 10);
 }
 
 TEST_CASE("oxford_pets says what to unpack") {

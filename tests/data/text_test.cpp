@@ -38,7 +38,7 @@ TEST_CASE("CharacterTokenizer numbers characters by code point") {
   CHECK(tokenizer.vocabulary_size() == 8);
   CHECK(tokenizer.vocabulary() == "\n abné€𝄞");
   CHECK(tokenizer.encode("nab𝄞") == std::vector<int64_t>{4, 2, 3, 7});
-  const std::string text = "a é€ banane".substr(0, 11) + "𝄞";
+  const std::string text = std::string("a é€ ban") + "𝄞";
   CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
   CHECK(CharacterTokenizer(tokenizer.vocabulary()).vocabulary() == tokenizer.vocabulary());
   CHECK(tokenizer.encode("").empty());
