@@ -24,7 +24,7 @@ struct RecurrentOptions {
 struct Recurrent : Module {
   /// weight_ih: [gates * hidden, in], bias_ih: [gates * hidden]; the others likewise.
   struct Direction {
-    Parameter weight_ih, weight_hh, bias_ih, bias_hh;
+    Parameter weight_ih, weight_hh, bias_ih{}, bias_hh{};
   };
   int64_t hidden;
   RecurrentOptions options;

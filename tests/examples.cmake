@@ -34,6 +34,16 @@ set_tests_properties(examples.07_swap_the_policy PROPERTIES
 add_test(NAME examples.08_bf16_or_fp16 COMMAND 08_bf16_or_fp16 --limit 4000)
 set_tests_properties(examples.08_bf16_or_fp16 PROPERTIES PASS_REGULAR_EXPRESSION
   "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]")
+# Half of the classes, then the other half; then the same folders and weights as a user would give them.
+set(finetune ${CMAKE_CURRENT_BINARY_DIR}/finetune)
+add_test(NAME examples.09_finetune COMMAND 09_finetune_resnet18 --per-class 200 --epochs 2 --work ${finetune})
+set_tests_properties(examples.09_finetune PROPERTIES FIXTURES_SETUP finetune
+  PASS_REGULAR_EXPRESSION "pre-training: 5 classes, 1000 images.*2 start new.*fine-tuning.*final accuracy [89][0-9]")
+add_test(NAME examples.09_own_data COMMAND 09_finetune_resnet18 --data ${finetune}/second_half --size 32 --width 16
+         --weights ${finetune}/pretrained.safetensors --epochs 1 --strategy o2-bf16 --work ${finetune}/own)
+set_tests_properties(examples.09_own_data PROPERTIES FIXTURES_REQUIRED finetune
+  PASS_REGULAR_EXPRESSION "120 tensors from .*2 start new.*final accuracy [6-9][0-9].*predictions.png in")
+
 # A small GPT beats the bigram model within a few steps; unknown files and characters are errors.
 add_test(NAME examples.10_char_gpt COMMAND 10_char_gpt --steps 300 --lr 5e-3 --width 64 --layers 2 --context 32
          --sample 80 --strategies fp32,amp-bf16)
@@ -74,6 +84,10 @@ expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategie
 expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
 expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
 expect_failure(examples.06_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
+expect_failure(examples.09_no_data "/nowhere" 09_finetune_resnet18 --data /nowhere --work ${finetune}/none)
+expect_failure(examples.09_not_weights "safetensors" 09_finetune_resnet18 --data ${finetune}/second_half
+               --weights ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt --work ${finetune}/none)
+set_tests_properties(examples.09_not_weights PROPERTIES FIXTURES_REQUIRED finetune)
 expect_failure(examples.10_no_text "no file /nowhere/text" 10_char_gpt --text /nowhere/text)
 expect_failure(examples.10_bad_heads "--heads" 10_char_gpt --heads 0)
 expect_failure(examples.10_bad_strategy "Did you mean .amp-bf16." 10_char_gpt --strategies amp-bf17 --steps 1)

@@ -1,0 +1,174 @@
+// Lesson 9: fine-tuning on images of your own. You will see a ResNet-18 take over weights, from any
+// torchvision-style .safetensors, get a new last layer, and learn your classes under bf16 autocast
+// from a directory of JPEG and PNG files. Without --data it makes such directories of
+// Fashion-MNIST: it first learns half of the classes, and the other half with what it knows then.
+#include <omp.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "fashion.h"
+#include "pictures.h"
+#include "progress.h"
+
+namespace ht = halftone;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Arguments {
+  std::string data, weights, work = "finetune_resnet18", strategy = "amp-bf16";
+  int64_t epochs = 4, batch = 32, size = 224, width = 64, per_class = 400;
+  double lr = 1e-3;
+  uint64_t seed = 0;
+  int threads = omp_get_max_threads(), workers = 2;
+};
+
+void add_flags(CLI::App& app, Arguments& to) {
+  app.add_option("--data", to.data, "directory with train/CLASS/*.jpg and val/CLASS/*.jpg");
+  app.add_option("--weights", to.weights, "torchvision-style .safetensors to start from");
+  app.add_option("--work", to.work, "directory for what is written")->capture_default_str();
+  app.add_option("--strategy", to.strategy, "of amp/strategy.h")->capture_default_str();
+  app.add_option("--epochs", to.epochs)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--batch", to.batch)->check(CLI::Range(2, 4096))->capture_default_str();
+  app.add_option("--size", to.size, "side of the images")->check(CLI::Range(32, 1024));
+  app.add_option("--width", to.width, "channels of the first stage")->check(CLI::Range(1, 512));
+  app.add_option("--per-class", to.per_class, "without --data: training images of each class")
+      ->check(CLI::Range(10, 5000));
+  app.add_option("--lr", to.lr, "highest rate of AdamW")->check(CLI::PositiveNumber);
+  app.add_option("--seed", to.seed, "of weights, order and augmentation");
+  app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
+  app.add_option("--workers", to.workers, "threads that decode")->check(CLI::Range(0, 64));
+}
+
+/// Files of a directory, at random places and mirrored for training, in the middle for validation.
+ht::data::ImageFiles files_of(const fs::path& directory, int64_t size, bool training) {
+  using namespace ht::data;
+  const Normalize normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
+  const Compose random{
+      {RandomResizedCrop{.size = size, .min_area = 0.5}, RandomHorizontalFlip{}, normalize}};
+  const Compose middle{{Resize{.shorter_side = size}, CenterCrop{size}, normalize}};
+  return image_folder(directory,
+                      {.transform = training ? random : middle, .broken = BrokenFiles::replace});
+}
+
+ht::nn::models::ResNet make_model(const Arguments& a, int64_t classes) {
+  return ht::nn::models::resnet18(
+      {.classes = classes, .width = a.width, .cifar_stem = a.size <= 64});
+}
+
+/// All weights but those of the last layer, which stands for other classes.
+void load_backbone(ht::nn::models::ResNet& model, const fs::path& path) {
+  ht::nn::NamedTensors state = ht::nn::load_safetensors(path).tensors;
+  state.erase("fc.weight"), state.erase("fc.bias");
+  const ht::nn::LoadReport report = ht::nn::load_state_dict(model, state, {.strict = false});
+  std::printf("%zu tensors from %s; %zu start new\n", state.size() - report.unexpected.size(),
+              path.c_str(), report.missing.size());
+}
+
+double validate(ht::amp::Training& training, ht::nn::models::ResNet& model,
+                const ht::data::ImageFiles& files) {
+  const ht::NoGrad no_grad;
+  model.eval();
+  double correct = 0;
+  for (auto [images, labels] : ht::data::DataLoader(files, {.batch_size = 50}))
+    correct += count_correct(training.forward(model, images), labels);
+  model.train();
+  return 100 * correct / double(files.size());
+}
+
+/// Trains and returns what the last validation found, in percent.
+double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& directory,
+           const Arguments& a) {
+  const auto train = files_of(directory / "train", a.size, true),
+             val = files_of(directory / "val", a.size, false);
+  std::printf("%s: %zu classes, %ld images, %ld to validate\n", what, train.class_names().size(),
+              long(train.size()), long(val.size()));
+  ht::data::DataLoader loader(train, {.batch_size = a.batch,
+                                      .shuffle = true,
+                                      .drop_last = true,
+                                      .workers = a.workers,
+                                      .seed = a.seed});
+  ht::optim::AdamW adamw(model.parameters(), {.lr = a.lr, .weight_decay = 0.05});
+  auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
+  ht::optim::LrScheduler schedule(training.optimizer(),
+                                  ht::optim::LrSchedule::cosine(a.epochs * loader.size(), 0.01));
+  Progress progress(a.epochs, loader.size(), 1000);
+  double accuracy = 0;
+  for (int64_t epoch = 0; epoch < a.epochs; ++epoch) {
+    progress.begin_epoch();
+    for (auto [images, labels] : loader) {
+      const ht::Tensor logits = training.forward(model, images);
+      const ht::Tensor loss = ht::cross_entropy(logits, labels, {.label_smoothing = 0.1});
+      training.zero_grad();
+      training.backward(loss);
+      if (training.step()) schedule.step();
+      progress.step(images.size(0), loss.item(), count_correct(logits, labels));
+    }
+    accuracy = validate(training, model, val);
+    char line[64];
+    std::snprintf(line, sizeof line, "  validation accuracy %.2f %%", accuracy);
+    progress.note(line);
+  }
+  for (const std::string& file : train.broken_files()) std::cout << "skipped " << file << '\n';
+  return accuracy;
+}
+
+void run(Arguments a) {
+  ht::manual_seed(a.seed);
+  fs::create_directories(a.work);
+  const fs::path work = a.work;
+  fs::path data = a.data, weights = a.weights;
+  if (a.data.empty()) {
+    const auto train = fashion_images(ht::data::Split::train, "", 0),
+               test = fashion_images(ht::data::Split::test, "", 0);
+    for (const int64_t first : {0, 5}) {
+      const fs::path half = work / (first == 0 ? "first_half" : "second_half");
+      fs::remove_all(half);
+      write_folder(train, first, a.per_class, half / "train");
+      write_folder(test, first, 100, half / "val");
+    }
+    data = work / "second_half";
+  }
+  if (a.data.empty() && a.weights.empty()) {
+    auto model = make_model(a, 5);
+    fit("pre-training", model, work / "first_half", a);
+    weights = work / "pretrained.safetensors";
+    model.to(ht::f32);
+    ht::nn::save(model, weights);
+  }
+  auto model = make_model(a, int64_t(files_of(data / "train", a.size, true).class_names().size()));
+  if (!weights.empty()) load_backbone(model, weights);
+  const double accuracy = fit("fine-tuning", model, data, a);
+  model.to(ht::f32), model.eval();
+  ht::nn::save(model, work / "finetuned.safetensors");
+  write_grid(files_of(data / "val", a.size, false), model, work / "predictions.png");
+  std::printf("final accuracy %.2f %%; weights and predictions.png in %s\n", accuracy,
+              work.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Fine-tunes a ResNet-18 on a directory of images.");
+  add_flags(app, arguments);
+  try {
+    app.parse(argc, argv);
+    omp_set_num_threads(arguments.threads);
+    if (arguments.data.empty() && app.count("--size") == 0) arguments.size = 32;
+    if (arguments.data.empty() && app.count("--width") == 0) arguments.width = 16;
+    run(arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  } catch (const ht::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  } catch (const fs::filesystem_error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
