@@ -88,7 +88,7 @@ expect_failure(examples.09_no_data "/nowhere" 09_finetune_resnet18 --data /nowhe
 expect_failure(examples.09_not_weights "safetensors" 09_finetune_resnet18 --data ${finetune}/second_half
                --weights ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt --work ${finetune}/none)
 set_tests_properties(examples.09_not_weights PROPERTIES FIXTURES_REQUIRED finetune)
-expect_failure(examples.10_no_text "no file /nowhere/text" 10_char_gpt --text /nowhere/text)
+expect_failure(examples.10_no_text "no such file: /nowhere/text" 10_char_gpt --text /nowhere/text)
 expect_failure(examples.10_bad_heads "--heads" 10_char_gpt --heads 0)
 expect_failure(examples.10_bad_strategy "Did you mean .amp-bf16." 10_char_gpt --strategies amp-bf17 --steps 1)
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)

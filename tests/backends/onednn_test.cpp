@@ -12,7 +12,7 @@ namespace {
 
 bool present() { return onednn::description().starts_with("oneDNN"); }
 /// oneDNN is capped like our own kernels (ONEDNN_MAX_CPU_ISA, HALFTONE_MAX_ISA), so they tell.
-bool bf16_is_native() { return std::string_view(simd_kernels().name).starts_with("avx512"); }
+bool bf16_is_native() { return std::string_view(simd_kernels().name) == "avx512_bf16"; }
 
 struct Layer {
   const char* name;

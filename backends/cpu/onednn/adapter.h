@@ -21,7 +21,8 @@ namespace halftone::onednn {
 
 dnnl::engine& engine();
 dnnl::stream& stream();
-/// The oneDNN dtype, if it is one that this backend hands over (f32 and bf16).
+/// The oneDNN dtype, if this backend hands it over: f32, and bf16 where there are instructions for
+/// it.
 std::optional<dnnl::memory::data_type> data_type(DType dtype);
 
 /// Builds a primitive description. oneDNN 2 wants an operation descriptor first, 3 takes its
