@@ -7,7 +7,6 @@
 namespace halftone {
 
 namespace {
-using reference::Range;
 using reference::ResizeAxis;
 using reference::Tap;
 
