@@ -20,12 +20,15 @@ void check_bound(const Tensor& x, double bound) {
   CHECK(largest > 0.8 * bound);
 }
 
-Tensor column(const std::vector<double>& values) { return from_vector(values, {int64_t(values.size()), 1}); }
+Tensor column(const std::vector<double>& values) {
+  return from_vector(values, {int64_t(values.size()), 1});
+}
 
 void check_close(const Tensor& x, const std::vector<double>& expected, double tolerance = 1e-6) {
   const std::vector<double> values = x.to_vector<double>();
   REQUIRE(values.size() == expected.size());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(std::abs(values[i] - expected[i]) <= tolerance);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    CHECK(std::abs(values[i] - expected[i]) <= tolerance);
 }
 
 }  // namespace
@@ -41,7 +44,8 @@ TEST_CASE("Linear") {
   layer.to(f64);
   CHECK(layer(ones({2, 100}, f64)).dtype() == f64);
   CHECK_THROWS_WITH_AS(nn::Linear(0, 2), "[Linear] in_features is 0. Use 1 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(nn::Linear(2, -1), "[Linear] out_features is -1. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::Linear(2, -1), "[Linear] out_features is -1. Use 1 or more.",
+                       UsageError);
 }
 
 TEST_CASE("convolutions") {
@@ -60,12 +64,15 @@ TEST_CASE("convolutions") {
   check_bound(up.weight, 1 / std::sqrt(32.0));
   CHECK(up(ones({1, 6, 3, 3})).shape() == Shape{1, 8, 6, 12});
 
-  CHECK_THROWS_WITH_AS(nn::Conv2d(3, 4, 3, {.groups = 2}),
-                       "[Conv2d] in_channels 3 does not divide into 2 groups. Choose a divisor of 3.", ShapeError);
-  CHECK_THROWS_WITH_AS(nn::ConvTranspose2d(4, 3, 3, {.groups = 2}),
-                       "[ConvTranspose2d] out_channels 3 does not divide into 2 groups. Choose a divisor of 3.",
-                       ShapeError);
-  CHECK_THROWS_WITH_AS(nn::Conv1d(4, 4, 0), "[Conv1d] kernel height is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(
+      nn::Conv2d(3, 4, 3, {.groups = 2}),
+      "[Conv2d] in_channels 3 does not divide into 2 groups. Choose a divisor of 3.", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      nn::ConvTranspose2d(4, 3, 3, {.groups = 2}),
+      "[ConvTranspose2d] out_channels 3 does not divide into 2 groups. Choose a divisor of 3.",
+      ShapeError);
+  CHECK_THROWS_WITH_AS(nn::Conv1d(4, 4, 0), "[Conv1d] kernel height is 0. Use 1 or more.",
+                       UsageError);
 }
 
 TEST_CASE("Embedding") {
@@ -80,8 +87,10 @@ TEST_CASE("Embedding") {
   double squares = 0;
   for (const double value : row) squares += value * value;
   CHECK(squares / 1200 == doctest::Approx(1).epsilon(0.15));
-  CHECK_THROWS_WITH_AS(nn::Embedding(5, 4, {.padding_index = 5}),
-                       "[Embedding] padding_index 5 is not one of the 5 rows. Use a row, or -1 for none.", UsageError);
+  CHECK_THROWS_WITH_AS(
+      nn::Embedding(5, 4, {.padding_index = 5}),
+      "[Embedding] padding_index 5 is not one of the 5 rows. Use a row, or -1 for none.",
+      UsageError);
   CHECK_THROWS_WITH_AS(nn::Embedding(0, 4), "[Embedding] count is 0. Use 1 or more.", UsageError);
 }
 
@@ -95,20 +104,25 @@ TEST_CASE("LayerNorm, RmsNorm, GroupNorm") {
   CHECK_FALSE(nn::LayerNorm(4, {.bias = false}).bias.defined());
   CHECK_FALSE(nn::LayerNorm(Shape{2, 4}, {.affine = false}).weight.defined());
   CHECK_THROWS_WITH_AS(nn::LayerNorm(Shape{}),
-                       "[LayerNorm] normalized_shape is empty. Name at least the last dimension.", UsageError);
-  CHECK_THROWS_WITH_AS(nn::LayerNorm(0), "[LayerNorm] a size of normalized_shape is 0. Use 1 or more.", UsageError);
+                       "[LayerNorm] normalized_shape is empty. Name at least the last dimension.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(nn::LayerNorm(0),
+                       "[LayerNorm] a size of normalized_shape is 0. Use 1 or more.", UsageError);
 
   const nn::RmsNorm rms(4);
   const double r = 1 / std::sqrt(7.5);
   check_close(rms(from({{1, 2, 3, 4}})), {r, 2 * r, 3 * r, 4 * r});
-  // Without eps of its own: the spacing of the dtype, here of f32, which is visible beside tiny values.
-  check_close(rms(full({1, 4}, 1e-4)), std::vector<double>(4, 1e-4 / std::sqrt(1e-8 + 0x1p-23)), 1e-5);
+  // Without eps of its own: the spacing of the dtype, here of f32, which is visible beside tiny
+  // values.
+  check_close(rms(full({1, 4}, 1e-4)), std::vector<double>(4, 1e-4 / std::sqrt(1e-8 + 0x1p-23)),
+              1e-5);
 
   const nn::GroupNorm group(2, 4, {.eps = 0});
   CHECK(group.weight.shape() == Shape{4});
   check_close(group(from({{1, 3, -5, 5}})), {-1, 1, -1, 1});
-  CHECK_THROWS_WITH_AS(nn::GroupNorm(3, 4),
-                       "[GroupNorm] channels 4 does not divide into 3 groups. Choose a divisor of 4.", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      nn::GroupNorm(3, 4),
+      "[GroupNorm] channels 4 does not divide into 3 groups. Choose a divisor of 4.", ShapeError);
 }
 
 TEST_CASE("BatchNorm keeps running statistics while training, uses them in evaluation") {
@@ -125,7 +139,9 @@ TEST_CASE("BatchNorm keeps running statistics while training, uses them in evalu
   CHECK(norm.num_batches_tracked.item() == 1);
 }
 
-TEST_CASE("BatchNorm without momentum averages over all batches; without statistics it always uses the batch") {
+TEST_CASE(
+    "BatchNorm without momentum averages over all batches; without statistics it always uses the "
+    "batch") {
   nn::BatchNorm1d average(1, {.momentum = std::nullopt});
   average(column({1, 3})), average(column({5, 9}));
   CHECK(average.running_mean.item() == doctest::Approx(4.5));
@@ -145,14 +161,17 @@ TEST_CASE("BatchNorm takes low-precision images with f32 parameters, and checks 
   CHECK(norm.running_mean.dtype() == f32);
   CHECK(nn::BatchNorm1d(2)(rand({2, 2, 5})).shape() == Shape{2, 2, 5});
   CHECK_THROWS_WITH_AS(norm(rand({2, 2})),
-                       "[BatchNorm2d] needs [n, channels, height, width], got [2, 2] f32. Vectors and sequences take "
+                       "[BatchNorm2d] needs [n, channels, height, width], got [2, 2] f32. Vectors "
+                       "and sequences take "
                        "BatchNorm1d.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(nn::BatchNorm1d(2)(rand({2, 2, 3, 3})),
-                       "[BatchNorm1d] needs [n, channels] or [n, channels, length], got [2, 2, 3, 3] f32. Images take "
+                       "[BatchNorm1d] needs [n, channels] or [n, channels, length], got [2, 2, 3, "
+                       "3] f32. Images take "
                        "BatchNorm2d.",
                        ShapeError);
-  CHECK_THROWS_WITH_AS(nn::BatchNorm2d(0), "[BatchNorm2d] channels is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(nn::BatchNorm2d(0), "[BatchNorm2d] channels is 0. Use 1 or more.",
+                       UsageError);
 }
 
 TEST_CASE("Dropout scales what it keeps, and rests in evaluation") {
@@ -165,18 +184,21 @@ TEST_CASE("Dropout scales what it keeps, and rests in evaluation") {
   CHECK(*std::max_element(y.begin(), y.end()) == doctest::Approx(4.0 / 3));
   dropout.eval();
   CHECK(dropout(ones({3})).to_vector<double>() == std::vector<double>(3, 1));
-  CHECK_THROWS_WITH_AS(nn::Dropout(1.5), "[Dropout] probability 1.5 is not between 0 and 1. Choose one that is.",
+  CHECK_THROWS_WITH_AS(nn::Dropout(1.5),
+                       "[Dropout] probability 1.5 is not between 0 and 1. Choose one that is.",
                        UsageError);
 }
 
 TEST_CASE("pooling and flattening") {
   const Tensor x = reshape(arange(1, 17), {1, 1, 4, 4});
   CHECK(nn::MaxPool2d(2)(x).to_vector<double>() == std::vector<double>{6, 8, 14, 16});
-  CHECK(nn::MaxPool2d(3, {.stride = 1})(x).to_vector<double>() == std::vector<double>{11, 12, 15, 16});
+  CHECK(nn::MaxPool2d(3, {.stride = 1})(x).to_vector<double>() ==
+        std::vector<double>{11, 12, 15, 16});
   CHECK(nn::AvgPool2d({1, 4})(x).to_vector<double>() == std::vector<double>{2.5, 6.5, 10.5, 14.5});
-  CHECK(nn::AvgPool2d(2, {.stride = 4, .padding = 1})(x).to_vector<double>() == std::vector<double>{0.25, 1, 3.25, 4});
-  CHECK(nn::AvgPool2d(2, {.stride = 4, .padding = 1, .count_include_pad = false})(x).to_vector<double>() ==
-        std::vector<double>{1, 4, 13, 16});
+  CHECK(nn::AvgPool2d(2, {.stride = 4, .padding = 1})(x).to_vector<double>() ==
+        std::vector<double>{0.25, 1, 3.25, 4});
+  CHECK(nn::AvgPool2d(2, {.stride = 4, .padding = 1, .count_include_pad = false})(x)
+            .to_vector<double>() == std::vector<double>{1, 4, 13, 16});
   CHECK(nn::AdaptiveAvgPool2d(1)(x).to_vector<double>() == std::vector<double>{8.5});
   CHECK(nn::Flatten()(x).shape() == Shape{1, 16});
   CHECK(nn::Flatten(2)(x).shape() == Shape{1, 1, 16});
@@ -187,8 +209,7 @@ TEST_CASE("upsampling") {
   const Tensor x = reshape(from({1, 3, 5, 7}), {1, 1, 2, 2});
   CHECK(nn::Upsample({.scale_factor = Factors{1, 2}})(x).to_vector<double>() ==
         std::vector<double>{1, 1, 3, 3, 5, 5, 7, 7});
-  const nn::Upsample corners(
-      {.size = 3, .mode = Interpolation::bilinear, .align_corners = true});
+  const nn::Upsample corners({.size = 3, .mode = Interpolation::bilinear, .align_corners = true});
   CHECK(corners(x).to_vector<double>() == std::vector<double>{1, 2, 3, 3, 4, 5, 5, 6, 7});
 }
 
@@ -197,7 +218,8 @@ TEST_CASE("activations are the functions of the same name") {
   const auto same = [&](const nn::Layer& layer, const Tensor& y) {
     CHECK(layer(x).to_vector<double>() == y.to_vector<double>());
   };
-  same(nn::Relu(), relu(x)), same(nn::LeakyRelu(0.2), leaky_relu(x, 0.2)), same(nn::Gelu(), gelu(x));
+  same(nn::Relu(), relu(x)), same(nn::LeakyRelu(0.2), leaky_relu(x, 0.2)),
+      same(nn::Gelu(), gelu(x));
   same(nn::GeluErf(), gelu_erf(x)), same(nn::Silu(), silu(x)), same(nn::Tanh(), halftone::tanh(x));
   same(nn::Sigmoid(), sigmoid(x)), same(nn::Softplus(2, 3), softplus(x, 2, 3));
 }
@@ -210,7 +232,8 @@ TEST_CASE("Sequential") {
   const Tensor x = rand({5, 4});
   CHECK(model(x).to_vector<double>() == last(relu(model[0](x))).to_vector<double>());
   CHECK(nn::Sequential()(x).body() == x.body());
-  CHECK_THROWS_WITH_AS(model[3], "[Sequential] there is no layer 3 among 3. Count from 0, or back from -1.",
+  CHECK_THROWS_WITH_AS(model[3],
+                       "[Sequential] there is no layer 3 among 3. Count from 0, or back from -1.",
                        UsageError);
 
   nn::Sequential outer(std::move(model), nn::Relu());
