@@ -114,7 +114,7 @@ WORKLOADS = {
 STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
 
 
-def measure(name, strategy, threads, steps, seconds):
+def measure(name, strategy, threads, steps, seconds, warm_up):
     """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand."""
     torch.manual_seed(0)
     make_model, make_batch = WORKLOADS[name]
@@ -154,10 +154,10 @@ def measure(name, strategy, threads, steps, seconds):
         return loss
 
     times, begin = [], time.perf_counter()
-    for i in range(3 + steps):
+    for i in range(warm_up + steps):
         start = time.perf_counter()
         loss = step()
-        if i >= 3:
+        if i >= warm_up:
             times.append(1e3 * (time.perf_counter() - start))
             if time.perf_counter() - begin > seconds:
                 break
@@ -176,12 +176,15 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=12)
+    parser.add_argument("--warm-up", type=int, default=3, help="steps before the clock counts")
     parser.add_argument("--strategy", default="fp32", help="of " + ", ".join(STRATEGIES))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name in arguments.workload.split(","):
         for strategy in arguments.strategy.split(","):
-            cell = measure(name, strategy, arguments.threads, arguments.steps, arguments.seconds)
+            cell = measure(
+                name, strategy, arguments.threads, arguments.steps, arguments.seconds, arguments.warm_up
+            )
             print(json.dumps(cell), flush=True)
 
 
