@@ -6,10 +6,10 @@
 #include <fstream>
 #include <iostream>
 
-#include <CLI/CLI.hpp>
 #include <halftone/halftone.h>
 
 #include "fashion.h"
+#include "program.h"
 #include "progress.h"
 
 namespace ht = halftone;
@@ -134,14 +134,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Trains a small convolutional network on Fashion-MNIST.");
   add_flags(app, arguments);
-  try {
-    app.parse(argc, argv);
+  return run_program(app, argc, argv, [&] {
     if (arguments.threads > 0) omp_set_num_threads(arguments.threads);
     run(arguments);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
-  } catch (const ht::Error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+  });
 }

@@ -6,10 +6,9 @@
 #include <chrono>
 #include <iostream>
 
-#include <CLI/CLI.hpp>
-
 #include "comparison.h"
 #include "fashion.h"
+#include "program.h"
 #include "progress.h"
 
 namespace ht = halftone;
@@ -134,14 +133,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Trains one model under several precision strategies and compares them.");
   add_flags(app, arguments);
-  try {
-    app.parse(argc, argv);
+  return run_program(app, argc, argv, [&] {
     omp_set_num_threads(arguments.threads);
     run(arguments);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;
-  } catch (const ht::Error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+  });
 }

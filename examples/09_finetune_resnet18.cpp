@@ -8,10 +8,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include <CLI/CLI.hpp>
-
 #include "fashion.h"
 #include "pictures.h"
+#include "program.h"
 #include "progress.h"
 
 namespace ht = halftone;
@@ -85,6 +84,9 @@ double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& dire
            const Arguments& a) {
   const auto train = files_of(directory / "train", a.size, true),
              val = files_of(directory / "val", a.size, false);
+  if (train.class_names() != val.class_names())
+    ht::fail<ht::UsageError>("--data", "train and val in ", directory.string(),
+                             " have different classes. Give both the same sub-directories.");
   std::printf("%s: %zu classes, %ld images, %ld to validate\n", what, train.class_names().size(),
               long(train.size()), long(val.size()));
   ht::data::DataLoader loader(train, {.batch_size = a.batch,
@@ -119,15 +121,14 @@ double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& dire
 
 void run(Arguments a) {
   ht::manual_seed(a.seed);
-  fs::create_directories(a.work);
   const fs::path work = a.work;
+  make_directory(work);
   fs::path data = a.data, weights = a.weights;
   if (a.data.empty()) {
     const auto train = fashion_images(ht::data::Split::train, "", 0),
                test = fashion_images(ht::data::Split::test, "", 0);
     for (const int64_t first : {0, 5}) {
       const fs::path half = work / (first == 0 ? "first_half" : "second_half");
-      fs::remove_all(half);
       write_folder(train, first, a.per_class, half / "train");
       write_folder(test, first, 100, half / "val");
     }
@@ -156,19 +157,10 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Fine-tunes a ResNet-18 on a directory of images.");
   add_flags(app, arguments);
-  try {
-    app.parse(argc, argv);
+  return run_program(app, argc, argv, [&] {
     omp_set_num_threads(arguments.threads);
     if (arguments.data.empty() && app.count("--size") == 0) arguments.size = 32;
     if (arguments.data.empty() && app.count("--width") == 0) arguments.width = 16;
     run(arguments);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;
-  } catch (const ht::Error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  } catch (const fs::filesystem_error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+  });
 }

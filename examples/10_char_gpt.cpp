@@ -1,15 +1,13 @@
 // Lesson 10: a language model on text of your own. You will see a GPT learn to spell: it reads
 // characters, predicts the next one, and is compared with a bigram model (which character follows
 // which), the least that a model of text must beat. Under any precision strategy.
-#include <omp.h>
-
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 
-#include <CLI/CLI.hpp>
 #include <halftone/halftone.h>
+
+#include "program.h"
 
 namespace ht = halftone;
 
@@ -153,13 +151,5 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Trains a GPT on text, character by character, and lets it write.");
   add_flags(app, arguments);
-  try {
-    app.parse(argc, argv);
-    run(arguments);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;
-  } catch (const ht::Error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+  return run_program(app, argc, argv, [&] { run(arguments); });
 }

@@ -7,10 +7,21 @@
 
 #include <halftone/halftone.h>
 
-/// The first `per_class` images of classes first to first + 4, as directory/CLASS/NUMBER.png.
+inline void make_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error)
+    halftone::fail<halftone::UsageError>("--work", "cannot make the directory ", directory.string(),
+                                         ": ", error.message(), ". Name one that can be written.");
+}
+
+/// The first `per_class` images of classes first to first + 4, as directory/CLASS/NUMBER.png, in
+/// place of what an earlier run wrote there.
 inline void write_folder(const halftone::data::ByteImages& images, int64_t first, int64_t per_class,
                          const std::filesystem::path& directory) {
   namespace ht = halftone;
+  std::error_code ignored;  // what cannot be removed cannot be written either, which is an error
+  std::filesystem::remove_all(directory, ignored);
   std::array<int64_t, 10> written{};
   const auto labels = images.labels().to_vector<int64_t>();
   for (int64_t i = 0; i < images.size(); ++i) {
@@ -18,7 +29,7 @@ inline void write_folder(const halftone::data::ByteImages& images, int64_t first
     if (label < first || label >= first + 5 || written[std::size_t(label)] == per_class) continue;
     std::string name = images.class_names()[std::size_t(label)];
     std::ranges::replace(name, '/', '-');
-    std::filesystem::create_directories(directory / name);
+    make_directory(directory / name);
     const ht::Tensor image = ht::views::slice(images.images(), 0, i, 1);
     const auto file = std::to_string(written[std::size_t(label)]++) + ".png";
     ht::data::write_png(directory / name / file, ht::views::reshaped(image, {28, 28}));

@@ -85,6 +85,15 @@ expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
 expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
 expect_failure(examples.06_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
 expect_failure(examples.09_no_data "/nowhere" 09_finetune_resnet18 --data /nowhere --work ${finetune}/none)
+expect_failure(examples.09_bad_work "cannot make the directory /proc/none" 09_finetune_resnet18 --work /proc/none)
+# train of one half, val of the other
+set(mixed ${CMAKE_CURRENT_BINARY_DIR}/mixed_classes)
+file(MAKE_DIRECTORY ${mixed})
+file(CREATE_LINK ${finetune}/first_half/train ${mixed}/train SYMBOLIC)
+file(CREATE_LINK ${finetune}/second_half/val ${mixed}/val SYMBOLIC)
+expect_failure(examples.09_other_classes "have different classes" 09_finetune_resnet18 --data ${mixed}
+               --work ${finetune}/none)
+set_tests_properties(examples.09_other_classes PROPERTIES FIXTURES_REQUIRED finetune)
 expect_failure(examples.09_not_weights "safetensors" 09_finetune_resnet18 --data ${finetune}/second_half
                --weights ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt --work ${finetune}/none)
 set_tests_properties(examples.09_not_weights PROPERTIES FIXTURES_REQUIRED finetune)

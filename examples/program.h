@@ -1,0 +1,22 @@
+// The end of every program with flags: parse, run, and turn mistakes into a message and exit
+// code 1.
+#pragma once
+
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+#include <halftone/core/error.h>
+
+/// run() is called after the flags were read.
+template <class Run> int run_program(CLI::App& app, int argc, char** argv, const Run& run) {
+  try {
+    app.parse(argc, argv);
+    run();
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+  } catch (const halftone::Error& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
