@@ -79,7 +79,6 @@ template <class Blocks> class Backward {
       Blocks::multiply(computed_.data(), keys_.from(j),
                        {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0});
     }
-    if (keys == 0) std::fill_n(dqueries_.data(), rows * e, 0.0f);
     write(dqueries_.data(), rows, dq_, head, i0);
   }
 

@@ -88,11 +88,10 @@ template <class Blocks> class ComputedBlock {
       : columns_(columns), floats_(rows * columns), rounded_(in_place ? 0 : rows * columns) {}
   float* row(int64_t i) { return floats_.data() + i * columns_; }
   float* data() { return floats_.data(); }
-  int64_t stride() const { return columns_; }
   /// Row i holds `count` values, then zeros up to `total`.
   void complete(int64_t i, int64_t count, int64_t total) {
     std::fill(row(i) + count, row(i) + total, 0.0f);
-    Blocks::store(row(i), total, values() + i * columns_);
+    if constexpr (!in_place) Blocks::store(row(i), total, values() + i * columns_);
   }
   simd::Matrix matrix() { return {values(), Blocks::element, columns_, 1}; }
 

@@ -1,5 +1,5 @@
 // Products of small blocks on the calling thread, for kernels that are made of many: operands are
-// packed once and multiplied as often as needed. Two classes with the same members, so that a
+// packed once and multiplied as often as needed. Two classes of one form, so that a
 // kernel is written once as a template: FloatBlocks computes in f32 from f32 or bf16, AmxBlocks
 // from bf16 on AMX; both add up in f32.
 #pragma once
@@ -41,10 +41,6 @@ class FloatBlocks {
   static void pack_columns(const simd::Matrix& b, int64_t depth, int64_t columns, float* to) {
     simd_kernels().pack_columns(b, depth, columns, to);
   }
-  /// Floats as operands: they are some already.
-  static void store(const float* x, int64_t n, float* to) {
-    if (x != to) std::copy_n(x, n, to);
-  }
   static void multiply(const float* a, const float* b, const BlockProduct& to);
 
  private:
@@ -70,6 +66,7 @@ class AmxBlocks {
   static void pack_columns(const simd::Matrix& b, int64_t depth, int64_t columns, uint16_t* to) {
     simd::amx::pack_columns(b, depth, columns, to);
   }
+  /// Floats as operands.
   static void store(const float* x, int64_t n, uint16_t* to) {
     simd_kernels().narrow_bf16(x, to, n);
   }

@@ -24,6 +24,16 @@ std::string version() {
   return "oneDNN " + std::to_string(v->major) + '.' + std::to_string(v->minor) + '.' +
          std::to_string(v->patch);
 }
+
+/// Whether oneDNN, capped by ONEDNN_MAX_CPU_ISA or not, has instructions for bf16. Without them it
+/// emulates bf16 on AVX-512 at a third of the speed of f32.
+bool bf16_is_native() {
+  static const bool native = [] {
+    constexpr auto wanted = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // a set of bits
+    return (unsigned(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+  }();
+  return native;
+}
 }  // namespace
 
 dnnl::engine& engine() {
@@ -34,16 +44,6 @@ dnnl::engine& engine() {
 dnnl::stream& stream() {
   thread_local dnnl::stream instance(engine());
   return instance;
-}
-
-/// Whether oneDNN, capped by ONEDNN_MAX_CPU_ISA or not, has instructions for bf16. Without them it
-/// emulates bf16 on AVX-512 at a third of the speed of f32.
-static bool bf16_is_native() {
-  static const bool native = [] {
-    constexpr auto wanted = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // a set of bits
-    return (unsigned(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
-  }();
-  return native;
 }
 
 std::optional<dnnl::memory::data_type> data_type(DType dtype) {
