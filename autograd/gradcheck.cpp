@@ -38,7 +38,7 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
     if (x.requires_grad()) leaves.back().set_requires_grad();
   }
   const Tensor y = function(leaves);
-  y.backward(from_vector(contraction_weights(y.numel()), y.shape(), f64));
+  y.backward(from_vector(contraction_weights(y.numel()), y.shape(), f64, y.device()));
 
   const NoGrad no_grad;
   GradcheckResult result;
@@ -52,7 +52,7 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
     const auto probe = [&](std::size_t element, double value) {
       const double before = std::exchange(values[element], value);
       std::vector<Tensor> moved = leaves;
-      moved[k] = from_vector(values, inputs[k].shape(), f64);
+      moved[k] = from_vector(values, inputs[k].shape(), f64, inputs[k].device());
       values[element] = before;
       return contracted(function(moved));
     };

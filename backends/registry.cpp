@@ -41,7 +41,7 @@ std::atomic<Backend*>& cpu_slot() {
 Backend& backend_for(Device device) {
   if (device.kind == DeviceKind::cpu) return *cpu_slot().load(std::memory_order_relaxed);
   if (Backend* cuda = cuda_backend(device.index)) return *cuda;
-  fail<DeviceError>("device", "this build has no CUDA backend: ", cuda_description(),
+  fail<DeviceError>("device", "there is no GPU to use: ", cuda_description(),
                     ". Use Device::cpu().");
 }
 

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -89,6 +90,15 @@ struct RmspropUpdate {
   bool centered = false;
 };
 
+/// Work of a device that was recorded once and can be run again, with the addresses it was recorded
+/// with.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  /// key_shift: what random keys are ahead of those at capture.
+  virtual void replay(uint64_t key_shift) = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -101,6 +111,16 @@ class Backend {
   virtual void copy_from_host(const void* host, void* device, std::size_t bytes) = 0;
   /// waits for all work issued so far
   virtual void synchronize() = 0;
+  /// how often the host has waited for this device, or read from it, so far
+  virtual int64_t waits() const { return 0; }
+
+  // --- captured work: see core/captured_step.h
+  /// work is being recorded, not run
+  virtual bool capturing() const { return false; }
+  /// From here on work is recorded; UnsupportedError where the device cannot.
+  virtual void begin_capture();
+  /// Stops recording; what was recorded.
+  virtual std::unique_ptr<CapturedWork> end_capture();
 
   // --- movement (strided, any dtype)
   virtual void fill(double value, Tensor& y) = 0;

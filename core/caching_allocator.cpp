@@ -2,9 +2,7 @@
 // to transparent huge pages, which spares a training step most of its TLB misses.
 #include <halftone/core/caching_allocator.h>
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -14,27 +12,12 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/size_class.h>
 
 namespace halftone {
 
 namespace {
 constexpr std::size_t smallest = 64, huge_page = std::size_t(1) << 21;
-
-struct SizeClass {
-  std::size_t index, bytes;
-};
-
-/// Four classes to each power of two: at most a quarter of a block is rounding.
-SizeClass size_class(std::size_t bytes) {
-  if (bytes <= 4 * smallest) {
-    const std::size_t step = std::max<std::size_t>((bytes + smallest - 1) / smallest, 1);
-    return {step - 1, step * smallest};
-  }
-  const auto log = std::size_t(std::bit_width(bytes - 1) - 1);  // 2^log < bytes <= 2^(log+1)
-  const std::size_t quarter = std::size_t(1) << (log - 2);
-  const std::size_t steps = (bytes + quarter - 1) / quarter;  // 5 to 8
-  return {4 * (log - 8) + 4 + (steps - 5), steps * quarter};
-}
 
 struct Cache {
   std::mutex mutex;
@@ -61,7 +44,7 @@ void* cached_allocate(std::size_t bytes) {
   if (bytes > (std::size_t(1) << 46))
     fail<DeviceError>("allocate", "cannot allocate ", bytes,
                       " bytes on the CPU. Use a smaller shape.");
-  const SizeClass wanted = size_class(bytes);
+  const SizeClass wanted = size_class(bytes, smallest);
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
   c.statistics.used_bytes += int64_t(wanted.bytes);
@@ -83,7 +66,7 @@ void* cached_allocate(std::size_t bytes) {
 }
 
 void cached_release(void* data, std::size_t bytes) noexcept {
-  const SizeClass given = size_class(bytes);
+  const SizeClass given = size_class(bytes, smallest);
   Cache& c = cache();
   const std::lock_guard lock(c.mutex);
   c.free_blocks[given.index].push_back(data);

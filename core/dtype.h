@@ -84,7 +84,7 @@ decltype(auto) visit_floating(DType dtype, std::string_view op, Visitor&& visito
 }
 
 /// The same for every dtype.
-template <class Visitor> decltype(auto) visit_any(DType dtype, Visitor&& visitor) {
+template <class Visitor> constexpr decltype(auto) visit_any(DType dtype, Visitor&& visitor) {
   switch (dtype) {
     case f64: return visitor.template operator()<double>();
     case f32: return visitor.template operator()<float>();

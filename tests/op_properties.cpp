@@ -1,7 +1,9 @@
-// For every operation in AllOps, on every CPU backend: the result is the oracle's in each dtype,
-// the fast backend agrees with the reference, errors say what they should, and no byte stays
+// For every operation in AllOps, on every backend: the result is the oracle's in each dtype, other
+// backends agree with the reference, errors say what they should, and no byte stays
 // behind.
 #include "op_properties.h"
+
+#include <cstdlib>
 
 #include <halftone/core/memory_ledger.h>
 
@@ -12,6 +14,18 @@ namespace halftone::test {
 const std::vector<OpSamples>& all_samples() {
   static const std::vector<OpSamples> samples = make_all_samples();
   return samples;
+}
+
+const std::vector<Target>& targets() {
+  static const std::vector<Target> present = [] {
+    const char* const wanted = std::getenv("HALFTONE_TEST_BACKENDS");
+    std::vector<Target> found;
+    for (const BackendStatus& status : backend_statuses())
+      if (status.backend && (!wanted || std::string_view(wanted).find(status.name) != std::string_view::npos))
+        found.push_back({status.name, status.name == "cuda" ? Device::cuda() : Device::cpu()});
+    return found;
+  }();
+  return present;
 }
 
 namespace {
@@ -29,23 +43,31 @@ TEST_CASE("forward is the oracle's result, in every dtype") {
   });
 }
 
-TEST_CASE("the cpu backend equals the reference, forward and backward") {
+/// Forward and backward of a case on one target.
+Outcome run_on(const Target& target, const Case& test, DType dtype) {
+  const TargetScope scope(target);
+  return run_case(test, inputs_of(test, dtype));
+}
+
+TEST_CASE("every backend equals the reference, forward and backward") {
   each_op([](const OpSamples& samples) {
     for (const Case& test : samples.cases)
       for (const DType dtype : tested_dtypes) {
-        INFO(samples.name, ", ", test.name, ", ", std::string(name(dtype)));
-        const auto run_on = [&](std::string_view backend) {
-          const CpuBackendScope scope(backend);
-          return run_case(test, inputs_of(test, dtype));
-        };
-        const Outcome plain = run_on("reference"), fast = run_on("cpu");
-        CHECK(mismatch(fast.y, plain.y.to_vector<double>(), forward_tolerance(test, dtype)) == "");
-        for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
-          INFO("gradient of input ", i);
-          REQUIRE(fast.gradients[i].defined() == plain.gradients[i].defined());
-          if (!plain.gradients[i].defined()) continue;
-          CHECK(mismatch(fast.gradients[i], plain.gradients[i].to_vector<double>(),
-                         gradient_tolerance(test, dtype, plain.y.numel())) == "");
+        const Outcome plain = run_on({"reference", Device::cpu()}, test, dtype);
+        for (const Target& target : targets()) {
+          if (target.backend == "reference") continue;
+          INFO(samples.name, ", ", test.name, ", ", std::string(target.backend), ", ",
+               std::string(name(dtype)));
+          const Outcome other = run_on(target, test, dtype);
+          CHECK(mismatch(other.y, plain.y.to_vector<double>(), forward_tolerance(test, dtype)) ==
+                "");
+          for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
+            INFO("gradient of input ", i);
+            REQUIRE(other.gradients[i].defined() == plain.gradients[i].defined());
+            if (!plain.gradients[i].defined()) continue;
+            CHECK(mismatch(other.gradients[i], plain.gradients[i].to_vector<double>(),
+                           gradient_tolerance(test, dtype, plain.y.numel())) == "");
+          }
         }
       }
   });
@@ -54,9 +76,9 @@ TEST_CASE("the cpu backend equals the reference, forward and backward") {
 TEST_CASE("the ledger returns to its starting bytes") {
   constexpr std::array dtypes{f64, f32, bf16};
   each_case(dtypes, [](const OpSamples&, const Case& test, DType dtype) {
-    const int64_t before = memory_report().total_now;
+    const int64_t before = memory_report(test_device()).total_now;
     run_case(test, inputs_of(test, dtype));
-    CHECK(memory_report().total_now == before);
+    CHECK(memory_report(test_device()).total_now == before);
   });
 }
 
@@ -87,7 +109,7 @@ std::string prefix_of(const OpSamples& samples) {
 TEST_CASE("wrong inputs give the stated error") {
   each_op([](const OpSamples& samples) {
     CHECK(samples.errors.size() > 0);
-    for (const std::string_view backend : cpu_backends)
+    for (const std::string_view backend : {"reference", "cpu"})  // checks come before any backend
       for (const ErrorCase& wrong : samples.errors) {
         INFO(samples.name, ", ", std::string(backend), ": ", wrong.message);
         const CpuBackendScope scope(backend);

@@ -16,7 +16,31 @@ namespace halftone::test {
 /// The table of tests/op_samples.h, built once (op_properties.cpp).
 const std::vector<OpSamples>& all_samples();
 
-inline constexpr std::array<std::string_view, 2> cpu_backends{"reference", "cpu"};
+/// A backend that the table runs on, and where its tensors are.
+struct Target {
+  std::string_view backend;
+  Device device;
+};
+/// Those that this machine has (op_properties.cpp); HALFTONE_TEST_BACKENDS=cuda,cpu leaves others
+/// out.
+const std::vector<Target>& targets();
+
+/// Until it ends, inputs of cases are made for this target.
+class TargetScope {
+ public:
+  explicit TargetScope(const Target& target) : before_(test_device()) {
+    if (target.device.kind == DeviceKind::cpu) cpu_.emplace(target.backend);
+    test_device() = target.device;
+  }
+  ~TargetScope() { test_device() = before_; }
+  TargetScope(const TargetScope&) = delete;
+  TargetScope& operator=(const TargetScope&) = delete;
+
+ private:
+  Device before_;
+  std::optional<CpuBackendScope> cpu_;
+};
+
 inline constexpr std::array<DType, 4> tested_dtypes{f64, f32, bf16, f16};
 
 /// Calls body(samples) for every operation, as a subcase of the calling test case.
@@ -29,15 +53,15 @@ template <class Body> void each_op(const Body& body) {
   }
 }
 
-/// Calls body(samples, test, dtype) for every case of every operation on every CPU backend.
+/// Calls body(samples, test, dtype) for every case of every operation on every backend.
 template <class Body> void each_case(std::span<const DType> dtypes, const Body& body) {
   each_op([&](const OpSamples& samples) {
     for (const Case& test : samples.cases)
-      for (const std::string_view backend : cpu_backends)
+      for (const Target& target : targets())
         for (const DType dtype : dtypes) {
-          INFO(samples.name, ", ", test.name, ", ", std::string(backend), ", ",
+          INFO(samples.name, ", ", test.name, ", ", std::string(target.backend), ", ",
                std::string(name(dtype)));
-          const CpuBackendScope scope(backend);
+          const TargetScope scope(target);
           body(samples, test, dtype);
         }
   });
@@ -134,7 +158,7 @@ inline Tensor seed_for(const Tensor& y) {
   Values values(std::size_t(y.numel()));
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = 0.75 + 0.5 * std::sin(1 + 2.3 * double(i));
-  return from_vector(values, y.shape(), y.dtype());
+  return from_vector(values, y.shape(), y.dtype(), y.device());
 }
 
 struct Outcome {

@@ -104,12 +104,12 @@ TEST_CASE("the cast class is honoured: as the same operation on inputs cast by h
   const std::vector<std::vector<DType>> mixes{{f32}, {bf16}, {f64}, {f32, bf16}, {f16, bf16}};
   each_op([&](const OpSamples& samples) {
     ClassCaster report;
-    for (const std::string_view backend : cpu_backends)
+    for (const Target& target : targets())
       for (const Case& test : samples.cases)
         for (const std::vector<DType>& mix : mixes) {
-          INFO(samples.name, ", ", test.name, ", ", std::string(backend), ", inputs of ",
+          INFO(samples.name, ", ", test.name, ", ", std::string(target.backend), ", inputs of ",
                std::string(name(mix.front())), " and ", std::string(name(mix.back())));
-          const CpuBackendScope scope(backend);
+          const TargetScope scope(target);
           check_class(samples, test, mixed_inputs(test, mix), report);
         }
     // The region's casts happen inside a checkpoint's segment, not to its inputs.

@@ -51,8 +51,8 @@ void check_direction(const Case& test, const Tensors& leaves) {
       up[i] += step * direction, down[i] -= step * direction;
       analytic += gradient[i] * direction, magnitude += std::abs(gradient[i]);
     }
-    ahead.back() = from_vector(up, leaf.shape(), f64),
-    behind.back() = from_vector(down, leaf.shape(), f64);
+    ahead.back() = from_vector(up, leaf.shape(), f64, leaf.device()),
+    behind.back() = from_vector(down, leaf.shape(), f64, leaf.device());
   }
   const double numeric =
       (contracted(test.call(ahead), weights) - contracted(test.call(behind), weights)) / (2 * step);

@@ -29,7 +29,7 @@ Tensor stepped(const Tensor& x) {
   if (x.rank() == 0) larger = {3};
   else larger[x.rank() - 1] = 2 * larger[x.rank() - 1] + 1;
   const double hole = is_floating(x.dtype()) ? std::numeric_limits<double>::quiet_NaN() : 99;
-  const Tensor room = full(larger, hole, x.dtype());
+  const Tensor room = full(larger, hole, x.dtype(), x.device());
   Tensor view = x.rank() == 0 ? room.view_as({}, {}, 1)
                               : views::slice(room, x.rank() - 1, 1, x.shape()[x.rank() - 1], 2);
   backend_for(x).copy(x, view);
@@ -93,16 +93,16 @@ TEST_CASE("strided inputs equal contiguous ones") {
 }
 
 TEST_CASE("dropout's mask runs in memory order, and backward repeats it") {
-  for (const std::string_view backend : cpu_backends) {
-    const CpuBackendScope scope(backend);
-    const Tensor x = views::channels_last(ones({2, 3, 4, 5})), plain = ones({2, 4, 5, 3});
+  for (const Target& target : targets()) {
+    const TargetScope scope(target);
+    const Tensor x = views::channels_last(ones({2, 3, 4, 5}, f32, test_device())), plain = ones({2, 4, 5, 3}, f32, test_device());
     Tensor leaf = x.detach().set_requires_grad();
     manual_seed(5);
     const Tensor y = dropout(leaf, 0.4);
     manual_seed(5);
     const Tensor same = dropout(plain, 0.4);
     CHECK(permute(y.detach(), {0, 2, 3, 1}).to_vector<float>() == same.to_vector<float>());
-    y.backward(ones({2, 3, 4, 5}));
+    y.backward(ones({2, 3, 4, 5}, f32, test_device()));
     CHECK(leaf.grad().to_vector<float>() == y.to_vector<float>());
   }
 }

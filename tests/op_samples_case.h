@@ -185,12 +185,20 @@ inline DType dtype_for(const Input& input, DType under_test) {
   return under_test;
 }
 
+/// Where the inputs of cases are: see Target in op_properties.h.
+inline Device& test_device() {
+  static Device device = Device::cpu();
+  return device;
+}
+
 inline Tensors inputs_of(const Case& test, DType dtype) {
   Tensors tensors;
   for (std::size_t i = 0; i < test.inputs.size(); ++i) {
     const Input& input = test.inputs[i];
     if (input.kind == InputKind::absent) tensors.emplace_back();
-    else tensors.push_back(from_vector(values_of(test, i), input.shape, dtype_for(input, dtype)));
+    else
+      tensors.push_back(
+          from_vector(values_of(test, i), input.shape, dtype_for(input, dtype), test_device()));
   }
   return tensors;
 }

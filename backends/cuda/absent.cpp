@@ -3,5 +3,5 @@
 
 namespace halftone {
 Backend* cuda_backend(int) { return nullptr; }
-std::string cuda_description() { return "it is not built in"; }
+std::string cuda_description() { return "this build has no CUDA backend (configure with nvcc on PATH)"; }
 }  // namespace halftone

@@ -57,13 +57,13 @@ TEST_CASE("every operation under autocast equals itself on inputs cast by hand")
       {{f32, f32}, {bf16, f32}, {f16, f16}, {f64, f64}}};
   test::each_op([&](const OpSamples& samples) {
     if (samples.name == "checkpoint" || samples.name == "cast") return;  // no policy speaks of them
-    for (const std::string_view backend : test::cpu_backends)
+    for (const test::Target& target : test::targets())
       for (const Case& test : samples.cases)
         for (const DType low : {bf16, f16})
           for (const auto& [first, others] : mixes) {
-            INFO(samples.name, ", ", test.name, ", ", std::string(backend), ", autocast ",
+            INFO(samples.name, ", ", test.name, ", ", std::string(target.backend), ", autocast ",
                  std::string(name(low)), ", first input ", std::string(name(first)));
-            const CpuBackendScope scope(backend);
+            const test::TargetScope scope(target);
             check_case(samples, test, inputs_in(test, first, others), low);
           }
   });

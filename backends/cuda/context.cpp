@@ -1,0 +1,112 @@
+// Opening a device, and the errors of the CUDA runtime as errors of the framework.
+#include <halftone/backends/cuda/context.h>
+
+#include <cstdlib>
+
+#include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+
+namespace halftone::cuda {
+
+void check(cudaError_t result, std::string_view what) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // an error that is not sticky must not be found again by the next call
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
+  fail<DeviceError>("cuda", what, " failed: ", cudaGetErrorName(result), ", ",
+                    cudaGetErrorString(result), " (driver ", driver, ", runtime ", runtime,
+                    "). If it repeats, run under compute-sanitizer to see where.");
+}
+
+void raise(const Fault& fault) {
+  switch (FaultKind(fault.kind)) {
+    case FaultKind::none: return;
+    case FaultKind::embedding_index:
+      fail<UsageError>("embedding", "index ", fault.value, " is out of range for a table of ",
+                       fault.bound, " rows. Indices must be from 0 to ", fault.bound - 1, ".");
+    case FaultKind::cross_entropy_target:
+      fail<UsageError>("cross_entropy", "target ", fault.value, " is out of range for ",
+                       fault.bound, " classes. Targets must be from 0 to ", fault.bound - 1,
+                       ", or ignore_index.");
+  }
+}
+
+namespace {
+bool caching_wanted() {
+  const char* const wanted = std::getenv("HALFTONE_CUDA_CACHE");
+  return !wanted || std::string_view(wanted) != "off";
+}
+
+BlockCache::Source memory_of(int device) {
+  return {[device](std::size_t bytes) -> void* {
+            void* data = nullptr;
+            cudaSetDevice(device);
+            if (cudaMalloc(&data, bytes) == cudaSuccess) return data;
+            cudaGetLastError();
+            return nullptr;
+          },
+          [device](void* data) {
+            cudaSetDevice(device);
+            cudaFree(data);  // waits for the device
+          }};
+}
+}  // namespace
+
+Context::Context(int index) : index_(index), memory_(memory_of(index), caching_wanted()) {
+  int devices = 0;
+  check(cudaGetDeviceCount(&devices), "counting devices");
+  if (index < 0 || index >= devices)
+    fail<DeviceError>("cuda", "there is no device ", index, " among ", devices,
+                      ". Use an index from 0 to ", devices - 1, ".");
+  activate();
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, index), "reading the properties of a device");
+  compute_capability_ = 10 * properties.major + properties.minor;
+  multiprocessors_ = properties.multiProcessorCount;
+  if (compute_capability_ < 80)
+    fail<DeviceError>("cuda", "device ", index, ", ", properties.name, ", has compute capability ",
+                      properties.major, ".", properties.minor,
+                      ". The kernels need 8.0 (Ampere) or later: use the CPU.");
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  check(cudaMalloc(&fault_, sizeof(Fault)), "allocating");
+  check(cudaMalloc(&key_shift_, sizeof(uint64_t)), "allocating");
+  void* reported = nullptr;
+  check(cudaHostAlloc(&reported, sizeof(Fault), cudaHostAllocDefault), "allocating host memory");
+  reported_ = static_cast<Fault*>(reported);
+  check(cudaMemsetAsync(fault_, 0, sizeof(Fault), stream_), "clearing memory");
+  check(cudaMemsetAsync(key_shift_, 0, sizeof(uint64_t), stream_), "clearing memory");
+}
+
+Context::~Context() {
+  cudaSetDevice(index_);
+  cudaStreamSynchronize(stream_);
+  cudaFree(fault_), cudaFree(key_shift_), cudaFreeHost(reported_);
+  cudaStreamDestroy(stream_);
+}
+
+void Context::activate() const {
+  thread_local int current = -1;
+  if (current == index_) return;
+  check(cudaSetDevice(index_), "choosing a device");
+  current = index_;
+}
+
+void Context::wait() {
+  activate();
+  ++waits_;
+  check(cudaMemcpyAsync(reported_, fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),
+        "copying to the host");
+  check(cudaStreamSynchronize(stream_), "waiting for the device");
+  if (reported_->kind == 0) return;
+  const Fault fault = *reported_;
+  check(cudaMemsetAsync(fault_, 0, sizeof(Fault), stream_), "clearing memory");
+  raise(fault);
+}
+
+Tensor scratch(const Context& context, const Shape& shape, DType dtype) {
+  const MemoryScope scope(MemoryUse::workspace);
+  return empty(shape, dtype, context.device());
+}
+
+}  // namespace halftone::cuda

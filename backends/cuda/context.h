@@ -1,0 +1,68 @@
+// One GPU as the kernels see it: its stream, its memory, its counters. All work of a device runs in
+// one stream, in the order in which it was issued, so memory that is released may be handed out
+// again at once. Nothing waits for the device but wait(), and who calls that is counted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <cuda_runtime.h>
+
+#include <halftone/backends/cuda/block_cache.h>
+#include <halftone/backends/cuda/fault.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone::cuda {
+
+/// Throws DeviceError unless the call succeeded; `what` says what was tried.
+void check(cudaError_t result, std::string_view what);
+
+class Context {
+ public:
+  /// Throws DeviceError if there is no such device, or the driver is too old for this build.
+  explicit Context(int index);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  /// Makes this the device of the calling thread.
+  void activate() const;
+
+  Device device() const { return Device::cuda(index_); }
+  cudaStream_t stream() const { return stream_; }
+  int multiprocessors() const { return multiprocessors_; }
+  /// 10 * major + minor: 90 for Hopper.
+  int compute_capability() const { return compute_capability_; }
+  BlockCache& memory() { return memory_; }
+
+  /// Where kernels say what they could not: see fault.h.
+  Fault* fault() const { return fault_; }
+  /// Waits for all work issued so far; throws what a kernel reported.
+  void wait();
+  /// How often wait() was called.
+  int64_t waits() const { return waits_; }
+
+  /// Added to the offset of every random key by kernels; not null while a graph is captured, so that
+  /// each replay draws its own numbers.
+  const uint64_t* key_shift() const { return capturing_ ? key_shift_ : nullptr; }
+  uint64_t* key_shift_memory() const { return key_shift_; }
+
+  bool capturing() const { return capturing_; }
+  void set_capturing(bool capturing) { capturing_ = capturing; }
+
+ private:
+  int index_, multiprocessors_ = 0, compute_capability_ = 0;
+  cudaStream_t stream_ = nullptr;
+  BlockCache memory_;
+  Fault* fault_ = nullptr;             // on the device
+  Fault* reported_ = nullptr;          // page-locked: where wait() reads it
+  uint64_t* key_shift_ = nullptr;      // on the device
+  int64_t waits_ = 0;
+  bool capturing_ = false;
+};
+
+/// A tensor for the time of a call, charged to MemoryUse::workspace.
+Tensor scratch(const Context& context, const Shape& shape, DType dtype);
+
+}  // namespace halftone::cuda

@@ -1,0 +1,7 @@
+// This build has no cuBLASLt: the own matrix product serves.
+#include <halftone/backends/cuda/cublaslt/cublaslt.h>
+
+namespace halftone::cuda::cublaslt {
+std::string description() { return "no cuBLASLt"; }
+bool matmul(Context&, const Tensor&, const Tensor&, const Tensor&, Tensor&) { return false; }
+}  // namespace halftone::cuda::cublaslt

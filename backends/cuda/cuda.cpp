@@ -1,0 +1,65 @@
+// The devices of this machine, opened when they are first asked for.
+#include <halftone/backends/cuda/cuda.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+
+#include <halftone/backends/cuda/cublaslt/cublaslt.h>
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+
+namespace halftone {
+
+namespace {
+/// Devices that can be used, and why there are none.
+int device_count(std::string* why = nullptr) {
+  int devices = 0;
+  const cudaError_t result = cudaGetDeviceCount(&devices);
+  if (result == cudaSuccess && devices > 0) return devices;
+  cudaGetLastError();
+  if (why) {
+    *why = result == cudaErrorInsufficientDriver
+               ? "the driver is missing or older than this build's CUDA runtime: install a newer one"
+               : std::string("no GPU was found (") + cudaGetErrorString(result) + ")";
+  }
+  return 0;
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+}  // namespace
+
+Backend* cuda_backend(int index) {
+  static std::mutex mutex;
+  // Never destroyed: tensors with static lifetime release their memory through a backend.
+  static auto* const backends = new std::map<int, std::unique_ptr<CudaBackend>>;
+  static const int devices = device_count();
+  if (devices == 0) return nullptr;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<CudaBackend>& backend = (*backends)[index];
+  if (!backend) backend = std::make_unique<CudaBackend>(index);
+  return backend.get();
+}
+
+std::string cuda_description() {
+  std::string why;
+  const int devices = device_count(&why);
+  if (devices == 0) return why;
+  std::ostringstream text;
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
+  for (int i = 0; i < devices; ++i) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    text << (i ? "; " : "") << i << ": " << properties.name << " (sm_" << properties.major
+         << properties.minor << ", " << (properties.totalGlobalMem >> 20) << " MiB)";
+  }
+  text << "; CUDA " << version_text(runtime) << ", driver " << version_text(driver) << ", "
+       << cuda::cublaslt::description() << ", " << cuda::cudnn::description();
+  return text.str();
+}
+
+}  // namespace halftone

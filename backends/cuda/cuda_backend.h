@@ -1,0 +1,139 @@
+// The CUDA backend: own kernels in the .cu files beside this one, cuBLASLt and cuDNN where they are
+// found and faster (cublaslt/, cudnn/), each of which may decline a call. Kernels go into the one
+// stream of the device's context and nothing waits for them but what hands numbers to the host.
+#pragma once
+
+#include <halftone/backends/cuda/context.h>
+#include <halftone/backends/cuda/staging.h>
+#include <halftone/core/backend.h>
+
+namespace halftone {
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int index) : context_(index), staging_(context_) {}
+  std::string_view name() const override { return "cuda"; }
+  cuda::Context& context() { return context_; }
+
+  // --- memory (memory.cpp)
+  void* allocate(std::size_t bytes) override;
+  void release(void* data, std::size_t bytes) noexcept override;
+  void copy_to_host(const void* device, void* host, std::size_t bytes) override;
+  void copy_from_host(const void* host, void* device, std::size_t bytes) override;
+  void synchronize() override { context_.wait(); }
+  int64_t waits() const override { return context_.waits(); }
+
+  // --- captured work (capture.cpp)
+  bool capturing() const override { return context_.capturing(); }
+  void begin_capture() override;
+  std::unique_ptr<CapturedWork> end_capture() override;
+
+  // --- movement (movement.cu, table.cu)
+  void fill(double value, Tensor& y) override;
+  void copy(const Tensor& x, Tensor& y) override;
+  void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
+  void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
+  void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
+                        Tensor& dtable) override;
+
+  // --- elementwise (elementwise.cu, elementwise_backward.cu, elementwise_strided.cu)
+  void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
+  void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) override;
+  void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
+  void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b, const Tensor& dy,
+                       Tensor& dx) override;
+  void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
+
+  // --- reduction (reduction.cu, scan.cu)
+  void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
+  void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
+  void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
+
+  // --- contraction (matmul.cu, conv.cu, pool.cu, interpolate.cu)
+  void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
+  void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+            Tensor& y) override;
+  void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                          Tensor& dx) override;
+  void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
+                             Tensor& dbias) override;
+  void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) override;
+  void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                         Tensor& dx) override;
+  void avg_pool(const Tensor& x, const PoolGeometry& g, Tensor& y) override;
+  void avg_pool_backward(const Tensor& dy, const PoolGeometry& g, Tensor& dx) override;
+  void adaptive_avg_pool(const Tensor& x, Tensor& y) override;
+  void adaptive_avg_pool_backward(const Tensor& dy, Tensor& dx) override;
+  void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
+  void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
+
+  // --- rows (softmax.cu, cross_entropy.cu, layer_norm.cu, group_norm.cu, batch_norm.cu,
+  // attention.cu)
+  void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
+  void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
+  void log_sum_exp(const Tensor& x, Tensor& y) override;
+  void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                 const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) override;
+  void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                          const AttentionSettings& settings, const Tensor& y,
+                          const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
+                          Tensor& dv) override;
+  void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
+                     const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights,
+                     Tensor& log_sum_exp) override;
+  void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
+                              const Tensor& class_weights, const CrossEntropyOptions& options,
+                              const Tensor& log_sum_exp, const Tensor& row_scale,
+                              Tensor& dlogits) override;
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
+                  Tensor& mean, Tensor& rstd) override;
+  void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
+                           Tensor& dbias) override;
+  void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
+                  Tensor& mean, Tensor& rstd) override;
+  void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
+                           Tensor& dbias) override;
+  void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;
+  void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                  const Tensor& weight, const Tensor& bias, const Tensor& residual, bool relu,
+                  Tensor& y) override;
+  void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
+                           const Tensor& weight, const Tensor& relu_output, const Tensor& dy,
+                           bool training, Tensor& dx, Tensor& dweight, Tensor& dbias,
+                           Tensor& dresidual) override;
+
+  // --- recurrent cells (recurrent.cu)
+  void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before, Tensor& gates,
+                 Tensor& cell, Tensor& y) override;
+  void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before, const Tensor& cell,
+                          const Tensor& dy, const Tensor& dstate, Tensor& dcell,
+                          Tensor& dgates) override;
+  void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state, Tensor& gates,
+                Tensor& y) override;
+  void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
+                         Tensor& dx, Tensor& drecurrent) override;
+
+  // --- training (accumulate.cu, optimizer.cu, tensor_lists.cu)
+  void accumulate(const Tensor& x, Tensor& y) override;
+  void lerp(const Tensor& x, double weight, Tensor& y) override;
+  void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;
+  void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) override;
+  void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) override;
+  void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
+  void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
+  void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
+
+  // --- random (random.cu)
+  void uniform(double low, double high, RandomKey key, Tensor& y) override;
+  void normal(double mean, double std, RandomKey key, Tensor& y) override;
+  void random_integers(int64_t low, int64_t high, RandomKey key, Tensor& y) override;
+  void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) override;
+
+ private:
+  cuda::Context context_;
+  cuda::Staging staging_;
+};
+
+}  // namespace halftone

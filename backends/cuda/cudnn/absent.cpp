@@ -1,0 +1,24 @@
+// This build has no cuDNN: the own convolution and attention serve.
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+
+namespace halftone::cuda::cudnn {
+std::string description() { return "no cuDNN"; }
+bool conv(Context&, const Tensor&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_data(Context&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool conv_backward_weights(Context&, const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
+  return false;
+}
+bool attention(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+               const AttentionSettings&, Tensor&, Tensor&) {
+  return false;
+}
+bool attention_backward(Context&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                        const AttentionSettings&, const Tensor&, const Tensor&, const Tensor&,
+                        Tensor&, Tensor&, Tensor&) {
+  return false;
+}
+}  // namespace halftone::cuda::cudnn

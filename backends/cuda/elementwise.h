@@ -1,0 +1,69 @@
+// Elementwise loops. Tensors that are dense alike and of one dtype go through dense(): packs of 16
+// bytes, the formula compiled in. Everything else - broadcasting, strides, mixed dtypes - goes
+// through elementwise_strided.cu, which looks formula and dtypes up element by element.
+#pragma once
+
+#include <array>
+
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/layout.h>
+#include <halftone/backends/cuda/values.h>
+#include <halftone/core/backend.h>
+
+namespace halftone::cuda {
+
+template <class T, int N> struct Inputs {
+  const T* of[N];
+};
+
+/// y[i] = f(inputs[i]...), n elements; packs of `size` are aligned.
+template <int size, class T, int N, class F>
+__global__ void dense_kernel(F f, Inputs<T, N> inputs, T* y, int64_t n) {
+  using Values = Pack<T, size>;
+  for (int64_t pack = global_thread(); pack < n / size; pack += all_threads()) {
+    Values in[N], out;
+    for (int k = 0; k < N; ++k) in[k] = reinterpret_cast<const Values*>(inputs.of[k])[pack];
+    for (int i = 0; i < size; ++i) {
+      if constexpr (N == 1) out.values[i] = narrow<T>(f(widen(in[0].values[i])));
+      else if constexpr (N == 2)
+        out.values[i] = narrow<T>(f(widen(in[0].values[i]), widen(in[1].values[i])));
+      else
+        out.values[i] = narrow<T>(
+            f(widen(in[0].values[i]), widen(in[1].values[i]), widen(in[2].values[i])));
+    }
+    reinterpret_cast<Values*>(y)[pack] = out;
+  }
+  const int64_t i = n - n % size + global_thread();  // the rest is shorter than a pack
+  if (size == 1 || i >= n) return;
+  if constexpr (N == 1) y[i] = narrow<T>(f(widen(inputs.of[0][i])));
+  else if constexpr (N == 2) y[i] = narrow<T>(f(widen(inputs.of[0][i]), widen(inputs.of[1][i])));
+  else
+    y[i] = narrow<T>(
+        f(widen(inputs.of[0][i]), widen(inputs.of[1][i]), widen(inputs.of[2][i])));
+}
+
+/// Whether dense() takes them: one dtype, one dense layout, aligned.
+template <class... Rest> bool dense_alike(const Tensor& y, const Rest&... rest) {
+  const Layout<1 + int(sizeof...(Rest))> layout(y, rest...);
+  return layout.is_dense() && is_floating(y.dtype()) && size_of(y.dtype()) > 1 &&
+         begins_aligned(y) && ((rest.dtype() == y.dtype() && begins_aligned(rest)) && ...);
+}
+
+template <class T, class F, class... In>
+void dense(const Context& context, F f, Tensor& y, const In&... in) {
+  constexpr int N = int(sizeof...(In)), size = pack_size<T>;
+  const int64_t n = y.numel();
+  if (n == 0) return;
+  launch(context, dense_kernel<size, T, N, F>, shape_for(context, n, size), f,
+         Inputs<T, N>{{in.template data<T>()...}}, y.data<T>(), n);
+}
+
+// elementwise_strided.cu
+void unary_strided(const Context&, FormulaCall, const Tensor& x, Tensor& y);
+void unary_backward_strided(const Context&, FormulaCall, const Tensor& saved, const Tensor& dy,
+                            Tensor& dx);
+void binary_strided(const Context&, FormulaCall, const Tensor& a, const Tensor& b, Tensor& y);
+void binary_backward_strided(const Context&, FormulaCall, int input, const Tensor& a,
+                             const Tensor& b, const Tensor& dy, Tensor& dx);
+
+}  // namespace halftone::cuda

@@ -1,0 +1,61 @@
+// Elements on their way between memory and registers: short floats are widened when they are read
+// and rounded when they are written; 16 bytes move at a time where the layout allows it.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <halftone/core/tensor.h>
+
+namespace halftone::cuda {
+
+/// The value as kernels compute with it: f32 for short floats.
+template <class T> __device__ __forceinline__ compute_t<T> widen(T x) {
+  if constexpr (std::is_same_v<T, Float16>) return __half2float(__ushort_as_half(x.bits));
+  else return compute_t<T>(x);
+}
+/// Rounded to the storage type, nearest even.
+template <class T> __device__ __forceinline__ T narrow(compute_t<T> value) {
+  if constexpr (std::is_same_v<T, Float16>) {
+    Float16 y;
+    y.bits = __half_as_ushort(__float2half_rn(value));
+    return y;
+  } else {
+    return T(value);
+  }
+}
+
+/// Neighbouring elements that are read or written together.
+template <class T, int N = int(16 / sizeof(T))> struct alignas(sizeof(T) * N) Pack {
+  static constexpr int size = N;
+  T values[N];
+};
+template <class T> inline constexpr int pack_size = int(16 / sizeof(T));
+
+template <class T> bool is_aligned(const T* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+/// Whether packs of a dense tensor can be read where it begins.
+inline bool begins_aligned(const Tensor& x) { return is_aligned(x.raw_data()); }
+
+/// A tensor whose dtype is looked at element by element, for layouts and mixtures that are rare.
+struct Operand {
+  void* data = nullptr;  // null: there is none
+  DType dtype = f32;
+
+  Operand() = default;
+  explicit Operand(const Tensor& x)
+      : data(x.defined() ? x.raw_data() : nullptr), dtype(x.defined() ? x.dtype() : f32) {}
+};
+
+/// Element i, converted as cast() does.
+template <class C> __device__ C load_as(const Operand& x, int64_t i) {
+  C value{};
+  visit_any(x.dtype, [&]<class T>() { value = convert<C>(static_cast<const T*>(x.data)[i]); });
+  return value;
+}
+template <class C> __device__ void store_as(const Operand& y, int64_t i, C value) {
+  visit_any(y.dtype, [&]<class T>() { static_cast<T*>(y.data)[i] = convert<T>(value); });
+}
+
+}  // namespace halftone::cuda

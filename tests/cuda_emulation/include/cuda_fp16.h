@@ -1,0 +1,14 @@
+// Conversions of f16 for the emulated build: the framework's own, which round as the hardware does.
+#pragma once
+
+#include <bit>
+
+#include <halftone/core/short_floats.h>
+
+struct __half {
+  unsigned short bits;
+};
+inline __half __float2half_rn(float value) { return {halftone::Float16(value).bits}; }
+inline float __half2float(__half value) { return float(halftone::Float16::from_bits(value.bits)); }
+inline unsigned short __half_as_ushort(__half value) { return value.bits; }
+inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
