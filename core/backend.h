@@ -117,10 +117,13 @@ class Backend {
   // --- captured work: see core/captured_step.h
   /// work is being recorded, not run
   virtual bool capturing() const { return false; }
+  virtual bool can_capture() const { return false; }
   /// From here on work is recorded; UnsupportedError where the device cannot.
   virtual void begin_capture();
   /// Stops recording; what was recorded.
   virtual std::unique_ptr<CapturedWork> end_capture();
+  /// Stops recording after an error, which may have ended it already.
+  virtual void abandon_capture() {}
 
   // --- movement (strided, any dtype)
   virtual void fill(double value, Tensor& y) = 0;

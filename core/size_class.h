@@ -1,5 +1,5 @@
-// The sizes in which allocators keep blocks: four to each power of two, so that at most a quarter of
-// a block is rounding.
+// The sizes in which allocators keep blocks: four to each power of two, so that at most a quarter
+// of a block is rounding.
 #pragma once
 
 #include <bit>

@@ -91,9 +91,15 @@ Tensor Tensor::to(Device target) const {
   const Tensor dense = is_dense() ? *this : clone();
   Tensor result = empty_strided(dense.shape(), dense.strides(), dtype(), target);
   const auto bytes = std::size_t(dense.bytes());
-  const auto staging = std::make_unique<std::byte[]>(bytes);
-  backend_for(dense).copy_to_host(dense.raw_data(), staging.get(), bytes);
-  backend_for(result).copy_from_host(staging.get(), result.raw_data(), bytes);
+  if (device().kind == DeviceKind::cpu) {
+    backend_for(result).copy_from_host(dense.raw_data(), result.raw_data(), bytes);
+  } else if (target.kind == DeviceKind::cpu) {
+    backend_for(dense).copy_to_host(dense.raw_data(), result.raw_data(), bytes);
+  } else {
+    const auto staging = std::make_unique<std::byte[]>(bytes);
+    backend_for(dense).copy_to_host(dense.raw_data(), staging.get(), bytes);
+    backend_for(result).copy_from_host(staging.get(), result.raw_data(), bytes);
+  }
   return result;
 }
 

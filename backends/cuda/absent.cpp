@@ -3,5 +3,7 @@
 
 namespace halftone {
 Backend* cuda_backend(int) { return nullptr; }
-std::string cuda_description() { return "this build has no CUDA backend (configure with nvcc on PATH)"; }
+std::string cuda_description() {
+  return "this build has no CUDA backend (configure with nvcc on PATH)";
+}
 }  // namespace halftone

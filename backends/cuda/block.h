@@ -1,5 +1,5 @@
-// Sums, maxima and the like over the threads of a warp and of a block. All threads of the block take
-// part and all get the result; the order of the sum is fixed, so results repeat.
+// Sums, maxima and the like over the threads of a warp and of a block. All threads of the block
+// take part and all get the result; the order of the sum is fixed, so results repeat.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,8 +29,7 @@ template <class A, class Combine> __device__ A warp_reduce(A value, Combine comb
 }
 
 /// Over a block of one dimension, a multiple of 32 threads. `neutral` is what changes nothing.
-template <class A, class Combine>
-__device__ A block_reduce(A value, Combine combine, A neutral) {
+template <class A, class Combine> __device__ A block_reduce(A value, Combine combine, A neutral) {
   __shared__ A of_warps[most_warps];
   const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;
   const int warps = int(blockDim.x) / warp_lanes;

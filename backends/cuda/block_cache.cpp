@@ -40,7 +40,8 @@ void* BlockCache::allocate(std::size_t bytes) {
     if (!slab) return nullptr;
     slabs_[slab] = {size, wanted.bytes, current_};
     statistics_.reserved += size, ++statistics_.slabs;
-    for (std::size_t at = size / wanted.bytes; at-- > 0;) blocks.push_back(slab + at * wanted.bytes);
+    for (std::size_t at = size / wanted.bytes; at-- > 0;)
+      blocks.push_back(slab + at * wanted.bytes);
   }
   void* const data = blocks.back();
   blocks.pop_back();

@@ -1,7 +1,8 @@
-// Device memory that is kept for reuse. Asking the driver costs a wait for the device, so blocks are
-// cut from slabs, come in size classes (core/size_class.h), and go back to lists. A captured graph
-// replays with the addresses it was captured with: what is allocated meanwhile comes from a pool of
-// its own, which lives as long as the graph. Knows nothing of CUDA: where slabs come from is given.
+// Device memory that is kept for reuse. Asking the driver costs a wait for the device, so blocks
+// are cut from slabs, come in size classes (core/size_class.h), and go back to lists. A captured
+// graph replays with the addresses it was captured with: what is allocated meanwhile comes from a
+// pool of its own, which lives as long as the graph. Knows nothing of CUDA: where slabs come from
+// is given.
 #pragma once
 
 #include <array>
@@ -42,9 +43,9 @@ class BlockCache {
   void dissolve(int pool) noexcept;
 
   struct Statistics {
-    std::size_t reserved = 0;   // taken from the source
-    std::size_t used = 0;       // handed out, rounded to size classes
-    int64_t slabs = 0;          // taken from the source so far
+    std::size_t reserved = 0;  // taken from the source
+    std::size_t used = 0;      // handed out, rounded to size classes
+    int64_t slabs = 0;         // taken from the source so far
   };
   Statistics statistics() const;
 

@@ -43,8 +43,8 @@ class Context {
   /// How often wait() was called.
   int64_t waits() const { return waits_; }
 
-  /// Added to the offset of every random key by kernels; not null while a graph is captured, so that
-  /// each replay draws its own numbers.
+  /// Added to the offset of every random key by kernels; not null while a graph is captured, so
+  /// that each replay draws its own numbers.
   const uint64_t* key_shift() const { return capturing_ ? key_shift_ : nullptr; }
   uint64_t* key_shift_memory() const { return key_shift_; }
 
@@ -55,9 +55,9 @@ class Context {
   int index_, multiprocessors_ = 0, compute_capability_ = 0;
   cudaStream_t stream_ = nullptr;
   BlockCache memory_;
-  Fault* fault_ = nullptr;             // on the device
-  Fault* reported_ = nullptr;          // page-locked: where wait() reads it
-  uint64_t* key_shift_ = nullptr;      // on the device
+  Fault* fault_ = nullptr;         // on the device
+  Fault* reported_ = nullptr;      // page-locked: where wait() reads it
+  uint64_t* key_shift_ = nullptr;  // on the device
   int64_t waits_ = 0;
   bool capturing_ = false;
 };

@@ -20,9 +20,10 @@ int device_count(std::string* why = nullptr) {
   if (result == cudaSuccess && devices > 0) return devices;
   cudaGetLastError();
   if (why) {
-    *why = result == cudaErrorInsufficientDriver
-               ? "the driver is missing or older than this build's CUDA runtime: install a newer one"
-               : std::string("no GPU was found (") + cudaGetErrorString(result) + ")";
+    *why =
+        result == cudaErrorInsufficientDriver
+            ? "the driver is missing or older than this build's CUDA runtime: install a newer one"
+            : std::string("no GPU was found (") + cudaGetErrorString(result) + ")";
   }
   return 0;
 }

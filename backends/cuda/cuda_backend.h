@@ -23,10 +23,12 @@ class CudaBackend final : public Backend {
   void synchronize() override { context_.wait(); }
   int64_t waits() const override { return context_.waits(); }
 
-  // --- captured work (capture.cpp)
+  // --- captured work (capture.cu)
   bool capturing() const override { return context_.capturing(); }
+  bool can_capture() const override { return true; }
   void begin_capture() override;
   std::unique_ptr<CapturedWork> end_capture() override;
+  void abandon_capture() override;
 
   // --- movement (movement.cu, table.cu)
   void fill(double value, Tensor& y) override;
@@ -134,6 +136,7 @@ class CudaBackend final : public Backend {
  private:
   cuda::Context context_;
   cuda::Staging staging_;
+  int capture_pool_ = 0;
 };
 
 }  // namespace halftone

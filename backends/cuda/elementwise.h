@@ -12,9 +12,7 @@
 
 namespace halftone::cuda {
 
-template <class T, int N> struct Inputs {
-  const T* of[N];
-};
+template <class T, int N> struct Inputs { const T* of[N]; };
 
 /// y[i] = f(inputs[i]...), n elements; packs of `size` are aligned.
 template <int size, class T, int N, class F>
@@ -28,8 +26,8 @@ __global__ void dense_kernel(F f, Inputs<T, N> inputs, T* y, int64_t n) {
       else if constexpr (N == 2)
         out.values[i] = narrow<T>(f(widen(in[0].values[i]), widen(in[1].values[i])));
       else
-        out.values[i] = narrow<T>(
-            f(widen(in[0].values[i]), widen(in[1].values[i]), widen(in[2].values[i])));
+        out.values[i] =
+            narrow<T>(f(widen(in[0].values[i]), widen(in[1].values[i]), widen(in[2].values[i])));
     }
     reinterpret_cast<Values*>(y)[pack] = out;
   }
@@ -37,9 +35,7 @@ __global__ void dense_kernel(F f, Inputs<T, N> inputs, T* y, int64_t n) {
   if (size == 1 || i >= n) return;
   if constexpr (N == 1) y[i] = narrow<T>(f(widen(inputs.of[0][i])));
   else if constexpr (N == 2) y[i] = narrow<T>(f(widen(inputs.of[0][i]), widen(inputs.of[1][i])));
-  else
-    y[i] = narrow<T>(
-        f(widen(inputs.of[0][i]), widen(inputs.of[1][i]), widen(inputs.of[2][i])));
+  else y[i] = narrow<T>(f(widen(inputs.of[0][i]), widen(inputs.of[1][i]), widen(inputs.of[2][i])));
 }
 
 /// Whether dense() takes them: one dtype, one dense layout, aligned.

@@ -49,7 +49,8 @@ __global__ void binary_backward_kernel(FormulaCall call, int input, Layout<4> la
                                        Operand dx, Operand a, Operand b, Operand dy) {
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
     const Places<4> at = layout.at_turn(turn, small);
-    const C u = a.data ? load_as<C>(a, at.of[1]) : C(0), v = b.data ? load_as<C>(b, at.of[2]) : C(0);
+    const C u = a.data ? load_as<C>(a, at.of[1]) : C(0),
+            v = b.data ? load_as<C>(b, at.of[2]) : C(0);
     C out = load_as<C>(dy, at.of[3]);
     visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
       const F f = formula_of<F>(call);

@@ -43,9 +43,13 @@ void launch(const Context& context, void (*kernel)(P...), const LaunchShape& sha
 }
 
 /// The number of this thread in the grid, and how many there are: for grid-stride loops.
-__device__ inline int64_t global_thread() {
-  return int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-}
+__device__ inline int64_t global_thread() { return int64_t(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline int64_t all_threads() { return int64_t(gridDim.x) * blockDim.x; }
+
+/// index `value` is not in [0, bound).
+__device__ inline void report(Fault* fault, FaultKind kind, int64_t value, int64_t bound) {
+  if (atomicCAS(&fault->kind, 0, int(kind)) != 0) return;
+  fault->value = value, fault->bound = bound;
+}
 
 }  // namespace halftone::cuda

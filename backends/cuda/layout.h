@@ -12,9 +12,7 @@
 
 namespace halftone::cuda {
 
-template <int N> struct Places {
-  int64_t of[N];
-};
+template <int N> struct Places { int64_t of[N]; };
 
 template <int N> struct Layout {
   int depth = 0;

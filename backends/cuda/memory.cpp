@@ -76,7 +76,7 @@ void CudaBackend::copy_to_host(const void* device, void* host, std::size_t bytes
                      "to_vector() and printing until after the step.");
   if (bytes > 0)
     cuda::check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream()),
-          "copying to the host");
+                "copying to the host");
   context_.wait();
 }
 

@@ -18,8 +18,7 @@ template <class T> __global__ void fill_dense_kernel(T value, T* y, int64_t n) {
   const int64_t i = n - n % Values::size + global_thread();
   if (i < n) y[i] = value;
 }
-template <class T>
-__global__ void fill_kernel(T value, Layout<1> layout, bool small, T* y) {
+template <class T> __global__ void fill_kernel(T value, Layout<1> layout, bool small, T* y) {
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads())
     y[layout.at_turn(turn, small).of[0]] = value;
 }
@@ -61,8 +60,7 @@ __global__ void select_kernel(Layout<4> layout, bool small, const bool* conditio
                               Operand b, T* y) {
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
     const Places<4> at = layout.at_turn(turn, small);
-    y[at.of[0]] =
-        condition[at.of[1]] ? load_as<T>(a, at.of[2]) : load_as<T>(b, at.of[3]);
+    y[at.of[0]] = condition[at.of[1]] ? load_as<T>(a, at.of[2]) : load_as<T>(b, at.of[3]);
   }
 }
 
@@ -141,8 +139,8 @@ void CudaBackend::select(const Tensor& condition, const Tensor& a, const Tensor&
   const Layout<4> layout(y, condition, a, b);
   if (layout.turns == 0) return;
   visit_any(y.dtype(), [&]<class T>() {
-    launch(context_, select_kernel<T>, shape_for(context_, layout.turns), layout,
-           layout.is_small(), condition.data<bool>(), Operand(a), Operand(b), y.data<T>());
+    launch(context_, select_kernel<T>, shape_for(context_, layout.turns), layout, layout.is_small(),
+           condition.data<bool>(), Operand(a), Operand(b), y.data<T>());
   });
 }
 

@@ -2,11 +2,11 @@
 // every device, so results depend on the key alone. Values are computed in double and rounded once.
 #include <halftone/backends/reference/reference.h>
 
-#include <bit>
 #include <cmath>
 #include <numbers>
 
 #include <halftone/backends/reference/runs.h>
+#include <halftone/core/largest_below.h>
 
 namespace halftone {
 
@@ -22,20 +22,6 @@ template <class Body> void each_random_block(RandomKey key, int64_t numel, const
       words[(i - begin) / 4] = Philox::words(key.seed, key.offset + uint64_t(i) / 4);
     body(begin, end - begin, words[0].data());
   });
-}
-
-/// The value before `high` on T's grid: the formats store sign and magnitude, so neighbours have
-/// neighbouring bits.
-template <class T> double largest_below(double high) {
-  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
-                                  std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
-  const T nearest = convert<T>(high);
-  if (convert<double>(nearest) < high) return convert<double>(nearest);
-  constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(T) - 1));
-  const Bits bits = std::bit_cast<Bits>(nearest);
-  const bool zero = (bits & Bits(~sign)) == 0, negative = (bits & sign) != 0;
-  const Bits below = zero ? Bits(sign | 1) : Bits(negative ? bits + 1 : bits - 1);
-  return convert<double>(std::bit_cast<T>(below));
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ constexpr std::size_t page = 4096, address_space = std::size_t(1) << 36;
 class DeviceMemory {
  public:
   DeviceMemory() {
-    void* memory = mmap(nullptr, address_space, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory =
+        mmap(nullptr, address_space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     base_ = static_cast<std::byte*>(memory);
   }

@@ -1,0 +1,76 @@
+// Captured steps as CUDA graphs. Kernels that draw random numbers add a shift from device memory to
+// their keys while a graph is captured; a replay sets it first, in stream order.
+#include <memory>
+
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/launch.h>
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+__global__ void set_kernel(uint64_t* at, uint64_t value) { *at = value; }
+
+class CudaGraph final : public CapturedWork {
+ public:
+  CudaGraph(Context& context, cudaGraph_t graph, int pool) : context_(context), pool_(pool) {
+    const cudaError_t result = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(result, "instantiating a graph");
+  }
+  ~CudaGraph() override {
+    cudaGraphExecDestroy(executable_);  // the device finishes what it runs
+    context_.memory().dissolve(pool_);
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  void replay(uint64_t key_shift) override {
+    launch(context_, set_kernel, {dim3(1), dim3(1)}, context_.key_shift_memory(), key_shift);
+    check(cudaGraphLaunch(executable_, context_.stream()), "running a captured step");
+  }
+
+ private:
+  Context& context_;
+  cudaGraphExec_t executable_ = nullptr;
+  int pool_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::begin_capture() {
+  if (capturing())
+    fail<UsageError>("captured_step", "a step is being recorded already. Captures do not nest.");
+  context_.activate();
+  // Relaxed: the cache may ask the driver for memory meanwhile.
+  check(cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeRelaxed),
+        "beginning to record");
+  capture_pool_ = context_.memory().begin_pool();
+  context_.set_capturing(true);
+}
+
+std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);
+  context_.set_capturing(false);
+  context_.memory().end_pool();
+  if (result != cudaSuccess) context_.memory().dissolve(capture_pool_);
+  check(result, "recording a step");
+  return std::make_unique<CudaGraph>(context_, graph, capture_pool_);
+}
+
+void CudaBackend::abandon_capture() {
+  if (!capturing()) return;
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(context_.stream(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  context_.set_capturing(false);
+  context_.memory().end_pool();
+  context_.memory().dissolve(capture_pool_);
+}
+
+}  // namespace halftone

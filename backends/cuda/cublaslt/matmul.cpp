@@ -1,0 +1,239 @@
+// Matrix products by cuBLASLt. It counts columns first, so c = a b is computed as c^T = b^T a^T: a
+// row-major [k, n] is its column-major [n, k], and nothing is copied. The bias is added in the
+// epilogue; short floats are summed in f32, also into an f32 result. What the heuristic chose for
+// a shape is kept.
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include <cublasLt.h>
+
+#include <halftone/backends/cuda/cublaslt/cublaslt.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/core/error.h>
+
+namespace halftone::cuda::cublaslt {
+
+namespace {
+
+// --- what a product is, as cuBLASLt sees it
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case f64: return CUDA_R_64F;
+    case f16: return CUDA_R_16F;
+    case bf16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
+  }
+}
+
+/// The last two dimensions in memory: rows of `leading` elements, or their transpose.
+struct Matrix {
+  bool transposed = false;  // columns are contiguous
+  int64_t leading = 0, batch_stride = 0;
+
+  auto operator<=>(const Matrix&) const = default;
+};
+
+std::optional<Matrix> matrix_of(const Tensor& x) {
+  const int last = x.rank() - 1;
+  const int64_t rows = x.shape()[last - 1], columns = x.shape()[last];
+  const int64_t row_step = x.strides()[last - 1], column_step = x.strides()[last];
+  Matrix m{.batch_stride = x.rank() == 3 && x.shape()[0] > 1 ? x.strides()[0] : 0};
+  if (column_step == 1 || columns == 1) m.leading = rows == 1 ? columns : row_step;
+  else if (row_step == 1 || rows == 1)
+    m.transposed = true, m.leading = columns == 1 ? rows : column_step;
+  const int64_t least = m.transposed ? rows : columns;
+  return m.leading >= least ? std::optional(m) : std::nullopt;
+}
+
+/// Bytes that an address is a multiple of, as far as cuBLASLt is interested.
+int alignment_of(const Tensor& x) {
+  const auto address = x.defined() ? reinterpret_cast<uintptr_t>(x.raw_data()) : 0;
+  return address == 0 ? 256 : int(std::min<uintptr_t>(256, address & (~address + 1)));
+}
+
+struct Product {
+  int64_t m, n, k, batch;
+  DType in, out;
+  std::optional<DType> bias;
+  Matrix a, b;
+  std::array<int, 3> alignment;  // of a, b, c
+
+  auto operator<=>(const Product&) const = default;
+};
+
+std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                  const Tensor& c) {
+  const auto matrix_a = matrix_of(a), matrix_b = matrix_of(b);
+  const int last = c.rank() - 1;
+  if (!matrix_a || !matrix_b || a.dtype() != b.dtype() || c.numel() == 0 || a.shape()[last] == 0 ||
+      (bias.defined() && bias.strides()[0] != 1 && bias.numel() > 1))
+    return std::nullopt;
+  return Product{.m = c.shape()[last - 1],
+                 .n = c.shape()[last],
+                 .k = a.shape()[last],
+                 .batch = c.rank() == 3 ? c.shape()[0] : 1,
+                 .in = a.dtype(),
+                 .out = c.dtype(),
+                 .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
+                 .a = *matrix_a,
+                 .b = *matrix_b,
+                 .alignment = {alignment_of(a), alignment_of(b), alignment_of(c)}};
+}
+
+// --- cuBLASLt's objects
+
+void check_status(cublasStatus_t status, std::string_view what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail<DeviceError>("matmul", "cuBLASLt ", cublasLtGetVersion(), ": ", what,
+                      " failed: ", cublasLtGetStatusString(status),
+                      ". Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
+}
+
+class Layout {
+ public:
+  Layout(DType dtype, int64_t rows, int64_t columns, int64_t leading, int64_t batch,
+         int64_t batch_stride) {
+    check_status(cublasLtMatrixLayoutCreate(&layout_, data_type(dtype), uint64_t(rows),
+                                            uint64_t(columns), leading),
+                 "describing a matrix");
+    if (batch == 1) return;
+    const auto count = int32_t(batch);
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride);
+  }
+  ~Layout() { cublasLtMatrixLayoutDestroy(layout_); }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+  cublasLtMatrixLayout_t get() const { return layout_; }
+
+ private:
+  template <class T> void set(cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
+    check_status(cublasLtMatrixLayoutSetAttribute(layout_, attribute, &value, sizeof value),
+                 "describing a matrix");
+  }
+  cublasLtMatrixLayout_t layout_ = nullptr;
+};
+
+/// The descriptors of a product and, once chosen, the algorithm.
+class Plan {
+ public:
+  /// Matrices of cuBLASLt, columns first: `left` is b, `right` is a, `result` is c.
+  explicit Plan(const Product& p)
+      : left_(p.in, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.leading, p.batch,
+              p.b.batch_stride),
+        right_(p.in, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.a.leading, p.batch,
+               p.a.batch_stride),
+        result_(p.out, p.n, p.m, p.n, p.batch, p.m * p.n) {
+    const bool wide = p.in == f64;
+    check_status(cublasLtMatmulDescCreate(&product_, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                          wide ? CUDA_R_64F : CUDA_R_32F),
+                 "describing a product");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (!p.bias) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(*p.bias));
+  }
+  ~Plan() { cublasLtMatmulDescDestroy(product_); }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  /// Asks for an algorithm; false if there is none.
+  bool choose(cublasLtHandle_t handle, const Product& p) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    check_status(cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(32) << 20);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(p.alignment[1]));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(p.alignment[0]));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(p.alignment[2]));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(p.alignment[2]));
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, product_, left_.get(), right_.get(), result_.get(),
+                                       result_.get(), preference, 1, &found, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    algorithm_ = found.algo, workspace_bytes_ = found.workspaceSize;
+    return status == CUBLAS_STATUS_SUCCESS && count > 0;
+  }
+
+  void run(cublasLtHandle_t handle, const Context& context, const Tensor& a, const Tensor& b,
+           const Tensor& bias, const Tensor& c) const {
+    if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
+    const double one = 1, zero = 0;
+    const float one_f32 = 1, zero_f32 = 0;
+    const bool wide = a.dtype() == f64;
+    const Tensor workspace = scratch(context, {int64_t(workspace_bytes_)}, u8);
+    check_status(cublasLtMatmul(handle, product_, wide ? static_cast<const void*>(&one) : &one_f32,
+                                b.raw_data(), left_.get(), a.raw_data(), right_.get(),
+                                wide ? static_cast<const void*>(&zero) : &zero_f32, c.raw_data(),
+                                result_.get(), c.raw_data(), result_.get(), &algorithm_,
+                                workspace_bytes_ > 0 ? workspace.raw_data() : nullptr,
+                                workspace_bytes_, context.stream()),
+                 "a product");
+  }
+
+ private:
+  template <class T> void set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
+    check_status(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof value),
+                 "describing a product");
+  }
+  Layout left_, right_, result_;
+  cublasLtMatmulDesc_t product_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+  std::size_t workspace_bytes_ = 0;
+};
+
+/// Per device: the handle, and a plan for every product seen; null for those that cuBLASLt
+/// declines.
+struct Library {
+  std::mutex mutex;
+  cublasLtHandle_t handle = nullptr;
+  std::map<Product, std::unique_ptr<Plan>> plans;
+};
+
+Library& library_of(const Context& context) {
+  static std::mutex mutex;
+  static auto* const libraries = new std::map<int, std::unique_ptr<Library>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Library>& library = (*libraries)[context.device().index];
+  if (!library) {
+    library = std::make_unique<Library>();
+    check_status(cublasLtCreate(&library->handle), "opening it");
+  }
+  return *library;
+}
+
+}  // namespace
+
+std::string description() {
+  const std::size_t version = cublasLtGetVersion();
+  return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+         "." + std::to_string(version % 100);
+}
+
+bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+  if (!libraries_wanted()) return false;
+  const std::optional<Product> product = product_of(a, b, bias, c);
+  if (!product) return false;
+  context.activate();
+  Library& library = library_of(context);
+  const std::lock_guard lock(library.mutex);
+  const auto [place, is_new] = library.plans.try_emplace(*product);
+  if (is_new) {
+    auto plan = std::make_unique<Plan>(*product);
+    if (plan->choose(library.handle, *product)) place->second = std::move(plan);
+  }
+  if (!place->second) return false;
+  place->second->run(library.handle, context, a, b, bias, c);
+  return true;
+}
+
+}  // namespace halftone::cuda::cublaslt

@@ -1,0 +1,212 @@
+// Attention by cuDNN (Dao 2023, "FlashAttention-2", in its fused engines): the computation is given
+// as a graph of products and elementwise steps whose pattern the engines know; nothing of the size
+// of q k^T reaches memory forward. Short floats without mask and dropout; the rest goes to the own
+// kernels.
+#include <limits>
+
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/backends/cuda/libraries.h>
+
+namespace halftone::cuda::cudnn {
+
+namespace {
+
+Edge edge(Graph& graph, const Form& form) {
+  return graph.tensor(form.shape, form.strides, form.dtype, form.alignment);
+}
+/// The last two dimensions exchanged.
+Form transposed(Form form) {
+  std::swap(form.shape[2], form.shape[3]), std::swap(form.strides[2], form.strides[3]);
+  return form;
+}
+/// [n, heads, l, 1] of f32.
+Form row_form(const Form& q) {
+  const Shape shape{q.shape[0], q.shape[1], q.shape[2], 1};
+  return {shape, contiguous_strides(shape), f32};
+}
+Shape score_shape(const Form& q, const Form& k) {
+  return {q.shape[0], q.shape[1], q.shape[2], k.shape[2]};
+}
+
+/// Scores where the key is not after the query, minus infinity elsewhere.
+Edge masked(Graph& graph, const Edge& scores, const Edge& minus_infinity) {
+  const Edge row = graph.inner(scores.shape, i32), column = graph.inner(scores.shape, i32);
+  graph.generate_index(scores, 2, row);
+  graph.generate_index(scores, 3, column);
+  const Edge visible = graph.inner(scores.shape, boolean);
+  graph.pointwise(CUDNN_POINTWISE_CMP_GE, row, &column, visible);
+  const Edge result = graph.inner(scores.shape);
+  graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, &minus_infinity, result, &visible);
+  return result;
+}
+
+/// y = f(a, b), kept inside the graph.
+Edge combined(Graph& graph, cudnnPointwiseMode_t mode, const Edge& a, const Edge& b) {
+  const Edge y = graph.inner(a.shape);
+  graph.pointwise(mode, a, &b, y);
+  return y;
+}
+Edge mapped(Graph& graph, cudnnPointwiseMode_t mode, const Edge& a) {
+  const Edge y = graph.inner(a.shape);
+  graph.pointwise(mode, a, nullptr, y);
+  return y;
+}
+/// The transpose of a matrix of scores, in the dtype that products take.
+Edge turned(Graph& graph, const Edge& scores, DType dtype) {
+  const Shape s = scores.shape, shape{s[0], s[1], s[3], s[2]};
+  const Strides strides{s[1] * s[2] * s[3], s[2] * s[3], 1, s[3]};
+  const Edge y = graph.inner(shape, strides, dtype);
+  graph.reshape(scores, y);
+  return y;
+}
+
+std::optional<ReadyGraph> ready(Graph& graph, const Target& target, std::vector<int64_t> tensors) {
+  std::optional<Plan> plan = graph.plan(target, false);
+  if (!plan) return std::nullopt;
+  return ReadyGraph{std::move(*plan), std::move(tensors)};
+}
+
+bool takes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+           const AttentionSettings& settings) {
+  const bool is_short = q.dtype() == f16 || q.dtype() == bf16;
+  return libraries_wanted() && is_short && !mask.defined() && settings.dropout == 0 &&
+         q.numel() > 0 && k.numel() > 0 && v.numel() > 0 && q.shape()[1] == k.shape()[1];
+}
+
+Key key_of(int direction, bool causal, std::initializer_list<const Tensor*> tensors) {
+  Key key{direction, causal};
+  for (const Tensor* x : tensors) append(key, *x);
+  return key;
+}
+
+Form statistics_form(const Tensor& log_sum_exp) {
+  const Shape& s = log_sum_exp.shape();
+  const Shape shape{s[0], s[1], s[2], 1};
+  return {shape, contiguous_strides(shape), f32};
+}
+
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+std::optional<ReadyGraph> attention_graph(const Target& target, const Form& q, const Form& k,
+                                          const Form& v, const Form& y, const Form& statistics,
+                                          bool causal) {
+  Graph graph;
+  const Edge eq = edge(graph, q), ek = edge(graph, transposed(k)), ev = edge(graph, v),
+             ey = edge(graph, y), es = edge(graph, statistics), scale = graph.scalar(),
+             lowest = graph.scalar();
+  const Edge products = graph.inner(score_shape(q, k));
+  graph.matmul(eq, ek, products);
+  Edge scores = combined(graph, CUDNN_POINTWISE_MUL, products, scale);
+  if (causal) scores = masked(graph, scores, lowest);
+  const Form rows = row_form(q);
+  const Edge highest = graph.inner(rows.shape), sums = graph.inner(rows.shape);
+  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, highest);
+  const Edge powers =
+      mapped(graph, CUDNN_POINTWISE_EXP, combined(graph, CUDNN_POINTWISE_SUB, scores, highest));
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, powers, sums);
+  const Edge logarithms = mapped(graph, CUDNN_POINTWISE_LOG, sums);
+  graph.pointwise(CUDNN_POINTWISE_ADD, highest, &logarithms, es);
+  const Edge weights = graph.inner(powers.shape, q.dtype);
+  graph.pointwise(CUDNN_POINTWISE_DIV, powers, &sums, weights);
+  graph.matmul(weights, ev, ey);
+  std::vector<int64_t> tensors{eq.number, ek.number, ev.number, ey.number, es.number, scale.number};
+  if (causal) tensors.push_back(lowest.number);
+  return ready(graph, target, std::move(tensors));
+}
+
+std::optional<ReadyGraph> attention_backward_graph(const Target& target, const Form& q,
+                                                   const Form& k, const Form& v, const Form& y,
+                                                   const Form& statistics, const Form& dy,
+                                                   const Form& dq, const Form& dk, const Form& dv,
+                                                   bool causal) {
+  Graph graph;
+  const Edge eq = edge(graph, q), ek = edge(graph, transposed(k)), ev = edge(graph, transposed(v)),
+             ey = edge(graph, y), es = edge(graph, statistics), edy = edge(graph, dy),
+             edq = edge(graph, dq), edk = edge(graph, dk), edv = edge(graph, dv),
+             delta = edge(graph, row_form(q)), scale = graph.scalar(), lowest = graph.scalar(),
+             one = graph.scalar();
+  // delta = rowsum(dy y), what the softmax takes off all gradients of a row.
+  const Edge row_sums = graph.inner(delta.shape);
+  const Edge products_of_y = graph.inner(dy.shape);
+  graph.pointwise(CUDNN_POINTWISE_MUL, edy, &ey, products_of_y);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, row_sums);
+  graph.pointwise(CUDNN_POINTWISE_MUL, row_sums, &one, delta);
+  // The weights again, from the statistics; dv = weights^T dy.
+  const Edge products = graph.inner(score_shape(q, k));
+  graph.matmul(eq, ek, products);
+  Edge scores = combined(graph, CUDNN_POINTWISE_MUL, products, scale);
+  scores = combined(graph, CUDNN_POINTWISE_SUB, scores, es);
+  if (causal) scores = masked(graph, scores, lowest);
+  const Edge weights = mapped(graph, CUDNN_POINTWISE_EXP, scores);
+  graph.matmul(turned(graph, weights, q.dtype), edy, edv);
+  // dscores = weights (dy v^T - delta) scale; dk = dscores^T q, dq = dscores k.
+  const Edge dweights = graph.inner(products.shape);
+  graph.matmul(edy, ev, dweights);
+  const Edge inner = combined(graph, CUDNN_POINTWISE_MUL,
+                              combined(graph, CUDNN_POINTWISE_SUB, dweights, delta), weights);
+  const Edge dscores = combined(graph, CUDNN_POINTWISE_MUL, inner, scale);
+  graph.matmul(turned(graph, dscores, q.dtype), eq, edk);
+  const Edge keys = graph.inner(k.shape, k.strides, k.dtype);
+  graph.reshape(ek, keys);
+  graph.matmul(dscores, keys, edq);
+  std::vector<int64_t> tensors{eq.number,  ek.number,    ev.number,    ey.number,
+                               es.number,  edy.number,   edq.number,   edk.number,
+                               edv.number, delta.number, scale.number, one.number};
+  if (causal) tensors.push_back(lowest.number);
+  return ready(graph, target, std::move(tensors));
+}
+
+bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+               const Tensor& mask, const AttentionSettings& settings, Tensor& y,
+               Tensor& log_sum_exp) {
+  if (!takes(q, k, v, mask, settings)) return false;
+  Library& library = Library::of(context);
+  const std::lock_guard lock(library.mutex());
+  const ReadyGraph* graph =
+      library.graph(key_of(0, settings.causal, {&q, &k, &v, &y}), [&](const Target& target) {
+        return attention_graph(target, Form(q), Form(k), Form(v), Form(y),
+                               statistics_form(log_sum_exp), settings.causal);
+      });
+  if (!graph) return false;
+  const auto scale = float(settings.scale);
+  std::vector<const void*> addresses{q.raw_data(), k.raw_data(),           v.raw_data(),
+                                     y.raw_data(), log_sum_exp.raw_data(), &scale};
+  if (settings.causal) addresses.push_back(&minus_infinity);
+  library.run(*graph, context, addresses);
+  return true;
+}
+
+bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const Tensor& mask, const AttentionSettings& settings, const Tensor& y,
+                        const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
+                        Tensor& dv) {
+  constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
+  const int64_t score_bytes = q.numel() == 0 ? 0
+                                             : q.shape()[0] * q.shape()[1] * q.shape()[2] *
+                                                   k.shape()[2] * size_of(q.dtype());
+  if (!takes(q, k, v, mask, settings) || score_bytes > largest_scores) return false;
+  Library& library = Library::of(context);
+  const std::lock_guard lock(library.mutex());
+  const ReadyGraph* graph = library.graph(
+      key_of(1, settings.causal, {&q, &k, &v, &y, &dy, &dq, &dk, &dv}), [&](const Target& target) {
+        return attention_backward_graph(target, Form(q), Form(k), Form(v), Form(y),
+                                        statistics_form(log_sum_exp), Form(dy), Form(dq), Form(dk),
+                                        Form(dv), settings.causal);
+      });
+  if (!graph) return false;
+  const Tensor delta = scratch(context, log_sum_exp.shape(), f32);
+  const auto scale = float(settings.scale);
+  const float one = 1;
+  std::vector<const void*> addresses{
+      q.raw_data(),           k.raw_data(),     v.raw_data(),  y.raw_data(),
+      log_sum_exp.raw_data(), dy.raw_data(),    dq.raw_data(), dk.raw_data(),
+      dv.raw_data(),          delta.raw_data(), &scale,        &one};
+  if (settings.causal) addresses.push_back(&minus_infinity);
+  library.run(*graph, context, addresses);
+  return true;
+}
+
+}  // namespace halftone::cuda::cudnn

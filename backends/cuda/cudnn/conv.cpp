@@ -1,0 +1,151 @@
+// Convolutions by cuDNN on channels-last images. Weights are kept as [out, in, kh, kw]; cuDNN's
+// fast engines want them channels-last as well, so they are permuted on the way (1x1 kernels lie
+// alike both ways). f64 goes to the own kernels.
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/views.h>
+
+namespace halftone::cuda::cudnn {
+
+namespace {
+
+constexpr auto forward = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
+constexpr auto backward_data = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
+constexpr auto backward_filter = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
+
+std::vector<int64_t> list(const std::array<int64_t, 2>& two) { return {two[0], two[1]}; }
+
+Edge edge(Graph& graph, const Form& form) {
+  return graph.tensor(form.shape, form.strides, form.dtype, form.alignment);
+}
+
+bool takes(const Tensor& x, const Tensor& w, const Tensor& y) {
+  const bool short_or_f32 = x.dtype() == f32 || x.dtype() == f16 || x.dtype() == bf16;
+  return libraries_wanted() && short_or_f32 && x.numel() > 0 && w.numel() > 0 && y.numel() > 0;
+}
+
+Key key_of(cudnnBackendDescriptorType_t direction, const Tensor& x, const Tensor& w,
+           const Tensor& y, const Tensor& bias, const ConvGeometry& g) {
+  Key key{int64_t(direction), g.stride[0],   g.stride[1],   g.padding[0],
+          g.padding[1],       g.dilation[0], g.dilation[1], g.groups};
+  for (const Tensor* t : {&x, &w, &y, &bias}) append(key, *t);
+  return key;
+}
+
+/// Strides as cuDNN reads the layout off them: those of channels-last also where a size is 1.
+Form channels_last_form(const Tensor& x) {
+  Form form(x);
+  form.strides = channels_last_strides(x.shape());
+  return form;
+}
+
+Tensor channels_last_scratch(const Context& context, const Shape& shape, DType dtype) {
+  const MemoryScope scope(MemoryUse::workspace);
+  return empty_channels_last(shape, dtype, context.device());
+}
+
+/// w in channels-last order: itself where both orders are one.
+Tensor channels_last_weight(const Context& context, const Tensor& w) {
+  if (w.is_channels_last()) return w;
+  Tensor permuted = channels_last_scratch(context, w.shape(), w.dtype());
+  backend_for(w).copy(w, permuted);
+  return permuted;
+}
+
+/// [out] as [1, out, 1, 1].
+Tensor as_image(const Tensor& bias) {
+  const int64_t n = bias.numel();
+  return bias.view_as({1, n, 1, 1}, {n, bias.strides()[0], n, n}, bias.offset());
+}
+
+const ReadyGraph* find(Library& library, cudnnBackendDescriptorType_t direction, const Tensor& x,
+                       const Tensor& w, const Tensor& y, const Tensor& bias,
+                       const ConvGeometry& g) {
+  return library.graph(key_of(direction, x, w, y, bias, g), [&](const Target& target) {
+    return conv_graph(target, direction, channels_last_form(x), channels_last_form(w),
+                      channels_last_form(y),
+                      bias.defined() ? std::optional(Form(bias)) : std::nullopt, g);
+  });
+}
+
+}  // namespace
+
+std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
+                                     const Form& x, const Form& w, const Form& y,
+                                     const std::optional<Form>& bias, const ConvGeometry& g) {
+  Graph graph;
+  const Edge ex = edge(graph, x), ew = edge(graph, w), ey = edge(graph, y);
+  std::vector<int64_t> tensors{ex.number, ew.number, ey.number};
+  const std::vector<int64_t> padding = list(g.padding), stride = list(g.stride),
+                             dilation = list(g.dilation);
+  if (bias) {
+    const Edge eb = edge(graph, *bias), sum = graph.inner(y.shape, y.strides, f32);
+    graph.conv(direction, ex, ew, sum, padding, stride, dilation);
+    graph.pointwise(CUDNN_POINTWISE_ADD, sum, &eb, ey);
+    tensors.push_back(eb.number);
+  } else {
+    graph.conv(direction, ex, ew, ey, padding, stride, dilation);
+  }
+  std::optional<Plan> plan = graph.plan(target, x.dtype == f32);
+  if (!plan) return std::nullopt;
+  return ReadyGraph{std::move(*plan), std::move(tensors)};
+}
+
+bool conv(Context& context, const Tensor& x, const Tensor& w, const Tensor& bias,
+          const ConvGeometry& g, Tensor& y) {
+  if (!takes(x, w, y)) return false;
+  Library& library = Library::of(context);
+  const std::lock_guard lock(library.mutex());
+  const Tensor weight = channels_last_weight(context, w);
+  const Tensor image_bias = bias.defined() ? as_image(bias) : bias;
+  if (bias.defined()) {
+    if (const ReadyGraph* fused = find(library, forward, x, weight, y, image_bias, g)) {
+      library.run(*fused, context,
+                  {x.raw_data(), weight.raw_data(), y.raw_data(), bias.raw_data()});
+      return true;
+    }
+  }
+  const ReadyGraph* plain = find(library, forward, x, weight, y, {}, g);
+  if (!plain) return false;
+  library.run(*plain, context, {x.raw_data(), weight.raw_data(), y.raw_data()});
+  if (bias.defined())
+    backend_for(y).binary(call_of<BinaryFormulas>(formula::Add{}), y,
+                          views::expand(image_bias, y.shape()), y);
+  return true;
+}
+
+bool conv_backward_data(Context& context, const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                        Tensor& dx) {
+  if (!takes(dy, w, dx)) return false;
+  Library& library = Library::of(context);
+  const std::lock_guard lock(library.mutex());
+  const Tensor weight = channels_last_weight(context, w);
+  const ReadyGraph* graph = find(library, backward_data, dx, weight, dy, {}, g);
+  if (!graph) return false;
+  library.run(*graph, context, {dx.raw_data(), weight.raw_data(), dy.raw_data()});
+  return true;
+}
+
+bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
+                           const ConvGeometry& g, Tensor& dw) {
+  if (!takes(x, dw, dy)) return false;
+  Library& library = Library::of(context);
+  const std::lock_guard lock(library.mutex());
+  // f32 gradients of short floats: few GPUs have an engine that writes them. Elsewhere they are
+  // rounded to the short dtype once, which is what PyTorch does under autocast.
+  for (const DType dtype : {dw.dtype(), x.dtype()}) {
+    const bool in_place = dtype == dw.dtype() && dw.is_channels_last();
+    Tensor written = in_place ? dw : channels_last_scratch(context, dw.shape(), dtype);
+    const ReadyGraph* graph = find(library, backward_filter, x, written, dy, {}, g);
+    if (!graph) continue;
+    library.run(*graph, context, {x.raw_data(), written.raw_data(), dy.raw_data()});
+    if (!in_place) backend_for(dw).copy(written, dw);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace halftone::cuda::cudnn

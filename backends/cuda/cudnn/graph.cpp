@@ -1,0 +1,315 @@
+// Operations as descriptors, and the search for an engine.
+#include <halftone/backends/cuda/cudnn/graph.h>
+
+#include <algorithm>
+#include <array>
+
+#include <halftone/core/error.h>
+
+namespace halftone::cuda::cudnn {
+
+namespace {
+constexpr int64_t largest_workspace = int64_t(1) << 30;
+
+std::string reason() {
+  std::array<char, 1024> text{};
+  cudnnGetLastErrorString(text.data(), text.size());
+  return text.data();
+}
+std::vector<int64_t> numbers(const Dims& dims) { return {dims.begin(), dims.end()}; }
+}  // namespace
+
+void check_status(cudnnStatus_t status, std::string_view what) {
+  if (status != CUDNN_STATUS_SUCCESS)
+    fail<DeviceError>("cudnn", what, " failed: ", cudnnGetErrorString(status), ", ", reason(),
+                      " (cuDNN ", cudnnGetVersion(),
+                      "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
+}
+
+cudnnDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case f64: return CUDNN_DATA_DOUBLE;
+    case f16: return CUDNN_DATA_HALF;
+    case bf16: return CUDNN_DATA_BFLOAT16;
+    case i32: return CUDNN_DATA_INT32;
+    case boolean: return CUDNN_DATA_BOOLEAN;
+    default: return CUDNN_DATA_FLOAT;
+  }
+}
+
+// --- Descriptor
+
+Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
+  check_status(cudnnBackendCreateDescriptor(type, &handle_), "making a descriptor");
+}
+Descriptor::~Descriptor() {
+  if (handle_) cudnnBackendDestroyDescriptor(handle_);
+}
+void Descriptor::set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t count, const void* values) {
+  check_status(cudnnBackendSetAttribute(handle_, name, type, count, values),
+               "setting an attribute");
+}
+bool Descriptor::try_finalize() { return cudnnBackendFinalize(handle_) == CUDNN_STATUS_SUCCESS; }
+void Descriptor::finalize(std::string_view what) {
+  check_status(cudnnBackendFinalize(handle_), what);
+}
+
+Target::Target(const std::string& description)
+    : description_(std::in_place, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR) {
+  description_->set_all(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                        int64_t(description.size()), description.data());
+  description_->finalize("reading the description of a GPU");
+}
+
+// --- Graph
+
+Edge Graph::edge(const Shape& shape, const Strides& strides, DType dtype, int64_t alignment,
+                 bool is_virtual, bool by_value) {
+  Descriptor& t = add(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  const int64_t number = next_number_++;
+  t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, data_type(dtype));
+  t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, numbers(shape));
+  t.set(CUDNN_ATTR_TENSOR_STRIDES, numbers(strides));
+  t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, number);
+  t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment);
+  t.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual);
+  t.set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, by_value);
+  t.finalize("describing a tensor");
+  return {t.get(), number, shape, strides};
+}
+Edge Graph::tensor(const Shape& shape, const Strides& strides, DType dtype, int64_t alignment) {
+  return edge(shape, strides, dtype, alignment, false, false);
+}
+Edge Graph::inner(const Shape& shape, DType dtype) {
+  return edge(shape, contiguous_strides(shape), dtype, 16, true, false);
+}
+Edge Graph::inner(const Shape& shape, const Strides& strides, DType dtype) {
+  return edge(shape, strides, dtype, 16, true, false);
+}
+Edge Graph::scalar(int rank) {
+  return edge(Dims::filled(rank, 1), Dims::filled(rank, 1), f32, 4, false, true);
+}
+
+Descriptor& Graph::add(cudnnBackendDescriptorType_t type) { return parts_.emplace_back(type); }
+
+void Graph::finish(Descriptor& operation, std::string_view what) {
+  operation.finalize(what);
+  operations_.push_back(operation.get());
+}
+
+namespace {
+/// The attributes of the three directions of a convolution, in the same places.
+struct ConvNames {
+  cudnnBackendAttributeName_t description, alpha, beta, x, w, y;
+};
+ConvNames conv_names(cudnnBackendDescriptorType_t direction) {
+  switch (direction) {
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+    default:
+      return {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
+  }
+}
+}  // namespace
+
+void Graph::conv(cudnnBackendDescriptorType_t direction, const Edge& x, const Edge& w,
+                 const Edge& y, const std::vector<int64_t>& padding,
+                 const std::vector<int64_t>& stride, const std::vector<int64_t>& dilation) {
+  Descriptor& c = add(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  c.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  c.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION);
+  c.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, int64_t(padding.size()));
+  c.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, padding);
+  c.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, padding);
+  c.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, stride);
+  c.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, dilation);
+  c.finalize("describing a convolution");
+  const ConvNames names = conv_names(direction);
+  Descriptor& operation = add(direction);
+  operation.set(names.description, c);
+  operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1.0f);
+  operation.set(names.beta, CUDNN_TYPE_FLOAT, 0.0f);
+  operation.set(names.x, CUDNN_TYPE_BACKEND_DESCRIPTOR, x.descriptor);
+  operation.set(names.w, CUDNN_TYPE_BACKEND_DESCRIPTOR, w.descriptor);
+  operation.set(names.y, CUDNN_TYPE_BACKEND_DESCRIPTOR, y.descriptor);
+  finish(operation, "adding a convolution");
+}
+
+void Graph::pointwise(cudnnPointwiseMode_t mode, const Edge& a, const Edge* b, const Edge& y,
+                      const Edge* condition) {
+  Descriptor& p = add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  p.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
+  p.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  p.finalize("describing an elementwise operation");
+  Descriptor& operation = add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, p);
+  const auto put = [&](cudnnBackendAttributeName_t name, const Edge& edge) {
+    operation.set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, edge.descriptor);
+  };
+  put(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, a);
+  if (b) put(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
+  if (condition) put(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, *condition);
+  put(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  finish(operation, "adding an elementwise operation");
+}
+
+void Graph::generate_index(const Edge& like, int64_t axis, const Edge& y) {
+  Descriptor& p = add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  p.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX);
+  p.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_INT32);
+  p.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
+  p.finalize("describing an index");
+  Descriptor& operation = add(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, p);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                like.descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, y.descriptor);
+  finish(operation, "adding an index");
+}
+
+void Graph::reduce(cudnnReduceTensorOp_t mode, const Edge& x, const Edge& y) {
+  Descriptor& r = add(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  r.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, mode);
+  r.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  r.finalize("describing a reduction");
+  Descriptor& operation = add(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_DESC, r);
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, x.descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, y.descriptor);
+  finish(operation, "adding a reduction");
+}
+
+void Graph::matmul(const Edge& a, const Edge& b, const Edge& c) {
+  Descriptor& m = add(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  m.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  m.finalize("describing a product");
+  Descriptor& operation = add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, m);
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, a.descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, b.descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, c.descriptor);
+  finish(operation, "adding a product");
+}
+
+void Graph::reshape(const Edge& x, const Edge& y) {
+  Descriptor& operation = add(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, x.descriptor);
+  operation.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, y.descriptor);
+  finish(operation, "adding a reshape");
+}
+
+// --- the search
+
+namespace {
+/// The configurations that a heuristic proposes, best first.
+std::vector<Descriptor> proposals(const Descriptor& graph, const Target& target,
+                                  cudnnBackendHeurMode_t mode) {
+  Descriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+  if (target.description()) heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.description());
+  if (!heuristic.try_finalize()) return {};
+  int64_t count = 0;
+  cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr);
+  std::vector<Descriptor> found;
+  std::vector<cudnnBackendDescriptor_t> handles;
+  for (int64_t i = 0; i < count; ++i)
+    handles.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
+  cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                           CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data());
+  found.erase(found.begin() + std::min<int64_t>(count, int64_t(found.size())), found.end());
+  return found;
+}
+
+/// What an engine says of its numbers.
+std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& configuration) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t handle = engine.get();
+  int64_t count = 0;
+  if (cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                               &handle) != CUDNN_STATUS_SUCCESS)
+    return {};
+  std::vector<cudnnBackendNumericalNote_t> notes(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  cudnnBackendGetAttribute(handle, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                           int64_t(notes.size()), &count, notes.data());
+  notes.resize(std::size_t(count));
+  return notes;
+}
+
+bool acceptable(const Descriptor& configuration, bool full_precision) {
+  for (const cudnnBackendNumericalNote_t note : notes_of(configuration)) {
+    if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+        note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)
+      return false;
+    if (full_precision &&
+        (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
+         note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS || note == CUDNN_NUMERICAL_NOTE_FFT))
+      return false;
+  }
+  return true;
+}
+}  // namespace
+
+std::optional<Plan> Graph::plan(const Target& target, bool full_precision) {
+  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                int64_t(operations_.size()), operations_.data());
+  if (target.handle())
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle());
+  if (!graph.try_finalize()) return std::nullopt;
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
+    for (const Descriptor& configuration : proposals(graph, target, mode)) {
+      if (!acceptable(configuration, full_precision)) continue;
+      Plan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+      plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+      if (target.handle())
+        plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle());
+      else plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.description());
+      if (!plan.descriptor.try_finalize()) continue;
+      int64_t count = 0;
+      cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                               CUDNN_TYPE_INT64, 1, &count, &plan.workspace_bytes);
+      if (plan.workspace_bytes <= largest_workspace) return plan;
+    }
+  return std::nullopt;
+}
+
+void Plan::run(cudnnHandle_t handle, const Context& context,
+               const std::vector<std::pair<int64_t, const void*>>& addresses) const {
+  const Tensor workspace = scratch(context, {workspace_bytes}, u8);
+  std::vector<int64_t> ids;
+  std::vector<const void*> pointers;
+  for (const auto& [number, address] : addresses)
+    ids.push_back(number), pointers.push_back(address);
+  const void* const workspace_data = workspace_bytes > 0 ? workspace.raw_data() : nullptr;
+  Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
+  pack.set_all(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(pointers.size()),
+               pointers.data());
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace_data);
+  pack.finalize("collecting addresses");
+  check_status(cudnnSetStream(handle, context.stream()), "choosing a stream");
+  check_status(cudnnBackendExecute(handle, descriptor.get(), pack.get()), "running a plan");
+}
+
+}  // namespace halftone::cuda::cudnn

@@ -1,0 +1,124 @@
+// cuDNN's graph API (cudnn_backend.h) in small: a Graph collects operations on tensors, plan()
+// finds an engine for it, a Plan runs. Plans can be made without a GPU from a description of one,
+// which is how tests know on any machine that engines for our graphs exist.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cudnn_backend.h>
+
+#include <halftone/backends/cuda/context.h>
+
+namespace halftone::cuda::cudnn {
+
+/// Throws DeviceError, naming the operation and cuDNN's own reason.
+void check_status(cudnnStatus_t status, std::string_view what);
+
+cudnnDataType_t data_type(DType dtype);
+
+/// One object of cuDNN's, with its attributes.
+class Descriptor {
+ public:
+  explicit Descriptor(cudnnBackendDescriptorType_t type);
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  template <class T>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const T& value) {
+    set_all(name, type, 1, &value);
+  }
+  void set(cudnnBackendAttributeName_t name, const std::vector<int64_t>& values) {
+    set_all(name, CUDNN_TYPE_INT64, int64_t(values.size()), values.data());
+  }
+  void set(cudnnBackendAttributeName_t name, const Descriptor& other) {
+    set_all(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other.handle_);
+  }
+  void set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+               const void* values);
+  /// False where cuDNN does not support what the attributes say.
+  bool try_finalize();
+  void finalize(std::string_view what);
+  cudnnBackendDescriptor_t get() const { return handle_; }
+
+ private:
+  cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+/// A GPU to make plans for: one that is there, or the description of one (JSON, as cuDNN writes
+/// it).
+class Target {
+ public:
+  explicit Target(cudnnHandle_t handle) : handle_(handle) {}
+  explicit Target(const std::string& description);
+
+  cudnnHandle_t handle() const { return handle_; }
+  const Descriptor* description() const { return description_ ? &*description_ : nullptr; }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+  std::optional<Descriptor> description_;
+};
+
+/// A graph that an engine has been found for.
+struct Plan {
+  Descriptor descriptor;
+  int64_t workspace_bytes = 0;
+
+  /// addresses: by the numbers that Graph gave to its tensors; of scalars, host addresses.
+  void run(cudnnHandle_t handle, const Context& context,
+           const std::vector<std::pair<int64_t, const void*>>& addresses) const;
+};
+
+/// A tensor of a graph.
+struct Edge {
+  cudnnBackendDescriptor_t descriptor = nullptr;
+  int64_t number = 0;
+  Shape shape{};
+  Strides strides{};
+};
+
+class Graph {
+ public:
+  /// A tensor in memory; aligned: the power of two that its address is a multiple of, at most 16.
+  Edge tensor(const Shape& shape, const Strides& strides, DType dtype, int64_t alignment = 16);
+  /// One that only exists inside the graph.
+  Edge inner(const Shape& shape, DType dtype = f32);
+  Edge inner(const Shape& shape, const Strides& strides, DType dtype);
+  /// A number whose host address is given when the plan runs.
+  Edge scalar(int rank = 4);
+
+  void conv(cudnnBackendDescriptorType_t direction, const Edge& x, const Edge& w, const Edge& y,
+            const std::vector<int64_t>& padding, const std::vector<int64_t>& stride,
+            const std::vector<int64_t>& dilation);
+  void pointwise(cudnnPointwiseMode_t mode, const Edge& a, const Edge* b, const Edge& y,
+                 const Edge* condition = nullptr);
+  void generate_index(const Edge& like, int64_t axis, const Edge& y);
+  void reduce(cudnnReduceTensorOp_t mode, const Edge& x, const Edge& y);
+  void matmul(const Edge& a, const Edge& b, const Edge& c);
+  void reshape(const Edge& x, const Edge& y);
+
+  /// The first engine of cuDNN's choice that gives the same bits in every run and, for full
+  /// precision, does not round its inputs; none if there is no such engine.
+  std::optional<Plan> plan(const Target& target, bool full_precision);
+
+ private:
+  Descriptor& add(cudnnBackendDescriptorType_t type);
+  void finish(Descriptor& operation, std::string_view what);
+  Edge edge(const Shape& shape, const Strides& strides, DType dtype, int64_t alignment,
+            bool is_virtual, bool by_value);
+
+  std::deque<Descriptor> parts_;  // all that operations point to
+  std::vector<cudnnBackendDescriptor_t> operations_;
+  int64_t next_number_ = 1;
+};
+
+}  // namespace halftone::cuda::cudnn

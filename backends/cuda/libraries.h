@@ -1,0 +1,18 @@
+// Whether NVIDIA's libraries may be used where they are built in: without them the own kernels
+// serve, slower and tested. HALFTONE_CUDA_LIBRARIES=off switches them off for a whole run.
+#pragma once
+
+#include <cstdlib>
+#include <string_view>
+
+namespace halftone::cuda {
+
+inline bool libraries_wanted() {
+  static const bool wanted = [] {
+    const char* const text = std::getenv("HALFTONE_CUDA_LIBRARIES");
+    return !text || std::string_view(text) != "off";
+  }();
+  return wanted;
+}
+
+}  // namespace halftone::cuda

@@ -1,0 +1,155 @@
+// Optimizer steps: one pass over weights, gradients and state of all parameters, whatever their
+// dtypes and the form of the weights (core/weight_form.h). In it gradients are unscaled and
+// clipped, an overflow turns the step into nothing, the low-precision weight is written back. What
+// depends on the number of the step is computed before, by one thread per parameter, in double.
+#include <cmath>
+
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/layout.h>
+#include <halftone/backends/cuda/update_rules.h>
+#include <halftone/backends/cuda/update_slots.h>
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+/// numbers[i] for every slot of the list; counts the step unless it is skipped.
+template <class Rule>
+__global__ void prepare_kernel(SlotList list, Rule rule, StepControl control,
+                               typename Rule::Numbers* numbers) {
+  const int i = int(threadIdx.x);
+  if (i >= list.count) return;
+  int64_t* const device_steps = list.items[i].steps;
+  const int64_t before = device_steps ? *device_steps : control.steps;
+  numbers[i] = rule.numbers(control.rate(), before);
+  if (device_steps && !control.skips()) *device_steps = before + 1;
+}
+
+/// One parameter's elements [at, at + n), n from 1 to 4.
+template <class C, class Rule>
+__device__ void update4(const SlotPlace& slot, const Rule& rule,
+                        const typename Rule::Numbers& numbers, const RandomKey& key, int64_t at,
+                        int n) {
+  C weights[4], gradients[4], states[Rule::states][4];
+  read_weights(slot, at, n, weights);
+  load4(slot.gradient, at, n, slot.aligned, gradients);
+  for (int s = 0; s < Rule::states; ++s)
+    if (slot.state[s].data) load4(slot.state[s], at, n, slot.aligned, states[s]);
+  const C factor = slot.gradient_factor ? C(*slot.gradient_factor) : C(1);
+  for (int k = 0; k < n; ++k) {
+    C state[Rule::states];
+    for (int s = 0; s < Rule::states; ++s) state[s] = states[s][k];
+    rule.apply(numbers, gradients[k] * factor, weights[k], state);
+    for (int s = 0; s < Rule::states; ++s) states[s][k] = state[s];
+  }
+  write_weights(slot, key, at, n, weights);
+  for (int s = 0; s < Rule::states; ++s)
+    if (slot.state[s].data) store4(slot.state[s], at, n, slot.aligned, states[s]);
+}
+
+template <class Rule>
+__global__ void __launch_bounds__(block_threads)
+    update_kernel(SlotList list, Rule rule, StepControl control, const uint64_t* key_shift,
+                  const typename Rule::Numbers* numbers) {
+  if (control.skips()) return;
+  for (int64_t chunk = blockIdx.x; chunk < list.chunks(); chunk += gridDim.x) {
+    const int item = list.item_of(chunk);
+    const SlotPlace& slot = list.items[item];
+    const typename Rule::Numbers own = numbers[item];
+    const RandomKey key = DeviceKey{slot.key.seed, slot.key.offset, key_shift}.here();
+    const int64_t begin = (chunk - list.first_chunk[item]) * chunk_length;
+    const int64_t end = begin + chunk_length < slot.count ? begin + chunk_length : slot.count;
+    for (int64_t i = begin + int64_t(threadIdx.x) * 4; i < end; i += int64_t(blockDim.x) * 4)
+      update4<float>(slot, rule, own, key, i, int(end - i < 4 ? end - i : 4));
+  }
+}
+
+/// f64 parameters, and tensors that are not laid out as their parameter: element by element.
+template <class C, class Rule>
+__global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layout, bool small,
+                                      Rule rule, StepControl control, const uint64_t* key_shift,
+                                      const typename Rule::Numbers* numbers) {
+  if (control.skips()) return;
+  const RandomKey key = DeviceKey{slot.key.seed, slot.key.offset, key_shift}.here();
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
+    const Places<slot_tensors> at = layout.at_turn(turn, small);
+    const C factor = slot.gradient_factor ? C(*slot.gradient_factor) : C(1);
+    C weight = read_weight<C>(slot, at), state[Rule::states];
+    for (int s = 0; s < Rule::states; ++s)
+      state[s] = slot.state[s].data ? load_as<C>(slot.state[s], at.of[place_of_state + s]) : C(0);
+    const C gradient = load_as<C>(slot.gradient, at.of[place_of_gradient]) * factor;
+    rule.apply(numbers[0], gradient, weight, state);
+    write_weight(slot, key, at, weight);
+    for (int s = 0; s < Rule::states; ++s)
+      if (slot.state[s].data) store_as<C>(slot.state[s], at.of[place_of_state + s], state[s]);
+  }
+}
+
+template <class Rule>
+Tensor prepared(const Context& context, const SlotList& list, const Rule& rule,
+                const StepControl& control) {
+  const auto bytes = int64_t(sizeof(typename Rule::Numbers)) * list.count;
+  Tensor numbers = scratch(context, {bytes}, u8);
+  launch(context, prepare_kernel<Rule>, {dim3(1), dim3(SlotList::capacity_threads)}, list, rule,
+         control, reinterpret_cast<typename Rule::Numbers*>(numbers.raw_data()));
+  return numbers;
+}
+
+template <class Rule>
+void update_list(const Context& context, const SlotList& list, const Rule& rule,
+                 const StepControl& control) {
+  const Tensor numbers = prepared(context, list, rule, control);
+  launch(context, update_kernel<Rule>, shape_for_chunks(context, list), list, rule, control,
+         context.key_shift(), reinterpret_cast<const typename Rule::Numbers*>(numbers.raw_data()));
+}
+
+template <class Rule>
+void update_strided(const Context& context, const UpdateSlot& slot, const Rule& rule,
+                    const StepControl& control) {
+  const Layout<slot_tensors> layout(slot.parameter, slot.gradient, slot.companion, slot.state[0],
+                                    slot.state[1], slot.state[2]);
+  SlotList list;
+  list.add(SlotPlace(slot), slot.parameter.numel());
+  const Tensor numbers = prepared(context, list, rule, control);
+  if (layout.turns == 0) return;
+  const bool wide = slot.parameter.dtype() == f64;
+  launch(context, wide ? update_strided_kernel<double, Rule> : update_strided_kernel<float, Rule>,
+         shape_for(context, layout.turns), list.items[0], layout, layout.is_small(), rule, control,
+         context.key_shift(), reinterpret_cast<const typename Rule::Numbers*>(numbers.raw_data()));
+}
+
+template <class Rule>
+void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rule& rule,
+                  const StepControl& control) {
+  SlotList list;
+  for (const UpdateSlot& slot : slots) {
+    if (!lies_alike(slot)) {
+      update_strided(context, slot, rule, control);
+    } else {
+      list.add(SlotPlace(slot), slot.parameter.numel());
+      if (list.full()) update_list(context, list, rule, control), list.clear();
+    }
+    for (const Tensor* x :
+         {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
+      if (x->defined()) x->storage()->bump_version();
+  }
+  if (list.count > 0) update_list(context, list, rule, control);
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& u) {
+  update_slots(context_, slots, SgdRule(u), StepControl(u, u.steps));
+}
+void CudaBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& u) {
+  update_slots(context_, slots, AdamRule(u), StepControl(u, u.steps));
+}
+void CudaBackend::rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& u) {
+  update_slots(context_, slots, RmspropRule(u), StepControl(u, 0));
+}
+
+}  // namespace halftone

@@ -1,0 +1,23 @@
+// Random keys as kernels receive them: while a graph is captured, the offset has a second part in
+// device memory, which each replay moves on.
+#pragma once
+
+#include <halftone/backends/cuda/context.h>
+#include <halftone/core/random.h>
+
+namespace halftone::cuda {
+
+struct DeviceKey {
+  uint64_t seed, offset;
+  const uint64_t* shift;  // null: nothing to add
+
+  /// The counter of the first four numbers.
+  __device__ uint64_t first() const { return shift ? offset + *shift : offset; }
+  __device__ RandomKey here() const { return {seed, first()}; }
+};
+
+inline DeviceKey device_key(const Context& context, RandomKey key) {
+  return {key.seed, key.offset, context.key_shift()};
+}
+
+}  // namespace halftone::cuda

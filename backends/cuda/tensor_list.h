@@ -1,0 +1,52 @@
+// Loops over many tensors in one launch: what is known of each goes to the kernel by value, as many
+// as fit in the 4 KiB of kernel arguments, and blocks take chunks of the list, so many small
+// tensors cost what one large one does.
+#pragma once
+
+#include <cstdint>
+
+#include <halftone/backends/cuda/launch.h>
+
+namespace halftone::cuda {
+
+/// Elements of a chunk; a multiple of all packs, so that chunks of aligned tensors are aligned.
+inline constexpr int64_t chunk_length = 4096;
+
+constexpr int64_t chunks_of(int64_t elements) {
+  return elements / chunk_length + (elements % chunk_length != 0);
+}
+
+/// Up to `capacity` items and where their chunks begin.
+template <class Item, int capacity> struct ItemList {
+  static_assert(sizeof(Item) * capacity + sizeof(int64_t) * (capacity + 1) <= 3900,
+                "kernel arguments are at most 4 KiB");
+  int count = 0;
+  int64_t first_chunk[capacity + 1] = {0};
+  Item items[capacity];
+
+  bool full() const { return count == capacity; }
+  void clear() { count = 0; }
+  void add(const Item& item, int64_t elements) {
+    items[count] = item;
+    first_chunk[count + 1] = first_chunk[count] + chunks_of(elements);
+    ++count;
+  }
+  HT_HD int64_t chunks() const { return first_chunk[count]; }
+  /// The item that a chunk belongs to: the last that begins at or before it and is not empty.
+  HT_HD int item_of(int64_t chunk) const {
+    int low = 0, high = count;  // first_chunk[low] <= chunk < first_chunk[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (first_chunk[middle] <= chunk) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+};
+
+/// Blocks for the chunks of a list.
+template <class List> LaunchShape shape_for_chunks(const Context& context, const List& list) {
+  return {blocks_for(list.chunks(), 1, int64_t(context.multiprocessors()) * 16)};
+}
+
+}  // namespace halftone::cuda

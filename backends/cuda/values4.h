@@ -1,0 +1,52 @@
+// Four neighbouring elements of a tensor whose dtype is looked up once for all of them: how kernels
+// that mix dtypes still read and write 8 or 16 bytes at a time.
+#pragma once
+
+#include <halftone/backends/cuda/values.h>
+
+namespace halftone::cuda {
+
+/// Whether four elements from any multiple of four on can be read together.
+inline bool begins_aligned4(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.raw_data()) % std::size_t(4 * size_of(x.dtype())) == 0;
+}
+
+/// Calls visitor.operator()<T>() for the dtypes of parameters and gradients.
+template <class Visitor> __device__ void visit_trained(DType dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case f64: return visitor.template operator()<double>();
+    case f16: return visitor.template operator()<Float16>();
+    case bf16: return visitor.template operator()<BFloat16>();
+    default: return visitor.template operator()<float>();
+  }
+}
+
+/// values = x[i .. i + n), n from 1 to 4; the rest is 0. i is a multiple of 4.
+template <class C>
+__device__ void load4(const Operand& x, int64_t i, int n, bool aligned, C (&values)[4]) {
+  visit_trained(x.dtype, [&]<class T>() {
+    Pack<T, 4> in{};
+    const T* const from = static_cast<const T*>(x.data) + i;
+    if (aligned && n == 4) in = *reinterpret_cast<const Pack<T, 4>*>(from);
+    else
+      for (int k = 0; k < n; ++k) in.values[k] = from[k];
+    for (int k = 0; k < 4; ++k) values[k] = C(widen(in.values[k]));
+  });
+}
+/// x[i .. i + n) = values, rounded once.
+template <class C>
+__device__ void store4(const Operand& x, int64_t i, int n, bool aligned, const C (&values)[4]) {
+  visit_trained(x.dtype, [&]<class T>() {
+    Pack<T, 4> out;
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (std::is_same_v<C, compute_t<T>>) out.values[k] = narrow<T>(values[k]);
+      else out.values[k] = convert<T>(values[k]);
+    }
+    T* const to = static_cast<T*>(x.data) + i;
+    if (aligned && n == 4) *reinterpret_cast<Pack<T, 4>*>(to) = out;
+    else
+      for (int k = 0; k < n; ++k) to[k] = out.values[k];
+  });
+}
+
+}  // namespace halftone::cuda

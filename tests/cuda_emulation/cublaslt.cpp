@@ -1,0 +1,181 @@
+// A stand-in for cuBLASLt that computes what its descriptors say, in double, element by element.
+// Addresses that are less aligned than the heuristic was told are refused, as a GPU would fault.
+#include <cublasLt.h>
+
+#include <cstring>
+
+#include <halftone/core/dtype.h>
+
+#include "emulator.h"
+
+using namespace halftone;
+
+struct EmulatedLtHandle {};
+struct EmulatedLtLayout {
+  cudaDataType_t type;
+  int64_t rows, columns, leading;
+  int32_t batch = 1;
+  int64_t batch_offset = 0;
+};
+struct EmulatedLtProduct {
+  cublasComputeType_t compute;
+  cudaDataType_t scale_type;
+  cublasOperation_t transpose[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  cudaDataType_t bias_type = CUDA_R_32F;
+};
+struct EmulatedLtPreference {
+  uint64_t values[16] = {};
+};
+
+namespace {
+
+double load(cudaDataType_t type, const void* data, int64_t i) {
+  switch (type) {
+    case CUDA_R_64F: return static_cast<const double*>(data)[i];
+    case CUDA_R_32F: return double(static_cast<const float*>(data)[i]);
+    case CUDA_R_16F: return double(float(static_cast<const Float16*>(data)[i]));
+    default: return double(float(static_cast<const BFloat16*>(data)[i]));
+  }
+}
+void store(cudaDataType_t type, void* data, int64_t i, double value) {
+  switch (type) {
+    case CUDA_R_64F: static_cast<double*>(data)[i] = value; return;
+    case CUDA_R_32F: static_cast<float*>(data)[i] = float(value); return;
+    case CUDA_R_16F: static_cast<Float16*>(data)[i] = convert<Float16>(value); return;
+    default: static_cast<BFloat16*>(data)[i] = convert<BFloat16>(value); return;
+  }
+}
+
+/// What cublasLtMatmul was called with, for when its turn comes.
+struct Call {
+  EmulatedLtProduct product;
+  EmulatedLtLayout a_layout, b_layout, d_layout;
+  const void *a, *b;
+  void* d;
+};
+
+void multiply(const Call& call) {
+  const auto& [p, la, lb, ld, a, b, d] = call;
+  const bool ta = p.transpose[0] == CUBLAS_OP_T, tb = p.transpose[1] == CUBLAS_OP_T;
+  const int64_t depth = ta ? la.rows : la.columns;
+  for (int64_t batch = 0; batch < ld.batch; ++batch)
+    for (int64_t j = 0; j < ld.columns; ++j)
+      for (int64_t i = 0; i < ld.rows; ++i) {
+        double sum = p.epilogue == CUBLASLT_EPILOGUE_BIAS ? load(p.bias_type, p.bias, i) : 0;
+        for (int64_t k = 0; k < depth; ++k)
+          sum += load(la.type, a,
+                      batch * la.batch_offset + (ta ? i * la.leading + k : k * la.leading + i)) *
+                 load(lb.type, b,
+                      batch * lb.batch_offset + (tb ? k * lb.leading + j : j * lb.leading + k));
+        store(ld.type, d, batch * ld.batch_offset + j * ld.leading + i, sum);
+      }
+}
+
+bool fits(const EmulatedLtProduct& p, const EmulatedLtLayout& a, const EmulatedLtLayout& b,
+          const EmulatedLtLayout& d) {
+  const bool ta = p.transpose[0] == CUBLAS_OP_T, tb = p.transpose[1] == CUBLAS_OP_T;
+  const bool sizes = (ta ? a.columns : a.rows) == d.rows &&
+                     (tb ? b.rows : b.columns) == d.columns &&
+                     (ta ? a.rows : a.columns) == (tb ? b.columns : b.rows);
+  const bool batches = a.batch == d.batch && b.batch == d.batch;
+  const bool wide = p.compute == CUBLAS_COMPUTE_64F;
+  const bool types = a.type == b.type && (a.type == CUDA_R_64F) == wide &&
+                     (p.scale_type == CUDA_R_64F) == wide &&
+                     (d.type == a.type || (d.type == CUDA_R_32F && !wide));
+  return sizes && batches && types && a.leading >= a.rows && b.leading >= b.rows &&
+         d.leading >= d.rows;
+}
+
+template <class T> cublasStatus_t take(T& field, const void* value, std::size_t bytes) {
+  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&field, value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+bool aligned(const void* data, uint64_t bytes) {
+  return bytes == 0 || reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+}  // namespace
+
+std::size_t cublasLtGetVersion() { return 130000; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the stand-in"; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  static EmulatedLtHandle only;
+  return *handle = &only, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType_t type,
+                                          uint64_t rows, uint64_t columns, int64_t leading) {
+  *layout = new EmulatedLtLayout{type, int64_t(rows), int64_t(columns), leading};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  return delete layout, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void* value, std::size_t bytes) {
+  return attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? take(layout->batch, value, bytes)
+                                                         : take(layout->batch_offset, value, bytes);
+}
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  *product = new EmulatedLtProduct{compute, scale};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
+  return delete product, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, std::size_t bytes) {
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return take(product->transpose[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return take(product->transpose[1], value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(product->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(product->bias, value, bytes);
+    default: return take(product->bias_type, value, bytes);
+  }
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return *preference = new EmulatedLtPreference, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return delete preference, CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, std::size_t bytes) {
+  std::memcpy(&preference->values[attribute], value, bytes);
+  return CUBLAS_STATUS_SUCCESS;
+}
+/// The alignments that the caller promised travel in the algorithm, and are held to.
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int,
+                                              cublasLtMatmulHeuristicResult_t* result, int* found) {
+  *found = fits(*product, *a, *b, *d);
+  if (!*found) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize = 4096;
+  std::memcpy(result->algo.data, &preference->values[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
+              4 * 8);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void*,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void*, const void*,
+                              cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              std::size_t workspace_bytes, cudaStream_t stream) {
+  if (!aligned(a, algorithm->data[0]) || !aligned(b, algorithm->data[1]) ||
+      !aligned(d, algorithm->data[3]) || !workspace || workspace_bytes < 4096)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  auto* const call = new Call{*product, *a_layout, *b_layout, *d_layout, a, b, d};
+  emulation::enqueue(
+      stream, [](void* data) { multiply(*static_cast<Call*>(data)); }, call,
+      [](void* data) { delete static_cast<Call*>(data); });
+  return CUBLAS_STATUS_SUCCESS;
+}
