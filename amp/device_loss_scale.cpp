@@ -44,10 +44,11 @@ void DeviceLossScale::move_to(Device device) {
 }
 
 const Tensor& DeviceLossScale::present() {
-  const uint64_t version = scale_.storage()->version();
-  // A captured step copies in any case: at its replay the scale has moved.
-  if (present_.defined() && present_version_ == version && !backend_for(scale_).capturing())
-    return present_;
+  // A copy serves either inside the capture that made it or outside: at a replay the scale has
+  // moved.
+  const uint64_t version =
+      2 * scale_.storage()->version() + (backend_for(scale_).capturing() ? 1 : 0);
+  if (present_.defined() && present_version_ == version) return present_;
   const MemoryScope scope(MemoryUse::workspace);
   present_ = scale_.clone(), present_version_ = version;
   return present_;

@@ -186,9 +186,10 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
 void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found) {
   Progress& progress = progress_[&optimizer];
   if (enabled() && progress.stage == Stage::unscaled)
-    fail<UsageError>("GradScaler.report",
-                     "called after unscale() of this optimizer, whose gradients are divided already. "
-                     "Clip them with clip_grad_norm() of optim and call the scaler's step().");
+    fail<UsageError>(
+        "GradScaler.report",
+        "called after unscale() of this optimizer, whose gradients are divided already. "
+        "Clip them with clip_grad_norm() of optim and call the scaler's step().");
   progress.found = either(progress.found, found);
 }
 
@@ -201,8 +202,8 @@ std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& op
   return first_not_finite(progress.collected.empty() ? optimizer.gradients() : progress.collected);
 }
 
-/// What a loss's scale learns at update(). Overflows that collect() saw are those of its loss; where
-/// it saw none, an overflow is everybody's.
+/// What a loss's scale learns at update(). Overflows that collect() saw are those of its loss;
+/// where it saw none, an overflow is everybody's.
 Tensor GradScaler::overflow_of(std::size_t loss, const Tensor& any) const {
   Tensor attributed;
   for (const Tensor& found : overflowed_) attributed = either(attributed, found);

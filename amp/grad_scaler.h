@@ -8,8 +8,8 @@
 //   scaler.step(optimizer);
 //   scaler.update();                           // once per step, also with several micro-batches
 //
-// Verbs, states and errors are those of torch.amp.GradScaler. The scale and what the checks find lie
-// on the device: no verb waits for a GPU, but for what says so.
+// Verbs, states and errors are those of torch.amp.GradScaler. The scale and what the checks find
+// lie on the device: no verb waits for a GPU, but for what says so.
 #pragma once
 
 #include <map>
@@ -41,9 +41,9 @@ class GradScaler {
   /// place. Throws UsageError if called twice before update(), or after step(), or for f16
   /// gradients, which would underflow again. Waits if the gradients are on several devices.
   void unscale(optim::Optimizer& optimizer);
-  /// Steps unless a gradient overflowed; returns whether it did, when asked. Gradients that unscale()
-  /// has not seen are checked here and divided inside the update: they stay as they are. Throws
-  /// UsageError if called twice before update(), or if there are no gradients. Waits if the
+  /// Steps unless a gradient overflowed; returns whether it did, when asked. Gradients that
+  /// unscale() has not seen are checked here and divided inside the update: they stay as they are.
+  /// Throws UsageError if called twice before update(), or if there are no gradients. Waits if the
   /// optimizer cannot decide in its update.
   Stepped step(optim::Optimizer& optimizer);
   /// Moves the scale, by what the optimizers' checks found, or to `new_scale`.
@@ -69,8 +69,8 @@ class GradScaler {
   void set_options(const LossScaleOptions& options);
 
   /// What the last check of this optimizer found, until update(): the position in its gradients()
-  /// of the first one that overflowed. On a GPU it waits and looks at them, as far as they are still
-  /// there.
+  /// of the first one that overflowed. On a GPU it waits and looks at them, as far as they are
+  /// still there.
   std::optional<std::size_t> first_overflow(const optim::Optimizer& optimizer) const;
 
   /// For callers that check by themselves (a fused norm): takes the result, an f32 scalar that is

@@ -8,14 +8,13 @@
 namespace halftone::amp {
 
 LossScaleRule LossScaleOptions::transition() const {
-  return {growth_factor, backoff_factor, growth_interval, min_scale,
-          max_scale,     hysteresis,     rule,            dynamic};
+  return {growth_factor, backoff_factor, growth_interval, min_scale, max_scale,
+          hysteresis,    rule,           dynamic};
 }
 
 LossScale next(LossScale now, bool overflowed) {
-  const LossScaleState then =
-      halftone::next({now.scale, now.growth_tracker, now.overflows_left},
-                     now.options.transition(), overflowed);
+  const LossScaleState then = halftone::next({now.scale, now.growth_tracker, now.overflows_left},
+                                             now.options.transition(), overflowed);
   now.scale = then.scale, now.growth_tracker = then.growth_tracker;
   now.overflows_left = then.overflows_left;
   return now;

@@ -1,6 +1,6 @@
-// Whether a step was taken, as an answer that costs nothing until somebody asks. On a GPU the update
-// itself finds out whether the gradients overflowed, and a host that wanted to know at once would
-// wait for it.
+// Whether a step was taken, as an answer that costs nothing until somebody asks. On a GPU the
+// update itself finds out whether the gradients overflowed, and a host that wanted to know at once
+// would wait for it.
 //
 //   training.step();                           // waits for nothing
 //   if (training.step()) schedule.step();      // on a GPU, waits
@@ -43,8 +43,8 @@ enum class Decision {
   in_update,   // the update, also on the CPU: what a GPU does, for tests
 };
 
-/// Steps with every gradient times `factor` (undefined: as they are) unless `skip`, an f32 scalar, is
-/// other than 0 (undefined: in any case). Waits for the device only where the optimizer cannot
+/// Steps with every gradient times `factor` (undefined: as they are) unless `skip`, an f32 scalar,
+/// is other than 0 (undefined: in any case). Waits for the device only where the optimizer cannot
 /// decide in its update.
 Stepped step_unless(optim::Optimizer& optimizer, const Tensor& skip, const Tensor& factor,
                     Decision decision = Decision::where_free);

@@ -10,8 +10,8 @@
 //     training.step();
 //   }
 //
-// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it. On a
-// GPU no step waits, unless somebody asks for a number: the norm's value, whether step() stepped.
+// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it. On
+// a GPU no step waits, unless somebody asks for a number: the norm's value, whether step() stepped.
 #pragma once
 
 #include <concepts>
@@ -75,9 +75,9 @@ class Training {
   optim::Optimizer& optimizer() { return masters_ ? *masters_ : optimizer_; }
   /// Waits for a GPU.
   int64_t skipped_steps() const;
-  /// The name of the first parameter whose gradient overflowed in the last skipped step. On a GPU it
-  /// waits, and looks at the gradients now: ask before zero_grad(), or it is the name of an earlier
-  /// step.
+  /// The name of the first parameter whose gradient overflowed in the last skipped step. On a GPU
+  /// it waits, and looks at the gradients now: ask before zero_grad(), or it is the name of an
+  /// earlier step.
   const std::string& first_overflow() const;
 
   /// Everything that training goes on from: "model.*", "optimizer.*" (with masters, remainders,
@@ -115,8 +115,8 @@ class Training {
   };
   std::optional<Clipping> clipping_;  // from clip_grad_norm() to step()
   int64_t skipped_steps_ = 0;
-  Tensor skipped_on_device_{};             // more of them, that the host has not seen: f64 scalar
-  mutable Stepped last_step_{true};        // what first_overflow() has not asked yet
+  Tensor skipped_on_device_{};       // more of them, that the host has not seen: f64 scalar
+  mutable Stepped last_step_{true};  // what first_overflow() has not asked yet
   mutable std::string first_overflow_;
   std::vector<Tensor> statistics_;  // copies of the model's buffers, under hold_statistics
 };

@@ -1,4 +1,5 @@
-// For tests: a backend of their own in the place of the CPU's, to see what the layers above ask of it.
+// For tests: a backend of their own in the place of the CPU's, to see what the layers above ask of
+// it.
 #pragma once
 
 #include <halftone/core/backend.h>

@@ -41,8 +41,8 @@ HT_HD float moved_scale(const LossScaleRule& rule, float scale, double factor) {
   const double wanted =
       free < rule.min_scale ? rule.min_scale : (rule.max_scale < free ? rule.max_scale : free);
   const auto moved = float(wanted);
-  const bool usable = moved >= std::numeric_limits<float>::min() &&
-                      moved <= std::numeric_limits<float>::max();
+  const bool usable =
+      moved >= std::numeric_limits<float>::min() && moved <= std::numeric_limits<float>::max();
   return usable ? moved : scale;
 }
 }  // namespace detail
@@ -60,9 +60,9 @@ HT_HD LossScaleState next(LossScaleState now, const LossScaleRule& rule, bool ov
       now.scale = detail::moved_scale(rule, now.scale, rule.backoff_factor);
     return now;
   }
-  const bool grows = by_modulus ? now.growth_tracker > 0 &&
-                                      now.growth_tracker % rule.growth_interval == 0
-                                : now.growth_tracker + 1 >= rule.growth_interval;
+  const bool grows = by_modulus
+                         ? now.growth_tracker > 0 && now.growth_tracker % rule.growth_interval == 0
+                         : now.growth_tracker + 1 >= rule.growth_interval;
   if (grows) now.scale = detail::moved_scale(rule, now.scale, rule.growth_factor);
   now.growth_tracker = grows && !by_modulus ? 0 : now.growth_tracker + 1;
   if (grows || rule.forgets == HysteresisRule::apex) now.overflows_left = rule.hysteresis;

@@ -82,6 +82,8 @@ void StatefulOptimizer::step_group(int group_index) {
     Backend& backend = backend_for(device);
     const auto here = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
     const Tensor factor = here(gradient_factor_);
+    Batch batch{.slots = {}, .key = key, .skip = here(skip_)};
+    if (backend.capturing()) batch.device_lr = published_rate(group, device);
     slots_.clear();
     for (; begin != end; ++begin) {
       const std::size_t i = *begin;
@@ -93,8 +95,7 @@ void StatefulOptimizer::step_group(int group_index) {
                         .steps = states[i].count});
       if (keeper_) keeper_->complete(group.first + i, slots_.back());
     }
-    Batch batch{.slots = slots_, .key = key, .skip = here(skip_)};
-    if (backend.capturing()) batch.device_lr = published_rate(group, device);
+    batch.slots = slots_;
     update(group_index, batch, backend);
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
@@ -118,8 +119,7 @@ void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterSta
       tensor = empty_like(parameter, dtype);
       backend_for(tensor).fill(0, tensor);
       // Without a step count of its own, as SGD, what is counted is the life of the state.
-      if (state.count.defined() && !layout_.has_step)
-        backend_for(tensor).fill(0, state.count);
+      if (state.count.defined() && !layout_.has_step) backend_for(tensor).fill(0, state.count);
     }
   }
 }

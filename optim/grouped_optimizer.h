@@ -79,13 +79,13 @@ class StatefulOptimizer : public Optimizer {
   struct Group {
     std::vector<Tensor> parameters;
     std::vector<ParameterState> states;
-    std::size_t first = 0;  // its position among the parameters of all groups
+    std::size_t first = 0;               // its position among the parameters of all groups
     std::vector<PublishedRate> rates{};  // one per device, for captured steps
   };
   /// What one backend call is about.
   struct Batch {
     std::span<UpdateSlot> slots;
-    int64_t key = 0;           // batch_key() of all of them, where slots do not count themselves
+    int64_t key = 0;  // batch_key() of all of them, where slots do not count themselves
     Tensor skip{}, device_lr{};
   };
 

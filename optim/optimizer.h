@@ -45,8 +45,8 @@ class Optimizer {
   /// clipping. Here in place; where the update can do it on the way, gradients stay as they are.
   virtual void step_scaled(const Tensor& factor);
   /// The same unless `skip`, an f32 scalar on the parameters' device, is other than 0 when the
-  /// update runs: nobody waits for it here. `factor` as above, or undefined. False if this optimizer
-  /// cannot: then nothing has happened, and the caller reads `skip` and decides.
+  /// update runs: nobody waits for it here. `factor` as above, or undefined. False if this
+  /// optimizer cannot: then nothing has happened, and the caller reads `skip` and decides.
   virtual bool step_unless(const Tensor& skip, const Tensor& factor);
   /// Puts what steps read from the host, rates and step counts, where a captured step finds it: on
   /// the device. Call it before a capture, and before a replay if a rate has changed by options()

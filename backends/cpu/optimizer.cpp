@@ -57,17 +57,16 @@ void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update
   const double lr = reference::rate_of(update);
   in_equal_steps(slots, update.steps, [&](std::span<UpdateSlot> some, int64_t steps) {
     const auto [correction1, correction2] = reference::bias_corrections(update, steps);
-    const simd::AdamNumbers numbers{
-        .lr = float(lr),
-        .beta1 = float(update.beta1),
-        .beta2 = float(update.beta2),
-        .eps = float(update.eps),
-        .weight_decay = float(update.weight_decay),
-        .rest1 = float(1 - update.beta1),
-        .rest2 = float(1 - update.beta2),
-        .inverse_correction1 = float(1 / correction1),
-        .inverse_root_correction2 = float(1 / std::sqrt(correction2)),
-        .decoupled = update.decoupled};
+    const simd::AdamNumbers numbers{.lr = float(lr),
+                                    .beta1 = float(update.beta1),
+                                    .beta2 = float(update.beta2),
+                                    .eps = float(update.eps),
+                                    .weight_decay = float(update.weight_decay),
+                                    .rest1 = float(1 - update.beta1),
+                                    .rest2 = float(1 - update.beta2),
+                                    .inverse_correction1 = float(1 / correction1),
+                                    .inverse_root_correction2 = float(1 / std::sqrt(correction2)),
+                                    .decoupled = update.decoupled};
     update_slots(
         some, {true, true, false},
         [&, &k = simd_kernels()](const cpu::SlotBlock& b) {

@@ -1,5 +1,5 @@
-// What an optimizer update reads beside its slots' tensors: scalars that may lie on the device, here
-// the host. Shared by the reference and the CPU backend, so that both skip and count alike.
+// What an optimizer update reads beside its slots' tensors: scalars that may lie on the device,
+// here the host. Shared by the reference and the CPU backend, so that both skip and count alike.
 #pragma once
 
 #include <cmath>

@@ -77,11 +77,9 @@ struct NamedStep {
 std::vector<NamedStep> steps() {
   const auto adam = [](bool decoupled) {
     return [=](Backend& b, std::span<UpdateSlot> slots) {
-      b.adam_step(slots, {.lr = 0.01,
-                          .beta2 = 0.99,
-                          .weight_decay = 0.1,
-                          .decoupled = decoupled,
-                          .steps = 1});
+      b.adam_step(
+          slots,
+          {.lr = 0.01, .beta2 = 0.99, .weight_decay = 0.1, .decoupled = decoupled, .steps = 1});
     };
   };
   const auto sgd = [](double momentum, bool nesterov, bool first) {

@@ -58,11 +58,9 @@ void update(Kind kind, std::span<UpdateSlot> slots, const Scalars& s) {
                              .skip = s.skip,
                              .device_lr = s.device_lr});
   else if (kind == Kind::rmsprop)
-    backend.rmsprop_step(slots, {.lr = s.lr,
-                                 .momentum = 0.9,
-                                 .centered = true,
-                                 .skip = s.skip,
-                                 .device_lr = s.device_lr});
+    backend.rmsprop_step(
+        slots,
+        {.lr = s.lr, .momentum = 0.9, .centered = true, .skip = s.skip, .device_lr = s.device_lr});
   else
     backend.adam_step(slots, {.lr = s.lr,
                               .weight_decay = 0.1,
@@ -177,7 +175,10 @@ TEST_CASE("next_loss_scale on tensors is next() on numbers, over random steps") 
     for (int step = 0; step < 200; ++step) {
       const int kind = pick(6);  // 0: overflow, 1: found as NaN
       state = next(state, rule, kind < 2);
-      backend_for(scale).next_loss_scale(rule, scalar(kind == 1 ? not_a_number : kind == 0 ? 1 : 0),
+      backend_for(scale).next_loss_scale(rule,
+                                         scalar(kind == 1   ? not_a_number
+                                                : kind == 0 ? 1
+                                                            : 0),
                                          scale, tracker, left);
       CHECK(scale.item() == double(state.scale));
       CHECK(tracker.item() == double(state.growth_tracker));

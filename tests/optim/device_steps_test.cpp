@@ -143,8 +143,7 @@ TEST_CASE("momentum that is turned on after steps on the device starts as a firs
   for (int step = 0; step < 4; ++step) {
     run.give(step), wanted.give(step);
     if (step == 2)
-      for (Run* r : {&run, &wanted})
-        dynamic_cast<optim::Sgd&>(*r->inner).options().momentum = 0.9;
+      for (Run* r : {&run, &wanted}) dynamic_cast<optim::Sgd&>(*r->inner).options().momentum = 0.9;
     run.optimizer().step_unless(zeros({}), {}), wanted.optimizer().step();
     CHECK(same_state(run.state(), wanted.state()));
   }
@@ -236,7 +235,8 @@ TEST_CASE("a captured step makes no state") {
   run.give(0);
   backend.on = true;
   CHECK_THROWS_WITH_AS(run.optimizer().step(),
-                       doctest::Contains("Call publish_rates() and take a step before"), UsageError);
+                       doctest::Contains("Call publish_rates() and take a step before"),
+                       UsageError);
 }
 
 }  // namespace
