@@ -7,11 +7,19 @@
 
 namespace halftone::amp {
 
-GradScaler::GradScaler(const LossScaleOptions& options, ScalerUse use) : enabled_(use.enabled) {
+namespace {
+/// Not 0 if either is; undefined counts as 0. Neither is written: others may hold them.
+Tensor either(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() ? a : b;
+  return add(a, b.to(a.device()));
+}
+}  // namespace
+
+GradScaler::GradScaler(const LossScaleOptions& options, ScalerUse use) : use_(use) {
   options.check("GradScaler");
   if (use.losses < 1) fail<UsageError>("GradScaler", "got ", use.losses, " losses. Use 1 or more.");
-  scales_.assign(std::size_t(use.losses), LossScale{.options = options});
-  overflowed_.assign(scales_.size(), false);
+  scales_.assign(std::size_t(use.losses), DeviceLossScale(options));
+  overflowed_.resize(scales_.size());
 }
 
 std::size_t GradScaler::checked(int which) const {
@@ -22,31 +30,31 @@ std::size_t GradScaler::checked(int which) const {
 }
 
 double GradScaler::scale_value(int which) const {
-  return enabled_ ? double(scales_[checked(which)].scale) : 1.0;
+  return enabled() ? double(loss_scale(which).scale) : 1.0;
 }
-Tensor GradScaler::inverse_scale(Device device, int which) const {
-  return full({}, double(float(1.0 / scale_value(which))), f32, device);
+Tensor GradScaler::inverse_scale(Device device, int which) {
+  const Tensor& scale = scale_tensor(which);
+  Tensor inverse = empty_like(scale);
+  backend_for(scale).unary(call_of<UnaryFormulas>(formula::Reciprocal{}), scale, inverse);
+  return inverse.to(device);
 }
 
 void GradScaler::set_options(const LossScaleOptions& options) {
   LossScaleOptions with_present_scale = options;
-  for (const LossScale& s : scales_) {
-    with_present_scale.init_scale = double(s.scale);
+  for (const DeviceLossScale& s : scales_) {
+    with_present_scale.init_scale = double(s.read().scale);
     with_present_scale.check("GradScaler.set_options");
   }
-  for (LossScale& s : scales_) {
-    if (s.options.hysteresis != options.hysteresis) s.overflows_left = options.hysteresis;
-    s.options = options;
-  }
+  for (DeviceLossScale& s : scales_) s.set_options(options);
 }
 
 // --- forward
 
 Tensor GradScaler::scale(const Tensor& loss, int which) {
-  if (!enabled_) return loss;
-  const double value = scale_value(which);
+  if (!enabled()) return loss;
+  scales_[checked(which)].move_to(loss.device());
   scaled_ = true;
-  return mul(loss, full({}, value, f32, loss.device()));
+  return mul(loss, scale_tensor(which));
 }
 
 std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses) {
@@ -63,28 +71,27 @@ void GradScaler::require_scaled(std::string_view verb) const {
     fail<UsageError>(verb, "called before scale(). Call scaler.scale(loss).backward() first.");
 }
 
-void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Progress& progress) {
+void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Tensor& found) const {
   for (auto begin = gradients.begin(); begin != gradients.end();) {
     const Device device = begin->device();
     const auto end =
         std::find_if(begin, gradients.end(), [&](const Tensor& g) { return g.device() != device; });
-    Tensor found = zeros({}, f32, device);
-    const Tensor here = factor.defined() ? factor.to(device) : factor;
-    backend_for(device).unscale({begin, end}, here, found);
-    if (found.item() != 0) progress.overflowed = true;
+    Tensor here = zeros({}, f32, device);
+    backend_for(device).unscale({begin, end}, factor.defined() ? factor.to(device) : factor, here);
+    found = either(found, here);
     begin = end;
-  }
-  progress.checked = true;
-  if (!progress.overflowed || progress.first_overflow) return;
-  for (std::size_t i = 0; i < gradients.size() && !progress.first_overflow; ++i) {
-    Tensor found = zeros({}, f32, gradients[i].device());
-    backend_for(gradients[i]).unscale({&gradients[i], 1}, {}, found);
-    if (found.item() != 0) progress.first_overflow = i;
   }
 }
 
+void GradScaler::note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const {
+  const bool free = use_.decision == Decision::where_free && progress.found.defined() &&
+                    progress.found.device().kind == DeviceKind::cpu;
+  if (free && !progress.first_overflow && *progress.found.data<float>() != 0)
+    progress.first_overflow = first_not_finite(gradients);
+}
+
 void GradScaler::unscale(optim::Optimizer& optimizer) {
-  if (!enabled_) return;
+  if (!enabled()) return;
   require_scaled("GradScaler.unscale");
   Progress& progress = progress_[&optimizer];
   if (progress.stage == Stage::unscaled)
@@ -102,12 +109,13 @@ void GradScaler::unscale(optim::Optimizer& optimizer) {
                        "; unscaled in place it would underflow again. Keep the parameters in f32 "
                        "under autocast, or use MasterWeights.");
   if (gradients.empty()) return;
-  check(gradients, inverse_scale(gradients[0].device()), progress);
+  check(gradients, inverse_scale(gradients[0].device()), progress.found);
+  note_first_overflow(gradients, progress);
   progress.stage = Stage::unscaled;
 }
 
 void GradScaler::collect(optim::Optimizer& optimizer, int which) {
-  if (!enabled_) return;
+  if (!enabled()) return;
   require_scaled("GradScaler.collect");
   const std::size_t loss = checked(which);
   Progress& progress = progress_[&optimizer];
@@ -117,42 +125,36 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
         "called after unscale() or step() of this optimizer. Collect every loss first.");
   std::vector<Tensor> parameters = optimizer.parameters();
   progress.collected.resize(parameters.size());
-  std::size_t position = 0;
+  Tensor found;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
-    Progress own;
     const MemoryScope scope(MemoryUse::master_gradient);
     std::vector<Tensor> wide{gradient.dtype() == f32 ? gradient : Cast::converted(gradient, f32)};
-    check(wide, inverse_scale(gradient.device(), which), own);
+    check(wide, inverse_scale(gradient.device(), which), found);
     Tensor& sum = progress.collected[i];
     if (sum.defined()) backend_for(sum).accumulate(wide[0], sum);
     else sum = wide[0];
     parameters[i].set_grad({});
-    progress.checked = true;
-    if (own.overflowed) {
-      progress.overflowed = overflowed_[loss] = true;
-      if (!progress.first_overflow) progress.first_overflow = position;
-    }
-    ++position;
   }
+  if (!found.defined()) return;
+  overflowed_[loss] = either(overflowed_[loss], found);
+  progress.found = either(progress.found, found);
+  note_first_overflow(progress.collected, progress);
 }
 
-void GradScaler::rescale(optim::Optimizer& optimizer, double made_with) {
-  if (!enabled_ || made_with == scale_value()) return;
-  for (Tensor gradient : optimizer.gradients()) {
-    const Tensor factor = full({}, scale_value() / made_with, f32, gradient.device());
-    backend_for(gradient).scale_all({&gradient, 1}, factor);
-  }
+void GradScaler::rescale(optim::Optimizer& optimizer, const Tensor& made_with) {
+  if (!enabled()) return;
+  const Tensor& now = scale_tensor();
+  const Tensor factor = div(now, made_with.to(now.device()));
+  for (Tensor gradient : optimizer.gradients())
+    backend_for(gradient).scale_all({&gradient, 1}, factor.to(gradient.device()));
 }
 
 // --- the step
 
-bool GradScaler::step(optim::Optimizer& optimizer) {
-  if (!enabled_) {
-    optimizer.step();
-    return true;
-  }
+Stepped GradScaler::step(optim::Optimizer& optimizer) {
+  if (!enabled()) return step_unless(optimizer, {}, {});
   require_scaled("GradScaler.step");
   if (const auto known = progress_.find(&optimizer);
       known != progress_.end() && known->second.stage == Stage::stepped)
@@ -168,57 +170,68 @@ bool GradScaler::step(optim::Optimizer& optimizer) {
     progress.stage = Stage::unscaled;
   }
   std::vector<Tensor> gradients = optimizer.gradients();
-  const bool divides = progress.stage == Stage::ready;
-  if (divides && !gradients.empty()) check(gradients, {}, progress);
-  if (!progress.checked)
+  const bool divides = progress.stage == Stage::ready && !gradients.empty();
+  if (divides) check(gradients, {}, progress.found), note_first_overflow(gradients, progress);
+  if (!progress.found.defined())
     fail<UsageError>(
         "GradScaler.step",
         "this optimizer has no gradients, so nothing could be checked. Call backward() "
         "on a loss that its parameters are part of, or leave it out.");
-  if (!progress.overflowed) {
-    if (divides) optimizer.step_scaled(inverse_scale(gradients[0].device()));
-    else optimizer.step();
-  }
+  const Tensor factor = divides ? inverse_scale(gradients[0].device()) : Tensor{};
+  const Stepped stepped = step_unless(optimizer, progress.found, factor, use_.decision);
   progress.stage = Stage::stepped;
-  return !progress.overflowed;
+  return stepped;
 }
 
-void GradScaler::report(const optim::Optimizer& optimizer, bool overflowed) {
+void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found) {
   Progress& progress = progress_[&optimizer];
-  if (enabled_ && progress.stage == Stage::unscaled)
-    fail<UsageError>("GradScaler.report",
-                     "called after unscale() of this optimizer, whose gradients are divided already. "
-                     "Clip them with clip_grad_norm() of optim and call the scaler's step().");
-  progress.checked = true, progress.overflowed |= overflowed;
+  if (enabled() && progress.stage == Stage::unscaled)
+    fail<UsageError>(
+        "GradScaler.report",
+        "called after unscale() of this optimizer, whose gradients are divided already. "
+        "Clip them with clip_grad_norm() of optim and call the scaler's step().");
+  progress.found = either(progress.found, found);
 }
 
 std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& optimizer) const {
-  const auto found = progress_.find(&optimizer);
-  return found == progress_.end() ? std::nullopt : found->second.first_overflow;
+  const auto known = progress_.find(&optimizer);
+  if (known == progress_.end()) return {};
+  const Progress& progress = known->second;
+  if (progress.first_overflow) return progress.first_overflow;
+  if (!progress.found.defined() || progress.found.item() == 0) return {};
+  return first_not_finite(progress.collected.empty() ? optimizer.gradients() : progress.collected);
+}
+
+/// What a loss's scale learns at update(). Overflows that collect() saw are those of its loss;
+/// where it saw none, an overflow is everybody's.
+Tensor GradScaler::overflow_of(std::size_t loss, const Tensor& any) const {
+  Tensor attributed;
+  for (const Tensor& found : overflowed_) attributed = either(attributed, found);
+  if (!attributed.defined()) return any;
+  const Tensor none = zeros({}, f32, attributed.device());
+  const Tensor own = overflowed_[loss].defined() ? overflowed_[loss].to(none.device()) : none;
+  return where(equal(attributed, none), any.to(none.device()), own);
 }
 
 void GradScaler::update(std::optional<double> new_scale) {
-  if (!enabled_) return;
+  if (!enabled()) return;
   require_scaled("GradScaler.update");
   if (new_scale) {
-    LossScaleOptions options = scales_[0].options;
+    LossScaleOptions options = scales_[0].options();
     options.init_scale = *new_scale;
     options.check("GradScaler.update");
-    for (LossScale& s : scales_) s.scale = float(*new_scale);
+    for (DeviceLossScale& s : scales_) s.set(*new_scale);
   } else {
-    bool checked = false, overflowed = false;
-    for (const auto& [optimizer, progress] : progress_)
-      checked |= progress.checked, overflowed |= progress.overflowed;
-    if (!checked)
+    Tensor any;
+    for (const auto& [optimizer, progress] : progress_) any = either(any, progress.found);
+    if (!any.defined())
       fail<UsageError>("GradScaler.update",
                        "no gradients were checked since the last update(). Call step() of every "
                        "optimizer first.");
-    const bool attributed = std::ranges::find(overflowed_, true) != overflowed_.end();
-    for (std::size_t i = 0; i < scales_.size(); ++i)
-      scales_[i] = next(scales_[i], attributed ? bool(overflowed_[i]) : overflowed);
+    for (std::size_t i = 0; i < scales_.size(); ++i) scales_[i].next(overflow_of(i, any));
   }
   progress_.clear();
-  overflowed_.assign(scales_.size(), false);
+  overflowed_.assign(scales_.size(), {});
 }
 
 }  // namespace halftone::amp

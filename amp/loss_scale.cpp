@@ -1,47 +1,22 @@
-// The transition, and what options make sense.
+// What options make sense, and the transition in terms of core's.
 #include <halftone/amp/loss_scale.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include <halftone/core/error.h>
 
 namespace halftone::amp {
 
-namespace {
-/// scale * factor within the limits, rounded once; the scale itself where that would be infinite or
-/// too small to divide by.
-float moved(const LossScale& now, double factor) {
-  const double wanted =
-      std::clamp(double(now.scale) * factor, now.options.min_scale, now.options.max_scale);
-  const auto moved = float(wanted);
-  const bool usable = std::isfinite(moved) && moved >= std::numeric_limits<float>::min();
-  return usable ? moved : now.scale;
+LossScaleRule LossScaleOptions::transition() const {
+  return {growth_factor, backoff_factor, growth_interval, min_scale, max_scale,
+          hysteresis,    rule,           dynamic};
 }
-
-/// Whether this clean step, the tracker not yet advanced, completes an interval.
-bool completes_interval(const LossScale& now) {
-  const int64_t interval = now.options.growth_interval;
-  if (now.options.rule == HysteresisRule::deepspeed && now.options.hysteresis > 1)
-    return now.growth_tracker > 0 && now.growth_tracker % interval == 0;
-  return now.growth_tracker + 1 >= interval;
-}
-}  // namespace
 
 LossScale next(LossScale now, bool overflowed) {
-  const LossScaleOptions& o = now.options;
-  if (!o.dynamic) return now;
-  const bool by_modulus = o.rule == HysteresisRule::deepspeed && o.hysteresis > 1;
-  if (overflowed) {
-    now.growth_tracker = 0;
-    now.overflows_left = std::max(now.overflows_left - 1, 0);
-    if (now.overflows_left == 0) now.scale = moved(now, o.backoff_factor);
-    return now;
-  }
-  const bool grows = completes_interval(now);
-  if (grows) now.scale = moved(now, o.growth_factor);
-  now.growth_tracker = grows && !by_modulus ? 0 : now.growth_tracker + 1;
-  if (grows || o.rule == HysteresisRule::apex) now.overflows_left = o.hysteresis;
+  const LossScaleState then = halftone::next({now.scale, now.growth_tracker, now.overflows_left},
+                                             now.options.transition(), overflowed);
+  now.scale = then.scale, now.growth_tracker = then.growth_tracker;
+  now.overflows_left = then.overflows_left;
   return now;
 }
 

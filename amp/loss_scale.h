@@ -1,18 +1,16 @@
-// The loss scale as a value, and its transition as a pure function: overflow halves it, a long run
-// of clean steps doubles it. (The idea: Micikevicius et al. 2018, section 3.2; the numbers:
-// PyTorch.)
+// The loss scale as a value: the options that users choose, and the transition as a pure function.
+// Its arithmetic is core/loss_scale.h, which devices run, too.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <string_view>
 
+#include <halftone/core/loss_scale.h>
+
 namespace halftone::amp {
 
-/// When a scaler that tolerates `hysteresis` - 1 overflows before it backs off forgets those it
-/// saw: at any clean step (apex), when the scale grows (Megatron-LM), or likewise but counting the
-/// interval from the last overflow on, so that the first growth comes a step later (DeepSpeed).
-enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
+using halftone::HysteresisRule;
 
 struct LossScaleOptions {
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
@@ -27,6 +25,8 @@ struct LossScaleOptions {
   /// Throws UsageError, in the name of `where`, for scales that are not positive and finite, and
   /// for factors and intervals out of range.
   void check(std::string_view where) const;
+  /// All but init_scale, as backends take it.
+  LossScaleRule transition() const;
 };
 
 struct LossScale {
@@ -36,9 +36,7 @@ struct LossScale {
   int overflows_left = options.hysteresis;  // until it backs off
 };
 
-/// The scale after a step that overflowed, or did not. It never grows to infinity, nor shrinks so
-/// far that 1 / scale is infinite. As PyTorch's _amp_update_scale_, but that a lowered interval
-/// still lets it grow (PyTorch waits for equality).
+/// The scale after a step that overflowed, or did not.
 LossScale next(LossScale now, bool overflowed);
 
 }  // namespace halftone::amp

@@ -171,9 +171,13 @@ void MasterWeights::materialize_gradients() const {
   }
 }
 
-std::vector<Tensor> MasterWeights::gradients() const {
+void MasterWeights::prepare_gradients() const {
   if (options_.accumulate_in_f32) add_to_sums();
   else if (!options_.fused) materialize_gradients();
+}
+
+std::vector<Tensor> MasterWeights::gradients() const {
+  prepare_gradients();
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < state_->weights.size(); ++i)
     if (Tensor own = gradient(i); own.defined()) result.push_back(std::move(own));
@@ -195,27 +199,40 @@ void MasterWeights::zero_grad(bool set_to_none) {
 void MasterWeights::step() { step_scaled({}); }
 
 void MasterWeights::step_scaled(const Tensor& factor) {
-  if (options_.accumulate_in_f32) add_to_sums();
-  else if (!options_.fused) materialize_gradients();
-  if (!options_.fused) return step_plain(factor);
-  if (factor.defined()) inner_.step_scaled(factor);
-  else inner_.step();
-  ++state_->steps;
-  for (State::Weight& w : state_->weights) w.wide_gradient = {};
+  step_as([&](optim::Optimizer& inner) {
+    if (factor.defined()) inner.step_scaled(factor);
+    else inner.step();
+    return true;
+  });
 }
 
-void MasterWeights::step_plain(const Tensor& factor) {
+bool MasterWeights::step_unless(const Tensor& skip, const Tensor& factor) {
+  return step_as([&](optim::Optimizer& inner) { return inner.step_unless(skip, factor); });
+}
+
+bool MasterWeights::step_as(const Step& step) {
+  prepare_gradients();
+  if (!options_.fused) return step_plain(step);
+  if (!step(inner_)) return false;
+  ++state_->steps;
+  for (State::Weight& w : state_->weights) w.wide_gradient = {};
+  return true;
+}
+
+/// Masters that did not move give their parameters what these have already.
+bool MasterWeights::step_plain(const Step& step) {
   for (State::Weight& w : state_->weights)
     if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
-  if (factor.defined()) inner_.step_scaled(factor);
-  else inner_.step();
+  const bool stepped = step(inner_);
   for (State::Weight& w : state_->weights) {
     if (!w.companion.defined() || !w.wide_gradient.defined()) continue;
+    w.companion.set_grad({});
+    if (!stepped) continue;
     backend_for(w.parameter).copy(w.companion, w.parameter);
     w.parameter.storage()->bump_version();
-    w.companion.set_grad({});
     w.wide_gradient = {};
   }
+  return stepped;
 }
 
 // --- state

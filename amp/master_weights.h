@@ -10,6 +10,7 @@
 // It is itself an optimizer: scalers, clipping and schedules work on it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,10 @@ class MasterWeights final : public optim::Optimizer {
 
   void step() override;
   void step_scaled(const Tensor& factor) override;
+  /// If the inner optimizer can. Sums and f32 gradients are dropped, skipped or not, and stochastic
+  /// rounding draws numbers for the step in any case.
+  bool step_unless(const Tensor& skip, const Tensor& factor) override;
+  void publish_rates() override { inner_.publish_rates(); }
   void zero_grad(bool set_to_none = true) override;
   /// What the step will read: f32 gradients where they are materialised (that happens here), else
   /// the parameters' own.
@@ -83,9 +88,12 @@ class MasterWeights final : public optim::Optimizer {
  private:
   struct State;  // companions and gradients, shared with the keeper in the inner optimizer
   class Keeper;
+  using Step = std::function<bool(optim::Optimizer&)>;  // of the inner optimizer, if it can
   void materialize_gradients() const;
   void add_to_sums() const;
-  void step_plain(const Tensor& factor);
+  void prepare_gradients() const;
+  bool step_plain(const Step& step);
+  bool step_as(const Step& step);
 
   optim::Optimizer& inner_;
   MasterWeightsOptions options_;

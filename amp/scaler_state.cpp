@@ -55,9 +55,9 @@ int64_t whole(double value, std::string_view name) {
 
 optim::NamedTensors GradScaler::state_dict() const {
   optim::NamedTensors state;
-  if (!enabled_) return state;
+  if (!enabled()) return state;
   for (std::size_t i = 0; i < scales_.size(); ++i) {
-    const LossScale& s = scales_[i];
+    const LossScale s = scales_[i].read();
     state[key("scale", i)] = scalar(double(s.scale), f64);
     state[key("growth_factor", i)] = scalar(s.options.growth_factor, f64);
     state[key("backoff_factor", i)] = scalar(s.options.backoff_factor, f64);
@@ -70,13 +70,14 @@ optim::NamedTensors GradScaler::state_dict() const {
 }
 
 void GradScaler::load_state_dict(const optim::NamedTensors& state) {
-  if (!enabled_) return;
+  if (!enabled()) return;
   if (state.empty())
     fail<UsageError>(where,
                      "the state is empty: it was saved by a disabled scaler. Disable this "
                      "one, or leave the state out.");
   Entries entries(state);
-  std::vector<LossScale> loaded = scales_;
+  std::vector<LossScale> loaded;
+  for (const DeviceLossScale& s : scales_) loaded.push_back(s.read());
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     LossScale& s = loaded[i];
     s.options.init_scale = entries.take(key("scale", i));
@@ -91,7 +92,8 @@ void GradScaler::load_state_dict(const optim::NamedTensors& state) {
           int(std::min<int64_t>(whole(entries.take(left), left), s.options.hysteresis));
   }
   entries.finish();
-  scales_ = std::move(loaded);  // what optimizers are in the middle of stays, as PyTorch's
+  // What optimizers are in the middle of stays, as PyTorch's.
+  for (std::size_t i = 0; i < loaded.size(); ++i) scales_[i].write(loaded[i]);
 }
 
 }  // namespace halftone::amp

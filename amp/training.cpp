@@ -100,73 +100,130 @@ Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& op
 
 void Training::zero_grad() {
   optimizer().zero_grad();
-  made_with_ = 0, clipping_.reset();
+  made_with_ = {}, last_step_ = Stepped(true), clipping_.reset();
 }
 
 void Training::backward(const Tensor& loss) {
-  if (made_with_ != 0) scaler_.rescale(optimizer(), made_with_);
-  scaler_.scale(loss).backward();
-  made_with_ = scaler_.scale_value();
+  const Tensor scaled = scaler_.scale(loss);
+  if (scaler_.enabled()) {
+    const Tensor& now = scaler_.scale_tensor();  // another tensor since the scale has moved
+    if (made_with_.defined() && made_with_.body() != now.body())
+      scaler_.rescale(optimizer(), made_with_);
+    made_with_ = now;
+  }
+  scaled.backward();
   clipping_.reset();
   if (masters_ && strategy_.accumulate_in_f32) masters_->collect();
 }
 
-double Training::clip_grad_norm(double max_norm) {
+namespace {
+/// The Euclidean norm of all gradients as one vector, in f64, on the device of the first.
+Tensor norm_of(const std::vector<Tensor>& gradients) {
+  if (gradients.empty()) return zeros({}, f64);
+  Tensor squares;
+  for (auto begin = gradients.begin(); begin != gradients.end();) {
+    const Device device = begin->device();
+    const auto end =
+        std::find_if(begin, gradients.end(), [&](const Tensor& g) { return g.device() != device; });
+    Tensor here = empty({}, f64, device);
+    backend_for(device).sum_of_squares({begin, end}, here);
+    squares = squares.defined() ? squares + here.to(squares.device()) : here;
+    begin = end;
+  }
+  return sqrt(squares);
+}
+}  // namespace
+
+Tensor Training::clip_grad_norm(double max_norm) {
   if (!(max_norm >= 0))
     fail<UsageError>("Training.clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
-  double squares = 0;
-  std::optional<std::size_t> overflow;
-  const std::vector<Tensor> gradients = optimizer().gradients();
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    Tensor sum = zeros({}, f64, gradients[i].device());
-    backend_for(gradients[i]).sum_of_squares({&gradients[i], 1}, sum);
-    if (!overflow && !std::isfinite(sum.item())) overflow = i;
-    squares += sum.item();
-  }
-  clipping_ = {std::sqrt(squares) / scaler_.scale_value(), max_norm, overflow};
-  return clipping_->norm;
+  Tensor norm = norm_of(optimizer().gradients());
+  if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
+  clipping_ = {norm, max_norm};
+  return norm;
 }
 
-bool Training::step() {
-  bool stepped = true;
-  std::optional<std::size_t> overflow;
-  if (!clipping_) {
-    stepped = scaler_.step(optimizer());
-    overflow = scaler_.first_overflow(optimizer());
-  } else if (scaler_.enabled() && clipping_->first_overflow) {
-    stepped = false, overflow = clipping_->first_overflow;
-    scaler_.report(optimizer(), true);
-  } else {
-    const double clip = std::min(1.0, clipping_->max_norm / (clipping_->norm + 1e-6));
-    const double factor = clip / scaler_.scale_value();
-    const std::vector<Tensor> gradients = optimizer().gradients();
-    if (factor == 1 || gradients.empty()) optimizer().step();
-    else optimizer().step_scaled(full({}, factor, f32, gradients[0].device()));
-    scaler_.report(optimizer(), false);
-  }
+Stepped Training::step() {
+  const Stepped stepped = clipping_ ? step_clipped() : scaler_.step(optimizer());
   if (scaler_.enabled()) scaler_.update();
-  if (!stepped) skip(overflow);
-  made_with_ = 0, clipping_.reset(), statistics_.clear();
+  account_for(stepped);
+  made_with_ = {}, clipping_.reset(), statistics_.clear();
   return stepped;
 }
 
-/// The name of the gradient that overflowed, `position` among the optimizer's; and the statistics
-/// of before, if they are held back.
-void Training::skip(std::optional<std::size_t> position) {
-  ++skipped_steps_;
-  const std::vector<Tensor> parameters = optimizer().parameters();
-  const auto names = model_.named_parameters();
-  for (std::size_t i = 0, found = 0; position && i < parameters.size(); ++i) {
-    const Tensor gradient = masters_ ? masters_->gradient(i) : parameters[i].grad();
-    if (!gradient.defined() || found++ != *position) continue;
-    for (const auto& [name, x] : names)
-      if (x.body() == parameters[i].body()) first_overflow_ = name;
+/// One factor for both, min(1, max_norm / (norm + 1e-6)) / scale, computed in f64; the norm is
+/// infinite or NaN exactly if a gradient is.
+Stepped Training::step_clipped() {
+  const Tensor& norm = clipping_->norm;
+  const Tensor one = ones({}, f64, norm.device());
+  const Tensor quotient = full({}, clipping_->max_norm, f64, norm.device()) / (norm + 1e-6);
+  Tensor factor = where(less(quotient, one), quotient, one), found;
+  if (scaler_.enabled()) {
+    factor = factor / cast(scaler_.scale_tensor().to(norm.device()), f64);
+    found = zeros({}, f32, norm.device());
+    Tensor checked = norm;
+    backend_for(norm).unscale({&checked, 1}, {}, found);
+    scaler_.report(optimizer(), found);
   }
+  factor = cast(factor, f32);
+  const bool free = norm.device().kind == DeviceKind::cpu;
+  if (free && *factor.data<float>() == 1) factor = {};
+  return step_unless(optimizer(), found, factor, scaler_.decision());
+}
+
+/// Counts a skipped step, learns who overflowed, and puts statistics back; for a step that the host
+/// knows nothing of yet, on the device.
+void Training::account_for(const Stepped& stepped) {
+  last_step_ = Stepped(true);
+  if (!stepped.known()) {
+    Tensor found = cast(not_equal(stepped.skip(), zeros({}, f32, stepped.skip().device())), f64);
+    if (skipped_on_device_.defined())
+      backend_for(found).accumulate(found.to(skipped_on_device_.device()), skipped_on_device_);
+    else skipped_on_device_ = found;
+    last_step_ = stepped;
+    restore_statistics(stepped.skip());
+  } else if (!stepped) {
+    ++skipped_steps_;
+    note_overflow();
+    restore_statistics(ones({}));
+  }
+}
+
+int64_t Training::skipped_steps() const {
+  return skipped_steps_ + (skipped_on_device_.defined() ? int64_t(skipped_on_device_.item()) : 0);
+}
+
+const std::string& Training::first_overflow() const {
+  if (!last_step_) note_overflow();
+  last_step_ = Stepped(true);
+  return first_overflow_;
+}
+
+/// The name of the first gradient that is not finite.
+void Training::note_overflow() const {
+  const std::vector<Tensor> parameters = optimizer_.parameters();
+  std::vector<Tensor> gradients;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    gradients.push_back(masters_ ? masters_->gradient(i) : parameters[i].grad());
+  std::optional<std::size_t> position = first_not_finite(gradients);
+  for (std::size_t i = 0; position && i < gradients.size(); ++i) {
+    if (!gradients[i].defined() || (*position)-- != 0) continue;
+    const std::vector<Tensor> own = masters_ ? masters_->parameters() : parameters;
+    for (const auto& [name, x] : model_.named_parameters())
+      if (x.body() == own[i].body()) first_overflow_ = name;
+    return;
+  }
+}
+
+void Training::restore_statistics(const Tensor& skip) {
   if (statistics_.empty()) return;
   const auto buffers = model_.named_buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     Tensor buffer = buffers[i].second;
-    backend_for(buffer).copy(statistics_[i], buffer);
+    const Tensor flag = skip.to(buffer.device());
+    const Tensor skipped = not_equal(flag, zeros({}, f32, buffer.device()));
+    backend_for(buffer).select(views::expand(skipped, buffer.shape()), statistics_[i], buffer,
+                               buffer);
     buffer.storage()->bump_version();
   }
 }

@@ -10,7 +10,8 @@
 //     training.step();
 //   }
 //
-// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it.
+// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it. On
+// a GPU no step waits, unless somebody asks for a number: the norm's value, whether step() stepped.
 #pragma once
 
 #include <concepts>
@@ -56,12 +57,13 @@ class Training {
   /// accumulate; divide each loss by their number.
   void backward(const Tensor& loss);
   /// Before step(): its gradients will be clipped to this norm, in the update itself. Returns the
-  /// norm that they have, unscaled, their squares summed in f64. It is infinite or NaN if a
-  /// gradient is; a strategy that scales the loss is then going to skip the step.
-  double clip_grad_norm(double max_norm);
+  /// norm that they have, unscaled, their squares summed in f64: an f64 scalar on their device. It
+  /// is infinite or NaN if a gradient is; a strategy that scales the loss is then going to skip the
+  /// step.
+  Tensor clip_grad_norm(double max_norm);
   /// Updates the weights and the loss scale. False if a gradient overflowed: then nothing else has
-  /// changed, and schedules should not advance either.
-  bool step();
+  /// changed, and schedules should not advance either. Asking costs a wait on a GPU.
+  Stepped step();
 
   const Strategy& strategy() const { return strategy_; }
   const Region& region() const { return region_; }
@@ -71,9 +73,12 @@ class Training {
   /// What to give to schedules and clipping functions: the user's optimizer, or the masters around
   /// it.
   optim::Optimizer& optimizer() { return masters_ ? *masters_ : optimizer_; }
-  int64_t skipped_steps() const { return skipped_steps_; }
-  /// The name of the first parameter whose gradient overflowed in the last skipped step.
-  const std::string& first_overflow() const { return first_overflow_; }
+  /// Waits for a GPU.
+  int64_t skipped_steps() const;
+  /// The name of the first parameter whose gradient overflowed in the last skipped step. On a GPU
+  /// it waits, and looks at the gradients now: ask before zero_grad(), or it is the name of an
+  /// earlier step.
+  const std::string& first_overflow() const;
 
   /// Everything that training goes on from: "model.*", "optimizer.*" (with masters, remainders,
   /// compensation), "scaler.*", "generator", "strategy". Handles, not copies.
@@ -89,7 +94,10 @@ class Training {
     const bool casts = strategy_.weights != f32 && x.defined() && x.dtype() == f32;
     return casts ? cast(x, strategy_.weights) : x;
   }
-  void skip(std::optional<std::size_t> position);
+  Stepped step_clipped();
+  void account_for(const Stepped& stepped);
+  void note_overflow() const;
+  void restore_statistics(const Tensor& skip);
   /// A state that another strategy saved, as one of this.
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
   void keep_statistics();
@@ -100,14 +108,16 @@ class Training {
   std::unique_ptr<MasterWeights> masters_;
   GradScaler scaler_;
   Region region_;
-  double made_with_ = 0;  // the scale of the gradients that are there; 0: there are none
+  Tensor made_with_{};  // the scale of the gradients that are there; undefined: there are none
   struct Clipping {
-    double norm, max_norm;                        // of all gradients, unscaled
-    std::optional<std::size_t> first_overflow{};  // their first one that is not finite
+    Tensor norm;  // of all gradients, unscaled
+    double max_norm;
   };
   std::optional<Clipping> clipping_;  // from clip_grad_norm() to step()
   int64_t skipped_steps_ = 0;
-  std::string first_overflow_;
+  Tensor skipped_on_device_{};       // more of them, that the host has not seen: f64 scalar
+  mutable Stepped last_step_{true};  // what first_overflow() has not asked yet
+  mutable std::string first_overflow_;
   std::vector<Tensor> statistics_;  // copies of the model's buffers, under hold_statistics
 };
 

@@ -58,8 +58,8 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
   // what was loaded is put back.
   NamedTensors before;
   for (const auto& [name, x] : nn::state_dict(model_)) before[name] = x.clone();
-  GradScaler loaded_scaler = scaler_;
-  loaded_scaler.load_state_dict(scaler);
+  GradScaler trial = scaler_;
+  trial.load_state_dict(scaler);
   nn::load_state_dict(model_, model);
   try {
     this->optimizer().load_state_dict(optimizer);
@@ -67,7 +67,7 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
     nn::load_state_dict(model_, before);
     throw;
   }
-  scaler_ = std::move(loaded_scaler);
+  scaler_.load_state_dict(scaler);  // in place: captured steps go on from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
   zero_grad();

@@ -8,6 +8,7 @@
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/reference/reference.h>
+#include <halftone/backends/registry.h>
 
 namespace halftone {
 
@@ -56,5 +57,9 @@ std::vector<BackendStatus> backend_statuses() {
 CpuBackendScope::CpuBackendScope(std::string_view name)
     : before_(cpu_slot().exchange(&cpu_backend_named("CpuBackendScope", name))) {}
 CpuBackendScope::~CpuBackendScope() { cpu_slot().store(before_); }
+
+CpuBackendReplacement::CpuBackendReplacement(Backend& backend)
+    : before_(cpu_slot().exchange(&backend)) {}
+CpuBackendReplacement::~CpuBackendReplacement() { cpu_slot().store(before_); }
 
 }  // namespace halftone

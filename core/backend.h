@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <halftone/core/formulas.h>
+#include <halftone/core/loss_scale.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
 #include <halftone/core/weight_form.h>
@@ -72,22 +73,33 @@ struct UpdateSlot {
   Tensor companion{};
   /// of stochastic rounding: element i in the parameter's memory order uses half i
   RandomKey key{};
+  /// i64 scalar on the device: the updates done before this one, which counts itself if it is not
+  /// skipped. Undefined: `steps` of the update
+  Tensor steps{};
 };
+// Every update has two more scalars on the device, each undefined or read when the update runs:
+//   skip       f32: where it is not 0, nothing changes: no weight, state, companion, count (storage
+//              versions may: a host that does not wait cannot know)
+//   device_lr  f64, in place of lr
 struct SgdUpdate {
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, first_step = false;  // state[0] = momentum buffer, where momentum != 0
+  bool nesterov = false;
+  int64_t steps = 0;  // 0: the first fills state[0] = momentum buffer, where momentum != 0
+  Tensor skip{}, device_lr{};
 };
 struct AdamUpdate {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   /// weight decay on the parameter (AdamW) or added to the gradient (Adam)
   bool decoupled = false;
-  /// 1 - beta^t; state[0], state[1] = first and second moment
-  double correction1 = 1, correction2 = 1;
+  /// divided by 1 - beta^(steps + 1), in f64; state[0], state[1] = first and second moment
+  int64_t steps = 0;
+  Tensor skip{}, device_lr{};
 };
 struct RmspropUpdate {
   double lr = 0, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
   /// state[0] = square average, state[1] = momentum buffer, state[2] = gradient average
   bool centered = false;
+  Tensor skip{}, device_lr{};
 };
 
 /// Work of a device that was recorded once and can be run again, with the addresses it was recorded
@@ -131,7 +143,8 @@ class Backend {
   virtual void copy(const Tensor& x, Tensor& y) = 0;
   /// condition: bool
   virtual void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) = 0;
-  /// y[i] = table[indices[i]]
+  /// y[i] = table[indices[i]]. Indices out of range, here and as targets: an error, at once on the
+  /// CPU, at the next wait elsewhere; no kernel reads or writes out of bounds.
   virtual void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) = 0;
   /// table is zeroed first; index `skip` adds nothing
   virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
@@ -266,6 +279,10 @@ class Backend {
   virtual void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) = 0;
   /// f32 or f64 scalar, accumulated in f64
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
+  /// next() of core/loss_scale.h in place, on scalars: f32 found_inf (overflowed where not 0), f32
+  /// scale, i64 growth_tracker, i32 overflows_left
+  virtual void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
+                               Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
   // --- random (dense y; element i in memory order uses number i of the key)
   virtual void uniform(double low, double high, RandomKey key, Tensor& y) = 0;

@@ -1,8 +1,5 @@
-// Adam and AdamW in terms of Backend::adam_step; the bias corrections are computed in f64, once per
-// step count.
+// Adam and AdamW in terms of Backend::adam_step, which corrects the bias by the step count.
 #include <halftone/optim/adam.h>
-
-#include <cmath>
 
 namespace halftone::optim {
 namespace {
@@ -36,18 +33,17 @@ AdamFamily<Options>::AdamFamily(std::vector<ParameterGroup<Options>> groups)
            {.names = {"exp_avg", "exp_avg_sq"}, .essential = 2}, std::move(groups)) {}
 
 template <class Options>
-void AdamFamily<Options>::update(int group, int64_t steps_before, std::span<UpdateSlot> slots,
-                                 Backend& backend) {
+void AdamFamily<Options>::update(int group, const typename Base::Batch& batch, Backend& backend) {
   const Options& o = this->options_of(group);
-  const double t = double(steps_before + 1);
-  backend.adam_step(slots, {.lr = o.lr,
-                            .beta1 = o.betas[0],
-                            .beta2 = o.betas[1],
-                            .eps = o.eps,
-                            .weight_decay = o.weight_decay,
-                            .decoupled = decoupled<Options>,
-                            .correction1 = 1 - std::pow(o.betas[0], t),
-                            .correction2 = 1 - std::pow(o.betas[1], t)});
+  backend.adam_step(batch.slots, {.lr = o.lr,
+                                  .beta1 = o.betas[0],
+                                  .beta2 = o.betas[1],
+                                  .eps = o.eps,
+                                  .weight_decay = o.weight_decay,
+                                  .decoupled = decoupled<Options>,
+                                  .steps = batch.key,
+                                  .skip = batch.skip,
+                                  .device_lr = batch.device_lr});
 }
 
 template class AdamFamily<AdamOptions>;

@@ -42,8 +42,7 @@ template <class Options> class AdamFamily final : public GroupedOptimizer<Option
   int64_t batch_key(const typename Base::ParameterState& state) const override {
     return state.steps;
   }
-  void update(int group, int64_t steps_before, std::span<UpdateSlot> slots,
-              Backend& backend) override;
+  void update(int group, const typename Base::Batch& batch, Backend& backend) override;
 };
 
 using Adam = AdamFamily<AdamOptions>;

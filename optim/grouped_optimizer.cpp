@@ -1,5 +1,6 @@
 // One step: for every group and device, gather the parameters that have gradients into slots and
-// make one backend call. The state dictionary is in optimizer_state.cpp.
+// make one backend call. What a step leaves to the device is in device_steps.cpp, the state
+// dictionary in optimizer_state.cpp.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <algorithm>
@@ -49,17 +50,6 @@ void StatefulOptimizer::step() {
   for (int group = 0; group < group_count(); ++group) step_group(group);
 }
 
-void StatefulOptimizer::step_scaled(const Tensor& factor) {
-  gradient_factor_ = factor;
-  try {
-    step();
-  } catch (...) {
-    gradient_factor_ = {};
-    throw;
-  }
-  gradient_factor_ = {};
-}
-
 bool StatefulOptimizer::set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) {
   keeper_ = std::move(keeper);
   return true;
@@ -82,10 +72,18 @@ void StatefulOptimizer::step_group(int group_index) {
   // matter.
   for (auto begin = pending_.begin(); begin != pending_.end();) {
     const Device device = parameters[*begin].device();
-    const int64_t key = batch_key(states[*begin]);
+    const auto key_of = [&](std::size_t i) {
+      return states[i].count.defined() ? 0 : batch_key(states[i]);
+    };
+    const int64_t key = key_of(*begin);
     const auto end = std::partition(begin, pending_.end(), [&](std::size_t i) {
-      return parameters[i].device() == device && batch_key(states[i]) == key;
+      return parameters[i].device() == device && key_of(i) == key;
     });
+    Backend& backend = backend_for(device);
+    const auto here = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
+    const Tensor factor = here(gradient_factor_);
+    Batch batch{.slots = {}, .key = key, .skip = here(skip_)};
+    if (backend.capturing()) batch.device_lr = published_rate(group, device);
     slots_.clear();
     for (; begin != end; ++begin) {
       const std::size_t i = *begin;
@@ -93,28 +91,35 @@ void StatefulOptimizer::step_group(int group_index) {
       slots_.push_back({.parameter = parameters[i],
                         .gradient = gradient_of(group, i),
                         .state = states[i].tensors,
-                        .gradient_factor = gradient_factor_});
+                        .gradient_factor = factor,
+                        .steps = states[i].count});
       if (keeper_) keeper_->complete(group.first + i, slots_.back());
     }
-    update(group_index, key, slots_, backend_for(device));
+    batch.slots = slots_;
+    update(group_index, batch, backend);
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
 }
 
-/// Counts the step and makes the state that is missing; moves it after a parameter that changed its
-/// device.
+/// Counts the step, unless the backend does, and makes the state that is missing; moves it after a
+/// parameter that changed its device.
 void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
   const StateFlags needed = needed_state(group);
-  ++state.steps;
+  if (!state.count.defined()) ++state.steps;
+  else if (state.count.device() != parameter.device())
+    state.count = state.count.to(parameter.device());
   for (std::size_t i = 0; i < needed.size(); ++i) {
     Tensor& tensor = state.tensors[i];
     if (tensor.defined()) {
       if (tensor.device() != parameter.device()) tensor = tensor.to(parameter.device());
     } else if (needed[i]) {
+      require_not_capturing(parameter);
       const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
       tensor = empty_like(parameter, dtype);
       backend_for(tensor).fill(0, tensor);
+      // Without a step count of its own, as SGD, what is counted is the life of the state.
+      if (state.count.defined() && !layout_.has_step) backend_for(tensor).fill(0, state.count);
     }
   }
 }

@@ -46,6 +46,9 @@ class StatefulOptimizer : public Optimizer {
  public:
   void step() override;
   void step_scaled(const Tensor& factor) override;
+  /// From the first call on, parameters count their steps on the device.
+  bool step_unless(const Tensor& skip, const Tensor& factor) override;
+  void publish_rates() override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
   int group_count() const override { return int(groups_.size()); }
   std::span<Tensor> group_parameters(int group) override {
@@ -66,11 +69,24 @@ class StatefulOptimizer : public Optimizer {
   struct ParameterState {
     int64_t steps = 0;
     std::array<Tensor, 3> tensors{};  // undefined until the first step that needs them
+    Tensor count{};                   // of the steps on the device; where defined, it is the truth
+  };
+  /// A learning rate on a device, and what was written there last.
+  struct PublishedRate {
+    Tensor value{};  // f64 scalar
+    double written = 0;
   };
   struct Group {
     std::vector<Tensor> parameters;
     std::vector<ParameterState> states;
-    std::size_t first = 0;  // its position among the parameters of all groups
+    std::size_t first = 0;               // its position among the parameters of all groups
+    std::vector<PublishedRate> rates{};  // one per device, for captured steps
+  };
+  /// What one backend call is about.
+  struct Batch {
+    std::span<UpdateSlot> slots;
+    int64_t key = 0;  // batch_key() of all of them, where slots do not count themselves
+    Tensor skip{}, device_lr{};
   };
 
   StatefulOptimizer(std::string name, const StateLayout& layout)
@@ -84,16 +100,22 @@ class StatefulOptimizer : public Optimizer {
   virtual std::optional<DType> state_dtype(int group) const = 0;
   /// Parameters with equal keys go into one update; the key is taken before the step.
   virtual int64_t batch_key(const ParameterState& state) const = 0;
-  virtual void update(int group, int64_t key, std::span<UpdateSlot> slots, Backend& backend) = 0;
+  virtual void update(int group, const Batch& batch, Backend& backend) = 0;
   virtual void describe_options(int group, OptionFields& field) = 0;
 
   const std::string& name() const { return name_; }
+  /// The present rate of a group goes to where it has been published.
+  void refresh_rates(int group);
   /// Throws UsageError for a group that is not there.
   void require_group(int group) const;
 
  private:
   class Reader;
   void step_group(int group);
+  void count_on_device(Group& group) const;
+  const Tensor& published_rate(const Group& group, Device device) const;
+  void require_not_capturing(const Tensor& parameter) const;
+  int64_t steps_of(const ParameterState& state) const;
   Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
   void prepare(const Tensor& parameter, int group, ParameterState& state) const;
@@ -102,7 +124,7 @@ class StatefulOptimizer : public Optimizer {
   StateLayout layout_;
   std::vector<Group> groups_;
   std::shared_ptr<WeightKeeper> keeper_;
-  Tensor gradient_factor_{};  // during step_scaled()
+  Tensor gradient_factor_{}, skip_{};  // during step_scaled() and step_unless()
   // Kept from step to step for their capacity: after the first, a step allocates nothing.
   std::vector<UpdateSlot> slots_;
   std::vector<std::size_t> pending_;
@@ -112,7 +134,8 @@ class StatefulOptimizer : public Optimizer {
 /// and check(name), which throws UsageError for values that make no sense.
 template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  public:
-  /// The options of a group, to read or to change between steps.
+  /// The options of a group, to read or to change between steps; a captured step sees a changed lr
+  /// after publish_rates(), and other options not at all.
   Options& options(int group = 0) {
     require_group(group);
     return options_[std::size_t(group)];
@@ -127,6 +150,7 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
     changed.lr = lr;
     changed.check(name());
     options(group) = changed;
+    refresh_rates(group);
   }
   using Optimizer::set_lr;
   bool set_default_state_dtype(DType dtype) override {

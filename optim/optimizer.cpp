@@ -34,6 +34,8 @@ void Optimizer::step_scaled(const Tensor& factor) {
   step();
 }
 
+bool Optimizer::step_unless(const Tensor&, const Tensor&) { return false; }
+
 // NOLINTNEXTLINE(performance-unnecessary-value-param): those that have a place for it keep it
 bool Optimizer::set_weight_keeper(std::shared_ptr<WeightKeeper>) { return false; }
 bool Optimizer::set_default_state_dtype(DType) { return false; }

@@ -44,6 +44,14 @@ class Optimizer {
   /// The same with every gradient multiplied by `factor` first, an f32 scalar: 1 / loss scale,
   /// clipping. Here in place; where the update can do it on the way, gradients stay as they are.
   virtual void step_scaled(const Tensor& factor);
+  /// The same unless `skip`, an f32 scalar on the parameters' device, is other than 0 when the
+  /// update runs: nobody waits for it here. `factor` as above, or undefined. False if this
+  /// optimizer cannot: then nothing has happened, and the caller reads `skip` and decides.
+  virtual bool step_unless(const Tensor& skip, const Tensor& factor);
+  /// Puts what steps read from the host, rates and step counts, where a captured step finds it: on
+  /// the device. Call it before a capture, and before a replay if a rate has changed by options()
+  /// (set_lr() does it by itself). After load_state_dict() capture again.
+  virtual void publish_rates() {}
   /// Puts a keeper in charge of the weights (null: none). False if this optimizer has no place for
   /// one, being none that updates through the backend.
   virtual bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper);

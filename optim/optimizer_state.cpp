@@ -116,9 +116,12 @@ NamedTensors StatefulOptimizer::state_dict() const {
     SaveOptions save(result, g);
     self.describe_options(g, save);
     for (const ParameterState& state : group.states) {
-      if (layout_.has_step && state.steps > 0)
-        result[state_name(position, "step")] = scalar(double(state.steps), i64);
-      for (std::size_t i = 0; i < layout_.names.size(); ++i) {
+      const int64_t steps = steps_of(state);
+      // All steps skipped on the device: the tensors are there, but nothing is in them.
+      const bool untouched = state.count.defined() && steps == 0;
+      if (layout_.has_step && steps > 0)
+        result[state_name(position, "step")] = scalar(double(steps), i64);
+      for (std::size_t i = 0; i < layout_.names.size() && !untouched; ++i) {
         if (state.tensors[i].defined())
           result[state_name(position, layout_.names[i])] = state.tensors[i];
       }
@@ -185,6 +188,7 @@ void StatefulOptimizer::load_state_dict(const NamedTensors& given) {
         if (x.defined()) x = owned_copy(x, group.parameters[i].device());
       }
     }
+    refresh_rates(g);
   }
 }
 

@@ -27,14 +27,16 @@ Rmsprop::StateFlags Rmsprop::needed_state(int group) const {
   return {true, o.momentum > 0, o.centered};
 }
 
-void Rmsprop::update(int group, int64_t, std::span<UpdateSlot> slots, Backend& backend) {
+void Rmsprop::update(int group, const Batch& batch, Backend& backend) {
   const RmspropOptions& o = options_of(group);
-  backend.rmsprop_step(slots, {.lr = o.lr,
-                               .alpha = o.alpha,
-                               .eps = o.eps,
-                               .weight_decay = o.weight_decay,
-                               .momentum = o.momentum,
-                               .centered = o.centered});
+  backend.rmsprop_step(batch.slots, {.lr = o.lr,
+                                     .alpha = o.alpha,
+                                     .eps = o.eps,
+                                     .weight_decay = o.weight_decay,
+                                     .momentum = o.momentum,
+                                     .centered = o.centered,
+                                     .skip = batch.skip,
+                                     .device_lr = batch.device_lr});
 }
 
 }  // namespace halftone::optim

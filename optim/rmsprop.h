@@ -25,7 +25,7 @@ class Rmsprop final : public GroupedOptimizer<RmspropOptions> {
  private:
   StateFlags needed_state(int group) const override;
   int64_t batch_key(const ParameterState&) const override { return 0; }
-  void update(int group, int64_t key, std::span<UpdateSlot> slots, Backend& backend) override;
+  void update(int group, const Batch& batch, Backend& backend) override;
 };
 
 }  // namespace halftone::optim

@@ -28,14 +28,16 @@ int64_t Sgd::batch_key(const ParameterState& state) const {
   return state.tensors[0].defined() ? 1 : 0;
 }
 
-void Sgd::update(int group, int64_t key, std::span<UpdateSlot> slots, Backend& backend) {
+void Sgd::update(int group, const Batch& batch, Backend& backend) {
   const SgdOptions& o = options_of(group);
-  backend.sgd_step(slots, {.lr = o.lr,
-                           .momentum = o.momentum,
-                           .dampening = o.dampening,
-                           .weight_decay = o.weight_decay,
-                           .nesterov = o.nesterov,
-                           .first_step = key == 0});
+  backend.sgd_step(batch.slots, {.lr = o.lr,
+                                 .momentum = o.momentum,
+                                 .dampening = o.dampening,
+                                 .weight_decay = o.weight_decay,
+                                 .nesterov = o.nesterov,
+                                 .steps = batch.key,
+                                 .skip = batch.skip,
+                                 .device_lr = batch.device_lr});
 }
 
 }  // namespace halftone::optim

@@ -25,7 +25,7 @@ class Sgd final : public GroupedOptimizer<SgdOptions> {
  private:
   StateFlags needed_state(int group) const override;
   int64_t batch_key(const ParameterState& state) const override;
-  void update(int group, int64_t key, std::span<UpdateSlot> slots, Backend& backend) override;
+  void update(int group, const Batch& batch, Backend& backend) override;
 };
 
 }  // namespace halftone::optim

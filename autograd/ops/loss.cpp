@@ -43,6 +43,16 @@ Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets, Loss
   return reduction == LossReduction::none ? reshape(y, expected) : y;
 }
 }  // namespace
+
+/// The losses of rows; where `misses` is 1, the target being out of range: an error at once on the
+/// CPU, and NaN on a device that the host would have to wait for.
+Tensor refuse_misses(const Tensor& losses, const Tensor& misses, int64_t classes) {
+  if (losses.device().kind != DeviceKind::cpu) return losses / (1 - misses);
+  if (sum(misses).item() != 0)
+    fail<UsageError>("nll_loss", "a target is out of range for ", classes, " classes. Use 0 to ",
+                     classes - 1, ".");
+  return losses;
+}
 }  // namespace detail
 
 Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
@@ -55,13 +65,12 @@ Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
       cast(not_equal(column, full({}, double(settings.ignore_index), i64, x.device())), wide);
   const Tensor in_range = cast(greater_equal(column, zeros({}, i64, x.device())), wide) *
                           cast(less(column, full({}, double(classes), i64, x.device())), wide);
-  if (sum((1 - in_range) * kept).item() != 0)
-    fail<UsageError>("nll_loss", "a target is out of range for ", classes, " classes. Use 0 to ",
-                     classes - 1, ".");
+  const Tensor misses = (1 - in_range) * kept;
   const Tensor one_hot = cast(equal(column, arange(classes, i64, x.device())), wide) * kept;
   selected =
       -(settings.weight.defined() ? one_hot * cast(settings.weight.detach(), wide) : one_hot);
-  const Tensor losses = sum(cast(x, wide) * selected, {1});
+  const Tensor all = sum(cast(x, wide) * selected, {1});
+  const Tensor losses = detail::refuse_misses(all, views::reshaped(misses, {rows}), classes);
   return cast(detail::reduce_rows(losses, -sum(selected, {1}), settings.reduction, total), dtype);
 }
 

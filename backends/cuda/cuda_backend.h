@@ -117,7 +117,7 @@ class CudaBackend final : public Backend {
   void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy, Tensor& dstate,
                          Tensor& dx, Tensor& drecurrent) override;
 
-  // --- training (accumulate.cu, optimizer.cu, tensor_lists.cu)
+  // --- training (accumulate.cu, optimizer.cu, tensor_lists.cu, loss_scale.cu)
   void accumulate(const Tensor& x, Tensor& y) override;
   void lerp(const Tensor& x, double weight, Tensor& y) override;
   void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;
@@ -126,6 +126,9 @@ class CudaBackend final : public Backend {
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
+
+  void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
+                       Tensor& growth_tracker, Tensor& overflows_left) override;
 
   // --- random (random.cu)
   void uniform(double low, double high, RandomKey key, Tensor& y) override;

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include <halftone/backends/reference/map.h>
+#include <halftone/backends/reference/update_scalars.h>
 
 namespace halftone {
 
@@ -120,54 +121,66 @@ template <class T, class Rule> void update_slot_as(UpdateSlot& slot, const Rule&
     if (x->defined()) x->storage()->bump_version();
 }
 
-template <class Rule> void update_slots(std::span<UpdateSlot> slots, const Rule& rule) {
-  for (UpdateSlot& slot : slots) {
-    if (slot.parameter.dtype() == f64) update_slot_as<double>(slot, rule);
-    else update_slot_as<float>(slot, rule);
-  }
+template <class Rule> void update_slot(UpdateSlot& slot, const Rule& rule) {
+  if (slot.parameter.dtype() == f64) update_slot_as<double>(slot, rule);
+  else update_slot_as<float>(slot, rule);
+  count_update(slot);
 }
 
 }  // namespace
 
 /// torch.optim.SGD
 void ReferenceBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& u) {
-  update_slots(slots, [&]<class T>(Element<T>& e) {
-    T step = e.gradient + T(u.weight_decay) * e.parameter;
-    if (u.momentum != 0) {
-      T& buffer = e.state[0];
-      buffer = u.first_step ? step : T(u.momentum) * buffer + T(1 - u.dampening) * step;
-      step = u.nesterov ? step + T(u.momentum) * buffer : buffer;
-    }
-    e.parameter -= T(u.lr) * step;
-  });
+  if (skips(u)) return;
+  const double lr = rate_of(u);
+  for (UpdateSlot& slot : slots) {
+    const bool first = steps_before(slot, u.steps) == 0;
+    update_slot(slot, [&]<class T>(Element<T>& e) {
+      T step = e.gradient + T(u.weight_decay) * e.parameter;
+      if (u.momentum != 0) {
+        T& buffer = e.state[0];
+        buffer = first ? step : T(u.momentum) * buffer + T(1 - u.dampening) * step;
+        step = u.nesterov ? step + T(u.momentum) * buffer : buffer;
+      }
+      e.parameter -= T(lr) * step;
+    });
+  }
 }
 
 /// torch.optim.Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019)
 void ReferenceBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& u) {
-  const double step_size = u.lr / u.correction1, root_correction = std::sqrt(u.correction2);
-  update_slots(slots, [&]<class T>(Element<T>& e) {
-    if (u.decoupled) e.parameter *= T(1 - u.lr * u.weight_decay);
-    const T g = u.decoupled ? e.gradient : e.gradient + T(u.weight_decay) * e.parameter;
-    T &first = e.state[0], &second = e.state[1];
-    first += T(1 - u.beta1) * (g - first);
-    second = T(u.beta2) * second + T(1 - u.beta2) * g * g;
-    const T denominator = std::sqrt(second) / T(root_correction) + T(u.eps);
-    e.parameter -= T(step_size) * first / denominator;
-  });
+  if (skips(u)) return;
+  const double lr = rate_of(u);
+  for (UpdateSlot& slot : slots) {
+    const auto [correction1, correction2] = bias_corrections(u, steps_before(slot, u.steps));
+    const double step_size = lr / correction1, root_correction = std::sqrt(correction2);
+    update_slot(slot, [&]<class T>(Element<T>& e) {
+      if (u.decoupled) e.parameter *= T(1 - lr * u.weight_decay);
+      const T g = u.decoupled ? e.gradient : e.gradient + T(u.weight_decay) * e.parameter;
+      T &first = e.state[0], &second = e.state[1];
+      first += T(1 - u.beta1) * (g - first);
+      second = T(u.beta2) * second + T(1 - u.beta2) * g * g;
+      const T denominator = std::sqrt(second) / T(root_correction) + T(u.eps);
+      e.parameter -= T(step_size) * first / denominator;
+    });
+  }
 }
 
 /// torch.optim.RMSprop (Hinton 2012; centred: Graves 2013)
 void ReferenceBackend::rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& u) {
-  update_slots(slots, [&]<class T>(Element<T>& e) {
-    const T g = e.gradient + T(u.weight_decay) * e.parameter;
-    T &square = e.state[0], &buffer = e.state[1], &average = e.state[2];
-    square = T(u.alpha) * square + T(1 - u.alpha) * g * g;
-    if (u.centered) average += T(1 - u.alpha) * (g - average);
-    const T variance = u.centered ? square - average * average : square;
-    T step = g / (std::sqrt(variance) + T(u.eps));
-    if (u.momentum != 0) step = buffer = T(u.momentum) * buffer + step;
-    e.parameter -= T(u.lr) * step;
-  });
+  if (skips(u)) return;
+  const double lr = rate_of(u);
+  for (UpdateSlot& slot : slots)
+    update_slot(slot, [&]<class T>(Element<T>& e) {
+      const T g = e.gradient + T(u.weight_decay) * e.parameter;
+      T &square = e.state[0], &buffer = e.state[1], &average = e.state[2];
+      square = T(u.alpha) * square + T(1 - u.alpha) * g * g;
+      if (u.centered) average += T(1 - u.alpha) * (g - average);
+      const T variance = u.centered ? square - average * average : square;
+      T step = g / (std::sqrt(variance) + T(u.eps));
+      if (u.momentum != 0) step = buffer = T(u.momentum) * buffer + step;
+      e.parameter -= T(lr) * step;
+    });
 }
 
 void ReferenceBackend::accumulate(const Tensor& x, Tensor& y) {
@@ -221,6 +234,18 @@ void ReferenceBackend::sum_of_squares(std::span<const Tensor> tensors, Tensor& t
     for (int64_t piece = 0; piece < partial.size(); ++piece) sum += partial[piece];
   }
   store_one(sum, total, 0);
+}
+
+void ReferenceBackend::next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf,
+                                       Tensor& scale, Tensor& growth_tracker,
+                                       Tensor& overflows_left) {
+  const LossScaleState now{*scale.data<float>(), *growth_tracker.data<int64_t>(),
+                           *overflows_left.data<int32_t>()};
+  const LossScaleState then = next(now, rule, *found_inf.data<float>() != 0);
+  *scale.data<float>() = then.scale;
+  *growth_tracker.data<int64_t>() = then.growth_tracker;
+  *overflows_left.data<int32_t>() = then.overflows_left;
+  for (const Tensor* x : {&scale, &growth_tracker, &overflows_left}) x->storage()->bump_version();
 }
 
 }  // namespace halftone

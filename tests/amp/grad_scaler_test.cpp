@@ -12,6 +12,7 @@
 namespace halftone::testing {
 namespace {
 
+using amp::Decision;
 using amp::GradScaler;
 using Options = amp::LossScaleOptions;
 using nlohmann::json;
@@ -85,9 +86,10 @@ Options options_of(const json& given, Options o = {}) {
 
 class Replay {
  public:
-  explicit Replay(const json& scenario)
-      : scaler_(options_of(scenario.at("options")),
-                {.enabled = scenario.at("options").value("enabled", true)}) {
+  explicit Replay(const json& scenario, Decision decision = Decision::where_free)
+      : decision_(decision),
+        scaler_(options_of(scenario.at("options")),
+                {.enabled = scenario.at("options").value("enabled", true), .decision = decision}) {
     std::vector<std::vector<Tensor>> of_optimizer(2);
     for (const json& p : scenario.at("parameters")) {
       const DType dtype = dtype_named(p.at("dtype"));
@@ -171,7 +173,8 @@ class Replay {
     else if (verb.starts_with("set_"))
       scaler_.set_options(
           options_of({{verb.substr(4), action.at("value")}}, scaler_.loss_scale().options));
-    else if (verb == "new_scaler") scaler_ = GradScaler(options_of(action));
+    else if (verb == "new_scaler")
+      scaler_ = GradScaler(options_of(action), {.decision = decision_});
     else if (verb == "state_dict") {
       json state = json::object();
       for (const auto& [name, x] : scaler_.state_dict()) state[name] = x.item();
@@ -199,6 +202,7 @@ class Replay {
     return {{"scales", scales}, {"growth_trackers", trackers}};
   }
 
+  Decision decision_;
   GradScaler scaler_;
   double allowed_ = 0;
   std::vector<Tensor> parameters_;
@@ -211,11 +215,11 @@ json scenarios() {
   return json::parse(file).at("scenarios");  // with SGD of lr 0.5
 }
 
-void replay(const std::string& scenario_name, const json& scenario) {
+void replay(const std::string& scenario_name, const json& scenario, Decision decision) {
   CAPTURE(scenario_name);
   const json patches = differences.value(scenario_name, json::object());
   CHECK(scenario.at("differs") <= !patches.empty());
-  Replay run(scenario);
+  Replay run(scenario, decision);
   for (std::size_t i = 0; i < scenario.at("actions").size(); ++i) {
     const json& action = scenario.at("actions")[i];
     CAPTURE(i);
@@ -235,10 +239,13 @@ void replay(const std::string& scenario_name, const json& scenario) {
 
 TEST_CASE("the scaler does what PyTorch's does, action by action, but where it shall not") {
   const json table = scenarios();
+  Decision decision = Decision::where_free;
+  SUBCASE("the host decides") {}
+  SUBCASE("the update decides") { decision = Decision::in_update; }
   for (const auto& [name, scenario] : table.items()) {
     if (name == "shrinking_to_zero" || name == "inverse_overflows")  // difference e
       CHECK_THROWS_WITH_AS(Replay{scenario}, doctest::Contains("a positive finite"), UsageError);
-    else replay(name, scenario);
+    else replay(name, scenario, decision);
   }
   CHECK(table.size() == 54);
 }
@@ -246,9 +253,10 @@ TEST_CASE("the scaler does what PyTorch's does, action by action, but where it s
 // --- several losses
 
 struct TwoLosses {
+  Decision decision = Decision::where_free;
   Tensor w = ones({2}).set_requires_grad();
   optim::Sgd sgd{{w}, {.lr = 0.5}};
-  GradScaler scaler{{.init_scale = 1024}, {.losses = 2}};
+  GradScaler scaler{{.init_scale = 1024}, {.losses = 2, .decision = decision}};
   /// backward of factor * sum(w) under scale `which`, and its collection.
   void backward(double factor, int which) {
     scaler.scale(sum(w) * factor, which).backward();
@@ -257,7 +265,10 @@ struct TwoLosses {
 };
 
 TEST_CASE("two losses with a scale each: one overflows, only its scale backs off") {
-  TwoLosses run;
+  Decision decision = Decision::where_free;
+  SUBCASE("the host decides") {}
+  SUBCASE("the update decides") { decision = Decision::in_update; }
+  TwoLosses run{.decision = decision};
   run.backward(1, 0), run.backward(infinity, 1);
   CHECK_FALSE(run.w.grad().defined());  // put aside
   CHECK_FALSE(run.scaler.step(run.sgd));
@@ -282,20 +293,6 @@ TEST_CASE("collecting after unscaling, and losses that are not there") {
   CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 0), Contains("every loss first"), UsageError);
 }
 
-TEST_CASE("first_overflow: the position among the gradients, until update()") {
-  const Tensor a = ones({2}).set_requires_grad(), b = a.clone().set_requires_grad();
-  const Tensor c = a.clone().set_requires_grad();
-  optim::Sgd sgd({a, b, c});
-  GradScaler scaler;
-  scaler.scale(sum(a) + (sum(b) + sum(c)) * infinity).backward();
-  CHECK_FALSE(scaler.first_overflow(sgd));
-  SUBCASE("unscale") { scaler.unscale(sgd); }
-  SUBCASE("step") { CHECK_FALSE(scaler.step(sgd)); }
-  CHECK(scaler.first_overflow(sgd) == std::optional<std::size_t>(1));
-  scaler.update();
-  CHECK_FALSE(scaler.first_overflow(sgd));
-}
-
 TEST_CASE("first_overflow after collect()") {
   TwoLosses run;
   run.backward(infinity, 1);
@@ -308,7 +305,7 @@ TEST_CASE("set_options keeps scale and tracker, and refuses what makes no sense"
   const optim::Sgd sgd({ones({2}).set_requires_grad()});
   GradScaler scaler({.init_scale = 1024, .growth_interval = 4});
   scaler.scale(ones({}));
-  const auto clean_step = [&] { scaler.report(sgd, false), scaler.update(); };
+  const auto clean_step = [&] { scaler.report(sgd, zeros({})), scaler.update(); };
   clean_step();
   const auto before = scaler.state_dict();
   for (const Options& bad :
@@ -337,7 +334,7 @@ TEST_CASE("a disabled scaler passes everything through, f16 gradients, too") {
   optim::Sgd sgd({w}, {.lr = 0.5});
   GradScaler scaler({}, {.enabled = false});
   scaler.scale(sum(w)).backward();
-  scaler.unscale(sgd), scaler.collect(sgd, 0), scaler.rescale(sgd, 8);
+  scaler.unscale(sgd), scaler.collect(sgd, 0), scaler.rescale(sgd, scalar(8));
   CHECK(w.grad().to_vector<double>() == Values{1, 1});
   scaler.load_state_dict({{"anything", zeros({})}});
 }
@@ -355,7 +352,7 @@ TEST_CASE("the state of several losses, and of hysteresis where it is used") {
   CHECK_THROWS_AS(single.load_state_dict(state), UsageError);
   GradScaler patient({.hysteresis = 3}), resumed({.hysteresis = 3});
   patient.scale(ones({}));
-  patient.report(run.sgd, true), patient.update();
+  patient.report(run.sgd, ones({})), patient.update();
   CHECK(patient.state_dict().at("_hysteresis").item() == 2);
   resumed.load_state_dict(patient.state_dict());
   CHECK(resumed.loss_scale().overflows_left == 2);

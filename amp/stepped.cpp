@@ -1,0 +1,33 @@
+// Who decides about a step, and which gradient was to blame.
+#include <halftone/amp/stepped.h>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+
+namespace halftone::amp {
+
+Stepped step_unless(optim::Optimizer& optimizer, const Tensor& skip, const Tensor& factor,
+                    Decision decision) {
+  Stepped stepped = skip.defined() ? Stepped(skip) : Stepped(true);
+  const bool host_decides = !skip.defined() || (decision == Decision::where_free &&
+                                                skip.device().kind == DeviceKind::cpu);
+  if (!host_decides && optimizer.step_unless(skip, factor)) return stepped;
+  if (!stepped) return stepped;
+  if (factor.defined()) optimizer.step_scaled(factor);
+  else optimizer.step();
+  return stepped;
+}
+
+std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients) {
+  std::size_t position = 0;
+  for (Tensor gradient : gradients) {
+    if (!gradient.defined()) continue;
+    Tensor found = zeros({}, f32, gradient.device());
+    backend_for(gradient).unscale({&gradient, 1}, {}, found);
+    if (found.item() != 0) return position;
+    ++position;
+  }
+  return {};
+}
+
+}  // namespace halftone::amp
