@@ -5,6 +5,7 @@
 #include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/data/data.h>

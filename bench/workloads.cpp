@@ -86,22 +86,36 @@ ht::Tensor loss_of(const ht::Tensor& logits, const ht::Tensor& targets) {
   return ht::cross_entropy(ht::flatten(logits, 0, -2), ht::flatten(targets));
 }
 
-Workload make_workload(const std::string& name) {
-  ht::manual_seed(0);
+namespace {
+/// A GPU gets batches that can keep it busy.
+Workload on_cpu(const std::string& name, bool large) {
   if (name == "mlp_tiny") return mlp(name, {784, 128, 10}, 64);
-  if (name == "mlp") return mlp(name, {784, 2048, 2048, 10}, 512);
+  if (name == "mlp")
+    return large ? mlp(name, {784, 8192, 8192, 10}, 8192) : mlp(name, {784, 2048, 2048, 10}, 512);
   if (name == "lenet") return lenet();
-  if (name == "resnet18_cifar") return resnet18(name, {.classes = 10, .cifar_stem = true}, 64, 32);
-  if (name == "resnet18_224") return resnet18(name, {.classes = 37}, 16, 224);
+  if (name == "resnet18_cifar")
+    return resnet18(name, {.classes = 10, .cifar_stem = true}, large ? 512 : 64, 32);
+  if (name == "resnet18_224")
+    return resnet18(name, {.classes = large ? 1000 : 37}, large ? 256 : 16, 224);
   if (name == "gpt_char")
-    return gpt(name, {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384}, 8,
-               256);
+    return gpt(name, {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384},
+               large ? 64 : 8, 256);
   if (name == "gpt2_124m")
     return gpt(name,
-               {.vocabulary = 50304, .context = 1024, .layers = 12, .heads = 12, .width = 768}, 1,
-               512);
+               {.vocabulary = 50304, .context = 1024, .layers = 12, .heads = 12, .width = 768},
+               large ? 16 : 1, large ? 1024 : 512);
   ht::fail<ht::UsageError>("workload", "there is no workload named \"", name, "\". Use one of ",
                            workload_list(), ".");
+}
+}  // namespace
+
+Workload make_workload(const std::string& name, ht::Device device) {
+  ht::manual_seed(0);
+  Workload w = on_cpu(name, device.kind != ht::DeviceKind::cpu);
+  w.model->to(device);
+  const ht::MemoryScope scope(ht::MemoryUse::input);
+  w.inputs = w.inputs.to(device), w.targets = w.targets.to(device);
+  return w;
 }
 
 }  // namespace bench

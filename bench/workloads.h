@@ -24,7 +24,7 @@ std::vector<std::string> workload_names();
 std::string workload_list();
 /// Mean cross-entropy of logits [n, classes] or [n, length, classes].
 halftone::Tensor loss_of(const halftone::Tensor& logits, const halftone::Tensor& targets);
-/// Throws UsageError for other names.
-Workload make_workload(const std::string& name);
+/// On a device. Throws UsageError for other names.
+Workload make_workload(const std::string& name, halftone::Device device = {});
 
 }  // namespace bench

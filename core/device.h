@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <string_view>
 
 namespace halftone {
 
@@ -16,6 +17,10 @@ struct Device {
   static constexpr Device cuda(int index = 0) { return {DeviceKind::cuda, index}; }
   bool operator==(const Device&) const = default;
 };
+
+/// The device of that name: "cpu", "cuda" (the first GPU) or "cuda:1". Whether this machine has it
+/// shows when it is used. Throws UsageError for other names. As torch.device.
+Device device_named(std::string_view name);
 
 inline std::ostream& operator<<(std::ostream& out, Device device) {
   if (device.kind == DeviceKind::cpu) return out << "cpu";

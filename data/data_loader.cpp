@@ -31,6 +31,12 @@ std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options,
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[generator.below(i)]);
   return order;
 }
+/// In the loop's thread: work for a device is issued from one thread.
+Batch on_device(const Batch& batch, Device device) {
+  const MemoryScope scope(MemoryUse::input);
+  const auto moved = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
+  return {moved(batch.inputs), moved(batch.targets)};
+}
 }  // namespace
 
 class DataLoader::Epoch {
@@ -41,6 +47,7 @@ class DataLoader::Epoch {
         order_(order_of(dataset_->size(), options, epoch)),
         key_{options.seed, epoch},
         batch_size_(options.batch_size),
+        device_(options.device),
         end_(batches),
         slots_(std::size_t(options.workers) * std::size_t(options.prefetch)) {
     if (slots_.empty()) return;
@@ -51,6 +58,7 @@ class DataLoader::Epoch {
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
+  Device device() const { return device_; }
   /// The next batch, or nothing after the last.
   std::optional<Batch> next() {
     if (workers_.empty()) {
@@ -115,6 +123,7 @@ class DataLoader::Epoch {
   const std::vector<int64_t> order_;
   const EpochKey key_;
   const int64_t batch_size_;
+  const Device device_;
 
   std::mutex mutex_;  // guards what follows, if there are workers
   std::condition_variable_any room_, arrived_;
@@ -159,7 +168,7 @@ DataLoader::Iterator::~Iterator() = default;
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
   batch_ = {};  // first give its memory back, for the worker to reuse
-  if (std::optional<Batch> next = epoch_->next()) batch_ = *std::move(next);
+  if (std::optional<Batch> next = epoch_->next()) batch_ = on_device(*next, epoch_->device());
   else epoch_.reset();
   return *this;
 }

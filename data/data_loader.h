@@ -22,6 +22,7 @@ struct DataLoaderOptions {
   int workers = 1;         // threads that collate; 0: the loop collates
   int prefetch = 2;        // batches collated ahead per worker; 0: the loop collates
   uint64_t seed = 0;       // of the shuffles and of the dataset's random transforms
+  Device device{};         // where batches go; copies to a GPU run beside the loop
 };
 
 class DataLoader {

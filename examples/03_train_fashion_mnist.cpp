@@ -17,7 +17,7 @@ namespace ht = halftone;
 namespace {
 
 struct Arguments {
-  std::string data, optimizer = "adamw", save = "lenet.safetensors", load;
+  std::string data, optimizer = "adamw", save = "lenet.safetensors", load, device = "cpu";
   int64_t epochs = 5, batch = 128, limit = 0;
   double lr = 0;  // 0: what suits the optimizer
   uint64_t seed = 0;
@@ -36,6 +36,7 @@ void add_flags(CLI::App& app, Arguments& to) {
       ->capture_default_str();
   app.add_option("--seed", to.seed, "of weights and shuffling");
   app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
+  add_device_flag(app, to.device);
   app.add_option("--save", to.save, "where the weights go")->take_last()->capture_default_str();
   app.add_option("--load", to.load, "weights to start from")->check(CLI::ExistingFile);
   app.add_option("--limit", to.limit, "use only the first images of each split, for a quick try")
@@ -60,8 +61,10 @@ std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
 void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
            const ht::data::ByteImages& test_images, const Arguments& arguments) {
   using ht::optim::LrSchedule;
+  const ht::Device device = ht::device_named(arguments.device);
   ht::data::DataLoader loader(
-      images, {.batch_size = arguments.batch, .shuffle = true, .seed = arguments.seed});
+      images,
+      {.batch_size = arguments.batch, .shuffle = true, .seed = arguments.seed, .device = device});
   const auto optimizer = make_optimizer(arguments, model.parameters());
   // The rate rises during the first steps, then falls along half a cosine to nearly nothing.
   const int64_t steps = arguments.epochs * loader.size(),
@@ -81,7 +84,7 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
       progress.step(inputs.size(0), loss.item(), count_correct(logits, labels));
     }
     model.eval();
-    const double accuracy = accuracy_of(model, test_images);
+    const double accuracy = accuracy_of(model, test_images, device);
     model.train();
     char text[80];
     std::snprintf(text, sizeof text, "epoch %ld/%ld  test accuracy %.2f %%", long(epoch),
@@ -109,23 +112,26 @@ void run(const Arguments& arguments) {
   ht::manual_seed(arguments.seed);
   ht::nn::models::LeNet model;
   if (!arguments.load.empty()) ht::nn::load(model, arguments.load);
+  const ht::Device device = ht::device_named(arguments.device);
+  model.to(device);
   std::cout << "LeNet, " << model.parameter_count() << " parameters; " << images.size()
             << " training and " << test_images.size() << " test images; " << arguments.optimizer
             << ", f32, " << omp_get_max_threads() << " threads" << std::endl;
   if (arguments.epochs > 0) train(model, images, test_images, arguments);
 
   model.eval();
-  const double accuracy = accuracy_of(model, test_images);
+  const double accuracy = accuracy_of(model, test_images, device);
   ht::nn::save(model, arguments.save);
   ht::nn::models::LeNet restored;
   ht::nn::load(restored, arguments.save);
-  if (accuracy_of(restored, test_images) != accuracy)
+  restored.to(device);
+  if (accuracy_of(restored, test_images, device) != accuracy)
     ht::fail<ht::FormatError>("--save", "the weights read back from ", arguments.save,
                               " give another accuracy. Check the disk.");
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::printf("\nweights in %s, reloaded and verified\ntest accuracy %.2f %%\ntime %.1f s\n\n",
               arguments.save.c_str(), 100 * accuracy, seconds.count());
-  std::cout << ht::memory_report() << std::flush;
+  std::cout << ht::memory_report(device) << std::flush;
 }
 
 }  // namespace

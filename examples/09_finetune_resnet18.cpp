@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Arguments {
-  std::string data, weights, work = "finetune_resnet18", strategy = "amp-bf16";
+  std::string data, weights, work = "finetune_resnet18", strategy = "amp-bf16", device = "cpu";
   int64_t epochs = 4, batch = 32, size = 224, width = 64, per_class = 400;
   double lr = 1e-3;
   uint64_t seed = 0;
@@ -39,6 +39,7 @@ void add_flags(CLI::App& app, Arguments& to) {
       ->check(CLI::Range(10, 5000));
   app.add_option("--lr", to.lr, "highest rate of AdamW")->check(CLI::PositiveNumber);
   app.add_option("--seed", to.seed, "of weights, order and augmentation");
+  add_device_flag(app, to.device);
   app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
   app.add_option("--workers", to.workers, "threads that decode")->check(CLI::Range(0, 64));
 }
@@ -69,11 +70,11 @@ void load_backbone(ht::nn::models::ResNet& model, const fs::path& path) {
 }
 
 double validate(ht::amp::Training& training, ht::nn::models::ResNet& model,
-                const ht::data::ImageFiles& files) {
+                const ht::data::ImageFiles& files, ht::Device device) {
   const ht::NoGrad no_grad;
   model.eval();
   double correct = 0;
-  for (auto [images, labels] : ht::data::DataLoader(files, {.batch_size = 50}))
+  for (auto [images, labels] : ht::data::DataLoader(files, {.batch_size = 50, .device = device}))
     correct += count_correct(training.forward(model, images), labels);
   model.train();
   return 100 * correct / double(files.size());
@@ -93,7 +94,9 @@ double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& dire
                                       .shuffle = true,
                                       .drop_last = true,
                                       .workers = a.workers,
-                                      .seed = a.seed});
+                                      .seed = a.seed,
+                                      .device = ht::device_named(a.device)});
+  model.to(ht::device_named(a.device));
   ht::optim::AdamW adamw(model.parameters(), {.lr = a.lr, .weight_decay = 0.05});
   auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
   ht::optim::LrScheduler schedule(training.optimizer(),
@@ -110,11 +113,12 @@ double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& dire
       if (training.step()) schedule.step();
       progress.step(images.size(0), loss.item(), count_correct(logits, labels));
     }
-    accuracy = validate(training, model, val);
+    accuracy = validate(training, model, val, ht::device_named(a.device));
     char line[64];
     std::snprintf(line, sizeof line, "  validation accuracy %.2f %%", accuracy);
     progress.note(line);
   }
+  model.to(ht::Device::cpu());
   for (const std::string& file : train.broken_files()) std::cout << "skipped " << file << '\n';
   return accuracy;
 }

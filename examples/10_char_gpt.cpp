@@ -16,7 +16,7 @@ namespace {
 struct Arguments {
   // Texts that every Debian system has. The last one's end, a tenth of all, is for validation.
   std::vector<std::string> text;
-  std::string directory = "/usr/share/common-licenses";
+  std::string directory = "/usr/share/common-licenses", device = "cpu";
   std::vector<std::string> strategies{"amp-bf16"};
   ht::nn::models::GptOptions model{.context = 64, .layers = 4, .heads = 4, .width = 128};
   int64_t steps = 600, batch = 32, sample = 400;
@@ -26,6 +26,7 @@ struct Arguments {
 
 void add_flags(CLI::App& app, Arguments& to) {
   app.add_option("--text", to.text, "files to train on; default: Debian's common licences");
+  add_device_flag(app, to.device);
   app.add_option("--strategies", to.strategies, "any of amp/strategy.h, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
@@ -70,11 +71,11 @@ ht::Tensor loss_of(const ht::Tensor& logits, const ht::Tensor& targets) {
 }
 
 double validate(ht::amp::Training& training, ht::nn::models::Gpt& model,
-                const ht::data::TextDataset& windows) {
+                const ht::data::TextDataset& windows, ht::Device device) {
   const ht::NoGrad no_grad;
   model.eval();
   double total = 0;
-  for (auto [inputs, targets] : ht::data::DataLoader(windows, {.batch_size = 32}))
+  for (auto [inputs, targets] : ht::data::DataLoader(windows, {.batch_size = 32, .device = device}))
     total += loss_of(training.forward(model, inputs), targets).item() * double(inputs.size(0));
   model.train();
   return total / double(windows.size());
@@ -88,8 +89,8 @@ std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
   std::vector<int64_t> tokens = characters.encode("\n");
   for (int64_t i = 0; i < a.sample; ++i) {
     const std::size_t length = std::min(tokens.size(), std::size_t(a.model.context));
-    const ht::Tensor seen =
-        ht::from_span<int64_t>(std::span(tokens).last(length), {1, int64_t(length)}, ht::i64);
+    const ht::Tensor seen = ht::from_span<int64_t>(
+        std::span(tokens).last(length), {1, int64_t(length)}, ht::i64, ht::device_named(a.device));
     const ht::Tensor logits = ht::select(training.forward(model, seen), 1, int64_t(length) - 1);
     const auto chances =
         ht::softmax(ht::cast(logits, ht::f32) / a.temperature, -1).to_vector<double>();
@@ -104,7 +105,9 @@ std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
 void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer& characters,
            const ht::data::TextSplit& split, const Arguments& a) {
   ht::manual_seed(a.seed);
+  const ht::Device device = ht::device_named(a.device);
   ht::nn::models::Gpt model(a.model);
+  model.to(device);
   ht::optim::AdamW adamw(model.parameters(),
                          {.lr = a.lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
   ht::amp::Training training = ht::amp::apply(strategy, model, adamw);
@@ -114,8 +117,11 @@ void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer
   ht::optim::LrScheduler schedule(training.optimizer(), rates);
   const ht::data::TextDataset windows(split.train, {.context = a.model.context, .stride = 7}),
       held_out(split.validation, {.context = a.model.context});
-  ht::data::DataLoader loader(
-      windows, {.batch_size = a.batch, .shuffle = true, .drop_last = true, .seed = a.seed});
+  ht::data::DataLoader loader(windows, {.batch_size = a.batch,
+                                        .shuffle = true,
+                                        .drop_last = true,
+                                        .seed = a.seed,
+                                        .device = device});
   std::cout << strategy << "\n" << model.parameter_count() << " parameters\n";
   int64_t step = 0;
   while (step < a.steps)
@@ -127,7 +133,7 @@ void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer
       if (training.step()) schedule.step();
       if (++step % 100 == 0 || step == a.steps)
         std::printf("step %4ld  loss %.3f  validation %.3f\n", long(step), loss.item(),
-                    validate(training, model, held_out));
+                    validate(training, model, held_out, device));
       std::fflush(stdout);
       if (step == a.steps) break;
     }

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 struct Measured {
-  std::string workload, strategy;
+  std::string workload, strategy, device = "cpu";
   int64_t threads = 0, epochs = 0, batch = 0, steps = 0, parameters = 0, skipped_steps = 0;
   double parameter_ratio = 0;  // bytes at rest of parameters and what is beside them, over 4 each
   double ms = 0, min_ms = 0;   // of a step: forward, backward, update, without loading data
@@ -59,7 +59,7 @@ inline nlohmann::ordered_json as_json(const Measured& m) {
     bytes[std::string(halftone::name(use)) + "_peak"] = m.memory.peak_of(use);
   return {{"workload", m.workload},
           {"strategy", m.strategy},
-          {"device", "cpu"},
+          {"device", m.device},
           {"threads", m.threads},
           {"ms", m.ms},
           {"min_ms", m.min_ms},

@@ -25,10 +25,12 @@ inline double count_correct(const halftone::Tensor& logits, const halftone::Tens
 
 /// The share of a dataset's images that `model(images)`, a function to logits, classifies rightly.
 template <class Model>
-double accuracy_of(const Model& model, const halftone::data::ByteImages& dataset) {
+double accuracy_of(const Model& model, const halftone::data::ByteImages& dataset,
+                   halftone::Device device = {}) {
   const halftone::NoGrad no_grad;
   double correct = 0;
-  for (auto [images, labels] : halftone::data::DataLoader(dataset, {.batch_size = 500}))
+  for (auto [images, labels] :
+       halftone::data::DataLoader(dataset, {.batch_size = 500, .device = device}))
     correct += count_correct(model(images), labels);
   return correct / double(dataset.size());
 }

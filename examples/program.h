@@ -3,9 +3,15 @@
 #pragma once
 
 #include <iostream>
+#include <string>
 
 #include <CLI/CLI.hpp>
 #include <halftone/core/error.h>
+
+/// --device, for programs that train.
+inline void add_device_flag(CLI::App& app, std::string& device) {
+  app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
+}
 
 /// run() is called after the flags were read.
 template <class Run> int run_program(CLI::App& app, int argc, char** argv, const Run& run) {
