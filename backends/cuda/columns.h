@@ -55,8 +55,8 @@ inline ColumnCut column_cut(const Context& context, int64_t rows, int64_t column
   return cut;
 }
 
-/// term(row, column, results) takes the elements column .. column + size of a row in;
-/// finish(piece, column, result) gets what became of a column.
+/// What walker = term.at(column) is to a thread: walker(row, results) takes the elements
+/// column .. column + size of a row in. finish(piece, column, result) gets what became of a column.
 template <int size, class Result, class Term, class Finish>
 __global__ void __launch_bounds__(block_threads)
     columns_kernel(ColumnCut cut, Term term, Finish finish) {
@@ -72,8 +72,10 @@ __global__ void __launch_bounds__(block_threads)
     Result results[size];
 #pragma unroll
     for (int i = 0; i < size; ++i) results[i] = Result::start();
-    if (column < cut.columns)
-      for (int64_t row = begin + line; row < end; row += lines) term(row, column, results);
+    if (column < cut.columns) {
+      const auto walker = term.at(column);
+      for (int64_t row = begin + line; row < end; row += lines) walker(row, results);
+    }
 #pragma unroll
     for (int i = 0; i < size; ++i) of_threads[i * block_threads + thread] = results[i];
     for (int half = lines / 2; half > 0; half /= 2) {
@@ -97,11 +99,13 @@ template <class Result> struct StorePiece {
     pieces[piece * columns + column] = result;
   }
 };
-template <class Result> struct LoadPiece {
-  const Result* pieces;
+/// A matrix of results, to be joined down its columns.
+template <class Result> struct JoinRows {
+  const Result* results;
   int64_t columns;
-  __device__ void operator()(int64_t piece, int64_t column, typename Result::Wide* results) const {
-    results[0].join(pieces[piece * columns + column]);
+  __device__ JoinRows at(int64_t column) const { return {results + column, columns}; }
+  template <class Wide> __device__ void operator()(int64_t row, Wide* joined) const {
+    joined[0].join(results[row * columns]);
   }
 };
 
@@ -125,7 +129,7 @@ void reduce_columns(const Context& context, int64_t rows, int64_t columns, const
   launch_columns<size, Result>(context, cut, term, StorePiece<Result>{pieces, columns});
   ColumnCut last = column_cut(context, cut.pieces, columns, 1);
   last.pieces = 1, last.rows_per_piece = cut.pieces;
-  launch_columns<1, typename Result::Wide>(context, last, LoadPiece<Result>{pieces, columns},
+  launch_columns<1, typename Result::Wide>(context, last, JoinRows<Result>{pieces, columns},
                                            finish);
 }
 

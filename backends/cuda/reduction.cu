@@ -57,14 +57,14 @@ void sum_rows(const Context& context, const Tensor& x, int64_t rows, int64_t n, 
   sum_rows<C>(context, partial, rows, pieces, false, divisor, y);
 }
 
-/// A row of x as terms of column sums.
+/// The elements of x as terms of column sums; rows are `step` apart.
 template <class T, int size> struct Elements {
   const T* x;
   int64_t step;
   bool squares;
-  template <class Result>
-  __device__ void operator()(int64_t row, int64_t column, Result* sums) const {
-    const auto loaded = *reinterpret_cast<const Pack<T, size>*>(x + row * step + column);
+  __device__ Elements at(int64_t column) const { return {x + column, step, squares}; }
+  template <class Result> __device__ void operator()(int64_t row, Result* sums) const {
+    const auto loaded = *reinterpret_cast<const Pack<T, size>*>(x + row * step);
 #pragma unroll
     for (int i = 0; i < size; ++i) {
       const compute_t<T> value = widen(loaded.values[i]);
