@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class T> T* data_or_null(const Tensor& x) {
-  return x.defined() ? const_cast<Tensor&>(x).data<T>() : nullptr;
+  return x.defined() ? x.data<T>() : nullptr;
 }
 
 }  // namespace
