@@ -107,6 +107,7 @@ template <class T> T atomicExch(T* at, std::type_identity_t<T> value) {
   return std::exchange(*at, value);
 }
 template <class T> T __ldg(const T* at) { return *at; }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
 
 // --- the runtime

@@ -1,0 +1,44 @@
+// log(sum(exp(x))) in one pass: what was summed is rescaled when the largest value grows (Milakov &
+// Gimelshein 2018). Kept in two parts, shift + log(sum): their sum would lose the logarithm where
+// values are huge.
+#pragma once
+
+#include <halftone/backends/cuda/rows.h>
+#include <halftone/core/math.h>
+
+namespace halftone::cuda {
+
+template <class C> struct ExpSum {
+  C largest = -std::numeric_limits<C>::infinity(), shift = 0, sum = 0;
+
+  /// Infinite values are not subtracted: exp(inf) and exp(-inf) are right as they are.
+  static __device__ C finite_or_zero(C value) {
+    return math::abs(value) <= std::numeric_limits<C>::max() ? value : C(0);
+  }
+  template <int size> __device__ void add(const C (&values)[size]) {
+    C most = values[0];
+#pragma unroll
+    for (int i = 1; i < size; ++i) most = values[i] > most || most != most ? values[i] : most;
+    if (most > largest) {
+      largest = most;
+      rescale(finite_or_zero(largest));
+    }
+#pragma unroll
+    for (int i = 0; i < size; ++i) sum += math::exp(values[i] - shift);
+  }
+  /// Over all threads of the row, for each of them.
+  __device__ void join(const Team& team) {
+    largest = team.reduce(largest, Max{}, -std::numeric_limits<C>::infinity());
+    rescale(finite_or_zero(largest));
+    sum = team.sum(sum);
+  }
+  __device__ C log_sum() const { return math::log(sum); }
+
+ private:
+  __device__ void rescale(C to) {
+    if (sum != C(0)) sum *= math::exp(shift - to);
+    shift = to;
+  }
+};
+
+}  // namespace halftone::cuda

@@ -1,0 +1,160 @@
+// What kernels over the rows of a matrix share: a warp takes a short row, a block a long one, and
+// rows are read in packs of 16 bytes whatever their length is. Packs lie at multiples of their size
+// from the beginning of the tensor, so they are aligned; the first and the last of a row may reach
+// into its neighbours, and only what is inside is touched.
+#pragma once
+
+#include <limits>
+
+#include <halftone/backends/cuda/block.h>
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/values.h>
+
+namespace halftone::cuda {
+
+inline constexpr int most_row_threads = 512;
+/// Elements of a row that a thread keeps in registers.
+template <class T> inline constexpr int held_values = sizeof(T) == 8 ? 16 : 32;
+template <class T> inline constexpr int held_packs = held_values<T> / pack_size<T>;
+/// Of every other tensor that is held as well, fewer.
+template <class T> inline constexpr int held_pairs = held_packs<T> / 2;
+
+/// The threads that work on one row together.
+struct Team {
+  bool is_warp;
+  int rank, size;
+  int64_t first_row, row_step;
+
+  __device__ explicit Team(bool warps)
+      : is_warp(warps),
+        rank(int(threadIdx.x) % (warps ? warp_lanes : int(blockDim.x))),
+        size(warps ? warp_lanes : int(blockDim.x)),
+        first_row(warps ? global_thread() / warp_lanes : int64_t(blockIdx.x)),
+        row_step(warps ? all_threads() / warp_lanes : int64_t(gridDim.x)) {}
+
+  template <class A, class Combine> __device__ A reduce(A value, Combine combine, A neutral) const {
+    return is_warp ? warp_reduce(value, combine) : block_reduce(value, combine, neutral);
+  }
+  template <class A> __device__ A sum(A value) const { return reduce(value, Sum{}, A(0)); }
+};
+
+/// Elements [begin, end) of a tensor and the packs in which they lie.
+template <int size> struct Row {
+  int64_t begin, end, first_pack, pack_end;
+  __device__ Row(int64_t row, int64_t n)
+      : Row(row * n, row * n + n, std::integral_constant<int, size>{}) {}
+  /// Any stretch of elements.
+  __device__ Row(int64_t first, int64_t last, std::integral_constant<int, size>)
+      : begin(first), end(last), first_pack(first / size), pack_end((last + size - 1) / size) {}
+  __device__ bool contains(int64_t element) const { return element >= begin && element < end; }
+  __device__ bool holds_pack(int64_t pack) const {
+    return pack * size >= begin && pack * size + size <= end;
+  }
+};
+
+/// Pack number `pack` of x, `outside` where it is not in the row.
+template <class T, int size>
+__device__ __forceinline__ Pack<T, size> load_pack(const T* x, const Row<size>& row, int64_t pack,
+                                                   bool aligned, T outside) {
+  if (aligned && row.holds_pack(pack)) return reinterpret_cast<const Pack<T, size>*>(x)[pack];
+  Pack<T, size> values;
+#pragma unroll
+  for (int i = 0; i < size; ++i)
+    values.values[i] = row.contains(pack * size + i) ? x[pack * size + i] : outside;
+  return values;
+}
+/// The same, widened.
+template <class T, int size>
+__device__ __forceinline__ void load_values(const T* x, const Row<size>& row, int64_t pack,
+                                            bool aligned, compute_t<T> (&values)[size],
+                                            compute_t<T> outside = 0) {
+  const Pack<T, size> loaded = load_pack(x, row, pack, aligned, narrow<T>(outside));
+#pragma unroll
+  for (int i = 0; i < size; ++i) values[i] = widen(loaded.values[i]);
+}
+/// Writes what of the pack is in the row.
+template <class T, int size>
+__device__ __forceinline__ void store_values(T* y, const Row<size>& row, int64_t pack, bool aligned,
+                                             const compute_t<T> (&values)[size]) {
+  if (aligned && row.holds_pack(pack)) {
+    Pack<T, size> out;
+#pragma unroll
+    for (int i = 0; i < size; ++i) out.values[i] = narrow<T>(values[i]);
+    reinterpret_cast<Pack<T, size>*>(y)[pack] = out;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < size; ++i)
+    if (row.contains(pack * size + i)) y[pack * size + i] = narrow<T>(values[i]);
+}
+
+/// Whether packs of `size` elements of these tensors (undefined ones do not matter) are aligned.
+template <class... Rest> bool packs_aligned(int64_t size, const Rest&... tensors) {
+  const auto aligned = [&](const Tensor& x) {
+    return !x.defined() ||
+           reinterpret_cast<uintptr_t>(x.raw_data()) % std::size_t(size * size_of(x.dtype())) == 0;
+  };
+  return (aligned(tensors) && ...);
+}
+
+/// A vector beside every row (norm weights) of dtype T or of T's compute type, or absent.
+template <class T> struct RowVector {
+  const T* storage = nullptr;
+  const compute_t<T>* wide = nullptr;
+  bool aligned = false;  // and n is a multiple of the pack: packs of rows are packs of this
+
+  RowVector() = default;
+  RowVector(const Tensor& x, int64_t n) {
+    if (!x.defined()) return;
+    if (x.dtype() == dtype_of<T>) storage = x.data<T>();
+    else wide = x.data<compute_t<T>>();
+    aligned = n % pack_size<T> == 0 && packs_aligned(pack_size<T>, x);
+  }
+  /// The values beside pack number `pack` of the row.
+  template <int size>
+  __device__ void load(const Row<size>& row, int64_t pack, compute_t<T> otherwise,
+                       compute_t<T> (&values)[size]) const {
+    const int64_t first = pack * size - row.begin;
+    if (storage) read(storage, row, first, values);
+    else if (wide) read(wide, row, first, values);
+    else
+#pragma unroll
+      for (int i = 0; i < size; ++i) values[i] = otherwise;
+  }
+
+ private:
+  template <class U, int size>
+  __device__ void read(const U* data, const Row<size>& row, int64_t first,
+                       compute_t<T> (&values)[size]) const {
+    if (aligned && first >= 0 && first + size <= row.end - row.begin) {
+      const auto loaded = *reinterpret_cast<const Pack<U, size>*>(data + first);
+#pragma unroll
+      for (int i = 0; i < size; ++i) values[i] = widen(loaded.values[i]);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < size; ++i)
+      values[i] = first + i >= 0 && first + i < row.end - row.begin ? widen(data[first + i])
+                                                                    : compute_t<T>(0);
+  }
+};
+
+/// How the kernels over rows start.
+struct RowLaunch {
+  LaunchShape shape{};
+  bool warps = false;  // a warp per row, else a block
+  bool held = false;   // the row fits the registers of its threads
+};
+/// For rows of n elements in packs of `size`, of which a thread can hold `most_held`.
+inline RowLaunch row_launch(const Context& context, int64_t rows, int64_t n, int64_t size,
+                            int64_t most_held) {
+  const int64_t packs = n / size + (n % size == 0 ? 0 : 2);
+  if (packs <= warp_lanes * most_held)
+    return {{blocks_for(rows, block_threads / warp_lanes, int64_t(context.multiprocessors()) * 64)},
+            true,
+            true};
+  const unsigned threads = packs <= block_threads * most_held ? block_threads : most_row_threads;
+  return {shape_for_rows(context, rows, threads), false, packs <= threads * most_held};
+}
+
+}  // namespace halftone::cuda

@@ -1,0 +1,19 @@
+// Positions sorted by the table row they name, for the gradient of an embedding: each row of the
+// table then is one stretch, summed in the order of positions, whatever the threads do.
+#pragma once
+
+#include <cstdint>
+
+#include <halftone/backends/cuda/context.h>
+
+namespace halftone::cuda {
+
+struct Pick {
+  int64_t row, position;
+};
+
+/// Sorts picks[0 .. count) by row, 0 <= row <= most_row; equal rows keep their order. `spare` has
+/// the same size; the result is in whichever of the two is returned. table_sort.cu
+Pick* sort_picks(const Context& context, Pick* picks, Pick* spare, int64_t count, int64_t most_row);
+
+}  // namespace halftone::cuda

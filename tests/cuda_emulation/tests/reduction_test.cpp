@@ -1,0 +1,92 @@
+// Reductions of every kind at the edges of packs, warps, blocks and pieces.
+#include "beside_reference.h"
+
+namespace halftone::test {
+namespace {
+
+constexpr Reduction kinds[] = {Reduction::sum, Reduction::mean, Reduction::sum_of_squares,
+                               Reduction::max, Reduction::min,  Reduction::prod};
+
+/// Which of the dimensions of x go: bit d of `mask`.
+Shape reduced_shape(const Shape& from, int mask) {
+  Shape shape = from;
+  for (int d = 0; d < from.rank(); ++d)
+    if (mask >> d & 1) shape[d] = 1;
+  return shape;
+}
+
+void check_reduce(Reduction kind, const Tensor& x, int mask, DType result,
+                  const std::function<Tensor(const Tensor&)>& view = {}) {
+  INFO("kind ", int(kind), ", ", described(x), ", dims ", mask);
+  const Shape seen = view ? view(x).shape() : x.shape();
+  const Tensor y = empty(reduced_shape(seen, mask), result);
+  const double terms = double(x.numel()) / double(std::max<int64_t>(1, y.numel()));
+  check_beside_reference({x}, {y}, 8 + terms / 2,
+                         [&](Backend& backend, const Tensors& in, Tensors& out) {
+                           backend.reduce(kind, view ? view(in[0]) : in[0], out[0]);
+                         });
+}
+
+TEST_CASE("kernels: reductions of matrices along each and both dimensions") {
+  for (const DType dtype : floating_dtypes)
+    for (const Shape& shape : {Shape{1, 1}, Shape{0, 5}, Shape{5, 0}, Shape{7, 1}, Shape{3, 1025},
+                               Shape{301, 17}, Shape{1030, 64}, Shape{2, 4099}})
+      for (const Reduction kind : kinds)
+        for (const int mask : {1, 2, 3}) {
+          const Tensor x = randn(shape, dtype);
+          const bool extreme = kind == Reduction::max || kind == Reduction::min;
+          if (extreme && x.numel() == 0) continue;
+          check_reduce(kind, x, mask, dtype);
+        }
+}
+
+TEST_CASE("kernels: reductions of strided and of short tensors into f32") {
+  const auto transposed = [](const Tensor& x) { return views::transpose(x, 0, 2); };
+  for (const DType dtype : floating_dtypes)
+    for (const Reduction kind : {Reduction::sum, Reduction::max})
+      for (int mask = 0; mask < 8; ++mask) {
+        const Tensor x = randn({5, 33, 18}, dtype);
+        check_reduce(kind, x, mask, statistics(dtype));
+        check_reduce(kind, x, mask, dtype, transposed);
+      }
+}
+
+TEST_CASE("kernels: reductions of long stretches are cut into pieces") {
+  check_reduce(Reduction::sum, randn({1, 300007}, f32), 3, f32);
+  check_reduce(Reduction::sum_of_squares, randn({1, 300008}, bf16), 3, f32);
+  check_reduce(Reduction::max, randn({1, 300007}, f16), 3, f16);
+  check_reduce(Reduction::sum, randn({20011, 3}, f32), 1, f32);
+}
+
+TEST_CASE("kernels: reductions keep NaN, and integers exact") {
+  const Tensor x = from({1, 5, std::nan(""), 2}, f32);
+  for (const Reduction kind : {Reduction::max, Reduction::min}) check_reduce(kind, x, 1, f32);
+  check_reduce(Reduction::sum, randint(0, 1 << 30, {3001}), 1, i64);
+}
+
+TEST_CASE("kernels: places of extremes and running sums") {
+  for (const DType dtype : floating_dtypes)
+    for (const int64_t n : {1, 7, 33, 257, 1025, 9001})
+      for (const bool flag : {false, true}) {
+        Tensor x = empty({5, n}, dtype);
+        backend_for(x).copy(randint(0, 9, {5, n}), x);  // with ties
+        INFO(described(x), ", ", flag);
+        check_beside_reference({x}, {empty({5}, i64)}, 0,
+                               [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                 backend.arg_reduce(flag, in[0], out[0]);
+                               });
+        check_beside_reference({x}, {empty({5, n}, statistics(dtype))}, 8,
+                               [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                 backend.cumulative_sum(in[0], flag, out[0]);
+                               });
+      }
+  const Tensor with_nan = from({{1, std::nan(""), 3, std::nan("")}, {-1, -1, -2, -2}}, f32);
+  for (const bool largest : {false, true})
+    check_beside_reference({with_nan}, {empty({2}, i64)}, 0,
+                           [&](Backend& backend, const Tensors& in, Tensors& out) {
+                             backend.arg_reduce(largest, in[0], out[0]);
+                           });
+}
+
+}  // namespace
+}  // namespace halftone::test
