@@ -10,13 +10,13 @@ namespace halftone::cuda {
 
 struct ProductSizes {
   int64_t batches, rows, columns, depth;
-  int64_t elements() const { return batches * rows * columns; }
+  HT_HD int64_t elements() const { return batches * rows * columns; }
 };
 
 /// The cut of a product into tiles, and of the depth into splits of `split_depth` levels.
 struct Tiling {
   ProductSizes sizes;
-  int64_t row_tiles, column_tiles, splits = 1, split_depth = 1;
+  int64_t row_tiles = 1, column_tiles = 1, splits = 1, split_depth = 1;
   HT_HD int64_t tiles() const { return sizes.batches * row_tiles * column_tiles; }
 };
 
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(product_threads)
 template <class C, class Store>
 __global__ void add_splits_kernel(const C* partial, Tiling tiling, Store store) {
   const ProductSizes& sizes = tiling.sizes;
-  const int64_t count = sizes.batches * sizes.rows * sizes.columns;
+  const int64_t count = sizes.elements();
   for (int64_t place = global_thread(); place < count; place += all_threads()) {
     C sum = 0;
     for (int64_t split = 0; split < tiling.splits; ++split) sum += partial[split * count + place];
