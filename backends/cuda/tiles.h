@@ -37,7 +37,7 @@ template <class C, int lines, int depth> struct alignas(4 * sizeof(C)) Strip {
 
 /// Elements of a matrix in memory, line by line.
 template <class T> struct MatrixFactor {
-  using Value = compute_t<T>;
+  using Value = compute_t<std::remove_const_t<T>>;
   using Line = const T*;
   using Level = int64_t;
   const T* data;
