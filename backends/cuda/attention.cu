@@ -1,0 +1,123 @@
+// Attention: cuDNN where it takes the call, else a block of 64 queries at a time, which walks over
+// blocks of 64 keys with a running softmax (Milakov & Gimelshein 2018, "Online normalizer
+// calculation for softmax"). Heads wider than 128 are cut into slices of columns, each of which
+// repeats the scores.
+#include <halftone/backends/cuda/attention_tiles.h>
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+
+namespace halftone {
+
+namespace cuda::attention {
+namespace {
+
+/// Over the 16 threads that share the rows of a patch.
+template <class C, class Combine> __device__ C over_row(C value, Combine combine) {
+  for (int bits = 8; bits > 0; bits /= 2)
+    value = combine(value, __shfl_xor_sync(whole_warp, value, bits));
+  return value;
+}
+
+/// The running softmax of the rows of a patch.
+template <class C> struct RunningSoftmax {
+  C maximum[square], total[square];
+
+  __device__ RunningSoftmax() {
+#pragma unroll
+    for (int i = 0; i < square; ++i) maximum[i] = Rule<C>::minus_infinity, total[i] = 0;
+  }
+  /// Scores become weights relative to the new maximum; what was summed before is rescaled.
+  template <class Tile> __device__ void step(Patch<C, false>& patch, Sums<Tile>& results) {
+#pragma unroll
+    for (int i = 0; i < square; ++i) {
+      C largest = patch.of[i][0];
+#pragma unroll
+      for (int j = 1; j < square; ++j) largest = Max{}(largest, patch.of[i][j]);
+      largest = Max{}(maximum[i], over_row(largest, Max{}));
+      const C origin = largest == Rule<C>::minus_infinity ? C(0) : largest;  // no key seen yet
+      const C rescaled = math::exp(maximum[i] - origin);
+      C sum = 0;
+#pragma unroll
+      for (int j = 0; j < square; ++j) {
+        patch.of[i][j] = math::exp(patch.of[i][j] - origin);
+        sum += patch.of[i][j];
+      }
+      total[i] = total[i] * rescaled + over_row(sum, Sum{});
+      maximum[i] = largest;
+#pragma unroll
+      for (int c = 0; c < results.width; ++c) results.of[i][c] *= rescaled;
+    }
+  }
+  __device__ C inverse(int i) const { return total[i] == 0 ? C(0) : 1 / total[i]; }
+  __device__ C log_sum_exp(int i) const {
+    return total[i] == 0 ? std::numeric_limits<C>::infinity() : maximum[i] + math::log(total[i]);
+  }
+};
+
+template <class T, int across>
+__global__ void __launch_bounds__(product_threads)
+    attention_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Sizes sizes,
+                     Rule<compute_t<T>> rule, Heads<T> y, compute_t<T>* log_sum_exp,
+                     int64_t slices) {
+  using C = compute_t<T>;
+  using Result = ResultTile<C, across>;
+  __shared__ Shared<C, across> shared;
+  const int64_t blocks = sizes.query_blocks();
+  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
+    const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
+    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
+    const auto queries = q.by_rows(head), keys = k.by_rows(head), values = v.by_columns(head);
+    RowCarrier<ScoreTile<C>, MatrixFactor<const T>> query(queries, 0, i0, sizes.l);
+    ColumnCarrier<Result, MatrixFactor<const T>> value(values, 0, c0, sizes.ev);
+    RunningSoftmax<C> softmax;
+    Sums<Result> results;
+    const int64_t end = rule.keys_before(i0 + tile_edge);
+    for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
+      Patch<C, false> patch;
+      ColumnCarrier<ScoreTile<C>, MatrixFactor<const T>> key(keys, 0, j0, sizes.s);
+      add_product<ScoreTile<C>>(query, key, 0, sizes.e, shared.scores, patch);
+      rule.apply(patch, head, i0, j0, shared.weights);
+      softmax.step(patch, results);
+      const unsigned kept = rule.kept(patch, head, i0, j0);
+#pragma unroll
+      for (int i = 0; i < square; ++i)
+#pragma unroll
+        for (int j = 0; j < square; ++j) patch.of[i][j] *= rule.factor_of(kept, i, j);
+      patch.put(shared.weights);
+      add_weighted<Result>(shared.weights, value, j0, j0 + tile_edge < end ? j0 + tile_edge : end,
+                           shared.results.b, results);
+    }
+#pragma unroll
+    for (int i = 0; i < square; ++i) {
+#pragma unroll
+      for (int c = 0; c < results.width; ++c) results.of[i][c] *= softmax.inverse(i);
+      const int64_t row = i0 + results.row(i);
+      if (c0 == 0 && threadIdx.x % 16 == 0 && row < sizes.l)
+        log_sum_exp[head * sizes.l + row] = softmax.log_sum_exp(i);
+    }
+    store_rows(results, shared.results, y, head, i0, sizes.l, c0, sizes.ev);
+  }
+}
+
+}  // namespace
+}  // namespace cuda::attention
+
+using namespace cuda;
+using namespace cuda::attention;
+
+void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                            const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) {
+  const Sizes sizes = sizes_of(q, k, v);
+  if (sizes.batch_heads * sizes.l == 0) return;
+  if (cudnn::attention(context_, q, k, v, mask, settings, y, log_sum_exp)) return;
+  visit_kernels(q.dtype(), sizes.ev, [&]<class T, int across>() {
+    using C = compute_t<T>;
+    const int64_t slices = slices_of(sizes.ev, across);
+    launch(context_, attention_kernel<T, across>,
+           {blocks_for(sizes.batch_heads * sizes.query_blocks() * slices, 1), product_threads},
+           Heads<const T>(q), Heads<const T>(k), Heads<const T>(v), sizes,
+           Rule<C>(context_, sizes, mask, settings), Heads<T>(y), log_sum_exp.data<C>(), slices);
+  });
+}
+
+}  // namespace halftone

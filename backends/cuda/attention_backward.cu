@@ -1,0 +1,198 @@
+// The gradients of attention: cuDNN where it takes the call, else weights are made again from
+// log_sum_exp, in one kernel per block of queries (dq) and one per block of keys (dk, dv), so that
+// each sum has one owner. With w the weights, d what dropout multiplies them by:
+//   g = d (dy v^T),  ds = scale w (g - delta),  delta = sum of w g over keys = sum of y dy
+//   dq = ds k,  dk = ds^T q,  dv = (d w)^T dy
+#include <halftone/backends/cuda/attention_tiles.h>
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+
+namespace halftone {
+
+namespace cuda::attention {
+namespace {
+
+/// delta [n, heads, l]; a warp per row.
+template <class T>
+__global__ void delta_kernel(Heads<const T> y, Heads<const T> dy, Sizes sizes,
+                             compute_t<T>* delta) {
+  const int lane = int(threadIdx.x) % warp_lanes;
+  const int64_t warps = all_threads() / warp_lanes;
+  for (int64_t row = global_thread() / warp_lanes; row < sizes.batch_heads * sizes.l;
+       row += warps) {
+    const T* const a = y.row(row / sizes.l, row % sizes.l);
+    const T* const b = dy.row(row / sizes.l, row % sizes.l);
+    compute_t<T> sum = 0;
+    for (int64_t c = lane; c < sizes.ev; c += warp_lanes) sum += widen(a[c]) * widen(b[c]);
+    sum = warp_reduce(sum, Sum{});
+    if (lane == 0) delta[row] = sum;
+  }
+}
+
+/// What backward reads.
+template <class T> struct Inputs {
+  Heads<const T> q, k, v, dy;
+  const compute_t<T>*log_sum_exp, *delta;
+  Rule<compute_t<T>> rule;
+};
+
+/// Of the queries of a patch: log_sum_exp and delta; queries that are not there weigh nothing.
+template <class C> struct QueryStatistics {
+  C log_sum_exp[square], delta[square];
+  template <class T, bool keys_down>
+  __device__ QueryStatistics(const Inputs<T>& in, const Patch<C, keys_down>& patch, int64_t head,
+                             int64_t i0) {
+#pragma unroll
+    for (int a = 0; a < square; ++a) {
+      const int64_t i = i0 + patch.query(a);
+      const bool inside = i < in.rule.l;
+      log_sum_exp[a] =
+          inside ? in.log_sum_exp[head * in.rule.l + i] : std::numeric_limits<C>::infinity();
+      delta[a] = inside ? in.delta[head * in.rule.l + i] : C(0);
+    }
+  }
+};
+
+/// scores become d w, products dy v^T become ds.
+template <class T, class C, bool keys_down>
+__device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int64_t j0,
+                              Patch<C, keys_down>& scores, Patch<C, keys_down>& gradients) {
+  const QueryStatistics<C> statistics(in, scores, head, i0);
+  const unsigned kept = in.rule.kept(scores, head, i0, j0);
+#pragma unroll
+  for (int a = 0; a < square; ++a)
+#pragma unroll
+    for (int b = 0; b < square; ++b) {
+      const C weight = math::exp(scores.at(a, b) - statistics.log_sum_exp[a]);
+      const C factor = in.rule.factor_of(kept, a, b);
+      gradients.at(a, b) =
+          in.rule.scale * weight * (factor * gradients.at(a, b) - statistics.delta[a]);
+      scores.at(a, b) = factor * weight;
+    }
+}
+
+template <class T, int across>
+__global__ void __launch_bounds__(product_threads)
+    query_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dq, int64_t slices) {
+  using C = compute_t<T>;
+  using Result = ResultTile<C, across>;
+  using Factor = MatrixFactor<const T>;
+  __shared__ Shared<C, across> shared;
+  const int64_t blocks = sizes.query_blocks();
+  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
+    const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
+    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
+    const Factor queries = in.q.by_rows(head), keys = in.k.by_rows(head),
+                 values = in.v.by_rows(head), incoming = in.dy.by_rows(head),
+                 key_columns = in.k.by_columns(head);
+    RowCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
+    RowCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
+    ColumnCarrier<Result, Factor> key_column(key_columns, 0, c0, sizes.e);
+    Sums<Result> results;
+    const int64_t end = in.rule.keys_before(i0 + tile_edge);
+    for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
+      Patch<C, false> scores, gradients;
+      ColumnCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
+      add_product<ScoreTile<C>>(query, key, 0, sizes.e, shared.scores, scores);
+      ColumnCarrier<ScoreTile<C>, Factor> value(values, 0, j0, sizes.s);
+      add_product<ScoreTile<C>>(gradient, value, 0, sizes.ev, shared.scores, gradients);
+      in.rule.apply(scores, head, i0, j0, shared.weights);
+      differentiate(in, head, i0, j0, scores, gradients);
+      gradients.put(shared.weights);
+      add_weighted<Result>(shared.weights, key_column, j0,
+                           j0 + tile_edge < end ? j0 + tile_edge : end, shared.results.b, results);
+    }
+    store_rows(results, shared.results, dq, head, i0, sizes.l, c0, sizes.e);
+  }
+}
+
+template <class T, int across>
+__global__ void __launch_bounds__(product_threads)
+    key_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dk, Heads<T> dv, int64_t slices) {
+  using C = compute_t<T>;
+  using Result = ResultTile<C, across>;
+  using Factor = MatrixFactor<const T>;
+  __shared__ Shared<C, across> shared;
+  const int64_t blocks = sizes.key_blocks();
+  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
+    const int64_t j0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
+    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
+    const Factor queries = in.q.by_rows(head), keys = in.k.by_rows(head),
+                 values = in.v.by_rows(head), incoming = in.dy.by_rows(head),
+                 query_columns = in.q.by_columns(head), incoming_columns = in.dy.by_columns(head);
+    Sums<Result> key_results, value_results;
+    const int64_t first = in.rule.causal ? j0 : 0;  // query i0 sees keys up to itself
+    for (int64_t i0 = first; i0 < sizes.l; i0 += tile_edge) {
+      Patch<C, true> scores, gradients;
+      {
+        RowCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
+        ColumnCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
+        add_product<ScoreTile<C>>(key, query, 0, sizes.e, shared.scores, scores);
+      }
+      {
+        RowCarrier<ScoreTile<C>, Factor> value(values, 0, j0, sizes.s);
+        ColumnCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
+        add_product<ScoreTile<C>>(value, gradient, 0, sizes.ev, shared.scores, gradients);
+      }
+      in.rule.apply(scores, head, i0, j0, shared.weights);
+      differentiate(in, head, i0, j0, scores, gradients);
+      const int64_t end = i0 + tile_edge < sizes.l ? i0 + tile_edge : sizes.l;
+      scores.put(shared.weights);
+      {
+        ColumnCarrier<Result, Factor> column(incoming_columns, 0, c0, sizes.ev);
+        add_weighted<Result>(shared.weights, column, i0, end, shared.results.b, value_results);
+      }
+      gradients.put(shared.weights);
+      {
+        ColumnCarrier<Result, Factor> column(query_columns, 0, c0, sizes.e);
+        add_weighted<Result>(shared.weights, column, i0, end, shared.results.b, key_results);
+      }
+    }
+    store_rows(key_results, shared.results, dk, head, j0, sizes.s, c0, sizes.e);
+    store_rows(value_results, shared.results, dv, head, j0, sizes.s, c0, sizes.ev);
+  }
+}
+
+}  // namespace
+}  // namespace cuda::attention
+
+using namespace cuda;
+using namespace cuda::attention;
+
+void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                     const Tensor& mask, const AttentionSettings& settings,
+                                     const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+                                     Tensor& dq, Tensor& dk, Tensor& dv) {
+  const Sizes sizes = sizes_of(q, k, v);
+  if (sizes.batch_heads == 0) return;
+  if (cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
+    return;
+  const Tensor delta = scratch(context_, log_sum_exp.shape(), log_sum_exp.dtype());
+  const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
+    return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), product_threads};
+  };
+  visit_kernels(q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
+    using C = compute_t<T>;
+    const Inputs<T> in{Heads<const T>(q),
+                       Heads<const T>(k),
+                       Heads<const T>(v),
+                       Heads<const T>(dy),
+                       log_sum_exp.data<C>(),
+                       delta.data<C>(),
+                       Rule<C>(context_, sizes, mask, settings)};
+    const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), across);
+    if (sizes.l > 0) {
+      const int64_t query_columns = slices_of(sizes.e, across);
+      launch(context_, delta_kernel<T>,
+             shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes), Heads<const T>(y),
+             in.dy, sizes, delta.data<C>());
+      launch(context_, query_gradient_kernel<T, across>,
+             blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(dq), query_columns);
+    }
+    if (sizes.s > 0)
+      launch(context_, key_gradient_kernel<T, across>, blocks(sizes.key_blocks(), columns), in,
+             sizes, Heads<T>(dk), Heads<T>(dv), columns);
+  });
+}
+
+}  // namespace halftone

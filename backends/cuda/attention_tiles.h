@@ -1,0 +1,232 @@
+// What the kernels of attention share: heads in memory, tiles of 64 queries x 64 keys whose scores
+// live in registers (tiles.h), the rules that turn products into scores and weights, and products
+// of weights in shared memory with rows of a head. No tensor of queries x keys exists: Dao et al.
+// 2022, "FlashAttention: fast and memory-efficient exact attention with IO-awareness".
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include <halftone/backends/cuda/block.h>
+#include <halftone/backends/cuda/tiles.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/math.h>
+#include <halftone/core/random.h>
+
+namespace halftone::cuda::attention {
+
+template <class C> using ScoreTile = TileShape<C, 1, 1>;
+/// Where results of `across` x 64 columns are summed; wider heads are cut into slices of it.
+template <class C, int across> using ResultTile = TileShape<C, 1, across>;
+template <class C> using WeightStrip = Strip<C, tile_edge, tile_edge>;
+
+struct Sizes {
+  int64_t batch_heads, heads, l, s, e, ev;
+  HT_HD int64_t query_blocks() const { return (l + tile_edge - 1) / tile_edge; }
+  HT_HD int64_t key_blocks() const { return (s + tile_edge - 1) / tile_edge; }
+};
+inline Sizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
+  return {q.shape()[0] * q.shape()[1],
+          q.shape()[1],
+          q.shape()[2],
+          k.shape()[2],
+          q.shape()[3],
+          v.shape()[3]};
+}
+
+/// A tensor [n, heads, rows, columns] with unit stride last.
+template <class T> struct Heads {
+  T* data;
+  int64_t heads, batch_step, head_step, row_step;
+
+  explicit Heads(const Tensor& x)
+      : data(x.data<T>()),
+        heads(x.shape()[1]),
+        batch_step(x.strides()[0]),
+        head_step(x.strides()[1]),
+        row_step(x.strides()[2]) {}
+  __device__ T* row(int64_t head, int64_t i) const {
+    return data + head / heads * batch_step + head % heads * head_step + i * row_step;
+  }
+  /// The rows of a head as lines, its columns as levels; or the other way round.
+  __device__ MatrixFactor<T> by_rows(int64_t head) const { return {row(head, 0), 0, row_step, 1}; }
+  __device__ MatrixFactor<T> by_columns(int64_t head) const {
+    return {row(head, 0), 0, 1, row_step};
+  }
+};
+
+/// The 4 x 4 places that a thread has of a tile of queries and keys, whichever are the rows.
+template <class C, bool keys_down> struct Patch : Sums<ScoreTile<C>> {
+  using Base = Sums<ScoreTile<C>>;
+  __device__ C& at(int query, int key) {
+    return keys_down ? this->of[key][query] : this->of[query][key];
+  }
+  static __device__ int query(int a) { return keys_down ? Base::column(a) : Base::row(a); }
+  static __device__ int key(int b) { return keys_down ? Base::row(b) : Base::column(b); }
+  /// Writes the places as weights: levels are columns, lines rows.
+  __device__ void put(WeightStrip<C>& strip) const {
+#pragma unroll
+    for (int j = 0; j < square; ++j) {
+      Pack<C, square> line;
+#pragma unroll
+      for (int i = 0; i < square; ++i) line.values[i] = this->of[i][j];
+      *reinterpret_cast<Pack<C, square>*>(&strip.values[Base::column(j)][Base::row(0)]) = line;
+    }
+  }
+};
+
+/// How products of queries and keys become scores, and which weights dropout keeps.
+template <class C> struct Rule {
+  static constexpr C minus_infinity = -std::numeric_limits<C>::infinity();
+  C scale;
+  bool causal;
+  Operand mask;
+  int64_t mask_steps[4];
+  int64_t heads, l, s;
+  uint32_t dropped_below;  // of the upper 24 bits of a word: 0 without dropout
+  C kept_factor;
+  RandomKey key;
+  const uint64_t* key_shift;
+
+  Rule(const Context& context, const Sizes& sizes, const Tensor& mask_tensor,
+       const AttentionSettings& settings)
+      : scale(C(settings.scale)),
+        causal(settings.causal),
+        mask(mask_tensor),
+        mask_steps{},
+        heads(sizes.heads),
+        l(sizes.l),
+        s(sizes.s),
+        dropped_below(uint32_t(std::ceil(settings.dropout * 0x1p24))),
+        kept_factor(C(1 / (1 - settings.dropout))),
+        key(settings.key),
+        key_shift(context.key_shift()) {
+    for (int d = 0; d < 4 && mask_tensor.defined(); ++d) mask_steps[d] = mask_tensor.strides()[d];
+  }
+
+  /// Keys that queries before `end` see.
+  __device__ int64_t keys_before(int64_t end) const { return causal && end < s ? end : s; }
+  __device__ bool sees(int64_t i, int64_t j) const { return i < l && j < s && (!causal || j <= i); }
+
+  __device__ C mask_at(int64_t head, int64_t i, int64_t j) const {
+    const int64_t place = head / heads * mask_steps[0] + head % heads * mask_steps[1] +
+                          i * mask_steps[2] + j * mask_steps[3];
+    switch (mask.dtype) {
+      case boolean: return static_cast<const bool*>(mask.data)[place] ? C(0) : minus_infinity;
+      case f64: return C(static_cast<const double*>(mask.data)[place]);
+      case f32: return C(static_cast<const float*>(mask.data)[place]);
+      case f16: return C(widen(static_cast<const Float16*>(mask.data)[place]));
+      default: return C(widen(static_cast<const BFloat16*>(mask.data)[place]));
+    }
+  }
+
+  /// Products become scores, -infinity for what is not seen. The strip is for the mask: free before
+  /// and after. All threads of the block take part.
+  template <bool keys_down>
+  __device__ void apply(Patch<C, keys_down>& patch, int64_t head, int64_t i0, int64_t j0,
+                        WeightStrip<C>& strip) const {
+    if (mask.data) {
+#pragma unroll 1
+      for (int place = int(threadIdx.x); place < tile_edge * tile_edge; place += product_threads) {
+        const int a = place / tile_edge, b = place % tile_edge;
+        const bool inside = i0 + a < l && j0 + b < s;
+        strip.values[keys_down ? a : b][keys_down ? b : a] =
+            inside ? mask_at(head, i0 + a, j0 + b) : C(0);
+      }
+      __syncthreads();
+    }
+    const bool condition = mask.dtype == boolean;
+#pragma unroll
+    for (int a = 0; a < square; ++a)
+#pragma unroll
+      for (int b = 0; b < square; ++b) {
+        C score = scale * patch.at(a, b);
+        const int y = patch.query(a), x = patch.key(b);
+        if (mask.data) {
+          const C added = strip.values[keys_down ? y : x][keys_down ? x : y];
+          score = condition && added != 0 ? minus_infinity : score + added;
+        }
+        patch.at(a, b) = sees(i0 + y, j0 + x) ? score : minus_infinity;
+      }
+    if (mask.data) __syncthreads();
+  }
+
+  /// Bit 4 a + b: dropout keeps the weight of query i0 + query(a) for key j0 + key(b), the number
+  /// of whose row-major place counts.
+  template <bool keys_down>
+  __device__ unsigned kept(const Patch<C, keys_down>& patch, int64_t head, int64_t i0,
+                           int64_t j0) const {
+    if (dropped_below == 0) return 0xffff;
+    const uint64_t offset = key.offset + (key_shift ? *key_shift : 0);
+    unsigned bits = 0;
+#pragma unroll 1
+    for (int a = 0; a < square; ++a) {
+      const auto place = uint64_t((head * l + i0 + patch.query(0) + a) * s + j0 + patch.key(0));
+      const int first = int(place % 4);
+      const auto now = Philox::words(key.seed, offset + place / 4);
+      const auto next = Philox::words(key.seed, offset + place / 4 + 1);
+#pragma unroll
+      for (int word = 0; word < 7; ++word) {
+        const int b = word - first;
+        const uint32_t number = word < 4 ? now[std::size_t(word % 4)] : next[std::size_t(word % 4)];
+        if (b >= 0 && b < square && (number >> 8) >= dropped_below) bits |= 1u << (square * a + b);
+      }
+    }
+    return bits;
+  }
+  __device__ C factor_of(unsigned bits, int a, int b) const {
+    return bits >> (square * a + b) & 1 ? kept_factor : C(0);
+  }
+};
+
+/// sums += weights^T b over levels first .. end - 1 of b, at most 64 of them. All threads of the
+/// block take part; the weights may have been written just before, and be overwritten just after.
+template <class Tile, class C, class B>
+__device__ void add_weighted(const WeightStrip<C>& weights, B& b, int64_t first, int64_t end,
+                             Strip<C, Tile::columns, Tile::depth>& strip, Sums<Tile>& sums) {
+  b.fetch(first, end);
+  for (int64_t k = first; k < end; k += Tile::depth) {
+    b.put(strip);
+    __syncthreads();
+    if (k + Tile::depth < end) b.fetch(k + Tile::depth, end);
+    sums.template add<Tile::depth>(weights.values[k - first], weights.width, strip.values[0],
+                                   strip.width);
+    __syncthreads();
+  }
+}
+
+/// Shared memory of the kernels: weights, and strips of the product that is being computed.
+template <class C, int across> struct Shared {
+  WeightStrip<C> weights;
+  union {
+    Strips<ScoreTile<C>> scores;
+    Strips<ResultTile<C, across>> results;
+  };
+};
+
+/// Rows of a head that end where the tensor ends: row first + i, column first_column + c.
+template <class Tile, class T>
+__device__ void store_rows(const Sums<Tile>& sums, Strips<Tile>& strips, const Heads<T>& y,
+                           int64_t head, int64_t first, int64_t end, int64_t first_column,
+                           int64_t columns) {
+  store_sums(sums, strips, [&](int i, int c, typename Tile::C sum) {
+    if (first + i < end && first_column + c < columns)
+      y.row(head, first + i)[first_column + c] = narrow<T>(sum);
+  });
+}
+
+inline int64_t slices_of(int64_t columns, int across) {
+  return std::max<int64_t>((columns + tile_edge * across - 1) / (tile_edge * across), 1);
+}
+
+/// Calls run.operator()<T, across>() for the dtype, with 128 columns at a time where heads have
+/// more than 64.
+template <class Run> void visit_kernels(DType dtype, int64_t columns, const Run& run) {
+  visit_floating(dtype, "attention", [&]<class T>() {
+    if constexpr (sizeof(T) < 8)
+      if (columns > tile_edge) return run.template operator()<T, 2>();
+    run.template operator()<T, 1>();
+  });
+}
+
+}  // namespace halftone::cuda::attention

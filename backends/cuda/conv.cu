@@ -1,0 +1,24 @@
+// Convolution forward: cuDNN where it takes the call, else a product of windows and weights.
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/narrow_product.h>
+
+namespace halftone {
+
+using namespace cuda;
+
+void CudaBackend::conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+                       Tensor& y) {
+  if (y.numel() == 0 || cudnn::conv(context_, x, w, bias, g, y)) return;
+  const ConvSizes s(x, w, g, y);
+  const ProductSizes sizes{s.groups, s.out_pixels(), s.out, int64_t(s.taps()) * s.in};
+  visit_floating(x.dtype(), "conv", [&]<class T>() {
+    const StorePixels<compute_t<T>> store{Operand(y), Operand(bias), s.out_channels(), s.out};
+    const WindowRows<T> windows(x, s);
+    const auto weights = Weights<T>::of_output(w, s);
+    if (is_narrow(s, s.out)) narrow_product(context_, windows, weights, store, sizes);
+    else product(context_, windows, weights, store, sizes);
+  });
+}
+
+}  // namespace halftone

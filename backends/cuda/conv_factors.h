@@ -1,0 +1,239 @@
+// Convolutions as matrix products, without matrices in memory: factors (tiles.h) that know which
+// element of an image a place of the matrix is. Pixels are counted over all images, row by row; the
+// depth counts the taps of the kernel, row by row, and the channels of a group, channels fastest.
+//   forward        y  [pixels of y, out]    = windows of x [pixels of y, taps in] w [taps in, out]
+//   gradient of x  dx [pixels of x, in]     = readers of dy [pixels of x, taps out] w [taps out,
+//   in] gradient of w  dw [out, taps in]        = dy^T [out, pixels of y] windows of x
+// Chetlur et al. 2014, "cuDNN: efficient primitives for deep learning", section 3.
+#pragma once
+
+#include <halftone/backends/cuda/division.h>
+#include <halftone/backends/cuda/product.h>
+#include <halftone/core/backend.h>
+
+namespace halftone::cuda {
+
+/// Sizes along one image axis.
+struct ConvAxis {
+  int in, out, kernel, stride, padding, dilation;
+};
+
+/// x, w, y as Backend::conv's, or what has their shapes.
+struct ConvSizes {
+  int64_t images;
+  int groups, in, out;  // channels per group
+  ConvAxis rows, columns;
+
+  ConvSizes(const Tensor& x, const Tensor& w, const ConvGeometry& g, const Tensor& y)
+      : images(x.shape()[0]),
+        groups(int(g.groups)),
+        in(int(w.shape()[1])),
+        out(int(w.shape()[0] / g.groups)),
+        rows(axis(x, w, g, y, 0)),
+        columns(axis(x, w, g, y, 1)) {}
+
+  int taps() const { return rows.kernel * columns.kernel; }
+  int64_t in_pixels() const { return images * rows.in * columns.in; }
+  int64_t out_pixels() const { return images * rows.out * columns.out; }
+  int64_t in_channels() const { return int64_t(groups) * in; }
+  int64_t out_channels() const { return int64_t(groups) * out; }
+
+ private:
+  static ConvAxis axis(const Tensor& x, const Tensor& w, const ConvGeometry& g, const Tensor& y,
+                       int i) {
+    const auto d = std::size_t(i);
+    return {int(x.shape()[2 + i]), int(y.shape()[2 + i]), int(w.shape()[2 + i]),
+            int(g.stride[d]),      int(g.padding[d]),     int(g.dilation[d])};
+  }
+};
+
+/// Depth k as a tap and a channel.
+struct TapCount {
+  Divisor channels, kernel_columns;
+  struct Tap {
+    int row, column, channel;
+  };
+  __device__ Tap at(int64_t k) const {
+    const auto [tap, channel] = channels.split(k);
+    const auto [row, column] = kernel_columns.split(tap);
+    return {int(row), column, channel};
+  }
+};
+
+/// A pixel's number as image, row and column.
+struct PixelCount {
+  Divisor columns, rows;
+  struct Pixel {
+    int64_t image;
+    int row, column;
+  };
+  __device__ Pixel at(int64_t number) const {
+    const auto [line, column] = columns.split(number);
+    const auto [image, row] = rows.split(line);
+    return {image, row, column};
+  }
+};
+
+/// An image tensor's memory, and where the pixels that a place of a matrix stands for begin.
+struct PlaceOfPixel {
+  int64_t offset;
+  int row, column;  // of the window's corner, or of the pixel with padding
+};
+struct PlaceOfTap {
+  int row, column;
+  int64_t channel;
+};
+
+/// Element (output pixel, tap and channel) of the windows of x.
+template <class T> struct Windows {
+  const T* x;
+  ConvAxis rows, columns;
+  int64_t channels, group_channels;
+  PixelCount pixels;
+  TapCount taps;
+
+  Windows(const Tensor& tensor, const ConvSizes& s)
+      : x(tensor.data<T>()),
+        rows(s.rows),
+        columns(s.columns),
+        channels(s.in_channels()),
+        group_channels(s.in),
+        pixels{Divisor(s.columns.out), Divisor(s.rows.out)},
+        taps{Divisor(s.in), Divisor(s.columns.kernel)} {}
+
+  __device__ PlaceOfPixel pixel(int64_t number) const {
+    const PixelCount::Pixel p = pixels.at(number);
+    return {p.image * rows.in * columns.in * channels, p.row * rows.stride - rows.padding,
+            p.column * columns.stride - columns.padding};
+  }
+  __device__ PlaceOfTap tap(int64_t k) const {
+    const TapCount::Tap t = taps.at(k);
+    return {t.row * rows.dilation, t.column * columns.dilation, t.channel};
+  }
+  __device__ compute_t<T> value(const PlaceOfPixel& p, const PlaceOfTap& t) const {
+    const int row = p.row + t.row, column = p.column + t.column;
+    if (unsigned(row) >= unsigned(rows.in) || unsigned(column) >= unsigned(columns.in)) return 0;
+    return widen(x[p.offset + (int64_t(row) * columns.in + column) * channels + t.channel]);
+  }
+};
+
+/// Windows of pixels as rows of the left matrix.
+template <class T> struct WindowRows : Windows<T> {
+  using Value = compute_t<T>;
+  using Line = PlaceOfPixel;
+  using Level = PlaceOfTap;
+  using Windows<T>::Windows;
+
+  __device__ Line line(int64_t group, int64_t pixel) const {
+    Line place = this->pixel(pixel);
+    place.offset += group * this->group_channels;
+    return place;
+  }
+  __device__ Level level(int64_t k) const { return this->tap(k); }
+  __device__ Value at(const Line& p, const Level& t) const { return this->value(p, t); }
+  __device__ static constexpr bool along_depth() { return true; }
+};
+
+/// Windows with taps and channels as columns of the right matrix, pixels along the depth.
+template <class T> struct WindowColumns : Windows<T> {
+  using Value = compute_t<T>;
+  using Line = PlaceOfTap;
+  using Level = PlaceOfPixel;
+  using Windows<T>::Windows;
+
+  __device__ Line line(int64_t group, int64_t k) const {
+    Line place = this->tap(k);
+    place.channel += group * this->group_channels;
+    return place;
+  }
+  __device__ Level level(int64_t pixel) const { return this->pixel(pixel); }
+  __device__ Value at(const Line& t, const Level& p) const { return this->value(p, t); }
+  __device__ static constexpr bool along_depth() { return false; }
+};
+
+/// Element (input pixel, tap and output channel): the gradient of the output that read the input
+/// pixel through the tap.
+template <class T> struct ReaderRows {
+  using Value = compute_t<T>;
+  using Line = PlaceOfPixel;
+  using Level = PlaceOfTap;
+  const T* dy;
+  ConvAxis rows, columns;
+  int64_t channels, group_channels;
+  PixelCount pixels;
+  TapCount taps;
+  Divisor row_stride, column_stride;
+
+  ReaderRows(const Tensor& tensor, const ConvSizes& s)
+      : dy(tensor.data<T>()),
+        rows(s.rows),
+        columns(s.columns),
+        channels(s.out_channels()),
+        group_channels(s.out),
+        pixels{Divisor(s.columns.in), Divisor(s.rows.in)},
+        taps{Divisor(s.out), Divisor(s.columns.kernel)},
+        row_stride(s.rows.stride),
+        column_stride(s.columns.stride) {}
+
+  __device__ Line line(int64_t group, int64_t number) const {
+    const PixelCount::Pixel p = pixels.at(number);
+    return {p.image * rows.out * columns.out * channels + group * group_channels,
+            p.row + rows.padding, p.column + columns.padding};
+  }
+  __device__ Level level(int64_t k) const {
+    const TapCount::Tap t = taps.at(k);
+    return {t.row * rows.dilation, t.column * columns.dilation, t.channel};
+  }
+  __device__ Value at(const Line& p, const Level& t) const {
+    const int row = p.row - t.row, column = p.column - t.column;
+    if (row < 0 || column < 0) return 0;
+    const int oy = row_stride.quotient(row), ox = column_stride.quotient(column);
+    if (oy >= rows.out || ox >= columns.out || oy * rows.stride != row ||
+        ox * columns.stride != column)
+      return 0;
+    return widen(dy[p.offset + (int64_t(oy) * columns.out + ox) * channels + t.channel]);
+  }
+  __device__ static constexpr bool along_depth() { return true; }
+};
+
+/// Weights [out, in / groups, kh, kw] as the right matrix: lines are output channels of a group and
+/// the depth counts its input channels, or the other way round.
+template <class T> struct Weights {
+  using Value = compute_t<T>;
+  using Line = const T*;
+  using Level = int64_t;
+  const T* w;
+  int64_t group_step, line_step, channel_step;
+  Divisor channels;
+
+  static Weights of_output(const Tensor& w, const ConvSizes& s) {
+    const int64_t taps = s.taps();
+    return {w.data<T>(), s.out * s.in * taps, s.in * taps, taps, Divisor(s.in)};
+  }
+  static Weights of_input(const Tensor& w, const ConvSizes& s) {
+    const int64_t taps = s.taps();
+    return {w.data<T>(), s.out * s.in * taps, taps, s.in * taps, Divisor(s.out)};
+  }
+  __device__ Line line(int64_t group, int64_t i) const {
+    return w + group * group_step + i * line_step;
+  }
+  __device__ Level level(int64_t k) const {
+    const auto [tap, channel] = channels.split(k);
+    return channel * channel_step + tap;
+  }
+  __device__ Value at(Line line, Level level) const { return widen(line[level]); }
+  __device__ bool along_depth() const { return channel_step <= line_step; }
+};
+
+/// images[pixel][channel of the group] = sum + bias[channel].
+template <class C> struct StorePixels {
+  Operand images, bias;
+  int64_t channels, group_channels;
+  __device__ void operator()(int64_t group, int64_t pixel, int64_t i, C sum) const {
+    const int64_t channel = group * group_channels + i;
+    if (bias.data) sum += load_floating<C>(bias, channel);
+    store_floating(images, pixel * channels + channel, sum);
+  }
+};
+
+}  // namespace halftone::cuda

@@ -1,0 +1,199 @@
+// Products of matrices, a tile at a time: what matrix products, convolutions and attention share. A
+// block of 16 x 16 threads computes a tile of rows x columns; strips of both factors, a few levels
+// of the depth at a time, pass through shared memory, and each thread keeps the sums of 4 x 4
+// places (or several such squares, 64 apart) in registers.
+//
+// A factor says where its elements are; its lines are rows of the left matrix or columns of the
+// right one, its levels the places along the depth that the product sums over:
+//   using Value                         what is computed with
+//   Line line(int64_t batch, int64_t i) const
+//   Level level(int64_t k) const
+//   Value at(const Line&, const Level&) const
+//   bool along_depth() const            neighbours in memory are levels, not lines
+#pragma once
+
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/values.h>
+
+namespace halftone::cuda {
+
+inline constexpr int tile_edge = 64, square = 4, product_threads = 256, thread_rows = 16;
+
+/// A tile of down x across squares per thread, computed with C.
+template <class C_, int down_, int across_> struct TileShape {
+  using C = C_;
+  static constexpr int down = down_, across = across_;
+  static constexpr int rows = down * tile_edge, columns = across * tile_edge;
+  /// Levels of a strip: as many as keep what a thread carries small.
+  static constexpr int depth = sizeof(C) == 8 || down * across > 1 ? 8 : 16;
+};
+
+/// [depth][lines] in shared memory; rows are longer than needed, so that threads that write beside
+/// each other along the depth meet other banks.
+template <class C, int lines, int depth> struct alignas(4 * sizeof(C)) Strip {
+  static constexpr int width = lines + 4;
+  C values[depth][width];
+};
+
+/// Elements of a matrix in memory, line by line.
+template <class T> struct MatrixFactor {
+  using Value = compute_t<std::remove_const_t<T>>;
+  using Line = const T*;
+  using Level = int64_t;
+  const T* data;
+  int64_t batch_step, line_step, level_step;
+
+  __device__ Line line(int64_t batch, int64_t i) const {
+    return data + batch * batch_step + i * line_step;
+  }
+  __device__ Level level(int64_t k) const { return k * level_step; }
+  __device__ Value at(Line line, Level level) const { return widen(line[level]); }
+  __device__ bool along_depth() const { return level_step <= line_step; }
+};
+
+/// What one thread carries from memory into strips: the next strip is on its way while the last one
+/// is computed with.
+template <class F, int lines, int depth> class Carrier {
+ public:
+  using C = typename F::Value;
+  static constexpr int count = lines * depth / product_threads;
+  static_assert(count * product_threads == lines * depth);
+
+  /// Lines first .. end - 1, at most `lines` of them; the others are 0.
+  __device__ Carrier(const F& factor, int64_t batch, int64_t first, int64_t end)
+      : factor_(factor), along_depth_(factor.along_depth()) {
+#pragma unroll
+    for (int e = 0; e < count; ++e) {
+      const int64_t i = first + line_of(e);
+      inside_[e] = i < end;
+      lines_[e] = factor.line(batch, inside_[e] ? i : first);
+    }
+  }
+  __device__ void fetch(int64_t first, int64_t end) {
+#pragma unroll
+    for (int e = 0; e < count; ++e) {
+      const int64_t k = first + level_of(e);
+      values_[e] = inside_[e] && k < end ? factor_.at(lines_[e], factor_.level(k)) : C(0);
+    }
+  }
+  __device__ void put(Strip<C, lines, depth>& strip) const {
+#pragma unroll
+    for (int e = 0; e < count; ++e) strip.values[level_of(e)][line_of(e)] = values_[e];
+  }
+
+ private:
+  __device__ int line_of(int e) const {
+    const int place = e * product_threads + int(threadIdx.x);
+    return along_depth_ ? place / depth : place % lines;
+  }
+  __device__ int level_of(int e) const {
+    const int place = e * product_threads + int(threadIdx.x);
+    return along_depth_ ? place % depth : place / lines;
+  }
+
+  const F& factor_;
+  bool along_depth_;
+  bool inside_[count];
+  typename F::Line lines_[count];
+  C values_[count];
+};
+
+/// The sums of one thread.
+template <class Shape> struct Sums {
+  using C = typename Shape::C;
+  static constexpr int height = Shape::down * square, width = Shape::across * square;
+  C of[height][width];
+
+  __device__ Sums() { clear(); }
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < height; ++i)
+#pragma unroll
+      for (int j = 0; j < width; ++j) of[i][j] = 0;
+  }
+  /// Where the tile's row (or column) is that a thread's i-th one stands for.
+  static __device__ int row(int i) {
+    return i / square * tile_edge + int(threadIdx.x) / 16 * square + i % square;
+  }
+  static __device__ int column(int j) {
+    return j / square * tile_edge + int(threadIdx.x) % 16 * square + j % square;
+  }
+  /// += a b, of `depth` levels of strips from a and b on.
+  template <int depth> __device__ void add(const C* a, int a_step, const C* b, int b_step) {
+    using Values = Pack<C, square>;
+#pragma unroll
+    for (int k = 0; k < depth; ++k) {
+      Values left[Shape::down], right[Shape::across];
+#pragma unroll
+      for (int s = 0; s < Shape::down; ++s)
+        left[s] = *reinterpret_cast<const Values*>(a + k * a_step + row(s * square));
+#pragma unroll
+      for (int s = 0; s < Shape::across; ++s)
+        right[s] = *reinterpret_cast<const Values*>(b + k * b_step + column(s * square));
+#pragma unroll
+      for (int i = 0; i < height; ++i)
+#pragma unroll
+        for (int j = 0; j < width; ++j)
+          of[i][j] += left[i / square].values[i % square] * right[j / square].values[j % square];
+    }
+  }
+};
+
+/// A strip of each factor; afterwards the way out for the sums, 16 rows at a time.
+template <class Shape> union Strips {
+  using C = typename Shape::C;
+  struct {
+    Strip<C, Shape::rows, Shape::depth> a;
+    Strip<C, Shape::columns, Shape::depth> b;
+  };
+  Strip<C, Shape::columns, thread_rows> out;
+};
+template <class Shape, class F> using RowCarrier = Carrier<F, Shape::rows, Shape::depth>;
+template <class Shape, class F> using ColumnCarrier = Carrier<F, Shape::columns, Shape::depth>;
+
+/// sums += a b over levels first .. end - 1. All threads of the block take part; what is in the
+/// strips afterwards may be overwritten at once.
+template <class Shape, class A, class B>
+__device__ void add_product(A& a, B& b, int64_t first, int64_t end, Strips<Shape>& strips,
+                            Sums<Shape>& sums) {
+  if (first >= end) return;
+  a.fetch(first, end), b.fetch(first, end);
+  for (int64_t k = first; k < end; k += Shape::depth) {
+    a.put(strips.a), b.put(strips.b);
+    __syncthreads();
+    if (k + Shape::depth < end) a.fetch(k + Shape::depth, end), b.fetch(k + Shape::depth, end);
+    sums.template add<Shape::depth>(strips.a.values[0], strips.a.width, strips.b.values[0],
+                                    strips.b.width);
+    __syncthreads();
+  }
+}
+
+/// Calls store(row, column, sum) for every place of the tile, neighbouring threads with
+/// neighbouring columns. All threads of the block take part.
+template <class Shape, class Store>
+__device__ void store_sums(const Sums<Shape>& sums, Strips<Shape>& strips, const Store& store) {
+  using C = typename Shape::C;
+#pragma unroll 1
+  for (int i = 0; i < sums.height; ++i) {
+    Pack<C, square> row[Shape::across];
+#pragma unroll
+    for (int other = 0; other < sums.height; ++other)  // registers have no index
+#pragma unroll
+      for (int j = 0; j < sums.width; ++j)
+        if (other == i) row[j / square].values[j % square] = sums.of[other][j];
+#pragma unroll
+    for (int s = 0; s < Shape::across; ++s)
+      *reinterpret_cast<Pack<C, square>*>(
+          &strips.out.values[threadIdx.x / 16][sums.column(s * square)]) = row[s];
+    __syncthreads();
+#pragma unroll 1
+    for (int place = int(threadIdx.x); place < thread_rows * Shape::columns;
+         place += product_threads) {
+      const int y = place / Shape::columns, x = place % Shape::columns;
+      store(i / square * tile_edge + y * square + i % square, x, strips.out.values[y][x]);
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace halftone::cuda
