@@ -53,8 +53,9 @@ void print_backends() {
 }
 
 void print_environment() {
-  for (const char* variable : {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_DATA",
-                               "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS"})
+  for (const char* variable :
+       {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_DATA", "HALFTONE_CUDA_LIBRARIES",
+        "HALFTONE_CUDA_CACHE", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS"})
     if (const char* value = std::getenv(variable))
       line("environment") << variable << '=' << value << '\n';
 }

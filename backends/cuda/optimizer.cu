@@ -26,18 +26,19 @@ __global__ void prepare_kernel(SlotList list, Rule rule, StepControl control,
   if (device_steps && !control.skips()) *device_steps = before + 1;
 }
 
-/// One parameter's elements [at, at + n), n from 1 to 4.
+/// One parameter's elements [at, at + n), n from 1 to 4. All four are computed, so that they stay in
+/// registers; only n are written.
 template <class C, class Rule>
 __device__ void update4(const SlotPlace& slot, const Rule& rule,
                         const typename Rule::Numbers& numbers, const RandomKey& key, int64_t at,
                         int n) {
-  C weights[4], gradients[4], states[Rule::states][4];
+  C weights[4]{}, gradients[4]{}, states[Rule::states][4]{};
   read_weights(slot, at, n, weights);
   load4(slot.gradient, at, n, slot.aligned, gradients);
   for (int s = 0; s < Rule::states; ++s)
     if (slot.state[s].data) load4(slot.state[s], at, n, slot.aligned, states[s]);
   const C factor = slot.gradient_factor ? C(*slot.gradient_factor) : C(1);
-  for (int k = 0; k < n; ++k) {
+  for (int k = 0; k < 4; ++k) {
     C state[Rule::states];
     for (int s = 0; s < Rule::states; ++s) state[s] = states[s][k];
     rule.apply(numbers, gradients[k] * factor, weights[k], state);

@@ -38,7 +38,7 @@ template <class C> __global__ void scale_kernel(TensorList list, Operand factor,
       C values[4];
       const int n = int(end - i < 4 ? end - i : 4);
       load4(t.x, i, n, t.aligned, values);
-      for (int k = 0; k < n; ++k) infinite |= !is_finite(values[k]), values[k] *= scale;
+      for (int k = 0; k < 4; ++k) infinite |= !is_finite(values[k]), values[k] *= scale;
       if (factor.data) store4(t.x, i, n, t.aligned, values);
     }
   }
@@ -69,7 +69,7 @@ __global__ void squares_kernel(TensorList list, double* partial) {
       double values[4];
       const int n = int(end - i < 4 ? end - i : 4);
       load4(t.x, i, n, t.aligned, values);
-      for (int k = 0; k < n; ++k) sum += values[k] * values[k];
+      for (int k = 0; k < 4; ++k) sum += values[k] * values[k];
     }
   }
   sum = block_sum(sum);

@@ -78,7 +78,8 @@ __device__ inline void store_halves(const SlotPlace& slot, int64_t upper, int64_
 /// The weights themselves, [i, i + n) in memory order, whatever form they are kept in.
 __device__ inline void read_weights(const SlotPlace& slot, int64_t i, int n, float (&weights)[4]) {
   if (is_split(slot.form)) {
-    for (int k = 0; k < n; ++k) weights[k] = joined(slot.form, halves_at(slot, i + k, i + k));
+    for (int k = 0; k < 4; ++k)
+      if (k < n) weights[k] = joined(slot.form, halves_at(slot, i + k, i + k));
     return;
   }
   load4(slot.form == WeightForm::master ? slot.companion : slot.parameter, i, n, slot.aligned,
@@ -86,22 +87,26 @@ __device__ inline void read_weights(const SlotPlace& slot, int64_t i, int n, flo
   if (slot.form != WeightForm::kahan) return;
   float rests[4];
   load4(slot.companion, i, n, slot.aligned, rests);
-  for (int k = 0; k < n; ++k) weights[k] += rests[k];
+  for (int k = 0; k < 4; ++k) weights[k] += rests[k];
 }
 
 __device__ inline void write_weights(const SlotPlace& slot, const RandomKey& key, int64_t i, int n,
                                      const float (&weights)[4]) {
   if (is_split(slot.form)) {
-    for (int k = 0; k < n; ++k) store_halves(slot, i + k, i + k, weights[k]);
+    for (int k = 0; k < 4; ++k)
+      if (k < n) store_halves(slot, i + k, i + k, weights[k]);
     return;
   }
   if (slot.form == WeightForm::stochastic) {
-    // Elements i to i + 3 are words i / 2 and i / 2 + 1 of one counter: i is a multiple of 4.
+    // i is a multiple of 4: elements i to i + 3 are the first two words of a counter, or the last.
     const std::array<uint32_t, 4> words = Philox::words(key.seed, key.offset + uint64_t(i) / 8);
-    for (int k = 0; k < n; ++k) {
-      const uint32_t word = words[std::size_t((i + k) / 2 % 4)];
-      static_cast<BFloat16*>(slot.parameter.data)[i + k] =
-          round_stochastically(weights[k], uint16_t((i + k) % 2 ? word >> 16 : word));
+    const bool last = i / 4 % 2 != 0;
+    const uint32_t pair[2] = {last ? words[2] : words[0], last ? words[3] : words[1]};
+    for (int k = 0; k < 4; ++k) {
+      const auto random = uint16_t(k % 2 ? pair[k / 2] >> 16 : pair[k / 2]);
+      if (k < n)
+        static_cast<BFloat16*>(slot.parameter.data)[i + k] =
+            round_stochastically(weights[k], random);
     }
     return;
   }

@@ -29,7 +29,8 @@ __device__ void load4(const Operand& x, int64_t i, int n, bool aligned, C (&valu
     const T* const from = static_cast<const T*>(x.data) + i;
     if (aligned && n == 4) in = *reinterpret_cast<const Pack<T, 4>*>(from);
     else
-      for (int k = 0; k < n; ++k) in.values[k] = from[k];
+      for (int k = 0; k < 4; ++k)
+        if (k < n) in.values[k] = from[k];
     for (int k = 0; k < 4; ++k) values[k] = C(widen(in.values[k]));
   });
 }
@@ -45,7 +46,8 @@ __device__ void store4(const Operand& x, int64_t i, int n, bool aligned, const C
     T* const to = static_cast<T*>(x.data) + i;
     if (aligned && n == 4) *reinterpret_cast<Pack<T, 4>*>(to) = out;
     else
-      for (int k = 0; k < n; ++k) to[k] = out.values[k];
+      for (int k = 0; k < 4; ++k)
+        if (k < n) to[k] = out.values[k];
   });
 }
 

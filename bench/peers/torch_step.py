@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The workloads of bench/train_step in PyTorch: whole training steps in eager mode, with the fused AdamW.
 
-usage: torch_step.py [--workload W[,W]] [--strategy S[,S]] [--threads N] [--steps N] [--seconds N]
+usage: torch_step.py [--workload W[,W]] [--strategy S[,S]] [--device cpu|cuda] [--compile] [--threads N] [--steps N] [--seconds N]
 Prints one JSON object a line, with the fields of train_step.
 """
 
@@ -88,7 +88,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(m.weight, std=0.02)
 
     def forward(self, tokens):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
 
 
@@ -111,14 +111,24 @@ WORKLOADS = {
 }
 
 
+# Batches that can keep a GPU busy, as bench/workloads.cpp has them.
+ON_A_GPU = {
+    "mlp": (lambda: mlp(784, 8192, 8192, 10), images(8192, 784, classes=10)),
+    "resnet18_cifar": (lambda: resnet18(10, True), images(512, 3, 32, 32, classes=10)),
+    "resnet18_224": (lambda: resnet18(1000, False), images(256, 3, 224, 224, classes=1000)),
+    "gpt_char": (lambda: Gpt(65, 256, 6, 6, 384), tokens(64, 256, 65)),
+    "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(16, 1024, 50304)),
+}
+
 STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
 
 
-def measure(name, strategy, threads, steps, seconds, warm_up):
+def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up):
     """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand."""
     torch.manual_seed(0)
-    make_model, make_batch = WORKLOADS[name]
-    model, (inputs, targets) = make_model(), make_batch()
+    gpu = device.startswith("cuda")
+    make_model, make_batch = ON_A_GPU.get(name, WORKLOADS[name]) if gpu else WORKLOADS[name]
+    model, (inputs, targets) = make_model().to(device), (x.to(device) for x in make_batch())
     if name.startswith("resnet"):
         model, inputs = (x.to(memory_format=torch.channels_last) for x in (model, inputs))
     low = torch.float16 if strategy.endswith("fp16") else torch.bfloat16
@@ -134,11 +144,13 @@ def measure(name, strategy, threads, steps, seconds, warm_up):
     params = list(model.parameters())
     weights = [p.detach().float().requires_grad_() for p in params] if master else params
     optimizer = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.01, fused=True)
-    scaler = torch.amp.GradScaler("cpu", enabled=strategy == "amp-fp16")
+    kind = "cuda" if gpu else "cpu"
+    scaler = torch.amp.GradScaler(kind, enabled=strategy == "amp-fp16")
+    run = torch.compile(model) if compiled else model
 
     def step():
-        with torch.autocast("cpu", dtype=low, enabled=amp):
-            logits = model(inputs).flatten(0, -2)
+        with torch.autocast(kind, dtype=low, enabled=amp):
+            logits = run(inputs).flatten(0, -2)
             loss = F.cross_entropy(logits if amp else logits.float(), targets.flatten())
         scaler.scale(loss).backward()
         if master:
@@ -153,20 +165,29 @@ def measure(name, strategy, threads, steps, seconds, warm_up):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
+    # On a GPU steps are issued without waiting, ten at a time.
+    at_a_time = 10 if gpu else 1
+    wait = torch.cuda.synchronize if gpu else lambda: None
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
     times, begin = [], time.perf_counter()
     for i in range(warm_up + steps):
+        wait()
         start = time.perf_counter()
-        loss = step()
+        for _ in range(at_a_time):
+            loss = step()
+        wait()
         if i >= warm_up:
-            times.append(1e3 * (time.perf_counter() - start))
+            times.append(1e3 * (time.perf_counter() - start) / at_a_time)
             if time.perf_counter() - begin > seconds:
                 break
     median = statistics.median(times)
     return {
-        "workload": name, "strategy": strategy, "device": "cpu", "threads": threads, "ms": median,
+        "workload": name, "strategy": strategy, "device": device, "threads": threads, "ms": median,
         "min_ms": min(times), "samples_per_s": 1e3 * inputs.shape[0] / median, "n": len(times),
         "params": sum(p.numel() for p in params), "loss": loss.item(),
-        "peer": "torch " + torch.__version__,
+        "peer": "torch " + torch.__version__ + (" compiled" if compiled else ""),
+        "peak_bytes": torch.cuda.max_memory_allocated() if gpu else None,
     }
 
 
@@ -177,13 +198,16 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=12)
     parser.add_argument("--warm-up", type=int, default=3, help="steps before the clock counts")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile", action="store_true", help="the model through torch.compile")
     parser.add_argument("--strategy", default="fp32", help="of " + ", ".join(STRATEGIES))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name in arguments.workload.split(","):
         for strategy in arguments.strategy.split(","):
             cell = measure(
-                name, strategy, arguments.threads, arguments.steps, arguments.seconds, arguments.warm_up
+                name, strategy, arguments.device, arguments.compile, arguments.threads, arguments.steps,
+                arguments.seconds, arguments.warm_up,
             )
             print(json.dumps(cell), flush=True)
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/core/dtype.h>
 
 #include "emulator.h"
@@ -178,4 +179,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
       stream, [](void* data) { multiply(*static_cast<Call*>(data)); }, call,
       [](void* data) { delete static_cast<Call*>(data); });
   return CUBLAS_STATUS_SUCCESS;
+}
+
+const cuda::cublaslt::Functions* cuda::cublaslt::functions() {
+  static constexpr Functions table{cublasLtGetVersion,
+                                   cublasLtGetStatusString,
+                                   cublasLtCreate,
+                                   cublasLtMatrixLayoutCreate,
+                                   cublasLtMatrixLayoutDestroy,
+                                   cublasLtMatrixLayoutSetAttribute,
+                                   cublasLtMatmulDescCreate,
+                                   cublasLtMatmulDescDestroy,
+                                   cublasLtMatmulDescSetAttribute,
+                                   cublasLtMatmulPreferenceCreate,
+                                   cublasLtMatmulPreferenceDestroy,
+                                   cublasLtMatmulPreferenceSetAttribute,
+                                   cublasLtMatmulAlgoGetHeuristic,
+                                   cublasLtMatmul};
+  return &table;
 }

@@ -8,9 +8,8 @@
 #include <optional>
 #include <tuple>
 
-#include <cublasLt.h>
-
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
+#include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/error.h>
 
@@ -88,8 +87,8 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
 
 void check_status(cublasStatus_t status, std::string_view what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    fail<DeviceError>("matmul", "cuBLASLt ", cublasLtGetVersion(), ": ", what,
-                      " failed: ", cublasLtGetStatusString(status),
+    fail<DeviceError>("matmul", "cuBLASLt ", functions()->version(), ": ", what,
+                      " failed: ", functions()->status_text(status),
                       ". Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
 }
 
@@ -97,7 +96,7 @@ class Layout {
  public:
   Layout(DType dtype, int64_t rows, int64_t columns, int64_t leading, int64_t batch,
          int64_t batch_stride) {
-    check_status(cublasLtMatrixLayoutCreate(&layout_, data_type(dtype), uint64_t(rows),
+    check_status(functions()->layout_create(&layout_, data_type(dtype), uint64_t(rows),
                                             uint64_t(columns), leading),
                  "describing a matrix");
     if (batch == 1) return;
@@ -105,14 +104,14 @@ class Layout {
     set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
     set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride);
   }
-  ~Layout() { cublasLtMatrixLayoutDestroy(layout_); }
+  ~Layout() { functions()->layout_destroy(layout_); }
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
   cublasLtMatrixLayout_t get() const { return layout_; }
 
  private:
   template <class T> void set(cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
-    check_status(cublasLtMatrixLayoutSetAttribute(layout_, attribute, &value, sizeof value),
+    check_status(functions()->layout_set(layout_, attribute, &value, sizeof value),
                  "describing a matrix");
   }
   cublasLtMatrixLayout_t layout_ = nullptr;
@@ -129,25 +128,26 @@ class Plan {
                p.a.batch_stride),
         result_(p.out, p.n, p.m, p.n, p.batch, p.m * p.n) {
     const bool wide = p.in == f64;
-    check_status(cublasLtMatmulDescCreate(&product_, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                          wide ? CUDA_R_64F : CUDA_R_32F),
-                 "describing a product");
+    check_status(
+        functions()->product_create(&product_, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                    wide ? CUDA_R_64F : CUDA_R_32F),
+        "describing a product");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (!p.bias) return;
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(*p.bias));
   }
-  ~Plan() { cublasLtMatmulDescDestroy(product_); }
+  ~Plan() { functions()->product_destroy(product_); }
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
   /// Asks for an algorithm; false if there is none.
   bool choose(cublasLtHandle_t handle, const Product& p) {
     cublasLtMatmulPreference_t preference = nullptr;
-    check_status(cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    check_status(functions()->preference_create(&preference), "making a preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
+      functions()->preference_set(preference, attribute, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(32) << 20);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(p.alignment[1]));
@@ -157,9 +157,9 @@ class Plan {
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, product_, left_.get(), right_.get(), result_.get(),
-                                       result_.get(), preference, 1, &found, &count);
-    cublasLtMatmulPreferenceDestroy(preference);
+        functions()->heuristic(handle, product_, left_.get(), right_.get(), result_.get(),
+                               result_.get(), preference, 1, &found, &count);
+    functions()->preference_destroy(preference);
     algorithm_ = found.algo, workspace_bytes_ = found.workspaceSize;
     return status == CUBLAS_STATUS_SUCCESS && count > 0;
   }
@@ -171,18 +171,19 @@ class Plan {
     const float one_f32 = 1, zero_f32 = 0;
     const bool wide = a.dtype() == f64;
     const Tensor workspace = scratch(context, {int64_t(workspace_bytes_)}, u8);
-    check_status(cublasLtMatmul(handle, product_, wide ? static_cast<const void*>(&one) : &one_f32,
-                                b.raw_data(), left_.get(), a.raw_data(), right_.get(),
-                                wide ? static_cast<const void*>(&zero) : &zero_f32, c.raw_data(),
-                                result_.get(), c.raw_data(), result_.get(), &algorithm_,
-                                workspace_bytes_ > 0 ? workspace.raw_data() : nullptr,
-                                workspace_bytes_, context.stream()),
-                 "a product");
+    check_status(
+        functions()->matmul(handle, product_, wide ? static_cast<const void*>(&one) : &one_f32,
+                            b.raw_data(), left_.get(), a.raw_data(), right_.get(),
+                            wide ? static_cast<const void*>(&zero) : &zero_f32, c.raw_data(),
+                            result_.get(), c.raw_data(), result_.get(), &algorithm_,
+                            workspace_bytes_ > 0 ? workspace.raw_data() : nullptr, workspace_bytes_,
+                            context.stream()),
+        "a product");
   }
 
  private:
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
-    check_status(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof value),
+    check_status(functions()->product_set(product_, attribute, &value, sizeof value),
                  "describing a product");
   }
   Layout left_, right_, result_;
@@ -206,7 +207,7 @@ Library& library_of(const Context& context) {
   std::unique_ptr<Library>& library = (*libraries)[context.device().index];
   if (!library) {
     library = std::make_unique<Library>();
-    check_status(cublasLtCreate(&library->handle), "opening it");
+    check_status(functions()->create(&library->handle), "opening it");
   }
   return *library;
 }
@@ -214,13 +215,14 @@ Library& library_of(const Context& context) {
 }  // namespace
 
 std::string description() {
-  const std::size_t version = cublasLtGetVersion();
+  if (!functions()) return "no cuBLASLt found";
+  const std::size_t version = functions()->version();
   return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
          "." + std::to_string(version % 100);
 }
 
 bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
-  if (!libraries_wanted()) return false;
+  if (!libraries_wanted() || !functions()) return false;
   const std::optional<Product> product = product_of(a, b, bias, c);
   if (!product) return false;
   context.activate();

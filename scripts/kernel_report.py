@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Registers, shared memory and spills of every CUDA kernel, as ptxas reports them; the table of docs/gpu_kernels.md.
+
+usage: kernel_report.py [--architecture 90] [--include BUILD/include] [--all]
+Without --all: the largest of each file, and every kernel that spills.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def kernels_of(source, architecture, include):
+    command = ["nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr", "-Xptxas=-v", "-cubin", "-o", "/dev/null",
+               f"-gencode=arch=compute_{architecture},code=sm_{architecture}", f"-I{include}", str(source)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    text = subprocess.run(["c++filt"], check=True, input=text, capture_output=True, text=True).stdout
+    entry = None
+    for line in text.splitlines():
+        if found := re.search(r"Compiling entry function '(.*)' for", line):
+            entry = {"name": found[1], "spill": 0, "stack": 0}
+        elif found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            entry["stack"], entry["spill"] = int(found[1]), int(found[2]) + int(found[3])
+        elif found := re.search(r"Used (\d+) registers", line):
+            entry["registers"] = int(found[1])
+            shared = re.search(r"(\d+) bytes smem", line)
+            entry["shared"] = int(shared[1]) if shared else 0
+            yield entry
+
+
+def short(name):
+    """Without namespaces and the argument list."""
+    name = re.sub(r"halftone::|cuda::|\(anonymous namespace\)::|<unnamed>::", "", name)
+    name = re.sub(r"^void ", "", name)
+    return re.sub(r"\(.*", "", name)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--architecture", default="90")
+    parser.add_argument("--include", default=str(ROOT / "build/release/include"))
+    parser.add_argument("--all", action="store_true")
+    a = parser.parse_args()
+    print(f"sm_{a.architecture}\n\n| file | kernels | kernel | registers | shared bytes | stack bytes | spilled bytes |")
+    print("|---|---|---|---|---|---|---|")
+    for source in sorted((ROOT / "backends/cuda").glob("*.cu")):
+        kernels = list(kernels_of(source, a.architecture, a.include))
+        if not kernels:
+            continue
+        largest = max(kernels, key=lambda k: k["registers"])
+        shown = kernels if a.all else [largest] + [k for k in kernels if k["spill"] and k is not largest]
+        for k in shown:
+            print(f"| {source.name} | {len(kernels)} | `{short(k['name'])}` | {k['registers']} | {k['shared']} | "
+                  f"{k['stack']} | {k['spill']} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

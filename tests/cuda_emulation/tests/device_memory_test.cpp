@@ -1,0 +1,115 @@
+// The cache of device memory against a source that counts, and running out of memory.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include <halftone/backends/cuda/block_cache.h>
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/size_class.h>
+
+#include "emulator.h"
+
+namespace halftone::cuda {
+namespace {
+
+struct CountingSource {
+  std::size_t limit = std::size_t(-1), held = 0;
+  std::map<void*, std::size_t> slabs;
+
+  BlockCache::Source source() {
+    return {[this](std::size_t bytes) -> void* {
+              if (held + bytes > limit) return nullptr;
+              void* const data = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+              slabs[data] = bytes, held += bytes;
+              return data;
+            },
+            [this](void* data) {
+              held -= slabs.at(data);
+              slabs.erase(data);
+              std::free(data);
+            }};
+  }
+};
+
+TEST_CASE("size classes hold what they are asked for, waste at most a quarter, and are in order") {
+  std::size_t last = 0, last_index = 0;
+  for (std::size_t bytes : {0, 1, 511, 512, 513, 2048, 2049, 5000, 70000, 1 << 20, (1 << 20) + 1}) {
+    const SizeClass c = size_class(bytes, 512);
+    CHECK(c.bytes >= bytes);
+    CHECK(c.bytes % 512 == 0);
+    CHECK(c.bytes >= last);
+    CHECK(c.index >= last_index);
+    if (bytes > 2048) CHECK(double(c.bytes) <= 1.25 * double(bytes) + 512);
+    last = c.bytes, last_index = c.index;
+  }
+}
+
+TEST_CASE("freed blocks are handed out again, small ones share a slab") {
+  CountingSource from;
+  BlockCache cache(from.source());
+  std::set<void*> first;
+  for (int i = 0; i < 100; ++i) first.insert(cache.allocate(1000));
+  CHECK(first.size() == 100);
+  CHECK(cache.statistics().slabs == 1);
+  for (void* data : first) cache.release(data, 1000);
+  CHECK(cache.statistics().used == 0);
+  for (int i = 0; i < 100; ++i) CHECK(first.contains(cache.allocate(1000)));
+  CHECK(cache.statistics().slabs == 1);
+  void* const large = cache.allocate(std::size_t(5) << 20);
+  cache.release(large, std::size_t(5) << 20);
+  CHECK(cache.allocate(std::size_t(5) << 20) == large);
+}
+
+TEST_CASE("when the source has no more, what nobody uses is given back first") {
+  CountingSource from;
+  from.limit = std::size_t(8) << 20;
+  BlockCache cache(from.source());
+  void* const small = cache.allocate(100);
+  void* const large = cache.allocate(std::size_t(4) << 20);
+  cache.release(large, std::size_t(4) << 20);
+  void* const other = cache.allocate(std::size_t(5) << 20);  // only with the large one's room
+  CHECK(other != nullptr);
+  CHECK(cache.allocate(std::size_t(5) << 20) == nullptr);
+  cache.release(other, std::size_t(5) << 20), cache.release(small, 100);
+  cache.trim();
+  CHECK(from.held == 0);
+}
+
+TEST_CASE("a pool keeps its blocks to itself until it is dissolved") {
+  CountingSource from;
+  BlockCache cache(from.source());
+  void* const before = cache.allocate(1000);
+  const int pool = cache.begin_pool();
+  void* const inside = cache.allocate(1000);
+  cache.release(before, 1000);
+  CHECK(cache.allocate(1000) != before);  // the pool does not take from others
+  cache.end_pool();
+  cache.release(inside, 1000);
+  CHECK(cache.allocate(1000) == before);
+  CHECK(cache.allocate(1000) != inside);
+  cache.dissolve(pool);
+  bool found = false;
+  for (int i = 0; i < 5000 && !found; ++i) found = cache.allocate(1000) == inside;
+  CHECK(found);
+}
+
+TEST_CASE("running out of device memory prints the ledger, and smaller tensors still fit") {
+  emulation::set_total_memory(emulation::allocated_bytes() + (std::size_t(64) << 20));
+  const Tensor held = zeros({int64_t(4) << 20}, f32, Device::cuda());
+  try {
+    zeros({int64_t(64) << 20}, f32, Device::cuda());
+    FAIL("nothing was thrown");
+  } catch (const DeviceError& e) {
+    const std::string text = e.what();
+    CHECK(text.starts_with("[allocate] cannot allocate 256.0 MiB on cuda:0"));
+    CHECK(text.find("Use a smaller batch or model.") != std::string::npos);
+    CHECK(text.find("activation") != std::string::npos);  // the ledger
+  }
+  CHECK(zeros({100}, f32, Device::cuda()).to_vector<float>() == std::vector<float>(100, 0));
+  emulation::set_total_memory(std::size_t(8) << 30);
+}
+
+}  // namespace
+}  // namespace halftone::cuda

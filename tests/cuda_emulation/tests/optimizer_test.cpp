@@ -1,0 +1,188 @@
+// Optimizer kernels, lists of tensors and random numbers beside the reference.
+#include <halftone/core/loss_scale.h>
+
+#include "beside_reference.h"
+
+namespace halftone::test {
+namespace {
+
+struct FormCase {
+  WeightForm form;
+  DType parameter, gradient, state;
+};
+constexpr FormCase form_cases[] = {
+    {WeightForm::plain, f32, f32, f32},    {WeightForm::plain, bf16, bf16, bf16},
+    {WeightForm::plain, f64, f64, f64},    {WeightForm::plain, f16, f16, f32},
+    {WeightForm::master, bf16, bf16, f32}, {WeightForm::master, f16, f32, f32},
+    {WeightForm::split, bf16, bf16, f32},  {WeightForm::split_rounded, bf16, bf16, f32},
+    {WeightForm::kahan, bf16, bf16, bf16}, {WeightForm::stochastic, bf16, f32, f32},
+};
+
+std::optional<DType> companion_of(const FormCase& c) {
+  switch (c.form) {
+    case WeightForm::master: return f32;
+    case WeightForm::split:
+    case WeightForm::split_rounded: return i16;
+    case WeightForm::kahan: return c.parameter;
+    default: return std::nullopt;
+  }
+}
+
+/// parameter, companion, three states per size; gradients are inputs.
+Tensors updated_tensors(const FormCase& c, const std::vector<Shape>& shapes) {
+  Tensors tensors;
+  for (const Shape& shape : shapes) {
+    tensors.push_back(randn(shape, c.parameter));
+    const std::optional<DType> companion = companion_of(c);
+    if (!companion) tensors.emplace_back();
+    else if (*companion == i16) tensors.push_back(randint(0, 1000, shape, i16));
+    else
+      tensors.push_back(c.form == WeightForm::master ? randn(shape, f32)
+                                                     : zeros(shape, c.parameter));
+    for (int s = 0; s < 3; ++s) tensors.push_back(rand(shape, c.state));
+  }
+  return tensors;
+}
+
+std::vector<UpdateSlot> slots_of(const FormCase& c, const Tensors& in, const Tensors& out,
+                                 const Tensor& factor) {
+  std::vector<UpdateSlot> slots;
+  for (std::size_t i = 0; i * 5 < out.size(); ++i)
+    slots.push_back({.parameter = out[5 * i],
+                     .gradient = in[i],
+                     .state = {out[5 * i + 2], out[5 * i + 3], out[5 * i + 4]},
+                     .gradient_factor = factor,
+                     .form = c.form,
+                     .companion = out[5 * i + 1],
+                     .key = {.seed = 11, .offset = 100 * i}});
+  return slots;
+}
+
+TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the reference") {
+  std::vector<Shape> shapes;
+  for (const int64_t n : {0, 1, 3, 4, 5, 4096, 4097, 31}) shapes.push_back({n});
+  for (int i = 0; i < 30; ++i) shapes.push_back({2, 7 + i});  // more than one list
+  for (const FormCase& c : form_cases) {
+    INFO(std::string(name(c.form)), ", ", std::string(name(c.parameter)));
+    manual_seed(5);
+    Tensors gradients;
+    for (const Shape& shape : shapes) gradients.push_back(randn(shape, c.gradient));
+    gradients.push_back(full({}, 0.5, f32));
+    const Tensors state = updated_tensors(c, shapes);
+    const auto with_slots = [&](const auto& step) {
+      check_beside_reference(gradients, state, 64,
+                             [&](Backend& backend, const Tensors& in, Tensors& out) {
+                               std::vector<UpdateSlot> slots = slots_of(c, in, out, in.back());
+                               step(backend, slots);
+                             });
+    };
+    with_slots([](Backend& b, std::vector<UpdateSlot>& slots) {
+      b.adam_step(slots, {.lr = 0.01, .weight_decay = 0.1, .decoupled = true, .steps = 3});
+    });
+    with_slots([](Backend& b, std::vector<UpdateSlot>& slots) {
+      b.sgd_step(slots,
+                 {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true, .steps = 0});
+    });
+    with_slots([](Backend& b, std::vector<UpdateSlot>& slots) {
+      b.rmsprop_step(slots, {.lr = 0.01, .momentum = 0.5, .centered = true});
+    });
+  }
+}
+
+TEST_CASE("an update that is skipped changes nothing, one that is not counts itself") {
+  const Device gpu = Device::cuda();
+  for (const double skip : {0.0, 1.0, std::nan("")}) {
+    CAPTURE(skip);
+    Tensor weight = ones({5000}, f32, gpu), first = zeros({5000}, f32, gpu),
+           second = zeros({5000}, f32, gpu), steps = full({}, 7, i64, gpu);
+    std::vector<UpdateSlot> slots{{.parameter = weight,
+                                   .gradient = ones({5000}, f32, gpu),
+                                   .state = {first, second, {}},
+                                   .steps = steps}};
+    backend_for(gpu).adam_step(
+        slots, {.lr = 0.1, .skip = full({}, skip, f32, gpu), .device_lr = full({}, 0.5, f64, gpu)});
+    const bool stepped = skip == 0;
+    CHECK(steps.item() == (stepped ? 8 : 7));
+    CHECK((weight.to_vector<float>() == std::vector<float>(5000, 1)) == !stepped);
+    CHECK((first.to_vector<float>() == std::vector<float>(5000, 0)) == !stepped);
+    // Step 8 with the rate from the device: m = 0.1, v = 0.001, corrected by 1 - beta^8.
+    const double m = 0.1 / (1 - std::pow(0.9, 8)), v = 0.001 / (1 - std::pow(0.999, 8));
+    if (stepped)
+      CHECK(weight.to_vector<double>()[4999] == doctest::Approx(1 - 0.5 * m / std::sqrt(v)));
+  }
+}
+
+TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
+  for (const DType dtype : floating_dtypes) {
+    INFO(std::string(name(dtype)));
+    Tensors gradients;
+    for (int i = 0; i < 120; ++i) gradients.push_back(randn({1 + 37 * (i % 5), 3}, dtype));
+    gradients.push_back(views::slice(randn({40, 6}, dtype), 1, 0, 3, 2));  // not dense
+    Tensors results = gradients;
+    results.back() = randn({40, 3}, dtype);
+    results.push_back(zeros({}, f32)), results.push_back(zeros({}, f64));
+    const Tensor factor = full({}, 0.25, f32);
+    check_beside_reference({factor}, results, 64, [](Backend& b, const Tensors& in, Tensors& out) {
+      const std::size_t count = out.size() - 2;
+      b.unscale(std::span(out).first(count), in[0], out[count]);
+      b.sum_of_squares(std::span<const Tensor>(out).first(count), out[count + 1]);
+      b.scale_all(std::span(out).first(count), in[0]);
+    });
+  }
+}
+
+TEST_CASE("one infinity anywhere is found") {
+  const Device gpu = Device::cuda();
+  for (const double bad : {std::nan(""), INFINITY, -INFINITY})
+    for (const int64_t place : {0, 4095, 4096, 9998}) {
+      Tensor x = zeros({9999}, bf16, gpu), found = zeros({}, f32, gpu);
+      Tensor one = x.view_as({}, {}, place);
+      backend_for(gpu).unscale({&x, 1}, {}, found);
+      CHECK(found.item() == 0);
+      backend_for(gpu).fill(bad, one);
+      backend_for(gpu).unscale({&x, 1}, {}, found);
+      CHECK(found.item() == 1);
+    }
+}
+
+TEST_CASE("random numbers are the CPU's, number for number") {
+  for (const DType dtype : floating_dtypes)
+    for (const int64_t n : {0, 1, 4, 1021}) {
+      INFO(std::string(name(dtype)), ", ", n);
+      const RandomKey key{.seed = 9, .offset = 1234567890123};
+      check_beside_reference({rand({n}, dtype)},
+                             {zeros({n}, dtype), zeros({n}, dtype), zeros({n}, dtype)}, 8,
+                             [&](Backend& b, const Tensors& in, Tensors& out) {
+                               b.uniform(-1, 2, key, out[0]);
+                               b.normal(1, 2, key, out[1]);
+                               b.dropout(in[0], 0.3, key, out[2]);
+                             });
+    }
+  check_beside_reference({}, {zeros({999}, i64)}, 0, [](Backend& b, const Tensors&, Tensors& out) {
+    b.random_integers(-5, 1000, {.seed = 2, .offset = 7}, out[0]);
+  });
+}
+
+TEST_CASE("the loss scale on the device goes where the pure function goes") {
+  const Device gpu = Device::cuda();
+  for (const HysteresisRule forgets :
+       {HysteresisRule::apex, HysteresisRule::megatron, HysteresisRule::deepspeed}) {
+    const LossScaleRule rule{.growth_interval = 3, .hysteresis = 2, .forgets = forgets};
+    LossScaleState state{.scale = 1024, .overflows_left = 2};
+    Tensor scale = full({}, 1024, f32, gpu), tracker = zeros({}, i64, gpu),
+           left = full({}, 2, i32, gpu);
+    Generator draws(1);
+    for (int i = 0; i < 60; ++i) {
+      const bool overflowed = draws.below(3) == 0;
+      state = next(state, rule, overflowed);
+      backend_for(gpu).next_loss_scale(rule, full({}, overflowed ? 1 : 0, f32, gpu), scale, tracker,
+                                       left);
+      CHECK(scale.item() == double(state.scale));
+      CHECK(tracker.item() == double(state.growth_tracker));
+      CHECK(left.item() == double(state.overflows_left));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test

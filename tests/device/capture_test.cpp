@@ -1,0 +1,118 @@
+// A captured step: the bits of the step itself, whatever it draws, schedules or skips.
+#include <halftone/core/captured_step.h>
+
+#include "device_cases.h"
+#include "gpu.h"
+
+namespace halftone::test {
+namespace {
+
+constexpr int steps = 7;
+
+/// Losses and final state of a run; each step on other inputs, at another rate.
+struct Trace {
+  std::vector<Tensor> losses;
+  optim::NamedTensors state;
+};
+
+Trace run(const std::string& kind, const std::string& strategy, Device device, bool captured) {
+  DeviceCase c(kind, strategy, device);
+  c.training->optimizer().publish_rates();
+  CapturedStep step([&](const std::vector<Tensor>& batch) {
+    c.inputs = batch[0], c.targets = batch[1];
+    return c.step(true);
+  });
+  step.before_replay([&] { c.training->optimizer().publish_rates(); });
+  const Tensor inputs = c.inputs, targets = c.targets;
+  Trace trace;
+  for (int i = 0; i < steps; ++i) {
+    c.training->optimizer().set_lr(1e-3 * double(i + 1));
+    const Tensor batch =
+        is_floating(inputs.dtype()) ? inputs * (1 + 0.25 * double(i)) : inputs.clone();
+    if (captured) trace.losses.push_back(step({batch, targets}).clone());
+    else {
+      c.training->optimizer().publish_rates();
+      c.inputs = batch, c.targets = targets;
+      trace.losses.push_back(c.step(true).detach().clone());
+    }
+  }
+  CHECK(step.captured() == captured);
+  for (const auto& [name, x] : c.training->state_dict()) trace.state[name] = x.clone();
+  return trace;
+}
+
+TEST_CASE("a captured step gives the bits of the step itself") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (const char* kind : {"mlp", "lenet", "gpt"})
+    for (const char* strategy : {"fp32", "amp-bf16", "amp-fp16", "o2-bf16", "full-bf16-sr"}) {
+      INFO(std::string(kind), ", ", std::string(strategy));
+      const Trace plain = run(kind, strategy, *gpu, false),
+                  replayed = run(kind, strategy, *gpu, true);
+      for (std::size_t i = 0; i < plain.losses.size(); ++i) {
+        INFO("step ", i);
+        CHECK(equal_bits(plain.losses[i], replayed.losses[i]));
+      }
+      for (const auto& [name, x] : plain.state) {
+        INFO(name);
+        CHECK(equal_bits(x, replayed.state.at(name)));
+      }
+    }
+}
+
+TEST_CASE("where work cannot be recorded every call runs the step") {
+  int calls = 0;
+  CapturedStep step([&](const std::vector<Tensor>& in) {
+    ++calls;
+    return in[0] + 1.0;
+  });
+  for (int i = 0; i < 5; ++i) CHECK(step({zeros({2})}).to_vector<float>()[0] == 1);
+  CHECK(calls == 5);
+  CHECK_FALSE(step.captured());
+  CHECK_THROWS_WITH_AS(backend_for(Device::cpu()).begin_capture(),
+                       doctest::Contains("cannot record work"), UnsupportedError);
+}
+
+TEST_CASE("a captured step refuses other shapes, and steps that read back") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  CapturedStep step([](const std::vector<Tensor>& in) { return in[0] * 2.0; });
+  const Tensor x = ones({4}, f32, *gpu);
+  for (int i = 0; i < 4; ++i) CHECK(step({x}).to_vector<float>() == std::vector<float>(4, 2));
+  CHECK(step.captured());
+  CHECK_THROWS_WITH_AS(step({ones({5}, f32, *gpu)}), doctest::Contains("captured with [4] f32"),
+                       ShapeError);
+  CHECK_THROWS_AS(step({x, x}), UsageError);
+  CHECK(step({x + 1.0}).to_vector<float>() == std::vector<float>(4, 4));  // from the CPU as well:
+  CHECK(step({ones({4})}).to_vector<float>() == std::vector<float>(4, 2));
+
+  CapturedStep reading([](const std::vector<Tensor>& in) {
+    if (in[0].to_vector<float>()[0] > 0) return in[0];
+    return in[0] * 2.0;
+  });
+  reading({x}), reading({x});
+  CHECK_THROWS_WITH_AS(reading({x}), doctest::Contains("read back to the host while"), UsageError);
+  CHECK(ones({2}, f32, *gpu).to_vector<float>()[0] == 1);  // the device goes on
+  CHECK_THROWS_AS(CapturedStep([](const std::vector<Tensor>& in) { return in[0]; }, {.warm_up = 0}),
+                  UsageError);
+}
+
+TEST_CASE("what a captured step allocates is its own, and is given back with it") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const int64_t before = memory_report(*gpu).total_now;
+  {
+    CapturedStep step([](const std::vector<Tensor>& in) { return relu(in[0] - 1.0) * 3.0; });
+    const Tensor x = full({1000}, 2, f32, *gpu);
+    for (int i = 0; i < 3; ++i) step({x});
+    std::vector<Tensor> others;  // would overwrite the step's memory if they got it
+    for (int i = 0; i < 20; ++i) others.push_back(full({1000}, -1, f32, *gpu));
+    CHECK(step({x}).to_vector<float>() == std::vector<float>(1000, 3));
+    for (const Tensor& other : others)
+      CHECK(other.to_vector<float>() == std::vector<float>(1000, -1));
+  }
+  CHECK(memory_report(*gpu).total_now == before);
+}
+
+}  // namespace
+}  // namespace halftone::test

@@ -1,0 +1,93 @@
+// Tensors between host and GPU: same bytes, any layout, any size, and clear errors.
+#include "gpu.h"
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+
+namespace halftone::test {
+namespace {
+
+std::vector<double> counted(int64_t n) {
+  std::vector<double> values(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = double(i % 251) - 125;
+  return values;
+}
+
+TEST_CASE("a tensor comes back from the GPU as it went, in every dtype") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (int d = 0; d < dtype_count; ++d)
+    for (const int64_t n : {0, 1, 7, 1000}) {
+      const auto dtype = DType(d);
+      INFO(std::string(name(dtype)), ", ", n);
+      const Tensor x = from_vector(counted(n), {n}, dtype);
+      CHECK(x.to(*gpu).to(Device::cpu()).to_vector<double>() == x.to_vector<double>());
+    }
+}
+
+TEST_CASE(
+    "copies larger than the page-locked buffers arrive whole, and the source is free at once") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const int64_t n = (int64_t(9) << 20) + 13;  // 36 MiB of f32: more than the ring holds
+  Tensor x = ones({n});
+  const Tensor y = x.to(*gpu);
+  backend_for(x).fill(2, x);  // must not show in y
+  CHECK(sum(cast(y, f64)).item() == double(n));
+}
+
+TEST_CASE("views keep their layout on the way") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const Tensor x = from_vector(counted(120), {2, 3, 4, 5}, f32);
+  const Tensor views[] = {views::permute(x, {3, 1, 0, 2}), views::channels_last(x),
+                          views::slice(x, 3, 1, 2, 2),
+                          views::expand(views::slice(x, 0, 0, 1), x.shape())};
+  for (const Tensor& v : views) {
+    const Tensor there = v.to(*gpu);
+    CHECK(there.shape() == v.shape());
+    CHECK(there.to_vector<float>() == v.to_vector<float>());
+    if (v.is_dense()) CHECK(there.strides() == v.strides());
+  }
+}
+
+TEST_CASE("tensors on two devices are refused by name") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const Tensor a = ones({2, 3}), b = ones({2, 3}, f32, *gpu);
+  CHECK_THROWS_WITH_AS(add(a, b), doctest::Contains("[add]"), DeviceError);
+  CHECK_THROWS_WITH_AS(add(a, b), doctest::Contains("cuda:0"), DeviceError);
+}
+
+TEST_CASE("a GPU that is not there is an error that says how many there are") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  CHECK_THROWS_WITH_AS(ones({2}, f32, Device::cuda(97)), doctest::Contains("there is no device 97"),
+                       DeviceError);
+}
+
+TEST_CASE("an index that is out of range is reported at the next wait, and nothing is read there") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const Tensor table = ones({4, 3}, f32, *gpu), bad = from({1, 9}, i64, *gpu);
+  const Tensor rows = embedding(bad, table);
+  CHECK_THROWS_WITH_AS(rows.to_vector<float>(),
+                       doctest::Contains("index 9 is out of range for a table of 4 rows"),
+                       UsageError);
+  CHECK(ones({2}, f32, *gpu).to_vector<float>() == std::vector<float>{1, 1});  // and it is over
+  const Tensor logits = zeros({2, 5}, f32, *gpu), targets = from({1, -7}, i64, *gpu);
+  CHECK_THROWS_WITH_AS(cross_entropy(logits, targets).item(),
+                       doctest::Contains("target -7 is out of range for 5 classes"), UsageError);
+}
+
+TEST_CASE("devices have names") {
+  CHECK(device_named("cpu") == Device::cpu());
+  CHECK(device_named("cuda") == Device::cuda(0));
+  CHECK(device_named("cuda:3") == Device::cuda(3));
+  for (const char* wrong : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1 "})
+    CHECK_THROWS_WITH_AS(device_named(wrong), doctest::Contains("Use cpu, cuda"), UsageError);
+}
+
+}  // namespace
+}  // namespace halftone::test
