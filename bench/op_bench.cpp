@@ -28,6 +28,8 @@ struct Options {
   int threads = 2;
   double seconds = 0.3;
   bool json = false;
+  std::string device_name = "cpu";
+  ht::Device device{};
 };
 
 using Tensors = std::vector<Tensor>;
@@ -50,7 +52,9 @@ std::vector<Entry> elementwise_entries() {
           {"add", {big, big}, [](const Tensors& x) { return x[0] + x[1]; }},
           {"add", {big, {1024}}, [](const Tensors& x) { return x[0] + x[1]; }},
           {"mul", {big, big}, [](const Tensors& x) { return x[0] * x[1]; }},
-          {"dropout", {big}, [](const Tensors& x) { return ht::dropout(x[0], 0.1, true); }}};
+          {"dropout", {big}, [](const Tensors& x) { return ht::dropout(x[0], 0.1, true); }},
+          // What a device reaches at best: bytes here, operations in the largest product below.
+          {"mul", {{16384, 8192}, {16384, 8192}}, [](const Tensors& x) { return x[0] * x[1]; }}};
 }
 
 std::vector<Entry> row_entries() {
@@ -65,7 +69,7 @@ std::vector<Entry> row_entries() {
       {"cross_entropy",
        {{512, 50304}},
        [](const Tensors& x) {
-         static const Tensor targets = ht::randint(0, 50304, {512});
+         static const Tensor targets = ht::randint(0, 50304, {512}).to(x[0].device());
          return ht::cross_entropy(x[0], targets);
        }},
       {"layer_norm",
@@ -111,16 +115,23 @@ Entry conv_entry(const Shape& x, int64_t out, int64_t kernel, int64_t stride) {
           2 * flop};
 }
 
+/// Entries that would take a CPU minutes are for GPUs.
+bool fits(const Entry& entry, ht::Device device) {
+  double elements = 0;
+  for (const Shape& shape : entry.shapes) elements += volume(shape);
+  return device.kind != ht::DeviceKind::cpu || elements < 6e7;
+}
+
 std::vector<Entry> all_entries() {
   std::vector<Entry> entries = elementwise_entries();
   std::ranges::move(row_entries(), std::back_inserter(entries));
   for (Entry& entry : std::vector<Entry>{
            matmul_entry(512, 512, 512), matmul_entry(2048, 2048, 2048), matmul_entry(64, 128, 784),
-           matmul_entry(256, 256, 64, 48), linear_entry(512, 784, 2048),
-           linear_entry(512, 2048, 2048), linear_entry(2048, 384, 1536),
-           conv_entry({128, 1, 28, 28}, 32, 3, 1), conv_entry({128, 32, 14, 14}, 64, 3, 1),
-           conv_entry({16, 64, 56, 56}, 64, 3, 1), conv_entry({16, 128, 56, 56}, 256, 3, 2),
-           conv_entry({16, 256, 14, 14}, 1024, 1, 1)})
+           matmul_entry(8192, 8192, 8192), matmul_entry(256, 256, 64, 48),
+           linear_entry(512, 784, 2048), linear_entry(512, 2048, 2048),
+           linear_entry(2048, 384, 1536), conv_entry({128, 1, 28, 28}, 32, 3, 1),
+           conv_entry({128, 32, 14, 14}, 64, 3, 1), conv_entry({16, 64, 56, 56}, 64, 3, 1),
+           conv_entry({16, 128, 56, 56}, 256, 3, 2), conv_entry({16, 256, 14, 14}, 1024, 1, 1)})
     entries.push_back(std::move(entry));
   const Shape images{128, 32, 28, 28};
   entries.push_back({"max_pool2d", {images}, [](const Tensors& x) {
@@ -133,16 +144,22 @@ std::vector<Entry> all_entries() {
 }
 
 /// Milliseconds of the fastest third's end: less noisy than the mean, less lucky than the minimum.
+/// A GPU gets ten at a time.
 double time_of(const std::function<void()>& work, const Options& options) {
   using Clock = std::chrono::steady_clock;
+  ht::Backend& backend = ht::backend_for(options.device);
+  const int at_a_time = options.device.kind == ht::DeviceKind::cpu ? 1 : 10;
   for (int i = 0; i < 2; ++i) work();
+  backend.synchronize();
   std::vector<double> times;
   const auto start = Clock::now();
   while (times.size() < 5 ||
          std::chrono::duration<double>(Clock::now() - start).count() < options.seconds) {
     const auto before = Clock::now();
-    work();
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count());
+    for (int i = 0; i < at_a_time; ++i) work();
+    backend.synchronize();
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - before).count() /
+                    at_a_time);
   }
   std::ranges::sort(times);
   return times[times.size() / 3];
@@ -161,6 +178,7 @@ void print(const Measurement& m, const Options& options) {
     std::cout << nlohmann::ordered_json{{"op", m.op},
                                         {"shapes", m.shapes},
                                         {"dtype", ht::name(m.dtype)},
+                                        {"device", options.device_name},
                                         {"threads", options.threads},
                                         {"ms", m.milliseconds},
                                         {"gflop_per_s", gflops},
@@ -193,7 +211,7 @@ void measure(const Entry& entry, ht::DType dtype, const Options& options) {
   std::ostringstream shapes;
   double input_bytes = 0;
   for (const Shape& shape : entry.shapes) {
-    inputs.push_back(ht::cast(ht::randn(shape), dtype));
+    inputs.push_back(ht::cast(ht::randn(shape, ht::f32, options.device), dtype));
     input_bytes += double(inputs.back().bytes());
     shapes << (inputs.size() > 1 ? " " : "") << shape;
   }
@@ -208,7 +226,7 @@ void measure(const Entry& entry, ht::DType dtype, const Options& options) {
   }
   for (Tensor& input : inputs) input.set_requires_grad();
   const Tensor y = entry.call(inputs);
-  const Tensor dy = ht::cast(ht::randn(y.shape()), dtype);
+  const Tensor dy = ht::cast(ht::randn(y.shape(), ht::f32, options.device), dtype);
   const auto backward = [&] {
     for (Tensor& input : inputs) input.set_grad({});
     y.backward(dy, true);
@@ -227,7 +245,8 @@ void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
     Tensors parameters;
     double elements = 0;
     for (int64_t i = 0; i < count; ++i) {
-      parameters.push_back(ht::cast(ht::randn({count == 1 ? 10'000'000 : 5'000}), dtype));
+      parameters.push_back(
+          ht::cast(ht::randn({count == 1 ? 10'000'000 : 5'000}, ht::f32, options.device), dtype));
       parameters.back().set_requires_grad();
       parameters.back().set_grad(ht::zeros_like(parameters.back()));
       elements += double(parameters.back().numel());
@@ -256,7 +275,7 @@ void run(const Options& options) {
   for (const std::string& dtype_name : options.dtypes) {
     const ht::DType dtype = ht::dtype_named(dtype_name).value();
     for (const Entry& entry : all_entries())
-      if (wanted(entry.op)) measure(entry, dtype, options);
+      if (wanted(entry.op) && fits(entry, options.device)) measure(entry, dtype, options);
     if (wanted("adamw")) measure_optimizer<ht::optim::AdamW>("adamw", 4, dtype, options);
     if (wanted("sgd")) measure_optimizer<ht::optim::Sgd>("sgd", 0, dtype, options);
   }
@@ -279,12 +298,14 @@ int main(int argc, char** argv) {
   app.add_option("--dtypes", options.dtypes, "f32, bf16, f16, f64; default: f32,bf16")
       ->delimiter(',')
       ->check(CLI::IsMember({"f64", "f32", "f16", "bf16"}));
+  app.add_option("--device", options.device_name, "cpu, cuda or cuda:N");
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "time per measurement")->check(CLI::PositiveNumber);
   app.add_flag("--json", options.json, "print JSON lines");
   CLI11_PARSE(app, argc, argv);
   omp_set_num_threads(options.threads);
   try {
+    options.device = ht::device_named(options.device_name);
     run(options);
   } catch (const ht::Error& error) {
     std::cerr << error.what() << '\n';

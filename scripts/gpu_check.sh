@@ -51,6 +51,7 @@ unset HALFTONE_TEST_BACKENDS
 if [[ -e /usr/share/datasets/fashion-mnist || -e /usr/share/dataset-fashion-mnist ]]; then
   section "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3
 fi
+section "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
 section "training steps" "$build/bench/train_step" --device cuda --strategy fp32,amp-bf16,amp-fp16,o2-bf16,full-bf16 --json
 section "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 --json
 if [[ -n "${PYTHON:-}" ]]; then

@@ -21,7 +21,8 @@ const std::vector<Target>& targets() {
     const char* const wanted = std::getenv("HALFTONE_TEST_BACKENDS");
     std::vector<Target> found;
     for (const BackendStatus& status : backend_statuses())
-      if (status.backend && (!wanted || std::string_view(wanted).find(status.name) != std::string_view::npos))
+      if (status.backend &&
+          (!wanted || std::string_view(wanted).find(status.name) != std::string_view::npos))
         found.push_back({status.name, status.name == "cuda" ? Device::cuda() : Device::cpu()});
     return found;
   }();

@@ -24,6 +24,13 @@ struct Target {
 /// Those that this machine has (op_properties.cpp); HALFTONE_TEST_BACKENDS=cuda,cpu leaves others
 /// out.
 const std::vector<Target>& targets();
+/// Those where the same numbers give the same bits whatever their dtype was before they were
+/// widened.
+inline std::vector<Target> cpu_targets() {
+  std::vector<Target> found = targets();
+  std::erase_if(found, [](const Target& t) { return t.device.kind != DeviceKind::cpu; });
+  return found;
+}
 
 /// Until it ends, inputs of cases are made for this target.
 class TargetScope {
@@ -92,9 +99,9 @@ struct Tolerance {
 /// Arithmetic is f32 for short floats: what rounding errors inside a kernel are made of.
 inline double compute_epsilon(DType dtype) { return dtype == f64 ? epsilon(f64) : epsilon(f32); }
 
-/// Rounding errors are independent enough to grow with the square root of their number: n terms stay
-/// within lambda sqrt(n) unit roundoffs (half an epsilon) with probability 1 - 2 exp(-lambda^2 / 2),
-/// Higham and Mary 2019. Lambda is 4.
+/// Rounding errors are independent enough to grow with the square root of their number: n terms
+/// stay within lambda sqrt(n) unit roundoffs (half an epsilon) with probability 1 - 2 exp(-lambda^2
+/// / 2), Higham and Mary 2019. Lambda is 4.
 inline double error_growth(int64_t terms) { return 1 + 2 * std::sqrt(double(terms)); }
 
 inline DType coarser(DType a, DType b) {

@@ -95,7 +95,8 @@ TEST_CASE("strided inputs equal contiguous ones") {
 TEST_CASE("dropout's mask runs in memory order, and backward repeats it") {
   for (const Target& target : targets()) {
     const TargetScope scope(target);
-    const Tensor x = views::channels_last(ones({2, 3, 4, 5}, f32, test_device())), plain = ones({2, 4, 5, 3}, f32, test_device());
+    const Tensor x = views::channels_last(ones({2, 3, 4, 5}, f32, test_device())),
+                 plain = ones({2, 4, 5, 3}, f32, test_device());
     Tensor leaf = x.detach().set_requires_grad();
     manual_seed(5);
     const Tensor y = dropout(leaf, 0.4);

@@ -118,7 +118,7 @@ struct ClassLoss {
     if (!weighted) return s;
     Values weights;
     for (int64_t c = 0; c < classes(); ++c) weights.push_back(weight(c));
-    s.weight = from_vector(weights, {classes()});
+    s.weight = from_vector(weights, {classes()}, f32, test_device());
     return s;
   }
 };

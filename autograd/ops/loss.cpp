@@ -16,6 +16,9 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
     fail<UsageError>(op, "label_smoothing is ", settings.label_smoothing,
                      ". Use a value on [0, 1].");
   check::vector_of(op, "the class weight", settings.weight, x.shape()[1]);
+  if (settings.weight.defined() && settings.weight.device() != x.device())
+    fail<DeviceError>(op, "the input is on ", x.device(), ", the class weight on ",
+                      settings.weight.device(), ". Move them to one device with to().");
 }
 
 namespace {

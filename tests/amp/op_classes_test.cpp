@@ -57,7 +57,7 @@ TEST_CASE("every operation under autocast equals itself on inputs cast by hand")
       {{f32, f32}, {bf16, f32}, {f16, f16}, {f64, f64}}};
   test::each_op([&](const OpSamples& samples) {
     if (samples.name == "checkpoint" || samples.name == "cast") return;  // no policy speaks of them
-    for (const test::Target& target : test::targets())
+    for (const test::Target& target : test::cpu_targets())
       for (const Case& test : samples.cases)
         for (const DType low : {bf16, f16})
           for (const auto& [first, others] : mixes) {

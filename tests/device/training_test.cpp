@@ -22,7 +22,8 @@ void check_losses(const std::string& kind, const std::string& strategy, Device g
 TEST_CASE("losses on the GPU are those on the CPU, under every strategy") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
-  for (const std::string& strategy : amp::Strategy::names()) check_losses("mlp", strategy, *gpu, 5);
+  for (const std::string_view strategy : amp::Strategy::names())
+    check_losses("mlp", std::string(strategy), *gpu, 5);
 }
 
 TEST_CASE("every kind of model trains on the GPU as on the CPU") {
