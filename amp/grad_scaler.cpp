@@ -84,10 +84,8 @@ void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Ten
 }
 
 void GradScaler::note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const {
-  const bool free = use_.decision == Decision::where_free && progress.found.defined() &&
-                    progress.found.device().kind == DeviceKind::cpu;
-  if (free && !progress.first_overflow && *progress.found.data<float>() != 0)
-    progress.first_overflow = first_not_finite(gradients);
+  if (progress.first_overflow || !host_decides(use_.decision, progress.found)) return;
+  if (*progress.found.data<float>() != 0) progress.first_overflow = first_not_finite(gradients);
 }
 
 void GradScaler::unscale(optim::Optimizer& optimizer) {
@@ -125,13 +123,14 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
         "called after unscale() or step() of this optimizer. Collect every loss first.");
   std::vector<Tensor> parameters = optimizer.parameters();
   progress.collected.resize(parameters.size());
+  const Tensor inverse = inverse_scale(scale_tensor(which).device(), which);
   Tensor found;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
     const MemoryScope scope(MemoryUse::master_gradient);
     std::vector<Tensor> wide{gradient.dtype() == f32 ? gradient : Cast::converted(gradient, f32)};
-    check(wide, inverse_scale(gradient.device(), which), found);
+    check(wide, inverse, found);
     Tensor& sum = progress.collected[i];
     if (sum.defined()) backend_for(sum).accumulate(wide[0], sum);
     else sum = wide[0];

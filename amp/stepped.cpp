@@ -6,12 +6,15 @@
 
 namespace halftone::amp {
 
+bool host_decides(Decision decision, const Tensor& flag) {
+  return decision == Decision::where_free && flag.device().kind == DeviceKind::cpu;
+}
+
 Stepped step_unless(optim::Optimizer& optimizer, const Tensor& skip, const Tensor& factor,
                     Decision decision) {
   Stepped stepped = skip.defined() ? Stepped(skip) : Stepped(true);
-  const bool host_decides = !skip.defined() || (decision == Decision::where_free &&
-                                                skip.device().kind == DeviceKind::cpu);
-  if (!host_decides && optimizer.step_unless(skip, factor)) return stepped;
+  const bool on_host = !skip.defined() || host_decides(decision, skip);
+  if (!on_host && optimizer.step_unless(skip, factor)) return stepped;
   if (!stepped) return stepped;
   if (factor.defined()) optimizer.step_scaled(factor);
   else optimizer.step();

@@ -43,6 +43,9 @@ enum class Decision {
   in_update,   // the update, also on the CPU: what a GPU does, for tests
 };
 
+/// Whether the host may read `flag` without waiting, and is to use that.
+bool host_decides(Decision decision, const Tensor& flag);
+
 /// Steps with every gradient times `factor` (undefined: as they are) unless `skip`, an f32 scalar,
 /// is other than 0 (undefined: in any case). Waits for the device only where the optimizer cannot
 /// decide in its update.
