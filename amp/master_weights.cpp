@@ -2,6 +2,7 @@
 #include <halftone/amp/master_weights.h>
 
 #include <halftone/amp/weight_storage.h>
+#include <halftone/core/captured_step.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
@@ -31,6 +32,7 @@ class MasterWeights::Keeper final : public optim::WeightKeeper {
     const State::Weight& weight = state_->weights[index];
     slot.form = weight.form, slot.companion = weight.companion;
     slot.key = {state_->seed, state_->steps * state_->counters_per_step + weight.first_counter};
+    slot.key_stride = state_->counters_per_step;
   }
 
  private:
@@ -215,6 +217,7 @@ bool MasterWeights::step_as(const Step& step) {
   if (!options_.fused) return step_plain(step);
   if (!step(inner_)) return false;
   ++state_->steps;
+  repeat_on_replay([state = state_] { ++state->steps; });
   for (State::Weight& w : state_->weights) w.wide_gradient = {};
   return true;
 }

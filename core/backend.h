@@ -73,6 +73,8 @@ struct UpdateSlot {
   Tensor companion{};
   /// of stochastic rounding: element i in the parameter's memory order uses half i
   RandomKey key{};
+  /// by how much the key's offset moves from one step to the next, for steps that are replayed
+  uint64_t key_stride = 0;
   /// i64 scalar on the device: the updates done before this one, which counts itself if it is not
   /// skipped. Undefined: `steps` of the update
   Tensor steps{};
@@ -107,8 +109,8 @@ struct RmspropUpdate {
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;
-  /// key_shift: what random keys are ahead of those at capture.
-  virtual void replay(uint64_t key_shift) = 0;
+  /// key_shift: what random keys are ahead of those at capture. replays: runs before this one.
+  virtual void replay(uint64_t key_shift, uint64_t replays) = 0;
 };
 
 class Backend {

@@ -14,6 +14,13 @@ std::unique_ptr<CapturedWork> Backend::end_capture() {
   fail<UnsupportedError>("captured_step", "nothing is being recorded. Call begin_capture() first.");
 }
 
+namespace {
+thread_local std::vector<std::function<void()>>* recorded_host_work = nullptr;
+}
+void repeat_on_replay(std::function<void()> work) {
+  if (recorded_host_work) recorded_host_work->push_back(std::move(work));
+}
+
 CapturedStep::CapturedStep(Step step, CapturedStepOptions options)
     : step_(std::move(step)), options_(options) {
   if (options.warm_up < 1)
@@ -35,31 +42,34 @@ Tensor CapturedStep::operator()(const std::vector<Tensor>& inputs) {
   const bool reseeded = generator.state().seed != key_.seed;
   if (!work_ || reseeded) {
     capture(inputs, backend);
-    work_->replay(0);
+    work_->replay(0, 0);
     return result_;
   }
   copy_inputs(inputs, backend);
-  if (hook_) hook_();
-  work_->replay(generator.state().offset - key_.offset);
+  for (const auto& work : host_work_) work();
+  work_->replay(generator.state().offset - key_.offset, ++replays_);
   generator.set_state({key_.seed, generator.state().offset + numbers_});
   return result_;
 }
 
 void CapturedStep::capture(const std::vector<Tensor>& inputs, Backend& backend) {
-  work_.reset(), result_ = {};
+  work_.reset(), result_ = {}, host_work_.clear(), replays_ = 0;
   const MemoryScope scope(MemoryUse::input);
   inputs_.clear();
   for (const Tensor& x : inputs)
     inputs_.push_back(x.device().kind == DeviceKind::cpu ? x.to(inputs[0].device()) : x.clone());
   key_ = default_generator().state();
   backend.begin_capture();
+  recorded_host_work = &host_work_;
   try {
     const MemoryScope activations(MemoryUse::activation);
     result_ = step_(inputs_).detach();
   } catch (...) {
+    recorded_host_work = nullptr;
     backend.abandon_capture();
     throw;
   }
+  recorded_host_work = nullptr;
   work_ = backend.end_capture();
   numbers_ = default_generator().state().offset - key_.offset;
 }

@@ -11,6 +11,8 @@
 //   });
 //   for (auto [images, labels] : loader) loss = step({images, labels});
 //
+// Before the first call: optimizer.publish_rates(), so that learning rates lie on the device.
+//
 // The step gives the bits that it gives uncaptured. What it may not do: read a value back to the
 // host, copy from the host, or decide on the host what to compute; and no autocast region may stand
 // open around it (one inside is fine).
@@ -51,8 +53,6 @@ class CapturedStep {
   Tensor operator()(const std::vector<Tensor>& inputs);
 
   bool captured() const { return work_ != nullptr; }
-  /// What a replay must do on the host beside, e.g. publish learning rates.
-  void before_replay(std::function<void()> hook) { hook_ = std::move(hook); }
 
  private:
   void capture(const std::vector<Tensor>& inputs, Backend& backend);
@@ -64,9 +64,14 @@ class CapturedStep {
   std::unique_ptr<CapturedWork> work_;
   std::vector<Tensor> inputs_;  // what the recorded work reads
   Tensor result_;
-  std::function<void()> hook_;
-  RandomKey key_{};       // the generator's when recording began
-  uint64_t numbers_ = 0;  // by how much a step moves it
+  std::vector<std::function<void()>> host_work_;  // what a replay repeats on the host
+  RandomKey key_{};                               // the generator's when recording began
+  uint64_t numbers_ = 0;                          // by how much a step moves it
+  uint64_t replays_ = 0;
 };
+
+/// For what takes part in steps and keeps books on the host: while this thread records a step,
+/// every later replay calls `work` first. Else nothing happens.
+void repeat_on_replay(std::function<void()> work);
 
 }  // namespace halftone

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 
@@ -96,6 +97,18 @@ void StatefulOptimizer::refresh_rates(int g) {
     rate.value.storage()->bump_version();
     rate.written = lr(g);
   }
+}
+
+void StatefulOptimizer::follow_replays(int group) {
+  std::vector<std::shared_ptr<Storage>> written;
+  for (const UpdateSlot& slot : slots_)
+    for (const Tensor* x :
+         {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
+      if (x->defined()) written.push_back(x->storage());
+  repeat_on_replay([this, group, written = std::move(written)] {
+    refresh_rates(group);
+    for (const std::shared_ptr<Storage>& storage : written) storage->bump_version();
+  });
 }
 
 const Tensor& StatefulOptimizer::published_rate(const Group& group, Device device) const {

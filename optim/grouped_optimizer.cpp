@@ -97,6 +97,7 @@ void StatefulOptimizer::step_group(int group_index) {
     }
     batch.slots = slots_;
     update(group_index, batch, backend);
+    if (backend.capturing()) follow_replays(group_index);
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
 }

@@ -115,6 +115,8 @@ class StatefulOptimizer : public Optimizer {
   void count_on_device(Group& group) const;
   const Tensor& published_rate(const Group& group, Device device) const;
   void require_not_capturing(const Tensor& parameter) const;
+  /// What replays of the step under capture do on the host: rates, and versions of what is written.
+  void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
   Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);

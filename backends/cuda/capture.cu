@@ -10,7 +10,9 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-__global__ void set_kernel(uint64_t* at, uint64_t value) { *at = value; }
+__global__ void set_kernel(uint64_t* at, uint64_t key_shift, uint64_t replays) {
+  at[0] = key_shift, at[1] = replays;
+}
 
 class CudaGraph final : public CapturedWork {
  public:
@@ -26,8 +28,9 @@ class CudaGraph final : public CapturedWork {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  void replay(uint64_t key_shift) override {
-    launch(context_, set_kernel, {dim3(1), dim3(1)}, context_.key_shift_memory(), key_shift);
+  void replay(uint64_t key_shift, uint64_t replays) override {
+    launch(context_, set_kernel, {dim3(1), dim3(1)}, context_.key_shift_memory(), key_shift,
+           replays);
     check(cudaGraphLaunch(executable_, context_.stream()), "running a captured step");
   }
 

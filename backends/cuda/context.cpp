@@ -70,12 +70,12 @@ Context::Context(int index) : index_(index), memory_(memory_of(index), caching_w
                       ". The kernels need 8.0 (Ampere) or later: use the CPU.");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   check(cudaMalloc(&fault_, sizeof(Fault)), "allocating");
-  check(cudaMalloc(&key_shift_, sizeof(uint64_t)), "allocating");
+  check(cudaMalloc(&key_shift_, 2 * sizeof(uint64_t)), "allocating");
   void* reported = nullptr;
   check(cudaHostAlloc(&reported, sizeof(Fault), cudaHostAllocDefault), "allocating host memory");
   reported_ = static_cast<Fault*>(reported);
   check(cudaMemsetAsync(fault_, 0, sizeof(Fault), stream_), "clearing memory");
-  check(cudaMemsetAsync(key_shift_, 0, sizeof(uint64_t), stream_), "clearing memory");
+  check(cudaMemsetAsync(key_shift_, 0, 2 * sizeof(uint64_t), stream_), "clearing memory");
 }
 
 Context::~Context() {

@@ -43,8 +43,8 @@ class Context {
   /// How often wait() was called.
   int64_t waits() const { return waits_; }
 
-  /// Added to the offset of every random key by kernels; not null while a graph is captured, so
-  /// that each replay draws its own numbers.
+  /// Added to random keys by kernels; not null while a graph is captured, so that each replay draws
+  /// its own numbers. Two numbers: what the generator is ahead, and the replays before.
   const uint64_t* key_shift() const { return capturing_ ? key_shift_ : nullptr; }
   uint64_t* key_shift_memory() const { return key_shift_; }
 

@@ -26,8 +26,8 @@ __global__ void prepare_kernel(SlotList list, Rule rule, StepControl control,
   if (device_steps && !control.skips()) *device_steps = before + 1;
 }
 
-/// One parameter's elements [at, at + n), n from 1 to 4. All four are computed, so that they stay in
-/// registers; only n are written.
+/// One parameter's elements [at, at + n), n from 1 to 4. All four are computed, so that they stay
+/// in registers; only n are written.
 template <class C, class Rule>
 __device__ void update4(const SlotPlace& slot, const Rule& rule,
                         const typename Rule::Numbers& numbers, const RandomKey& key, int64_t at,
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(block_threads)
     const int item = list.item_of(chunk);
     const SlotPlace& slot = list.items[item];
     const typename Rule::Numbers own = numbers[item];
-    const RandomKey key = DeviceKey{slot.key.seed, slot.key.offset, key_shift}.here();
+    const RandomKey key = key_of_replay(slot.key, slot.key_stride, key_shift);
     const int64_t begin = (chunk - list.first_chunk[item]) * chunk_length;
     const int64_t end = begin + chunk_length < slot.count ? begin + chunk_length : slot.count;
     for (int64_t i = begin + int64_t(threadIdx.x) * 4; i < end; i += int64_t(blockDim.x) * 4)
@@ -72,7 +72,7 @@ __global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layou
                                       Rule rule, StepControl control, const uint64_t* key_shift,
                                       const typename Rule::Numbers* numbers) {
   if (control.skips()) return;
-  const RandomKey key = DeviceKey{slot.key.seed, slot.key.offset, key_shift}.here();
+  const RandomKey key = key_of_replay(slot.key, slot.key_stride, key_shift);
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
     const Places<slot_tensors> at = layout.at_turn(turn, small);
     const C factor = slot.gradient_factor ? C(*slot.gradient_factor) : C(1);

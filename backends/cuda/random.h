@@ -13,8 +13,12 @@ struct DeviceKey {
 
   /// The counter of the first four numbers.
   __device__ uint64_t first() const { return shift ? offset + *shift : offset; }
-  __device__ RandomKey here() const { return {seed, first()}; }
 };
+
+/// The key of a step that is counted by its replays: `stride` counters further with each.
+__device__ inline RandomKey key_of_replay(RandomKey key, uint64_t stride, const uint64_t* shift) {
+  return {key.seed, shift ? key.offset + shift[1] * stride : key.offset};
+}
 
 inline DeviceKey device_key(const Context& context, RandomKey key) {
   return {key.seed, key.offset, context.key_shift()};

@@ -12,6 +12,7 @@ SlotPlace::SlotPlace(const UpdateSlot& slot)
       steps(slot.steps.defined() ? slot.steps.data<int64_t>() : nullptr),
       count(slot.parameter.numel()),
       key(slot.key),
+      key_stride(slot.key_stride),
       form(slot.form),
       aligned(true) {
   for (std::size_t s = 0; s < slot.state.size(); ++s) state[s] = Operand(slot.state[s]);

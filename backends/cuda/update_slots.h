@@ -27,6 +27,7 @@ struct SlotPlace {
   int64_t* steps = nullptr;  // null: the host counts
   int64_t count = 0;
   RandomKey key{};
+  uint64_t key_stride = 0;
   WeightForm form = WeightForm::plain;
   bool aligned = false;
 
@@ -34,7 +35,7 @@ struct SlotPlace {
   explicit SlotPlace(const UpdateSlot& slot);
 };
 
-struct SlotList : ItemList<SlotPlace, 22> {
+struct SlotList : ItemList<SlotPlace, 21> {
   static constexpr unsigned capacity_threads = 32;
 };
 

@@ -4,9 +4,10 @@
 // threads reach, and races that depend on the order of threads made visible. What it cannot show:
 // memory ordering between blocks, speed, and what the libraries (cuBLASLt, cuDNN) do.
 //
-// Device memory is unreadable for the host (PROT_NONE) but while a kernel or a copy runs, so that
-// host code that follows a device pointer stops at once; or, with HALFTONE_EMULATED_GUARDS set,
-// every allocation ends at a page without access, so that a kernel that leaves it stops.
+// A page without access follows every allocation of device memory, so that a kernel that leaves one
+// stops there (with HALFTONE_CUDA_CACHE=off, where allocations are exact). With HALFTONE_EMULATED_CLOSED
+// set, the host has no access to any of it while no kernel runs: host code that follows a device
+// pointer stops at once.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::size_t page = 4096, address_space = std::size_t(1) << 36;
 
-/// Addresses are handed out once and never again, so that what is used after it was freed stops.
-/// Either the host has no access (one call protects all), or each allocation has a page without
-/// access behind it: HALFTONE_EMULATED_GUARDS, best with HALFTONE_CUDA_CACHE=off.
+/// Addresses are handed out once and never again, so that what is used after it was freed stops. A
+/// page without access follows each allocation; with HALFTONE_EMULATED_CLOSED all of it is without
+/// access while no kernel runs, which costs two system calls per kernel.
 class DeviceMemory {
  public:
   DeviceMemory() {
@@ -39,7 +39,7 @@ class DeviceMemory {
     std::byte* const data = first + (pages - (bytes + 255) / 256 * 256);
     used_ += pages + page, allocated_ += pages;
     blocks_[data] = {first, pages};
-    if (guards_ || depth_ > 0) mprotect(first, pages, PROT_READ | PROT_WRITE);
+    if (!closed_ || depth_ > 0) mprotect(first, pages, PROT_READ | PROT_WRITE);
     return data;
   }
   bool release(void* data) {
@@ -66,14 +66,14 @@ class DeviceMemory {
     std::size_t bytes;
   };
   void protect(int access) const {
-    if (!guards_ && used_ > 0) mprotect(base_, used_, access);
+    if (closed_ && used_ > 0) mprotect(base_, used_, access);
   }
 
   std::byte* base_ = nullptr;
   std::size_t used_ = 0, allocated_ = 0;
   int depth_ = 0;
-  /// Pages without access between allocations, instead of memory that the host cannot read.
-  const bool guards_ = std::getenv("HALFTONE_EMULATED_GUARDS") != nullptr;
+  /// Without access for the host; then pages between allocations are open while a kernel runs.
+  const bool closed_ = std::getenv("HALFTONE_EMULATED_CLOSED") != nullptr;
   std::map<std::byte*, Pages> blocks_;
 };
 

@@ -22,7 +22,6 @@ Trace run(const std::string& kind, const std::string& strategy, Device device, b
     c.inputs = batch[0], c.targets = batch[1];
     return c.step(true);
   });
-  step.before_replay([&] { c.training->optimizer().publish_rates(); });
   const Tensor inputs = c.inputs, targets = c.targets;
   Trace trace;
   for (int i = 0; i < steps; ++i) {
