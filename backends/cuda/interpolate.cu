@@ -98,6 +98,9 @@ __global__ void interpolate_backward_kernel(Pixels<const From, size> dy, PackCou
   }
 }
 
+/// Channels that a thread takes, of both dtypes.
+template <class T> inline constexpr int pack_of = sizeof(T) == 8 ? 2 : 4;
+
 /// Calls run.operator()<From, To>() where both are one dtype, or one is f32 and the other shorter.
 template <class Run> bool visit_pair(DType from, DType to, const Run& run) {
   bool done = false;
@@ -110,6 +113,11 @@ template <class Run> bool visit_pair(DType from, DType to, const Run& run) {
     });
   });
   return done;
+}
+
+/// Scratch memory laid out as x: rare pairs of dtypes meet in one that both fit in.
+Tensor like(const Context& context, const Tensor& x, DType dtype) {
+  return scratch(context, x.shape(), dtype).view_as(x.shape(), x.strides(), 0);
 }
 
 }  // namespace
@@ -128,12 +136,14 @@ void CudaBackend::interpolate(const Tensor& x, const InterpolationGeometry& g, T
              Pixels<const From, size>(x), outputs, rows.view(), columns.view(),
              Pixels<To, size>(y));
     };
-    visit_packs<4>(run, x, y);
+    visit_packs<pack_of<From>>(run, x, y);
   });
   if (done) return;
-  Tensor wide = scratch(context_, y.shape(), x.dtype()).view_as(y.shape(), y.strides(), 0);
-  interpolate(x, g, wide);
-  copy(wide, y);
+  const DType both = promote(x.dtype(), y.dtype());
+  Tensor from = like(context_, x, both), to = like(context_, y, both);
+  copy(x, from);
+  interpolate(from, g, to);
+  copy(to, y);
 }
 
 void CudaBackend::interpolate_backward(const Tensor& dy, const InterpolationGeometry& g,
@@ -148,12 +158,14 @@ void CudaBackend::interpolate_backward(const Tensor& dy, const InterpolationGeom
              shape_for(context_, inputs.count), Pixels<const From, size>(dy), inputs, rows.view(),
              columns.view(), Pixels<To, size>(dx));
     };
-    visit_packs<4>(run, dx, dy);
+    visit_packs<pack_of<From>>(run, dx, dy);
   });
   if (done) return;
-  Tensor wide = scratch(context_, dx.shape(), dy.dtype()).view_as(dx.shape(), dx.strides(), 0);
-  interpolate_backward(dy, g, wide);
-  copy(wide, dx);
+  const DType both = promote(dy.dtype(), dx.dtype());
+  Tensor from = like(context_, dy, both), to = like(context_, dx, both);
+  copy(dy, from);
+  interpolate_backward(from, g, to);
+  copy(to, dx);
 }
 
 }  // namespace halftone

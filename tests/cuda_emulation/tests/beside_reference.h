@@ -1,0 +1,104 @@
+// A kernel called on the emulated GPU and on the reference backend, with the same numbers: results
+// must agree, and must not depend, to the last bit, on the order in which threads run.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+
+#include "emulator.h"
+
+namespace halftone::test {
+
+using Tensors = std::vector<Tensor>;
+using KernelCall = std::function<void(Backend&, const Tensors& in, Tensors& out)>;
+
+/// A copy of dense x on a device, in the same order of dimensions, `offset` elements into its
+/// storage: vector loads are not aligned then.
+inline Tensor placed(const Tensor& x, Device device, int64_t offset) {
+  if (!x.defined()) return x;
+  const int64_t n = x.numel();
+  Tensor storage = empty({n + offset}, x.dtype(), device);
+  Tensor flat = storage.view_as({n}, {1}, offset);
+  backend_for(device).copy(x.view_as({n}, {1}, x.offset()).to(device), flat);
+  return storage.view_as(x.shape(), x.strides(), offset);
+}
+inline Tensors placed(const Tensors& tensors, Device device, int64_t offset) {
+  Tensors result;
+  for (const Tensor& x : tensors) result.push_back(placed(x, device, offset));
+  return result;
+}
+
+using Values = std::vector<double>;
+inline std::vector<Values> values_after(const KernelCall& call, const Tensors& in,
+                                        const Tensors& out, Device device, int64_t offset) {
+  const Tensors inputs = placed(in, device, offset);
+  Tensors outputs = placed(out, device, offset);
+  call(backend_for(device), inputs, outputs);
+  std::vector<Values> values;
+  for (const Tensor& y : outputs)
+    values.push_back(y.defined() ? y.to(Device::cpu()).to_vector<double>() : Values{});
+  return values;
+}
+
+/// "" or where a value is further from the wanted one than a rounding to the dtype and `epsilons`
+/// of the arithmetic at the size of the largest value (at least 1).
+inline std::string difference(const Values& got, const Values& wanted, DType dtype,
+                              double epsilons) {
+  double largest = 1;
+  for (const double v : wanted)
+    if (std::isfinite(v)) largest = std::max(largest, std::abs(v));
+  const double inside = epsilons * epsilon(dtype == f64 ? f64 : f32) * largest;
+  const double rounding = is_floating(dtype) ? epsilon(dtype) : 0.0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (got[i] == wanted[i] || (std::isnan(got[i]) && std::isnan(wanted[i]))) continue;
+    const double bound = is_floating(dtype) ? inside + rounding * std::abs(wanted[i]) +
+                                                  facts(dtype).smallest_subnormal
+                                            : 0.0;
+    if (!(std::abs(got[i] - wanted[i]) <= bound))
+      return "element " + std::to_string(i) + " is " + std::to_string(got[i]) + ", wanted " +
+             std::to_string(wanted[i]);
+  }
+  return "";
+}
+
+/// `out` are results before the call: their dtypes, layouts, and what is updated in place.
+inline void check_beside_reference(const Tensors& in, const Tensors& out, double epsilons,
+                                   const KernelCall& call) {
+  using emulation::ThreadOrder;
+  const CpuBackendScope reference("reference");
+  const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
+  for (const int64_t offset : {0, 1}) {
+    std::vector<Values> first;
+    for (const ThreadOrder order :
+         {ThreadOrder::ascending, ThreadOrder::descending, ThreadOrder::shuffled}) {
+      INFO("offset ", offset, ", thread order ", int(order));
+      emulation::set_thread_order(order);
+      const std::vector<Values> got = values_after(call, in, out, Device::cuda(), offset);
+      emulation::set_thread_order(ThreadOrder::ascending);
+      if (first.empty()) first = got;
+      for (std::size_t k = 0; k < out.size(); ++k) {
+        if (!out[k].defined()) continue;
+        INFO("result ", k);
+        CHECK(difference(got[k], wanted[k], out[k].dtype(), epsilons) == "");
+        CHECK(std::memcmp(got[k].data(), first[k].data(), got[k].size() * sizeof(double)) == 0);
+      }
+    }
+  }
+}
+
+inline DType statistics(DType dtype) { return dtype == f64 ? f64 : f32; }
+inline constexpr DType floating_dtypes[] = {f64, f32, f16, bf16};
+
+/// Random integers 0 .. bound - 1.
+inline Tensor random_indices(int64_t count, int64_t bound) { return randint(0, bound, {count}); }
+
+}  // namespace halftone::test
