@@ -8,7 +8,6 @@ namespace halftone {
 
 namespace {
 using reference::PoolAxis;
-using reference::Range;
 
 /// What a window counts as along an axis: its places inside the image, or `whole` of them.
 class Weights {

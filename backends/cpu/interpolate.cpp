@@ -8,7 +8,6 @@ namespace halftone {
 
 namespace {
 using reference::ResizeAxis;
-using reference::Tap;
 
 /// Calls body(image, row, scratch) for all rows of images, in parallel.
 template <class Body>

@@ -109,7 +109,8 @@ void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, c
                             const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) {
   const Sizes sizes = sizes_of(q, k, v);
   if (sizes.batch_heads * sizes.l == 0) return;
-  if (cudnn::attention(context_, q, k, v, mask, settings, y, log_sum_exp)) return;
+  if (!sizes.any_empty() && cudnn::attention(context_, q, k, v, mask, settings, y, log_sum_exp))
+    return;
   visit_kernels(q.dtype(), sizes.ev, [&]<class T, int across>() {
     using C = compute_t<T>;
     const int64_t slices = slices_of(sizes.ev, across);

@@ -165,7 +165,8 @@ void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Ten
                                      Tensor& dq, Tensor& dk, Tensor& dv) {
   const Sizes sizes = sizes_of(q, k, v);
   if (sizes.batch_heads == 0) return;
-  if (cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
+  if (!sizes.any_empty() &&
+      cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
     return;
   const Tensor delta = scratch(context_, log_sum_exp.shape(), log_sum_exp.dtype());
   const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {

@@ -22,6 +22,7 @@ template <class C> using WeightStrip = Strip<C, tile_edge, tile_edge>;
 
 struct Sizes {
   int64_t batch_heads, heads, l, s, e, ev;
+  bool any_empty() const { return batch_heads * l * s * e * ev == 0; }
   HT_HD int64_t query_blocks() const { return (l + tile_edge - 1) / tile_edge; }
   HT_HD int64_t key_blocks() const { return (s + tile_edge - 1) / tile_edge; }
 };

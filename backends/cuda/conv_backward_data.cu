@@ -10,7 +10,8 @@ using namespace cuda;
 
 void CudaBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
                                      Tensor& dx) {
-  if (dx.numel() == 0 || cudnn::conv_backward_data(context_, dy, w, g, dx)) return;
+  if (dx.numel() == 0) return;
+  if (dy.numel() > 0 && cudnn::conv_backward_data(context_, dy, w, g, dx)) return;
   const ConvSizes s(dx, w, g, dy);
   const ProductSizes sizes{s.groups, s.in_pixels(), s.in, int64_t(s.taps()) * s.out};
   visit_floating(dy.dtype(), "conv_backward_data", [&]<class T>() {

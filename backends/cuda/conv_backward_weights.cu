@@ -63,9 +63,10 @@ using namespace cuda;
 void CudaBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                         Tensor& dw, Tensor& dbias) {
   const ConvSizes s(x, dw, g, dy);
+  const bool empty = x.numel() == 0 || dy.numel() == 0;
+  const bool done = !empty && cudnn::conv_backward_weights(context_, x, dy, g, dw);
   visit_floating(x.dtype(), "conv_backward_weights", [&]<class T>() {
-    if (!cudnn::conv_backward_weights(context_, x, dy, g, dw))
-      weights_gradient<T>(context_, x, dy, s, dw);
+    if (!done) weights_gradient<T>(context_, x, dy, s, dw);
     if (dbias.defined()) bias_gradient<T>(context_, dy, s, dbias);
   });
 }

@@ -208,11 +208,11 @@ template <class T> struct Weights {
 
   static Weights of_output(const Tensor& w, const ConvSizes& s) {
     const int64_t taps = s.taps();
-    return {w.data<T>(), s.out * s.in * taps, s.in * taps, taps, Divisor(s.in)};
+    return {w.data<T>(), taps * s.in * s.out, s.in * taps, taps, Divisor(s.in)};
   }
   static Weights of_input(const Tensor& w, const ConvSizes& s) {
     const int64_t taps = s.taps();
-    return {w.data<T>(), s.out * s.in * taps, taps, s.in * taps, Divisor(s.out)};
+    return {w.data<T>(), taps * s.in * s.out, taps, s.in * taps, Divisor(s.out)};
   }
   __device__ Line line(int64_t group, int64_t i) const {
     return w + group * group_step + i * line_step;

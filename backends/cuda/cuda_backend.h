@@ -51,7 +51,8 @@ class CudaBackend final : public Backend {
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
 
-  // --- contraction (matmul.cu, conv.cu, pool.cu, interpolate.cu)
+  // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu, max_pool.cu,
+  // avg_pool.cu, interpolate.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;
@@ -69,8 +70,8 @@ class CudaBackend final : public Backend {
   void interpolate(const Tensor& x, const InterpolationGeometry& g, Tensor& y) override;
   void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g, Tensor& dx) override;
 
-  // --- rows (softmax.cu, cross_entropy.cu, layer_norm.cu, group_norm.cu, batch_norm.cu,
-  // attention.cu)
+  // --- rows (softmax.cu, cross_entropy.cu, layer_norm.cu, group_norm.cu, batch_norm.cu), attention
+  // (attention.cu, attention_backward.cu)
   void softmax(const Tensor& x, bool logarithm, Tensor& y) override;
   void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) override;
   void log_sum_exp(const Tensor& x, Tensor& y) override;

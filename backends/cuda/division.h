@@ -13,7 +13,8 @@ namespace halftone::cuda {
 /// Divides by 1 .. 2^31 - 1.
 class Divisor {
  public:
-  explicit Divisor(int64_t value) : value_(uint32_t(value)) {
+  /// A value of 0, of a tensor without elements, counts as 1.
+  explicit Divisor(int64_t value) : value_(value > 0 ? uint32_t(value) : 1) {
     while ((uint64_t(1) << shift_) < value_) ++shift_;
     const uint64_t excess = (uint64_t(1) << shift_) - value_;
     multiplier_ = uint32_t((excess << 32) / value_ + 1);

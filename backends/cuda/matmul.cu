@@ -31,7 +31,8 @@ template <class T> MatrixFactor<T> factor_of(const Tensor& x, int line_dim, int 
 using namespace cuda;
 
 void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
-  if (c.numel() == 0 || cublaslt::matmul(context_, a, b, bias, c)) return;
+  if (c.numel() == 0) return;
+  if (a.numel() > 0 && cublaslt::matmul(context_, a, b, bias, c)) return;
   const ProductSizes sizes{c.rank() == 3 ? c.shape()[0] : 1, c.size(-2), c.size(-1), a.size(-1)};
   visit_floating(a.dtype(), "matmul", [&]<class T>() {
     const StoreMatrix<compute_t<T>> store{Operand(c), Operand(bias), sizes.rows, sizes.columns};

@@ -59,14 +59,15 @@ __global__ void add_splits_kernel(const C* partial, Tiling tiling, Store store) 
   }
 }
 
-/// Splits only where the tiles leave half of the device idle.
+/// Splits only where there are fewer tiles than the device computes at once, two blocks per
+/// multiprocessor.
 template <class Shape> Tiling tiling_of(const Context& context, const ProductSizes& sizes) {
   constexpr int64_t unit = Shape::depth;
   constexpr int64_t least_depth = 256;  // of a split: below, adding up costs more than it saves
   Tiling tiling{.sizes = sizes,
                 .row_tiles = blocks_for(sizes.rows, Shape::rows),
                 .column_tiles = blocks_for(sizes.columns, Shape::columns)};
-  const int64_t wanted = int64_t(context.multiprocessors()) * 4 / tiling.tiles();
+  const int64_t wanted = int64_t(context.multiprocessors()) * 2 / tiling.tiles();
   const int64_t splits =
       std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sizes.depth / least_depth, 1));
   tiling.split_depth = std::max((sizes.depth / splits + unit) / unit * unit, unit);

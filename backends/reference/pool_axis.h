@@ -5,14 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/image_axis.h>
 
 namespace halftone::reference {
-
-struct Range {
-  int64_t begin, end;
-  int64_t length() const { return end - begin; }
-};
 
 /// The windows of one axis, and which of them lie over each input place.
 struct PoolAxis {
@@ -39,17 +34,14 @@ struct PoolAxis {
 };
 
 inline PoolAxis sliding_axis(int64_t in, int64_t out, const PoolGeometry& g, std::size_t axis) {
-  return PoolAxis(in, out, [&](int64_t o) {
-    const int64_t begin = o * g.stride[axis] - g.padding[axis];
-    return Range{begin, begin + g.kernel[axis]};
-  });
+  const SlidingWindows windows(in, out, g, axis);
+  return PoolAxis(in, out, [&](int64_t o) { return windows.window(o); });
 }
 
 /// Bins as PyTorch's: they cover the input and may overlap by one place.
 inline PoolAxis adaptive_axis(int64_t in, int64_t out) {
-  return PoolAxis(in, out, [&](int64_t o) {
-    return Range{o * in / out, ((o + 1) * in + out - 1) / out};
-  });
+  const AdaptiveWindows windows{in, out};
+  return PoolAxis(in, out, [&](int64_t o) { return windows.window(o); });
 }
 
 }  // namespace halftone::reference

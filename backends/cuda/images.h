@@ -1,0 +1,66 @@
+// Loops over the pixels of NHWC images: a thread has a pack of neighbouring channels of one pixel,
+// so that windows and weights are found once for all of them. Pooling and interpolation are written
+// so.
+#pragma once
+
+#include <halftone/backends/cuda/division.h>
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/values.h>
+
+namespace halftone::cuda {
+
+/// All packs of an image tensor, counted in memory order.
+struct PackCount {
+  int64_t count;
+  Divisor packs, columns, rows;
+
+  PackCount(const Tensor& images, int size)
+      : count(images.numel() / size),
+        packs(images.shape()[1] / size),
+        columns(images.shape()[3]),
+        rows(images.shape()[2]) {}
+  struct Place {
+    int64_t image;
+    int row, column, pack;
+  };
+  __device__ Place at(int64_t number) const {
+    const auto [pixel, pack] = packs.split(number);
+    const auto [line, column] = columns.split(pixel);
+    const auto [image, row] = rows.split(line);
+    return {image, row, column, pack};
+  }
+};
+
+/// The packs of an image tensor at a pixel.
+template <class T, int size> struct Pixels {
+  T* data;
+  int64_t height, width, packs;
+
+  explicit Pixels(const Tensor& images)
+      : data(images.data<T>()),
+        height(images.shape()[2]),
+        width(images.shape()[3]),
+        packs(images.shape()[1] / size) {}
+  /// The number of a pack.
+  __device__ int64_t number(int64_t image, int64_t row, int64_t column, int pack) const {
+    return ((image * height + row) * width + column) * packs + pack;
+  }
+  __device__ Pack<std::remove_const_t<T>, size> load(int64_t number) const {
+    return reinterpret_cast<const Pack<std::remove_const_t<T>, size>*>(data)[number];
+  }
+  __device__ void store(int64_t number, const Pack<T, size>& values) const {
+    reinterpret_cast<Pack<T, size>*>(data)[number] = values;
+  }
+};
+
+/// Calls run.operator()<size>() with packs of `most` channels where all tensors' pixels consist of
+/// them.
+template <int most, class Run, class... Rest>
+void visit_packs(const Run& run, const Tensor& images, const Rest&... rest) {
+  const bool whole =
+      images.shape()[1] % most == 0 && begins_aligned(images) && (begins_aligned(rest) && ...);
+  if (whole) run.template operator()<most>();
+  else run.template operator()<1>();
+}
+
+}  // namespace halftone::cuda

@@ -1,0 +1,129 @@
+// Max pooling of NHWC images. Backward gathers: each input adds up what the windows over it send
+// back, so that no two threads write to one place.
+#include <limits>
+
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/images.h>
+#include <halftone/core/image_axis.h>
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+/// Places in windows, counted row by row with padding; i32 or u8, by the channel.
+struct Places {
+  void* data;
+  bool small;
+  int64_t kernel_columns;
+
+  Places(const Tensor& argmax, const PoolGeometry& g)
+      : data(argmax.defined() ? argmax.raw_data() : nullptr),
+        small(argmax.defined() && argmax.dtype() == u8),
+        kernel_columns(g.kernel[1]) {}
+  __device__ int load(int64_t i) const {
+    return small ? static_cast<const uint8_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+  __device__ void store(int64_t i, int place) const {
+    if (!data) return;
+    if (small) static_cast<uint8_t*>(data)[i] = uint8_t(place);
+    else static_cast<int32_t*>(data)[i] = place;
+  }
+  /// Of input (iy, ix) in the window of output (oy, ox).
+  __device__ int place(const SlidingWindows& rows, const SlidingWindows& columns, int64_t iy,
+                       int64_t ix, int64_t oy, int64_t ox) const {
+    return int((iy + rows.padding - oy * rows.stride) * kernel_columns + ix + columns.padding -
+               ox * columns.stride);
+  }
+};
+
+/// The first of equal values wins, and the first NaN.
+template <class T, int size>
+__global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, SlidingWindows rows,
+                                SlidingWindows columns, Pixels<T, size> y, Places argmax) {
+  using C = compute_t<T>;
+  for (int64_t n = global_thread(); n < outputs.count; n += all_threads()) {
+    const PackCount::Place at = outputs.at(n);
+    const Range above = rows.window(at.row), beside = columns.window(at.column);
+    C best[size];
+    int places[size];
+    for (int c = 0; c < size; ++c) best[c] = -std::numeric_limits<C>::infinity(), places[c] = -1;
+    for (int64_t iy = above.begin; iy < above.end; ++iy)
+      for (int64_t ix = beside.begin; ix < beside.end; ++ix) {
+        const int place = argmax.place(rows, columns, iy, ix, at.row, at.column);
+        const auto values = x.load(x.number(at.image, iy, ix, at.pack));
+        for (int c = 0; c < size; ++c) {
+          const C value = widen(values.values[c]);
+          const bool first_nan = value != value && best[c] == best[c];
+          if (value > best[c] || first_nan || places[c] < 0) best[c] = value, places[c] = place;
+        }
+      }
+    Pack<T, size> result;
+    for (int c = 0; c < size; ++c) {
+      result.values[c] = narrow<T>(best[c]);
+      argmax.store(n * size + c, places[c]);
+    }
+    y.store(n, result);
+  }
+}
+
+template <class T, int size>
+__global__ void max_pool_backward_kernel(Pixels<const T, size> dy, Places argmax, PackCount inputs,
+                                         SlidingWindows rows, SlidingWindows columns,
+                                         Pixels<T, size> dx) {
+  using C = compute_t<T>;
+  for (int64_t n = global_thread(); n < inputs.count; n += all_threads()) {
+    const PackCount::Place at = inputs.at(n);
+    const Range above = rows.readers(at.row), beside = columns.readers(at.column);
+    C sums[size] = {};
+    for (int64_t oy = above.begin; oy < above.end; ++oy)
+      for (int64_t ox = beside.begin; ox < beside.end; ++ox) {
+        const int place = argmax.place(rows, columns, at.row, at.column, oy, ox);
+        const int64_t window = dy.number(at.image, oy, ox, at.pack);
+        const auto values = dy.load(window);
+        for (int c = 0; c < size; ++c)
+          if (argmax.load(window * size + c) == place) sums[c] += widen(values.values[c]);
+      }
+    Pack<T, size> result;
+    for (int c = 0; c < size; ++c) result.values[c] = narrow<T>(sums[c]);
+    dx.store(n, result);
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) {
+  if (y.numel() == 0) return;
+  const SlidingWindows rows(x.shape()[2], y.shape()[2], g, 0),
+      columns(x.shape()[3], y.shape()[3], g, 1);
+  visit_floating(x.dtype(), "max_pool", [&]<class T>() {
+    const auto run = [&]<int size>() {
+      const PackCount outputs(y, size);
+      launch(context_, max_pool_kernel<T, size>, shape_for(context_, outputs.count),
+             Pixels<const T, size>(x), outputs, rows, columns, Pixels<T, size>(y),
+             Places(argmax, g));
+    };
+    visit_packs<pack_size<T>>(run, x, y);
+  });
+}
+
+void CudaBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
+                                    Tensor& dx) {
+  if (dx.numel() == 0) return;
+  const SlidingWindows rows(dx.shape()[2], dy.shape()[2], g, 0),
+      columns(dx.shape()[3], dy.shape()[3], g, 1);
+  visit_floating(dx.dtype(), "max_pool_backward", [&]<class T>() {
+    const auto run = [&]<int size>() {
+      const PackCount inputs(dx, size);
+      launch(context_, max_pool_backward_kernel<T, size>, shape_for(context_, inputs.count),
+             Pixels<const T, size>(dy), Places(argmax, g), inputs, rows, columns,
+             Pixels<T, size>(dx));
+    };
+    visit_packs<pack_size<T>>(run, dx, dy);
+  });
+}
+
+}  // namespace halftone

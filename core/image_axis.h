@@ -1,0 +1,97 @@
+// Where pooling and interpolation read along one image axis, in PyTorch's coordinates: what
+// backends share on host and device. An image is pooled or resized along both axes alike.
+#pragma once
+
+#include <cstdint>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/host_device.h>
+
+namespace halftone {
+
+/// Places begin .. end - 1 of an axis.
+struct Range {
+  int64_t begin, end;
+  HT_HD int64_t length() const { return end - begin; }
+};
+
+/// Windows of one size, `stride` apart, the first of them `padding` before the image.
+struct SlidingWindows {
+  int64_t in, out, kernel, stride, padding;
+
+  SlidingWindows(int64_t in_size, int64_t out_size, const PoolGeometry& g, std::size_t axis)
+      : in(in_size),
+        out(out_size),
+        kernel(g.kernel[axis]),
+        stride(g.stride[axis]),
+        padding(g.padding[axis]) {}
+  /// The inputs of an output's window that are not padding.
+  HT_HD Range window(int64_t o) const {
+    const int64_t begin = o * stride - padding, end = begin + kernel;
+    const int64_t first = begin < 0 ? 0 : begin < in ? begin : in;
+    return {first, end < first ? first : end < in ? end : in};
+  }
+  /// The outputs whose windows contain an input.
+  HT_HD Range readers(int64_t i) const {
+    const int64_t place = i + padding;
+    const int64_t begin = place < kernel ? 0 : (place - kernel) / stride + 1;
+    const int64_t end = place / stride + 1;
+    return {begin, end < begin ? begin : end < out ? end : out};
+  }
+};
+
+/// Bins that cover the input and may overlap by one place.
+struct AdaptiveWindows {
+  int64_t in, out;
+  HT_HD Range window(int64_t o) const { return {o * in / out, ((o + 1) * in + out - 1) / out}; }
+  HT_HD Range readers(int64_t i) const { return {i * out / in, ((i + 1) * out + in - 1) / in}; }
+};
+
+/// Of interpolation: (1 - weight) x[first] + weight x[second].
+struct Tap {
+  int64_t first, second;
+  double weight;
+  /// What input i counts.
+  HT_HD double of(int64_t i) const {
+    return (i == first ? 1 - weight : 0.0) + (i == second ? weight : 0.0);
+  }
+};
+
+/// The two inputs that each output lies between; neither falls from one output to the next.
+struct ResizeTaps {
+  int64_t in, out;
+  Interpolation mode;
+  bool align_corners;
+  double step;
+
+  ResizeTaps(int64_t in_size, int64_t out_size, const InterpolationGeometry& g, std::size_t axis)
+      : in(in_size),
+        out(out_size),
+        mode(g.mode),
+        align_corners(g.align_corners),
+        step(g.step[axis]) {}
+  HT_HD Tap tap(int64_t o) const {
+    return mode == Interpolation::nearest ? nearest(o) : between(place_of(o));
+  }
+
+ private:
+  /// PyTorch multiplies in float, which decides where the product is close to a whole number.
+  HT_HD Tap nearest(int64_t o) const {
+    const auto product = int64_t(float(o) * float(step));
+    const int64_t i = product < in ? product : in - 1;
+    return {i, i, 0};
+  }
+  /// Where an output lies among the inputs, whose centres are 0, 1, 2, ...
+  HT_HD double place_of(int64_t o) const {
+    if (align_corners) return out > 1 ? double(o) * double(in - 1) / double(out - 1) : 0.0;
+    const double place = (double(o) + 0.5) * step - 0.5;
+    return place > 0 ? place : 0.0;
+  }
+  HT_HD Tap between(double place) const {
+    const int64_t first = int64_t(place) < in ? int64_t(place) : in - 1;
+    const double weight = place - double(first);
+    return {first, first + 1 < in ? first + 1 : in - 1, weight < 1 ? weight : 1.0};
+  }
+};
+
+}  // namespace halftone

@@ -1,0 +1,74 @@
+// Attention and its gradients around the edges of blocks of queries, keys and columns; masks of
+// every kind, rows without keys, dropout.
+#include "beside_reference.h"
+
+namespace halftone::test {
+namespace {
+
+enum class Kind { plain, causal, condition, added, dropout };
+struct AttentionCase {
+  int64_t l, s, e, ev;
+};
+
+Tensor mask_of(Kind kind, const AttentionCase& c, DType dtype) {
+  if (kind == Kind::added) return randn({1, 1, c.l, c.s}, dtype);
+  if (kind != Kind::condition) return {};
+  Tensor condition = empty({2, 1, 1, c.s}, boolean);  // one row of keys for all queries
+  for (int64_t j = 0; j < condition.numel(); ++j)
+    condition.data<bool>()[j] = j / c.s == 0 && j % 3 != 1;  // the second batch sees nothing
+  return condition;
+}
+
+void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
+  INFO("l ", c.l, ", s ", c.s, ", e ", c.e, ", ev ", c.ev, ", kind ", int(kind), ", ", dtype);
+  const Tensor q = randn({2, 2, c.l, c.e}, dtype), k = randn({2, 2, c.s, c.e}, dtype),
+               v = randn({2, 2, c.s, c.ev}, dtype), dy = randn({2, 2, c.l, c.ev}, dtype),
+               mask = mask_of(kind, c, dtype);
+  const AttentionSettings settings{.scale = 0.3,
+                                   .causal = kind == Kind::causal,
+                                   .dropout = kind == Kind::dropout ? 0.3 : 0,
+                                   .key = {7, 5}};
+  const auto expanded = [&](const Tensor& m) {
+    return m.defined() ? views::expand(m, {2, 2, c.l, c.s}) : m;
+  };
+  Tensor y = empty_like(dy), log_sum_exp = empty({2, 2, c.l}, statistics(dtype));
+  check_beside_reference({q, k, v, mask}, {y, log_sum_exp}, 64,
+                         [&](Backend& backend, const Tensors& in, Tensors& out) {
+                           backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, out[0],
+                                             out[1]);
+                         });
+  const CpuBackendScope reference("reference");
+  backend_for(q).attention(q, k, v, expanded(mask), settings, y, log_sum_exp);
+  // Backward takes sum(w g) of a query from its rounded y.
+  const double rounding = 8 * epsilon(dtype) / epsilon(statistics(dtype));
+  check_beside_reference(
+      {q, k, v, mask, y, log_sum_exp, dy}, {empty_like(q), empty_like(k), empty_like(v)},
+      256 + rounding, [&](Backend& backend, const Tensors& in, Tensors& out) {
+        backend.attention_backward(in[0], in[1], in[2], expanded(in[3]), settings, in[4], in[5],
+                                   in[6], out[0], out[1], out[2]);
+      });
+}
+
+constexpr Kind kinds[] = {Kind::plain, Kind::causal, Kind::condition, Kind::added, Kind::dropout};
+
+TEST_CASE("kernels: attention around the edges of blocks, with masks of every kind") {
+  for (const DType dtype : floating_dtypes)
+    for (const Kind kind : kinds)
+      for (const AttentionCase& c : {AttentionCase{1, 1, 8, 8}, {5, 70, 16, 9}, {66, 37, 3, 1}})
+        check_attention(c, kind, dtype);
+  for (const Kind kind : kinds) check_attention({130, 131, 17, 20}, kind, f32);
+}
+
+TEST_CASE("kernels: attention of empty tensors and of heads wider than a block") {
+  for (const AttentionCase& c :
+       {AttentionCase{0, 3, 4, 4}, {3, 0, 4, 4}, {3, 3, 0, 4}, {3, 3, 4, 0}})
+    for (const Kind kind : {Kind::plain, Kind::causal}) check_attention(c, kind, f32);
+  for (const DType dtype : floating_dtypes) {
+    check_attention({9, 65, 100, 66}, Kind::causal, dtype);
+    check_attention({7, 5, 20, 130}, Kind::dropout, dtype);
+    check_attention({5, 9, 300, 12}, Kind::plain, dtype);
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test

@@ -1,0 +1,72 @@
+// Convolutions and their gradients: strides, padding, dilation, groups of one channel, of few, and
+// of enough for tiles.
+#include "beside_reference.h"
+
+namespace halftone::test {
+namespace {
+
+struct ConvCase {
+  int64_t images, in, out, height, width, kh, kw;
+  ConvGeometry geometry{};
+};
+
+Tensor images(const Shape& s, DType dtype) {
+  return randn({s[0], s[2], s[3], s[1]}, dtype).view_as(s, channels_last_strides(s), 0);
+}
+
+void check_conv(const ConvCase& c, DType dtype, DType weight_gradient) {
+  const ConvGeometry& g = c.geometry;
+  INFO(c.images, " images, ", c.in, " -> ", c.out, " channels, groups ", g.groups, ", kernel ",
+       c.kh, " x ", c.kw, ", stride ", g.stride[0], ", ", dtype);
+  const auto size = [&](int64_t in, int64_t kernel, std::size_t d) {
+    return (in + 2 * g.padding[d] - g.dilation[d] * (kernel - 1) - 1) / g.stride[d] + 1;
+  };
+  const Shape pixels{c.images, c.out, size(c.height, c.kh, 0), size(c.width, c.kw, 1)};
+  const Tensor x = images({c.images, c.in, c.height, c.width}, dtype), dy = images(pixels, dtype),
+               w = randn({c.out, c.in / g.groups, c.kh, c.kw}, dtype), bias = randn({c.out}, dtype);
+  for (const Tensor& some : {Tensor{}, bias})
+    check_beside_reference({x, w, some}, {empty_like(dy)}, 64,
+                           [&](Backend& backend, const Tensors& in, Tensors& out) {
+                             backend.conv(in[0], in[1], in[2], g, out[0]);
+                           });
+  check_beside_reference({dy, w}, {empty_like(x)}, 64,
+                         [&](Backend& backend, const Tensors& in, Tensors& out) {
+                           backend.conv_backward_data(in[0], in[1], g, out[0]);
+                         });
+  check_beside_reference({x, dy}, {empty(w.shape(), weight_gradient), empty({c.out}, dtype)}, 256,
+                         [&](Backend& backend, const Tensors& in, Tensors& out) {
+                           backend.conv_backward_weights(in[0], in[1], g, out[0], out[1]);
+                         });
+}
+
+TEST_CASE("kernels: convolutions in tiles") {
+  for (const DType dtype : floating_dtypes)
+    for (const ConvCase& c :
+         {ConvCase{1, 1, 1, 3, 3, 1, 1},
+          {2, 3, 66, 7, 5, 3, 3, {.padding = {1, 1}}},
+          {2, 17, 5, 8, 9, 3, 2, {.stride = {2, 3}, .padding = {1, 0}, .dilation = {1, 2}}},
+          {0, 3, 4, 5, 5, 2, 2},
+          {3, 34, 32, 5, 4, 2, 3, {.padding = {0, 2}, .groups = 2}},
+          {1, 4, 6, 6, 6, 5, 5, {.stride = {4, 1}, .padding = {4, 4}}}})
+      check_conv(c, dtype, dtype);
+}
+
+TEST_CASE("kernels: convolutions of narrow groups") {
+  for (const DType dtype : floating_dtypes)
+    for (const ConvCase& c :
+         {ConvCase{2, 37, 37, 6, 5, 3, 3, {.padding = {1, 1}, .groups = 37}},
+          {1, 4, 12, 7, 7, 3, 1, {.stride = {2, 2}, .padding = {1, 0}, .groups = 4}},
+          {2, 12, 4, 5, 6, 2, 2, {.dilation = {2, 1}, .groups = 2}}})
+      check_conv(c, dtype, statistics(dtype));
+}
+
+TEST_CASE("kernels: convolutions of many pixels split their sums, or use large tiles") {
+  for (const DType dtype : {f32, bf16}) {
+    check_conv({3, 5, 6, 20, 19, 3, 3, {.padding = {1, 1}}}, dtype, f32);
+    check_conv({2, 4, 4, 30, 41, 3, 3, {.padding = {1, 1}, .groups = 4}}, dtype, f32);
+    check_conv({4, 65, 65, 11, 12, 1, 1}, dtype, dtype);
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test
