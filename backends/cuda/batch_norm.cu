@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(block_threads)
       mean[i] = p.mean[walk.channel + i];
       scale[i] /= math::sqrt(p.variance[walk.channel + i] + p.eps);
     }
-#pragma unroll 4
+#pragma unroll 2
     for (int64_t pixel = walk.begin; pixel < walk.end; pixel += walk.step) {
       const int64_t element = pixel * cut.columns + walk.channel;
       C values[size], others[size] = {};

@@ -94,13 +94,16 @@ __global__ void __launch_bounds__(most_row_threads)
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
       C values[size];
       load_values(logits, row, pack, aligned, values);
+      const int64_t first = pack * size - row.begin, place = target - first;
+      const int hit = place >= 0 && place < size ? int(place) : -1;
 #pragma unroll
       for (int i = 0; i < size; ++i) {
-        const int64_t c = pack * size + i - row.begin;
         const C p = math::exp(values[i] - log_sum);
-        C d = hard * (p - (c == target ? C(1) : C(0)));
-        if (share != C(0))
-          d += share_of_all * p - share * (c >= 0 && c < targets.count ? targets.weight(c) : C(0));
+        C d = hard * (p - (i == hit ? C(1) : C(0)));
+        if (share != C(0)) {
+          const bool inside = row.contains(pack * size + i);
+          d += share_of_all * p - share * (inside ? targets.weight(first + i) : C(0));
+        }
         values[i] = target < 0 ? C(0) : scale * d;  // not d * 0: an ignored row may hold NaN
       }
       store_values(dlogits, row, pack, aligned, values);

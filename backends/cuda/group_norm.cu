@@ -26,7 +26,7 @@ template <class C> __device__ C channel_value(const Operand& x, int64_t channel,
 }
 
 template <class T, class U>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_kernel(const T* x, GroupSizes s, bool warps, bool aligned, Operand weight,
                       Operand bias, compute_t<T> eps, compute_t<T>* means, compute_t<T>* rstds,
                       U* y) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(most_row_threads)
 
 /// sums[image, channel] of dy x_hat and of dy.
 template <class T, class U>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_sums_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
                            const compute_t<T>* means, const compute_t<T>* rstds,
                            Sums<2, compute_t<T>>* sums) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(most_row_threads)
 }
 
 template <class T, class U>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_backward_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
                                Operand weight, const compute_t<T>* means, const compute_t<T>* rstds,
                                const Sums<2, compute_t<T>>* sums, T* dx) {

@@ -45,25 +45,29 @@ __global__ void __launch_bounds__(most_row_threads)
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
     const int64_t first = row.first_pack + team.rank;
-    C values[packs][size], sum = 0, squares = 0;
+    Pack<T, size> in[packs];  // as it is stored
+    C values[size], sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      load_values(x, row, first + k * team.size, aligned, values[k]);
+      in[k] = load_pack(x, row, first + k * team.size, aligned, T(0));
 #pragma unroll
-      for (int i = 0; i < size; ++i) sum += values[k][i];
+      for (int i = 0; i < size; ++i) sum += widen(in[k].values[i]);
     }
     const C mean = p.mean ? team.sum(sum) / C(n) : C(0);
 #pragma unroll
-    for (int k = 0; k < packs; ++k)
-      squares += squared_distances(row, first + k * team.size, mean, values[k]);
+    for (int k = 0; k < packs; ++k) {
+      widen_all(in[k], values);
+      squares += squared_distances(row, first + k * team.size, mean, values);
+    }
     const C rstd = C(1) / math::sqrt(team.sum(squares) / C(n) + p.eps);
     store_statistics(p, team, r, mean, rstd);
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
       const int64_t pack = first + k * team.size;
       if (pack >= row.pack_end) break;
-      normalise(p, row, pack, mean, rstd, values[k]);
-      store_values(y, row, pack, aligned, values[k]);
+      widen_all(in[k], values);
+      normalise(p, row, pack, mean, rstd, values);
+      store_values(y, row, pack, aligned, values);
     }
   }
 }

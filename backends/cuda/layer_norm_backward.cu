@@ -114,7 +114,7 @@ template <class T, class U, int size> struct LayerNormTerms {
 template <class T, class U>
 void input_gradient(const Context& context, const Tensor& x, const Tensor& weight, const Tensor& dy,
                     int64_t rows, int64_t n, const RowScale<compute_t<T>>& scale, Tensor& dx) {
-  constexpr int size = pack_size<T>, packs = sizeof(U) == 2 ? held_packs<T> : held_pairs<T>;
+  constexpr int size = pack_size<T>, packs = held_pairs<T>;
   const bool aligned = packs_aligned(size, x, dy, dx);
   const RowVector<T> w(weight, n);
   const RowLaunch start = row_launch(context, rows, n, size, packs);

@@ -63,14 +63,17 @@ __device__ __forceinline__ Pack<T, size> load_pack(const T* x, const Row<size>& 
     values.values[i] = row.contains(pack * size + i) ? x[pack * size + i] : outside;
   return values;
 }
-/// The same, widened.
+template <class T, int size>
+__device__ __forceinline__ void widen_all(const Pack<T, size>& pack, compute_t<T> (&values)[size]) {
+#pragma unroll
+  for (int i = 0; i < size; ++i) values[i] = widen(pack.values[i]);
+}
+/// load_pack(), widened.
 template <class T, int size>
 __device__ __forceinline__ void load_values(const T* x, const Row<size>& row, int64_t pack,
                                             bool aligned, compute_t<T> (&values)[size],
                                             compute_t<T> outside = 0) {
-  const Pack<T, size> loaded = load_pack(x, row, pack, aligned, narrow<T>(outside));
-#pragma unroll
-  for (int i = 0; i < size; ++i) values[i] = widen(loaded.values[i]);
+  widen_all(load_pack(x, row, pack, aligned, narrow<T>(outside)), values);
 }
 /// Writes what of the pack is in the row.
 template <class T, int size>
@@ -127,10 +130,7 @@ template <class T> struct RowVector {
   __device__ void read(const U* data, const Row<size>& row, int64_t first,
                        compute_t<T> (&values)[size]) const {
     if (aligned && first >= 0 && first + size <= row.end - row.begin) {
-      const auto loaded = *reinterpret_cast<const Pack<U, size>*>(data + first);
-#pragma unroll
-      for (int i = 0; i < size; ++i) values[i] = widen(loaded.values[i]);
-      return;
+      return widen_all(*reinterpret_cast<const Pack<U, size>*>(data + first), values);
     }
 #pragma unroll
     for (int i = 0; i < size; ++i)
@@ -153,8 +153,10 @@ inline RowLaunch row_launch(const Context& context, int64_t rows, int64_t n, int
     return {{blocks_for(rows, block_threads / warp_lanes, int64_t(context.multiprocessors()) * 64)},
             true,
             true};
-  const unsigned threads = packs <= block_threads * most_held ? block_threads : most_row_threads;
-  return {shape_for_rows(context, rows, threads), false, packs <= threads * most_held};
+  constexpr int64_t warp = warp_lanes, most = most_row_threads;
+  const int64_t wanted = (packs + warp * most_held - 1) / (warp * most_held) * warp;
+  const int64_t threads = std::min(wanted, most);
+  return {shape_for_rows(context, rows, unsigned(threads)), false, packs <= threads * most_held};
 }
 
 }  // namespace halftone::cuda
