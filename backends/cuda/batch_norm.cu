@@ -36,7 +36,7 @@ template <class T> struct BatchNormParameters {
 };
 
 template <class T, int size>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     batch_norm_kernel(ColumnCut cut, const T* __restrict__ x, BatchNormParameters<T> p,
                       const T* __restrict__ residual, bool relu, int64_t walks, T* __restrict__ y) {
   using C = compute_t<T>;

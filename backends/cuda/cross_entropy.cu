@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(most_row_threads)
                          Targets<compute_t<T>> targets, compute_t<T>* losses,
                          compute_t<T>* row_weights, compute_t<T>* log_sum_exp) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const int64_t n = targets.count;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(most_row_threads)
                                   Targets<compute_t<T>> targets, const compute_t<T>* log_sum_exp,
                                   const compute_t<T>* row_scale, int64_t scale_step, T* dlogits) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const C share = targets.smoothing / C(targets.count);
   const C share_of_all = share * targets.total_weight();
   const Team team(warps);
@@ -147,9 +147,9 @@ void CudaBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor total = sum_of_weights(*this, class_weights, options.label_smoothing);
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = compute_t<T>;
-    const RowLaunch start = row_launch(context_, rows, classes, pack_size<T>, held_packs<T>);
+    const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
     launch(context_, cross_entropy_kernel<T>, start.shape, logits.data<T>(), rows, start.warps,
-           packs_aligned(pack_size<T>, logits),
+           packs_aligned(row_pack<T>, logits),
            targets_of<C>(context_, targets, class_weights, total, classes, options),
            losses.data<C>(), row_weights.data<C>(), log_sum_exp.data<C>());
   });
@@ -167,9 +167,9 @@ void CudaBackend::cross_entropy_backward(const Tensor& logits, const Tensor& tar
   const int64_t scale_step = row_scale.numel() == 1 ? 0 : row_scale.strides()[0];
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = compute_t<T>;
-    const RowLaunch start = row_launch(context_, rows, classes, pack_size<T>, held_packs<T>);
+    const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
     launch(context_, cross_entropy_backward_kernel<T>, start.shape, logits.data<T>(), rows,
-           start.warps, packs_aligned(pack_size<T>, logits, result.tensor()),
+           start.warps, packs_aligned(row_pack<T>, logits, result.tensor()),
            targets_of<C>(context_, targets, class_weights, total, classes, options),
            log_sum_exp.data<C>(), row_scale.data<C>(), scale_step, result.tensor().data<T>());
   });

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(most_row_threads)
     layer_norm_held_kernel(const T* x, int64_t rows, int64_t n, bool warps, bool aligned,
                            NormParameters<T> p, U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>, packs = held_packs<T>;
+  constexpr int size = row_pack<T>, packs = held_packs<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(most_row_threads)
     layer_norm_kernel(const T* x, int64_t rows, int64_t n, bool aligned, NormParameters<T> p,
                       U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(false);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -108,8 +108,8 @@ void CudaBackend::layer_norm(const Tensor& x, const Tensor& weight_in, const Ten
     using C = compute_t<T>;
     const NormParameters<T> p{RowVector<T>(weight, n), RowVector<T>(bias, n),
                               mean.defined() ? mean.data<C>() : nullptr, rstd.data<C>(), C(eps)};
-    const bool aligned = packs_aligned(pack_size<T>, x, y);
-    const RowLaunch start = row_launch(context_, rows, n, pack_size<T>, held_packs<T>);
+    const bool aligned = packs_aligned(row_pack<T>, x, y);
+    const RowLaunch start = row_launch(context_, rows, n, row_pack<T>, held_packs<T>);
     if (start.held)
       launch(context_, layer_norm_held_kernel<T, U>, start.shape, x.data<T>(), rows, n, start.warps,
              aligned, p, y.data<U>());

@@ -1,5 +1,5 @@
 // What kernels over the rows of a matrix share: a warp takes a short row, a block a long one, and
-// rows are read in packs of 16 bytes whatever their length is. Packs lie at multiples of their size
+// rows are read in packs whatever their length is. Packs lie at multiples of their size
 // from the beginning of the tensor, so they are aligned; the first and the last of a row may reach
 // into its neighbours, and only what is inside is touched.
 #pragma once
@@ -13,9 +13,12 @@
 namespace halftone::cuda {
 
 inline constexpr int most_row_threads = 512;
+/// Elements that move together in reductions: as many for float as for short floats, so that sums
+/// of the same numbers are the same to the last bit, be they stored as f32 or shorter.
+template <class T> inline constexpr int row_pack = sizeof(T) == 8 ? 2 : 8;
 /// Elements of a row that a thread keeps in registers.
 template <class T> inline constexpr int held_values = sizeof(T) == 8 ? 16 : 32;
-template <class T> inline constexpr int held_packs = held_values<T> / pack_size<T>;
+template <class T> inline constexpr int held_packs = held_values<T> / row_pack<T>;
 /// Of every other tensor that is held as well, fewer.
 template <class T> inline constexpr int held_pairs = held_packs<T> / 2;
 
@@ -111,7 +114,7 @@ template <class T> struct RowVector {
     if (!x.defined()) return;
     if (x.dtype() == dtype_of<T>) storage = x.data<T>();
     else wide = x.data<compute_t<T>>();
-    aligned = n % pack_size<T> == 0 && packs_aligned(pack_size<T>, x);
+    aligned = n % row_pack<T> == 0 && packs_aligned(row_pack<T>, x);
   }
   /// The values beside pack number `pack` of the row.
   template <int size>
