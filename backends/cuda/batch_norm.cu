@@ -36,7 +36,7 @@ template <class T> struct BatchNormParameters {
 };
 
 template <class T, int size>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     batch_norm_kernel(ColumnCut cut, const T* __restrict__ x, BatchNormParameters<T> p,
                       const T* __restrict__ residual, bool relu, int64_t walks, T* __restrict__ y) {
   using C = compute_t<T>;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(block_threads)
       mean[i] = p.mean[walk.channel + i];
       scale[i] /= math::sqrt(p.variance[walk.channel + i] + p.eps);
     }
-#pragma unroll 4
+#pragma unroll 2
     for (int64_t pixel = walk.begin; pixel < walk.end; pixel += walk.step) {
       const int64_t element = pixel * cut.columns + walk.channel;
       C values[size], others[size] = {};

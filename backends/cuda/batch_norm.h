@@ -57,10 +57,10 @@ __device__ __forceinline__ void store_channels(T* y, int64_t element,
   *reinterpret_cast<Pack<T, size>*>(y + element) = out;
 }
 
-/// Calls visitor.operator()<size>(): packs of 16 bytes, or single elements where these do not fit.
+/// Calls visitor.operator()<size>(): packs, or single elements where these do not fit.
 template <class T, class Visitor, class... Rest>
 void visit_pack_size(int64_t channels, Visitor&& visitor, const Rest&... tensors) {
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   if (channels % size == 0 && packs_aligned(size, tensors...)) visitor.template operator()<size>();
   else visitor.template operator()<1>();
 }

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(most_row_threads)
                          Targets<compute_t<T>> targets, compute_t<T>* losses,
                          compute_t<T>* row_weights, compute_t<T>* log_sum_exp) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const int64_t n = targets.count;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(most_row_threads)
                                   Targets<compute_t<T>> targets, const compute_t<T>* log_sum_exp,
                                   const compute_t<T>* row_scale, int64_t scale_step, T* dlogits) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const C share = targets.smoothing / C(targets.count);
   const C share_of_all = share * targets.total_weight();
   const Team team(warps);
@@ -94,13 +94,16 @@ __global__ void __launch_bounds__(most_row_threads)
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
       C values[size];
       load_values(logits, row, pack, aligned, values);
+      const int64_t first = pack * size - row.begin, place = target - first;
+      const int hit = place >= 0 && place < size ? int(place) : -1;
 #pragma unroll
       for (int i = 0; i < size; ++i) {
-        const int64_t c = pack * size + i - row.begin;
         const C p = math::exp(values[i] - log_sum);
-        C d = hard * (p - (c == target ? C(1) : C(0)));
-        if (share != C(0))
-          d += share_of_all * p - share * (c >= 0 && c < targets.count ? targets.weight(c) : C(0));
+        C d = hard * (p - (i == hit ? C(1) : C(0)));
+        if (share != C(0)) {
+          const bool inside = row.contains(pack * size + i);
+          d += share_of_all * p - share * (inside ? targets.weight(first + i) : C(0));
+        }
         values[i] = target < 0 ? C(0) : scale * d;  // not d * 0: an ignored row may hold NaN
       }
       store_values(dlogits, row, pack, aligned, values);
@@ -144,9 +147,9 @@ void CudaBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor total = sum_of_weights(*this, class_weights, options.label_smoothing);
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = compute_t<T>;
-    const RowLaunch start = row_launch(context_, rows, classes, pack_size<T>, held_packs<T>);
+    const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
     launch(context_, cross_entropy_kernel<T>, start.shape, logits.data<T>(), rows, start.warps,
-           packs_aligned(pack_size<T>, logits),
+           packs_aligned(row_pack<T>, logits),
            targets_of<C>(context_, targets, class_weights, total, classes, options),
            losses.data<C>(), row_weights.data<C>(), log_sum_exp.data<C>());
   });
@@ -164,9 +167,9 @@ void CudaBackend::cross_entropy_backward(const Tensor& logits, const Tensor& tar
   const int64_t scale_step = row_scale.numel() == 1 ? 0 : row_scale.strides()[0];
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = compute_t<T>;
-    const RowLaunch start = row_launch(context_, rows, classes, pack_size<T>, held_packs<T>);
+    const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
     launch(context_, cross_entropy_backward_kernel<T>, start.shape, logits.data<T>(), rows,
-           start.warps, packs_aligned(pack_size<T>, logits, result.tensor()),
+           start.warps, packs_aligned(row_pack<T>, logits, result.tensor()),
            targets_of<C>(context_, targets, class_weights, total, classes, options),
            log_sum_exp.data<C>(), row_scale.data<C>(), scale_step, result.tensor().data<T>());
   });

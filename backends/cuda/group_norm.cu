@@ -26,12 +26,12 @@ template <class C> __device__ C channel_value(const Operand& x, int64_t channel,
 }
 
 template <class T, class U>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_kernel(const T* x, GroupSizes s, bool warps, bool aligned, Operand weight,
                       Operand bias, compute_t<T> eps, compute_t<T>* means, compute_t<T>* rstds,
                       U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < s.images * s.groups; r += team.row_step) {
     const Row<size> row(r, s.group_length());
@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(most_row_threads)
 
 /// sums[image, channel] of dy x_hat and of dy.
 template <class T, class U>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_sums_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
                            const compute_t<T>* means, const compute_t<T>* rstds,
                            Sums<2, compute_t<T>>* sums) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < s.images * s.channels; r += team.row_step) {
     const Row<size> row(r, s.spatial);
@@ -78,12 +78,12 @@ __global__ void __launch_bounds__(most_row_threads)
 }
 
 template <class T, class U>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_backward_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
                                Operand weight, const compute_t<T>* means, const compute_t<T>* rstds,
                                const Sums<2, compute_t<T>>* sums, T* dx) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < s.images * s.channels; r += team.row_step) {
     const Row<size> row(r, s.spatial);
@@ -115,8 +115,8 @@ void group_gradients(const Context& context, const GroupSizes& s, const Tensor& 
   const int64_t rows = s.images * s.channels;
   const Tensor memory = scratch(context, {2 * rows}, dtype_of<C>);
   const auto sums = reinterpret_cast<Sums<2, C>*>(memory.raw_data());
-  const bool aligned = packs_aligned(pack_size<T>, x, dy, dx);
-  const RowLaunch start = row_launch(context, rows, s.spatial, pack_size<T>, held_packs<T>);
+  const bool aligned = packs_aligned(row_pack<T>, x, dy, dx);
+  const RowLaunch start = row_launch(context, rows, s.spatial, row_pack<T>, held_packs<T>);
   if (rows > 0)
     launch(context, group_norm_sums_kernel<T, U>, start.shape, x.data<T>(), dy.data<U>(), s,
            start.warps, aligned, mean.data<C>(), rstd.data<C>(), sums);
@@ -142,10 +142,10 @@ void CudaBackend::group_norm(const Tensor& x, const Tensor& weight, const Tensor
   const bool done = visit_with_wide(x.dtype(), y.dtype(), [&]<class T, class U>() {
     using C = compute_t<T>;
     const RowLaunch start =
-        row_launch(context_, s.images * s.groups, s.group_length(), pack_size<T>, held_packs<T>);
+        row_launch(context_, s.images * s.groups, s.group_length(), row_pack<T>, held_packs<T>);
     launch(context_, group_norm_kernel<T, U>, start.shape, x.data<T>(), s, start.warps,
-           packs_aligned(pack_size<T>, x, y), Operand(weight), Operand(bias), C(eps),
-           mean.data<C>(), rstd.data<C>(), y.data<U>());
+           packs_aligned(row_pack<T>, x, y), Operand(weight), Operand(bias), C(eps), mean.data<C>(),
+           rstd.data<C>(), y.data<U>());
   });
   if (done) return;
   ConvertedResult result(*this, y, statistics_of(x));

@@ -40,30 +40,34 @@ __global__ void __launch_bounds__(most_row_threads)
     layer_norm_held_kernel(const T* x, int64_t rows, int64_t n, bool warps, bool aligned,
                            NormParameters<T> p, U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>, packs = held_packs<T>;
+  constexpr int size = row_pack<T>, packs = held_packs<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
     const int64_t first = row.first_pack + team.rank;
-    C values[packs][size], sum = 0, squares = 0;
+    Pack<T, size> in[packs];  // as it is stored
+    C values[size], sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
-      load_values(x, row, first + k * team.size, aligned, values[k]);
+      in[k] = load_pack(x, row, first + k * team.size, aligned, T(0));
 #pragma unroll
-      for (int i = 0; i < size; ++i) sum += values[k][i];
+      for (int i = 0; i < size; ++i) sum += widen(in[k].values[i]);
     }
     const C mean = p.mean ? team.sum(sum) / C(n) : C(0);
 #pragma unroll
-    for (int k = 0; k < packs; ++k)
-      squares += squared_distances(row, first + k * team.size, mean, values[k]);
+    for (int k = 0; k < packs; ++k) {
+      widen_all(in[k], values);
+      squares += squared_distances(row, first + k * team.size, mean, values);
+    }
     const C rstd = C(1) / math::sqrt(team.sum(squares) / C(n) + p.eps);
     store_statistics(p, team, r, mean, rstd);
 #pragma unroll
     for (int k = 0; k < packs; ++k) {
       const int64_t pack = first + k * team.size;
       if (pack >= row.pack_end) break;
-      normalise(p, row, pack, mean, rstd, values[k]);
-      store_values(y, row, pack, aligned, values[k]);
+      widen_all(in[k], values);
+      normalise(p, row, pack, mean, rstd, values);
+      store_values(y, row, pack, aligned, values);
     }
   }
 }
@@ -73,7 +77,7 @@ __global__ void __launch_bounds__(most_row_threads)
     layer_norm_kernel(const T* x, int64_t rows, int64_t n, bool aligned, NormParameters<T> p,
                       U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(false);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -104,8 +108,8 @@ void CudaBackend::layer_norm(const Tensor& x, const Tensor& weight_in, const Ten
     using C = compute_t<T>;
     const NormParameters<T> p{RowVector<T>(weight, n), RowVector<T>(bias, n),
                               mean.defined() ? mean.data<C>() : nullptr, rstd.data<C>(), C(eps)};
-    const bool aligned = packs_aligned(pack_size<T>, x, y);
-    const RowLaunch start = row_launch(context_, rows, n, pack_size<T>, held_packs<T>);
+    const bool aligned = packs_aligned(row_pack<T>, x, y);
+    const RowLaunch start = row_launch(context_, rows, n, row_pack<T>, held_packs<T>);
     if (start.held)
       launch(context_, layer_norm_held_kernel<T, U>, start.shape, x.data<T>(), rows, n, start.warps,
              aligned, p, y.data<U>());

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(most_row_threads)
                                     bool aligned, RowVector<T> weight, RowScale<compute_t<T>> scale,
                                     T* dx) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(most_row_threads)
     layer_norm_backward_kernel(const T* x, const U* dy, int64_t rows, int64_t n, bool aligned,
                                RowVector<T> weight, RowScale<compute_t<T>> scale, T* dx) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(false);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -114,7 +114,7 @@ template <class T, class U, int size> struct LayerNormTerms {
 template <class T, class U>
 void input_gradient(const Context& context, const Tensor& x, const Tensor& weight, const Tensor& dy,
                     int64_t rows, int64_t n, const RowScale<compute_t<T>>& scale, Tensor& dx) {
-  constexpr int size = pack_size<T>, packs = sizeof(U) == 2 ? held_packs<T> : held_pairs<T>;
+  constexpr int size = row_pack<T>, packs = held_pairs<T>;
   const bool aligned = packs_aligned(size, x, dy, dx);
   const RowVector<T> w(weight, n);
   const RowLaunch start = row_launch(context, rows, n, size, packs);
@@ -152,7 +152,7 @@ void CudaBackend::layer_norm_backward(const Tensor& x, const Tensor& weight_in, 
     if (dx.defined() && rows > 0)
       input_gradient<T, U>(context_, x, weight, dy, rows, n, scale, result.tensor());
     if (!dweight.defined() && !dbias.defined()) return;
-    constexpr int size = pack_size<T>;
+    constexpr int size = row_pack<T>;
     if (n % size == 0 && packs_aligned(size, x, dy))
       weight_gradients<T, U, size>(context_, x, dy, rows, n, scale, dweight, dbias);
     else weight_gradients<T, U, 1>(context_, x, dy, rows, n, scale, dweight, dbias);

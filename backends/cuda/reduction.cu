@@ -1,5 +1,5 @@
 // Reductions. The sums of training - of everything, along contiguous rows, down the columns of a
-// matrix - read packs of 16 bytes; everything else goes through reduction_strided.cu.
+// matrix - read packs; everything else goes through reduction_strided.cu.
 #include <halftone/backends/cuda/columns.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/reduction.h>
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(most_row_threads)
     row_sums_kernel(const T* x, int64_t rows, int64_t n, int64_t pieces, int64_t length, bool warps,
                     bool aligned, bool squares, compute_t<T> divisor, Operand y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(warps);
   for (int64_t item = team.first_row; item < rows * pieces; item += team.row_step) {
     const int64_t first = item / pieces * n, begin = first + item % pieces * length;
@@ -41,7 +41,7 @@ template <class T>
 void sum_rows(const Context& context, const Tensor& x, int64_t rows, int64_t n, bool squares,
               double divisor, const Operand& y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   constexpr int64_t shortest = 16384;  // elements that are worth a block of their own
   const int64_t wanted = int64_t(context.multiprocessors()) * 8 / rows;
   const int64_t pieces = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, n / shortest));
@@ -110,7 +110,7 @@ bool sum_fast(const Context& context, const ReduceLoops& loops, const Tensor& x,
   const bool rows = is_rows(loops);
   if (!rows && !is_columns(loops)) return false;
   visit_floating(x.dtype(), "reduce", [&]<class T>() {
-    constexpr int size = pack_size<T>;
+    constexpr int size = row_pack<T>;
     if (rows)
       return sum_rows<T>(context, x, loops.kept.turns, loops.reduced.turns, squares, divisor,
                          Operand(y));

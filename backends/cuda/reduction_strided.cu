@@ -33,7 +33,7 @@ template <class C> __device__ C joined(Reduction kind, C a, C b) {
 /// How a block of `block_threads` is cut: `outputs` x `reduced` lanes, both powers of two.
 struct StridedCut {
   int outputs, reduced;
-  bool outputs_side_by_side;
+  bool outputs_side_by_side, small_kept, small_reduced;
   int64_t pieces, piece_length;
 };
 
@@ -46,17 +46,16 @@ __global__ void __launch_bounds__(block_threads)
   const int output_lane = cut.outputs_side_by_side ? thread % cut.outputs : thread / cut.reduced;
   const int lane = cut.outputs_side_by_side ? thread / cut.outputs : thread % cut.reduced;
   const int place = lane * cut.outputs + output_lane;
-  const bool small_kept = kept.is_small(), small_reduced = reduced.is_small();
   const int64_t tiles = (kept.turns + cut.outputs - 1) / cut.outputs;
   for (int64_t item = blockIdx.x; item < tiles * cut.pieces; item += gridDim.x) {
     const int64_t piece = item / tiles, output = item % tiles * cut.outputs + output_lane;
     const bool exists = output < kept.turns;
-    const Places<2> at = kept.at_turn(exists ? output : 0, small_kept);
+    const Places<2> at = kept.at_turn(exists ? output : 0, cut.small_kept);
     const int64_t begin = piece * cut.piece_length, stop = begin + cut.piece_length;
     const int64_t end = stop < reduced.turns ? stop : reduced.turns;
     C result = start_of<C>(kind);
     for (int64_t turn = begin + lane; exists && turn < end; turn += cut.reduced) {
-      const C value = load_as<C>(x, at.of[0] + reduced.at_turn(turn, small_reduced).of[0]);
+      const C value = load_as<C>(x, at.of[0] + reduced.at_turn(turn, cut.small_reduced).of[0]);
       result = joined(kind, result, squares ? value * value : value);
     }
     of_threads[place] = result;
@@ -79,6 +78,7 @@ int power_of_two_up_to(int64_t wanted, int most) {
 
 StridedCut cut_of(const Context& context, const Layout<2>& kept, const Layout<1>& reduced) {
   StridedCut cut{};
+  cut.small_kept = kept.is_small(), cut.small_reduced = reduced.is_small();
   constexpr int threads = int(block_threads);
   cut.outputs_side_by_side =
       kept.depth > 0 && (reduced.depth == 0 || kept.steps[0][0] < reduced.steps[0][0]);

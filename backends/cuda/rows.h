@@ -1,5 +1,5 @@
 // What kernels over the rows of a matrix share: a warp takes a short row, a block a long one, and
-// rows are read in packs of 16 bytes whatever their length is. Packs lie at multiples of their size
+// rows are read in packs whatever their length is. Packs lie at multiples of their size
 // from the beginning of the tensor, so they are aligned; the first and the last of a row may reach
 // into its neighbours, and only what is inside is touched.
 #pragma once
@@ -13,9 +13,12 @@
 namespace halftone::cuda {
 
 inline constexpr int most_row_threads = 512;
+/// Elements that move together in reductions: as many for float as for short floats, so that sums
+/// of the same numbers are the same to the last bit, be they stored as f32 or shorter.
+template <class T> inline constexpr int row_pack = sizeof(T) == 8 ? 2 : 8;
 /// Elements of a row that a thread keeps in registers.
 template <class T> inline constexpr int held_values = sizeof(T) == 8 ? 16 : 32;
-template <class T> inline constexpr int held_packs = held_values<T> / pack_size<T>;
+template <class T> inline constexpr int held_packs = held_values<T> / row_pack<T>;
 /// Of every other tensor that is held as well, fewer.
 template <class T> inline constexpr int held_pairs = held_packs<T> / 2;
 
@@ -63,14 +66,17 @@ __device__ __forceinline__ Pack<T, size> load_pack(const T* x, const Row<size>& 
     values.values[i] = row.contains(pack * size + i) ? x[pack * size + i] : outside;
   return values;
 }
-/// The same, widened.
+template <class T, int size>
+__device__ __forceinline__ void widen_all(const Pack<T, size>& pack, compute_t<T> (&values)[size]) {
+#pragma unroll
+  for (int i = 0; i < size; ++i) values[i] = widen(pack.values[i]);
+}
+/// load_pack(), widened.
 template <class T, int size>
 __device__ __forceinline__ void load_values(const T* x, const Row<size>& row, int64_t pack,
                                             bool aligned, compute_t<T> (&values)[size],
                                             compute_t<T> outside = 0) {
-  const Pack<T, size> loaded = load_pack(x, row, pack, aligned, narrow<T>(outside));
-#pragma unroll
-  for (int i = 0; i < size; ++i) values[i] = widen(loaded.values[i]);
+  widen_all(load_pack(x, row, pack, aligned, narrow<T>(outside)), values);
 }
 /// Writes what of the pack is in the row.
 template <class T, int size>
@@ -108,7 +114,7 @@ template <class T> struct RowVector {
     if (!x.defined()) return;
     if (x.dtype() == dtype_of<T>) storage = x.data<T>();
     else wide = x.data<compute_t<T>>();
-    aligned = n % pack_size<T> == 0 && packs_aligned(pack_size<T>, x);
+    aligned = n % row_pack<T> == 0 && packs_aligned(row_pack<T>, x);
   }
   /// The values beside pack number `pack` of the row.
   template <int size>
@@ -127,10 +133,7 @@ template <class T> struct RowVector {
   __device__ void read(const U* data, const Row<size>& row, int64_t first,
                        compute_t<T> (&values)[size]) const {
     if (aligned && first >= 0 && first + size <= row.end - row.begin) {
-      const auto loaded = *reinterpret_cast<const Pack<U, size>*>(data + first);
-#pragma unroll
-      for (int i = 0; i < size; ++i) values[i] = widen(loaded.values[i]);
-      return;
+      return widen_all(*reinterpret_cast<const Pack<U, size>*>(data + first), values);
     }
 #pragma unroll
     for (int i = 0; i < size; ++i)
@@ -153,8 +156,10 @@ inline RowLaunch row_launch(const Context& context, int64_t rows, int64_t n, int
     return {{blocks_for(rows, block_threads / warp_lanes, int64_t(context.multiprocessors()) * 64)},
             true,
             true};
-  const unsigned threads = packs <= block_threads * most_held ? block_threads : most_row_threads;
-  return {shape_for_rows(context, rows, threads), false, packs <= threads * most_held};
+  constexpr int64_t warp = warp_lanes, most = most_row_threads;
+  const int64_t wanted = (packs + warp * most_held - 1) / (warp * most_held) * warp;
+  const int64_t threads = std::min(wanted, most);
+  return {shape_for_rows(context, rows, unsigned(threads)), false, packs <= threads * most_held};
 }
 
 }  // namespace halftone::cuda

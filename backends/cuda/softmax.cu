@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(most_row_threads)
     softmax_held_kernel(const T* x, int64_t rows, int64_t n, bool warps, bool aligned,
                         bool logarithm, U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>, packs = held_packs<T>;
+  constexpr int size = row_pack<T>, packs = held_packs<T>;
   constexpr C lowest = -std::numeric_limits<C>::infinity();
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
@@ -53,7 +53,7 @@ template <class T, class U>
 __global__ void __launch_bounds__(most_row_threads)
     softmax_kernel(const T* x, int64_t rows, int64_t n, bool aligned, bool logarithm, U* y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(false);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -83,7 +83,7 @@ template <class T>
 __global__ void __launch_bounds__(most_row_threads)
     log_sum_exp_kernel(const T* x, int64_t rows, int64_t n, bool warps, bool aligned, Operand y) {
   using C = compute_t<T>;
-  constexpr int size = pack_size<T>;
+  constexpr int size = row_pack<T>;
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
@@ -107,8 +107,8 @@ void CudaBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
   if (x.numel() == 0) return;
   const int64_t n = x.rank() == 0 ? 1 : x.size(-1), rows = x.numel() / n;
   const bool done = visit_with_wide(x.dtype(), y.dtype(), [&]<class T, class U>() {
-    const bool aligned = packs_aligned(pack_size<T>, x, y);
-    const RowLaunch start = row_launch(context_, rows, n, pack_size<T>, held_packs<T>);
+    const bool aligned = packs_aligned(row_pack<T>, x, y);
+    const RowLaunch start = row_launch(context_, rows, n, row_pack<T>, held_packs<T>);
     if (start.held)
       launch(context_, softmax_held_kernel<T, U>, start.shape, x.data<T>(), rows, n, start.warps,
              aligned, logarithm, y.data<U>());
@@ -127,9 +127,9 @@ void CudaBackend::log_sum_exp(const Tensor& x, Tensor& y) {
   const int64_t rows = y.numel(), n = rows == 0 ? 0 : x.numel() / rows;
   if (rows == 0) return;
   visit_floating(x.dtype(), "log_sum_exp", [&]<class T>() {
-    const RowLaunch start = row_launch(context_, rows, n, pack_size<T>, held_packs<T>);
+    const RowLaunch start = row_launch(context_, rows, n, row_pack<T>, held_packs<T>);
     launch(context_, log_sum_exp_kernel<T>, start.shape, x.data<T>(), rows, n, start.warps,
-           packs_aligned(pack_size<T>, x), Operand(y));
+           packs_aligned(row_pack<T>, x), Operand(y));
   });
 }
 

@@ -85,7 +85,7 @@ void CudaBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool logar
   // y may be f32 beside a short dx.
   const bool done =
       y.dtype() == dy.dtype() && visit_with_wide(dx.dtype(), y.dtype(), [&]<class T, class U>() {
-        constexpr int size = pack_size<T>, packs = held_values<U> / 2 / size;
+        constexpr int size = row_pack<T>, packs = held_values<U> / 2 / size;
         const bool aligned = packs_aligned(size, y, dy, dx);
         const RowLaunch start = row_launch(context_, rows, n, size, packs);
         if (start.held)

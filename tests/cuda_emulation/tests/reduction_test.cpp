@@ -30,7 +30,7 @@ void check_reduce(Reduction kind, const Tensor& x, int mask, DType result,
 TEST_CASE("kernels: reductions of matrices along each and both dimensions") {
   for (const DType dtype : floating_dtypes)
     for (const Shape& shape : {Shape{1, 1}, Shape{0, 5}, Shape{5, 0}, Shape{7, 1}, Shape{3, 1025},
-                               Shape{301, 17}, Shape{1030, 64}, Shape{2, 4099}})
+                               Shape{301, 17}, Shape{600, 40}, Shape{2, 2051}})
       for (const Reduction kind : kinds)
         for (const int mask : {1, 2, 3}) {
           const Tensor x = randn(shape, dtype);

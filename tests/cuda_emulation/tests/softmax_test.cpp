@@ -7,7 +7,7 @@
 namespace halftone::test {
 namespace {
 
-constexpr int64_t lengths[] = {1, 2, 7, 8, 31, 33, 127, 1000, 1024, 1025, 8195, 20011};
+constexpr int64_t lengths[] = {1, 7, 8, 33, 127, 1024, 1025, 17001};
 
 TEST_CASE("kernels: softmax, its logarithm, their gradients, log-sum-exp") {
   for (const DType dtype : floating_dtypes)
