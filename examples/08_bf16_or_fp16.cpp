@@ -5,9 +5,8 @@
 #include <iostream>
 #include <map>
 
-#include <CLI/CLI.hpp>
-
 #include "fashion.h"
+#include "program.h"
 
 namespace ht = halftone;
 
@@ -48,7 +47,7 @@ struct Tap final : ht::UserOp {
 };
 
 struct Arguments {
-  std::string data;
+  std::string data, device = "cpu";
   int64_t limit = 12000, epochs = 2;
 };
 
@@ -74,6 +73,7 @@ struct Run {
 
 struct Images {
   ht::data::ByteImages train, test;
+  ht::Device device;
 };
 
 /// Trains a new model, says how well, and returns it.
@@ -81,9 +81,11 @@ Run train(const char* what, const ht::amp::Strategy& strategy, const Images& ima
           bool watched = false) {
   Run run;
   run.watched = watched;
+  run.model.to(images.device);
   ht::optim::AdamW adamw(run.model.parameters(), {.lr = 1e-3, .eps = 1e-15});
   ht::amp::Training training = ht::amp::apply(strategy, run.model, adamw);
-  ht::data::DataLoader loader(images.train, {.batch_size = 128, .shuffle = true});
+  ht::data::DataLoader loader(images.train,
+                              {.batch_size = 128, .shuffle = true, .device = images.device});
   const auto logits = [&](const ht::Tensor& x) { return training.forward(run, x); };
   for (int64_t epoch = 0; epoch < epochs; ++epoch)
     for (auto [inputs, labels] : loader) {
@@ -92,7 +94,8 @@ Run train(const char* what, const ht::amp::Strategy& strategy, const Images& ima
       training.step();
     }
   run.watched = false;
-  std::printf("%-34s test accuracy %6.2f %%", what, 100 * accuracy_of(logits, images.test));
+  std::printf("%-34s test accuracy %6.2f %%", what,
+              100 * accuracy_of(logits, images.test, images.device));
   const double scale = training.scaler().scale_value();
   std::printf(strategy.scales_loss ? ", scale at the end %g\n" : "\n", scale);
   return run;
@@ -126,7 +129,8 @@ double predicted_scale(const Run& run) {
 void run(const Arguments& arguments) {
   using ht::data::Split;
   const Images images{fashion_images(Split::train, arguments.data, arguments.limit),
-                      fashion_images(Split::test, arguments.data, arguments.limit)};
+                      fashion_images(Split::test, arguments.data, arguments.limit),
+                      ht::device_named(arguments.device)};
   ht::amp::Strategy f16 = ht::amp::Strategy::named("amp-fp16");
   const ht::amp::Strategy f32 = ht::amp::Strategy::named("fp32"), dynamic = f16,
                           bf16 = ht::amp::Strategy::named("amp-bf16");
@@ -153,11 +157,6 @@ int main(int argc, char** argv) {
   app.add_option("--data", arguments.data, "directory of Fashion-MNIST; default: the usual places");
   app.add_option("--limit", arguments.limit, "images used")->check(CLI::PositiveNumber);
   app.add_option("--epochs", arguments.epochs)->check(CLI::Range(1, 100));
-  CLI11_PARSE(app, argc, argv);
-  try {
-    run(arguments);
-  } catch (const ht::Error& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
+  add_device_flag(app, arguments.device);
+  return run_program(app, argc, argv, [&] { run(arguments); });
 }
