@@ -92,8 +92,16 @@ void Context::activate() const {
   current = index_;
 }
 
+void Context::require_not_capturing() const {
+  if (capturing_)
+    fail<UsageError>("cuda",
+                     "a value is read back to the host while a step is captured. Leave item(), "
+                     "to_vector(), synchronize() and printing until after the step.");
+}
+
 void Context::wait() {
   activate();
+  require_not_capturing();
   ++waits_;
   check(cudaMemcpyAsync(reported_, fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),
         "copying to the host");

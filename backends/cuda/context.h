@@ -50,6 +50,8 @@ class Context {
 
   bool capturing() const { return capturing_; }
   void set_capturing(bool capturing) { capturing_ = capturing; }
+  /// Throws UsageError while a step is recorded: nothing can be read then.
+  void require_not_capturing() const;
 
  private:
   int index_, multiprocessors_ = 0, compute_capability_ = 0;

@@ -70,10 +70,7 @@ void CudaBackend::release(void* data, std::size_t bytes) noexcept {
 
 void CudaBackend::copy_to_host(const void* device, void* host, std::size_t bytes) {
   context_.activate();
-  if (context_.capturing())
-    fail<UsageError>("cuda",
-                     "a value is read back to the host while a step is captured. Leave item(), "
-                     "to_vector() and printing until after the step.");
+  context_.require_not_capturing();
   if (bytes > 0)
     cuda::check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream()),
                 "copying to the host");
