@@ -217,7 +217,7 @@ bool MasterWeights::step_as(const Step& step) {
   if (!options_.fused) return step_plain(step);
   if (!step(inner_)) return false;
   ++state_->steps;
-  repeat_on_replay([state = state_] { ++state->steps; });
+  if (recording_step()) repeat_on_replay([state = state_] { ++state->steps; });
   for (State::Weight& w : state_->weights) w.wide_gradient = {};
   return true;
 }

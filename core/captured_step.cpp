@@ -17,6 +17,7 @@ std::unique_ptr<CapturedWork> Backend::end_capture() {
 namespace {
 thread_local std::vector<std::function<void()>>* recorded_host_work = nullptr;
 }
+bool recording_step() { return recorded_host_work != nullptr; }
 void repeat_on_replay(std::function<void()> work) {
   if (recorded_host_work) recorded_host_work->push_back(std::move(work));
 }

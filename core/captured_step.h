@@ -70,6 +70,8 @@ class CapturedStep {
   uint64_t replays_ = 0;
 };
 
+/// Whether this thread is recording a step.
+bool recording_step();
 /// For what takes part in steps and keeps books on the host: while this thread records a step,
 /// every later replay calls `work` first. Else nothing happens.
 void repeat_on_replay(std::function<void()> work);

@@ -2,6 +2,7 @@
 // statistics.
 #include <halftone/nn/norm.h>
 
+#include <halftone/core/captured_step.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
 
@@ -72,6 +73,15 @@ void BatchNorm::describe(Fields& field) {
   field("num_batches_tracked", num_batches_tracked);
 }
 
+/// A captured step counts its batches, too. Its weights are those of the recorded pass.
+void BatchNorm::count_replays() const {
+  if (!momentum)
+    fail<UsageError>("batch_norm",
+                     "without momentum each batch has another weight in the running statistics, "
+                     "which a captured step cannot follow. Give it a momentum.");
+  repeat_on_replay([batches = Tensor(num_batches_tracked)] { ++*batches.data<int64_t>(); });
+}
+
 /// The options of this pass; while training it is counted.
 halftone::BatchNormOptions BatchNorm::count_batch() const {
   const bool tracking = running_mean.defined();
@@ -81,6 +91,7 @@ halftone::BatchNormOptions BatchNorm::count_batch() const {
     const int64_t batches = ++*num_batches_tracked.data<int64_t>();
     num_batches_tracked.storage()->bump_version();
     if (!momentum) weight_of_batch = 1 / double(batches);
+    if (recording_step()) count_replays();
   }
   return {.training = training || !tracking, .momentum = weight_of_batch, .eps = eps};
 }

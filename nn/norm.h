@@ -86,6 +86,7 @@ struct BatchNorm : Layer {
 
  private:
   halftone::BatchNormOptions count_batch() const;
+  void count_replays() const;
 };
 /// x: [n, channels] or [n, channels, length].
 struct BatchNorm1d final : BatchNorm {
