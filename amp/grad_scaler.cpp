@@ -177,7 +177,7 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
         "this optimizer has no gradients, so nothing could be checked. Call backward() "
         "on a loss that its parameters are part of, or leave it out.");
   const Tensor factor = divides ? inverse_scale(gradients[0].device()) : Tensor{};
-  const Stepped stepped = step_unless(optimizer, progress.found, factor, use_.decision);
+  Stepped stepped = step_unless(optimizer, progress.found, factor, use_.decision);
   progress.stage = Stage::stepped;
   return stepped;
 }

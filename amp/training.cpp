@@ -144,7 +144,7 @@ Tensor Training::clip_grad_norm(double max_norm) {
 }
 
 Stepped Training::step() {
-  const Stepped stepped = clipping_ ? step_clipped() : scaler_.step(optimizer());
+  Stepped stepped = clipping_ ? step_clipped() : scaler_.step(optimizer());
   if (scaler_.enabled()) scaler_.update();
   account_for(stepped);
   made_with_ = {}, clipping_.reset(), statistics_.clear();
