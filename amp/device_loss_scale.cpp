@@ -2,6 +2,7 @@
 #include <halftone/amp/device_loss_scale.h>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::amp {
@@ -57,6 +58,7 @@ const Tensor& DeviceLossScale::present() {
 void DeviceLossScale::next(const Tensor& found) {
   backend_for(scale_).next_loss_scale(options_.transition(), found.to(scale_.device()), scale_,
                                       growth_tracker_, overflows_left_);
+  repeat_on_replay([storage = scale_.storage()] { storage->bump_version(); });  // for present()
 }
 
 void DeviceLossScale::set(double scale) { write_scalar(scale, scale_); }

@@ -33,7 +33,7 @@ void* BlockCache::allocate(std::size_t bytes) {
   SizeClass wanted = size_class(bytes, alignment);
   if (!caching_) wanted.bytes = bytes > 0 ? bytes : 1;
   std::vector<void*>& blocks = pools_[current_][wanted.index];
-  if (blocks.empty()) {
+  if (blocks.empty() || !caching_) {
     const bool shared = caching_ && wanted.bytes <= largest_shared;
     const std::size_t size = shared ? slab_bytes : wanted.bytes;
     auto* const slab = static_cast<std::byte*>(new_slab(size));
@@ -54,7 +54,7 @@ void BlockCache::release(void* data, std::size_t /*bytes*/) noexcept {
   const auto found = slab_of(data);
   const Slab& slab = found->second;
   statistics_.used -= slab.block_bytes;
-  if (caching_) {
+  if (caching_ || slab.pool != 0) {
     pools_[slab.pool][size_class(slab.block_bytes, alignment).index].push_back(data);
     return;
   }
@@ -69,21 +69,20 @@ void BlockCache::trim() noexcept {
 }
 
 void BlockCache::trim_locked() noexcept {
+  FreeLists& lists = pools_[0];  // graphs use what is free in their own pools, with every replay
   std::map<std::byte*, std::size_t> unused;  // bytes of free blocks per slab
-  for (const auto& [number, lists] : pools_)
-    for (const std::vector<void*>& blocks : lists)
-      for (void* data : blocks) {
-        const auto slab = slab_of(data);
-        unused[slab->first] += slab->second.block_bytes;
-      }
+  for (const std::vector<void*>& blocks : lists)
+    for (void* data : blocks) {
+      const auto slab = slab_of(data);
+      unused[slab->first] += slab->second.block_bytes;
+    }
   const auto is_unused = [&](std::byte* slab) {
     const Slab& s = slabs_.at(slab);
     const auto found = unused.find(slab);
     return found != unused.end() && found->second == s.bytes / s.block_bytes * s.block_bytes;
   };
-  for (auto& [number, lists] : pools_)
-    for (std::vector<void*>& blocks : lists)
-      std::erase_if(blocks, [&](void* data) { return is_unused(slab_of(data)->first); });
+  for (std::vector<void*>& blocks : lists)
+    std::erase_if(blocks, [&](void* data) { return is_unused(slab_of(data)->first); });
   for (auto slab = slabs_.begin(); slab != slabs_.end();) {
     if (!is_unused(slab->first)) {
       ++slab;
@@ -93,6 +92,11 @@ void BlockCache::trim_locked() noexcept {
     source_.release(slab->first);
     slab = slabs_.erase(slab);
   }
+}
+
+void BlockCache::end_pool() {
+  const std::lock_guard lock(mutex_);
+  current_ = 0;
 }
 
 int BlockCache::begin_pool() {
@@ -113,6 +117,7 @@ void BlockCache::dissolve(int pool) noexcept {
     to.insert(to.end(), found->second[i].begin(), found->second[i].end());
   }
   pools_.erase(found);
+  if (!caching_) trim_locked();
 }
 
 BlockCache::Statistics BlockCache::statistics() const {

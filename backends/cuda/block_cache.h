@@ -21,8 +21,8 @@ class BlockCache {
     std::function<void*(std::size_t bytes)> allocate;  // null if there is no more
     std::function<void(void*)> release;
   };
-  /// caching off: every block is a slab of its own and goes back at once, for tools that watch the
-  /// bounds of allocations (HALFTONE_CUDA_CACHE=off).
+  /// caching off: every block is a slab of its own and goes back at once (those of a captured graph
+  /// with the graph), for tools that watch the bounds of allocations (HALFTONE_CUDA_CACHE=off).
   explicit BlockCache(Source source, bool caching = true);
   ~BlockCache();
   BlockCache(const BlockCache&) = delete;
@@ -33,12 +33,12 @@ class BlockCache {
   /// At least `bytes`; null when the source has no more, after everything unused was given back.
   void* allocate(std::size_t bytes);
   void release(void* data, std::size_t bytes) noexcept;
-  /// Gives slabs back that nothing uses.
+  /// Gives slabs back that nothing uses: no tensor, and no captured graph.
   void trim() noexcept;
 
   /// From here on blocks come from a new pool; its number.
   int begin_pool();
-  void end_pool() { current_ = 0; }
+  void end_pool();
   /// The memory of that pool serves everybody again.
   void dissolve(int pool) noexcept;
 

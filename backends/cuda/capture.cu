@@ -16,11 +16,8 @@ __global__ void set_kernel(uint64_t* at, uint64_t key_shift, uint64_t replays) {
 
 class CudaGraph final : public CapturedWork {
  public:
-  CudaGraph(Context& context, cudaGraph_t graph, int pool) : context_(context), pool_(pool) {
-    const cudaError_t result = cudaGraphInstantiate(&executable_, graph, 0);
-    cudaGraphDestroy(graph);
-    check(result, "instantiating a graph");
-  }
+  CudaGraph(Context& context, cudaGraphExec_t executable, int pool)
+      : context_(context), executable_(executable), pool_(pool) {}
   ~CudaGraph() override {
     cudaGraphExecDestroy(executable_);  // the device finishes what it runs
     context_.memory().dissolve(pool_);
@@ -36,7 +33,7 @@ class CudaGraph final : public CapturedWork {
 
  private:
   Context& context_;
-  cudaGraphExec_t executable_ = nullptr;
+  cudaGraphExec_t executable_;
   int pool_;
 };
 
@@ -58,12 +55,17 @@ void CudaBackend::begin_capture() {
 
 std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
   cudaGraph_t graph = nullptr;
-  const cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);
+  cudaGraphExec_t executable = nullptr;
+  cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);
   context_.set_capturing(false);
   context_.memory().end_pool();
+  if (result == cudaSuccess) {
+    result = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+  }
   if (result != cudaSuccess) context_.memory().dissolve(capture_pool_);
   check(result, "recording a step");
-  return std::make_unique<CudaGraph>(context_, graph, capture_pool_);
+  return std::make_unique<CudaGraph>(context_, executable, capture_pool_);
 }
 
 void CudaBackend::abandon_capture() {

@@ -38,16 +38,26 @@ bool caching_wanted() {
   return !wanted || std::string_view(wanted) != "off";
 }
 
+/// Makes this the device of the calling thread. Everybody goes through here: who changed it behind
+/// this back would leave `current` wrong.
+cudaError_t use_device(int index) {
+  thread_local int current = -1;
+  if (current == index) return cudaSuccess;
+  const cudaError_t result = cudaSetDevice(index);
+  current = result == cudaSuccess ? index : -1;
+  return result;
+}
+
 BlockCache::Source memory_of(int device) {
   return {[device](std::size_t bytes) -> void* {
             void* data = nullptr;
-            cudaSetDevice(device);
+            use_device(device);
             if (cudaMalloc(&data, bytes) == cudaSuccess) return data;
             cudaGetLastError();
             return nullptr;
           },
           [device](void* data) {
-            cudaSetDevice(device);
+            use_device(device);
             cudaFree(data);  // waits for the device
           }};
 }
@@ -79,18 +89,13 @@ Context::Context(int index) : index_(index), memory_(memory_of(index), caching_w
 }
 
 Context::~Context() {
-  cudaSetDevice(index_);
+  use_device(index_);
   cudaStreamSynchronize(stream_);
   cudaFree(fault_), cudaFree(key_shift_), cudaFreeHost(reported_);
   cudaStreamDestroy(stream_);
 }
 
-void Context::activate() const {
-  thread_local int current = -1;
-  if (current == index_) return;
-  check(cudaSetDevice(index_), "choosing a device");
-  current = index_;
-}
+void Context::activate() const { check(use_device(index_), "choosing a device"); }
 
 void Context::require_not_capturing() const {
   if (capturing_)

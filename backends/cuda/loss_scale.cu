@@ -19,8 +19,8 @@ __global__ void next_kernel(LossScaleRule rule, const float* found_inf, float* s
 void CudaBackend::next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
                                   Tensor& growth_tracker, Tensor& overflows_left) {
   cuda::launch(context_, cuda::next_kernel, {dim3(1), dim3(1)}, rule, found_inf.data<float>(),
-               scale.data<float>(), growth_tracker.data<int64_t>(),
-               overflows_left.data<int32_t>());
+               scale.data<float>(), growth_tracker.data<int64_t>(), overflows_left.data<int32_t>());
+  for (const Tensor* x : {&scale, &growth_tracker, &overflows_left}) x->storage()->bump_version();
 }
 
 }  // namespace halftone

@@ -55,6 +55,7 @@ void Staging::copy(const void* host, void* device, std::size_t bytes) {
 void* CudaBackend::allocate(std::size_t bytes) {
   if (void* data = context_.memory().allocate(bytes)) return data;
   std::size_t free = 0, total = 0;
+  context_.activate();
   cudaMemGetInfo(&free, &total);
   const auto human = [](std::size_t n) { return HumanBytes{int64_t(n)}; };
   fail<DeviceError>("allocate", "cannot allocate ", human(bytes), " on ", context_.device(), ": ",

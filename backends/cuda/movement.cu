@@ -123,10 +123,12 @@ void CudaBackend::copy(const Tensor& x, Tensor& y) {
   const Layout<2> layout(y, x);
   if (layout.turns == 0) return;
   const bool same = x.dtype() == y.dtype();
-  if (same && layout.is_dense())
+  if (same && layout.is_dense()) {
+    context_.activate();
     return check(cudaMemcpyAsync(y.raw_data(), x.raw_data(), std::size_t(y.bytes()),
                                  cudaMemcpyDeviceToDevice, context_.stream()),
                  "copying on the device");
+  }
   if (same) return permute(context_, layout, x, y);
   if (layout.is_dense() && convert_dense(context_, x, y)) return;
   visit_any(x.dtype(), [&]<class From>() {

@@ -85,7 +85,8 @@ bool fits(const EmulatedLtProduct& p, const EmulatedLtLayout& a, const EmulatedL
   const bool types = a.type == b.type && (a.type == CUDA_R_64F) == wide &&
                      (p.scale_type == CUDA_R_64F) == wide &&
                      (d.type == a.type || (d.type == CUDA_R_32F && !wide));
-  return sizes && batches && types && a.leading >= a.rows && b.leading >= b.rows &&
+  const bool bias = p.epilogue == CUBLASLT_EPILOGUE_DEFAULT || (p.bias_type == d.type && !wide);
+  return sizes && batches && types && bias && a.leading >= a.rows && b.leading >= b.rows &&
          d.leading >= d.rows;
 }
 

@@ -1,4 +1,5 @@
 // A captured step: the bits of the step itself, whatever it draws, schedules or skips.
+#include <halftone/amp/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
 
 #include "device_cases.h"
@@ -60,6 +61,25 @@ TEST_CASE("a captured step gives the bits of the step itself") {
     for (const char* kind : {"mlp", "gpt"}) check_captured(kind, strategy, *gpu);
   check_captured("lenet", "amp-fp16", *gpu);
   check_captured("resnet", "amp-bf16", *gpu);  // running statistics
+}
+
+TEST_CASE("a loss scale that moved on the device is the next step's, recorded or not") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  amp::DeviceLossScale scale({.init_scale = 8, .growth_interval = 1});
+  scale.move_to(*gpu);
+  const Tensor found = zeros({}, f32, *gpu);
+  CapturedStep step([&](const std::vector<Tensor>& in) {
+    const Tensor now = scale.present();
+    scale.next(in[0]);
+    return now;
+  });
+  double expected = 8;
+  for (int i = 0; i < 6; ++i, expected *= 2) {
+    CHECK(scale.present().item() == expected);
+    CHECK(step({found}).item() == expected);
+  }
+  CHECK(step.captured());
 }
 
 TEST_CASE("where work cannot be recorded every call runs the step") {

@@ -59,7 +59,7 @@ struct Product {
   DType in, out;
   std::optional<DType> bias;
   Matrix a, b;
-  std::array<int, 3> alignment;  // of a, b, c
+  std::array<int, 4> alignment;  // of a, b, c, bias
 
   auto operator<=>(const Product&) const = default;
 };
@@ -71,16 +71,17 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
   if (!matrix_a || !matrix_b || a.dtype() != b.dtype() || c.numel() == 0 || a.shape()[last] == 0 ||
       (bias.defined() && bias.strides()[0] != 1 && bias.numel() > 1))
     return std::nullopt;
-  return Product{.m = c.shape()[last - 1],
-                 .n = c.shape()[last],
-                 .k = a.shape()[last],
-                 .batch = c.rank() == 3 ? c.shape()[0] : 1,
-                 .in = a.dtype(),
-                 .out = c.dtype(),
-                 .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
-                 .a = *matrix_a,
-                 .b = *matrix_b,
-                 .alignment = {alignment_of(a), alignment_of(b), alignment_of(c)}};
+  return Product{
+      .m = c.shape()[last - 1],
+      .n = c.shape()[last],
+      .k = a.shape()[last],
+      .batch = c.rank() == 3 ? c.shape()[0] : 1,
+      .in = a.dtype(),
+      .out = c.dtype(),
+      .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
+      .a = *matrix_a,
+      .b = *matrix_b,
+      .alignment = {alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(bias)}};
 }
 
 // --- cuBLASLt's objects
@@ -142,14 +143,19 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  /// Asks for an algorithm; false if there is none.
-  bool choose(cublasLtHandle_t handle, const Product& p) {
+  /// Asks for an algorithm; false if there is none. The bias is not read, but the heuristic learns
+  /// its alignment from its address.
+  bool choose(cublasLtHandle_t handle, const Product& p, const Tensor& bias) {
+    if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
     cublasLtMatmulPreference_t preference = nullptr;
     check_status(functions()->preference_create(&preference), "making a preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       functions()->preference_set(preference, attribute, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(32) << 20);
+    // The other schemes of a split depth add up in the dtype of the result.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(p.alignment[1]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(p.alignment[0]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(p.alignment[2]));
@@ -231,7 +237,7 @@ bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bi
   const auto [place, is_new] = library.plans.try_emplace(*product);
   if (is_new) {
     auto plan = std::make_unique<Plan>(*product);
-    if (plan->choose(library.handle, *product)) place->second = std::move(plan);
+    if (plan->choose(library.handle, *product, bias)) place->second = std::move(plan);
   }
   if (!place->second) return false;
   place->second->run(library.handle, context, a, b, bias, c);

@@ -2,11 +2,14 @@
 // as a graph of products and elementwise steps whose pattern the engines know; nothing of the size
 // of q k^T reaches memory forward. Short floats without mask and dropout; the rest goes to the own
 // kernels.
+#include <algorithm>
+#include <array>
 #include <limits>
 
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
 #include <halftone/backends/cuda/libraries.h>
+#include <halftone/core/views.h>
 
 namespace halftone::cuda::cudnn {
 
@@ -83,7 +86,9 @@ Key key_of(int direction, bool causal, std::initializer_list<const Tensor*> tens
 Form statistics_form(const Tensor& log_sum_exp) {
   const Shape& s = log_sum_exp.shape();
   const Shape shape{s[0], s[1], s[2], 1};
-  return {shape, contiguous_strides(shape), f32};
+  Form form(shape, contiguous_strides(shape), f32);
+  form.alignment = alignment_of(log_sum_exp);
+  return form;
 }
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
@@ -165,8 +170,8 @@ bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor&
   if (!takes(q, k, v, mask, settings)) return false;
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
-  const ReadyGraph* graph =
-      library.graph(key_of(0, settings.causal, {&q, &k, &v, &y}), [&](const Target& target) {
+  const ReadyGraph* graph = library.graph(
+      key_of(0, settings.causal, {&q, &k, &v, &y, &log_sum_exp}), [&](const Target& target) {
         return attention_graph(target, Form(q), Form(k), Form(v), Form(y),
                                statistics_form(log_sum_exp), settings.causal);
       });
@@ -179,33 +184,72 @@ bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor&
   return true;
 }
 
+namespace {
+/// q, k, v, y, log_sum_exp, dy, dq, dk, dv.
+using BackwardTensors = std::array<Tensor, 9>;
+
+bool backward_of(Context& context, const BackwardTensors& t, const AttentionSettings& settings) {
+  const Tensor &q = t[0], &k = t[1], &v = t[2], &y = t[3], &log_sum_exp = t[4], &dy = t[5],
+               &dq = t[6], &dk = t[7], &dv = t[8];
+  Library& library = Library::of(context);
+  const std::lock_guard lock(library.mutex());
+  const ReadyGraph* graph =
+      library.graph(key_of(1, settings.causal, {&q, &k, &v, &y, &log_sum_exp, &dy, &dq, &dk, &dv}),
+                    [&](const Target& target) {
+                      return attention_backward_graph(
+                          target, Form(q), Form(k), Form(v), Form(y), statistics_form(log_sum_exp),
+                          Form(dy), Form(dq), Form(dk), Form(dv), settings.causal);
+                    });
+  if (!graph) return false;
+  const Tensor delta = scratch(context, log_sum_exp.shape(), f32);
+  const auto scale = float(settings.scale);
+  const float one = 1;
+  std::vector<const void*> addresses;
+  for (const Tensor& x : t) addresses.push_back(x.raw_data());
+  for (const void* x : {static_cast<const void*>(delta.raw_data()),
+                        static_cast<const void*>(&scale), static_cast<const void*>(&one)})
+    addresses.push_back(x);
+  if (settings.causal) addresses.push_back(&minus_infinity);
+  library.run(*graph, context, addresses);
+  return true;
+}
+
+/// The most that each of equal parts of `total` may have, at most `most`.
+int64_t part_of(int64_t total, int64_t most) {
+  const int64_t parts = (total + most - 1) / most;
+  return (total + parts - 1) / parts;
+}
+
+/// Some images and some heads of each.
+BackwardTensors part(const BackwardTensors& all, int64_t image, int64_t images, int64_t head,
+                     int64_t heads) {
+  const Shape& s = all[0].shape();
+  const int64_t image_count = std::min(images, s[0] - image),
+                head_count = std::min(heads, s[1] - head);
+  BackwardTensors some = all;
+  for (Tensor& x : some)
+    x = views::slice(views::slice(x, 0, image, image_count), 1, head, head_count);
+  return some;
+}
+}  // namespace
+
+/// As many images, or heads of one, at a time as have scores that the workspace may hold. Where a
+/// later part is declined, the own kernels write all results again.
 bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const AttentionSettings& settings, const Tensor& y,
                         const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
                         Tensor& dv) {
   constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
-  const int64_t score_bytes = q.numel() == 0 ? 0
-                                             : q.shape()[0] * q.shape()[1] * q.shape()[2] *
-                                                   k.shape()[2] * size_of(q.dtype());
-  if (!takes(q, k, v, mask, settings) || score_bytes > largest_scores) return false;
-  Library& library = Library::of(context);
-  const std::lock_guard lock(library.mutex());
-  const ReadyGraph* graph = library.graph(
-      key_of(1, settings.causal, {&q, &k, &v, &y, &dy, &dq, &dk, &dv}), [&](const Target& target) {
-        return attention_backward_graph(target, Form(q), Form(k), Form(v), Form(y),
-                                        statistics_form(log_sum_exp), Form(dy), Form(dq), Form(dk),
-                                        Form(dv), settings.causal);
-      });
-  if (!graph) return false;
-  const Tensor delta = scratch(context, log_sum_exp.shape(), f32);
-  const auto scale = float(settings.scale);
-  const float one = 1;
-  std::vector<const void*> addresses{
-      q.raw_data(),           k.raw_data(),     v.raw_data(),  y.raw_data(),
-      log_sum_exp.raw_data(), dy.raw_data(),    dq.raw_data(), dk.raw_data(),
-      dv.raw_data(),          delta.raw_data(), &scale,        &one};
-  if (settings.causal) addresses.push_back(&minus_infinity);
-  library.run(*graph, context, addresses);
+  if (!takes(q, k, v, mask, settings)) return false;
+  const BackwardTensors all{q, k, v, y, log_sum_exp, dy, dq, dk, dv};
+  const int64_t count = q.shape()[0], head_count = q.shape()[1];
+  const int64_t fitting = largest_scores / (q.shape()[2] * k.shape()[2] * size_of(q.dtype()));
+  if (fitting == 0) return false;
+  const int64_t heads = part_of(head_count, std::min(head_count, fitting));
+  const int64_t images = heads < head_count ? 1 : part_of(count, std::min(count, fitting / heads));
+  for (int64_t image = 0; image < count; image += images)
+    for (int64_t head = 0; head < head_count; head += heads)
+      if (!backward_of(context, part(all, image, images, head, heads), settings)) return false;
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <halftone/backends/cuda/cudnn/graph.h>
+#include <halftone/core/error.h>
 
 namespace halftone::cuda::cudnn {
 
@@ -29,12 +30,16 @@ class Library {
   /// The one of a context's device.
   static Library& of(const Context& context);
 
-  /// The graph of a key, made by make(target) when it is first asked for; null if there is none.
+  /// The graph of a key, made by make(target) when it is first asked for; null if there is none, or
+  /// cuDNN takes no such tensors (strides of 0, mixed dtypes) in the first place.
   template <class Make> const ReadyGraph* graph(const Key& key, const Make& make) {
     const auto [place, is_new] = graphs_.try_emplace(key);
-    if (is_new)
+    if (!is_new) return place->second.get();
+    try {
       if (std::optional<ReadyGraph> made = make(Target(handle_)))
         place->second = std::make_unique<ReadyGraph>(std::move(*made));
+    } catch (const DeviceError&) {  // while describing: nothing has run
+    }
     return place->second.get();
   }
   void run(const ReadyGraph& graph, const Context& context,

@@ -69,7 +69,8 @@ TEST_CASE("kernels: matrix products in every layout, of batches, to f32") {
                        .dtype = dtype,
                        .result = f32,
                        .a_transposed = a,
-                       .b_transposed = b});
+                       .b_transposed = b,
+                       .bias = a});
         check_product({.batches = 3,
                        .m = 5,
                        .n = 66,

@@ -181,6 +181,7 @@ TEST_CASE("the loss scale on the device goes where the pure function goes") {
       CHECK(tracker.item() == double(state.growth_tracker));
       CHECK(left.item() == double(state.overflows_left));
     }
+    CHECK(scale.storage()->version() == 60);  // who keeps a copy must know that it is old
   }
 }
 
