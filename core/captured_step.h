@@ -14,8 +14,8 @@
 // Before the first call: optimizer.publish_rates(), so that learning rates lie on the device.
 //
 // The step gives the bits that it gives uncaptured. What it may not do: read a value back to the
-// host, copy from the host, or decide on the host what to compute; and no autocast region may stand
-// open around it (one inside is fine).
+// host, copy from the host, or decide on the host what to compute; no autocast region may stand
+// open around it (one inside is fine); and what it writes must live on: zero_grad() belongs inside.
 #pragma once
 
 #include <cstdint>

@@ -278,10 +278,10 @@ std::optional<Plan> Graph::plan(const Target& target, bool full_precision) {
     graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle());
   if (!graph.try_finalize()) return std::nullopt;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-    for (const Descriptor& configuration : proposals(graph, target, mode)) {
+    for (Descriptor& configuration : proposals(graph, target, mode)) {
       if (!acceptable(configuration, full_precision)) continue;
-      Plan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
-      plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+      Plan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), std::move(configuration)};
+      plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan.configuration);
       if (target.handle())
         plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle());
       else plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.description());

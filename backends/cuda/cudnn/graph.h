@@ -70,7 +70,7 @@ class Target {
 
 /// A graph that an engine has been found for.
 struct Plan {
-  Descriptor descriptor;
+  Descriptor descriptor, configuration;  // the plan, and the engine that it is made of
   int64_t workspace_bytes = 0;
 
   /// addresses: by the numbers that Graph gave to its tensors; of scalars, host addresses.
