@@ -73,7 +73,7 @@ template <class C> struct StoreFactors {
 };
 
 template <class T, int size>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     batch_norm_backward_kernel(ColumnCut cut, Incoming<T> incoming,
                                const compute_t<T>* __restrict__ means,
                                const compute_t<T>* __restrict__ factors, int64_t walks,
