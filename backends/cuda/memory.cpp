@@ -1,5 +1,6 @@
-// Memory of the device: blocks from the cache, copies through the ring of page-locked buffers.
+// Memory of the device: blocks from the cache, copies through page-locked buffers.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -12,24 +13,43 @@ namespace halftone {
 namespace cuda {
 
 Staging::~Staging() {
-  for (Buffer& buffer : buffers_) {
-    if (buffer.in_flight) cudaEventSynchronize(buffer.copied);
-    if (buffer.copied) cudaEventDestroy(buffer.copied);
+  for (const Buffer& buffer : buffers_) {
+    cudaEventSynchronize(buffer.copied);
+    cudaEventDestroy(buffer.copied);
     cudaFreeHost(buffer.data);
   }
 }
 
-Staging::Buffer& Staging::next() {
-  Buffer& buffer = buffers_[turn_++ % buffer_count];
-  if (!buffer.data) {
-    check(cudaHostAlloc(&buffer.data, buffer_bytes, cudaHostAllocDefault),
-          "allocating page-locked host memory");
-    check(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "making an event");
+/// A buffer of that size whose copy is done, moved to the end of the list.
+Staging::Buffer* Staging::idle(std::size_t bytes) {
+  const auto found = std::ranges::find_if(buffers_, [&](const Buffer& buffer) {
+    return buffer.bytes >= bytes && cudaEventQuery(buffer.copied) == cudaSuccess;
+  });
+  cudaGetLastError();  // "not ready" is an answer
+  if (found == buffers_.end()) return nullptr;
+  std::rotate(found, found + 1, buffers_.end());
+  return &buffers_.back();
+}
+
+Staging::Buffer& Staging::buffer_for(std::size_t bytes) {
+  if (Buffer* const buffer = idle(bytes)) return *buffer;
+  const std::size_t size = std::bit_ceil(std::max(bytes, std::size_t(1) << 16));
+  if (total_bytes_ + size > most_bytes) {
+    // Not a wait for results: for a copy that was issued long ago.
+    const auto longest =
+        std::ranges::find_if(buffers_, [&](const Buffer& b) { return b.bytes >= bytes; });
+    if (longest != buffers_.end()) {
+      check(cudaEventSynchronize(longest->copied), "waiting for a copy");
+      std::rotate(longest, longest + 1, buffers_.end());
+      return buffers_.back();
+    }
   }
-  // Not a wait for results: the copy of four buffers ago, which is nearly always done.
-  if (buffer.in_flight) check(cudaEventSynchronize(buffer.copied), "waiting for a copy");
-  buffer.in_flight = false;
-  return buffer;
+  Buffer made{nullptr, size, nullptr};
+  check(cudaHostAlloc(&made.data, size, cudaHostAllocDefault),
+        "allocating page-locked host memory");
+  check(cudaEventCreateWithFlags(&made.copied, cudaEventDisableTiming), "making an event");
+  total_bytes_ += size;
+  return buffers_.emplace_back(made);
 }
 
 void Staging::copy(const void* host, void* device, std::size_t bytes) {
@@ -38,15 +58,15 @@ void Staging::copy(const void* host, void* device, std::size_t bytes) {
     fail<UsageError>("cuda",
                      "host memory is copied to the device while a step is captured. Make tensors "
                      "of constants before the step, and pass what changes as its inputs.");
-  for (std::size_t at = 0; at < bytes; at += buffer_bytes) {
-    const std::size_t part = std::min(buffer_bytes, bytes - at);
-    Buffer& buffer = next();
+  const std::lock_guard lock(mutex_);
+  for (std::size_t at = 0; at < bytes; at += largest_buffer) {
+    const std::size_t part = std::min(largest_buffer, bytes - at);
+    const Buffer& buffer = buffer_for(part);
     std::memcpy(buffer.data, static_cast<const std::byte*>(host) + at, part);
     check(cudaMemcpyAsync(static_cast<std::byte*>(device) + at, buffer.data, part,
                           cudaMemcpyHostToDevice, context_.stream()),
           "copying to the device");
     check(cudaEventRecord(buffer.copied, context_.stream()), "recording an event");
-    buffer.in_flight = true;
   }
 }
 

@@ -5,9 +5,9 @@
 // memory ordering between blocks, speed, and what the libraries (cuBLASLt, cuDNN) do.
 //
 // A page without access follows every allocation of device memory, so that a kernel that leaves one
-// stops there (with HALFTONE_CUDA_CACHE=off, where allocations are exact). With HALFTONE_EMULATED_CLOSED
-// set, the host has no access to any of it while no kernel runs: host code that follows a device
-// pointer stops at once.
+// stops there (with HALFTONE_CUDA_CACHE=off, where allocations are exact). With
+// HALFTONE_EMULATED_CLOSED set, the host has no access to any of it while no kernel runs: host code
+// that follows a device pointer stops at once.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ int64_t kernel_launches();
 
 /// Device memory that the emulated GPU has; smaller to see an allocation fail.
 void set_total_memory(std::size_t bytes);
+/// What the device says it is: 90 for Hopper.
+void set_compute_capability(int major, int minor);
 /// Bytes handed out by cudaMalloc and not freed.
 std::size_t allocated_bytes();
 

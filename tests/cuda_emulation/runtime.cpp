@@ -85,6 +85,7 @@ struct Machine {
   int64_t waits = 0, launches = 0;
   std::unique_ptr<std::vector<Work>> captured;  // while a stream is captured
   cudaError_t last_error = cudaSuccess;
+  int major = 9, minor = 0;  // compute capability
 };
 Machine& machine() {
   static Machine* instance = new Machine;
@@ -118,6 +119,9 @@ DeviceAccess::~DeviceAccess() {
 
 int64_t host_waits() { return machine().waits; }
 int64_t kernel_launches() { return machine().launches; }
+void set_compute_capability(int major, int minor) {
+  machine().major = major, machine().minor = minor;
+}
 void set_total_memory(std::size_t bytes) { machine().memory.total = bytes; }
 std::size_t allocated_bytes() { return machine().memory.allocated(); }
 
@@ -161,7 +165,7 @@ cudaError_t cudaSetDevice(int device) {
   return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated GPU", machine().memory.total, 9, 0, 4};
+  *p = {"emulated GPU", machine().memory.total, machine().major, machine().minor, 4};
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }

@@ -26,11 +26,10 @@ TEST_CASE("a tensor comes back from the GPU as it went, in every dtype") {
     }
 }
 
-TEST_CASE(
-    "copies larger than the page-locked buffers arrive whole, and the source is free at once") {
+TEST_CASE("copies larger than a page-locked buffer arrive whole, and the source is free at once") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
-  const int64_t n = (int64_t(9) << 20) + 13;  // 36 MiB of f32: more than the ring holds
+  const int64_t n = (int64_t(9) << 20) + 13;  // 36 MiB of f32: more than a buffer
   Tensor x = ones({n});
   const Tensor y = x.to(*gpu);
   backend_for(x).fill(2, x);  // must not show in y
@@ -79,6 +78,13 @@ TEST_CASE("an index that is out of range is reported at the next wait, and nothi
   const Tensor logits = zeros({2, 5}, f32, *gpu), targets = from({1, -7}, i64, *gpu);
   CHECK_THROWS_WITH_AS(cross_entropy(logits, targets).item(),
                        doctest::Contains("target -7 is out of range for 5 classes"), UsageError);
+}
+
+TEST_CASE("without a GPU, asking for one says why there is none") {
+  for (const BackendStatus& status : backend_statuses())
+    if (status.name == "cuda" && status.backend) return;
+  CHECK_THROWS_WITH_AS(ones({2}, f32, Device::cuda()),
+                       doctest::Contains("[device] there is no GPU to use: "), DeviceError);
 }
 
 TEST_CASE("devices have names") {

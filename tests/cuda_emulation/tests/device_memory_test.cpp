@@ -5,8 +5,10 @@
 #include <set>
 
 #include <halftone/backends/cuda/block_cache.h>
+#include <halftone/backends/cuda/context.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
 #include <halftone/core/size_class.h>
 
 #include "emulator.h"
@@ -113,6 +115,29 @@ TEST_CASE("what is free in the pool of a captured graph is not given back before
     cache.trim();
     CHECK(from.held == 0);
   }
+}
+
+TEST_CASE("a GPU that the kernels are not compiled for is an error that says which they need") {
+  emulation::set_compute_capability(7, 5);
+  CHECK_THROWS_WITH_AS(Context(0),
+                       doctest::Contains("emulated GPU, has compute capability 7.5. The kernels "
+                                         "need 8.0 (Ampere) or later: use the CPU."),
+                       DeviceError);
+  emulation::set_compute_capability(9, 0);
+  CHECK_THROWS_WITH_AS(Context(3), doctest::Contains("there is no device 3 among 1"), DeviceError);
+}
+
+TEST_CASE(
+    "the device holds what the ledger says, and no more than the rounding of blocks beside it") {
+  const std::size_t free_before = emulation::allocated_bytes();
+  const int64_t ledger_before = memory_report(Device::cuda()).total_now;
+  std::vector<Tensor> tensors;
+  for (int i = 1; i < 60; ++i)
+    tensors.push_back(zeros({int64_t(i) * 100'000}, f32, Device::cuda()));
+  const auto ledger = double(memory_report(Device::cuda()).total_now - ledger_before);
+  const auto held = double(emulation::allocated_bytes() - free_before);
+  CHECK(held <= 1.25 * ledger + 64 * double(1 << 21));
+  CHECK(held >= 0.5 * ledger);  // some of it may have been in the cache
 }
 
 TEST_CASE("running out of device memory prints the ledger, and smaller tensors still fit") {
