@@ -66,7 +66,8 @@ std::string widened(std::string_view old, const std::vector<std::string>& names,
 std::string json_quoted(std::string_view text) { return nlohmann::json(text).dump(); }
 
 void append_json(std::string& line, double value) {
-  if (std::isfinite(value)) append_number(line, value);
+  if (value == 0 && std::signbit(value)) line += "-0.0";  // "-0" would be read as an integer
+  else if (std::isfinite(value)) append_number(line, value);
   else line += std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
 }
 

@@ -47,8 +47,7 @@ void ProgressBar::begin_epoch(int64_t epoch, int64_t steps_done) {
 void ProgressBar::draw() {
   const Clock::time_point now = Clock::now();
   drawn_ = now;
-  const double seconds =
-      std::max(std::chrono::duration<double>(now - epoch_start_).count(), 1e-9);
+  const double seconds = std::max(std::chrono::duration<double>(now - epoch_start_).count(), 1e-9);
   state_.rate = double(units_) / seconds;
   // Of the training only: what happens between epochs is not known.
   const int64_t left = std::max<int64_t>(state_.epochs - state_.epoch, 0) * state_.steps +

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 
@@ -39,7 +40,9 @@ double number_of(const nlohmann::json& value) {
   return value == "Infinity" ? infinity : -infinity;
 }
 
-bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool same(double a, double b) {
+  return (a == b && std::signbit(a) == std::signbit(b)) || (std::isnan(a) && std::isnan(b));
+}
 
 TEST_CASE("CRC-32C has the values of RFC 3720, B.4") {
   using event_file::crc32c;
@@ -49,7 +52,10 @@ TEST_CASE("CRC-32C has the values of RFC 3720, B.4") {
 }
 
 TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
-  const TemporaryDirectory directory;
+  const TemporaryDirectory temporary;
+  // read_tensorboard.py wants the files after the test.
+  const char* const kept = std::getenv("HALFTONE_TEST_LOGS");
+  const std::filesystem::path directory = kept ? kept : temporary.path();
   const std::vector<std::string> names = {"train/loss", "accuracy, \"top-5\"", "\xc3\xa9tat"};
   const double values[] = {0.1,  1e-30, std::nan(""), infinity, -infinity, 1.0 / 3,
                            1e38, -0.0,  65536,        5e-324,   -2.5,      1e300};
@@ -66,6 +72,7 @@ TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
       const LogRecord record{i * 1'000'000'000'000, 1700000000.25 + double(i), numbers};
       csv.log(record), json.log(record), board.log(record);
     }
+    if (kept) json.log_text(9, "options", "lr = 0.1\n"), board.log_text(9, "options", "lr = 0.1\n");
   }
   const auto csv = lines_of(read_file(directory / "log.csv"));
   const auto json = lines_of(read_file(directory / "log.jsonl"));
@@ -73,8 +80,8 @@ TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
   CHECK(csv[0] == "step,time,train/loss,\"accuracy, \"\"top-5\"\"\",\xc3\xa9tat");
   CHECK(board[0].version == "brain.Event:2");
   REQUIRE(csv.size() == 5);
-  REQUIRE(json.size() == 4);
-  REQUIRE(board.size() == 5);
+  REQUIRE(json.size() >= 4);
+  REQUIRE(board.size() >= 5);
   for (std::size_t i = 0; i < 4; ++i) {
     INFO(json[i]);
     const auto object = nlohmann::json::parse(json[i]);

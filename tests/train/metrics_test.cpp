@@ -53,7 +53,7 @@ void check_accuracy(Device device, DType dtype) {
       correct += naive_top_k(logits, targets, k, counted);
       metric.update(logits.to(device), targets.to(device));
     }
-    INFO("k ", k, ", ", name_of(dtype));
+    INFO("k ", k, ", ", facts(dtype).name);
     CHECK(counted > 60);
     CHECK(metric.value() == correct / counted);
     if (k > 1 && k < 10) CHECK((metric.value() > 0.2 && metric.value() < 1));
