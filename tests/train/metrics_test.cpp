@@ -78,6 +78,29 @@ TEST_CASE("metrics on a GPU are those of the CPU") {
   CHECK(window.value() == 3);
 }
 
+TEST_CASE("updates do not wait for a GPU, values do") {
+  const auto gpu = test::gpu_or_skip();
+  if (!gpu) return;
+  const Backend& backend = backend_for(*gpu);
+  RunningMean mean;
+  WindowMean window(3);
+  Perplexity perplexity;
+  TopKAccuracy accuracy(2);
+  const auto update = [&] {
+    const Tensor logits = randn({8, 10}, f32, *gpu), targets = randint(0, 10, {8}, i64, *gpu);
+    const Tensor loss = cross_entropy(logits, targets);
+    mean.update(loss, 8), window.update(loss), perplexity.update(loss, 8);
+    accuracy.update(logits, targets);
+  };
+  update();  // the first makes the class numbers
+  const int64_t before = backend.waits();
+  for (int i = 0; i < 10; ++i) update();
+  CHECK(backend.waits() == before);
+  CHECK(std::exp(mean.value()) == perplexity.value());
+  CHECK(backend.waits() == before + 2);
+  CHECK((window.value() > 0 && accuracy.value() >= 0));
+}
+
 TEST_CASE("top-k accuracy: a NaN is never right, nor is a target that names no class") {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const auto top = [](int64_t k, std::initializer_list<double> logits, int64_t target) {
