@@ -31,7 +31,7 @@ class Logger {
 
   /// One record, with the present time. Throws UsageError, and logs nothing, for names that are
   /// empty, not UTF-8, twice there or with control characters, and for "step" and "time", which
-  /// every record has.
+  /// every record has; FormatError as flush(), if this call is one that writes.
   void log(int64_t step, std::span<const NamedNumber> numbers);
   void log(int64_t step, std::initializer_list<NamedNumber> numbers) {
     log(step, std::span(numbers.begin(), numbers.size()));

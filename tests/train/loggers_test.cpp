@@ -197,6 +197,44 @@ TEST_CASE("mistakes are errors that log nothing") {
                  "cannot make the directory"));
 }
 
+/// No file may grow beyond this within the scope: a disk that is full.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  sighandler_t handler_;
+};
+
+TEST_CASE("a CSV file that cannot be rewritten for a new column stays as it is") {
+  const TemporaryDirectory directory;
+  CsvLogger log(directory / "log.csv");
+  const NamedNumber a[] = {{"a", 1}}, both[] = {{"a", 2}, {"b", 3}};
+  log.log({1, 10, a});
+  log.flush();
+  {
+    const FileSizeLimit limit(20);
+    CHECK(contains(message_of<FormatError>([&] { log.log({2, 20, both}); }), "cannot rewrite"));
+  }
+  CHECK(read_file(directory / "log.csv") == "step,time,a\n1,10,1\n");
+  CHECK(!std::filesystem::exists(directory / "log.csv.new"));
+  log.log({3, 30, a});
+  log.log({4, 40, both});
+  log.flush();
+  CHECK(read_file(directory / "log.csv") == "step,time,a,b\n1,10,1,\n3,30,1,\n4,40,2,3\n");
+}
+
 TEST_CASE("a full disk is an error; what waits is written once there is room") {
   if (std::filesystem::exists("/dev/full")) {
     JsonLinesLogger log("/dev/full");
@@ -207,18 +245,15 @@ TEST_CASE("a full disk is an error; what waits is written once there is room") {
   }
   // A limit on the file's size stops a write in the middle of a line.
   const TemporaryDirectory directory;
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = signal(SIGXFSZ, SIG_IGN);
   LogFile file("test", directory / "log", LogFile::Tail::keep);
   file.append("0123456789\n", 0);
   file.append("abcdefghij\n", 0);
-  const rlimit limit{15, before.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &limit);
-  const std::string message = message_of<FormatError>([&] { file.flush(); });
-  const std::string partial = read_file(directory / "log");
-  setrlimit(RLIMIT_FSIZE, &before);
-  signal(SIGXFSZ, handler);
+  std::string message, partial;
+  {
+    const FileSizeLimit limit(15);
+    message = message_of<FormatError>([&] { file.flush(); });
+    partial = read_file(directory / "log");
+  }
   CHECK(contains(message, "7 bytes wait in memory"));
   CHECK(partial == "0123456789\nabcd");
   file.append("k\n", 0);
