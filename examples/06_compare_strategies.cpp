@@ -94,7 +94,7 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
         show("loss", loss_mean.value());
         show("accuracy", accuracy.value(), ht::train::Shown::percent);
         if (training.strategy().scales_loss)
-          show("loss scale", training.scaler().scale_value(), ht::train::Shown::count);
+          show("scale", training.scaler().scale_value(), ht::train::Shown::count);
         show("skipped", double(training.skipped_steps()), ht::train::Shown::count);
       });
     }
