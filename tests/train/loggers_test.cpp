@@ -49,6 +49,8 @@ TEST_CASE("CRC-32C has the values of RFC 3720, B.4") {
   CHECK(crc32c("123456789") == 0xe3069283u);
   CHECK(crc32c(std::string(32, '\0')) == 0x8a9136aau);
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43u);
+  // The head of nearly every event file: a record of 24 bytes, which is `18 0 .. 0 a3 7f 4b 22`.
+  CHECK(event_file::masked_crc(std::string("\x18\0\0\0\0\0\0\0", 8)) == 0x224b7fa3u);
 }
 
 TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
