@@ -17,3 +17,6 @@
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
+#include <halftone/train/loggers.h>
+#include <halftone/train/metrics.h>
+#include <halftone/train/progress_bar.h>

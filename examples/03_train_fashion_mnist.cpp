@@ -10,7 +10,6 @@
 
 #include "fashion.h"
 #include "program.h"
-#include "progress.h"
 
 namespace ht = halftone;
 
@@ -71,9 +70,12 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
                 rising = std::min<int64_t>(steps / 10, 100);
   ht::optim::LrScheduler schedule(
       *optimizer, LrSchedule::warm_up(rising, LrSchedule::cosine(steps - rising, 0.01)));
-  Progress progress(arguments.epochs, loader.size());
+  ht::train::ProgressBar progress(
+      {.epochs = arguments.epochs, .steps_per_epoch = loader.size(), .unit = "images"});
+  ht::train::RunningMean loss_mean;
+  ht::train::TopKAccuracy accuracy;
   for (int64_t epoch = 1; epoch <= arguments.epochs; ++epoch) {
-    progress.begin_epoch();
+    progress.begin_epoch(), loss_mean.reset(), accuracy.reset();
     for (auto [inputs, labels] : loader) {
       const ht::Tensor logits = model(inputs);
       const ht::Tensor loss = ht::cross_entropy(logits, labels);
@@ -81,14 +83,19 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
       loss.backward();
       optimizer->step();
       schedule.step();
-      progress.step(inputs.size(0), loss.item(), count_correct(logits, labels));
+      loss_mean.update(loss, double(inputs.size(0)));
+      accuracy.update(logits, labels);
+      progress.step(inputs.size(0), [&](const auto& show) {  // only if it draws
+        show("loss", loss_mean.value());
+        show("accuracy", accuracy.value(), ht::train::Shown::percent);
+      });
     }
     model.eval();
-    const double accuracy = accuracy_of(model, test_images, device);
+    const double test_accuracy = accuracy_of(model, test_images, device);
     model.train();
     char text[80];
     std::snprintf(text, sizeof text, "epoch %ld/%ld  test accuracy %.2f %%", long(epoch),
-                  long(arguments.epochs), 100 * accuracy);
+                  long(arguments.epochs), 100 * test_accuracy);
     progress.note(text);
   }
 }

@@ -9,7 +9,6 @@
 #include "comparison.h"
 #include "fashion.h"
 #include "program.h"
-#include "progress.h"
 
 namespace ht = halftone;
 
@@ -71,11 +70,14 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
   std::cout << strategy << std::endl;
   std::vector<double> times;
   double loss_sum = 0;
-  Progress progress(a.epochs, loader.size(), 200);
+  ht::train::ProgressBar progress(
+      {.epochs = a.epochs, .steps_per_epoch = loader.size(), .interval = 200, .unit = "images"});
+  ht::train::RunningMean loss_mean;
+  ht::train::TopKAccuracy accuracy;
   ht::reset_peak_memory(device);
   const auto start = Clock::now();
   for (int64_t epoch = 0; epoch < a.epochs; ++epoch) {
-    progress.begin_epoch();
+    progress.begin_epoch(), loss_mean.reset(), accuracy.reset();
     loss_sum = 0;
     for (auto [inputs, labels] : loader) {
       const auto before = Clock::now();
@@ -86,9 +88,16 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
       if (training.step()) schedule.step();  // on a GPU this waits, so the time is the step's
       times.push_back(1e3 * seconds(Clock::now() - before));
       loss_sum += loss.item();
-      progress.step(inputs.size(0), loss.item(), count_correct(logits, labels));
+      loss_mean.update(loss, double(inputs.size(0)));
+      accuracy.update(logits, labels);
+      progress.step(inputs.size(0), [&](const auto& show) {
+        show("loss", loss_mean.value());
+        show("accuracy", accuracy.value(), ht::train::Shown::percent);
+        if (training.strategy().scales_loss)
+          show("scale", training.scaler().scale_value(), ht::train::Shown::count);
+        show("skipped", double(training.skipped_steps()), ht::train::Shown::count);
+      });
     }
-    progress.note("");
   }
   Measured m{.workload = a.model, .strategy = strategy.name};
   m.train_s = seconds(Clock::now() - start), m.memory = ht::memory_report(device);

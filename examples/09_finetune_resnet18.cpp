@@ -11,7 +11,6 @@
 #include "fashion.h"
 #include "pictures.h"
 #include "program.h"
-#include "progress.h"
 
 namespace ht = halftone;
 namespace fs = std::filesystem;
@@ -101,26 +100,34 @@ double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& dire
   auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
   ht::optim::LrScheduler schedule(training.optimizer(),
                                   ht::optim::LrSchedule::cosine(a.epochs * loader.size(), 0.01));
-  Progress progress(a.epochs, loader.size(), 1000);
-  double accuracy = 0;
+  ht::train::ProgressBar progress(
+      {.epochs = a.epochs, .steps_per_epoch = loader.size(), .interval = 1000, .unit = "images"});
+  ht::train::RunningMean loss_mean;
+  ht::train::TopKAccuracy accuracy;
+  double validated = 0;
   for (int64_t epoch = 0; epoch < a.epochs; ++epoch) {
-    progress.begin_epoch();
+    progress.begin_epoch(), loss_mean.reset(), accuracy.reset();
     for (auto [images, labels] : loader) {
       const ht::Tensor logits = training.forward(model, images);
       const ht::Tensor loss = ht::cross_entropy(logits, labels, {.label_smoothing = 0.1});
       training.zero_grad();
       training.backward(loss);
       if (training.step()) schedule.step();
-      progress.step(images.size(0), loss.item(), count_correct(logits, labels));
+      loss_mean.update(loss, double(images.size(0)));
+      accuracy.update(logits, labels);
+      progress.step(images.size(0), [&](const auto& show) {
+        show("loss", loss_mean.value());
+        show("accuracy", accuracy.value(), ht::train::Shown::percent);
+      });
     }
-    accuracy = validate(training, model, val, ht::device_named(a.device));
+    validated = validate(training, model, val, ht::device_named(a.device));
     char line[64];
-    std::snprintf(line, sizeof line, "  validation accuracy %.2f %%", accuracy);
+    std::snprintf(line, sizeof line, "  validation accuracy %.2f %%", validated);
     progress.note(line);
   }
   model.to(ht::Device::cpu());
   for (const std::string& file : train.broken_files()) std::cout << "skipped " << file << '\n';
-  return accuracy;
+  return validated;
 }
 
 void run(Arguments a) {

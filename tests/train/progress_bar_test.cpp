@@ -1,0 +1,271 @@
+// The progress line in a pseudo-terminal and in a file: what stands there, how wide, how often.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <halftone/train/progress_bar.h>
+
+#include "temporary_directory.h"
+
+namespace halftone::train {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::contains;
+using Clock = std::chrono::steady_clock;
+
+/// An environment variable for a scope; null unsets it.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    value ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_{};
+};
+
+/// A pseudo-terminal: a program's side as a FILE, and what arrived at the other.
+class Terminal {
+ public:
+  explicit Terminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    REQUIRE(master_ >= 0);
+    REQUIRE(grantpt(master_) == 0);
+    REQUIRE(unlockpt(master_) == 0);
+    slave_ = fdopen(open(ptsname(master_), O_RDWR | O_NOCTTY), "w");
+    REQUIRE(slave_ != nullptr);
+    termios raw{};
+    tcgetattr(fileno(slave_), &raw);
+    cfmakeraw(&raw);
+    tcsetattr(fileno(slave_), TCSANOW, &raw);
+    resize(columns);
+    fcntl(master_, F_SETFL, O_NONBLOCK);
+  }
+  ~Terminal() {
+    std::fclose(slave_);
+    close(master_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  void resize(int columns) {
+    const winsize size{24, static_cast<unsigned short>(columns), 0, 0};
+    REQUIRE(ioctl(master_, TIOCSWINSZ, &size) == 0);
+  }
+  std::FILE* file() const { return slave_; }
+  std::string arrived() {
+    std::string text;
+    char block[4096];
+    for (ssize_t got; (got = read(master_, block, sizeof block)) > 0;)
+      text.append(block, std::size_t(got));
+    return text;
+  }
+
+ private:
+  int master_;
+  std::FILE* slave_ = nullptr;
+};
+
+/// What a terminal shows: the last text of each line, without escape sequences. `widest` becomes
+/// the length of the longest text that was ever drawn.
+std::vector<std::string> screen(const std::string& bytes, std::size_t& widest) {
+  std::vector<std::string> lines(1);
+  widest = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == '\r') lines.back().clear();
+    else if (bytes[i] == '\n') lines.emplace_back();
+    else if (bytes[i] == '\33') i = bytes.find_first_of("Km", i);
+    else lines.back() += bytes[i];
+    widest = std::max(widest, lines.back().size());
+  }
+  return lines;
+}
+
+std::size_t count(const std::string& text, char c) {
+  return std::size_t(std::count(text.begin(), text.end(), c));
+}
+
+TEST_CASE("a status line says what fits, and never more") {
+  const ProgressField fields[] = {
+      {"loss", 0.45678}, {"accuracy", 0.9312, Shown::percent}, {"loss scale", 65536, Shown::count}};
+  const ProgressState state{.epoch = 2,
+                            .epochs = 5,
+                            .step = 120,
+                            .steps = 4690,
+                            .rate = 12345.6,
+                            .seconds_left = 3725,
+                            .unit = "images",
+                            .fields = fields};
+  const std::string all =
+      "epoch 2/5  step  120/4690  loss 0.4568  accuracy 93.12 %  loss scale 65536  "
+      "12346 images/s  ETA 1:02:05";
+  CHECK(status_line(state) == all);
+  for (int64_t columns = 0; columns < 200; ++columns)
+    CHECK(int64_t(status_line(state, columns, false).size()) <= columns);
+  CHECK(status_line(state, int64_t(all.size()), false) == all);
+  CHECK(contains(status_line(state, int64_t(all.size()) + 32, false), "4690  [....."));
+  CHECK(status_line(state, 93, false) == all.substr(0, all.find("  12346")) + "  ETA 1:02:05");
+  CHECK(status_line(state, 79, false) == all.substr(0, all.find("  12346")));
+  CHECK(status_line(state, 60, false) == all.substr(0, all.find("  loss scale")));
+  CHECK(status_line(state, 30, false) == all.substr(0, all.find("  loss")));
+  const std::string coloured = status_line(state, 200, true);
+  std::size_t widest = 0;
+  CHECK(screen(coloured, widest)[0] == status_line(state, 200, false));
+  CHECK(coloured != status_line(state, 200, false));
+}
+
+TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within the window") {
+  const Variable term("TERM", "xterm"), no_color("NO_COLOR", nullptr);
+  Terminal terminal(100);
+  std::string bytes;
+  int described = 0;
+  const auto start = Clock::now();
+  {
+    ProgressBar bar({.epochs = 2, .steps_per_epoch = 60, .output = terminal.file()});
+    CHECK(bar.live());
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      bar.begin_epoch();
+      for (int step = 0; step < 60; ++step) {
+        std::this_thread::sleep_for(10ms);
+        bar.step(32, [&](const auto& show) {
+          show("loss", 1.0 / (step + 1)), show("skipped", 3, Shown::count), ++described;
+        });
+        bytes += terminal.arrived();
+      }
+      bar.note("validated");
+    }
+  }
+  bytes += terminal.arrived();
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  std::size_t widest = 0;
+  const auto lines = screen(bytes, widest);
+  INFO(bytes);
+  REQUIRE(lines.size() == 5);
+  CHECK(contains(lines[0], "epoch 1/2  step 60/60  ["));
+  CHECK(contains(lines[0], "#]  loss 0.0167  skipped 3  "));
+  CHECK(contains(lines[0], " samples/s  ETA 0:0"));
+  CHECK(lines[1] == "validated");
+  CHECK(contains(lines[2], "epoch 2/2  step 60/60  ["));
+  CHECK(lines[3] == "validated");
+  CHECK(lines[4].empty());
+  CHECK(widest == 99);
+  CHECK(contains(bytes, "\33[32m"));
+  const auto drawn = count(bytes, '\r');
+  CHECK(drawn >= 6);
+  CHECK(double(drawn) <= 10 * seconds + 3);
+  CHECK(std::size_t(described) == drawn);
+}
+
+TEST_CASE("the line follows the window, notes stand above it, colours can be refused") {
+  const Variable term("TERM", "xterm"), no_color("NO_COLOR", "1");
+  Terminal terminal(120);
+  std::size_t widest = 0;
+  ProgressBar bar({.steps_per_epoch = 1000, .output = terminal.file()});
+  const auto draw = [&] {
+    std::this_thread::sleep_for(110ms);
+    bar.step(1, [](const auto& show) { show("loss", 0.5), show("accuracy", 0.5); });
+    return terminal.arrived();
+  };
+  bar.begin_epoch();
+  screen(draw(), widest);
+  CHECK(widest > 60);
+  terminal.resize(24);
+  const std::string narrow = draw();
+  CHECK(screen(narrow, widest)[0] == "epoch 1  step    2/1000");
+  terminal.resize(0);  // one that does not know
+  const std::string wide = draw();
+  screen(wide, widest);
+  CHECK(widest == 79);
+  CHECK(!contains(wide, "\33[32m"));
+  bar.note("saved");
+  const auto lines = screen(wide + terminal.arrived() + draw(), widest);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == "saved");
+  CHECK(contains(lines[1], "step    4/1000"));
+  bar.finish();
+  bar.finish();
+  CHECK(terminal.arrived() == "\n");
+}
+
+TEST_CASE("a dumb terminal gets whole lines") {
+  const Variable term("TERM", "dumb");
+  Terminal terminal(80);
+  ProgressBar bar({.steps_per_epoch = 2, .output = terminal.file()});
+  CHECK(!bar.live());
+  bar.begin_epoch();
+  bar.step(), bar.step();
+  const std::string bytes = terminal.arrived();
+  CHECK(!contains(bytes, "\r"));
+  CHECK(count(bytes, '\n') == 1);
+}
+
+TEST_CASE("in a file there are whole lines at the interval and at the epoch's end") {
+  const testing::TemporaryDirectory directory;
+  const auto path = directory / "log";
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  {
+    ProgressBar bar({.epochs = 3, .steps_per_epoch = 25, .interval = 10, .output = file});
+    CHECK(!bar.live());
+    bar.begin_epoch(2, 15);  // resumed
+    for (int step = 15; step < 25; ++step)
+      bar.step(1, [](const auto& show) { show("loss", 2e-5), show("norm", 0); });
+    bar.note("validated");
+    bar.begin_epoch();
+    bar.step();
+  }
+  std::fclose(file);
+  const std::string text = testing::read_file(path);
+  INFO(text);
+  CHECK(count(text, '\n') == 3);
+  CHECK(text.starts_with("epoch 2/3  step 20/25  loss 2.000e-05  norm 0.0000  "));
+  CHECK(contains(text, "\nepoch 2/3  step 25/25  loss"));
+  CHECK(text.ends_with("\nvalidated\n"));
+  CHECK(!contains(text, "\33"));
+  CHECK(!contains(text, "\r"));
+}
+
+TEST_CASE("an unknown number of steps has no end") {
+  const ProgressState state{.epoch = 1, .step = 70, .rate = 2.5, .unit = "tokens", .fields = {}};
+  CHECK(status_line(state, 80, false) == "epoch 1  step 70  2.50 tokens/s");
+  CHECK(testing::message_of<UsageError>([] { ProgressBar bar({.interval = 0}); }) != "");
+}
+
+TEST_CASE("a step that draws nothing costs far less than a microsecond") {
+  const Variable term("TERM", "xterm");
+  Terminal terminal(80);
+  const testing::TemporaryDirectory directory;
+  std::FILE* const file = std::fopen((directory / "log").c_str(), "w");
+  const auto cost = [](const ProgressOptions& options) {
+    ProgressBar bar(options);
+    bar.begin_epoch();
+    constexpr int steps = 20000;
+    const auto start = Clock::now();
+    for (int i = 0; i < steps; ++i) bar.step(1, [](const auto& show) { show("loss", 1); });
+    return std::chrono::duration<double, std::nano>(Clock::now() - start).count() / steps;
+  };
+  const double live = cost({.output = terminal.file()}),
+               piped = cost({.interval = 1 << 30, .output = file});
+  std::fclose(file);
+  MESSAGE("nanoseconds per step: terminal ", live, ", file ", piped);
+  CHECK(live < 5000);  // sanitizers and busy machines included
+  CHECK(piped < 5000);
+}
+
+}  // namespace
+}  // namespace halftone::train

@@ -1,0 +1,139 @@
+// Sums of a few scalar operations per batch, outside of recording and of any autocast region.
+#include <halftone/train/metrics.h>
+
+#include <cmath>
+#include <limits>
+
+#include <halftone/amp/autocast.h>
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/ops.h>
+
+namespace halftone::train {
+
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+/// Operations inside are what they say: nothing is recorded, nothing is cast by a policy.
+struct Plainly {
+  NoGrad no_grad{};
+  amp::Autocast no_casts = amp::Autocast::disabled();
+};
+
+void check_weight(std::string_view op, double weight) {
+  if (!(weight >= 0) || std::isinf(weight))
+    fail<UsageError>(op, "the weight is ", weight, ". Pass the number of samples.");
+}
+
+/// weight * value as an f64 scalar of its own, on the value's device.
+Tensor weighted(std::string_view op, const Tensor& value, double weight) {
+  check_weight(op, weight);
+  check::defined(op, "the value", value);
+  check::floating(op, value);
+  if (value.numel() != 1)
+    fail<ShapeError>(op, "the value is ", described(value), ". Pass one number, such as a mean.");
+  return reshape(cast(value, f64), {}) * weight;
+}
+
+/// sum += term, without waiting; the sum follows the terms to another device.
+void accumulate(Tensor& sum, const Tensor& term) {
+  sum = sum.defined() ? sum.to(term.device()) + term : term;
+}
+
+}  // namespace
+
+void RunningMean::update(const Tensor& value, double weight) {
+  const Plainly scope;
+  const Tensor term = weighted("RunningMean", value, weight);
+  if (weight == 0) return;  // the mean of no samples is NaN
+  accumulate(sum_, term);
+  weight_ += weight;
+}
+
+void RunningMean::update(double value, double weight) {
+  check_weight("RunningMean", weight);
+  if (weight == 0) return;
+  host_sum_ += weight * value;
+  weight_ += weight;
+}
+
+double RunningMean::value() const {
+  if (weight_ == 0) return nan;
+  return (host_sum_ + (sum_.defined() ? sum_.item() : 0)) / weight_;
+}
+
+WindowMean::WindowMean(int64_t window) : window_(window) {
+  if (window < 1) fail<UsageError>("WindowMean", "the window is ", window, ". Use 1 or more.");
+}
+
+void WindowMean::update(const Tensor& value, double weight) {
+  const Plainly scope;
+  const Tensor term = weighted("WindowMean", value, weight);
+  if (weight == 0) return;
+  last_.push_back({term, weight});
+  if (int64_t(last_.size()) > window_) last_.pop_front();
+}
+
+double WindowMean::value() const {
+  const Plainly scope;
+  Tensor sum;
+  double weight = 0;
+  for (const Weighted& one : last_) accumulate(sum, one.product), weight += one.weight;
+  return weight == 0 ? nan : sum.item() / weight;
+}
+
+double Perplexity::value() const { return std::exp(loss_.value()); }
+
+TopKAccuracy::TopKAccuracy(int64_t k, int64_t ignore_index) : k_(k), ignore_index_(ignore_index) {
+  if (k < 1) fail<UsageError>("TopKAccuracy", "k is ", k, ". Use 1 or more.");
+}
+
+void TopKAccuracy::check(const Tensor& logits, const Tensor& targets) const {
+  constexpr std::string_view op = "TopKAccuracy";
+  check::defined(op, "the logits", logits);
+  check::defined(op, "the targets", targets);
+  check::floating(op, logits);
+  if (targets.dtype() != i64)
+    fail<DTypeError>(op, "the targets are ", described(targets), ". Pass i64 class numbers.");
+  if (targets.device() != logits.device())
+    fail<DeviceError>(op, "logits are on ", logits.device(), ", targets on ", targets.device(),
+                      ". Move one.");
+  Shape expected = logits.shape();
+  if (logits.rank() > 0) expected.erase(logits.rank() - 1);
+  if (logits.rank() == 0 || targets.shape() != expected)
+    fail<ShapeError>(op, "logits ", described(logits), " and targets ", described(targets),
+                     " do not fit. Pass [.., classes] and [..].");
+  if (logits.size(-1) < k_)
+    fail<ShapeError>(op, "k is ", k_, ", and logits ", described(logits), " have only ",
+                     logits.size(-1), " classes. Use a smaller k.");
+}
+
+void TopKAccuracy::update(const Tensor& logits, const Tensor& targets) {
+  const Plainly scope;
+  check(logits, targets);
+  if (targets.numel() == 0) return;
+  const int64_t classes = logits.size(-1);
+  if (!classes_.defined() || classes_.numel() != classes || classes_.device() != logits.device())
+    classes_ = arange(classes, i64, logits.device());
+  Shape column = targets.shape();
+  column.push_back(1);
+  const Tensor nothing =
+      scalar(-std::numeric_limits<double>::infinity(), logits.dtype(), logits.device());
+  const Tensor is_target = equal(classes_, reshape(targets, column));
+  const Tensor own = max(where(is_target, logits, nothing), {-1}, true);
+  // Not "greater", negated: a NaN on either side must not count as small. f32 counts exactly up to
+  // 2^24 classes.
+  const Tensor not_larger = sum(cast(less_equal(logits, own), f32), {-1});
+  const Tensor in_top = greater(not_larger, scalar(double(classes - k_), f32, not_larger.device()));
+  const Tensor counts =
+      cast(not_equal(targets, scalar(double(ignore_index_), i64, targets.device())), f64);
+  accumulate(correct_, sum(cast(in_top, f64) * counts));
+  accumulate(samples_, sum(counts));
+}
+
+double TopKAccuracy::value() const {
+  if (!samples_.defined()) return nan;
+  return correct_.item() / samples_.item();  // 0 / 0 where all targets were ignored
+}
+
+}  // namespace halftone::train

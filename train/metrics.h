@@ -1,0 +1,87 @@
+// Running metrics over an epoch or a window: update() per batch, value() when somebody asks,
+// reset() to begin again. Their sums are f64 scalars on the batches' device, so update() never
+// waits for a GPU; value() does. A metric with no samples is NaN.
+#pragma once
+
+#include <deque>
+
+#include <halftone/core/tensor.h>
+
+namespace halftone::train {
+
+/// The mean of numbers with weights, usually losses and the sizes of their batches.
+class RunningMean {
+ public:
+  /// `value`: a floating tensor of one element, the mean over `weight` samples. Throws DTypeError,
+  /// ShapeError, and UsageError for a weight that is negative or not finite.
+  void update(const Tensor& value, double weight = 1);
+  /// The same for a number that the host knows.
+  void update(double value, double weight = 1);
+  /// Sum of weight * value over sum of weights. Waits for a GPU.
+  double value() const;
+  void reset() { *this = {}; }
+  double weight() const { return weight_; }
+
+ private:
+  Tensor sum_{};         // f64 scalar, undefined before the first tensor
+  double host_sum_ = 0;  // what came as numbers
+  double weight_ = 0;
+};
+
+/// The mean over the last `window` updates only.
+class WindowMean {
+ public:
+  /// Throws UsageError for a window below 1.
+  explicit WindowMean(int64_t window);
+  /// As RunningMean::update().
+  void update(const Tensor& value, double weight = 1);
+  double value() const;
+  void reset() { last_.clear(); }
+
+ private:
+  struct Weighted {
+    Tensor product;  // weight * value: f64 scalar
+    double weight;
+  };
+  int64_t window_;
+  std::deque<Weighted> last_{};
+};
+
+/// e to the mean loss per token: what a language model reports.
+class Perplexity {
+ public:
+  /// `loss`: the mean cross-entropy, in nats, of `tokens` targets. Throws as RunningMean::update().
+  void update(const Tensor& loss, double tokens) { loss_.update(loss, tokens); }
+  double value() const;
+  void reset() { loss_.reset(); }
+
+ private:
+  RunningMean loss_{};
+};
+
+/// The share of samples whose target is among the k classes with the largest logits: fewer than k
+/// classes are strictly larger. Where logits tie at the k-th place torch.topk picks some of them;
+/// here they all count. A NaN counts as larger than everything, and a target's own NaN as wrong.
+class TopKAccuracy {
+ public:
+  /// Targets equal to `ignore_index` count for nothing, as in cross_entropy. Throws UsageError for
+  /// k < 1.
+  explicit TopKAccuracy(int64_t k = 1, int64_t ignore_index = -100);
+  /// `logits` [.., classes], floating; `targets` [..], i64, on the same device. A target that names
+  /// no class counts as wrong. Throws ShapeError (also for fewer than k classes), DTypeError,
+  /// DeviceError.
+  void update(const Tensor& logits, const Tensor& targets);
+  /// Between 0 and 1. Waits for a GPU.
+  double value() const;
+  void reset() { correct_ = samples_ = {}; }
+  int64_t k() const { return k_; }
+
+ private:
+  void check(const Tensor& logits, const Tensor& targets) const;
+
+  int64_t k_, ignore_index_;
+  Tensor correct_{}, samples_{};  // f64 scalars
+  Tensor classes_{};              // 0, 1, 2, ...: kept, as making it copies from the host
+};
+
+}  // namespace halftone::train
