@@ -118,7 +118,13 @@ void remove_checkpoint(const fs::path& given) {
   if (!rename_to_new(path, aside))
     fail<FormatError>("checkpoint", "the path exists: ", aside.string(),
                       ". Call remove_abandoned() first.");
-  sync_directory(path.parent_path());
+  try {
+    sync_directory(path.parent_path());
+  } catch (...) {
+    std::error_code second;
+    fs::remove_all(aside, second);
+    throw;
+  }
   remove_directory(aside);
 }
 

@@ -37,6 +37,7 @@ int train_all(const std::string& strategy, const std::filesystem::path& root, in
 
   std::filesystem::create_directories(root);
   train::remove_abandoned(root);
+  train::keep_last(root, 2);  // a kill may have come between saving and removing
   train::CheckpointState at;
   if (const auto found = train::latest_checkpoint(root)) {
     at = train::load_training(found->path, training, &scheduler);
@@ -66,7 +67,7 @@ int main(int argc, char** argv) {
   if (argc != 4) return 2;
   try {
     return train_all(argv[1], argv[2], std::atoll(argv[3]));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
