@@ -44,7 +44,8 @@ inline std::vector<std::filesystem::path> keep_last(const std::filesystem::path&
 }
 
 /// Removes what killed processes have left under temporary names, and returns these paths. What a
-/// living process (on any machine whose file locks reach here) is writing stays.
+/// living process (on any machine whose file locks reach here) is writing stays. A file system
+/// without locks cannot tell the two apart: there nothing is removed.
 std::vector<std::filesystem::path> remove_abandoned(const std::filesystem::path& root);
 
 }  // namespace halftone::train

@@ -43,6 +43,17 @@ Descriptor open_regular(const fs::path& path, uint64_t& bytes) {
   return file;
 }
 
+Descriptor open_directory(const fs::path& path) {
+  return Descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+}
+
+/// Some file systems of clusters have no locks.
+enum class Locked { here, elsewhere, unsupported };
+Locked lock(const Descriptor& held) {
+  if (flock(held.get(), LOCK_EX | LOCK_NB) == 0) return Locked::here;
+  return errno == EWOULDBLOCK ? Locked::elsewhere : Locked::unsupported;
+}
+
 /// Up to `bytes` bytes; fewer at the end of the file.
 std::size_t read_some(const Descriptor& file, void* to, std::size_t bytes, const fs::path& path) {
   while (true) {
@@ -110,26 +121,25 @@ TemporaryName make_temporary(const fs::path& path) {
       if (errno == EEXIST) continue;  // a crashed process with our number has left one behind
       fail_to_write(path, errno);
     }
-    // Between mkdir and the lock somebody may have taken it for abandoned: then there is no lock,
-    // or no name, and another try.
-    Descriptor lock = try_lock(name);
-    struct stat held {
+    Descriptor held = open_directory(name);
+    if (!held && errno != ENOENT) {
+      const int error = errno;
+      rmdir(name.c_str());
+      fail_to_write(path, error);
+    }
+    // Before the lock somebody may have taken it for abandoned: then another try.
+    struct stat opened {
     }, named{};
-    if (lock && fstat(lock.get(), &held) == 0 && lstat(name.c_str(), &named) == 0 &&
-        held.st_ino == named.st_ino)
-      return {name, std::move(lock)};
+    if (held && lock(held) != Locked::elsewhere && fstat(held.get(), &opened) == 0 &&
+        lstat(name.c_str(), &named) == 0 && opened.st_ino == named.st_ino)
+      return {name, std::move(held)};
   }
 }
 
 Descriptor try_lock(const fs::path& directory) {
-  Descriptor held(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (!held) {
-    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return Descriptor();
-    fail_to_write(directory, errno);
-  }
-  if (flock(held.get(), LOCK_EX | LOCK_NB) == 0) return held;
-  if (errno == EWOULDBLOCK) return Descriptor();
-  fail_to_write(directory, errno);
+  Descriptor held = open_directory(directory);
+  if (held && lock(held) == Locked::here) return held;
+  return Descriptor();
 }
 
 std::string read_text(const fs::path& path, uint64_t limit) {

@@ -45,7 +45,8 @@ TemporaryName make_temporary(const std::filesystem::path& path);
 /// A name of the same form, without a directory.
 std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view word);
 bool is_temporary(const std::filesystem::path& path);
-/// The directory, locked; no descriptor if another process has locked it, or if it is gone.
+/// The directory, locked; no descriptor if another process has locked it, if it is gone, or if the
+/// file system has no locks.
 Descriptor try_lock(const std::filesystem::path& directory);
 
 /// All of a regular file (no link, pipe or device) of at most `limit` bytes.
