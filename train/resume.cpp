@@ -49,7 +49,6 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
   try {
     if (scheduler) scheduler->load_state_dict(schedule);
     training.load_state_dict(checkpoint.tensors, convert);
-    if (scheduler) scheduler->load_state_dict(schedule);  // the optimizer's rates were loaded, too
   } catch (...) {
     if (scheduler) scheduler->load_state_dict(before);
     for (std::size_t group = 0; group < rates.size(); ++group)
