@@ -145,7 +145,9 @@ std::vector<fs::path> keep(const fs::path& root, const Retention& retention) {
   std::vector<fs::path> removed;
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (kept.contains(i) || damaged.contains(i)) continue;
-    remove_checkpoint(found[i].path);
+    try {
+      remove_checkpoint(found[i].path);
+    } catch (const UsageError&) { continue; }  // the user's own files are in it
     removed.push_back(found[i].path);
   }
   return removed;

@@ -35,8 +35,8 @@ struct Retention {
 
 /// Removes the checkpoints that the retention does not name and returns their paths. All bytes of
 /// what is kept have been verified: a damaged one never counts, so it never costs a good one its
-/// place. One without the metric, or with NaN, is never among the best. Throws UsageError for
-/// numbers out of range.
+/// place. One without the metric, or with NaN, is never among the best; one that holds other files,
+/// too, is left alone. Throws UsageError for numbers out of range.
 std::vector<std::filesystem::path> keep(const std::filesystem::path& root,
                                         const Retention& retention);
 inline std::vector<std::filesystem::path> keep_last(const std::filesystem::path& root, int64_t n) {

@@ -92,6 +92,11 @@ TEST_CASE("checkpoints: the last are kept, and a damaged one never counts") {
   train::keep_last(root.path(), 1);
   CHECK(steps_in(root.path()) == Steps{4});  // 5 would have been kept in its place
   CHECK(contains(message_of<UsageError>([&] { train::keep_last(root.path(), 0); }), "the last 0"));
+  write_file(root / checkpoint_name(4) / "notes.txt", "why this one matters");
+  save_with(root.path(), 6, 0);
+  CHECK(train::keep_last(root.path(), 1) ==
+        std::vector<fs::path>{root / std::string(checkpoint_name(5))});  // now that 6 is safe
+  CHECK(steps_in(root.path()) == Steps{4, 6});
 }
 
 TEST_CASE("checkpoints: the best by a metric are kept beside the last") {
