@@ -42,16 +42,18 @@ Batch on_device(const Batch& batch, Device device) {
 class DataLoader::Epoch {
  public:
   Epoch(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, int64_t epoch,
-        int64_t batches)
+        int64_t batches, int64_t done)
       : dataset_(std::move(dataset)),
         order_(order_of(dataset_->size(), options, epoch)),
         key_{options.seed, epoch},
         batch_size_(options.batch_size),
         device_(options.device),
         end_(batches),
+        claimed_(done),
+        delivered_(done),
         slots_(std::size_t(options.workers) * std::size_t(options.prefetch)) {
     if (slots_.empty()) return;
-    for (int64_t worker = 0; worker < std::min<int64_t>(options.workers, batches); ++worker)
+    for (int64_t worker = 0; worker < std::min<int64_t>(options.workers, batches - done); ++worker)
       workers_.emplace_back([this] { work(stop_.get_token()); });
   }
   ~Epoch() { stop_.request_stop(); }  // of all, before the first is waited for
@@ -128,7 +130,7 @@ class DataLoader::Epoch {
   std::mutex mutex_;  // guards what follows, if there are workers
   std::condition_variable_any room_, arrived_;
   int64_t end_;  // batches to claim
-  int64_t claimed_ = 0, delivered_ = 0;
+  int64_t claimed_, delivered_;
   std::vector<Slot> slots_;
   std::stop_source stop_;
   std::vector<std::jthread> workers_;  // last: joined before anything they use goes away
@@ -154,11 +156,21 @@ int64_t DataLoader::size() const {
 
 void DataLoader::set_epoch(int64_t epoch) {
   if (epoch < 0) fail<UsageError>("DataLoader", "epoch is ", epoch, ". Count epochs from 0.");
-  epoch_ = epoch;
+  epoch_ = epoch, batches_done_ = 0;
+}
+
+void DataLoader::resume(int64_t epoch, int64_t batches_done) {
+  if (batches_done < 0 || batches_done > size())
+    fail<UsageError>("DataLoader", "batches_done is ", batches_done, " of an epoch of ", size(),
+                     ". Resume with the dataset, batch_size and drop_last that the position was "
+                     "counted with.");
+  set_epoch(epoch);
+  batches_done_ = batches_done;
 }
 
 DataLoader::Iterator DataLoader::begin() {
-  return Iterator(std::make_unique<Epoch>(dataset_, options_, epoch_++, size()));
+  return Iterator(std::make_unique<Epoch>(dataset_, options_, epoch_++, size(),
+                                          std::exchange(batches_done_, 0)));
 }
 
 DataLoader::Iterator::Iterator(std::unique_ptr<Epoch> epoch) : epoch_(std::move(epoch)) { ++*this; }

@@ -43,6 +43,11 @@ class DataLoader {
   /// Number of the epoch that the next begin() starts; begin() counts on from there. Set it to
   /// resume a training.
   void set_epoch(int64_t epoch);
+  /// The next begin() goes on in the middle of this epoch, as if `batches_done` batches had been
+  /// walked over; they are not collated. With all of them done it has none left. Later epochs are
+  /// whole. Throws UsageError for a position that the epoch does not have; then nothing has
+  /// changed.
+  void resume(int64_t epoch, int64_t batches_done);
 
   /// Starts an epoch: draws its order and starts its workers. Epochs are independent of each other
   /// and of the loader.
@@ -55,6 +60,7 @@ class DataLoader {
   std::shared_ptr<const Dataset> dataset_;
   DataLoaderOptions options_;
   int64_t epoch_ = 0;
+  int64_t batches_done_ = 0;  // of the epoch that the next begin() starts
 };
 
 /// Single-pass: walks one epoch and owns it. Destroying it early stops the workers, each after the

@@ -1,0 +1,287 @@
+// One checkpoint: written and read back, damaged in every way, hostile, and written where the
+// system refuses.
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <limits>
+
+#include <sys/resource.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <halftone/nn/safetensors.h>
+
+#include "checkpoint_cases.h"
+
+using namespace halftone;
+using namespace halftone::testing;
+using train::Checkpoint, train::load_checkpoint, train::save_checkpoint;
+
+namespace {
+const std::array<std::string, 4> files{"manifest.json", "model.safetensors",
+                                       "optimizer.safetensors", "state.json"};
+
+void require_refused(const fs::path& root, const std::string& what) {
+  CAPTURE(what);
+  const std::string message = refusal(root / "second");
+  CHECK(message.starts_with("[checkpoint] "));
+  const auto latest = train::latest_checkpoint(root);
+  REQUIRE(latest);
+  CHECK(latest->path == root / "first");
+  CHECK(latest->state.step == 1);
+}
+
+/// A checkpoint whose file was replaced, with a manifest that says so.
+void replace_with_valid_sum(const fs::path& path, const std::string& file,
+                            const std::string& bytes) {
+  const auto sum_text = [](const std::string& text) {
+    char hex[9];
+    std::snprintf(hex, sizeof hex, "%08lx",
+                  crc32(0, reinterpret_cast<const Bytef*>(text.data()), uInt(text.size())));
+    return "\"bytes\": " + std::to_string(text.size()) + ",\n   \"crc32\": \"" + hex + '"';
+  };
+  std::string manifest = read_file(path / "manifest.json");
+  const std::string before = sum_text(read_file(path / file));
+  REQUIRE(contains(manifest, before));
+  manifest.replace(manifest.find(before), before.size(), sum_text(bytes));
+  write_file(path / file, bytes);
+  write_file(path / "manifest.json", manifest);
+}
+}  // namespace
+
+TEST_CASE("checkpoint: a round trip keeps everything, and the model's file is an ordinary one") {
+  const TemporaryDirectory directory;
+  Checkpoint saved = small_checkpoint(5);
+  saved.state.numbers["tiny"] = std::numeric_limits<double>::denorm_min();
+  saved.state.numbers["third"] = 1.0 / 3;
+  saved.state.numbers["up"] = std::numeric_limits<double>::infinity();
+  saved.state.numbers["down"] = -std::numeric_limits<double>::infinity();
+  save_checkpoint(directory / "a", saved);
+  const Checkpoint loaded = load_checkpoint(directory / "a");
+  CHECK(same(saved, loaded));
+  CHECK(std::signbit(loaded.state.numbers.at("best \"so\" far")));
+  CHECK(names_in(directory.path()) == std::set<std::string>{"a"});
+  CHECK(names_in(directory / "a") == std::set<std::string>(files.begin(), files.end()));
+  const auto model = nn::load_safetensors(directory / "a/model.safetensors").tensors;
+  CHECK(model.size() == 2);
+  CHECK(model.contains("weight"));
+
+  saved.state.numbers = {{"loss", std::numeric_limits<double>::quiet_NaN()}};
+  save_checkpoint(directory / "b/", saved);  // a slash at the end changes nothing
+  CHECK(std::isnan(load_checkpoint(directory / "b").state.numbers.at("loss")));
+  save_checkpoint(directory / "empty", {});
+  CHECK(load_checkpoint(directory / "empty").tensors.empty());
+  CHECK(train::checkpoint_name(1234) == "step-000001234");
+  CHECK(train::checkpoint_name(12345678901) == "step-12345678901");
+}
+
+TEST_CASE("checkpoint: every byte of the manifest matters") {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "first", small_checkpoint(1));
+  save_checkpoint(directory / "second", small_checkpoint(2));
+  const fs::path path = directory / "second/manifest.json";
+  const std::string good = read_file(path);
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    for (const int bit : {0, 5, 7}) {
+      bad[at] = char(good[at] ^ (1 << bit));
+      write_file(path, bad);
+      require_refused(directory.path(), "byte " + std::to_string(at) + " flipped");
+    }
+    write_file(path, good.substr(0, at));
+    require_refused(directory.path(), "cut off at " + std::to_string(at));
+  }
+  for (const char extra : {'\n', ' ', '\0', 'x'}) {
+    write_file(path, good + extra);
+    require_refused(directory.path(), "longer");
+  }
+  write_file(path, good);
+  CHECK(train::latest_checkpoint(directory.path())->state.step == 2);
+}
+
+TEST_CASE("checkpoint: flipped, cut, longer and missing files are refused") {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "first", small_checkpoint(1));
+  save_checkpoint(directory / "second", small_checkpoint(2));
+  for (const std::string& file : files) {
+    const fs::path path = directory / "second" / file;
+    const std::string good = read_file(path);
+    for (std::size_t at = 0; at < good.size(); at += 5) {
+      std::string bad = good;
+      bad[at] = char(bad[at] ^ (1 << at % 8));
+      write_file(path, bad);
+      require_refused(directory.path(), file + " flipped at " + std::to_string(at));
+      write_file(path, good.substr(0, at));
+      require_refused(directory.path(), file + " cut at " + std::to_string(at));
+    }
+    write_file(path, good + '\0');
+    require_refused(directory.path(), file + " longer");
+    fs::remove(path);
+    require_refused(directory.path(), file + " missing");
+    fs::create_directory(path);
+    require_refused(directory.path(), file + " a directory");
+    fs::remove(path);
+    write_file(directory / "elsewhere", good);
+    fs::create_symlink(directory / "elsewhere", path);
+    require_refused(directory.path(), file + " a link");
+    fs::remove(path);
+    write_file(path, good);
+  }
+  CHECK(train::latest_checkpoint(directory.path())->state.step == 2);
+  CHECK(contains(refusal(directory / "nothing"), "cannot open"));
+}
+
+TEST_CASE("checkpoint: hostile manifests") {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "a", small_checkpoint(1));
+  const fs::path path = directory / "a/manifest.json";
+  const std::string good = read_file(path);
+  const auto refused = [&](const std::string& text) {
+    write_file(path, text);
+    const std::string message = refusal(directory / "a");
+    CAPTURE(text.substr(0, 60));
+    CHECK(message.starts_with("[checkpoint] "));
+    return message;
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    REQUIRE(contains(text, from));
+    return text.replace(text.find(from), from.size(), to);
+  };
+  CHECK(contains(refused(replaced("\"state.json\"", "\"../state.json\"")), "no manifest has"));
+  CHECK(contains(refused(replaced("\"state.json\"", "\"/etc/passwd\"")), "no manifest has"));
+  CHECK(contains(refused(replaced("\"version\": 1", "\"version\": 2")), "version 2"));
+  CHECK(contains(refused(replaced("\"version\": 1", "\"version\": 1,\n \"version\": 1")),
+                 "no manifest has"));
+  CHECK(contains(refused(replaced("\"bytes\": ", "\"bytes\": 99999999999")), "99999999999"));
+  CHECK(contains(refused(replaced("\"bytes\": ", "\"bytes\": -")), "no manifest has"));
+  CHECK(contains(refused(replaced("\"bytes\": ", "\"bytes\": 1e3")), "in "));
+  refused(replaced("\"bytes\": ", "\"bytes\": 99999999999999999999999999"));
+  refused(replaced("\"files\"", "\"others\""));
+  CHECK(contains(refused(std::string(2000, '[')), "nested too deeply"));
+  CHECK(contains(refused(std::string(100000, '[')), "the limit is 4096"));
+  for (const char* text : {"", "[]", "null", "{}", "3", "\"x\"", "{\"format\":[]}"}) refused(text);
+}
+
+TEST_CASE("checkpoint: hostile states and tensors behind a valid manifest") {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "a", small_checkpoint(1));
+  const fs::path path = directory / "a";
+  const std::string good = read_file(path / "state.json");
+  const auto refused = [&](const std::string& text) {
+    replace_with_valid_sum(path, "state.json", text);
+    const std::string message = refusal(path);
+    CAPTURE(text.substr(0, 60));
+    CHECK(message.starts_with("[checkpoint] "));
+    return message;
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    REQUIRE(contains(text, from));
+    return text.replace(text.find(from), from.size(), to);
+  };
+  CHECK(contains(refused(replaced("\"step\": 1", "\"step\": -1")), "negative"));
+  refused(replaced("\"step\": 1", "\"step\": 1,\n \"step\": 1"));
+  refused(replaced("\"step\": 1", "\"step\": 1.0"));
+  refused(replaced("\"step\": 1", "\"step\": true"));
+  refused(replaced("\"step\": 1", "\"step\": 9223372036854775808"));
+  refused(replaced("\"loss\": 0.25", "\"loss\": 0.250"));
+  refused(replaced("\"loss\": 0.25", "\"loss\": null"));
+  refused(replaced("\"loss\": 0.25", "\"loss\": \"NaN\""));
+  refused(replaced("\"loss\": 0.25", "\"loss\": [[[[[]]]]]"));
+  refused(replaced("\"epoch\"", "\"other\""));
+  CHECK(contains(refused("{\"step\":" + std::string(1000000, '[')), "nested too deeply"));
+  CHECK(contains(refused(std::string(std::size_t(17) << 20, ' ')), "the limit is"));
+  replace_with_valid_sum(path, "state.json", good);
+  CHECK(refusal(path) == "");
+
+  const std::string tensors = read_file(path / "optimizer.safetensors");
+  replace_with_valid_sum(path, "optimizer.safetensors", "no tensors");
+  CHECK(contains(refusal(path), "cannot read the tensors"));
+  const std::string model = read_file(path / "model.safetensors");
+  nn::save_safetensors(directory / "x", {{"model.weight", zeros({1})}});
+  replace_with_valid_sum(path, "optimizer.safetensors", read_file(directory / "x"));
+  CHECK(contains(refusal(path), "a tensor of the model is in"));
+}
+
+TEST_CASE("checkpoint: targets that exist, and names that are none") {
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "a", small_checkpoint(1));
+  write_file(directory / "file", "kept");
+  fs::create_directory(directory / "empty");
+  fs::create_symlink("nowhere", directory / "link");
+  const std::set<std::string> before = names_in(directory.path());
+  for (const char* name : {"a", "file", "empty", "link"}) {
+    CAPTURE(name);
+    CHECK(contains(
+        message_of<UsageError>([&] { save_checkpoint(directory / name, small_checkpoint(2)); }),
+        "[checkpoint] the path exists: "));
+    CHECK(names_in(directory.path()) == before);
+  }
+  CHECK(same(load_checkpoint(directory / "a"), small_checkpoint(1)));
+  CHECK(read_file(directory / "file") == "kept");
+  for (const char* name : {"", ".", "..", ".hidden", "a/..", "/"})
+    CHECK(contains(message_of<UsageError>([&] { save_checkpoint(name, small_checkpoint(2)); }),
+                   "not a name for a checkpoint"));
+  CHECK(contains(message_of<FormatError>(
+                     [&] { save_checkpoint(directory / "no/such/place", small_checkpoint(2)); }),
+                 "No such file or directory"));
+  Checkpoint wrong = small_checkpoint(2);
+  wrong.state.batches = -1;
+  CHECK(contains(message_of<UsageError>([&] { save_checkpoint(directory / "b", wrong); }),
+                 "Count from 0"));
+  wrong = small_checkpoint(2);
+  wrong.state.texts["note"] = "\xff";
+  CHECK(contains(message_of<UsageError>([&] { save_checkpoint(directory / "b", wrong); }),
+                 "not UTF-8"));
+  wrong = small_checkpoint(2);
+  wrong.tensors["undefined"] = Tensor();
+  CHECK(contains(message_of<UsageError>([&] { save_checkpoint(directory / "b", wrong); }),
+                 "is undefined"));
+  CHECK(names_in(directory.path()) == before);
+}
+
+TEST_CASE("checkpoint: a file that may not grow, at every size") {
+  // RLIMIT_FSIZE refuses writes beyond a size, as a full disk does, after what fits was written.
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "first", small_checkpoint(1));
+  struct rlimit before {};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  int refused = 0;
+  for (rlim_t limit = 0; limit < 700; limit += 25) {
+    const struct rlimit low { .rlim_cur = limit, .rlim_max = before.rlim_max };
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &low) == 0);
+    std::string message;
+    try {
+      save_checkpoint(directory / ("second" + std::to_string(limit)), small_checkpoint(2));
+    } catch (const FormatError& error) { message = error.what(); }
+    setrlimit(RLIMIT_FSIZE, &before);
+    if (message.empty()) continue;
+    ++refused;
+    CHECK(message.starts_with("[checkpoint] cannot write "));
+    CHECK(contains(message, "File too large"));
+    CHECK(names_in(directory.path()) == std::set<std::string>{"first"});
+    CHECK(same(load_checkpoint(directory / "first"), small_checkpoint(1)));
+  }
+  std::signal(SIGXFSZ, handler);
+  CHECK(refused > 10);
+  CHECK(refused < 28);
+}
+
+TEST_CASE("checkpoint: no permission") {
+  if (geteuid() == 0) {
+    MESSAGE("skipped: root may do everything");
+    return;
+  }
+  const TemporaryDirectory directory;
+  save_checkpoint(directory / "first", small_checkpoint(1));
+  fs::permissions(directory.path(), fs::perms::owner_read | fs::perms::owner_exec);
+  const std::string message =
+      message_of<FormatError>([&] { save_checkpoint(directory / "second", small_checkpoint(2)); });
+  CHECK(contains(message, "Permission denied"));
+  CHECK(!message_of<FormatError>([&] { train::remove_checkpoint(directory / "first"); }).empty());
+  fs::permissions(directory.path(), fs::perms::owner_all);
+  CHECK(names_in(directory.path()) == std::set<std::string>{"first"});
+  CHECK(same(load_checkpoint(directory / "first"), small_checkpoint(1)));
+}

@@ -1,0 +1,138 @@
+// Many checkpoints: which count, which is the latest, which are kept, what is removed.
+#include <doctest/doctest.h>
+
+#include <limits>
+
+#include <halftone/train/durable_files.h>
+
+#include "checkpoint_cases.h"
+
+using namespace halftone;
+using namespace halftone::testing;
+using train::checkpoint_name, train::save_checkpoint;
+
+namespace {
+void save_with(const fs::path& root, int64_t step, double accuracy) {
+  train::Checkpoint checkpoint = small_checkpoint(step);
+  checkpoint.state.numbers["accuracy"] = accuracy;
+  save_checkpoint(root / checkpoint_name(step), checkpoint);
+}
+
+void damage(const fs::path& path) {
+  std::string bytes = read_file(path / "model.safetensors");
+  bytes.back() = char(bytes.back() ^ 1);  // the size stays
+  write_file(path / "model.safetensors", bytes);
+}
+
+std::vector<int64_t> steps_in(const fs::path& root) {
+  std::vector<int64_t> steps;
+  for (const auto& found : train::valid_checkpoints(root)) steps.push_back(found.state.step);
+  return steps;
+}
+using Steps = std::vector<int64_t>;
+}  // namespace
+
+TEST_CASE("checkpoints: listed by step, without temporaries, torn ones and strangers") {
+  const TemporaryDirectory root;
+  CHECK(train::valid_checkpoints(root / "missing").empty());
+  CHECK(!train::latest_checkpoint(root / "missing"));
+  CHECK(!train::latest_checkpoint(root.path()));
+  save_checkpoint(root / "zebra", small_checkpoint(2));
+  save_checkpoint(root / "ape", small_checkpoint(10));
+  save_checkpoint(root / "cat", small_checkpoint(2));
+  fs::copy(root / "ape", root / ".tmp-ape-1-1", fs::copy_options::recursive);
+  fs::copy(root / "ape", root / "torn", fs::copy_options::recursive);
+  fs::remove(root / "torn/manifest.json");
+  fs::create_directory(root / "other");
+  write_file(root / "log.txt", "text");
+  const auto found = train::valid_checkpoints(root.path());
+  REQUIRE(found.size() == 3);
+  CHECK(found[0].path == root / "cat");
+  CHECK(found[1].path == root / "zebra");
+  CHECK(found[2].path == root / "ape");
+  CHECK(train::latest_checkpoint(root.path())->path == root / "ape");
+  damage(root / "ape");
+  CHECK(train::latest_checkpoint(root.path())->path == root / "zebra");
+  CHECK(steps_in(root.path()) == Steps{2, 2});
+  CHECK(contains(message_of<FormatError>([&] { train::valid_checkpoints(root / "log.txt"); }),
+                 "[checkpoint] cannot list"));
+}
+
+TEST_CASE("checkpoints: removing takes checkpoints and nothing else") {
+  const TemporaryDirectory root;
+  save_checkpoint(root / "a", small_checkpoint(1));
+  save_checkpoint(root / "damaged", small_checkpoint(2));
+  damage(root / "damaged");
+  save_checkpoint(root / "annotated", small_checkpoint(3));
+  write_file(root / "annotated/notes.txt", "keep me");
+  fs::create_directory(root / "empty");
+  fs::create_directory_symlink(root / "a", root / "link");
+  write_file(root / "file", "");
+  for (const char* name : {"annotated", "empty", "link", "file", "missing", ".", ".."}) {
+    CAPTURE(name);
+    const std::set<std::string> before = names_in(root.path());
+    CHECK(contains(message_of<UsageError>([&] { train::remove_checkpoint(root / name); }),
+                   "Nothing was removed"));
+    CHECK(names_in(root.path()) == before);
+  }
+  CHECK(same(train::load_checkpoint(root / "annotated"), small_checkpoint(3)));
+  train::remove_checkpoint(root / "a/");
+  train::remove_checkpoint(root / "damaged");
+  CHECK(names_in(root.path()) == std::set<std::string>{"annotated", "empty", "link", "file"});
+}
+
+TEST_CASE("checkpoints: the last are kept, and a damaged one never counts") {
+  const TemporaryDirectory root;
+  for (const int64_t step : {1, 2, 3, 4, 5}) save_with(root.path(), step, 0);
+  CHECK(train::keep_last(root.path(), 9).empty());
+  CHECK(train::keep_last(root.path(), 4) ==
+        std::vector<fs::path>{root / std::string(checkpoint_name(1))});
+  CHECK(steps_in(root.path()) == Steps{2, 3, 4, 5});
+  damage(root / checkpoint_name(5));
+  train::keep_last(root.path(), 1);
+  CHECK(steps_in(root.path()) == Steps{4});  // 5 would have been kept in its place
+  CHECK(contains(message_of<UsageError>([&] { train::keep_last(root.path(), 0); }), "the last 0"));
+  write_file(root / checkpoint_name(4) / "notes.txt", "why this one matters");
+  save_with(root.path(), 6, 0);
+  CHECK(train::keep_last(root.path(), 1) ==
+        std::vector<fs::path>{root / std::string(checkpoint_name(5))});  // now that 6 is safe
+  CHECK(steps_in(root.path()) == Steps{4, 6});
+}
+
+TEST_CASE("checkpoints: the best by a metric are kept beside the last") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<double> accuracies{0.5, 0.9, nan, 0.7, 0.9, 0.6, nan};
+  const auto filled = [&](const fs::path& root) {
+    for (std::size_t i = 0; i < accuracies.size(); ++i) save_with(root, int64_t(i), accuracies[i]);
+  };
+  const auto kept = [&](const train::Retention& retention) {
+    const TemporaryDirectory root;
+    filled(root.path());
+    train::keep(root.path(), retention);
+    return steps_in(root.path());
+  };
+  using train::Retention;
+  CHECK(kept({.best = 1, .metric = "accuracy", .larger_is_better = true}) == Steps{4, 6});
+  CHECK(kept({.best = 3, .metric = "accuracy", .larger_is_better = true}) == Steps{1, 3, 4, 6});
+  CHECK(kept({.best = 1, .metric = "accuracy"}) == Steps{0, 6});
+  CHECK(kept({.last = 2, .best = 9, .metric = "accuracy"}) == Steps{0, 1, 3, 4, 5, 6});
+  CHECK(kept({.last = 2, .best = 9, .metric = "unknown"}) == Steps{5, 6});
+  const TemporaryDirectory root;
+  filled(root.path());
+  damage(root / checkpoint_name(4));
+  train::keep(root.path(), {.best = 1, .metric = "accuracy", .larger_is_better = true});
+  CHECK(steps_in(root.path()) == Steps{1, 6});
+  CHECK(contains(message_of<UsageError>([&] { train::keep(root.path(), {.best = 1}); }),
+                 "no metric"));
+}
+
+TEST_CASE("checkpoints: what killed processes left is removed, what is being written stays") {
+  const TemporaryDirectory root;
+  save_checkpoint(root / "a", small_checkpoint(1));
+  fs::create_directories(root / ".tmp-b-123-1");
+  write_file(root / ".tmp-b-123-1/model.safetensors", "half");
+  const train::TemporaryName living = train::make_temporary(root / "c");
+  CHECK(train::remove_abandoned(root.path()) == std::vector<fs::path>{root / ".tmp-b-123-1"});
+  CHECK(names_in(root.path()) == std::set<std::string>{"a", living.path.filename().string()});
+  CHECK(train::remove_abandoned(root / "missing").empty());
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# kill_resume.sh PROGRAM STRATEGY [KILLS [STEPS]]: kills a training that saves after every step at random moments
+# (kill -9), lets it go on, and compares the bits at its end with those of a training that was left alone.
+# What has its final name when a process is killed must be complete: the next one has to go on from the newest.
+# A run that ends before all kills are done is compared, too, and a new one begins. The seed of the moments is
+# printed; HALFTONE_KILL_SEED repeats them.
+set -euo pipefail
+program="$1" strategy="$2" kills="${3:-10}" steps="${4:-40}"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+RANDOM="${HALFTONE_KILL_SEED:=$(($(date +%s%N) % 32768))}"
+echo "seed $HALFTONE_KILL_SEED"
+
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+begin="$(milliseconds)"
+expected="$("$program" "$strategy" "$work/alone" "$steps")"
+took=$(($(milliseconds) - begin))
+echo "alone: $expected, $took ms"
+
+killed=0 resumed=0 completed=0 round=0
+root="$work/round0"
+newest_step() {  # of the checkpoints that have their final name; nothing if there are none
+  mkdir -p "$root"
+  find "$root" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//'
+}
+check_resumed() {  # FROM: what the process that wrote err had to find
+  if [[ -z "$1" ]]; then return; fi
+  if grep -q "^resumed after step $1\$" "$work/err"; then
+    resumed=$((resumed + 1))
+  elif grep -q . "$work/err" || [[ "$2" == 0 ]]; then
+    echo "step $1 was there, but:"; cat "$work/err"; exit 1
+  fi  # else killed before it said anything
+}
+compare() {
+  [[ "$1" == "$expected" ]] || { echo "after $killed kills: $1 instead of $expected"; exit 1; }
+  local left
+  left="$(find "$root" -mindepth 1 -maxdepth 1 | wc -l)"
+  [[ "$left" == 2 ]] || { echo "$left entries are left, not 2:"; ls -A "$root"; exit 1; }
+  completed=$((completed + 1)) round=$((round + 1))
+  root="$work/round$round"
+}
+while ((killed < kills)); do
+  from="$(newest_step)"
+  "$program" "$strategy" "$root" "$steps" >"$work/out" 2>"$work/err" &
+  pid=$!
+  delay=$((RANDOM % (took / 2 + 1)))
+  sleep "$((delay / 1000)).$(printf %03d $((delay % 1000)))"
+  kill -9 "$pid" 2>/dev/null || true
+  status=0
+  wait "$pid" 2>/dev/null || status=$?
+  check_resumed "$from" "$status"
+  case "$status" in
+    137) killed=$((killed + 1)) ;;
+    0) compare "$(cat "$work/out")" ;;
+    *) echo "exit status $status:"; cat "$work/err"; exit 1 ;;
+  esac
+done
+from="$(newest_step)"
+"$program" "$strategy" "$root" "$steps" >"$work/out" 2>"$work/err"
+check_resumed "$from" 0
+compare "$(cat "$work/out")"
+echo "$killed kills, $resumed resumed, $completed completed with the same bits"
+((resumed > 0))

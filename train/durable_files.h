@@ -1,0 +1,64 @@
+// The system calls behind checkpoints: files and directories that are on the disk when a call
+// returns, names that are given once, checksums. Every failure is a FormatError "[checkpoint] ..."
+// that names the path and the system's reason.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace halftone::train {
+
+/// A file descriptor that closes itself. Below 0: none.
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
+  Descriptor(Descriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~Descriptor();
+
+  int get() const { return descriptor_; }
+  explicit operator bool() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_;
+};
+
+/// Writes a file that does not exist yet, and waits until it is on the disk.
+void write_durably(const std::filesystem::path& path, std::string_view bytes);
+/// Waits until the names in a directory are on the disk, where the file system can.
+void sync_directory(const std::filesystem::path& path);
+/// Gives a directory a name that nothing has; false if something has it.
+bool rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
+/// A new directory beside `path`, `.tmp-<word><name>-<pid>-<n>`, that this process keeps locked as
+/// long as the descriptor is open: nobody takes it for abandoned.
+struct TemporaryName {
+  std::filesystem::path path;
+  Descriptor lock;
+};
+TemporaryName make_temporary(const std::filesystem::path& path);
+/// A name of the same form, without a directory.
+std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view word);
+bool is_temporary(const std::filesystem::path& path);
+/// The directory, locked; no descriptor if another process has locked it, if it is gone, or if the
+/// file system has no locks.
+Descriptor try_lock(const std::filesystem::path& directory);
+
+/// All of a regular file (no link, pipe or device) of at most `limit` bytes.
+std::string read_text(const std::filesystem::path& path, uint64_t limit);
+/// Size of a regular file, and CRC-32 (that of zip and PNG) of its bytes.
+struct FileSum {
+  uint64_t bytes = 0;
+  uint32_t crc32 = 0;
+  bool operator==(const FileSum&) const = default;
+};
+FileSum sum_of(const std::filesystem::path& path);
+/// The same without reading the bytes: the checksum is left 0.
+uint64_t size_of(const std::filesystem::path& path);
+
+}  // namespace halftone::train

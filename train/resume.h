@@ -1,0 +1,28 @@
+// A whole training in a checkpoint: what amp::Training keeps (weights, optimizer, masters, loss
+// scale, random generator, strategy), the schedule of its rates, and its place in the data. Going
+// on from it gives the same bits as never having stopped:
+//
+//   int64_t step = 0, epoch = 0;
+//   if (const auto found = train::latest_checkpoint(root)) {
+//     const auto at = train::load_training(found->path, training, &scheduler);
+//     loader.resume(at.epoch, at.batches), step = at.step, epoch = at.epoch;
+//   }
+#pragma once
+
+#include <halftone/amp/training.h>
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/train/checkpoint.h>
+
+namespace halftone::train {
+
+/// Between two steps. Throws as save_checkpoint().
+void save_training(const std::filesystem::path& path, const amp::Training& training,
+                   const CheckpointState& state, const optim::LrScheduler* scheduler = nullptr);
+/// Throws as load_checkpoint(), and UsageError or ShapeError for the checkpoint of another model,
+/// strategy or schedule (a scheduler here and none there, or the reverse); then nothing has
+/// changed. `convert`: as Training::load_state_dict().
+CheckpointState load_training(const std::filesystem::path& path, amp::Training& training,
+                              optim::LrScheduler* scheduler = nullptr,
+                              amp::Convert convert = amp::Convert::refuse);
+
+}  // namespace halftone::train
