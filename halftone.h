@@ -17,6 +17,4 @@
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
-#include <halftone/train/loggers.h>
-#include <halftone/train/metrics.h>
-#include <halftone/train/progress_bar.h>
+#include <halftone/train/train.h>
