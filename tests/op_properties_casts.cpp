@@ -1,4 +1,4 @@
-// Cast classes, with a caster that does what they ask for (AMP.md, section 1) and nothing more: an
+// Cast classes, with a caster that does what they ask for and nothing more: an
 // operation under it equals, bit for bit, the same operation on inputs cast by hand.
 #include "op_properties.h"
 
