@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(block_threads, 3)
 using namespace cuda;
 
 void CudaBackend::batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) {
-  const Pixels pixels(x);
+  const PixelMatrix pixels(x);
   visit_floating(x.dtype(), "batch_norm", [&]<class T>() {
     visit_pack_size<T>(
         pixels.channels,
@@ -92,7 +92,7 @@ void CudaBackend::batch_norm(const Tensor& x_in, const Tensor& mean_in, const Te
                              double eps, const Tensor& weight_in, const Tensor& bias_in,
                              const Tensor& residual_in, bool relu, Tensor& y) {
   if (x_in.numel() == 0) return;
-  const Pixels pixels(x_in);
+  const PixelMatrix pixels(x_in);
   const DType dtype = common_dtype(x_in, residual_in, y), wide = dtype == f64 ? f64 : f32;
   const Tensor x = converted(*this, x_in, dtype), residual = converted(*this, residual_in, dtype);
   const Tensor mean = converted(*this, mean_in, wide),

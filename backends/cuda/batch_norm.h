@@ -6,10 +6,10 @@
 
 namespace halftone::cuda {
 
-/// Pixels and channels of images in NHWC memory or of [n, c].
-struct Pixels {
+/// The matrix of pixels and channels of images in NHWC memory or of [n, c].
+struct PixelMatrix {
   int64_t count, channels;
-  explicit Pixels(const Tensor& x)
+  explicit PixelMatrix(const Tensor& x)
       : count(x.size(1) == 0 ? 0 : x.numel() / x.size(1)), channels(x.size(1)) {}
 };
 
@@ -31,7 +31,7 @@ inline int64_t walks_of(const ColumnCut& cut, int size) {
   return blocks_for(cut.columns, int64_t(cut.lanes) * size) * cut.pieces;
 }
 /// Smaller pieces than those of reductions: nothing is joined.
-inline ColumnCut walk_cut(const Context& context, const Pixels& pixels, int size) {
+inline ColumnCut walk_cut(const Context& context, const PixelMatrix& pixels, int size) {
   ColumnCut cut = column_cut(context, pixels.count, pixels.channels, size);
   const int64_t lines = block_threads / cut.lanes;
   const int64_t tiles = blocks_for(cut.columns, int64_t(cut.lanes) * size);

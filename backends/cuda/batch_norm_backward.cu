@@ -35,7 +35,7 @@ template <class T, int size> struct GradientTerms {
     Incoming<T> incoming;
     int64_t channel, channels;
     compute_t<T> mean[size];
-    __device__ void operator()(int64_t pixel, Sums<2, compute_t<T>>* sums) const {
+    __device__ void operator()(int64_t pixel, ColumnSums<2, compute_t<T>>* sums) const {
       compute_t<T> in[size], g[size];
       incoming.load(pixel * channels + channel, in, g);
 #pragma unroll
@@ -61,7 +61,7 @@ template <class C> struct StoreFactors {
   C* factors;
   int64_t channels;
 
-  __device__ void operator()(int64_t, int64_t channel, const Sums<2, double>& total) const {
+  __device__ void operator()(int64_t, int64_t channel, const ColumnSums<2, double>& total) const {
     const double rstd = 1 / math::sqrt(double(variance[channel]) + eps);
     const double a = rstd * (weight.data ? load_as<double>(weight, channel) : 1.0);
     factors[channel] = C(a);
@@ -103,9 +103,7 @@ __global__ void __launch_bounds__(block_threads, 3)
   }
 }
 
-template <class T> T* data_or_null(const Tensor& x) {
-  return x.defined() ? x.data<T>() : nullptr;
-}
+template <class T> T* data_or_null(const Tensor& x) { return x.defined() ? x.data<T>() : nullptr; }
 
 }  // namespace
 }  // namespace cuda
@@ -117,7 +115,7 @@ void CudaBackend::batch_norm_backward(const Tensor& x_in, const Tensor& mean_in,
                                       const Tensor& relu_output, const Tensor& dy_in, bool training,
                                       Tensor& dx, Tensor& dweight, Tensor& dbias,
                                       Tensor& dresidual) {
-  const Pixels pixels(x_in);
+  const PixelMatrix pixels(x_in);
   const DType dtype = common_dtype(x_in, relu_output, dy_in, dx, dresidual),
               wide = dtype == f64 ? f64 : f32;
   const Tensor x = converted(*this, x_in, dtype), dy = converted(*this, dy_in, dtype),
@@ -129,7 +127,7 @@ void CudaBackend::batch_norm_backward(const Tensor& x_in, const Tensor& mean_in,
   const auto run = [&]<class T, int size>() {
     using C = compute_t<T>;
     const Incoming<T> incoming{x.data<T>(), dy.data<T>(), data_or_null<T>(output)};
-    reduce_columns<size, Sums<2, C>>(
+    reduce_columns<size, ColumnSums<2, C>>(
         context_, pixels.count, pixels.channels,
         GradientTerms<T, size>{incoming, mean.data<C>(), pixels.channels},
         StoreFactors<C>{variance.data<C>(), Operand(weight), Operand(dweight), Operand(dbias), eps,

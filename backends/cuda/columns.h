@@ -10,11 +10,11 @@
 namespace halftone::cuda {
 
 /// N sums of a column.
-template <int N, class C> struct Sums {
-  using Wide = Sums<N, double>;
+template <int N, class C> struct ColumnSums {
+  using Wide = ColumnSums<N, double>;
   C of[N];
-  static __device__ Sums start() { return Sums{}; }
-  template <class D> __device__ void join(const Sums<N, D>& other) {
+  static __device__ ColumnSums start() { return ColumnSums{}; }
+  template <class D> __device__ void join(const ColumnSums<N, D>& other) {
     for (int k = 0; k < N; ++k) of[k] += C(other.of[k]);
   }
 };

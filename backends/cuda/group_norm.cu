@@ -58,7 +58,7 @@ template <class T, class U>
 __global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_sums_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
                            const compute_t<T>* means, const compute_t<T>* rstds,
-                           Sums<2, compute_t<T>>* sums) {
+                           ColumnSums<2, compute_t<T>>* sums) {
   using C = compute_t<T>;
   constexpr int size = row_pack<T>;
   const Team team(warps);
@@ -81,7 +81,7 @@ template <class T, class U>
 __global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_backward_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
                                Operand weight, const compute_t<T>* means, const compute_t<T>* rstds,
-                               const Sums<2, compute_t<T>>* sums, T* dx) {
+                               const ColumnSums<2, compute_t<T>>* sums, T* dx) {
   using C = compute_t<T>;
   constexpr int size = row_pack<T>;
   const Team team(warps);
@@ -114,7 +114,7 @@ void group_gradients(const Context& context, const GroupSizes& s, const Tensor& 
   using C = compute_t<T>;
   const int64_t rows = s.images * s.channels;
   const Tensor memory = scratch(context, {2 * rows}, dtype_of<C>);
-  const auto sums = reinterpret_cast<Sums<2, C>*>(memory.raw_data());
+  const auto sums = reinterpret_cast<ColumnSums<2, C>*>(memory.raw_data());
   const bool aligned = packs_aligned(row_pack<T>, x, dy, dx);
   const RowLaunch start = row_launch(context, rows, s.spatial, row_pack<T>, held_packs<T>);
   if (rows > 0)
@@ -125,9 +125,9 @@ void group_gradients(const Context& context, const GroupSizes& s, const Tensor& 
            start.warps, aligned, Operand(weight), mean.data<C>(), rstd.data<C>(), sums,
            dx.data<T>());
   if (dweight.defined() || dbias.defined())
-    reduce_columns<1, Sums<2, C>>(context, s.images, s.channels,
-                                  JoinRows<Sums<2, C>>{sums, s.channels},
-                                  StoreWeightGradients{Operand(dweight), Operand(dbias)});
+    reduce_columns<1, ColumnSums<2, C>>(context, s.images, s.channels,
+                                        JoinRows<ColumnSums<2, C>>{sums, s.channels},
+                                        StoreWeightGradients{Operand(dweight), Operand(dbias)});
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ template <class T, class U, int size>
 void weight_gradients(const Context& context, const Tensor& x, const Tensor& dy, int64_t rows,
                       int64_t n, const RowScale<compute_t<T>>& scale, const Tensor& dweight,
                       const Tensor& dbias) {
-  reduce_columns<size, Sums<2, compute_t<T>>>(
+  reduce_columns<size, ColumnSums<2, compute_t<T>>>(
       context, rows, n, LayerNormTerms<T, U, size>{x.data<T>(), dy.data<U>(), n, scale},
       StoreWeightGradients{Operand(dweight), Operand(dbias)});
 }

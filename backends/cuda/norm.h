@@ -60,7 +60,7 @@ inline Tensor readable_weight(Backend& backend, const Tensor& weight, DType x) {
 /// Writes two sums per column, of dy x_hat and of dy, as the gradients of weight and bias.
 struct StoreWeightGradients {
   Operand dweight, dbias;
-  __device__ void operator()(int64_t, int64_t column, const Sums<2, double>& total) const {
+  __device__ void operator()(int64_t, int64_t column, const ColumnSums<2, double>& total) const {
     if (dweight.data) store_as<double>(dweight, column, total.of[0]);
     if (dbias.data) store_as<double>(dbias, column, total.of[1]);
   }

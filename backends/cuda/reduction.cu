@@ -75,7 +75,7 @@ template <class T, int size> struct Elements {
 struct StoreSum {
   Operand y;
   double divisor;
-  __device__ void operator()(int64_t, int64_t column, const Sums<1, double>& total) const {
+  __device__ void operator()(int64_t, int64_t column, const ColumnSums<1, double>& total) const {
     store_as<double>(y, column, total.of[0] / divisor);
   }
 };
@@ -84,9 +84,9 @@ template <class T, int size>
 void sum_columns(const Context& context, const ReduceLoops& loops, const Tensor& x, bool squares,
                  double divisor, const Tensor& y) {
   const int64_t step = loops.reduced.depth == 0 ? 0 : loops.reduced.steps[0][0];
-  reduce_columns<size, Sums<1, compute_t<T>>>(context, loops.reduced.turns, loops.kept.turns,
-                                              Elements<T, size>{x.data<T>(), step, squares},
-                                              StoreSum{Operand(y), divisor});
+  reduce_columns<size, ColumnSums<1, compute_t<T>>>(context, loops.reduced.turns, loops.kept.turns,
+                                                    Elements<T, size>{x.data<T>(), step, squares},
+                                                    StoreSum{Operand(y), divisor});
 }
 
 /// Rows of neighbours, one behind the other.
