@@ -24,6 +24,10 @@ const std::vector<Target>& targets() {
       if (status.backend &&
           (!wanted || std::string_view(wanted).find(status.name) != std::string_view::npos))
         found.push_back({status.name, status.name == "cuda" ? Device::cuda() : Device::cpu()});
+    // Without targets every comparison would pass.
+    if (found.empty())
+      throw Error("[op_properties] no backend of HALFTONE_TEST_BACKENDS is present: \"" +
+                  std::string(wanted ? wanted : "") + "\". Name one of reference, cpu, cuda.");
     return found;
   }();
   return present;
