@@ -6,7 +6,7 @@
 # usage: scripts/gpu_check.sh [REPORT]      default: gpu_report.txt
 #   PYTHON=...           an interpreter that can import torch; without one nothing is compared
 #   ARCHITECTURES=90     compiles for this GPU alone, which is faster; default: that of the first GPU
-#   QUICK=1              leaves out sanitizers and the longer benchmarks
+#   QUICK=1              leaves out the sanitizers
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 report="$(realpath -m "${1:-gpu_report.txt}")"
@@ -48,7 +48,7 @@ if [[ -z "${QUICK:-}" ]] && command -v compute-sanitizer >/dev/null; then
 fi
 unset HALFTONE_TEST_BACKENDS
 
-if [[ -e /usr/share/datasets/fashion-mnist || -e /usr/share/dataset-fashion-mnist ]]; then
+if [[ -e data/fashion-mnist || -e /usr/share/datasets/fashion-mnist ]]; then
   section "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3
 fi
 section "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
