@@ -7,4 +7,5 @@
 #include <halftone/amp/policy.h>
 #include <halftone/amp/precision_log.h>
 #include <halftone/amp/strategy.h>
+#include <halftone/amp/strategy_bytes.h>
 #include <halftone/amp/training.h>

@@ -55,9 +55,9 @@ Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
   if (value.shape() != tensor.target.shape())
     fail<ShapeError>(where, '"', tensor.names[0], "\" is ", described(value), " instead of ",
                      tensor.target.shape(), ". Build the model with the sizes that were saved.");
-  if (tensor.position && value.dtype() != f32 && !is_short_float(value))
+  if (tensor.position && value.dtype() != f64 && value.dtype() != f32 && !is_short_float(value))
     fail<DTypeError>(where, '"', tensor.names[0], "\" is ", described(value),
-                     ", but weights are saved in f32, bf16 or f16. The state is damaged.");
+                     ", but weights are saved in f64, f32, bf16 or f16. The state is damaged.");
   for (std::size_t i = 1; i < tensor.names.size(); ++i)
     if (const Tensor other = take(state, tensor.names[i]);
         other.dtype() != value.dtype() || !same_values(other, value))

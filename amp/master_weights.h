@@ -68,6 +68,7 @@ class MasterWeights final : public optim::Optimizer {
   using optim::Optimizer::lr;
   using optim::Optimizer::set_lr;
   double lr(int group) const override { return inner_.lr(group); }
+  int64_t state_tensors(int group) const override { return inner_.state_tensors(group); }
   void set_lr(double lr, int group) override { inner_.set_lr(lr, group); }
 
   const MasterWeightsOptions& options() const { return options_; }

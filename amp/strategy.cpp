@@ -14,6 +14,7 @@ namespace halftone::amp {
 namespace {
 const std::vector<Strategy>& strategies() {
   static const std::vector<Strategy> all{
+      {.name = "fp64", .weights = f64, .state_dtype = f64},
       {.name = "fp32"},
       {.name = "amp-bf16", .autocast = bf16},
       {.name = "amp-fp16", .autocast = f16, .scales_loss = true},

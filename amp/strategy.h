@@ -2,6 +2,7 @@
 // lost bits, what runs under autocast, what scales the loss. training.h carries one out.
 //
 //   name             weights         beside them        gradients  autocast  loss scale   at rest
+//   fp64             f64             -                  f64        -         -            2x
 //   fp32             f32             -                  f32        -         -            1x
 //   amp-bf16         f32             -                  f32        bf16      -            1x
 //   amp-fp16         f32             -                  f32        f16       dynamic      1x
@@ -13,7 +14,7 @@
 //   full-bf16-kahan  bf16            bf16 compensation  bf16       -         -            1x
 //   split-bf16       upper halves    lower halves       bf16       -         -            1x
 //
-// Optimizer state is f32, of full-bf16* bf16; state_dtype has the choice. (f16 state underflows:
+// Optimizer state is f32, of fp64 f64 and of full-bf16* bf16; state_dtype has the choice. (f16 state underflows:
 // the square of a gradient below 2e-4 is 0 there.)
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/norm.h>
+#include <halftone/optim/clip_grad.h>
 
 namespace halftone::amp {
 
@@ -17,7 +18,7 @@ Region region_of(const Strategy& strategy) {
   if (strategy.autocast)
     return {.policy = std::make_shared<Policy>(Policy::preset(strategy.policy)),
             .dtype = strategy.autocast};
-  if (strategy.weights == f32) return {.enabled = false};
+  if (strategy.weights == f32 || strategy.weights == f64) return {.enabled = false};
   Policy policy = Policy::preset("none");
   for (const std::string_view loss : {"cross_entropy", "nll_loss", "mse", "l1", "smooth_l1",
                                       "huber", "kl_div", "bce_with_logits"})
@@ -68,7 +69,7 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
   if (strategy.weights == f32) return;
   if (!is_floating(strategy.weights))
     fail<DTypeError>("amp.apply", strategy.name, " has ", strategy.weights,
-                     " weights. Use f32, f16 or bf16.");
+                     " weights. Use f64, f32, f16 or bf16.");
   require_form("amp.apply", strategy.form, strategy.weights);
   const bool keeps = strategy.form != WeightForm::plain || strategy.accumulate_in_f32;
   const bool fuses = keeps && optimizer.set_weight_keeper(nullptr);
@@ -141,6 +142,12 @@ Tensor Training::clip_grad_norm(double max_norm) {
   if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
   clipping_ = {norm, max_norm};
   return norm;
+}
+
+void Training::clip_grad_value(double limit) {
+  if (scaler_.enabled()) scaler_.unscale(optimizer());
+  std::vector<Tensor> gradients = optimizer().gradients();
+  optim::clip_gradients_value(gradients, limit);
 }
 
 Stepped Training::step() {

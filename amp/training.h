@@ -42,13 +42,13 @@ class Training {
   /// See apply(). Model and optimizer must outlive this.
   Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
 
-  /// function(inputs...) as the strategy runs it: floating inputs cast down where the weights are
-  /// short, inside a region where there is autocast. The result is f32 in any case, so a loss
-  /// outside is computed in f32 alike.
+  /// function(inputs...) as the strategy runs it: f32 inputs cast to the weights' dtype, inside a
+  /// region where there is autocast. The result is f32 (f64 under fp64), so a loss outside is
+  /// computed in f32 alike.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
     keep_statistics();
     const Autocast region(region_);
-    const Tensor result = function(cast_down(inputs)...);
+    const Tensor result = function(cast_to_weights(inputs)...);
     return is_short_float(result) ? cast(result, f32) : result;
   }
 
@@ -61,6 +61,9 @@ class Training {
   /// is infinite or NaN if a gradient is; a strategy that scales the loss is then going to skip the
   /// step.
   Tensor clip_grad_norm(double max_norm);
+  /// Before step(): limits every element of the unscaled gradients to [-limit, limit]. Throws
+  /// UsageError under strategies whose f16 gradients cannot be unscaled (o2-fp16).
+  void clip_grad_value(double limit);
   /// Updates the weights and the loss scale. False if a gradient overflowed: then nothing else has
   /// changed, and schedules should not advance either. Asking costs a wait on a GPU.
   Stepped step();
@@ -90,7 +93,7 @@ class Training {
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);
 
  private:
-  Tensor cast_down(const Tensor& x) const {
+  Tensor cast_to_weights(const Tensor& x) const {
     const bool casts = strategy_.weights != f32 && x.defined() && x.dtype() == f32;
     return casts ? cast(x, strategy_.weights) : x;
   }

@@ -35,11 +35,12 @@ void require_form(std::string_view where, WeightForm form, DType dtype) {
 
 namespace {
 /// x as contiguous data on the host.
-Tensor on_host(const Tensor& x) {
-  Tensor plain = empty(x.shape(), x.dtype(), x.device());
+Tensor on_host(const Tensor& x, DType dtype) {
+  Tensor plain = empty(x.shape(), dtype, x.device());
   backend_for(x).copy(x, plain);
   return plain.to(Device::cpu());
 }
+Tensor on_host(const Tensor& x) { return on_host(x, x.dtype()); }
 void write(const Tensor& values, Tensor& y) {
   backend_for(y).copy(values.to(y.device()), y);
   y.storage()->bump_version();
@@ -50,7 +51,7 @@ Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& com
   const MemoryScope scope(MemoryUse::workspace);
   const Tensor p = on_host(parameter);
   if (form == WeightForm::master) return on_host(companion);
-  Tensor weight = empty(parameter.shape(), f32);
+  Tensor weight = empty(parameter.shape(), parameter.dtype() == f64 ? f64 : f32);
   backend_for(weight).copy(p, weight);
   if (companion_name(form).empty()) return weight;
   const Tensor c = on_host(companion);
@@ -66,7 +67,7 @@ Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& com
 
 void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion) {
   const MemoryScope scope(MemoryUse::workspace);
-  const Tensor w = on_host(weight);
+  const Tensor w = form == WeightForm::plain ? on_host(weight) : on_host(weight, f32);
   if (form == WeightForm::split || form == WeightForm::split_rounded) {
     Tensor upper = empty(w.shape(), bf16), lower = empty(w.shape(), i16);
     for (int64_t i = 0; i < w.numel(); ++i) {

@@ -22,9 +22,10 @@ DType companion_dtype(WeightForm form, DType parameter);
 /// Throws DTypeError, in the name of `where`, if parameters of `dtype` cannot be kept in this form.
 void require_form(std::string_view where, WeightForm form, DType dtype);
 
-/// The weight that a parameter and its companion stand for, as a new f32 tensor.
+/// The weight that a parameter and its companion stand for, as a new tensor: f32,
+/// f64 of an f64 parameter.
 Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& companion);
-/// Writes an f32 weight into a parameter and its companion.
+/// Writes a weight into a parameter and its companion.
 void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion);
 
 }  // namespace halftone::amp

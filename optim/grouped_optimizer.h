@@ -3,6 +3,7 @@
 // tensors, and update(): one backend call.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -54,6 +55,9 @@ class StatefulOptimizer : public Optimizer {
   std::span<Tensor> group_parameters(int group) override {
     require_group(group);
     return groups_[std::size_t(group)].parameters;
+  }
+  int64_t state_tensors(int group) const override {
+    return std::ranges::count(needed_state(group), true);
   }
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;

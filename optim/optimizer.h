@@ -70,6 +70,11 @@ class Optimizer {
   /// place.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
+  /// How many tensors of its parameters' sizes step() keeps for each parameter of a group: Adam 2.
+  virtual int64_t state_tensors(int group) const {
+    static_cast<void>(group);
+    return 0;
+  }
   virtual void set_lr(double lr, int group) = 0;
 
   /// The parameters of all groups.

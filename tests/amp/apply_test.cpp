@@ -37,7 +37,7 @@ TEST_CASE("weights are floating") {
   Strategy strategy = Strategy::named("full-bf16");
   strategy.weights = i32;
   CHECK_THROWS_WITH_AS(amp::apply(strategy, model, sgd),
-                       "[amp.apply] full-bf16 has i32 weights. Use f32, f16 or bf16.", DTypeError);
+                       "[amp.apply] full-bf16 has i32 weights. Use f64, f32, f16 or bf16.", DTypeError);
 }
 
 // --- optimizers of users

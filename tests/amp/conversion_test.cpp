@@ -60,6 +60,26 @@ TEST_CASE("compensated and rounded weights convert upwards; downwards only by ro
   }
 }
 
+TEST_CASE("f64 holds everything, and goes elsewhere by rounding") {
+  for (const std::string_view other : {"fp32", "o2-bf16", "split-bf16", "full-bf16-kahan"}) {
+    CAPTURE(other);
+    StrategyCase narrow(other), wide("fp64");
+    for (int i = 0; i < 3; ++i) narrow.step();
+    wide.training.load_state_dict(copy_of(narrow.training.state_dict()), Convert::lossless);
+    for (std::size_t i = 0; i < 4; ++i)
+      CHECK(same_bits(cast(wide.model->parameters()[i].detach(), f32), weight_of(narrow, i)));
+    wide.step();
+    const auto state = copy_of(wide.training.state_dict());
+    CHECK_THROWS_WITH_AS(narrow.training.load_state_dict(state, Convert::lossless),
+                         Contains("cannot hold what fp64 saved to the bit"), UsageError);
+    narrow.training.load_state_dict(state, Convert::rounding);
+    if (other != "full-bf16-kahan")
+      for (std::size_t i = 0; i < 4; ++i)
+        CHECK(same_bits(cast(wide.model->parameters()[i].detach(), f32), weight_of(narrow, i)));
+    narrow.step();
+  }
+}
+
 /// A strategy that no table has.
 Strategy customised(std::string name, WeightForm form, DType weights = bf16) {
   Strategy strategy;
@@ -259,7 +279,7 @@ TEST_CASE("a state that does not fit is not converted, and nothing has changed")
         "the model with the sizes that were saved.");
   CHECK(refused("model.0.weight", zeros({40, 24}, i64)) ==
         "[Training.load_state_dict] \"model.0.weight\" is [40, 24] i64, but weights are saved in "
-        "f32, bf16 or f16. The state is damaged.");
+        "f64, f32, bf16 or f16. The state is damaged.");
   CHECK(refused("form", from_vector(std::vector<int64_t>{'k', 'a'}, {2}, u8)) ==
         "[Training.load_state_dict] \"form\" is \"ka\", which is no form of weights. The state is "
         "damaged, or newer than this library.");

@@ -19,18 +19,19 @@ TEST_CASE("every strategy trains") {
     double last = 0;
     for (int i = 0; i < 60; ++i) last = run.step();
     CHECK(last < first / 2);
-    CHECK(run.loss().dtype() == f32);
+    CHECK(run.loss().dtype() == (name == "fp64" ? f64 : f32));
   }
 }
 
-TEST_CASE("outputs are f32 under every strategy, short weights or not") {
+TEST_CASE("outputs are f32 under every strategy, short weights or not; under fp64 f64") {
   for (const std::string_view name : Strategy::names()) {
     StrategyCase run(name);
-    CHECK(run.training.forward(*run.model, run.inputs).dtype() == f32);
+    const DType wide = name == "fp64" ? f64 : f32;
+    CHECK(run.training.forward(*run.model, run.inputs).dtype() == wide);
     // A loss inside is computed in f32 from short logits: the same number.
     const Tensor inside = run.training.forward(
         [&](const Tensor& x) { return cross_entropy((*run.model)(x), run.targets); }, run.inputs);
-    CHECK(inside.dtype() == f32);
+    CHECK(inside.dtype() == wide);
     CHECK(inside.item() == run.loss().item());
   }
 }
@@ -154,7 +155,8 @@ TEST_CASE("names that do not exist, with the nearest that does") {
       Strategy::named("amp-bf61"),
       "[Strategy] there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?", UsageError);
   CHECK_THROWS_WITH_AS(Strategy::named("something else"),
-                       doctest::Contains("Known: fp32, amp-bf16, amp-fp16, o1-fp16"), UsageError);
+                       doctest::Contains("Known: fp64, fp32, amp-bf16, amp-fp16, o1-fp16"),
+                       UsageError);
 }
 
 TEST_CASE("a strategy prints itself") {
