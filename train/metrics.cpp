@@ -1,6 +1,8 @@
-// Sums of a few scalar operations per batch, outside of recording and of any autocast region.
+// Sums of a few operations per batch, outside of recording and of any autocast region; where the
+// numbers are on the host, plain loops.
 #include <halftone/train/metrics.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -46,7 +48,8 @@ void RunningMean::update(const Tensor& value, double weight) {
   const Plainly scope;
   const Tensor term = weighted("RunningMean", value, weight);
   if (weight == 0) return;  // the mean of no samples is NaN
-  accumulate(sum_, term);
+  if (term.device() == Device::cpu()) host_sum_ += term.item();
+  else accumulate(sum_, term);
   weight_ += weight;
 }
 
@@ -59,7 +62,15 @@ void RunningMean::update(double value, double weight) {
 
 double RunningMean::value() const {
   if (weight_ == 0) return nan;
-  return (host_sum_ + (sum_.defined() ? sum_.item() : 0)) / weight_;
+  return sums().total / weight_;
+}
+
+MetricSums RunningMean::sums() const {
+  return {host_sum_ + (sum_.defined() ? sum_.item() : 0), weight_};
+}
+
+void RunningMean::restore(const MetricSums& sums) {
+  sum_ = {}, host_sum_ = sums.total, weight_ = sums.weight;
 }
 
 WindowMean::WindowMean(int64_t window) : window_(window) {
@@ -108,10 +119,43 @@ void TopKAccuracy::check(const Tensor& logits, const Tensor& targets) const {
                      logits.size(-1), " classes. Use a smaller k.");
 }
 
+namespace {
+/// How many rows of `logits` have their target among the k largest.
+template <class T>
+int64_t right_rows(const Tensor& logits, std::span<const int64_t> targets, int64_t k,
+                   int64_t ignored) {
+  const auto classes = logits.size(-1);
+  const T* row = logits.data<T>();
+  int64_t right = 0;
+  for (const int64_t target : targets) {
+    if (target != ignored && target >= 0 && target < classes) {
+      const T own = row[target];
+      // Not "greater", negated: a NaN on either side must not count as small.
+      const auto not_larger = std::count_if(row, row + classes, [own](T x) { return x <= own; });
+      right += not_larger > classes - k;
+    }
+    row += classes;
+  }
+  return right;
+}
+}  // namespace
+
 void TopKAccuracy::update(const Tensor& logits, const Tensor& targets) {
   const Plainly scope;
   check(logits, targets);
   if (targets.numel() == 0) return;
+  if (logits.device() != Device::cpu()) return update_on_device(logits, targets);
+  const bool wide = logits.dtype() == f64;
+  const Tensor x = views::contiguous(wide ? logits : cast(logits, f32)),
+               t = views::contiguous(targets);
+  const std::span<const int64_t> numbers(t.data<int64_t>(), std::size_t(t.numel()));
+  on_host_.total += double(wide ? right_rows<double>(x, numbers, k_, ignore_index_)
+                                : right_rows<float>(x, numbers, k_, ignore_index_));
+  on_host_.weight += double(t.numel() - std::ranges::count(numbers, ignore_index_));
+}
+
+/// The same in operations on the whole batch, without waiting.
+void TopKAccuracy::update_on_device(const Tensor& logits, const Tensor& targets) {
   const int64_t classes = logits.size(-1);
   if (!classes_.defined() || classes_.numel() != classes || classes_.device() != logits.device())
     classes_ = arange(classes, i64, logits.device());
@@ -121,8 +165,7 @@ void TopKAccuracy::update(const Tensor& logits, const Tensor& targets) {
       scalar(-std::numeric_limits<double>::infinity(), logits.dtype(), logits.device());
   const Tensor is_target = equal(classes_, reshape(targets, column));
   const Tensor own = max(where(is_target, logits, nothing), {-1}, true);
-  // Not "greater", negated: a NaN on either side must not count as small. f32 counts exactly up to
-  // 2^24 classes.
+  // f32 counts exactly up to 2^24 classes.
   const Tensor not_larger = sum(cast(less_equal(logits, own), f32), {-1});
   const Tensor in_top = greater(not_larger, scalar(double(classes - k_), f32, not_larger.device()));
   const Tensor counts =
@@ -132,8 +175,18 @@ void TopKAccuracy::update(const Tensor& logits, const Tensor& targets) {
 }
 
 double TopKAccuracy::value() const {
-  if (!samples_.defined()) return nan;
-  return correct_.item() / samples_.item();  // 0 / 0 where all targets were ignored
+  const MetricSums all = sums();
+  return all.total / all.weight;  // 0 / 0 where there were none, or all were ignored
+}
+
+MetricSums TopKAccuracy::sums() const {
+  if (!samples_.defined()) return on_host_;
+  return {on_host_.total + correct_.item(), on_host_.weight + samples_.item()};
+}
+
+void TopKAccuracy::restore(const MetricSums& sums) {
+  reset();
+  on_host_ = sums;
 }
 
 }  // namespace halftone::train

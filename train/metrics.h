@@ -9,6 +9,11 @@
 
 namespace halftone::train {
 
+/// What a metric has seen, for checkpoints: its value is a function of total / weight.
+struct MetricSums {
+  double total = 0, weight = 0;
+};
+
 /// The mean of numbers with weights, usually losses and the sizes of their batches.
 class RunningMean {
  public:
@@ -21,10 +26,13 @@ class RunningMean {
   double value() const;
   void reset() { *this = {}; }
   double weight() const { return weight_; }
+  /// Waits for a GPU.
+  MetricSums sums() const;
+  void restore(const MetricSums& sums);
 
  private:
-  Tensor sum_{};         // f64 scalar, undefined before the first tensor
-  double host_sum_ = 0;  // what came as numbers
+  Tensor sum_{};         // f64 scalar on a GPU, undefined before the first tensor from there
+  double host_sum_ = 0;  // what the host knows
   double weight_ = 0;
 };
 
@@ -54,6 +62,8 @@ class Perplexity {
   void update(const Tensor& loss, double tokens) { loss_.update(loss, tokens); }
   double value() const;
   void reset() { loss_.reset(); }
+  MetricSums sums() const { return loss_.sums(); }
+  void restore(const MetricSums& sums) { loss_.restore(sums); }
 
  private:
   RunningMean loss_{};
@@ -73,14 +83,19 @@ class TopKAccuracy {
   void update(const Tensor& logits, const Tensor& targets);
   /// Between 0 and 1. Waits for a GPU.
   double value() const;
-  void reset() { correct_ = samples_ = {}; }
+  void reset() { correct_ = samples_ = {}, on_host_ = {}; }
   int64_t k() const { return k_; }
+  /// Waits for a GPU.
+  MetricSums sums() const;
+  void restore(const MetricSums& sums);
 
  private:
   void check(const Tensor& logits, const Tensor& targets) const;
+  void update_on_device(const Tensor& logits, const Tensor& targets);
 
   int64_t k_, ignore_index_;
-  Tensor correct_{}, samples_{};  // f64 scalars
+  MetricSums on_host_{};          // right ones and all, of batches on the CPU
+  Tensor correct_{}, samples_{};  // the same of a GPU: f64 scalars
   Tensor classes_{};              // 0, 1, 2, ...: kept, as making it copies from the host
 };
 

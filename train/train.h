@@ -3,7 +3,13 @@
 
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>
+#include <halftone/train/early_stopping.h>
 #include <halftone/train/loggers.h>
 #include <halftone/train/metrics.h>
+#include <halftone/train/model_summary.h>
+#include <halftone/train/monitors.h>
+#include <halftone/train/nan_policy.h>
+#include <halftone/train/precision.h>
 #include <halftone/train/progress_bar.h>
 #include <halftone/train/resume.h>
+#include <halftone/train/trainer.h>

@@ -1,0 +1,78 @@
+// A small classification, and the loop by hand that a Trainer must equal to the bit.
+#pragma once
+
+#include <halftone/train/trainer.h>
+
+#include "../amp/strategy_cases.h"
+#include "../temporary_directory.h"
+
+namespace halftone::testing {
+
+constexpr int64_t trainer_samples = 72;
+
+/// 12 features, 4 classes; what the classes are can be learned.
+inline data::DataLoader trainer_loader(const data::DataLoaderOptions& options = {
+                                           .batch_size = 16, .shuffle = true, .seed = 3}) {
+  const Generator before = default_generator();
+  manual_seed(99);
+  const Tensor inputs = randn({trainer_samples, 12});
+  const Tensor labels = argmax(matmul(inputs, randn({12, 4})));
+  default_generator() = before;
+  return data::DataLoader(data::TensorDataset(inputs, labels), options);
+}
+
+/// A model with dropout and batch norm, so that generator and buffers matter, and its optimizer.
+struct TrainerCase {
+  nn::Sequential model;
+  optim::AdamW adamw;
+
+  static nn::Sequential network(uint64_t seed, int64_t width) {
+    manual_seed(seed);
+    return nn::Sequential(nn::Linear(12, width), nn::BatchNorm1d(width), nn::Relu(),
+                          nn::Dropout(0.2), nn::Linear(width, 4));
+  }
+  explicit TrainerCase(uint64_t seed = 1, int64_t width = 20)
+      : model(network(seed, width)), adamw(model.parameters(), {.lr = 1e-2}) {
+    manual_seed(seed + 7);
+  }
+  train::Task task() { return train::classification(model); }
+};
+
+/// Options that print and write nothing.
+inline train::TrainerOptions quiet(train::TrainerOptions options = {}) {
+  options.progress_bar = false;
+  return options;
+}
+
+/// A Trainer over a case of its own.
+struct TrainerRun {
+  TrainerCase parts;
+  train::Trainer trainer;
+
+  explicit TrainerRun(train::TrainerOptions options, uint64_t seed = 1, int64_t width = 20)
+      : parts(seed, width), trainer(parts.task(), parts.adamw, quiet(std::move(options))) {}
+  optim::NamedTensors state() { return copy_of(trainer.training().state_dict()); }
+};
+
+/// A callback of lambdas.
+struct Hooks final : train::Callback {
+  std::function<void(train::Trainer&)> step_end, validation_end, fit_start;
+  std::function<void(data::Batch&)> batch;
+  std::function<bool(const Tensor&)> loss;
+
+  void on_fit_start(train::Trainer& trainer) override {
+    if (fit_start) fit_start(trainer);
+  }
+  void on_batch_start(train::Trainer&, data::Batch& next) override {
+    if (batch) batch(next);
+  }
+  bool on_loss(train::Trainer&, const Tensor& value) override { return !loss || loss(value); }
+  void on_step_end(train::Trainer& trainer) override {
+    if (step_end) step_end(trainer);
+  }
+  void on_validation_end(train::Trainer& trainer) override {
+    if (validation_end) validation_end(trainer);
+  }
+};
+
+}  // namespace halftone::testing

@@ -1,0 +1,104 @@
+// Options that cannot be meant, and data that does not fit them: the message, and nothing changed.
+#include "trainer_cases.h"
+
+#include <halftone/train/early_stopping.h>
+#include <halftone/train/nan_policy.h>
+
+namespace halftone::testing {
+namespace {
+
+using train::Trainer;
+using train::TrainerOptions;
+
+/// What the constructor says; the model must be what it was.
+std::string refused(TrainerOptions options) {
+  TrainerCase c;
+  const auto before = copy_of(nn::state_dict(c.model));
+  const std::string message =
+      message_of<UsageError>([&] { Trainer(c.task(), c.adamw, quiet(std::move(options))); });
+  CHECK(same_state(nn::state_dict(c.model), before));
+  return message;
+}
+
+TEST_CASE("Trainer: options that contradict each other") {
+  CHECK(refused({.precision = "17-mixed", .max_epochs = 1}) ==
+        "[Trainer] there is no precision named \"17-mixed\". Did you mean \"16-mixed\"?");
+  CHECK(refused({}) ==
+        "[Trainer] nothing ends this training. Pass max_epochs, max_steps or max_time.");
+  CHECK(refused({.max_epochs = -1}) == "[Trainer] max_epochs is -1. Use 0 or more.");
+  CHECK(refused({.max_epochs = 1, .accumulate_batches = 0}) ==
+        "[Trainer] accumulate_batches is 0. Use 1 or more.");
+  CHECK(refused({.max_epochs = 1, .clip_norm = -1}) ==
+        "[Trainer] clip_norm is -1. Use 0 for none, or a positive number.");
+  CHECK(refused({.max_epochs = 1, .clip_norm = 1, .clip_value = 1}) ==
+        "[Trainer] clip_norm and clip_value contradict each other. Pass one.");
+  CHECK(refused(
+            {.precision = "16-mixed", .strategy = amp::Strategy::named("fp32"), .max_epochs = 1}) ==
+        "[Trainer] strategy and precision contradict each other. Pass one.");
+  CHECK(refused({.fast_dev_run = 1, .overfit_batches = 1}) ==
+        "[Trainer] fast_dev_run and overfit_batches contradict each other. Pass one.");
+  CHECK(refused({.limit_train_batches = 2, .fast_dev_run = 1}) ==
+        "[Trainer] fast_dev_run and limit_train_batches contradict each other. Pass one.");
+  CHECK(refused({.max_epochs = 1, .limit_train_batches = 2, .overfit_batches = 1}) ==
+        "[Trainer] overfit_batches and limit_train_batches contradict each other. Pass one.");
+  CHECK(refused({.max_time = std::chrono::seconds(1),
+                 .schedule = [](int64_t n) { return optim::LrSchedule::linear(n); }}) ==
+        "[Trainer] a schedule needs to know the number of steps, and max_time alone does not say "
+        "it. Pass max_epochs or max_steps, too.");
+  CHECK(
+      refused({.precision = "o2-fp16", .max_epochs = 1, .clip_value = 1}) ==
+      "[Trainer] clip_value needs unscaled gradients, and under o2-fp16 these would be f16, which "
+      "underflows. Use clip_norm.");
+  CHECK(refused({.max_epochs = 1, .resume = true}) ==
+        "[Trainer] resume needs a place for files. Pass directory.");
+  CHECK(refused({.max_epochs = 1, .json_lines = true}) ==
+        "[Trainer] json_lines needs a place for files. Pass directory.");
+  CHECK(refused({.max_epochs = 1, .tensorboard = true}) ==
+        "[Trainer] tensorboard needs a place for files. Pass directory.");
+  CHECK(refused({.max_epochs = 1, .checkpoints = {.keep_last = 0}}) ==
+        "[Trainer] checkpoints.keep_last is 0. Use 1 or more.");
+  CHECK(refused({.max_epochs = 1, .checkpoints = {.keep_best = 1}, .monitor = ""}) ==
+        "[Trainer] checkpoints.keep_best is 1, but monitor is empty. Name a metric, such as "
+        "\"val/loss\".");
+  CHECK(refused({.max_epochs = 1, .output = nullptr}) ==
+        "[Trainer] output is null. Leave it stdout, or turn progress_bar off.");
+  CHECK(refused({.max_epochs = 1, .callbacks = {nullptr}}) ==
+        "[Trainer] a callback is null. Leave it out.");
+  CHECK(refused({.max_epochs = 1, .loggers = {nullptr}}) ==
+        "[Trainer] a logger is null. Leave it out.");
+}
+
+TEST_CASE("Trainer: data that does not fit the options") {
+  const auto refused = [](const TrainerOptions& options, const data::DataLoader& loader) {
+    TrainerRun run(options);
+    return message_of<Error>([&] { run.trainer.fit(loader); });
+  };
+  CHECK(refused({.max_epochs = 1}, trainer_loader({.batch_size = 100, .drop_last = true})) ==
+        "[Trainer] the training loader has no batch: 72 samples, batch_size 100. Turn drop_last "
+        "off, or make batches smaller.");
+  CHECK(refused({.max_epochs = 1, .validate_every_steps = 2}, trainer_loader()) ==
+        "[Trainer] validate_every_steps needs something to validate on. Pass fit() a second "
+        "loader.");
+  CHECK(refused({.max_epochs = 1, .checkpoints = {.keep_best = 2}}, trainer_loader()) ==
+        "[Trainer] keep_best needs something to validate on. Pass fit() a second loader.");
+  CHECK(refused({.max_epochs = 1}, trainer_loader({.device = Device::cuda(0)})) ==
+        "[Trainer] the model is on cpu, the training loader delivers to cuda:0. Give it {.device = "
+        "...}, or move the model.");
+}
+
+TEST_CASE("callbacks refuse numbers out of range, and unknown metrics") {
+  CHECK(message_of<UsageError>([] { train::EarlyStopping({.patience = 0}); }) ==
+        "[EarlyStopping] patience is 0. Use 1 or more.");
+  CHECK(message_of<UsageError>([] { train::EarlyStopping({.min_delta = -1}); }) ==
+        "[EarlyStopping] min_delta is -1. Use 0 or more.");
+  CHECK(message_of<UsageError>([] { train::NanPolicy({.patience = 0}); }) ==
+        "[NanPolicy] patience 0, every_batches 1. Use 1 or more of each.");
+  const auto stopping =
+      std::make_shared<train::EarlyStopping>(train::EarlyStoppingOptions{.metric = "val/los"});
+  TrainerRun run({.max_epochs = 1, .callbacks = {stopping}});
+  CHECK(message_of<UsageError>([&] { run.trainer.fit(trainer_loader(), trainer_loader()); }) ==
+        "[Trainer] there is no metric named \"val/los\". Did you mean \"val/loss\"?");
+}
+
+}  // namespace
+}  // namespace halftone::testing

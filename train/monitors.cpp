@@ -1,0 +1,29 @@
+#include <halftone/train/monitors.h>
+
+#include <halftone/train/trainer.h>
+
+namespace halftone::train {
+
+void LearningRateMonitor::on_log(Trainer& trainer) {
+  const optim::Optimizer& optimizer = trainer.training().optimizer();
+  const int groups = optimizer.group_count();
+  for (int group = 0; group < groups; ++group)
+    trainer.log(groups == 1 ? "lr" : "lr/" + std::to_string(group), optimizer.lr(group));
+}
+
+void ThroughputMonitor::begin(const Trainer& trainer) {
+  since_ = std::chrono::steady_clock::now();
+  samples_ = trainer.samples(), steps_ = trainer.position().step;
+}
+
+void ThroughputMonitor::on_log(Trainer& trainer) {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - since_;
+  const double steps = double(trainer.position().step - steps_);
+  if (steps > 0 && passed.count() > 0) {
+    trainer.log("samples_per_second", (trainer.samples() - samples_) / passed.count());
+    trainer.log("steps_per_second", steps / passed.count());
+  }
+  begin(trainer);
+}
+
+}  // namespace halftone::train

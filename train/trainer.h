@@ -1,0 +1,147 @@
+// A training from start to end: batches into steps under a precision strategy, validation, limits,
+// records, checkpoints, and a way back after a kill. What PyTorch Lightning's Trainer is, of one
+// process and one device:
+//
+//   train::Trainer trainer(train::classification(model), adamw,
+//                          {.precision = "bf16-mixed", .max_epochs = 3, .directory =
+//                          "runs/first"});
+//   trainer.fit(loader, validation_loader);
+//
+// Steps have the bits of the loop in amp/training.h. fit() is in trainer.cpp, what precedes the
+// first step in trainer_start.cpp; options: trainer_options.h.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <halftone/amp/training.h>
+#include <halftone/data/data_loader.h>
+#include <halftone/train/checkpoint.h>
+#include <halftone/train/progress_bar.h>
+#include <halftone/train/task.h>
+#include <halftone/train/trainer_options.h>
+
+namespace halftone::train {
+
+struct FitResult {
+  std::string reason;  // why it ended: "max_epochs is reached", or what stop() was told
+  int signal = 0;      // the one that ended it
+  int64_t steps = 0;   // of the whole training, resumed runs included
+  int64_t epochs = 0;  // completed ones
+  std::map<std::string, double> metrics{};  // the last of each name
+};
+
+class Trainer {
+ public:
+  /// Puts the task's model and its optimizer under the strategy (amp::apply()); both must outlive
+  /// this. Throws UsageError for options that are unknown, out of range or contradict each other,
+  /// and what amp::apply() throws; then model and optimizer are as they were.
+  Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Trains until a limit is reached, somebody stops it, or a signal comes. Called again, it goes
+  /// on from there. Throws what the task, the dataset and the callbacks throw, FormatError where
+  /// files cannot be written, UsageError where a checkpoint does not belong to this training; then
+  /// what was saved before is still there.
+  FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
+  /// The loss and the task's metrics over an epoch of a loader, in evaluation mode; neither
+  /// modules' modes nor random numbers are changed by it.
+  std::map<std::string, double> validate(data::DataLoader loader);
+  /// A checkpoint of this moment, between two steps: see save_checkpoint().
+  void save(const std::filesystem::path& path) const;
+
+  // --- for callbacks
+  /// Ends the training after this step.
+  void stop(std::string reason) { reason_ = std::move(reason); }
+  /// Adds a number to the record of this step; of equal names the last counts.
+  void log(std::string_view name, double value);
+  /// The number that was logged last under a name. Throws UsageError, with the nearest name, if
+  /// there is none.
+  double metric(std::string_view name) const;
+  /// A line for people, above the progress bar.
+  void note(std::string_view text);
+
+  amp::Training& training() { return training_; }
+  nn::Module& model() { return task_.model; }
+  const TrainerOptions& options() const { return options_; }
+  /// Steps taken, completed epochs, batches of the present epoch.
+  const CheckpointState& position() const { return position_; }
+  /// Samples that fit() has trained on since it was called.
+  double samples() const { return samples_; }
+  /// The mean loss of the last step. Waits for a GPU.
+  double step_loss() const { return step_loss_.value(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// Consecutive batches of one step.
+  struct Group {
+    int64_t batches;
+    double samples;
+  };
+  struct Logged {
+    double value;
+    int64_t step;
+  };
+
+  // --- trainer_start.cpp
+  void arrange(data::DataLoader train, std::optional<data::DataLoader> validation);
+  void make_scheduler(int64_t steps_per_epoch);
+  void open_files();
+  void resume(const std::filesystem::path& checkpoints);
+  void require_same_data(const CheckpointState& at) const;
+  Device device() const;
+
+  // --- trainer.cpp
+  void run_epoch();
+  Group group_at(int64_t first_batch) const;
+  bool run_group(data::DataLoader::Iterator& next);
+  bool accumulate(data::Batch batch, const Group& group);
+  void update();
+  void end_step();
+  void end_epoch();
+  void run_validation();
+  std::map<std::string, double> measure(data::DataLoader& loader, int64_t limit);
+  void check_limits();
+  FitResult finish();
+
+  // --- trainer_report.cpp
+  void show_progress(const Group& group);
+  void log_step();
+  void write_record();
+  void save_if_due(bool stepped, bool epoch_over);
+  void save_in_directory();
+  void restore(const CheckpointState& state);
+  double seconds() const;
+
+  Task task_;
+  TrainerOptions options_;
+  amp::Training training_;
+  std::optional<optim::LrScheduler> scheduler_{};
+
+  // --- the data of this fit()
+  std::optional<data::DataLoader> loader_{}, validation_{};
+  int64_t batches_ = 0, validation_batches_ = 0;  // of an epoch
+
+  // --- where it stands
+  CheckpointState position_{};
+  std::string reason_{};
+  int64_t saved_step_ = -1;  // of the last checkpoint
+  bool started_ = false;     // files are open, the summary was shown
+  double samples_ = 0, seconds_before_ = 0;
+  Clock::time_point start_{};
+
+  // --- what it reports
+  RunningMean step_loss_{}, epoch_loss_{};
+  Tensor gradient_norm_{};
+  std::vector<std::pair<std::string, double>> record_{};
+  std::map<std::string, Logged, std::less<>> metrics_{};
+  std::vector<std::shared_ptr<Logger>> loggers_{};
+  std::optional<ProgressBar> progress_{};
+};
+
+}  // namespace halftone::train

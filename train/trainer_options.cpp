@@ -1,0 +1,101 @@
+// Which options cannot be meant. Everything is checked before a model is touched.
+#include <halftone/train/trainer_options.h>
+
+#include <cmath>
+
+#include <halftone/core/error.h>
+#include <halftone/train/precision.h>
+
+namespace halftone::train {
+
+namespace {
+constexpr std::string_view where = "Trainer";
+
+void require_at_least(int64_t least, int64_t value, std::string_view option) {
+  if (value < least) fail<UsageError>(where, option, " is ", value, ". Use ", least, " or more.");
+}
+
+void require_not_negative(double value, std::string_view option) {
+  if (!(value >= 0) || std::isinf(value))
+    fail<UsageError>(where, option, " is ", value, ". Use 0 for none, or a positive number.");
+}
+
+void exclude(bool both, std::string_view first, std::string_view second) {
+  if (both) fail<UsageError>(where, first, " and ", second, " contradict each other. Pass one.");
+}
+
+void check_numbers(const TrainerOptions& o) {
+  require_at_least(0, o.max_epochs, "max_epochs");
+  require_at_least(0, o.max_steps, "max_steps");
+  require_not_negative(o.max_time.count(), "max_time");
+  require_at_least(1, o.accumulate_batches, "accumulate_batches");
+  require_not_negative(o.clip_norm, "clip_norm");
+  require_not_negative(o.clip_value, "clip_value");
+  require_at_least(0, o.validate_every_epochs, "validate_every_epochs");
+  require_at_least(0, o.validate_every_steps, "validate_every_steps");
+  require_at_least(0, o.sanity_check_batches, "sanity_check_batches");
+  require_at_least(0, o.limit_train_batches, "limit_train_batches");
+  require_at_least(0, o.limit_validation_batches, "limit_validation_batches");
+  require_at_least(0, o.fast_dev_run, "fast_dev_run");
+  require_at_least(0, o.overfit_batches, "overfit_batches");
+  require_at_least(0, o.log_every_steps, "log_every_steps");
+  require_at_least(0, o.checkpoints.every_epochs, "checkpoints.every_epochs");
+  require_at_least(0, o.checkpoints.every_steps, "checkpoints.every_steps");
+  require_at_least(1, o.checkpoints.keep_last, "checkpoints.keep_last");
+  require_at_least(0, o.checkpoints.keep_best, "checkpoints.keep_best");
+}
+}  // namespace
+
+namespace {
+void check(const TrainerOptions& o) {
+  check_numbers(o);
+  exclude(o.strategy && o.precision != TrainerOptions{}.precision, "strategy", "precision");
+  exclude(o.clip_norm > 0 && o.clip_value > 0, "clip_norm", "clip_value");
+  exclude(o.fast_dev_run > 0 && o.overfit_batches > 0, "fast_dev_run", "overfit_batches");
+  exclude(o.fast_dev_run > 0 && o.limit_train_batches > 0, "fast_dev_run", "limit_train_batches");
+  exclude(o.overfit_batches > 0 && o.limit_train_batches > 0, "overfit_batches",
+          "limit_train_batches");
+  const amp::Strategy strategy = strategy_of(o);
+  if (o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0 && o.max_time.count() == 0)
+    fail<UsageError>(where, "nothing ends this training. Pass max_epochs, max_steps or max_time.");
+  if (o.schedule && o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0)
+    fail<UsageError>(where,
+                     "a schedule needs to know the number of steps, and max_time alone "
+                     "does not say it. Pass max_epochs or max_steps, too.");
+  if (o.clip_value > 0 && strategy.scales_loss && strategy.weights == f16)
+    fail<UsageError>(where, "clip_value needs unscaled gradients, and under ", strategy.name,
+                     " these would be f16, which underflows. Use clip_norm.");
+  if (o.directory.empty() && (o.resume || o.json_lines || o.tensorboard))
+    fail<UsageError>(where,
+                     o.resume       ? "resume"
+                     : o.json_lines ? "json_lines"
+                                    : "tensorboard",
+                     " needs a place for files. Pass directory.");
+  if (o.checkpoints.keep_best > 0 && o.monitor.empty())
+    fail<UsageError>(where, "checkpoints.keep_best is ", o.checkpoints.keep_best,
+                     ", but monitor is empty. Name a metric, such as \"val/loss\".");
+  if (o.output == nullptr)
+    fail<UsageError>(where, "output is null. Leave it stdout, or turn progress_bar off.");
+  for (const auto& callback : o.callbacks)
+    if (!callback) fail<UsageError>(where, "a callback is null. Leave it out.");
+  for (const auto& logger : o.loggers)
+    if (!logger) fail<UsageError>(where, "a logger is null. Leave it out.");
+}
+}  // namespace
+
+TrainerOptions effective(TrainerOptions options) {
+  check(options);
+  if (const int64_t few = options.fast_dev_run + options.overfit_batches; few > 0)
+    options.limit_train_batches = options.limit_validation_batches = few;
+  if (options.fast_dev_run > 0) {
+    options.max_epochs = 1, options.max_steps = 0, options.max_time = {};
+    options.directory.clear(), options.loggers.clear();
+  }
+  return options;
+}
+
+amp::Strategy strategy_of(const TrainerOptions& options) {
+  return options.strategy ? *options.strategy : strategy_for(options.precision);
+}
+
+}  // namespace halftone::train
