@@ -111,6 +111,9 @@ BytePairTokenizer::BytePairTokenizer(const fs::path& vocabulary_json, const fs::
 
 void BytePairTokenizer::read_vocabulary(const fs::path& path) {
   const std::string text = file_bytes(op, path, largest_file);
+  // The parser would take a zero byte for the end of the text and never look at what follows.
+  if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
+    fail_file(path, "it is not JSON from byte " + std::to_string(zero + 1) + " on, a zero byte");
   VocabularyReader reader;
   nlohmann::json::sax_parse(text, &reader);
   if (!reader.problem.empty()) fail_file(path, reader.problem);

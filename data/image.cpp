@@ -49,6 +49,19 @@ int64_t memory_for(const ImageHeader& header, std::size_t file_bytes) {
   const int64_t padded = (header.height + 64) * (header.width + 64);
   return padded * (8 * header.bytes_per_pixel + 12) + 4 * int64_t(file_bytes) + (1 << 20);
 }
+
+/// The same PNG with all 256 entries in its first palette, those that it lacked black: stb_image
+/// gives pixels that point beyond the end whatever its stack held. It looks at no checksum.
+std::vector<uint8_t> with_whole_palette(std::span<const uint8_t> bytes, std::size_t at) {
+  constexpr std::size_t whole = 3 * 256, before_data = 8;
+  std::vector<uint8_t> result(bytes.begin(), bytes.end());
+  const std::size_t length = std::size_t(bytes[at]) << 24 | std::size_t(bytes[at + 1]) << 16 |
+                             std::size_t(bytes[at + 2]) << 8 | bytes[at + 3];
+  if (length == 0 || length % 3 != 0 || length >= whole) return result;  // right, or to be refused
+  result.insert(result.begin() + int64_t(at + before_data + length), whole - length, 0);
+  result[at + 2] = whole >> 8, result[at + 3] = whole & 255;
+  return result;
+}
 }  // namespace
 
 Tensor decode_image(std::span<const uint8_t> bytes, std::string_view name,
@@ -69,6 +82,8 @@ Tensor decode_image(std::span<const uint8_t> bytes, std::string_view name,
       header = again, bytes = completed;
   }
   check_header(header, name, options);
+  if (header.palette_at > 0)
+    completed = with_whole_palette(bytes, header.palette_at), bytes = completed;
 
   const auto channels = int64_t(options.channels);
   const DecodedBytes decoded =

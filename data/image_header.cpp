@@ -163,10 +163,15 @@ std::string png_problem(Cursor& file, ImageHeader& header) {
     const uLong sum = crc32_z(0, file.bytes.data() + start, std::size_t(length) + 4);
     if (file.big32() != sum)
       return "the checksum of the chunk at byte " + std::to_string(start - 4) + " is wrong";
-    constexpr uint32_t ihdr = 0x49484452, idat = 0x49444154, iend = 0x49454e44;
+    constexpr uint32_t ihdr = 0x49484452, plte = 0x504c5445, idat = 0x49444154, iend = 0x49454e44;
     if (first != (type == ihdr)) return "its header is not its first chunk";
+    // stb_image would put the type, any four bytes, into its message.
+    const bool critical = (type & 1u << 29) == 0;
+    if (critical && type != ihdr && type != plte && type != idat && type != iend)
+      return "the chunk at byte " + std::to_string(start - 4) + " is of an unknown kind";
     if (first)
       if (std::string problem = png_header_problem(data, header); !problem.empty()) return problem;
+    if (type == plte && header.palette_at == 0) header.palette_at = start - 4;
     if (type == idat) pixels = true;
     if (type == iend) return pixels ? "" : "it has no pixels";
     first = false;

@@ -43,7 +43,7 @@ uint64_t check_bytes(const Entry& entry, const std::string& path) {
   bool overflow = false;
   for (const uint64_t size : entry.shape)
     overflow |= __builtin_mul_overflow(bytes, std::max<uint64_t>(size, 1), &bytes);
-  if (overflow) malformed(path, "the shape of tensor ", quoted(entry.name), " overflows 64 bits");
+  if (overflow) malformed(path, "the shape of tensor ", shown(entry.name), " overflows 64 bits");
   return std::ranges::find(entry.shape, 0u) == entry.shape.end() ? uint64_t(bytes) : 0;
 }
 
@@ -56,14 +56,13 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::s
     const uint64_t begin = entry.offsets[0], end = entry.offsets[1],
                    bytes = check_bytes(entry, path);
     if (begin > end || end > data_bytes)
-      malformed(path, "data_offsets [", begin, ", ", end, "] of tensor ", quoted(entry.name),
+      malformed(path, "data_offsets [", begin, ", ", end, "] of tensor ", shown(entry.name),
                 " do not fit into ", data_bytes, " bytes of data");
     if (begin != expected)
       malformed(path, begin < expected ? "overlap" : "hole", " in the data: tensor ",
-                quoted(entry.name), " starts at ", begin, ", the bytes before it end at ",
-                expected);
+                shown(entry.name), " starts at ", begin, ", the bytes before it end at ", expected);
     if (end - begin != bytes)
-      malformed(path, "tensor ", quoted(entry.name), " has ", end - begin,
+      malformed(path, "tensor ", shown(entry.name), " has ", end - begin,
                 " bytes of data, its shape and dtype need ", bytes);
     expected = end;
   }
@@ -108,7 +107,7 @@ uint64_t size_of_file(const File& file, const std::string& path) {
 
 Tensor read_tensor(const File& file, const Entry& entry, const std::string& path) {
   if (!entry.dtype->dtype)
-    fail<UnsupportedError>("load_safetensors", "tensor ", quoted(entry.name), " has the dtype ",
+    fail<UnsupportedError>("load_safetensors", "tensor ", shown(entry.name), " has the dtype ",
                            entry.dtype->name, ", which no tensor can have here, in ", path,
                            ". Convert it before saving.");
   Shape shape;
@@ -120,7 +119,7 @@ Tensor read_tensor(const File& file, const Entry& entry, const std::string& path
     const auto* wrong =
         std::find_if(bytes, bytes + tensor.bytes(), [](uint8_t byte) { return byte > 1; });
     if (wrong != bytes + tensor.bytes())
-      malformed(path, "a byte of the BOOL tensor ", quoted(entry.name), " is ", int(*wrong),
+      malformed(path, "a byte of the BOOL tensor ", shown(entry.name), " is ", int(*wrong),
                 ", not 0 or 1");
   }
   return tensor;
@@ -187,7 +186,7 @@ std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    fail<UsageError>("save_safetensors", "not UTF-8: ", quoted(text),
+    fail<UsageError>("save_safetensors", "not UTF-8: ", shown(text),
                      ". Names and metadata must be UTF-8.");
   }
 }
@@ -196,7 +195,7 @@ void check_names(const NamedTensors& tensors, const std::map<std::string, std::s
   const auto check_length = [](const std::string& name) {
     if (name.size() > name_limit)
       fail<UsageError>("save_safetensors", "a name of ", name.size(),
-                       " bytes is over the limit of ", name_limit, ": ", quoted(name),
+                       " bytes is over the limit of ", name_limit, ": ", shown(name),
                        ". Use a shorter one.");
   };
   if (tensors.size() + metadata.size() + 1 > entry_limit)
@@ -206,10 +205,10 @@ void check_names(const NamedTensors& tensors, const std::map<std::string, std::s
   for (const auto& [name, tensor] : tensors) {
     check_length(name);
     if (name == metadata_key)
-      fail<UsageError>("save_safetensors", "no tensor may be named ", quoted(name),
+      fail<UsageError>("save_safetensors", "no tensor may be named ", shown(name),
                        ". Pass metadata as such.");
     if (!tensor.defined())
-      fail<UsageError>("save_safetensors", "tensor ", quoted(name), " is undefined. Leave it out.");
+      fail<UsageError>("save_safetensors", "tensor ", shown(name), " is undefined. Leave it out.");
   }
 }
 

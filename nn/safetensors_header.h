@@ -62,8 +62,8 @@ struct Header {
 Header parse_header(const std::string& text, const std::string& path);
 
 /// A name for messages: shortened, and without the control characters that a hostile file may put
-/// into a terminal.
-std::string quoted(std::string_view name);
+/// into a terminal. (A name that std has, too, would lose: a std::string finds std's by itself.)
+std::string shown(std::string_view name);
 
 template <class... Parts>
 [[noreturn]] void malformed(const std::string& path, const Parts&... parts) {

@@ -2,6 +2,7 @@
 // on its directory the second (Pillai et al. 2014, "All File Systems Are Not Created Equal").
 #include <halftone/train/durable_files.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -165,7 +166,7 @@ FileSum sum_of(const fs::path& path) {
   uint64_t bytes = 0;
   const Descriptor file = open_regular(path, bytes);
   FileSum sum{.bytes = 0, .crc32 = uint32_t(crc32(0, nullptr, 0))};
-  std::vector<Bytef> buffer(std::size_t(1) << 20);
+  std::vector<Bytef> buffer(std::size_t(std::clamp<uint64_t>(bytes, 1, uint64_t(1) << 20)));
   while (const std::size_t got = read_some(file, buffer.data(), buffer.size(), path)) {
     sum.crc32 = uint32_t(crc32(sum.crc32, buffer.data(), uInt(got)));
     sum.bytes += got;

@@ -44,6 +44,13 @@ uint32_t from_hexadecimal(const std::string& text) {
   return value;  // whatever it is: the spelling is compared afterwards
 }
 
+/// Only what is written without a fraction or an exponent: converting a float that does not fit is
+/// undefined.
+template <class Integer> Integer whole(const Json& value, const std::string& path) {
+  if (!value.is_number_integer()) malformed(path, "something else where a whole number belongs");
+  return value.get<Integer>();
+}
+
 Json number_json(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
@@ -75,12 +82,12 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   Manifest manifest;
   try {
     if (json.at("format") != format_name) malformed(path, "no manifest of a checkpoint");
-    if (const int64_t version = json.at("version").get<int64_t>(); version != format_version)
+    if (const auto version = whole<int64_t>(json.at("version"), path); version != format_version)
       fail<FormatError>("checkpoint", "version ", version, " of the format, in ", path,
                         ". This build reads version ", format_version, ".");
     for (std::size_t i = 0; i < listed_files.size(); ++i) {
       const Json& entry = json.at("files").at(i);
-      manifest.files[i] = {.bytes = entry.at("bytes").get<uint64_t>(),
+      manifest.files[i] = {.bytes = whole<uint64_t>(entry.at("bytes"), path),
                            .crc32 = from_hexadecimal(entry.at("crc32").get<std::string>())};
     }
     if (manifest_text(manifest) != text)
@@ -110,9 +117,9 @@ CheckpointState parse_state(const std::string& text, const std::string& path) {
   const Json json = parse(text, path);
   CheckpointState state;
   try {
-    state.step = json.at("step").get<int64_t>();
-    state.epoch = json.at("epoch").get<int64_t>();
-    state.batches = json.at("batches").get<int64_t>();
+    state.step = whole<int64_t>(json.at("step"), path);
+    state.epoch = whole<int64_t>(json.at("epoch"), path);
+    state.batches = whole<int64_t>(json.at("batches"), path);
     for (const auto& [name, value] : json.at("numbers").items())
       state.numbers[name] = number_of(value);
     for (const auto& [name, value] : json.at("texts").items())

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# run.sh PROGRAM [flags of libFuzzer]: runs a fuzz target on a copy of its corpus, with its dictionary.
+# What it finds stays beside the program: new inputs in NAME/corpus until the next run, failures in
+# NAME/failures.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+program="$1"
+shift
+name="$(basename "$program")"
+name="${name#fuzz_}"
+work="$(cd "$(dirname "$program")" && pwd)/$name"
+
+rm -rf "$work/corpus"
+mkdir -p "$work/corpus" "$work/failures"
+cp "$here/corpus/$name/"* "$work/corpus"
+if [[ "$name" == image ]]; then
+  cp "$here"/../fixtures/images/*.{jpg,png} "$work/corpus"
+fi
+flags=("-artifact_prefix=$work/failures/" -print_final_stats=1)
+[[ -f "$here/$name.dict" ]] && flags+=("-dict=$here/$name.dict")
+exec "$program" "${flags[@]}" "$@" "$work/corpus"
