@@ -130,9 +130,11 @@ int64_t right_rows(const Tensor& logits, std::span<const int64_t> targets, int64
   for (const int64_t target : targets) {
     if (target != ignored && target >= 0 && target < classes) {
       const T own = row[target];
-      // Not "greater", negated: a NaN on either side must not count as small.
-      const auto not_larger = std::count_if(row, row + classes, [own](T x) { return x <= own; });
-      right += not_larger > classes - k;
+      int64_t ahead = 0;
+      for (int64_t c = 0; c < classes;
+           ++c)  // not "greater", negated: a NaN must not count as small
+        ahead += !(row[c] <= own) || (row[c] == own && c < target);
+      right += ahead < k;
     }
     row += classes;
   }
@@ -167,7 +169,10 @@ void TopKAccuracy::update_on_device(const Tensor& logits, const Tensor& targets)
   const Tensor own = max(where(is_target, logits, nothing), {-1}, true);
   // f32 counts exactly up to 2^24 classes.
   const Tensor not_larger = sum(cast(less_equal(logits, own), f32), {-1});
-  const Tensor in_top = greater(not_larger, scalar(double(classes - k_), f32, not_larger.device()));
+  const Tensor before = cast(less(classes_, reshape(targets, column)), f32);
+  const Tensor tied_before = sum(cast(equal(logits, own), f32) * before, {-1});
+  const Tensor in_top =
+      greater(not_larger - tied_before, scalar(double(classes - k_), f32, not_larger.device()));
   const Tensor counts =
       cast(not_equal(targets, scalar(double(ignore_index_), i64, targets.device())), f64);
   accumulate(correct_, sum(cast(in_top, f64) * counts));

@@ -69,9 +69,10 @@ class Perplexity {
   RunningMean loss_{};
 };
 
-/// The share of samples whose target is among the k classes with the largest logits: fewer than k
-/// classes are strictly larger. Where logits tie at the k-th place torch.topk picks some of them;
-/// here they all count. A NaN counts as larger than everything, and a target's own NaN as wrong.
+/// The share of samples whose target is among the k classes with the largest logits. Of equal
+/// logits the class with the smaller number is ahead, so top-1 is what argmax() picks: short floats
+/// tie often, and counting all of them as right would flatter them. A NaN is ahead of everything,
+/// and a target's own NaN is wrong.
 class TopKAccuracy {
  public:
   /// Targets equal to `ignore_index` count for nothing, as in cross_entropy. Throws UsageError for

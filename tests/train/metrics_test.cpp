@@ -19,7 +19,7 @@ namespace {
 using testing::contains;
 using testing::message_of;
 
-/// The share of rows whose target has fewer than k larger logits; the definition, row by row.
+/// The rows whose target has fewer than k classes ahead of it; the definition, row by row.
 double naive_top_k(const Tensor& logits, const Tensor& targets, int64_t k, double& counted) {
   const auto x = logits.to_vector<double>();
   const auto t = targets.to_vector<int64_t>();
@@ -30,9 +30,10 @@ double naive_top_k(const Tensor& logits, const Tensor& targets, int64_t k, doubl
     counted += 1;
     const double* const begin = x.data() + int64_t(row) * classes;
     const double own = begin[t[row]];
-    int64_t larger = 0;
-    for (int64_t c = 0; c < classes; ++c) larger += begin[c] > own || std::isnan(begin[c]);
-    correct += !std::isnan(own) && larger < k;
+    int64_t ahead = 0;
+    for (int64_t c = 0; c < classes; ++c)
+      ahead += begin[c] > own || std::isnan(begin[c]) || (begin[c] == own && c < t[row]);
+    correct += !std::isnan(own) && ahead < k;
   }
   return correct;
 }
@@ -62,6 +63,14 @@ void check_accuracy(Device device, DType dtype) {
 
 TEST_CASE("top-k accuracy is the naive count, ties and ignored targets included") {
   for (const DType dtype : {f32, f64, bf16, f16}) check_accuracy(Device::cpu(), dtype);
+}
+
+TEST_CASE("top-1 accuracy is that of argmax, ties included") {
+  manual_seed(4);
+  const Tensor logits = cast(cast(randn({500, 6}), i64), bf16), targets = randint(0, 6, {500});
+  TopKAccuracy metric;
+  metric.update(logits, targets);
+  CHECK(metric.value() == sum(cast(equal(argmax(logits), targets), f64)).item() / 500);
 }
 
 TEST_CASE("metrics on a GPU are those of the CPU") {
@@ -115,7 +124,8 @@ TEST_CASE("top-k accuracy: a NaN is never right, nor is a target that names no c
   CHECK(top(1, {1, inf, -inf}, 1) == 1);
   CHECK(top(3, {1, inf, -inf}, 2) == 1);
   CHECK(top(2, {1, inf, -inf}, 2) == 0);
-  CHECK(top(1, {2, 2, 2}, 2) == 1);
+  CHECK(top(1, {2, 2, 2}, 0) == 1);
+  CHECK(top(1, {2, 2, 2}, 2) == 0);
   CHECK(top(3, {1, 2, 3}, 3) == 0);
   CHECK(top(3, {1, 2, 3}, -1) == 0);
   CHECK(std::isnan(top(1, {1, 2}, -100)));
