@@ -206,7 +206,8 @@ FitResult Trainer::finish() {
   if (!options_.directory.empty() && saved_step_ != position_.step) save_in_directory();
   for (const auto& logger : loggers_) logger->flush();
   if (progress_) progress_->finish();
-  FitResult result{.reason = reason_, .steps = position_.step, .epochs = position_.epoch};
+  FitResult result{
+      .reason = reason_, .steps = position_.step, .epochs = position_.epoch, .seconds = seconds()};
   for (const auto& [name, logged] : metrics_) result.metrics[name] = logged.value;
   seconds_before_ = seconds(), start_ = Clock::now();
   return result;

@@ -32,6 +32,7 @@ struct FitResult {
   int signal = 0;      // the one that ended it
   int64_t steps = 0;   // of the whole training, resumed runs included
   int64_t epochs = 0;  // completed ones
+  double seconds = 0;  // likewise: of the whole training
   std::map<std::string, double> metrics{};  // the last of each name
 };
 
@@ -115,6 +116,7 @@ class Trainer {
   void write_record();
   void save_if_due(bool stepped, bool epoch_over);
   void save_in_directory();
+  void remove_old_checkpoints() const;
   void restore(const CheckpointState& state);
   double seconds() const;
 

@@ -123,7 +123,6 @@ void Trainer::save_if_due(bool stepped, bool epoch_over) {
 }
 
 void Trainer::save_in_directory() {
-  const CheckpointOptions& o = options_.checkpoints;
   const fs::path root = options_.directory / "checkpoints";
   const std::string name = checkpoint_name(position_.step);
   fs::path path = root / name;
@@ -132,10 +131,15 @@ void Trainer::save_in_directory() {
     path = root / (name + "-" + std::to_string(i));
   save(path);
   saved_step_ = position_.step;
-  keep(root, {.last = o.keep_last,
-              .best = o.keep_best,
-              .metric = options_.monitor,
-              .larger_is_better = options_.larger_is_better});
+  remove_old_checkpoints();
+}
+
+void Trainer::remove_old_checkpoints() const {
+  const CheckpointOptions& o = options_.checkpoints;
+  keep(options_.directory / "checkpoints", {.last = o.keep_last,
+                                            .best = o.keep_best,
+                                            .metric = options_.monitor,
+                                            .larger_is_better = options_.larger_is_better});
 }
 
 }  // namespace halftone::train

@@ -100,6 +100,7 @@ void Trainer::open_files() {
   remove_abandoned(checkpoints);
   if (options_.resume) {
     resume(checkpoints);
+    remove_old_checkpoints();  // a kill may have come between saving and removing
   } else if (holds_anything(checkpoints)) {
     fail<UsageError>(where, checkpoints.string(), " holds the checkpoints of an earlier training. ",
                      "Pass .resume = true to go on with it, or name another directory.");

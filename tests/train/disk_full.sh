@@ -26,12 +26,13 @@ for ((kilobytes = 4; kilobytes <= 160; kilobytes += 4)); do
   "$program" "$strategy" "$work/small/root" 5 >"$work/out" 2>"$work/err" || status=$?
   if ((status != 0)); then
     full=$((full + 1))
-    grep -q '^\[checkpoint\] .*No space left on device' "$work/err" ||
+    grep -qE '^\[(checkpoint|CsvLogger|Trainer)\] .*No space left on device' "$work/err" ||
       { echo "$kilobytes KiB: exit status $status:"; cat "$work/err"; exit 1; }
     if [[ -n "$(find "$work/small" -name '.tmp-*')" ]]; then
-      echo "$kilobytes KiB: a temporary is left"; ls -A "$work/small/root"; exit 1
+      echo "$kilobytes KiB: a temporary is left"; ls -AR "$work/small/root"; exit 1
     fi
-    newest="$(find "$work/small/root" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//')"
+    mkdir -p "$work/small/root/checkpoints"
+    newest="$(find "$work/small/root/checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//')"
     mount -o remount,size=1m "$work/small"
     "$program" "$strategy" "$work/small/root" 5 >"$work/out" 2>"$work/err"
     if [[ -n "$newest" ]]; then

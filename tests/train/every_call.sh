@@ -20,27 +20,27 @@ case "$mode" in
   fail) fault="error=ENOSPC" ;;
   kill) fault="signal=SIGKILL" ;;
 esac
-root="$work/root" tried=0 kept=0
+root="$work/root/checkpoints" tried=0 kept=0
 for call in "$@"; do
   for ((n = 1; n <= 200; ++n)); do
-    rm -rf "$root"
-    mkdir "$root"
+    rm -rf "$work/root"
+    mkdir -p "$root"
     status=0
     # In a shell of its own, whose report that somebody was killed goes with its errors.
     (strace -f -qq -o "$work/log" -e trace="$call" -e inject="$call:$fault:when=$n" \
-      "$program" "$strategy" "$root" 3 >"$work/out" 2>"$work/err"; exit $?) 2>/dev/null || status=$?
+      "$program" "$strategy" "$work/root" 3 >"$work/out" 2>"$work/err"; exit $?) 2>/dev/null || status=$?
     if ! grep -q -e INJECTED -e SIGKILL "$work/log"; then break; fi  # there are fewer than n
     tried=$((tried + 1))
     if [[ "$mode" == fail ]]; then
-      if [[ -n "$(find "$root" -name '.tmp-*')" ]]; then
+      if [[ -n "$(find "$work/root" -name '.tmp-*')" ]]; then
         echo "$call $n: a temporary is left"; ls -A "$root"; cat "$work/err"; exit 1
       fi
-      if ((status != 0)) && ! grep -q '^\[checkpoint\] ' "$work/err"; then
+      if ((status != 0)) && ! grep -qE '^\[(checkpoint|CsvLogger)\] ' "$work/err"; then
         echo "$call $n: exit status $status without an error of ours:"; cat "$work/err"; exit 1
       fi
     fi
     newest="$(find "$root" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//')"
-    again="$("$program" "$strategy" "$root" 3 2>"$work/err")" || { echo "$call $n:"; cat "$work/err"; exit 1; }
+    again="$("$program" "$strategy" "$work/root" 3 2>"$work/err")" || { echo "$call $n:"; cat "$work/err"; exit 1; }
     [[ "$again" == "$expected" ]] || { echo "$call $n: $again instead of $expected"; exit 1; }
     if [[ -n "$newest" ]]; then
       kept=$((kept + 1))

@@ -1,7 +1,7 @@
-// kill_resume STRATEGY ROOT STEPS: a training that saves a checkpoint after every step, keeps the
-// last two, and goes on from the latest when it is started again. At the end it prints a checksum
-// of everything that the training is made of. kill_resume.sh kills it; every_call.sh makes its
-// system calls fail.
+// kill_resume STRATEGY DIRECTORY STEPS: a Trainer that saves a checkpoint after every step, keeps
+// the last two, and goes on from the latest when it is started again. At the end it prints a
+// checksum of everything that the training is made of. kill_resume.sh kills it; every_call.sh makes
+// its system calls fail.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -26,39 +26,34 @@ uint32_t sum_of(const optim::NamedTensors& state) {
   return uint32_t(sum);
 }
 
-int train_all(const std::string& strategy, const std::filesystem::path& root, int64_t steps) {
+/// Says where it goes on from.
+struct Announcement final : train::Callback {
+  void on_fit_start(train::Trainer& trainer) override {
+    if (const int64_t step = trainer.position().step; step > 0)
+      std::fprintf(stderr, "resumed after step %lld\n", static_cast<long long>(step));
+  }
+};
+
+int train_all(const std::string& strategy, const std::filesystem::path& directory, int64_t steps) {
   manual_seed(1);
-  data::DataLoader loader(data::TensorDataset(randn({samples, 16}), randint(0, 5, {samples})),
-                          {.batch_size = batch_size, .shuffle = true, .seed = 2});
+  const data::DataLoader loader(data::TensorDataset(randn({samples, 16}), randint(0, 5, {samples})),
+                                {.batch_size = batch_size, .shuffle = true, .seed = 2});
   nn::Sequential model(nn::Linear(16, 48), nn::Gelu(), nn::Dropout(0.1), nn::Linear(48, 5));
   optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
-  amp::Training training = amp::apply(amp::Strategy::named(strategy), model, adamw);
-  optim::LrScheduler scheduler(training.optimizer(), optim::LrSchedule::cosine(steps));
-
-  std::filesystem::create_directories(root);
-  train::remove_abandoned(root);
-  train::keep_last(root, 2);  // a kill may have come between saving and removing
-  train::CheckpointState at;
-  if (const auto found = train::latest_checkpoint(root)) {
-    at = train::load_training(found->path, training, &scheduler);
-    loader.resume(at.epoch, at.batches);
-    std::fprintf(stderr, "resumed after step %lld\n", static_cast<long long>(at.step));
-  }
-  while (at.step < steps) {
-    for (auto [inputs, targets] : loader) {
-      if (at.step == steps) break;
-      training.zero_grad();
-      const Tensor loss = cross_entropy(training.forward(model, inputs), targets);
-      training.backward(loss);
-      if (training.step()) scheduler.step();
-      ++at.step, ++at.batches;
-      at.numbers["loss"] = loss.item();
-      train::save_training(root / train::checkpoint_name(at.step), training, at, &scheduler);
-      train::keep_last(root, 2);
-    }
-    ++at.epoch, at.batches = 0;
-  }
-  std::printf("%08x loss %.9g\n", sum_of(training.state_dict()), at.numbers["loss"]);
+  train::Trainer trainer(train::classification(model), adamw,
+                         {.precision = strategy,
+                          .max_steps = steps,
+                          .schedule = [](int64_t n) { return optim::LrSchedule::cosine(n); },
+                          .deterministic = true,
+                          .directory = directory,
+                          .checkpoints = {.every_steps = 1, .keep_last = 2},
+                          .resume = true,
+                          .log_every_steps = 1,
+                          .progress_bar = false,
+                          .callbacks = {std::make_shared<Announcement>()}});
+  trainer.fit(loader);
+  std::printf("%08x loss %.9g\n", sum_of(trainer.training().state_dict()),
+              trainer.metric("train/loss"));
   return 0;
 }
 }  // namespace

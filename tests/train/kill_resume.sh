@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# kill_resume.sh PROGRAM STRATEGY [KILLS [STEPS]]: kills a training that saves after every step at random moments
-# (kill -9), lets it go on, and compares the bits at its end with those of a training that was left alone.
+# kill_resume.sh PROGRAM STRATEGY [KILLS [STEPS [SIGNAL]]]: kills a training that saves after every step at random
+# moments (with SIGKILL, 9, unless told otherwise), lets it go on, and compares the bits at its end with those of a training that was left alone.
 # What has its final name when a process is killed must be complete: the next one has to go on from the newest.
 # A run that ends before all kills are done is compared, too, and a new one begins. The seed of the moments is
 # printed; HALFTONE_KILL_SEED repeats them.
 set -euo pipefail
-program="$1" strategy="$2" kills="${3:-10}" steps="${4:-40}"
+program="$1" strategy="$2" kills="${3:-10}" steps="${4:-40}" signal="${5:-9}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -20,9 +20,10 @@ echo "alone: $expected, $took ms"
 
 killed=0 resumed=0 completed=0 round=0
 root="$work/round0"
+checkpoints="$root/checkpoints"
 newest_step() {  # of the checkpoints that have their final name; nothing if there are none
-  mkdir -p "$root"
-  find "$root" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//'
+  mkdir -p "$checkpoints"
+  find "$checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//'
 }
 check_resumed() {  # FROM: what the process that wrote err had to find
   if [[ -z "$1" ]]; then return; fi
@@ -35,10 +36,11 @@ check_resumed() {  # FROM: what the process that wrote err had to find
 compare() {
   [[ "$1" == "$expected" ]] || { echo "after $killed kills: $1 instead of $expected"; exit 1; }
   local left
-  left="$(find "$root" -mindepth 1 -maxdepth 1 | wc -l)"
-  [[ "$left" == 2 ]] || { echo "$left entries are left, not 2:"; ls -A "$root"; exit 1; }
+  left="$(find "$checkpoints" -mindepth 1 -maxdepth 1 | wc -l)"
+  [[ "$left" == 2 ]] || { echo "$left entries are left, not 2:"; ls -A "$checkpoints"; exit 1; }
   completed=$((completed + 1)) round=$((round + 1))
   root="$work/round$round"
+  checkpoints="$root/checkpoints"
 }
 while ((killed < kills)); do
   from="$(newest_step)"
@@ -46,12 +48,12 @@ while ((killed < kills)); do
   pid=$!
   delay=$((RANDOM % (took / 2 + 1)))
   sleep "$((delay / 1000)).$(printf %03d $((delay % 1000)))"
-  kill -9 "$pid" 2>/dev/null || true
+  kill "-$signal" "$pid" 2>/dev/null || true
   status=0
   wait "$pid" 2>/dev/null || status=$?
   check_resumed "$from" "$status"
   case "$status" in
-    137) killed=$((killed + 1)) ;;
+    $((128 + signal))) killed=$((killed + 1)) ;;
     0) compare "$(cat "$work/out")" ;;
     *) echo "exit status $status:"; cat "$work/err"; exit 1 ;;
   esac
