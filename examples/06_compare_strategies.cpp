@@ -51,71 +51,56 @@ std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {
                                               ht::nn::models::mlp({784, 1024, 1024, 10}));
 }
 
+/// Times a step from its batch to its update.
+struct Stopwatch final : ht::train::Callback {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start{};
+  std::vector<double> milliseconds{};
+
+  void on_batch_start(ht::train::Trainer&, ht::data::Batch&) override { start = Clock::now(); }
+  void on_step_end(ht::train::Trainer& trainer) override {
+    static_cast<void>(trainer.step_loss());  // waits for a GPU, so that the time is the step's
+    milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+};
+
 Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& images,
                  const ht::data::ByteImages& test_images, const Arguments& a) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
   ht::manual_seed(a.seed);
   const ht::Device device = ht::device_named(a.device);
   const auto model = make_model(a.model);
   model->to(device);
   ht::optim::AdamW adamw(model->parameters(), {.lr = a.lr, .weight_decay = 0.05});
-  ht::amp::Training training = ht::amp::apply(strategy, *model, adamw);
-  ht::data::DataLoader loader(
-      images, {.batch_size = a.batch, .shuffle = true, .seed = a.seed, .device = device});
-  const int64_t steps = a.epochs * loader.size();
-  const auto cosine = ht::optim::LrSchedule::cosine(steps, 0.01);
-  ht::optim::LrScheduler schedule(training.optimizer(), cosine);
-
+  const auto stopwatch = std::make_shared<Stopwatch>();
   std::cout << strategy << std::endl;
-  std::vector<double> times;
-  double loss_sum = 0;
-  ht::train::ProgressBar progress(
-      {.epochs = a.epochs, .steps_per_epoch = loader.size(), .interval = 200, .unit = "images"});
-  ht::train::RunningMean loss_mean;
-  ht::train::TopKAccuracy accuracy;
+  ht::train::Trainer trainer(
+      ht::train::classification(*model), adamw,
+      {.strategy = strategy,
+       .max_epochs = a.epochs,
+       .schedule = [](int64_t steps) { return ht::optim::LrSchedule::cosine(steps, 0.01); },
+       .log_every_steps = 200,
+       .model_summary = false,
+       .callbacks = {stopwatch}});
   ht::reset_peak_memory(device);
-  const auto start = Clock::now();
-  for (int64_t epoch = 0; epoch < a.epochs; ++epoch) {
-    progress.begin_epoch(), loss_mean.reset(), accuracy.reset();
-    loss_sum = 0;
-    for (auto [inputs, labels] : loader) {
-      const auto before = Clock::now();
-      training.zero_grad();
-      const ht::Tensor logits = training.forward(*model, inputs);
-      const ht::Tensor loss = ht::cross_entropy(logits, labels);
-      training.backward(loss);
-      if (training.step()) schedule.step();  // on a GPU this waits, so the time is the step's
-      times.push_back(1e3 * seconds(Clock::now() - before));
-      loss_sum += loss.item();
-      loss_mean.update(loss, double(inputs.size(0)));
-      accuracy.update(logits, labels);
-      progress.step(inputs.size(0), [&](const auto& show) {
-        show("loss", loss_mean.value());
-        show("accuracy", accuracy.value(), ht::train::Shown::percent);
-        if (training.strategy().scales_loss)
-          show("scale", training.scaler().scale_value(), ht::train::Shown::count);
-        show("skipped", double(training.skipped_steps()), ht::train::Shown::count);
-      });
-    }
-  }
+  const ht::train::FitResult result = trainer.fit(ht::data::DataLoader(
+      images, {.batch_size = a.batch, .shuffle = true, .seed = a.seed, .device = device}));
+
   Measured m{.workload = a.model, .strategy = strategy.name};
-  m.train_s = seconds(Clock::now() - start), m.memory = ht::memory_report(device);
+  m.train_s = result.seconds, m.memory = ht::memory_report(device);
   m.device = a.device, m.threads = a.threads, m.epochs = a.epochs, m.batch = a.batch,
-  m.steps = int64_t(times.size());
-  m.parameters = model->parameter_count(), m.skipped_steps = training.skipped_steps();
+  m.steps = result.steps;
+  m.parameters = model->parameter_count(), m.skipped_steps = trainer.training().skipped_steps();
   using Use = ht::MemoryUse;
   m.parameter_ratio = double(m.memory.now_of(Use::parameter) + m.memory.now_of(Use::master_weight) +
                              m.memory.now_of(Use::compensation)) /
                       double(4 * m.parameters);
+  std::vector<double>& times = stopwatch->milliseconds;
   std::ranges::sort(times);
   m.ms = times[times.size() / 2], m.min_ms = times.front();
-  m.final_loss = loss_sum / double(loader.size());
-  m.final_scale = training.scaler().scale_value();
-  model->eval();
-  m.test_accuracy =
-      accuracy_of([&](const ht::Tensor& inputs) { return training.forward(*model, inputs); },
-                  test_images, device);
+  m.final_loss = result.metrics.at("train/loss_epoch");
+  m.final_scale = trainer.training().scaler().scale_value();
+  const ht::data::DataLoader tests(test_images, {.batch_size = 500, .device = device});
+  m.test_accuracy = trainer.validate(tests).at("top1");
   return m;
 }
 

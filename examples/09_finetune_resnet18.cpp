@@ -68,17 +68,6 @@ void load_backbone(ht::nn::models::ResNet& model, const fs::path& path) {
               path.c_str(), report.missing.size());
 }
 
-double validate(ht::amp::Training& training, ht::nn::models::ResNet& model,
-                const ht::data::ImageFiles& files, ht::Device device) {
-  const ht::NoGrad no_grad;
-  model.eval();
-  double correct = 0;
-  for (auto [images, labels] : ht::data::DataLoader(files, {.batch_size = 50, .device = device}))
-    correct += count_correct(training.forward(model, images), labels);
-  model.train();
-  return 100 * correct / double(files.size());
-}
-
 /// Trains and returns what the last validation found, in percent.
 double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& directory,
            const Arguments& a) {
@@ -89,45 +78,27 @@ double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& dire
                              " have different classes. Give both the same sub-directories.");
   std::printf("%s: %zu classes, %ld images, %ld to validate\n", what, train.class_names().size(),
               long(train.size()), long(val.size()));
-  ht::data::DataLoader loader(train, {.batch_size = a.batch,
-                                      .shuffle = true,
-                                      .drop_last = true,
-                                      .workers = a.workers,
-                                      .seed = a.seed,
-                                      .device = ht::device_named(a.device)});
-  model.to(ht::device_named(a.device));
+  const ht::Device device = ht::device_named(a.device);
+  const ht::data::DataLoader images(train, {.batch_size = a.batch,
+                                            .shuffle = true,
+                                            .drop_last = true,
+                                            .workers = a.workers,
+                                            .seed = a.seed,
+                                            .device = device}),
+      held_out(val, {.batch_size = 50, .device = device});
+  model.to(device);
   ht::optim::AdamW adamw(model.parameters(), {.lr = a.lr, .weight_decay = 0.05});
-  auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
-  ht::optim::LrScheduler schedule(training.optimizer(),
-                                  ht::optim::LrSchedule::cosine(a.epochs * loader.size(), 0.01));
-  ht::train::ProgressBar progress(
-      {.epochs = a.epochs, .steps_per_epoch = loader.size(), .interval = 1000, .unit = "images"});
-  ht::train::RunningMean loss_mean;
-  ht::train::TopKAccuracy accuracy;
-  double validated = 0;
-  for (int64_t epoch = 0; epoch < a.epochs; ++epoch) {
-    progress.begin_epoch(), loss_mean.reset(), accuracy.reset();
-    for (auto [images, labels] : loader) {
-      const ht::Tensor logits = training.forward(model, images);
-      const ht::Tensor loss = ht::cross_entropy(logits, labels, {.label_smoothing = 0.1});
-      training.zero_grad();
-      training.backward(loss);
-      if (training.step()) schedule.step();
-      loss_mean.update(loss, double(images.size(0)));
-      accuracy.update(logits, labels);
-      progress.step(images.size(0), [&](const auto& show) {
-        show("loss", loss_mean.value());
-        show("accuracy", accuracy.value(), ht::train::Shown::percent);
-      });
-    }
-    validated = validate(training, model, val, ht::device_named(a.device));
-    char line[64];
-    std::snprintf(line, sizeof line, "  validation accuracy %.2f %%", validated);
-    progress.note(line);
-  }
+  ht::train::Trainer trainer(
+      ht::train::classification(model, {.loss = {.label_smoothing = 0.1}}), adamw,
+      {.precision = a.strategy,
+       .max_epochs = a.epochs,
+       .schedule = [](int64_t steps) { return ht::optim::LrSchedule::cosine(steps, 0.01); },
+       .log_every_steps = 1000,
+       .model_summary = false});
+  const ht::train::FitResult result = trainer.fit(images, held_out);
   model.to(ht::Device::cpu());
   for (const std::string& file : train.broken_files()) std::cout << "skipped " << file << '\n';
-  return validated;
+  return 100 * result.metrics.at("val/top1");
 }
 
 void run(Arguments a) {

@@ -66,21 +66,6 @@ double bigram_loss(const ht::data::TextSplit& split, int64_t vocabulary) {
   return loss / double(test.size() - 1);
 }
 
-ht::Tensor loss_of(const ht::Tensor& logits, const ht::Tensor& targets) {
-  return ht::cross_entropy(ht::flatten(logits, 0, 1), ht::flatten(targets));
-}
-
-double validate(ht::amp::Training& training, ht::nn::models::Gpt& model,
-                const ht::data::TextDataset& windows, ht::Device device) {
-  const ht::NoGrad no_grad;
-  model.eval();
-  double total = 0;
-  for (auto [inputs, targets] : ht::data::DataLoader(windows, {.batch_size = 32, .device = device}))
-    total += loss_of(training.forward(model, inputs), targets).item() * double(inputs.size(0));
-  model.train();
-  return total / double(windows.size());
-}
-
 /// Writes on from a newline: each character is drawn from the model's softmax.
 std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
                    const ht::data::CharacterTokenizer& characters, const Arguments& a) {
@@ -102,6 +87,13 @@ std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
   return characters.decode(tokens);
 }
 
+/// Rises during the first twentieth, then falls along half a cosine.
+ht::optim::LrSchedule rates(int64_t steps) {
+  const int64_t warm_up = steps / 20 + 1;
+  return ht::optim::LrSchedule::warm_up(
+      warm_up, ht::optim::LrSchedule::cosine(std::max<int64_t>(steps - warm_up, 1), 0.05));
+}
+
 void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer& characters,
            const ht::data::TextSplit& split, const Arguments& a) {
   ht::manual_seed(a.seed);
@@ -110,34 +102,25 @@ void train(const ht::amp::Strategy& strategy, const ht::data::CharacterTokenizer
   model.to(device);
   ht::optim::AdamW adamw(model.parameters(),
                          {.lr = a.lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
-  ht::amp::Training training = ht::amp::apply(strategy, model, adamw);
-  const int64_t warm_up = a.steps / 20 + 1;
-  const auto rates = ht::optim::LrSchedule::warm_up(
-      warm_up, ht::optim::LrSchedule::cosine(a.steps - warm_up, 0.05));
-  ht::optim::LrScheduler schedule(training.optimizer(), rates);
   const ht::data::TextDataset windows(split.train, {.context = a.model.context, .stride = 7}),
       held_out(split.validation, {.context = a.model.context});
-  ht::data::DataLoader loader(windows, {.batch_size = a.batch,
-                                        .shuffle = true,
-                                        .drop_last = true,
-                                        .seed = a.seed,
-                                        .device = device});
-  std::cout << strategy << "\n" << model.parameter_count() << " parameters\n";
-  int64_t step = 0;
-  while (step < a.steps)
-    for (auto [inputs, targets] : loader) {
-      const ht::Tensor loss = loss_of(training.forward(model, inputs), targets);
-      training.zero_grad();
-      training.backward(loss);
-      training.clip_grad_norm(1.0);
-      if (training.step()) schedule.step();
-      if (++step % 100 == 0 || step == a.steps)
-        std::printf("step %4ld  loss %.3f  validation %.3f\n", long(step), loss.item(),
-                    validate(training, model, held_out, device));
-      std::fflush(stdout);
-      if (step == a.steps) break;
-    }
-  std::cout << "--- a sample\n" << sample(training, model, characters, a) << "\n---\n\n";
+  ht::train::Trainer trainer(ht::train::language_modeling(model), adamw,
+                             {.strategy = strategy,
+                              .max_steps = a.steps,
+                              .clip_norm = 1,
+                              .schedule = rates,
+                              .validate_every_epochs = 0,
+                              .validate_every_steps = std::min<int64_t>(a.steps, 100),
+                              .log_every_steps = 100,
+                              .model_summary = false});
+  std::cout << strategy << "\n" << model.parameter_count() << " parameters" << std::endl;
+  trainer.fit(ht::data::DataLoader(windows, {.batch_size = a.batch,
+                                             .shuffle = true,
+                                             .drop_last = true,
+                                             .seed = a.seed,
+                                             .device = device}),
+              ht::data::DataLoader(held_out, {.batch_size = 32, .device = device}));
+  std::cout << "--- a sample\n" << sample(trainer.training(), model, characters, a) << "\n---\n\n";
 }
 
 void run(Arguments a) {

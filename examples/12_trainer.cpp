@@ -1,0 +1,37 @@
+// Lesson 12: a training of your own. You will see what a Trainer shows, kill it (Ctrl-C, or
+// kill -9), start it again, and see it go on where it was.
+#include <halftone/halftone.h>
+
+#include "program.h"
+
+namespace ht = halftone;
+
+int main(int argc, char** argv) {
+  std::string precision = "bf16-mixed", directory = "runs/fashion";
+  int64_t batches = 0;
+  CLI::App app("Trains LeNet on Fashion-MNIST with a Trainer.");
+  app.add_option("--precision", precision, "bf16-mixed, 16-mixed, 32-true, ..., or a strategy");
+  app.add_option("--directory", directory, "for checkpoints and logs")->capture_default_str();
+  app.add_option("--batches", batches, "of an epoch; 0: all");
+  return run_program(app, argc, argv, [&] {
+    ht::manual_seed(0);
+    ht::nn::models::LeNet model;
+    ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});
+    const ht::data::DataLoader images(ht::data::fashion_mnist(),
+                                      {.batch_size = 128, .shuffle = true}),
+        test_images(ht::data::fashion_mnist({.split = ht::data::Split::test}), {.batch_size = 500});
+    ht::train::Trainer trainer(
+        ht::train::classification(model), adamw,
+        {.precision = precision,
+         .max_epochs = 3,
+         .schedule = [](int64_t steps) { return ht::optim::LrSchedule::cosine(steps, 0.01); },
+         .limit_train_batches = batches,
+         .directory = directory,
+         .checkpoints = {.every_steps = 100},
+         .resume = true,
+         .tensorboard = true,
+         .callbacks = {std::make_shared<ht::train::EarlyStopping>()}});
+    const ht::train::FitResult result = trainer.fit(images, test_images);
+    std::cout << result.reason << "; test accuracy " << result.metrics.at("val/top1") << '\n';
+  });
+}

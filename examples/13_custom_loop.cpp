@@ -1,0 +1,94 @@
+// Lesson 13: lesson 12 without its Trainer. You will see what the Trainer does, as a loop that is
+// yours to change: the strategy, the schedule, records, validation, checkpoints and the way back
+// from them. The weights at the end are those of lesson 12, to the bit.
+#include <cstdio>
+
+#include <halftone/halftone.h>
+
+#include "fashion.h"
+#include "program.h"
+
+namespace ht = halftone;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Arguments {
+  std::string strategy = "amp-bf16", directory = "runs/custom";
+  int64_t epochs = 3, batches = 0;
+};
+
+void train(const Arguments& a) {
+  ht::manual_seed(0);
+  ht::nn::models::LeNet model;
+  ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});
+  const auto images = ht::data::fashion_mnist(),
+             test_images = ht::data::fashion_mnist({.split = ht::data::Split::test});
+  ht::data::DataLoader loader(images, {.batch_size = 128, .shuffle = true});
+  const int64_t batches = a.batches > 0 ? std::min(a.batches, loader.size()) : loader.size();
+
+  // The strategy casts the model, keeps masters, scales the loss. Schedules come after it.
+  auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
+  ht::optim::LrScheduler schedule(training.optimizer(),
+                                  ht::optim::LrSchedule::cosine(a.epochs * batches, 0.01));
+
+  // What was done before: the latest checkpoint that is complete.
+  const fs::path root = fs::path(a.directory) / "checkpoints";
+  fs::create_directories(root);
+  ht::train::remove_abandoned(root);
+  ht::train::CheckpointState at;
+  if (const auto found = ht::train::latest_checkpoint(root)) {
+    at = ht::train::load_training(found->path, training, &schedule);
+    std::printf("resumed after step %ld\n", long(at.step));
+  }
+  const auto save = [&] {
+    const fs::path path = root / ht::train::checkpoint_name(at.step);
+    if (fs::exists(path)) return;
+    ht::train::save_training(path, training, at, &schedule);
+    ht::train::keep_last(root, 2);
+  };
+
+  ht::train::CsvLogger log(fs::path(a.directory) / "metrics.csv");
+  ht::train::ProgressBar progress(
+      {.epochs = a.epochs, .steps_per_epoch = batches, .unit = "images"});
+  ht::train::RunningMean loss_mean;
+  while (at.epoch < a.epochs) {
+    progress.begin_epoch(at.epoch + 1, at.batches), loss_mean.reset();
+    loader.resume(at.epoch, at.batches);
+    for (auto [inputs, labels] : loader) {
+      if (at.batches == batches) break;
+      training.zero_grad();
+      const ht::Tensor loss = ht::cross_entropy(training.forward(model, inputs), labels);
+      training.backward(loss);
+      if (training.step()) schedule.step();  // not after a step that the scaler skipped
+      ++at.step, ++at.batches;
+
+      loss_mean.update(loss, double(inputs.size(0)));
+      progress.step(inputs.size(0), [&](const auto& show) { show("loss", loss_mean.value()); });
+      if (at.step % 50 == 0)
+        log.log(at.step, {{"train/loss", loss.item()}, {"lr", training.optimizer().lr()}});
+      if (at.step % 100 == 0 && at.batches < batches) save();
+    }
+    ++at.epoch, at.batches = 0;
+    model.eval();
+    const double accuracy =
+        accuracy_of([&](const ht::Tensor& x) { return training.forward(model, x); }, test_images);
+    model.train();
+    log.log(at.step, {{"val/top1", accuracy}});
+    std::printf("epoch %ld: test accuracy %.2f %%\n", long(at.epoch), 100 * accuracy);
+    save();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Trains LeNet on Fashion-MNIST with a loop by hand.");
+  app.add_option("--strategy", arguments.strategy, "of amp/strategy.h")->capture_default_str();
+  app.add_option("--directory", arguments.directory)->capture_default_str();
+  app.add_option("--epochs", arguments.epochs)->check(CLI::Range(1, 1000));
+  app.add_option("--batches", arguments.batches, "of an epoch; 0: all")
+      ->check(CLI::NonNegativeNumber);
+  return run_program(app, argc, argv, [&] { train(arguments); });
+}
