@@ -48,10 +48,27 @@ set_tests_properties(examples.09_own_data PROPERTIES FIXTURES_REQUIRED finetune
 add_test(NAME examples.10_char_gpt COMMAND 10_char_gpt --steps 300 --lr 5e-3 --width 64 --layers 2 --context 32
          --sample 80 --strategies fp32,amp-bf16)
 set_tests_properties(examples.10_char_gpt PROPERTIES PASS_REGULAR_EXPRESSION
-  "bigram model: 2.[56].*fp32.*step  300 .* validation 2.[0-3].*amp-bf16.*step  300 .* validation 2.[0-3]")
+  "bigram model: 2.[56].*fp32.*step 300/.*validation  loss 2.[0-3].*amp-bf16.*step 300/.*validation  loss 2.[0-3]")
 add_test(NAME examples.11_custom_op COMMAND 11_custom_op)
 set_tests_properties(examples.11_custom_op PROPERTIES PASS_REGULAR_EXPRESSION
   "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ")
+
+# The Trainer and the loop by hand end with the same weights; a Trainer that has finished says so when it is asked again.
+set(runs ${CMAKE_CURRENT_BINARY_DIR}/runs)
+add_test(NAME examples.12_13_clean COMMAND ${CMAKE_COMMAND} -E rm -rf ${runs})
+set_tests_properties(examples.12_13_clean PROPERTIES FIXTURES_SETUP runs_gone)
+add_test(NAME examples.12_trainer COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.12_trainer PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_trainer
+  PASS_REGULAR_EXPRESSION "> amp-fp16 .*epoch 3/3  step 40/40  loss .*  scale 65536  skipped 0.*max_epochs is reached; test accuracy 0.[78]")
+add_test(NAME examples.13_custom_loop COMMAND 13_custom_loop --strategy amp-fp16 --batches 40 --directory ${runs}/custom)
+set_tests_properties(examples.13_custom_loop PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_custom
+  PASS_REGULAR_EXPRESSION "epoch 3: test accuracy [78][0-9]")
+add_test(NAME examples.12_equals_13 COMMAND ${CMAKE_COMMAND} -E compare_files
+         ${runs}/trainer/checkpoints/step-000000120/model.safetensors ${runs}/custom/checkpoints/step-000000120/model.safetensors)
+add_test(NAME examples.12_resumed COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.12_resumed PROPERTIES PASS_REGULAR_EXPRESSION
+  "resumed after step 120 from .*step-000000120.*max_epochs is reached; test accuracy 0.[78]")
+set_tests_properties(examples.12_equals_13 examples.12_resumed PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
 add_test(NAME examples.compare_strategies COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64
@@ -100,6 +117,11 @@ set_tests_properties(examples.09_not_weights PROPERTIES FIXTURES_REQUIRED finetu
 expect_failure(examples.10_no_text "no such file: /nowhere/text" 10_char_gpt --text /nowhere/text)
 expect_failure(examples.10_bad_heads "--heads" 10_char_gpt --heads 0)
 expect_failure(examples.10_bad_strategy "Did you mean .amp-bf16." 10_char_gpt --strategies amp-bf17 --steps 1)
+expect_failure(examples.12_bad_precision "there is no precision named .bf16-mixd.. Did you mean .bf16-mixed" 12_trainer
+               --precision bf16-mixd)
+expect_failure(examples.12_bad_directory "cannot make the directory /proc/none" 12_trainer --directory /proc/none)
+expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
