@@ -58,7 +58,8 @@ const Tensor& DeviceLossScale::present() {
 void DeviceLossScale::next(const Tensor& found) {
   backend_for(scale_).next_loss_scale(options_.transition(), found.to(scale_.device()), scale_,
                                       growth_tracker_, overflows_left_);
-  repeat_on_replay([storage = scale_.storage()] { storage->bump_version(); });  // for present()
+  if (recording_step())
+    repeat_on_replay([storage = scale_.storage()] { storage->bump_version(); });  // for present()
 }
 
 void DeviceLossScale::set(double scale) { write_scalar(scale, scale_); }

@@ -14,6 +14,7 @@ constexpr std::string_view scheduler_prefix = "scheduler.";
 
 std::vector<double> rates_of(const optim::Optimizer& optimizer) {
   std::vector<double> rates;
+  rates.reserve(std::size_t(optimizer.group_count()));
   for (int group = 0; group < optimizer.group_count(); ++group)
     rates.push_back(optimizer.lr(group));
   return rates;

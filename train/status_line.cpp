@@ -1,3 +1,4 @@
+// Text only: widths in columns, numbers in the fewest digits that say something.
 #include <halftone/train/status_line.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ std::string counts_text(const ProgressState& s) {
 }
 
 std::string time_text(double seconds) {
-  const auto whole = (long long)(seconds + 0.5);
+  const long long whole = std::llround(seconds);
   const long long minutes = whole / 60, hours = minutes / 60;
   if (hours > 0) return printed("ETA %lld:%02lld:%02lld", hours, minutes % 60, whole % 60);
   return printed("ETA %lld:%02lld", minutes, whole % 60);

@@ -32,10 +32,9 @@ __global__ void average_kernel(Pixels<const T, size> x, PackCount outputs, Avera
         const auto values = x.load(x.number(at.image, iy, ix, at.pack));
         for (int c = 0; c < size; ++c) sums[c] += widen(values.values[c]);
       }
-    Pack<T, size> result;
     const C divisor = C(average.divisor_of(at.row, at.column));
-    for (int c = 0; c < size; ++c) result.values[c] = narrow<T>(sums[c] / divisor);
-    y.store(n, result);
+    for (C& sum : sums) sum /= divisor;
+    y.store_narrow(n, sums);
   }
 }
 
@@ -53,9 +52,7 @@ __global__ void spread_kernel(Pixels<const T, size> dy, PackCount inputs, Averag
         const C divisor = C(average.divisor_of(oy, ox));
         for (int c = 0; c < size; ++c) sums[c] += widen(values.values[c]) / divisor;
       }
-    Pack<T, size> result;
-    for (int c = 0; c < size; ++c) result.values[c] = narrow<T>(sums[c]);
-    dx.store(n, result);
+    dx.store_narrow(n, sums);
   }
 }
 

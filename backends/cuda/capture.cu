@@ -54,6 +54,8 @@ void CudaBackend::begin_capture() {
 }
 
 std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
+  if (!capturing())
+    fail<UsageError>("captured_step", "nothing is being recorded. Call begin_capture() first.");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);

@@ -51,6 +51,12 @@ template <class T, int size> struct Pixels {
   __device__ void store(int64_t number, const Pack<T, size>& values) const {
     reinterpret_cast<Pack<T, size>*>(data)[number] = values;
   }
+  /// Each value rounded to T.
+  template <class C> __device__ void store_narrow(int64_t number, const C (&values)[size]) const {
+    Pack<T, size> pack;
+    for (int c = 0; c < size; ++c) pack.values[c] = narrow<T>(values[c]);
+    store(number, pack);
+  }
 };
 
 /// Calls run.operator()<size>() with packs of `most` channels where all tensors' pixels consist of

@@ -70,9 +70,7 @@ __global__ void interpolate_kernel(Pixels<const From, size> x, PackCount outputs
                                           right ? column.second : column.first, at.pack));
       for (int c = 0; c < size; ++c) sums[c] += weight * widen(values.values[c]);
     }
-    Pack<To, size> result;
-    for (int c = 0; c < size; ++c) result.values[c] = narrow<To>(sums[c]);
-    y.store(n, result);
+    y.store_narrow(n, sums);
   }
 }
 
@@ -92,9 +90,7 @@ __global__ void interpolate_backward_kernel(Pixels<const From, size> dy, PackCou
         const auto values = dy.load(dy.number(at.image, oy, ox, at.pack));
         for (int c = 0; c < size; ++c) sums[c] += weight * widen(values.values[c]);
       }
-    Pack<To, size> result;
-    for (int c = 0; c < size; ++c) result.values[c] = narrow<To>(sums[c]);
-    dx.store(n, result);
+    dx.store_narrow(n, sums);
   }
 }
 

@@ -6,8 +6,8 @@
 
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/layout.h>
-#include <halftone/backends/cuda/update_rules.h>
 #include <halftone/backends/cuda/update_slots.h>
+#include <halftone/core/update_rules.h>
 
 namespace halftone {
 

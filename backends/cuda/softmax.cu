@@ -9,6 +9,21 @@ namespace halftone {
 namespace cuda {
 namespace {
 
+/// Over the whole row, which the team reads, for each of its threads.
+template <class T, int size>
+__device__ ExpSum<compute_t<T>> exp_sum_of(const T* x, const Row<size>& row, const Team& team,
+                                           bool aligned) {
+  using C = compute_t<T>;
+  ExpSum<C> total;
+  for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
+    C values[size];
+    load_values(x, row, pack, aligned, values, -std::numeric_limits<C>::infinity());
+    total.add(values);
+  }
+  total.join(team);
+  return total;
+}
+
 /// A row with an infinite total (+inf somewhere, or -inf everywhere) has no softmax: NaN.
 template <class T, class U>
 __global__ void __launch_bounds__(most_row_threads)
@@ -57,17 +72,12 @@ __global__ void __launch_bounds__(most_row_threads)
   const Team team(false);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
-    ExpSum<C> total;
-    C values[size];
-    for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
-      load_values(x, row, pack, aligned, values, -std::numeric_limits<C>::infinity());
-      total.add(values);
-    }
-    total.join(team);
+    const ExpSum<C> total = exp_sum_of(x, row, team, aligned);
     const bool exists = total.sum > C(0) && total.sum <= std::numeric_limits<C>::max();
     const C nan = std::numeric_limits<C>::quiet_NaN();
     const C log_sum = exists ? total.log_sum() : nan, factor = exists ? C(1) / total.sum : nan;
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
+      C values[size];
       load_values(x, row, pack, aligned, values);
 #pragma unroll
       for (int i = 0; i < size; ++i) {
@@ -87,13 +97,7 @@ __global__ void __launch_bounds__(most_row_threads)
   const Team team(warps);
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
-    ExpSum<C> total;
-    C values[size];
-    for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
-      load_values(x, row, pack, aligned, values, -std::numeric_limits<C>::infinity());
-      total.add(values);
-    }
-    total.join(team);
+    const ExpSum<C> total = exp_sum_of(x, row, team, aligned);
     if (team.rank == 0) store_as<C>(y, r, total.shift + total.log_sum());
   }
 }

@@ -1,7 +1,7 @@
-// Updates of parameters and running values in place: optimizer steps by PyTorch's formulas, in
-// float (in double for f64 parameters) whatever the storage, each value rounded once when it is
-// written. Every kernel here bumps the version of the storages it writes, which is what invalidates
-// casts of a parameter.
+// Updates of parameters and running values in place: optimizer steps by PyTorch's formulas
+// (core/update_rules.h), in float (in double for f64 parameters) whatever the storage, each value
+// rounded once when it is written. Every kernel here bumps the version of the storages it writes,
+// which is what invalidates casts of a parameter.
 #include <halftone/backends/reference/reference.h>
 
 #include <algorithm>
@@ -10,18 +10,13 @@
 
 #include <halftone/backends/reference/map.h>
 #include <halftone/backends/reference/update_scalars.h>
+#include <halftone/core/update_rules.h>
 
 namespace halftone {
 
 using namespace reference;
 
 namespace {
-
-/// One element under update: the rule reads and writes them.
-template <class T> struct Element {
-  T parameter, gradient;
-  std::array<T, 3> state;
-};
 
 enum SlotTensor : std::size_t { parameter, gradient, state, companion = state + 3, slot_tensors };
 using SlotOffsets = Offsets<int(slot_tensors)>;
@@ -97,7 +92,8 @@ template <class T> struct SlotRun {
   }
 };
 
-template <class T, class Rule> void update_slot_as(UpdateSlot& slot, const Rule& rule) {
+template <class T, class Rule>
+void update_slot(UpdateSlot& slot, const Rule& rule, const typename Rule::Numbers& numbers) {
   const LoopNest<int(slot_tensors)> nest(slot.parameter, slot.gradient, slot.state[0],
                                          slot.state[1], slot.state[2], slot.companion);
   const T factor = slot.gradient_factor.defined() ? T(load_one(slot.gradient_factor, 0)) : T(1);
@@ -108,10 +104,9 @@ template <class T, class Rule> void update_slot_as(UpdateSlot& slot, const Rule&
     run.read(slot.gradient, gradient, gradients);
     for (std::size_t s = 0; s < 3; ++s) run.read(slot.state[s], state + s, states[s]);
     for (int64_t i = 0; i < count; ++i) {
-      Element<T> e{weights[i], gradients[i] * factor, {states[0][i], states[1][i], states[2][i]}};
-      rule(e);
-      weights[i] = e.parameter;
-      for (std::size_t s = 0; s < 3; ++s) states[s][i] = e.state[s];
+      T element_states[3] = {states[0][i], states[1][i], states[2][i]};
+      rule.apply(numbers, gradients[i] * factor, weights[i], element_states);
+      for (std::size_t s = 0; s < 3; ++s) states[s][i] = element_states[s];
     }
     run.write_weights(weights);
     for (std::size_t s = 0; s < 3; ++s) run.write(states[s], slot.state[s], state + s);
@@ -121,66 +116,29 @@ template <class T, class Rule> void update_slot_as(UpdateSlot& slot, const Rule&
     if (x->defined()) x->storage()->bump_version();
 }
 
-template <class Rule> void update_slot(UpdateSlot& slot, const Rule& rule) {
-  if (slot.parameter.dtype() == f64) update_slot_as<double>(slot, rule);
-  else update_slot_as<float>(slot, rule);
-  count_update(slot);
+/// steps: the updates before this one, for slots that do not count themselves.
+template <class Rule, class Update>
+void update_slots(std::span<UpdateSlot> slots, const Update& update, int64_t steps) {
+  if (skips(update)) return;
+  const Rule rule(update);
+  for (UpdateSlot& slot : slots) {
+    const auto numbers = rule.numbers(rate_of(update), steps_before(slot, steps));
+    if (slot.parameter.dtype() == f64) update_slot<double>(slot, rule, numbers);
+    else update_slot<float>(slot, rule, numbers);
+    count_update(slot);
+  }
 }
 
 }  // namespace
 
-/// torch.optim.SGD
 void ReferenceBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& u) {
-  if (skips(u)) return;
-  const double lr = rate_of(u);
-  for (UpdateSlot& slot : slots) {
-    const bool first = steps_before(slot, u.steps) == 0;
-    update_slot(slot, [&]<class T>(Element<T>& e) {
-      T step = e.gradient + T(u.weight_decay) * e.parameter;
-      if (u.momentum != 0) {
-        T& buffer = e.state[0];
-        buffer = first ? step : T(u.momentum) * buffer + T(1 - u.dampening) * step;
-        step = u.nesterov ? step + T(u.momentum) * buffer : buffer;
-      }
-      e.parameter -= T(lr) * step;
-    });
-  }
+  update_slots<SgdRule>(slots, u, u.steps);
 }
-
-/// torch.optim.Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019)
 void ReferenceBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& u) {
-  if (skips(u)) return;
-  const double lr = rate_of(u);
-  for (UpdateSlot& slot : slots) {
-    const auto [correction1, correction2] = bias_corrections(u, steps_before(slot, u.steps));
-    const double step_size = lr / correction1, root_correction = std::sqrt(correction2);
-    update_slot(slot, [&]<class T>(Element<T>& e) {
-      if (u.decoupled) e.parameter *= T(1 - lr * u.weight_decay);
-      const T g = u.decoupled ? e.gradient : e.gradient + T(u.weight_decay) * e.parameter;
-      T &first = e.state[0], &second = e.state[1];
-      first += T(1 - u.beta1) * (g - first);
-      second = T(u.beta2) * second + T(1 - u.beta2) * g * g;
-      const T denominator = std::sqrt(second) / T(root_correction) + T(u.eps);
-      e.parameter -= T(step_size) * first / denominator;
-    });
-  }
+  update_slots<AdamRule>(slots, u, u.steps);
 }
-
-/// torch.optim.RMSprop (Hinton 2012; centred: Graves 2013)
 void ReferenceBackend::rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& u) {
-  if (skips(u)) return;
-  const double lr = rate_of(u);
-  for (UpdateSlot& slot : slots)
-    update_slot(slot, [&]<class T>(Element<T>& e) {
-      const T g = e.gradient + T(u.weight_decay) * e.parameter;
-      T &square = e.state[0], &buffer = e.state[1], &average = e.state[2];
-      square = T(u.alpha) * square + T(1 - u.alpha) * g * g;
-      if (u.centered) average += T(1 - u.alpha) * (g - average);
-      const T variance = u.centered ? square - average * average : square;
-      T step = g / (std::sqrt(variance) + T(u.eps));
-      if (u.momentum != 0) step = buffer = T(u.momentum) * buffer + step;
-      e.parameter -= T(lr) * step;
-    });
+  update_slots<RmspropRule>(slots, u, 0);
 }
 
 void ReferenceBackend::accumulate(const Tensor& x, Tensor& y) {

@@ -162,6 +162,11 @@ TEST_CASE("BytePairTokenizer names what is wrong with its files") {
   CHECK(contains(message_for(std::string(R"({"a": )") + std::string(100000, '['), merges),
                  "has an array"));
 
+  const std::string cut = vocabulary + '\0' + "never looked at";
+  CHECK(contains(message_for(cut, merges), "vocab.json: it is not JSON from byte " +
+                                               std::to_string(vocabulary.size() + 1) +
+                                               " on, a zero byte. Pass GPT-2's vocab.json"));
+
   CHECK(contains(message_for(vocabulary, "h\n"), "line 1, \"h\", is not two tokens"));
   CHECK(
       contains(message_for(vocabulary, "#version: 0.2\nh e r\n"), "line 2, \"h e r\", is not two"));

@@ -33,11 +33,13 @@ std::string chunk(const std::string& type, const std::string& data) {
          big32(uint32_t(crc32(0, reinterpret_cast<const Bytef*>(body.data()), uInt(body.size()))));
 }
 
+/// between: chunks before the pixels.
 std::string png(uint32_t width, uint32_t height, const std::string& stream, int depth = 8,
-                int colour = 2) {
+                int colour = 2, const std::string& between = "") {
   const std::string header =
       big32(width) + big32(height) + char(depth) + char(colour) + std::string(3, '\0');
-  return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", stream) + chunk("IEND", "");
+  return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + between + chunk("IDAT", stream) +
+         chunk("IEND", "");
 }
 
 std::string deflated(const std::string& plain) {
@@ -220,4 +222,28 @@ TEST_CASE("a PNG must have its chunks in order") {
   CHECK(contains(message_for(png(2, 2, "x", 3)), "there is no colour type 2 with 3 bits"));
   CHECK(contains(message_for(png(2, 2, "x", 8, 5)), "there is no colour type 5 with 8 bits"));
   CHECK(contains(message_for(good.substr(0, 40)), "truncated image: x: it ends before its last"));
+}
+
+TEST_CASE("a critical chunk of an unknown kind is refused by its place, others are skipped") {
+  const std::string stream = deflated(std::string(14, '\0'));
+  for (const char* type : {"JUNK", "A\x1b[m", "\xc0\x80zz"})
+    CHECK(message_for(png(2, 2, stream, 8, 2, chunk("teXt", "skipped") + chunk(type, "data"))) ==
+          "[read_image] damaged image: x: the chunk at byte 52 is of an unknown kind. Fetch the "
+          "file again.");
+  CHECK(message_for(png(2, 2, stream, 8, 2, chunk("teXt", "skipped"))).empty());
+}
+
+TEST_CASE("pixels beyond the end of a PNG's palette are black, however often it is read") {
+  const std::string row("\0\0\1\2\xff", 5), stream = deflated(row);  // filter, four pixels
+  const std::string image = png(4, 1, stream, 8, 3, chunk("PLTE", "redGRN"));
+  const std::vector<double> expected{'r', 'e', 'd', 'G', 'R', 'N', 0, 0, 0, 0, 0, 0};
+  for (int i = 0; i < 3; ++i) {
+    message_for(read_file(image_fixture("rgb.png")));  // other values where its tables will lie
+    CHECK(data::decode_image(as_bytes(image), "x").to_vector<double>() == expected);
+  }
+  for (const char* palette : {"", "re", "redG"}) {
+    CAPTURE(std::string(palette));
+    CHECK(contains(message_for(png(4, 1, stream, 8, 3, chunk("PLTE", palette))),
+                   "[read_image] damaged image: x: "));
+  }
 }

@@ -91,8 +91,31 @@ TEST_CASE("where work cannot be recorded every call runs the step") {
   for (int i = 0; i < 5; ++i) CHECK(step({zeros({2})}).to_vector<float>()[0] == 1);
   CHECK(calls == 5);
   CHECK_FALSE(step.captured());
-  CHECK_THROWS_WITH_AS(backend_for(Device::cpu()).begin_capture(),
-                       doctest::Contains("cannot record work"), UnsupportedError);
+  Backend& backend = backend_for(Device::cpu());
+  CHECK_THROWS_WITH_AS(backend.begin_capture(), doctest::Contains("cannot record work"),
+                       UnsupportedError);
+  CHECK_THROWS_WITH_AS(backend.end_capture(),
+                       "[captured_step] nothing is being recorded. Call begin_capture() first.",
+                       UnsupportedError);
+}
+
+TEST_CASE("the end of a recording that nobody began is refused on the GPU, too") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  CHECK_THROWS_WITH_AS(backend_for(*gpu).end_capture(),
+                       "[captured_step] nothing is being recorded. Call begin_capture() first.",
+                       UsageError);
+  CHECK((zeros({2}, f32, *gpu) + 1.0).to_vector<float>()[1] == 1);
+}
+
+TEST_CASE("a captured step needs an input to tell the device by") {
+  int calls = 0;
+  CapturedStep step([&](const std::vector<Tensor>&) { return ++calls, zeros({}); });
+  for (const std::vector<Tensor>& inputs : {std::vector<Tensor>{}, {Tensor{}, zeros({2})}})
+    CHECK_THROWS_WITH_AS(step(inputs),
+                         "[captured_step] there is no input to tell the device by. Pass one.",
+                         UsageError);
+  CHECK(calls == 0);
 }
 
 TEST_CASE("a captured step refuses other shapes, and steps that read back") {
@@ -117,6 +140,42 @@ TEST_CASE("a captured step refuses other shapes, and steps that read back") {
   CHECK(ones({2}, f32, *gpu).to_vector<float>()[0] == 1);  // the device goes on
   CHECK_THROWS_AS(CapturedStep([](const std::vector<Tensor>& in) { return in[0]; }, {.warm_up = 0}),
                   UsageError);
+}
+
+/// What the call that records throws, after two that only ran; then the device goes on.
+void check_refused(const CapturedStep::Step& work, const Tensor& x, const char* message) {
+  CapturedStep step(work);
+  step({x}), step({x});
+  CHECK_THROWS_WITH_AS(step({x}), message, UsageError);
+  CHECK_FALSE(step.captured());
+  CHECK_FALSE(recording_step());
+  CHECK_FALSE(backend_for(x).capturing());
+  CHECK((x + 1.0).to_vector<float>() == (x.to(Device::cpu()) + 1.0).to_vector<float>());
+}
+
+TEST_CASE("a step that copies from the host, or nests, is refused when it is captured") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const Tensor x = ones({4, 2}, f32, *gpu);
+  check_refused([&](const std::vector<Tensor>& in) { return in[0] + ones({2}).to(*gpu); }, x,
+                "[cuda] host memory is copied to the device while a step is captured. Make tensors "
+                "of constants before the step, and pass what changes as its inputs.");
+  CapturedStep inner([](const std::vector<Tensor>& in) { return in[0] * 2.0; });
+  check_refused([&](const std::vector<Tensor>& in) { return inner(in); }, x,
+                "[captured_step] a step is being recorded already. Captures do not nest.");
+  CHECK(inner({x}).to_vector<float>() == std::vector<float>(8, 2));
+  CHECK(inner.captured());  // by itself it may
+}
+
+TEST_CASE("batch norm without momentum is refused when it is captured") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  nn::BatchNorm1d layer(2, {.momentum = std::nullopt});
+  layer.to(*gpu);
+  const Tensor x = ones({4, 2}, f32, *gpu);
+  check_refused([&](const std::vector<Tensor>& in) { return layer(in[0]).detach(); }, x,
+                "[batch_norm] without momentum each batch has another weight in the running "
+                "statistics, which a captured step cannot follow. Give it a momentum.");
 }
 
 TEST_CASE("what a captured step allocates is its own, and is given back with it") {

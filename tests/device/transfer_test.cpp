@@ -57,6 +57,15 @@ TEST_CASE("tensors on two devices are refused by name") {
   const Tensor a = ones({2, 3}), b = ones({2, 3}, f32, *gpu);
   CHECK_THROWS_WITH_AS(add(a, b), doctest::Contains("[add]"), DeviceError);
   CHECK_THROWS_WITH_AS(add(a, b), doctest::Contains("cuda:0"), DeviceError);
+  const Tensor logits = zeros({2, 3}, f32, *gpu), targets = from({1, 2}, i64, *gpu);
+  CHECK_THROWS_WITH_AS(cross_entropy(logits, targets, {.weight = ones({3})}),
+                       "[cross_entropy] the input is on cuda:0, the class weight on cpu. Move them "
+                       "to one device with to().",
+                       DeviceError);
+  CHECK_THROWS_WITH_AS(nll_loss(zeros({2, 3}), from({1, 2}, i64), {.weight = ones({3}, f32, *gpu)}),
+                       "[nll_loss] the input is on cpu, the class weight on cuda:0. Move them to "
+                       "one device with to().",
+                       DeviceError);
 }
 
 TEST_CASE("a GPU that is not there is an error that says how many there are") {

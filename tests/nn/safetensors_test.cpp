@@ -351,6 +351,15 @@ TEST_CASE("load_safetensors names what is valid but cannot be held") {
                  "a byte of the BOOL tensor \"w\" is 2, not 0 or 1"));
 }
 
+TEST_CASE("control characters of a hostile name do not reach the terminal") {
+  const std::string name = R"(\u001b[2J\n\u007f\u0000ok)";  // as JSON writes them
+  const auto message = [&](const std::string& dtype) {
+    return message_for(file_of("{\"" + name + "\":" + entry(dtype, "[1]", "[0,1]") + "}", "x"));
+  };
+  CHECK(contains(message("F32"), R"(tensor "?[2J???ok" has 1 bytes of data, its shape)"));
+  CHECK(contains(message(name), R"(unknown dtype "?[2J???ok" of tensor "?[2J???ok", in )"));
+}
+
 TEST_CASE("load_safetensors bounds names, entries and depth") {
   CHECK(contains(message_for(file_of("{\"" + std::string(1025, 'n') + "\":1}")),
                  "a name of 1025 bytes is over the limit of 1024"));

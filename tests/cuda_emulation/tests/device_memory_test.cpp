@@ -1,11 +1,12 @@
-// The cache of device memory against a source that counts, and running out of memory.
+// The cache of device memory against a source that counts, running out of memory, and what the
+// runtime refuses.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <set>
 
 #include <halftone/backends/cuda/block_cache.h>
-#include <halftone/backends/cuda/context.h>
+#include <halftone/backends/cuda/launch.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
@@ -127,13 +128,28 @@ TEST_CASE("a GPU that the kernels are not compiled for is an error that says whi
   CHECK_THROWS_WITH_AS(Context(3), doctest::Contains("there is no device 3 among 1"), DeviceError);
 }
 
+__global__ void set_to_seven(int* at) { *at = 7; }
+
+TEST_CASE("a kernel that cannot start is an error that says why, and the next one starts") {
+  const Context context(0);
+  const Tensor x = zeros({1}, i32, Device::cuda());
+  CHECK_THROWS_WITH_AS(launch(context, set_to_seven, {dim3(1), dim3(2048)}, x.data<int32_t>()),
+                       "[cuda] starting a kernel failed: cudaError, an error of the emulated GPU "
+                       "(driver 13000, runtime 13000). If it repeats, run under compute-sanitizer "
+                       "to see where.",
+                       DeviceError);
+  CHECK(x.item() == 0);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  launch(context, set_to_seven, {dim3(1), dim3(1)}, x.data<int32_t>());
+  CHECK(x.item() == 7);
+}
+
 TEST_CASE(
     "the device holds what the ledger says, and no more than the rounding of blocks beside it") {
   const std::size_t free_before = emulation::allocated_bytes();
   const int64_t ledger_before = memory_report(Device::cuda()).total_now;
   std::vector<Tensor> tensors;
-  for (int i = 1; i < 60; ++i)
-    tensors.push_back(zeros({int64_t(i) * 10'000}, f32, Device::cuda()));
+  for (int i = 1; i < 60; ++i) tensors.push_back(zeros({int64_t(i) * 10'000}, f32, Device::cuda()));
   const auto ledger = double(memory_report(Device::cuda()).total_now - ledger_before);
   const auto held = double(emulation::allocated_bytes() - free_before);
   CHECK(held <= 1.25 * ledger + 40 * double(1 << 21));

@@ -1,4 +1,5 @@
 // Optimizer kernels, lists of tensors and random numbers beside the reference.
+#include <halftone/core/error.h>
 #include <halftone/core/loss_scale.h>
 
 #include "beside_reference.h"
@@ -161,6 +162,20 @@ TEST_CASE("random numbers are the CPU's, number for number") {
   check_beside_reference({}, {zeros({999}, i64)}, 0, [](Backend& b, const Tensors&, Tensors& out) {
     b.random_integers(-5, 1000, {.seed = 2, .offset = 7}, out[0]);
   });
+}
+
+TEST_CASE("random integers of a range that no word covers are refused") {
+  Tensor x = zeros({3}, i64, Device::cuda());
+  Backend& backend = backend_for(x);
+  constexpr int64_t words = int64_t(1) << 32;
+  backend.random_integers(-1, words - 1, {}, x);
+  CHECK_THROWS_WITH_AS(backend.random_integers(-1, words, {}, x),
+                       "[randint] cannot draw from [-1, 4294967296): the range must hold 1 to 2^32 "
+                       "integers. Choose other bounds.",
+                       UsageError);
+  for (const int64_t low : {0, 5})
+    CHECK_THROWS_WITH_AS(backend.random_integers(low, 0, {}, x),
+                         doctest::Contains("the range must hold 1 to 2^32 integers"), UsageError);
 }
 
 TEST_CASE("the loss scale on the device goes where the pure function goes") {

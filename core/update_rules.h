@@ -1,13 +1,13 @@
-// SGD, Adam and RMSprop as rules for one element, in float (double for f64 weights); PyTorch's
-// formulas, as backends/reference/optimizer.cpp has them. What depends on the rate and on the
-// number of the step is one set of Numbers per parameter.
+// SGD, Adam and RMSprop as rules for one element, in float (double for f64 weights): PyTorch's
+// formulas, once for the loops of the reference backend and for CUDA kernels (HT_HD). What depends
+// on the rate and on the number of the step is one set of Numbers per parameter, in double.
 #pragma once
 
 #include <halftone/core/backend.h>
 #include <halftone/core/host_device.h>
 #include <halftone/core/math.h>
 
-namespace halftone::cuda {
+namespace halftone {
 
 /// torch.optim.SGD
 struct SgdRule {
@@ -92,4 +92,4 @@ struct RmspropRule {
   }
 };
 
-}  // namespace halftone::cuda
+}  // namespace halftone
