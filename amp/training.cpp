@@ -236,7 +236,8 @@ void Training::restore_statistics(const Tensor& skip) {
 }
 
 void Training::keep_statistics() {
-  if (!strategy_.hold_statistics || !statistics_.empty()) return;
+  // Without gradients there is no step to come: an evaluation.
+  if (!strategy_.hold_statistics || !statistics_.empty() || !grad_enabled()) return;
   const MemoryScope scope(MemoryUse::workspace);
   for (const auto& [name, buffer] : model_.named_buffers()) statistics_.push_back(buffer.clone());
 }

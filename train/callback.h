@@ -1,10 +1,12 @@
 // What may happen around a Trainer's steps. Hooks are called in the order of the callbacks in
-// TrainerOptions, the Trainer's own checkpoints last; each may look at everything the Trainer
-// shows, log numbers, and stop the training.
+// TrainerOptions; each may look at everything the Trainer shows, log numbers, and stop the
+// training. Checkpoints are saved after all of them.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include <halftone/data/dataset.h>
-#include <halftone/train/checkpoint.h>
 
 namespace halftone::train {
 
@@ -19,27 +21,31 @@ class Callback {
 
   /// After a resumed training has its state back, before the first step.
   virtual void on_fit_start(Trainer&) {}
-  /// May replace the batch (mixup).
+  /// May replace the batch by one of as many samples.
   virtual void on_batch_start(Trainer&, data::Batch&) {}
   /// The loss of a batch before its backward pass. False: the step that it belongs to is dropped,
-  /// with all its batches.
+  /// with all its batches, and the model's buffers are as they were before it.
   virtual bool on_loss(Trainer&, const Tensor& loss) {
     static_cast<void>(loss);
     return true;
   }
+  /// Whether on_loss() may say false or throw: then copies of the buffers are kept in every step.
+  virtual bool drops_steps() const { return false; }
   /// A record is about to be written: Trainer::log() adds to it.
   virtual void on_log(Trainer&) {}
   virtual void on_validation_end(Trainer&) {}
-  /// After each step, behind its validation if there was one. Where checkpoints are saved.
+  /// After each step, behind its validation if there was one. At the last step of an epoch the
+  /// Trainer's position is already that of the next one.
   virtual void on_step_end(Trainer&) {}
   /// Behind the on_step_end() of an epoch's last step.
   virtual void on_epoch_end(Trainer&) {}
   /// However the training ended, unless by an exception.
   virtual void on_fit_end(Trainer&) {}
 
-  /// What must survive a restart, under names that begin with "state."; read what save() wrote.
-  virtual void save(CheckpointState&) const {}
-  virtual void load(const CheckpointState&) {}
+  /// Numbers that must survive a restart; they come back to the callback at the same place in the
+  /// list, if it is of the same class.
+  virtual std::map<std::string, double> state() const { return {}; }
+  virtual void load_state(const std::map<std::string, double>& state) { static_cast<void>(state); }
 };
 
 }  // namespace halftone::train

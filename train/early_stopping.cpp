@@ -16,25 +16,35 @@ EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
     fail<UsageError>("EarlyStopping", "min_delta is ", options_.min_delta, ". Use 0 or more.");
 }
 
+void EarlyStopping::on_fit_start(Trainer& trainer) {
+  if (!trainer.validates())
+    fail<UsageError>("EarlyStopping", "nothing validates, so ", options_.metric,
+                     " will never be looked at. Pass fit() a second loader, or leave this out.");
+  stop_if_hopeless(trainer);
+}
+
 void EarlyStopping::on_validation_end(Trainer& trainer) {
   const double value = trainer.metric(options_.metric), delta = options_.min_delta;
+  if (options_.check_finite && !std::isfinite(value))
+    return trainer.stop(options_.metric + " is not finite");
   const bool better = options_.larger_is_better ? value > best_ + delta : value < best_ - delta;
   if (better) best_ = value, waited_ = 0;
-  else if (++waited_ >= options_.patience)
+  else ++waited_;
+  stop_if_hopeless(trainer);
+}
+
+void EarlyStopping::stop_if_hopeless(Trainer& trainer) const {
+  if (waited_ >= options_.patience)
     trainer.stop(options_.metric + " has not improved for " + std::to_string(waited_) +
                  " validations");
 }
 
-void EarlyStopping::save(CheckpointState& state) const {
-  state.numbers["state.early_stopping.best." + options_.metric] = best_;
-  state.numbers["state.early_stopping.waited." + options_.metric] = double(waited_);
+std::map<std::string, double> EarlyStopping::state() const {
+  return {{"best", best_}, {"waited", double(waited_)}};
 }
 
-void EarlyStopping::load(const CheckpointState& state) {
-  const auto best = state.numbers.find("state.early_stopping.best." + options_.metric),
-             waited = state.numbers.find("state.early_stopping.waited." + options_.metric);
-  if (best == state.numbers.end() || waited == state.numbers.end()) return;  // new in this run
-  best_ = best->second, waited_ = int64_t(waited->second);
+void EarlyStopping::load_state(const std::map<std::string, double>& state) {
+  best_ = state.at("best"), waited_ = int64_t(state.at("waited"));
 }
 
 }  // namespace halftone::train

@@ -10,23 +10,28 @@ namespace halftone::train {
 struct EarlyStoppingOptions {
   std::string metric = "val/loss";
   bool larger_is_better = false;
-  int64_t patience = 3;  // validations in a row without an improvement
-  double min_delta = 0;  // what counts as one: more than this
+  int64_t patience = 3;      // validations in a row without an improvement
+  double min_delta = 0;      // what counts as one: more than this
+  bool check_finite = true;  // NaN and infinities end the training at once
 };
 
 class EarlyStopping final : public Callback {
  public:
   /// Throws UsageError for a patience below 1 and a min_delta that is negative or not finite.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
-  /// Throws UsageError if the validation has no such metric. A NaN is no improvement.
+  /// Throws UsageError if nothing validates. A training that it had ended ends again.
+  void on_fit_start(Trainer& trainer) override;
+  /// Throws UsageError if there is no such metric. Without check_finite a NaN is no improvement.
   void on_validation_end(Trainer& trainer) override;
-  void save(CheckpointState& state) const override;
-  void load(const CheckpointState& state) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
 
   /// The best value so far, infinite before the first.
   double best() const { return best_; }
 
  private:
+  void stop_if_hopeless(Trainer& trainer) const;
+
   EarlyStoppingOptions options_;
   double best_;
   int64_t waited_ = 0;

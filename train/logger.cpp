@@ -21,7 +21,9 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-void check_name(std::string_view name) {
+}  // namespace
+
+void check_log_name(std::string_view name) {
   if (name.empty() || name == "step" || name == "time")
     fail<UsageError>("log", "'", name, "' is no name for a number. Choose another one.");
   for (const char c : name)
@@ -30,15 +32,13 @@ void check_name(std::string_view name) {
   if (!is_utf8(name)) fail<UsageError>("log", "the name '", name, "' is not UTF-8. Convert it.");
 }
 
-}  // namespace
-
 void Logger::log(int64_t step, std::span<const NamedNumber> numbers) {
   log(LogRecord{step, now(), numbers});
 }
 
 void Logger::log(const LogRecord& record) {
   for (std::size_t i = 0; i < record.numbers.size(); ++i) {
-    check_name(record.numbers[i].name);
+    check_log_name(record.numbers[i].name);
     for (std::size_t j = 0; j < i; ++j)  // a handful: faster than any set
       if (record.numbers[i].name == record.numbers[j].name)
         fail<UsageError>("log", "'", record.numbers[i].name, "' is there twice. Log it once.");
@@ -47,7 +47,7 @@ void Logger::log(const LogRecord& record) {
 }
 
 void Logger::log_text(int64_t step, std::string_view name, std::string_view text) {
-  check_name(name);
+  check_log_name(name);
   if (!is_utf8(text)) fail<UsageError>("log", "the text '", name, "' is not UTF-8. Convert it.");
   write_text(step, now(), name, text);
 }

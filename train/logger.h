@@ -20,6 +20,10 @@ struct LogRecord {
   std::span<const NamedNumber> numbers;
 };
 
+/// Throws UsageError for a name that no record can have: empty, "step" or "time", which every
+/// record has, with control characters, or not UTF-8.
+void check_log_name(std::string_view name);
+
 /// Calls belong to one thread. Nothing is certain to be in the file before flush(), though loggers
 /// write on their own about once a second while they are called.
 class Logger {

@@ -27,13 +27,16 @@ void check_weight(std::string_view op, double weight) {
     fail<UsageError>(op, "the weight is ", weight, ". Pass the number of samples.");
 }
 
-/// weight * value as an f64 scalar of its own, on the value's device.
-Tensor weighted(std::string_view op, const Tensor& value, double weight) {
+void check_value(std::string_view op, const Tensor& value, double weight) {
   check_weight(op, weight);
   check::defined(op, "the value", value);
   check::floating(op, value);
   if (value.numel() != 1)
     fail<ShapeError>(op, "the value is ", described(value), ". Pass one number, such as a mean.");
+}
+
+/// weight * value as an f64 scalar of its own, on the value's device.
+Tensor weighted(const Tensor& value, double weight) {
   return reshape(cast(value, f64), {}) * weight;
 }
 
@@ -45,32 +48,54 @@ void accumulate(Tensor& sum, const Tensor& term) {
 }  // namespace
 
 void RunningMean::update(const Tensor& value, double weight) {
-  const Plainly scope;
-  const Tensor term = weighted("RunningMean", value, weight);
+  check_value("RunningMean", value, weight);
+  if (value.device() == Device::cpu()) return update(value.item(), weight);
   if (weight == 0) return;  // the mean of no samples is NaN
-  if (term.device() == Device::cpu()) host_sum_ += term.item();
-  else accumulate(sum_, term);
-  weight_ += weight;
+  const Plainly scope;
+  add(weighted(value, weight), scalar(weight, f64, value.device()));
+}
+
+void RunningMean::update(const Tensor& value, const Tensor& weight) {
+  check_value("RunningMean", value, 1);
+  check::defined("RunningMean", "the weight", weight);
+  if (weight.numel() != 1 || weight.dtype() != f64)
+    fail<ShapeError>("RunningMean", "the weight is ", described(weight),
+                     ". Pass an f64 scalar, the number of samples.");
+  if (value.device() == Device::cpu()) return update(value.item(), weight.item());
+  const Plainly scope;
+  const Tensor none = zeros({}, f64, value.device()), x = reshape(cast(value, f64), {});
+  add(where(greater(weight, none), x * weight, none), weight);
 }
 
 void RunningMean::update(double value, double weight) {
   check_weight("RunningMean", weight);
   if (weight == 0) return;
-  host_sum_ += weight * value;
-  weight_ += weight;
+  host_.total += weight * value, host_.weight += weight;
+}
+
+/// On the device. What the host has goes there first, so that a restored mean sums in the order of
+/// one that was never interrupted.
+void RunningMean::add(const Tensor& product, const Tensor& weight) {
+  if (!sum_.defined() && host_.weight != 0)
+    sum_ = scalar(host_.total, f64, product.device()),
+    weights_ = scalar(host_.weight, f64, product.device()), host_ = {};
+  accumulate(sum_, product);
+  accumulate(weights_, weight);
 }
 
 double RunningMean::value() const {
-  if (weight_ == 0) return nan;
-  return sums().total / weight_;
+  const MetricSums all = sums();
+  return all.weight == 0 ? nan : all.total / all.weight;
 }
 
 MetricSums RunningMean::sums() const {
-  return {host_sum_ + (sum_.defined() ? sum_.item() : 0), weight_};
+  if (!sum_.defined()) return host_;
+  return {host_.total + sum_.item(), host_.weight + weights_.item()};
 }
 
 void RunningMean::restore(const MetricSums& sums) {
-  sum_ = {}, host_sum_ = sums.total, weight_ = sums.weight;
+  reset();
+  host_ = sums;
 }
 
 WindowMean::WindowMean(int64_t window) : window_(window) {
@@ -78,10 +103,10 @@ WindowMean::WindowMean(int64_t window) : window_(window) {
 }
 
 void WindowMean::update(const Tensor& value, double weight) {
-  const Plainly scope;
-  const Tensor term = weighted("WindowMean", value, weight);
+  check_value("WindowMean", value, weight);
   if (weight == 0) return;
-  last_.push_back({term, weight});
+  const Plainly scope;
+  last_.push_back({weighted(value, weight), weight});
   if (int64_t(last_.size()) > window_) last_.pop_front();
 }
 

@@ -20,20 +20,24 @@ class RunningMean {
   /// `value`: a floating tensor of one element, the mean over `weight` samples. Throws DTypeError,
   /// ShapeError, and UsageError for a weight that is negative or not finite.
   void update(const Tensor& value, double weight = 1);
+  /// The same with a weight that only the value's device knows: an f64 scalar. Where it is 0 the
+  /// value, a mean of nothing, counts for nothing.
+  void update(const Tensor& value, const Tensor& weight);
   /// The same for a number that the host knows.
   void update(double value, double weight = 1);
   /// Sum of weight * value over sum of weights. Waits for a GPU.
   double value() const;
   void reset() { *this = {}; }
-  double weight() const { return weight_; }
-  /// Waits for a GPU.
+  /// Both wait for a GPU.
+  double weight() const { return sums().weight; }
   MetricSums sums() const;
   void restore(const MetricSums& sums);
 
  private:
-  Tensor sum_{};         // f64 scalar on a GPU, undefined before the first tensor from there
-  double host_sum_ = 0;  // what the host knows
-  double weight_ = 0;
+  void add(const Tensor& product, const Tensor& weight);
+
+  MetricSums host_{};         // what the host knows
+  Tensor sum_{}, weights_{};  // f64 scalars on a GPU, undefined before the first tensor from there
 };
 
 /// The mean over the last `window` updates only.
@@ -60,6 +64,7 @@ class Perplexity {
  public:
   /// `loss`: the mean cross-entropy, in nats, of `tokens` targets. Throws as RunningMean::update().
   void update(const Tensor& loss, double tokens) { loss_.update(loss, tokens); }
+  void update(const Tensor& loss, const Tensor& tokens) { loss_.update(loss, tokens); }
   double value() const;
   void reset() { loss_.reset(); }
   MetricSums sums() const { return loss_.sums(); }

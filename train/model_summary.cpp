@@ -1,13 +1,9 @@
 #include <halftone/train/model_summary.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <typeinfo>
-
-#include <cxxabi.h>
 
 #include <halftone/amp/strategy_bytes.h>
+#include <halftone/train/class_name.h>
 
 namespace halftone::train {
 
@@ -17,17 +13,6 @@ template <class... Values> void print(std::string& to, const char* format, Value
   char line[160];
   std::snprintf(line, sizeof line, format, values...);
   to += line;
-}
-
-/// The name of a module's class, without namespaces.
-std::string class_of(const nn::Module& module) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status), std::free);
-  if (status != 0) return "module";
-  const std::string whole = name.get();
-  const auto colon = whole.rfind(':', whole.find('<'));
-  return colon == std::string::npos ? whole : whole.substr(colon + 1);
 }
 
 double mebibytes(int64_t bytes) { return double(bytes) / 1048576; }
@@ -41,10 +26,11 @@ std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
   for (const Tensor& x : model.parameters()) frozen += x.requires_grad() ? 0 : x.numel();
   for (const auto& [name, module] : model.named_modules())
     if (!name.empty() && name.find('.') == std::string::npos)
-      print(text, "  %-16.40s %-20.40s %12lld\n", name.c_str(), class_of(*module).c_str(),
+      print(text, "  %-16.40s %-20.40s %12lld\n", name.c_str(), class_name(typeid(*module)).c_str(),
             static_cast<long long>(module->parameter_count()));
-  print(text, "%-39.60s %12lld parameters, %lld of them frozen\n\n", class_of(model).c_str(),
-        static_cast<long long>(model.parameter_count()), static_cast<long long>(frozen));
+  print(text, "%-39.60s %12lld parameters, %lld of them frozen\n\n",
+        class_name(typeid(model)).c_str(), static_cast<long long>(model.parameter_count()),
+        static_cast<long long>(frozen));
   print(text, "%-18s%10s%10s%10s%10s%10s\n", "MiB", "weights", "beside", "gradients", "optimizer",
         "sum");
   const auto row = [&](const char* mark, const amp::Strategy& strategy) {

@@ -4,11 +4,16 @@
 
 namespace halftone::train {
 
-void LearningRateMonitor::on_log(Trainer& trainer) {
+void LearningRateMonitor::on_batch_start(Trainer& trainer, data::Batch&) {
   const optim::Optimizer& optimizer = trainer.training().optimizer();
-  const int groups = optimizer.group_count();
-  for (int group = 0; group < groups; ++group)
-    trainer.log(groups == 1 ? "lr" : "lr/" + std::to_string(group), optimizer.lr(group));
+  rates_.resize(std::size_t(optimizer.group_count()));
+  for (std::size_t group = 0; group < rates_.size(); ++group)
+    rates_[group] = optimizer.lr(int(group));
+}
+
+void LearningRateMonitor::on_log(Trainer& trainer) {
+  for (std::size_t group = 0; group < rates_.size(); ++group)
+    trainer.log(rates_.size() == 1 ? "lr" : "lr/" + std::to_string(group), rates_[group]);
 }
 
 void ThroughputMonitor::begin(const Trainer& trainer) {

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <chrono>
+#include <vector>
 
 #include <halftone/train/callback.h>
 
 namespace halftone::train {
 
-/// "lr", or "lr/0", "lr/1", ... where there are several parameter groups: the rates of the next
-/// step. As Lightning's LearningRateMonitor.
+/// "lr", or "lr/0", "lr/1", ... where there are several parameter groups: the rates of the step
+/// that is logged. As Lightning's LearningRateMonitor.
 class LearningRateMonitor final : public Callback {
  public:
+  void on_batch_start(Trainer& trainer, data::Batch& batch) override;
   void on_log(Trainer& trainer) override;
+
+ private:
+  std::vector<double> rates_{};
 };
 
 /// "samples_per_second" and "steps_per_second" since the last record, without validations.

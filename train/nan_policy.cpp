@@ -15,10 +15,7 @@ NanPolicy::NanPolicy(const NanPolicyOptions& options) : options_(options) {
 bool NanPolicy::on_loss(Trainer& trainer, const Tensor& loss) {
   if (batches_++ % options_.every_batches != 0) return true;
   const double value = loss.item();
-  if (std::isfinite(value)) {
-    in_a_row_ = 0;
-    return true;
-  }
+  if (std::isfinite(value)) return true;
   const std::string after = "after step " + std::to_string(trainer.position().step);
   if (options_.action == OnNan::fail)
     fail<UsageError>("NanPolicy", "the loss is ", value, ' ', after,
@@ -27,6 +24,17 @@ bool NanPolicy::on_loss(Trainer& trainer, const Tensor& loss) {
   if (options_.action == OnNan::stop || in_a_row_ >= options_.patience)
     trainer.stop("the loss is not finite " + after);
   return false;
+}
+
+std::map<std::string, double> NanPolicy::state() const {
+  return {{"batches", double(batches_)},
+          {"dropped", double(dropped_)},
+          {"in_a_row", double(in_a_row_)}};
+}
+
+void NanPolicy::load_state(const std::map<std::string, double>& state) {
+  batches_ = int64_t(state.at("batches")), dropped_ = int64_t(state.at("dropped"));
+  in_a_row_ = int64_t(state.at("in_a_row"));
 }
 
 }  // namespace halftone::train

@@ -1,6 +1,7 @@
 // What happens when a loss is NaN or infinite: such a step would spoil every weight. It is caught
-// before the backward pass, so the weights are those of the last good step. (An overflow of scaled
-// f16 gradients is something else: the loss scaler skips that step, and this never sees it.)
+// before the backward pass, so weights and running statistics are those of the last good step. (An
+// overflow of scaled f16 gradients is something else: the loss scaler skips that step, and this
+// never sees it.)
 #pragma once
 
 #include <halftone/train/callback.h>
@@ -25,6 +26,10 @@ class NanPolicy final : public Callback {
   /// Throws UsageError for numbers below 1.
   explicit NanPolicy(const NanPolicyOptions& options = {});
   bool on_loss(Trainer& trainer, const Tensor& loss) override;
+  bool drops_steps() const override { return true; }
+  void on_step_end(Trainer&) override { in_a_row_ = 0; }
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
 
   int64_t dropped_steps() const { return dropped_; }
 

@@ -6,7 +6,8 @@
 namespace halftone::train {
 
 /// While one lives, the first SIGINT and the first SIGTERM are only noted; the next of its kind
-/// ends the process. Destruction puts the handlers of before back. One at a time.
+/// ends the process. A signal that the process ignores stays ignored. Destruction puts the handlers
+/// of before back. One at a time.
 class StopSignals {
  public:
   StopSignals();
@@ -18,8 +19,8 @@ class StopSignals {
   static int received();
 
  private:
-  struct sigaction interrupt_ {
-  }, terminate_{};  // as they were
+  using Action = struct sigaction;
+  Action interrupt_{}, terminate_{};  // as they were
 };
 
 }  // namespace halftone::train

@@ -1,43 +1,62 @@
 #include <halftone/train/task.h>
 
+#include <algorithm>
+
+#include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
 
 namespace halftone::train {
 
+namespace {
+/// How many class numbers count, as an f64 scalar on their device. (The loss has checked them.)
+Tensor counted(const Tensor& targets, int64_t ignored) {
+  if (targets.device() != Device::cpu()) {
+    const NoGrad no_grad;
+    return sum(cast(not_equal(targets, scalar(double(ignored), i64, targets.device())), f64));
+  }
+  const Tensor numbers = views::contiguous(targets);
+  const int64_t* const begin = numbers.data<int64_t>();
+  return scalar(double(targets.numel() - std::count(begin, begin + targets.numel(), ignored)), f64);
+}
+}  // namespace
+
 Task classification(nn::Layer& model, const ClassificationOptions& options) {
-  Task task{.model = model,
-            .forward = [&model](const Tensor& inputs) { return model(inputs); },
-            .loss = [loss = options.loss](
-                        const Tensor& logits,
-                        const Tensor& labels) { return cross_entropy(logits, labels, loss); }};
+  Task task{.model = model};
+  task.forward = [&model](const Tensor& inputs) { return model(inputs); };
+  task.loss = [settings = options.loss](const Tensor& logits, const Tensor& labels) {
+    return cross_entropy(logits, labels, settings);
+  };
+  const int64_t ignored = options.loss.ignore_index;
+  task.count = [ignored](const Tensor& labels) { return counted(labels, ignored); };
   const auto update = [](TopKAccuracy& accuracy, const Outcome& batch) {
     accuracy.update(batch.outputs, batch.targets);
   };
   for (const int64_t k : options.top_k)
-    task.metrics.emplace_back("top" + std::to_string(k), TopKAccuracy(k, options.loss.ignore_index),
-                              update, Shown::percent);
+    task.metrics.emplace_back("top" + std::to_string(k), TopKAccuracy(k, ignored), update,
+                              Shown::percent);
   return task;
 }
 
 Task language_modeling(nn::Layer& model) {
-  Task task{.model = model,
-            .forward = [&model](const Tensor& tokens) { return model(tokens); },
-            .loss =
-                [](const Tensor& logits, const Tensor& next) {
-                  return cross_entropy(flatten(logits, 0, 1), flatten(next));
-                },
-            .count = [](const Tensor& next) { return double(next.numel()); }};
+  Task task{.model = model};
+  task.forward = [&model](const Tensor& tokens) { return model(tokens); };
+  task.loss = [](const Tensor& logits, const Tensor& next) {
+    return cross_entropy(flatten(logits, 0, 1), flatten(next));
+  };
+  task.count = [](const Tensor& next) {
+    return counted(next, CrossEntropySettings{}.ignore_index);
+  };
   task.metrics.emplace_back(
       "perplexity", Perplexity(),
-      [](Perplexity& metric, const Outcome& batch) { metric.update(batch.loss, batch.samples); });
+      [](Perplexity& metric, const Outcome& batch) { metric.update(batch.loss, batch.count); });
   return task;
 }
 
 Task regression(nn::Layer& model) {
-  return {
-      .model = model,
-      .forward = [&model](const Tensor& inputs) { return model(inputs); },
-      .loss = [](const Tensor& outputs, const Tensor& targets) { return mse(outputs, targets); }};
+  Task task{.model = model};
+  task.forward = [&model](const Tensor& inputs) { return model(inputs); };
+  task.loss = [](const Tensor& outputs, const Tensor& targets) { return mse(outputs, targets); };
+  return task;
 }
 
 }  // namespace halftone::train

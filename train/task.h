@@ -18,7 +18,7 @@ namespace halftone::train {
 /// A batch that has been through the model.
 struct Outcome {
   Tensor loss, outputs, targets;  // without history
-  double samples;                 // what the loss is a mean over
+  Tensor count;                   // what the loss is a mean over: f64 scalar
 };
 
 /// A metric of metrics.h under a name, and how a batch updates it. Copies are independent.
@@ -81,25 +81,27 @@ struct Task {
   nn::Module& model;
   /// From a batch's inputs to outputs: runs as the strategy says, and its result is f32 (f64 under
   /// fp64).
-  std::function<Tensor(const Tensor& inputs)> forward;
+  std::function<Tensor(const Tensor& inputs)> forward{};
   /// From outputs and the batch's targets to a mean, one floating number.
-  std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss;
-  /// The number of things that the mean is over; empty: the batch's samples.
-  std::function<double(const Tensor& targets)> count{};
-  /// Of a training's epochs and of validations. The loss, "loss", is always measured.
+  std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss{};
+  /// The number of things that the mean is over, an f64 scalar on the targets' device: what an
+  /// epoch's mean weighs batches by. Empty: the batch's samples.
+  std::function<Tensor(const Tensor& targets)> count{};
+  /// Of a training's epochs and of validations, each under a name of its own; "loss" is taken.
   std::vector<TaskMetric> metrics{};
 };
 
 /// Logits [n, classes] against class numbers [n]: cross-entropy, and top-1 accuracy as "top1"; more
-/// by `top_k`.
+/// by `top_k`. Means are over the labels that are not ignored; with class weights, batches are
+/// weighed by their numbers all the same.
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropySettings loss{};
 };
 /// `model` must outlive the task, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
-/// Logits [n, length, vocabulary] against the next tokens [n, length]: cross-entropy per token, and
-/// "perplexity".
+/// Logits [n, length, vocabulary] against the next tokens [n, length], -100 where there is none:
+/// cross-entropy per token, and "perplexity".
 Task language_modeling(nn::Layer& model);
 /// Outputs against targets of the same shape: the mean squared error.
 Task regression(nn::Layer& model);

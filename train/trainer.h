@@ -32,7 +32,7 @@ struct FitResult {
   int signal = 0;      // the one that ended it
   int64_t steps = 0;   // of the whole training, resumed runs included
   int64_t epochs = 0;  // completed ones
-  double seconds = 0;  // likewise: of the whole training
+  double seconds = 0;  // of the whole training, too
   std::map<std::string, double> metrics{};  // the last of each name
 };
 
@@ -53,13 +53,14 @@ class Trainer {
   /// The loss and the task's metrics over an epoch of a loader, in evaluation mode; neither
   /// modules' modes nor random numbers are changed by it.
   std::map<std::string, double> validate(data::DataLoader loader);
-  /// A checkpoint of this moment, between two steps: see save_checkpoint().
+  /// A checkpoint of this moment, between two steps: see save_checkpoint(). Waits for a GPU.
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks
   /// Ends the training after this step.
-  void stop(std::string reason) { reason_ = std::move(reason); }
-  /// Adds a number to the record of this step; of equal names the last counts.
+  void stop(std::string reason) { reason_ = std::move(reason), stopping_ = true; }
+  /// Adds a number to the record of this step; of equal names the last counts. Throws as
+  /// check_log_name().
   void log(std::string_view name, double value);
   /// The number that was logged last under a name. Throws UsageError, with the nearest name, if
   /// there is none.
@@ -70,16 +71,18 @@ class Trainer {
   amp::Training& training() { return training_; }
   nn::Module& model() { return task_.model; }
   const TrainerOptions& options() const { return options_; }
+  /// Whether there is something to validate on, and a time for it.
+  bool validates() const;
   /// Steps taken, completed epochs, batches of the present epoch.
   const CheckpointState& position() const { return position_; }
-  /// Samples that fit() has trained on since it was called.
+  /// Samples that this object has trained on.
   double samples() const { return samples_; }
   /// The mean loss of the last step. Waits for a GPU.
   double step_loss() const { return step_loss_.value(); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Consecutive batches of one step.
+  /// Consecutive batches whose gradients make one step.
   struct Group {
     int64_t batches;
     double samples;
@@ -88,13 +91,36 @@ class Trainer {
     double value;
     int64_t step;
   };
+  /// What distinguishes two checkpoints of one training.
+  struct Place {
+    int64_t step = -1, epoch = 0, batches = 0;
+    bool operator==(const Place&) const = default;
+  };
+  /// Lets a Trainer's time run.
+  class Stopwatch {
+   public:
+    explicit Stopwatch(Trainer& trainer) : trainer_(trainer) {
+      trainer.started_at_ = Clock::now(), trainer.stopping_ = false, trainer.reason_.clear();
+    }
+    ~Stopwatch() { trainer_.seconds_before_ = trainer_.seconds(), trainer_.started_at_.reset(); }
+    Stopwatch(const Stopwatch&) = delete;
+    Stopwatch& operator=(const Stopwatch&) = delete;
+
+   private:
+    Trainer& trainer_;
+  };
 
   // --- trainer_start.cpp
-  void arrange(data::DataLoader train, std::optional<data::DataLoader> validation);
+  void set_up(data::DataLoader train, std::optional<data::DataLoader> validation);
+  void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
+  void begin(int64_t steps_per_epoch);
   void make_scheduler(int64_t steps_per_epoch);
-  void open_files();
-  void resume(const std::filesystem::path& checkpoints);
-  void require_same_data(const CheckpointState& at) const;
+  void begin_in_directory();
+  void resume(const std::filesystem::path& checkpoint);
+  std::vector<std::shared_ptr<Logger>> opened_loggers() const;
+  static void require_same_loader(const std::map<std::string, double>& before,
+                                  const data::DataLoader& now);
+  void require_same_environment(const CheckpointState& state) const;
   Device device() const;
 
   // --- trainer.cpp
@@ -102,22 +128,28 @@ class Trainer {
   Group group_at(int64_t first_batch) const;
   bool run_group(data::DataLoader::Iterator& next);
   bool accumulate(data::Batch batch, const Group& group);
+  Tensor count_of(const data::Batch& batch) const;
   void update();
-  void end_step();
+  void follow_up(bool stepped);
   void end_epoch();
-  void run_validation();
-  std::map<std::string, double> measure(data::DataLoader& loader, int64_t limit);
   void check_limits();
   FitResult finish();
+  void run_validation();
+  std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
+                                                        bool interruptible);
 
   // --- trainer_report.cpp
   void show_progress(const Group& group);
   void log_step();
+  void record_and_save(bool saves);
   void write_record();
-  void save_if_due(bool stepped, bool epoch_over);
   void save_in_directory();
   void remove_old_checkpoints() const;
+  /// What decides on the batches of an epoch.
+  static std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
   void restore(const CheckpointState& state);
+  std::string state_name(std::size_t callback) const;
+  Place place() const { return {position_.step, position_.epoch, position_.batches}; }
   double seconds() const;
 
   Task task_;
@@ -131,11 +163,13 @@ class Trainer {
 
   // --- where it stands
   CheckpointState position_{};
+  Place saved_{};          // the last checkpoint
+  bool begun_ = false;     // files are open, what there was has been resumed
+  bool stopping_ = false;  // for this reason:
   std::string reason_{};
-  int64_t saved_step_ = -1;  // of the last checkpoint
-  bool started_ = false;     // files are open, the summary was shown
+  bool validation_interrupted_ = false;  // by a signal: to be made up for
   double samples_ = 0, seconds_before_ = 0;
-  Clock::time_point start_{};
+  std::optional<Clock::time_point> started_at_{};
 
   // --- what it reports
   RunningMean step_loss_{}, epoch_loss_{};

@@ -44,9 +44,6 @@ void check_numbers(const TrainerOptions& o) {
   require_at_least(1, o.checkpoints.keep_last, "checkpoints.keep_last");
   require_at_least(0, o.checkpoints.keep_best, "checkpoints.keep_best");
 }
-}  // namespace
-
-namespace {
 void check(const TrainerOptions& o) {
   check_numbers(o);
   exclude(o.strategy && o.precision != TrainerOptions{}.precision, "strategy", "precision");
@@ -55,6 +52,10 @@ void check(const TrainerOptions& o) {
   exclude(o.fast_dev_run > 0 && o.limit_train_batches > 0, "fast_dev_run", "limit_train_batches");
   exclude(o.overfit_batches > 0 && o.limit_train_batches > 0, "overfit_batches",
           "limit_train_batches");
+  exclude(o.fast_dev_run > 0 && o.limit_validation_batches > 0, "fast_dev_run",
+          "limit_validation_batches");
+  exclude(o.overfit_batches > 0 && o.limit_validation_batches > 0, "overfit_batches",
+          "limit_validation_batches");
   const amp::Strategy strategy = strategy_of(o);
   if (o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0 && o.max_time.count() == 0)
     fail<UsageError>(where, "nothing ends this training. Pass max_epochs, max_steps or max_time.");
@@ -65,17 +66,21 @@ void check(const TrainerOptions& o) {
   if (o.clip_value > 0 && strategy.scales_loss && strategy.weights == f16)
     fail<UsageError>(where, "clip_value needs unscaled gradients, and under ", strategy.name,
                      " these would be f16, which underflows. Use clip_norm.");
-  if (o.directory.empty() && (o.resume || o.json_lines || o.tensorboard))
-    fail<UsageError>(where,
-                     o.resume       ? "resume"
-                     : o.json_lines ? "json_lines"
-                                    : "tensorboard",
-                     " needs a place for files. Pass directory.");
+  const std::pair<bool, std::string_view> need_files[] = {
+      {o.resume, "resume"},
+      {o.json_lines, "json_lines"},
+      {o.tensorboard, "tensorboard"},
+      {o.checkpoints != CheckpointOptions{}, "checkpoints"}};
+  for (const auto& [asked, option] : need_files)
+    if (asked && o.directory.empty())
+      fail<UsageError>(where, option, " needs a place for files. Pass directory.");
   if (o.checkpoints.keep_best > 0 && o.monitor.empty())
     fail<UsageError>(where, "checkpoints.keep_best is ", o.checkpoints.keep_best,
                      ", but monitor is empty. Name a metric, such as \"val/loss\".");
-  if (o.output == nullptr)
-    fail<UsageError>(where, "output is null. Leave it stdout, or turn progress_bar off.");
+  if (o.output == nullptr && (o.progress_bar || o.model_summary))
+    fail<UsageError>(where,
+                     "output is null. Leave it stdout, or turn progress_bar and "
+                     "model_summary off.");
   for (const auto& callback : o.callbacks)
     if (!callback) fail<UsageError>(where, "a callback is null. Leave it out.");
   for (const auto& logger : o.loggers)
@@ -89,6 +94,7 @@ TrainerOptions effective(TrainerOptions options) {
     options.limit_train_batches = options.limit_validation_batches = few;
   if (options.fast_dev_run > 0) {
     options.max_epochs = 1, options.max_steps = 0, options.max_time = {};
+    options.validate_every_epochs = 1, options.validate_every_steps = 0;
     options.directory.clear(), options.loggers.clear();
   }
   return options;

@@ -22,6 +22,8 @@ struct CheckpointOptions {
   int64_t every_epochs = 1, every_steps = 0;  // 0: not for that reason
   int64_t keep_last = 1;                      // 1 or more
   int64_t keep_best = 0;                      // besides, so many by TrainerOptions::monitor
+
+  bool operator==(const CheckpointOptions&) const = default;
 };
 
 struct TrainerOptions {

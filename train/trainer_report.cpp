@@ -2,9 +2,11 @@
 #include <halftone/train/trainer.h>
 
 #include <algorithm>
+#include <exception>
 
 #include <halftone/amp/names.h>
 #include <halftone/train/checkpoints.h>
+#include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/resume.h>
 
@@ -15,6 +17,7 @@ namespace fs = std::filesystem;
 // --- records
 
 void Trainer::log(std::string_view name, double value) {
+  check_log_name(name);
   const auto same = std::ranges::find(record_, name, &std::pair<std::string, double>::first);
   if (same != record_.end()) same->second = value;
   else record_.emplace_back(name, value);
@@ -38,14 +41,28 @@ void Trainer::log_step() {
   for (const auto& callback : options_.callbacks) callback->on_log(*this);
 }
 
+/// A log that cannot be written costs no checkpoint. What is logged up to a checkpoint is in the
+/// files before it is, so that no kill makes a hole.
+void Trainer::record_and_save(bool saves) {
+  saves = saves && saved_ != place();
+  std::exception_ptr failure;
+  try {
+    write_record();
+    if (saves)
+      for (const auto& logger : loggers_) logger->flush();
+  } catch (...) { failure = std::current_exception(); }
+  if (saves) save_in_directory();
+  if (failure) std::rethrow_exception(failure);
+}
+
 void Trainer::write_record() {
   if (record_.empty()) return;
+  const auto record = std::exchange(record_, {});
   std::vector<NamedNumber> numbers;
-  for (const auto& [name, value] : record_) numbers.push_back({name, value});
+  for (const auto& [name, value] : record) numbers.push_back({name, value});
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const LogRecord record{position_.step, std::chrono::duration<double>(now).count(), numbers};
-  for (const auto& logger : loggers_) logger->log(record);
-  record_.clear();
+  for (const auto& logger : loggers_)
+    logger->log({position_.step, std::chrono::duration<double>(now).count(), numbers});
 }
 
 // --- people
@@ -73,27 +90,60 @@ void Trainer::note(std::string_view text) {
 // --- checkpoints
 
 double Trainer::seconds() const {
-  return seconds_before_ + std::chrono::duration<double>(Clock::now() - start_).count();
+  if (!started_at_) return seconds_before_;
+  return seconds_before_ + std::chrono::duration<double>(Clock::now() - *started_at_).count();
+}
+
+std::map<std::string, double> Trainer::loader_numbers(const data::DataLoader& loader) {
+  const data::DataLoaderOptions& o = loader.options();
+  return {{"state.loader.samples", double(loader.dataset().size())},
+          {"state.loader.batch_size", double(o.batch_size)},
+          {"state.loader.shuffle", double(o.shuffle)},
+          {"state.loader.drop_last", double(o.drop_last)},
+          {"state.loader.seed", double(o.seed)}};
+}
+
+/// "state.callback.0.EarlyStopping."
+std::string Trainer::state_name(std::size_t callback) const {
+  const Callback& one = *options_.callbacks[callback];
+  return "state.callback." + std::to_string(callback) + '.' + class_name(typeid(one)) + '.';
 }
 
 void Trainer::save(const fs::path& path) const {
   CheckpointState state = position_;
-  // Only what was measured at these very weights may rank this checkpoint among the best.
-  for (const auto& [name, logged] : metrics_)
+  for (const auto& [name, logged] : metrics_) {
+    // Only what was measured at this step may rank this checkpoint among the best.
     if (logged.step == position_.step) state.numbers[name] = logged.value;
-  state.numbers["state.batch_size"] = double(loader_ ? loader_->options().batch_size : 0);
-  state.numbers["state.samples"] = double(loader_ ? loader_->dataset().size() : 0);
+    state.numbers["state.metric.value." + name] = logged.value;
+    state.numbers["state.metric.step." + name] = double(logged.step);
+  }
+  if (loader_) state.numbers.merge(loader_numbers(*loader_));
   state.numbers["state.seconds"] = seconds();
+  state.numbers["state.validation_interrupted"] = double(validation_interrupted_);
   const auto add = [&](const std::string& name, const MetricSums& sums) {
     state.numbers["state.total." + name] = sums.total;
     state.numbers["state.weight." + name] = sums.weight;
   };
   add("loss", epoch_loss_.sums());
   for (const TaskMetric& metric : task_.metrics) add(metric.name(), metric.sums());
+  for (std::size_t i = 0; i < options_.callbacks.size(); ++i)
+    for (const auto& [name, value] : options_.callbacks[i]->state())
+      state.numbers[state_name(i) + name] = value;
   state.texts["environment"] = environment_of(device());
-  for (const auto& callback : options_.callbacks) callback->save(state);
   save_training(path, training_, state, scheduler_ ? &*scheduler_ : nullptr);
 }
+
+namespace {
+/// The numbers whose names begin so, without that beginning.
+std::map<std::string, double> part_of(const std::map<std::string, double>& numbers,
+                                      const std::string& beginning) {
+  std::map<std::string, double> part;
+  for (auto at = numbers.lower_bound(beginning);
+       at != numbers.end() && at->first.starts_with(beginning); ++at)
+    part[at->first.substr(beginning.size())] = at->second;
+  return part;
+}
+}  // namespace
 
 void Trainer::restore(const CheckpointState& state) {
   position_ = {.step = state.step, .epoch = state.epoch, .batches = state.batches};
@@ -105,32 +155,29 @@ void Trainer::restore(const CheckpointState& state) {
     return MetricSums{number("total." + name), number("weight." + name)};
   };
   seconds_before_ = number("seconds");
+  validation_interrupted_ = number("validation_interrupted") != 0;
   epoch_loss_.restore(sums("loss"));
   for (TaskMetric& metric : task_.metrics) metric.restore(sums(metric.name()));
-  for (const auto& [name, value] : state.numbers)
-    if (!name.starts_with("state.")) metrics_[name] = {value, state.step};
-  for (const auto& callback : options_.callbacks) callback->load(state);
-}
-
-void Trainer::save_if_due(bool stepped, bool epoch_over) {
-  const auto due = [](bool now, int64_t every, int64_t count) {
-    return now && every > 0 && count % every == 0;
-  };
-  if (options_.directory.empty() || saved_step_ == position_.step) return;
-  if (due(epoch_over, options_.checkpoints.every_epochs, position_.epoch) ||
-      due(stepped, options_.checkpoints.every_steps, position_.step))
-    save_in_directory();
+  for (const auto& [name, value] : part_of(state.numbers, "state.metric.value."))
+    metrics_[name] = {value, int64_t(number("metric.step." + name))};
+  for (std::size_t i = 0; i < options_.callbacks.size(); ++i)
+    if (const auto own = part_of(state.numbers, state_name(i)); !own.empty())
+      options_.callbacks[i]->load_state(own);
 }
 
 void Trainer::save_in_directory() {
   const fs::path root = options_.directory / "checkpoints";
+  // A monitor that nobody logs would keep nothing, silently.
+  const bool known = metrics_.contains("val/loss") || !options_.monitor.starts_with("val/");
+  if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
+    static_cast<void>(metric(options_.monitor));
   const std::string name = checkpoint_name(position_.step);
   fs::path path = root / name;
   // A damaged one may still stand there; somebody may want to look at it.
   for (int i = 2; fs::exists(fs::symlink_status(path)); ++i)
     path = root / (name + "-" + std::to_string(i));
   save(path);
-  saved_step_ = position_.step;
+  saved_ = place();
   remove_old_checkpoints();
 }
 

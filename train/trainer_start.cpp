@@ -3,7 +3,8 @@
 #include <halftone/train/trainer.h>
 
 #include <algorithm>
-#include <iterator>
+#include <cstdio>
+#include <limits>
 
 #include <halftone/core/error.h>
 #include <halftone/train/checkpoints.h>
@@ -21,6 +22,13 @@ constexpr std::string_view where = "Trainer";
 
 int64_t limited(int64_t size, int64_t limit) { return limit > 0 ? std::min(size, limit) : size; }
 
+void require_batches(const data::DataLoader& loader, std::string_view which) {
+  if (loader.size() == 0)
+    fail<UsageError>(where, "the ", which, " loader has no batch: ", loader.dataset().size(),
+                     " samples, batch_size ", loader.options().batch_size,
+                     ". Turn drop_last off, or make batches smaller.");
+}
+
 void require_device(const data::DataLoader& loader, Device device, std::string_view which) {
   if (loader.options().device != device)
     fail<DeviceError>(where, "the model is on ", device, ", the ", which, " loader delivers to ",
@@ -30,15 +38,18 @@ void require_device(const data::DataLoader& loader, Device device, std::string_v
 void make_directory(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error || !fs::is_directory(path))
-    fail<FormatError>(where, "cannot make the directory ", path.string(), ": ",
-                      error ? error.message() : "something else has this name",
+  if (error)
+    fail<FormatError>(where, "cannot make the directory ", path.string(), ": ", error.message(),
                       ". Name one that can be made.");
 }
 
+std::string whole(double number) { return std::to_string(int64_t(number)); }
+
+/// Whether there is anything but hidden names.
 bool holds_anything(const fs::path& directory) {
-  std::error_code none;
-  return fs::directory_iterator(directory, none) != fs::directory_iterator{};
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (!entry.path().filename().string().starts_with('.')) return true;
+  return false;
 }
 }  // namespace
 
@@ -47,102 +58,138 @@ Device Trainer::device() const {
   return parameters.empty() ? Device::cpu() : parameters.front().device();
 }
 
-void Trainer::arrange(data::DataLoader train, std::optional<data::DataLoader> validation) {
+void Trainer::require_data(const data::DataLoader& train,
+                           const data::DataLoader* validation) const {
   const TrainerOptions& o = options_;
-  loader_ = std::move(train), validation_ = std::move(validation);
-  if (o.overfit_batches > 0) {
-    data::DataLoaderOptions in_order = loader_->options();
-    in_order.shuffle = false;
-    loader_ = loader_->with_options(in_order), validation_ = loader_;
+  require_batches(train, "training");
+  require_device(train, device(), "training");
+  if (position_.batches > 0 && loader_) require_same_loader(loader_numbers(*loader_), train);
+  if (validation) {
+    require_batches(*validation, "validation");
+    require_device(*validation, device(), "validation");
   }
-  batches_ = limited(loader_->size(), o.limit_train_batches);
-  if (batches_ == 0)
-    fail<UsageError>(where, "the training loader has no batch: ", loader_->dataset().size(),
-                     " samples, batch_size ", loader_->options().batch_size,
-                     ". Turn drop_last off, or make batches smaller.");
-  require_device(*loader_, device(), "training");
-  if (validation_) {
-    require_device(*validation_, device(), "validation");
-    validation_batches_ = limited(validation_->size(), o.limit_validation_batches);
-  } else if (o.validate_every_steps > 0 || o.checkpoints.keep_best > 0) {
-    fail<UsageError>(where, o.validate_every_steps > 0 ? "validate_every_steps" : "keep_best",
-                     " needs something to validate on. Pass fit() a second loader.");
-  }
+  const bool validates = validation && (o.validate_every_epochs > 0 || o.validate_every_steps > 0);
+  const bool wants = o.checkpoints.keep_best > 0 && o.monitor.starts_with("val/");
+  if ((o.validate_every_steps > 0 && !validation) || (wants && !validates))
+    fail<UsageError>(where,
+                     wants ? "checkpoints.keep_best by " + o.monitor : "validate_every_steps",
+                     " needs something to validate on, and a time for it. Pass fit() a second "
+                     "loader, and validate_every_epochs or validate_every_steps.");
+}
 
-  const int64_t steps = (batches_ + o.accumulate_batches - 1) / o.accumulate_batches;
+void Trainer::set_up(data::DataLoader train, std::optional<data::DataLoader> validation) {
+  const TrainerOptions& o = options_;
+  if (o.overfit_batches > 0) {
+    data::DataLoaderOptions in_order = train.options();
+    in_order.shuffle = false;
+    train = train.with_options(in_order), validation = train;
+  }
+  require_data(train, validation ? &*validation : nullptr);
+  loader_ = std::move(train), validation_ = std::move(validation);
+  batches_ = limited(loader_->size(), o.limit_train_batches);
+  validation_batches_ = validation_ ? limited(validation_->size(), o.limit_validation_batches) : 0;
+
+  const int64_t steps = 1 + (batches_ - 1) / o.accumulate_batches;
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
   if (o.progress_bar)
     progress_.emplace(ProgressOptions{.epochs = o.max_epochs,
                                       .steps_per_epoch = steps,
-                                      .interval = std::max<int64_t>(o.log_every_steps, 1),
+                                      .interval = o.log_every_steps > 0 ? o.log_every_steps : never,
                                       .output = o.output});
-  if (!scheduler_ && o.schedule) make_scheduler(steps);
-  if (std::exchange(started_, true)) return;
-  if (progress_ && o.model_summary)
-    note(model_summary(task_.model, training_.optimizer(), training_.strategy()));
-  if (validation_ && o.sanity_check_batches > 0)
-    measure(*validation_, std::min(validation_batches_, o.sanity_check_batches));
-  loggers_ = o.loggers;
-  if (!o.directory.empty()) open_files();
-  if (position_.batches >= batches_) ++position_.epoch, position_.batches = 0;  // lower limits now
+  if (!begun_) begin(steps);
+}
+
+void Trainer::begin(int64_t steps_per_epoch) {
+  optim::Optimizer& optimizer = training_.optimizer();
+  std::vector<double> rates;
+  for (int group = 0; group < optimizer.group_count(); ++group)
+    rates.push_back(optimizer.lr(group));
+  try {
+    if (options_.schedule) make_scheduler(steps_per_epoch);
+    if (options_.model_summary)
+      std::fprintf(options_.output, "%s\n",
+                   model_summary(task_.model, optimizer, training_.strategy()).c_str());
+    loggers_ = options_.loggers;
+    if (!options_.directory.empty()) begin_in_directory();
+    if (validation_)
+      evaluate(*validation_, std::min(validation_batches_, options_.sanity_check_batches), false);
+    begun_ = true;
+  } catch (...) {
+    loggers_.clear();
+    if (scheduler_)
+      for (std::size_t group = 0; group < rates.size(); ++group)
+        optimizer.set_lr(rates[group], int(group));
+    scheduler_.reset();
+    throw;
+  }
 }
 
 void Trainer::make_scheduler(int64_t steps_per_epoch) {
-  int64_t steps = options_.max_steps;
-  if (const int64_t of_epochs = options_.max_epochs * steps_per_epoch; of_epochs > 0)
-    steps = steps > 0 ? std::min(steps, of_epochs) : of_epochs;
+  int64_t steps = options_.max_steps, of_epochs = 0;
+  if (__builtin_mul_overflow(options_.max_epochs, steps_per_epoch, &of_epochs))
+    of_epochs = std::numeric_limits<int64_t>::max();
+  if (of_epochs > 0) steps = steps > 0 ? std::min(steps, of_epochs) : of_epochs;
   scheduler_.emplace(training_.optimizer(), options_.schedule(steps));
 }
 
-void Trainer::open_files() {
-  const fs::path& directory = options_.directory;
-  const fs::path checkpoints = directory / "checkpoints";
+void Trainer::begin_in_directory() {
+  const fs::path checkpoints = options_.directory / "checkpoints";
   make_directory(checkpoints);
-  remove_abandoned(checkpoints);
-  if (options_.resume) {
-    resume(checkpoints);
-    remove_old_checkpoints();  // a kill may have come between saving and removing
-  } else if (holds_anything(checkpoints)) {
+  if (!options_.resume && holds_anything(checkpoints))
     fail<UsageError>(where, checkpoints.string(), " holds the checkpoints of an earlier training. ",
                      "Pass .resume = true to go on with it, or name another directory.");
-  }
-  if (options_.csv) loggers_.push_back(std::make_shared<CsvLogger>(directory / "metrics.csv"));
-  if (options_.json_lines)
-    loggers_.push_back(std::make_shared<JsonLinesLogger>(directory / "metrics.jsonl"));
-  if (options_.tensorboard)
-    loggers_.push_back(std::make_shared<TensorBoardLogger>(directory / "tensorboard"));
-}
-
-void Trainer::resume(const fs::path& checkpoints) {
+  remove_abandoned(checkpoints);
   const std::optional<FoundCheckpoint> found = latest_checkpoint(checkpoints);
-  if (!found) {
-    if (holds_anything(checkpoints))
-      note("no checkpoint in " + checkpoints.string() + " is valid: from the beginning");
-    return;
+  if (found) {
+    if (found->state.batches > 0) require_same_loader(found->state.numbers, *loader_);
+    require_same_environment(found->state);
+  } else if (holds_anything(checkpoints)) {
+    const std::string warning =
+        "no checkpoint in " + checkpoints.string() + " is valid: the " + "training begins anew";
+    if (progress_) note(warning);
+    else std::fprintf(stderr, "%s\n", warning.c_str());
   }
-  require_same_data(found->state);
-  const CheckpointState at =
-      load_training(found->path, training_, scheduler_ ? &*scheduler_ : nullptr);
-  restore(at);
-  saved_step_ = at.step;
-  note("resumed after step " + std::to_string(at.step) + " from " + found->path.string());
+  loggers_ = opened_loggers();
+  if (found) resume(found->path);
+  remove_old_checkpoints();  // a kill may have come between saving and removing
 }
 
-/// Bits and places in an epoch mean something only where the data and the machine are the same.
-void Trainer::require_same_data(const CheckpointState& at) const {
-  const auto number = [&](const char* name) {
-    const auto entry = at.numbers.find(name);
-    return entry == at.numbers.end() ? -1 : entry->second;
-  };
-  const double batch = number("state.batch_size"), samples = number("state.samples");
-  const bool same = batch == double(loader_->options().batch_size) &&
-                    samples == double(loader_->dataset().size());
-  if (at.batches > 0 && !same)
-    fail<UsageError>(where, "the checkpoint of step ", at.step, " stands in the middle of an ",
-                     "epoch of ", samples, " samples in batches of ", batch, "; this loader has ",
-                     loader_->dataset().size(), " in batches of ", loader_->options().batch_size,
-                     ". Resume with the loader of that training.");
-  const auto text = at.texts.find("environment");
-  const std::string there = text == at.texts.end() ? "unknown" : text->second,
+std::vector<std::shared_ptr<Logger>> Trainer::opened_loggers() const {
+  std::vector<std::shared_ptr<Logger>> all = options_.loggers;
+  const fs::path& directory = options_.directory;
+  if (options_.csv) all.push_back(std::make_shared<CsvLogger>(directory / "metrics.csv"));
+  if (options_.json_lines)
+    all.push_back(std::make_shared<JsonLinesLogger>(directory / "metrics.jsonl"));
+  if (options_.tensorboard)
+    all.push_back(std::make_shared<TensorBoardLogger>(directory / "tensorboard"));
+  return all;
+}
+
+void Trainer::resume(const fs::path& checkpoint) {
+  const CheckpointState at =
+      load_training(checkpoint, training_, scheduler_ ? &*scheduler_ : nullptr);
+  restore(at);
+  saved_ = place();
+  note("resumed after step " + std::to_string(at.step) + " from " + checkpoint.string());
+}
+
+/// A place in an epoch means something only where the batches are the same.
+void Trainer::require_same_loader(const std::map<std::string, double>& before,
+                                  const data::DataLoader& now) {
+  for (const auto& [name, here] : loader_numbers(now)) {
+    const auto there = before.find(name);
+    if (there == before.end() || there->second != here)
+      fail<UsageError>(where, "the training stands in the middle of an epoch whose ",
+                       name.substr(name.rfind('.') + 1), " is ",
+                       there == before.end() ? "unknown" : whole(there->second),
+                       "; that of this loader is ", whole(here),
+                       ". Go on with the loader that it had.");
+  }
+}
+
+void Trainer::require_same_environment(const CheckpointState& state) const {
+  const auto text = state.texts.find("environment");
+  const std::string there = text == state.texts.end() ? "unknown" : text->second,
                     here = environment_of(device());
   if (options_.deterministic && there != here)
     fail<UsageError>(where,

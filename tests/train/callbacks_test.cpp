@@ -29,7 +29,9 @@ TEST_CASE("EarlyStopping: patience, direction, least improvement, NaN") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(validations({.metric = "score", .patience = 2}, {5, 4, 4, 3, 3, 3}) == 6);
   CHECK(validations({.metric = "score", .patience = 2}, {5, 4, 4, 4, 1, 1}) == 4);
-  CHECK(validations({.metric = "score", .patience = 1}, {5, nan, 4, 3, 2, 1}) == 2);
+  CHECK(validations({.metric = "score"}, {5, nan, 4, 3, 2, 1}) == 2);
+  CHECK(validations({.metric = "score", .patience = 2, .check_finite = false},
+                    {5, nan, 4, nan, nan, 1}) == 5);
   CHECK(validations({.metric = "score", .larger_is_better = true, .patience = 1},
                     {1, 2, 3, 3, 4, 5}) == 4);
   CHECK(validations({.metric = "score", .patience = 1, .min_delta = 0.5}, {5, 4, 3.6, 3, 2, 1}) ==
@@ -53,12 +55,33 @@ struct Spoilt {
     };
   }
   bool finite() {
-    for (const Tensor& x : run.parts.model.parameters())
+    for (const auto& [name, x] : nn::state_dict(run.parts.model))  // running statistics, too
       for (const double value : x.to_vector<double>())
         if (!std::isfinite(value)) return false;
     return true;
   }
 };
+
+TEST_CASE("EarlyStopping needs a validation, and stays stopped over restarts") {
+  const auto stopping = std::make_shared<train::EarlyStopping>();
+  TrainerRun blind({.max_epochs = 1, .callbacks = {stopping}});
+  CHECK(message_of<UsageError>([&] { blind.trainer.fit(trainer_loader()); }) ==
+        "[EarlyStopping] nothing validates, so val/loss will never be looked at. Pass fit() a "
+        "second loader, or leave this out.");
+  const TemporaryDirectory directory;
+  for (int start = 0; start < 3; ++start) {
+    // Two of a kind, on one metric: each keeps its own state.
+    const auto patient =
+        std::make_shared<train::EarlyStopping>(train::EarlyStoppingOptions{.patience = 50});
+    const auto hasty = std::make_shared<train::EarlyStopping>(
+        train::EarlyStoppingOptions{.patience = 1, .min_delta = 1e9});
+    TrainerRun run({.max_epochs = 20,
+                    .directory = directory.path(),
+                    .resume = true,
+                    .callbacks = {patient, hasty}});
+    CHECK(run.trainer.fit(trainer_loader(), trainer_loader()).epochs == 2);
+  }
+}
 
 TEST_CASE("NanPolicy: stop, drop the step, or fail; the weights stay good") {
   Spoilt stopped({});
@@ -87,6 +110,65 @@ TEST_CASE("NanPolicy: stop, drop the step, or fail; the weights stay good") {
   Spoilt unwatched({.every_batches = 1000});
   unwatched.run.trainer.fit(trainer_loader());
   CHECK_FALSE(unwatched.finite());  // what the policy is for
+}
+
+TEST_CASE("NanPolicy: patience counts steps, also where each has a good batch") {
+  const auto policy = std::make_shared<train::NanPolicy>(
+      train::NanPolicyOptions{.action = train::OnNan::drop_step, .patience = 3});
+  const auto hooks = std::make_shared<Hooks>();
+  int64_t batches = 0;
+  hooks->batch = [&](data::Batch& batch) {
+    if (++batches % 2 == 0) batch.inputs = batch.inputs * std::numeric_limits<double>::infinity();
+  };
+  TrainerRun run({.max_steps = 100,
+                  .accumulate_batches = 2,
+                  .limit_train_batches = 4,
+                  .callbacks = {hooks, policy}});
+  CHECK(run.trainer.fit(trainer_loader()).reason == "the loss is not finite after step 0");
+  CHECK(policy->dropped_steps() == 3);
+}
+
+TEST_CASE("NanPolicy: a restart looks at the same batches") {
+  const auto fit = [](const std::filesystem::path& directory, int64_t steps) {
+    const auto policy = std::make_shared<train::NanPolicy>(
+        train::NanPolicyOptions{.action = train::OnNan::drop_step, .every_batches = 3});
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->fit_start = [hooks](Trainer& trainer) {
+      hooks->batch = [step = trainer.position().step](data::Batch& batch) mutable {
+        if (++step == 10) batch.inputs = batch.inputs * std::numeric_limits<double>::quiet_NaN();
+      };
+    };
+    TrainerRun run(
+        {.max_steps = steps, .directory = directory, .resume = true, .callbacks = {hooks, policy}});
+    run.trainer.fit(trainer_loader());
+    hooks->fit_start = nullptr, hooks->batch = nullptr;  // they hold the hooks themselves
+    return std::pair(policy->dropped_steps(), run.state());
+  };
+  const TemporaryDirectory directory;
+  const auto whole = fit(directory / "whole", 13);
+  CHECK(whole.first == 1);
+  fit(directory / "parts", 7);
+  const auto parts = fit(directory / "parts", 13);
+  CHECK(parts.first == 1);
+  CHECK(same_state(parts.second, whole.second));
+}
+
+TEST_CASE(
+    "a callback that drops steps must say so, and one that replaces batches keep their size") {
+  struct Silent final : train::Callback {
+    bool on_loss(Trainer&, const Tensor&) override { return false; }
+  };
+  TrainerRun silent({.max_epochs = 1, .callbacks = {std::make_shared<Silent>()}});
+  CHECK(message_of<UsageError>([&] { silent.trainer.fit(trainer_loader()); }) ==
+        "[Trainer] a callback dropped a step, but its drops_steps() is false. Let it say true, so "
+        "that buffers are kept.");
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->batch = [](data::Batch& batch) {
+    batch = {views::slice(batch.inputs, 0, 0, 3), views::slice(batch.targets, 0, 0, 3)};
+  };
+  TrainerRun fewer({.max_epochs = 1, .callbacks = {hooks}});
+  CHECK(message_of<UsageError>([&] { fewer.trainer.fit(trainer_loader()); }) ==
+        "[Trainer] a callback made a batch of 16 samples one of 3. Keep their number.");
 }
 
 TEST_CASE("NanPolicy: overflows of scaled gradients are the scaler's business") {
@@ -123,8 +205,9 @@ TEST_CASE("monitors log the rates of all groups, and the throughput") {
                          .callbacks = {std::make_shared<train::LearningRateMonitor>(),
                                        std::make_shared<train::ThroughputMonitor>()}}));
   const auto metrics = trainer.fit(trainer_loader(), trainer_loader()).metrics;
-  CHECK(metrics.at("lr/0") == 0);
-  CHECK(metrics.at("lr/1") == 0);
+  const double last = optim::LrSchedule::linear(10).at(9);  // of the tenth step, the last
+  CHECK(metrics.at("lr/0") == 0.5 * last);
+  CHECK(metrics.at("lr/1") == 0.25 * last);
   CHECK(metrics.at("steps_per_second") > 0);
   CHECK(metrics.at("samples_per_second") > 10 * metrics.at("steps_per_second"));
 

@@ -26,7 +26,7 @@ for ((kilobytes = 4; kilobytes <= 160; kilobytes += 4)); do
   "$program" "$strategy" "$work/small/root" 5 >"$work/out" 2>"$work/err" || status=$?
   if ((status != 0)); then
     full=$((full + 1))
-    grep -qE '^\[(checkpoint|CsvLogger|Trainer)\] .*No space left on device' "$work/err" ||
+    grep -qE '^\[(checkpoint|CsvLogger|JsonLinesLogger|Trainer)\] .*No space left on device' "$work/err" ||
       { echo "$kilobytes KiB: exit status $status:"; cat "$work/err"; exit 1; }
     if [[ -n "$(find "$work/small" -name '.tmp-*')" ]]; then
       echo "$kilobytes KiB: a temporary is left"; ls -AR "$work/small/root"; exit 1

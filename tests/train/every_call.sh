@@ -35,7 +35,7 @@ for call in "$@"; do
       if [[ -n "$(find "$work/root" -name '.tmp-*')" ]]; then
         echo "$call $n: a temporary is left"; ls -A "$root"; cat "$work/err"; exit 1
       fi
-      if ((status != 0)) && ! grep -qE '^\[(checkpoint|CsvLogger)\] ' "$work/err"; then
+      if ((status != 0)) && ! grep -qE '^\[(checkpoint|CsvLogger|JsonLinesLogger)\] ' "$work/err"; then
         echo "$call $n: exit status $status without an error of ours:"; cat "$work/err"; exit 1
       fi
     fi

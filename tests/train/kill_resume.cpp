@@ -48,6 +48,7 @@ int train_all(const std::string& strategy, const std::filesystem::path& director
                           .directory = directory,
                           .checkpoints = {.every_steps = 1, .keep_last = 2},
                           .resume = true,
+                          .json_lines = true,
                           .log_every_steps = 1,
                           .progress_bar = false,
                           .callbacks = {std::make_shared<Announcement>()}});

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # kill_resume.sh PROGRAM STRATEGY [KILLS [STEPS [SIGNAL]]]: kills a training that saves after every step at random
-# moments (with SIGKILL, 9, unless told otherwise), lets it go on, and compares the bits at its end with those of a training that was left alone.
+# moments (with SIGKILL, 9, unless told otherwise), lets it go on, and compares the bits at its end, and the logs, with
+# those of a training that was left alone.
 # What has its final name when a process is killed must be complete: the next one has to go on from the newest.
 # A run that ends before all kills are done is compared, too, and a new one begins. The seed of the moments is
 # printed; HALFTONE_KILL_SEED repeats them.
@@ -33,11 +34,24 @@ check_resumed() {  # FROM: what the process that wrote err had to find
     echo "step $1 was there, but:"; cat "$work/err"; exit 1
   fi  # else killed before it said anything
 }
+# The last record of each step: its number and the loss. Steps that were run again are there twice.
+csv_losses() {
+  awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) if ($i == "train/loss") c = i; next } { last[$1] = $c }
+           END { for (step in last) print step, last[step] }' "$1/metrics.csv" | sort -n
+}
+json_losses() {
+  sed -E 's/.*"step": ([0-9]+),.*"train\/loss": ([^,}]+).*/\1 \2/' "$1/metrics.jsonl" |
+    awk '{ last[$1] = $2 } END { for (step in last) print step, last[step] }' | sort -n
+}
 compare() {
   [[ "$1" == "$expected" ]] || { echo "after $killed kills: $1 instead of $expected"; exit 1; }
   local left
   left="$(find "$checkpoints" -mindepth 1 -maxdepth 1 | wc -l)"
   [[ "$left" == 2 ]] || { echo "$left entries are left, not 2:"; ls -A "$checkpoints"; exit 1; }
+  for log in csv_losses json_losses; do
+    "$log" "$root" | cmp - <("$log" "$work/alone") || { echo "after $killed kills: $log differ"; exit 1; }
+    [[ "$("$log" "$root" | wc -l)" == "$steps" ]] || { echo "$log: not $steps of them"; exit 1; }
+  done
   completed=$((completed + 1)) round=$((round + 1))
   root="$work/round$round"
   checkpoints="$root/checkpoints"

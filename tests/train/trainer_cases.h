@@ -40,7 +40,7 @@ struct TrainerCase {
 
 /// Options that print and write nothing.
 inline train::TrainerOptions quiet(train::TrainerOptions options = {}) {
-  options.progress_bar = false;
+  options.progress_bar = options.model_summary = false;
   return options;
 }
 
@@ -67,6 +67,7 @@ struct Hooks final : train::Callback {
     if (batch) batch(next);
   }
   bool on_loss(train::Trainer&, const Tensor& value) override { return !loss || loss(value); }
+  bool drops_steps() const override { return bool(loss); }
   void on_step_end(train::Trainer& trainer) override {
     if (step_end) step_end(trainer);
   }

@@ -161,7 +161,9 @@ TEST_CASE("Trainer: in a pipe whole lines, and silence when asked for") {
   CHECK(contains(text, "epoch 1/1  step 5/5  loss "));
   CHECK(contains(text, "\n  validation  loss "));
   CHECK(contains(text, "> fp32 "));
-  CHECK(printed({.progress_bar = false}).empty());
+  CHECK(printed({.progress_bar = false, .model_summary = false}).empty());
+  const std::string summary = printed({.progress_bar = false});
+  CHECK(text.starts_with(summary));
 }
 
 TEST_CASE("model_summary: parts, parameters, bytes per strategy") {

@@ -1,6 +1,8 @@
 // Options that cannot be meant, and data that does not fit them: the message, and nothing changed.
 #include "trainer_cases.h"
 
+#include <cmath>
+
 #include <halftone/train/early_stopping.h>
 #include <halftone/train/nan_policy.h>
 
@@ -57,15 +59,43 @@ TEST_CASE("Trainer: options that contradict each other") {
         "[Trainer] tensorboard needs a place for files. Pass directory.");
   CHECK(refused({.max_epochs = 1, .checkpoints = {.keep_last = 0}}) ==
         "[Trainer] checkpoints.keep_last is 0. Use 1 or more.");
-  CHECK(refused({.max_epochs = 1, .checkpoints = {.keep_best = 1}, .monitor = ""}) ==
-        "[Trainer] checkpoints.keep_best is 1, but monitor is empty. Name a metric, such as "
-        "\"val/loss\".");
-  CHECK(refused({.max_epochs = 1, .output = nullptr}) ==
-        "[Trainer] output is null. Leave it stdout, or turn progress_bar off.");
+  CHECK(
+      refused(
+          {.max_epochs = 1, .directory = "none", .checkpoints = {.keep_best = 1}, .monitor = ""}) ==
+      "[Trainer] checkpoints.keep_best is 1, but monitor is empty. Name a metric, such as "
+      "\"val/loss\".");
+  TrainerCase c;
+  CHECK(message_of<UsageError>(
+            [&] { Trainer(c.task(), c.adamw, {.max_epochs = 1, .output = nullptr}); }) ==
+        "[Trainer] output is null. Leave it stdout, or turn progress_bar and model_summary off.");
+  CHECK(refused({.max_epochs = 1, .output = nullptr}).empty());  // nothing is shown
+  CHECK(refused({.limit_validation_batches = 1, .fast_dev_run = 1}) ==
+        "[Trainer] fast_dev_run and limit_validation_batches contradict each other. Pass one.");
+  CHECK(refused({.max_epochs = 1, .limit_validation_batches = 1, .overfit_batches = 1}) ==
+        "[Trainer] overfit_batches and limit_validation_batches contradict each other. Pass one.");
+  CHECK(refused({.max_epochs = 1, .checkpoints = {.every_steps = 5}}) ==
+        "[Trainer] checkpoints needs a place for files. Pass directory.");
+  CHECK(refused({.max_time = std::chrono::seconds(-1)}) ==
+        "[Trainer] max_time is -1. Use 0 for none, or a positive number.");
+  CHECK(refused({.max_epochs = 1, .clip_value = std::nan("")}) ==
+        "[Trainer] clip_value is nan. Use 0 for none, or a positive number.");
   CHECK(refused({.max_epochs = 1, .callbacks = {nullptr}}) ==
         "[Trainer] a callback is null. Leave it out.");
   CHECK(refused({.max_epochs = 1, .loggers = {nullptr}}) ==
         "[Trainer] a logger is null. Leave it out.");
+}
+
+TEST_CASE("Trainer: tasks that lack something, and names that are taken") {
+  TrainerCase c;
+  const auto made = [&](const train::Task& task) {
+    return message_of<UsageError>([&] { Trainer(task, c.adamw, quiet({.max_epochs = 1})); });
+  };
+  train::Task task{.model = c.model};
+  CHECK(made(task) == "[Trainer] the task has no forward. Give it that function.");
+  task.forward = [](const Tensor& x) { return x; };
+  CHECK(made(task) == "[Trainer] the task has no loss. Give it that function.");
+  CHECK(made(train::classification(c.model, {.top_k = {1, 1}})) ==
+        "[Trainer] no second metric can be named \"top1\". Choose another name.");
 }
 
 TEST_CASE("Trainer: data that does not fit the options") {
@@ -77,10 +107,13 @@ TEST_CASE("Trainer: data that does not fit the options") {
         "[Trainer] the training loader has no batch: 72 samples, batch_size 100. Turn drop_last "
         "off, or make batches smaller.");
   CHECK(refused({.max_epochs = 1, .validate_every_steps = 2}, trainer_loader()) ==
-        "[Trainer] validate_every_steps needs something to validate on. Pass fit() a second "
-        "loader.");
-  CHECK(refused({.max_epochs = 1, .checkpoints = {.keep_best = 2}}, trainer_loader()) ==
-        "[Trainer] keep_best needs something to validate on. Pass fit() a second loader.");
+        "[Trainer] validate_every_steps needs something to validate on, and a time for it. Pass "
+        "fit() a second loader, and validate_every_epochs or validate_every_steps.");
+  const TemporaryDirectory directory;
+  CHECK(contains(
+      refused({.max_epochs = 1, .directory = directory.path(), .checkpoints = {.keep_best = 2}},
+              trainer_loader()),
+      "[Trainer] checkpoints.keep_best by val/loss needs something to validate on, and "));
   CHECK(refused({.max_epochs = 1}, trainer_loader({.device = Device::cuda(0)})) ==
         "[Trainer] the model is on cpu, the training loader delivers to cuda:0. Give it {.device = "
         "...}, or move the model.");
@@ -91,6 +124,8 @@ TEST_CASE("callbacks refuse numbers out of range, and unknown metrics") {
         "[EarlyStopping] patience is 0. Use 1 or more.");
   CHECK(message_of<UsageError>([] { train::EarlyStopping({.min_delta = -1}); }) ==
         "[EarlyStopping] min_delta is -1. Use 0 or more.");
+  CHECK(message_of<UsageError>([] { train::NanPolicy({.every_batches = 0}); }) ==
+        "[NanPolicy] patience 10, every_batches 0. Use 1 or more of each.");
   CHECK(message_of<UsageError>([] { train::NanPolicy({.patience = 0}); }) ==
         "[NanPolicy] patience 0, every_batches 1. Use 1 or more of each.");
   const auto stopping =

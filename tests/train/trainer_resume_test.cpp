@@ -2,6 +2,8 @@
 // refuses.
 #include "trainer_cases.h"
 
+#include <set>
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -76,21 +78,130 @@ TEST_CASE("Trainer: a damaged newest checkpoint is passed over, left alone, and 
 }
 
 TEST_CASE("Trainer: keeps the last and the best by what was measured at their very weights") {
-  const TemporaryDirectory directory;
-  TrainerRun run({.max_epochs = 6,
-                  .directory = directory.path(),
-                  .checkpoints = {.every_steps = 2, .keep_last = 2, .keep_best = 2}});
-  std::vector<std::pair<double, int64_t>> measured;
-  run.trainer.fit(trainer_loader(), trainer_loader());
-  for (const auto& found : train::valid_checkpoints(directory / "checkpoints")) {
-    const auto metric = found.state.numbers.find("val/loss");
-    if (metric != found.state.numbers.end()) {
-      CHECK(found.state.batches == 0);
-      measured.emplace_back(metric->second, found.state.step);
-    }
+  for (const bool larger : {false, true}) {
+    const TemporaryDirectory directory;
+    const auto hooks = std::make_shared<Hooks>();
+    std::vector<std::pair<double, int64_t>> scores;
+    const double values[] = {3, 1, 5, 2, 4, 6};
+    hooks->validation_end = [&](Trainer& trainer) {
+      scores.emplace_back(values[scores.size()], trainer.position().step);
+      trainer.log("val/score", scores.back().first);
+    };
+    TrainerRun run({.max_epochs = 6,
+                    .directory = directory.path(),
+                    .checkpoints = {.every_steps = 2, .keep_last = 2, .keep_best = 2},
+                    .monitor = "val/score",
+                    .larger_is_better = larger,
+                    .callbacks = {hooks}});
+    run.trainer.fit(trainer_loader(), trainer_loader());
+    std::set<int64_t> kept;
+    for (const auto& found : train::valid_checkpoints(directory / "checkpoints"))
+      kept.insert(found.state.step);
+    // Epochs of 5 steps; the last are 28 and 30, the best of epochs 2 and 4, or of 3 and 6.
+    CHECK(kept == (larger ? std::set<int64_t>{15, 28, 30} : std::set<int64_t>{10, 20, 28, 30}));
+    CHECK(fs::exists(directory / "metrics.csv"));
   }
-  CHECK(measured.size() >= 2);
-  CHECK(fs::exists(directory / "metrics.csv"));
+  const TemporaryDirectory directory;
+  TrainerRun run({.max_epochs = 2,
+                  .directory = directory.path(),
+                  .checkpoints = {.keep_best = 1},
+                  .monitor = "val/los"});
+  CHECK(message_of<UsageError>([&] { run.trainer.fit(trainer_loader(), trainer_loader()); }) ==
+        "[Trainer] there is no metric named \"val/los\". Did you mean \"val/loss\"?");
+}
+
+TEST_CASE("Trainer: a refused start leaves what was there, and can be mended") {
+  const TemporaryDirectory directory;
+  const fs::path here = directory / "run";
+  {
+    TrainerRun first(saving(here, "32-true", 8));
+    first.trainer.fit(trainer_loader());
+  }
+  TrainerRun run(saving(here, "32-true", last_step), 55);
+  CHECK_THROWS_AS(run.trainer.fit(trainer_loader({.batch_size = 8})), UsageError);
+  CHECK(run.parts.adamw.lr() == 1e-2);
+  CHECK(run.trainer.fit(trainer_loader()).steps == last_step);  // resumed, not begun
+  TrainerRun whole(saving(directory / "whole", "32-true", last_step));
+  whole.trainer.fit(trainer_loader());
+  CHECK(same_state(run.state(), whole.state()));
+
+  TrainerOptions fresh = saving(here, "32-true", 3);
+  fresh.resume = false;
+  TrainerRun other(fresh);
+  for (int i = 0; i < 2; ++i) CHECK_THROWS_AS(other.trainer.fit(trainer_loader()), UsageError);
+  CHECK(train::latest_checkpoint(here / "checkpoints")->state.step == last_step);
+}
+
+TEST_CASE("Trainer: all metrics survive a restart, whenever they were logged") {
+  const TemporaryDirectory directory;
+  const auto fit = [&](const char* name, int64_t steps) {
+    TrainerOptions options = saving(directory / name, "32-true", steps);
+    options.validate_every_steps = 7, options.log_every_steps = 6;
+    return TrainerRun(options).trainer.fit(trainer_loader(), trainer_loader()).metrics;
+  };
+  const auto whole = fit("whole", 13);
+  fit("parts", 8);
+  CHECK(fit("parts", 13) == whole);
+  CHECK(fit("parts", 13) == whole);
+  CHECK(whole.contains("train/loss"));
+}
+
+TEST_CASE("Trainer: a lower limit closes the epoch that a resumed run stands in") {
+  const TemporaryDirectory directory;
+  {
+    TrainerRun first(saving(directory.path(), "32-true", 3));
+    first.trainer.fit(trainer_loader());
+  }
+  TrainerOptions options = saving(directory.path(), "32-true", 7);
+  options.limit_train_batches = 2;
+  std::vector<int64_t> epochs;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [&](Trainer& trainer) { epochs.push_back(trainer.position().epoch); };
+  options.callbacks = {hooks};
+  const auto result = TrainerRun(options).trainer.fit(trainer_loader());
+  CHECK(result.steps == 7);
+  CHECK(epochs == std::vector<int64_t>{1, 2, 2, 3});
+}
+
+TEST_CASE("Trainer: a signal interrupts a validation, and the next run makes up for it") {
+  const TemporaryDirectory directory;
+  const auto stopped = std::make_shared<Hooks>();
+  TrainerOptions options = saving(directory.path(), "32-true", last_step);
+  options.exit_on_signal = false, options.callbacks = {stopped};
+  int64_t forward_passes = 0;
+  TrainerCase c;
+  train::Task task = c.task();
+  task.forward = [&](const Tensor& x) {
+    if (!grad_enabled() && ++forward_passes == 5) kill(getpid(), SIGTERM);  // 2 of the sanity check
+    return c.model(x);
+  };
+  Trainer trainer(task, c.adamw, quiet(options));
+  const auto result = trainer.fit(trainer_loader(), trainer_loader());
+  CHECK(result.signal == SIGTERM);
+  CHECK(result.steps == 5);
+  CHECK(forward_passes == 5);  // of 2 + 5
+  CHECK_FALSE(result.metrics.contains("val/loss"));
+
+  std::vector<int64_t> validated;
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->validation_end = [&](Trainer& t) { validated.push_back(t.position().step); };
+  options.callbacks = {hooks};
+  TrainerRun(options).trainer.fit(trainer_loader(), trainer_loader());
+  CHECK(validated == std::vector<int64_t>{5, 10});
+}
+
+TEST_CASE("Trainer: max_time counts the runs before, not the time between them") {
+  const TemporaryDirectory directory;
+  TrainerRun first(saving(directory.path(), "32-true", 5));
+  CHECK(first.trainer.fit(trainer_loader()).seconds < 60);
+  first.trainer.save(directory / "checkpoints/again");
+  const auto saved = train::read_checkpoint_state(directory / "checkpoints/again");
+  CHECK(saved.numbers.at("state.seconds") < 60);
+  TrainerOptions options = saving(directory.path(), "32-true", last_step);
+  options.max_time = std::chrono::duration<double>(saved.numbers.at("state.seconds") / 2);
+  const auto result = TrainerRun(options).trainer.fit(trainer_loader());
+  CHECK(result.steps == 5);
+  CHECK(result.reason == "max_time is over");
 }
 
 TEST_CASE("Trainer: early stopping counts on over a restart") {
@@ -158,8 +269,13 @@ TEST_CASE("Trainer: refuses what does not belong to it, and nothing is lost") {
   CHECK(contains(refused(here, saving(here, "bf16-true", last_step)), "fp32"));
   CHECK(contains(refused(here, options, trainer_loader(), 21), "[21, 12]"));
   CHECK(contains(refused(here, options, trainer_loader({.batch_size = 8})),
-                 "in the middle of an epoch of 72 samples in batches of 16; this loader has 72 in "
-                 "batches of 8. Resume with the loader of that training."));
+                 "[Trainer] the training stands in the middle of an epoch whose batch_size is 16; "
+                 "that of this loader is 8. Go on with the loader that it had."));
+  for (const data::DataLoaderOptions& other :
+       {data::DataLoaderOptions{.batch_size = 16, .shuffle = true, .seed = 4},
+        data::DataLoaderOptions{.batch_size = 16, .seed = 3},
+        data::DataLoaderOptions{.batch_size = 16, .shuffle = true, .drop_last = true, .seed = 3}})
+    CHECK(contains(refused(here, options, trainer_loader(other)), "Go on with the loader"));
   TrainerOptions without = options;
   without.schedule = nullptr;
   CHECK(contains(refused(here, without), "schedule"));
@@ -188,6 +304,11 @@ TEST_CASE("Trainer: directories that cannot be made, and such that hold no check
   TrainerRun taken(saving(directory / "file", "32-true", 3));
   CHECK(contains(message_of<FormatError>([&] { taken.trainer.fit(trainer_loader()); }),
                  "[Trainer] cannot make the directory "));
+  fs::create_directories(directory / "half");
+  write_file(directory / "half/checkpoints", "x");
+  TrainerRun half(saving(directory / "half", "32-true", 3));
+  CHECK(contains(message_of<FormatError>([&] { half.trainer.fit(trainer_loader()); }),
+                 "checkpoints: Not a directory. Name one that can be made."));
   CHECK(read_file(directory / "file") == "x");
 
   fs::create_directories(directory / "run/checkpoints/step-000000003");

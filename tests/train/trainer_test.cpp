@@ -127,8 +127,8 @@ TEST_CASE("Trainer: a skipped step advances no schedule") {
 }
 
 TEST_CASE("Trainer: gradients are clipped by value, unscaled") {
-  double largest = 0;
   for (const char* precision : {"32-true", "16-mixed"}) {
+    double largest = 0;
     const auto hooks = std::make_shared<Hooks>();
     TrainerRun run(
         {.precision = precision, .max_steps = 1, .clip_value = 1e-3, .callbacks = {hooks}});
@@ -214,6 +214,84 @@ TEST_CASE("Trainer: fast_dev_run and overfit_batches") {
   CHECK(result.steps == 120);
   CHECK(result.metrics.at("val/top1") == 1);  // learned by heart
   for (std::size_t i = 2; i < seen.size(); ++i) CHECK(seen[i] == seen[i % 2]);
+}
+
+TEST_CASE("Trainer: what is behind a limit is not fetched") {
+  struct Broken final : data::Dataset {
+    data::TensorDataset good{randn({64, 12}), randint(0, 4, {64})};
+    int64_t size() const override { return 64; }
+    data::Batch batch(std::span<const int64_t> indices) const override {
+      for (const int64_t i : indices)
+        if (i >= 32) fail<FormatError>("broken", "sample ", i, ". Mend it.");
+      return good.batch(indices);
+    }
+  };
+  const data::DataLoader loader(Broken{}, {.batch_size = 16});
+  TrainerRun run({.max_epochs = 2, .limit_train_batches = 2, .limit_validation_batches = 2});
+  CHECK(run.trainer.fit(loader, loader).steps == 4);
+  TrainerRun quick({.fast_dev_run = 2});
+  CHECK(quick.trainer.fit(loader, loader).steps == 2);
+}
+
+TEST_CASE("Trainer: the order of hooks, and where it stands in them") {
+  struct Order final : train::Callback {
+    std::string order{};
+    void on_validation_end(Trainer&) override { order += 'V'; }
+    void on_step_end(Trainer& t) override {
+      order += 's' + std::to_string(t.position().step);
+      CHECK(t.position().epoch == t.position().step / steps_per_epoch);
+      CHECK(t.position().batches == t.position().step % steps_per_epoch);
+    }
+    void on_epoch_end(Trainer&) override { order += "E "; }
+  };
+  const auto order = std::make_shared<Order>();
+  TrainerRun run({.max_epochs = 2, .validate_every_steps = 2, .callbacks = {order}});
+  run.trainer.fit(trainer_loader(), trainer_loader());
+  CHECK(order->order == "s1Vs2s3Vs4Vs5E Vs6s7Vs8s9Vs10E ");
+}
+
+TEST_CASE("Trainer: after an exception fit() goes on, and a step counts as a whole") {
+  const auto hooks = std::make_shared<Hooks>();
+  int64_t batches = 0;
+  hooks->batch = [&](data::Batch&) {
+    if (++batches == 6) fail<UsageError>("test", "enough. Go on.");
+  };
+  TrainerRun run({.max_epochs = 2, .accumulate_batches = 2, .callbacks = {hooks}});
+  CHECK_THROWS_AS(run.trainer.fit(trainer_loader({.batch_size = 8})), UsageError);
+  CHECK(run.trainer.position().step == 2);
+  CHECK(run.trainer.position().batches == 4);
+  CHECK(message_of<UsageError>([&] { run.trainer.fit(trainer_loader()); }) ==
+        "[Trainer] the training stands in the middle of an epoch whose batch_size is 8; that of "
+        "this loader is 16. Go on with the loader that it had.");
+  CHECK(run.trainer.fit(trainer_loader({.batch_size = 8})).steps == 10);
+
+  // At an epoch's last step: the epoch still ends.
+  int64_t steps = 0;
+  const auto ends = std::make_shared<Hooks>();
+  ends->step_end = [&](Trainer&) {
+    if (++steps == steps_per_epoch) fail<UsageError>("test", "enough. Go on.");
+  };
+  TrainerRun again({.max_epochs = 2, .callbacks = {ends}});
+  CHECK_THROWS_AS(again.trainer.fit(trainer_loader()), UsageError);
+  CHECK(again.trainer.fit(trainer_loader()).epochs == 2);
+}
+
+TEST_CASE("Trainer: an epoch's means weigh by what counts, whatever the batches") {
+  const auto measured = [](int64_t batch) {
+    manual_seed(4);
+    nn::models::Gpt gpt({.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .width = 8});
+    optim::AdamW adamw(gpt.parameters(), {.lr = 1e-2});
+    const Tensor tokens = randint(0, 7, {12, 4});
+    Tensor next = tokens.clone();
+    for (int64_t i = 0; i < 48; ++i)
+      if (i < 20 || i % 3 == 0) next.data<int64_t>()[i] = -100;  // whole rows, and some elsewhere
+    Trainer trainer(train::language_modeling(gpt), adamw, quiet({.max_epochs = 1}));
+    return trainer.validate(
+        data::DataLoader(data::TensorDataset(tokens, next), {.batch_size = batch}));
+  };
+  const auto one = measured(1), all = measured(12);
+  CHECK(one.at("loss") == doctest::Approx(all.at("loss")).epsilon(1e-6));
+  CHECK(one.at("perplexity") == doctest::Approx(all.at("perplexity")).epsilon(1e-6));
 }
 
 TEST_CASE("Trainer: a task of one's own, and the ready ones") {

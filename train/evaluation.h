@@ -1,0 +1,45 @@
+// Two guards around forward passes that must leave a model as it was.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/core/random.h>
+#include <halftone/nn/module.h>
+
+namespace halftone::train {
+
+/// Evaluation for a scope: no gradients, every module in evaluation mode. Afterwards each module is
+/// in the mode it was in, frozen ones included, and the default generator goes on as if nothing had
+/// been drawn.
+class Evaluation {
+ public:
+  /// The model must outlive this.
+  explicit Evaluation(nn::Module& model);
+  ~Evaluation();
+  Evaluation(const Evaluation&) = delete;
+  Evaluation& operator=(const Evaluation&) = delete;
+
+ private:
+  NoGrad no_grad_{};
+  RandomKey random_;
+  std::vector<std::pair<nn::Module*, bool>> modes_{};
+};
+
+/// A model's buffers (running statistics) as they are now, put back when the scope ends, unless
+/// they were released: the forward pass of a step changes them before anybody knows whether the
+/// step will be taken.
+class HeldBuffers {
+ public:
+  explicit HeldBuffers(const nn::Module& model);
+  ~HeldBuffers();
+  HeldBuffers(const HeldBuffers&) = delete;
+  HeldBuffers& operator=(const HeldBuffers&) = delete;
+  void release() { held_.clear(); }
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> held_{};  // a buffer, its copy
+};
+
+}  // namespace halftone::train
