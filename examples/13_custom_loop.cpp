@@ -70,10 +70,12 @@ void train(const Arguments& a) {
       if (at.step % 100 == 0 && at.batches < batches) save();
     }
     ++at.epoch, at.batches = 0;
-    model.eval();
-    const double accuracy =
-        accuracy_of([&](const ht::Tensor& x) { return training.forward(model, x); }, test_images);
-    model.train();
+    double accuracy = 0;
+    {
+      const ht::train::Evaluation evaluation(model);
+      accuracy =
+          accuracy_of([&](const ht::Tensor& x) { return training.forward(model, x); }, test_images);
+    }
     log.log(at.step, {{"val/top1", accuracy}});
     std::printf("epoch %ld: test accuracy %.2f %%\n", long(at.epoch), 100 * accuracy);
     save();

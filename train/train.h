@@ -4,6 +4,7 @@
 #include <halftone/train/checkpoint.h>
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/early_stopping.h>
+#include <halftone/train/evaluation.h>
 #include <halftone/train/loggers.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/model_summary.h>
