@@ -1,14 +1,12 @@
 #include <halftone/train/monitors.h>
 
+#include <halftone/train/rates.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
 
 void LearningRateMonitor::on_batch_start(Trainer& trainer, data::Batch&) {
-  const optim::Optimizer& optimizer = trainer.training().optimizer();
-  rates_.resize(std::size_t(optimizer.group_count()));
-  for (std::size_t group = 0; group < rates_.size(); ++group)
-    rates_[group] = optimizer.lr(int(group));
+  rates_ = rates_of(trainer.training().optimizer());
 }
 
 void LearningRateMonitor::on_log(Trainer& trainer) {

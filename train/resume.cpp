@@ -6,19 +6,12 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/train/rates.h>
 
 namespace halftone::train {
 
 namespace {
 constexpr std::string_view scheduler_prefix = "scheduler.";
-
-std::vector<double> rates_of(const optim::Optimizer& optimizer) {
-  std::vector<double> rates;
-  rates.reserve(std::size_t(optimizer.group_count()));
-  for (int group = 0; group < optimizer.group_count(); ++group)
-    rates.push_back(optimizer.lr(group));
-  return rates;
-}
 }  // namespace
 
 void save_training(const std::filesystem::path& path, const amp::Training& training,
@@ -52,8 +45,7 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
     training.load_state_dict(checkpoint.tensors, convert);
   } catch (...) {
     if (scheduler) scheduler->load_state_dict(before);
-    for (std::size_t group = 0; group < rates.size(); ++group)
-      optimizer.set_lr(rates[group], int(group));
+    set_rates(optimizer, rates);
     throw;
   }
   return std::move(checkpoint.state);

@@ -59,6 +59,7 @@ void Trainer::write_record() {
   if (record_.empty()) return;
   const auto record = std::exchange(record_, {});
   std::vector<NamedNumber> numbers;
+  numbers.reserve(record.size());
   for (const auto& [name, value] : record) numbers.push_back({name, value});
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   for (const auto& logger : loggers_)

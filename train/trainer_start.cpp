@@ -11,6 +11,7 @@
 #include <halftone/train/environment.h>
 #include <halftone/train/loggers.h>
 #include <halftone/train/model_summary.h>
+#include <halftone/train/rates.h>
 #include <halftone/train/resume.h>
 
 namespace halftone::train {
@@ -101,9 +102,7 @@ void Trainer::set_up(data::DataLoader train, std::optional<data::DataLoader> val
 
 void Trainer::begin(int64_t steps_per_epoch) {
   optim::Optimizer& optimizer = training_.optimizer();
-  std::vector<double> rates;
-  for (int group = 0; group < optimizer.group_count(); ++group)
-    rates.push_back(optimizer.lr(group));
+  const std::vector<double> rates = rates_of(optimizer);
   try {
     if (options_.schedule) make_scheduler(steps_per_epoch);
     if (options_.model_summary)
@@ -116,9 +115,7 @@ void Trainer::begin(int64_t steps_per_epoch) {
     begun_ = true;
   } catch (...) {
     loggers_.clear();
-    if (scheduler_)
-      for (std::size_t group = 0; group < rates.size(); ++group)
-        optimizer.set_lr(rates[group], int(group));
+    if (scheduler_) set_rates(optimizer, rates);
     scheduler_.reset();
     throw;
   }
