@@ -51,6 +51,7 @@ int train_all(const std::string& strategy, const std::filesystem::path& director
                           .json_lines = true,
                           .log_every_steps = 1,
                           .progress_bar = false,
+                          .model_summary = false,
                           .callbacks = {std::make_shared<Announcement>()}});
   trainer.fit(loader);
   std::printf("%08x loss %.9g\n", sum_of(trainer.training().state_dict()),
