@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
@@ -44,7 +45,7 @@ std::map<std::string, double> EarlyStopping::state() const {
 }
 
 void EarlyStopping::load_state(const std::map<std::string, double>& state) {
-  best_ = state.at("best"), waited_ = int64_t(state.at("waited"));
+  best_ = number_in(state, "best"), waited_ = count_in(state, "waited");
 }
 
 }  // namespace halftone::train

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
@@ -33,8 +34,8 @@ std::map<std::string, double> NanPolicy::state() const {
 }
 
 void NanPolicy::load_state(const std::map<std::string, double>& state) {
-  batches_ = int64_t(state.at("batches")), dropped_ = int64_t(state.at("dropped"));
-  in_a_row_ = int64_t(state.at("in_a_row"));
+  batches_ = count_in(state, "batches"), dropped_ = count_in(state, "dropped");
+  in_a_row_ = count_in(state, "in_a_row");
 }
 
 }  // namespace halftone::train

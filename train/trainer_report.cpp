@@ -8,6 +8,7 @@
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
+#include <halftone/train/numbers.h>
 #include <halftone/train/resume.h>
 
 namespace halftone::train {
@@ -148,21 +149,19 @@ std::map<std::string, double> part_of(const std::map<std::string, double>& numbe
 
 void Trainer::restore(const CheckpointState& state) {
   position_ = {.step = state.step, .epoch = state.epoch, .batches = state.batches};
-  const auto number = [&](const std::string& name) {
-    const auto found = state.numbers.find("state." + name);
-    return found == state.numbers.end() ? 0.0 : found->second;
-  };
+  const auto& numbers = state.numbers;
   const auto sums = [&](const std::string& name) {
-    return MetricSums{number("total." + name), number("weight." + name)};
+    return MetricSums{number_in(numbers, "state.total." + name),
+                      number_in(numbers, "state.weight." + name)};
   };
-  seconds_before_ = number("seconds");
-  validation_interrupted_ = number("validation_interrupted") != 0;
+  seconds_before_ = number_in(numbers, "state.seconds");
+  validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;
   epoch_loss_.restore(sums("loss"));
   for (TaskMetric& metric : task_.metrics) metric.restore(sums(metric.name()));
-  for (const auto& [name, value] : part_of(state.numbers, "state.metric.value."))
-    metrics_[name] = {value, int64_t(number("metric.step." + name))};
+  for (const auto& [name, value] : part_of(numbers, "state.metric.value."))
+    metrics_[name] = {value, count_in(numbers, "state.metric.step." + name)};
   for (std::size_t i = 0; i < options_.callbacks.size(); ++i)
-    if (const auto own = part_of(state.numbers, state_name(i)); !own.empty())
+    if (const auto own = part_of(numbers, state_name(i)); !own.empty())
       options_.callbacks[i]->load_state(own);
 }
 

@@ -44,7 +44,12 @@ void make_directory(const fs::path& path) {
                       ". Name one that can be made.");
 }
 
-std::string whole(double number) { return std::to_string(int64_t(number)); }
+/// All digits, and no others: 16, not 16.000000.
+std::string digits(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.17g", number);
+  return text;
+}
 
 /// Whether there is anything but hidden names.
 bool holds_anything(const fs::path& directory) {
@@ -178,8 +183,8 @@ void Trainer::require_same_loader(const std::map<std::string, double>& before,
     if (there == before.end() || there->second != here)
       fail<UsageError>(where, "the training stands in the middle of an epoch whose ",
                        name.substr(name.rfind('.') + 1), " is ",
-                       there == before.end() ? "unknown" : whole(there->second),
-                       "; that of this loader is ", whole(here),
+                       there == before.end() ? "unknown" : digits(there->second),
+                       "; that of this loader is ", digits(here),
                        ". Go on with the loader that it had.");
   }
 }

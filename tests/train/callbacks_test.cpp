@@ -171,6 +171,18 @@ TEST_CASE(
         "[Trainer] a callback made a batch of 16 samples one of 3. Keep their number.");
 }
 
+TEST_CASE("the state of callbacks is distrusted: anything that is a number will do") {
+  const double wild[] = {std::numeric_limits<double>::quiet_NaN(), 1e300, -1e300, -0.5};
+  for (const double value : wild) {
+    train::EarlyStopping stopping;
+    train::NanPolicy policy;
+    stopping.load_state({{"waited", value}});
+    policy.load_state({{"batches", value}, {"dropped", value}, {"unknown", value}});
+    CHECK(stopping.state().at("waited") == (value == 1e300 ? 0x1p53 : 0));
+    CHECK(policy.dropped_steps() == (value == 1e300 ? int64_t(1) << 53 : 0));
+  }
+}
+
 TEST_CASE("NanPolicy: overflows of scaled gradients are the scaler's business") {
   amp::Strategy strategy = amp::Strategy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p+30;
