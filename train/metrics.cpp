@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/grad_mode.h>
@@ -52,7 +53,8 @@ void RunningMean::update(const Tensor& value, double weight) {
   if (value.device() == Device::cpu()) return update(value.item(), weight);
   if (weight == 0) return;  // the mean of no samples is NaN
   const Plainly scope;
-  add(weighted(value, weight), scalar(weight, f64, value.device()));
+  add(weighted(value, weight));
+  host_.weight += weight;
 }
 
 void RunningMean::update(const Tensor& value, const Tensor& weight) {
@@ -64,7 +66,8 @@ void RunningMean::update(const Tensor& value, const Tensor& weight) {
   if (value.device() == Device::cpu()) return update(value.item(), weight.item());
   const Plainly scope;
   const Tensor none = zeros({}, f64, value.device()), x = reshape(cast(value, f64), {});
-  add(where(greater(weight, none), x * weight, none), weight);
+  add(where(greater(weight, none), x * weight, none));
+  accumulate(weights_, weight);
 }
 
 void RunningMean::update(double value, double weight) {
@@ -75,12 +78,10 @@ void RunningMean::update(double value, double weight) {
 
 /// On the device. What the host has goes there first, so that a restored mean sums in the order of
 /// one that was never interrupted.
-void RunningMean::add(const Tensor& product, const Tensor& weight) {
+void RunningMean::add(const Tensor& product) {
   if (!sum_.defined() && host_.weight != 0)
-    sum_ = scalar(host_.total, f64, product.device()),
-    weights_ = scalar(host_.weight, f64, product.device()), host_ = {};
+    sum_ = scalar(std::exchange(host_.total, 0), f64, product.device());
   accumulate(sum_, product);
-  accumulate(weights_, weight);
 }
 
 double RunningMean::value() const {
@@ -89,8 +90,8 @@ double RunningMean::value() const {
 }
 
 MetricSums RunningMean::sums() const {
-  if (!sum_.defined()) return host_;
-  return {host_.total + sum_.item(), host_.weight + weights_.item()};
+  return {host_.total + (sum_.defined() ? sum_.item() : 0),
+          host_.weight + (weights_.defined() ? weights_.item() : 0)};
 }
 
 void RunningMean::restore(const MetricSums& sums) {

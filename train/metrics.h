@@ -34,10 +34,10 @@ class RunningMean {
   void restore(const MetricSums& sums);
 
  private:
-  void add(const Tensor& product, const Tensor& weight);
+  void add(const Tensor& product);
 
   MetricSums host_{};         // what the host knows
-  Tensor sum_{}, weights_{};  // f64 scalars on a GPU, undefined before the first tensor from there
+  Tensor sum_{}, weights_{};  // f64 scalars: what only a GPU knows, undefined before there is any
 };
 
 /// The mean over the last `window` updates only.

@@ -87,6 +87,31 @@ TEST_CASE("metrics on a GPU are those of the CPU") {
   CHECK(window.value() == 3);
 }
 
+/// Means of batches whose sizes only their device knows, one of them empty; taken up after three.
+void check_tensor_weights(Device device) {
+  RunningMean whole, resumed;
+  double total = 0, weight = 0;
+  for (int i = 0; i < 6; ++i) {
+    const double count = i == 2 ? 0 : i + 1, value = i == 2 ? std::nan("") : 0.1 * i;
+    if (i == 3) resumed.restore(whole.sums());
+    for (RunningMean* mean : {&whole, &resumed})
+      if (mean == &whole || i >= 3)
+        mean->update(scalar(value, f64, device), scalar(count, f64, device));
+    if (i != 2) total += count * value, weight += count;
+  }
+  CHECK(whole.value() == total / weight);
+  CHECK(resumed.value() == whole.value());
+  CHECK(resumed.weight() == weight);
+}
+
+TEST_CASE("means with weights that are tensors, restored in the middle") {
+  check_tensor_weights(Device::cpu());
+  if (const auto gpu = test::gpu_or_skip()) check_tensor_weights(*gpu);
+  RunningMean mean;
+  CHECK(message_of<ShapeError>([&] { mean.update(scalar(1), ones({2}, f64)); }) ==
+        "[RunningMean] the weight is [2] f64. Pass an f64 scalar, the number of samples.");
+}
+
 TEST_CASE("updates do not wait for a GPU, values do") {
   const auto gpu = test::gpu_or_skip();
   if (!gpu) return;
