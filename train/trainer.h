@@ -3,8 +3,7 @@
 // process and one device:
 //
 //   train::Trainer trainer(train::classification(model), adamw,
-//                          {.precision = "bf16-mixed", .max_epochs = 3, .directory =
-//                          "runs/first"});
+//                          {.precision = "bf16-mixed", .max_epochs = 3});
 //   trainer.fit(loader, validation_loader);
 //
 // Steps have the bits of the loop in amp/training.h. fit() is in trainer.cpp, what precedes the

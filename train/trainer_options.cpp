@@ -44,6 +44,7 @@ void check_numbers(const TrainerOptions& o) {
   require_at_least(1, o.checkpoints.keep_last, "checkpoints.keep_last");
   require_at_least(0, o.checkpoints.keep_best, "checkpoints.keep_best");
 }
+
 void check(const TrainerOptions& o) {
   check_numbers(o);
   exclude(o.strategy && o.precision != TrainerOptions{}.precision, "strategy", "precision");
