@@ -131,6 +131,12 @@ TEST_CASE("checkpoint: flipped, cut, longer and missing files are refused") {
   CHECK(contains(refusal(directory / "nothing"), "cannot open"));
 }
 
+/// A text with the first `from` in it made `to`.
+std::string with(std::string text, const std::string& from, const std::string& to) {
+  REQUIRE(contains(text, from));
+  return text.replace(text.find(from), from.size(), to);
+}
+
 TEST_CASE("checkpoint: hostile manifests") {
   const TemporaryDirectory directory;
   save_checkpoint(directory / "a", small_checkpoint(1));
@@ -143,11 +149,7 @@ TEST_CASE("checkpoint: hostile manifests") {
     CHECK(message.starts_with("[checkpoint] "));
     return message;
   };
-  const auto replaced = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
-    REQUIRE(contains(text, from));
-    return text.replace(text.find(from), from.size(), to);
-  };
+  const auto replaced = [&](const char* from, const char* to) { return with(good, from, to); };
   CHECK(contains(refused(replaced("\"state.json\"", "\"../state.json\"")), "no manifest has"));
   CHECK(contains(refused(replaced("\"state.json\"", "\"/etc/passwd\"")), "no manifest has"));
   CHECK(contains(refused(replaced("\"version\": 1", "\"version\": 2")), "version 2"));
@@ -175,11 +177,7 @@ TEST_CASE("checkpoint: hostile states and tensors behind a valid manifest") {
     CHECK(message.starts_with("[checkpoint] "));
     return message;
   };
-  const auto replaced = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
-    REQUIRE(contains(text, from));
-    return text.replace(text.find(from), from.size(), to);
-  };
+  const auto replaced = [&](const char* from, const char* to) { return with(good, from, to); };
   CHECK(contains(refused(replaced("\"step\": 1", "\"step\": -1")), "negative"));
   refused(replaced("\"step\": 1", "\"step\": 1,\n \"step\": 1"));
   refused(replaced("\"step\": 1", "\"step\": 1.0"));

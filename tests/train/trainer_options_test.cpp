@@ -106,6 +106,13 @@ TEST_CASE("Trainer: data that does not fit the options") {
   CHECK(refused({.max_epochs = 1}, trainer_loader({.batch_size = 100, .drop_last = true})) ==
         "[Trainer] the training loader has no batch: 72 samples, batch_size 100. Turn drop_last "
         "off, or make batches smaller.");
+  TrainerRun blind({.max_epochs = 1});
+  CHECK(message_of<UsageError>([&] {
+          blind.trainer.fit(trainer_loader(),
+                            trainer_loader({.batch_size = 100, .drop_last = true}));
+        }) ==
+        "[Trainer] the validation loader has no batch: 72 samples, batch_size 100. Turn drop_last "
+        "off, or make batches smaller.");
   CHECK(refused({.max_epochs = 1, .validate_every_steps = 2}, trainer_loader()) ==
         "[Trainer] validate_every_steps needs something to validate on, and a time for it. Pass "
         "fit() a second loader, and validate_every_epochs or validate_every_steps.");
