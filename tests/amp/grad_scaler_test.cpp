@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "../fixtures_directory.h"
 #include "strategy_cases.h"
 
 namespace halftone::testing {
@@ -211,7 +212,7 @@ class Replay {
 };
 
 json scenarios() {
-  std::ifstream file(std::string(HALFTONE_FIXTURES) + "/amp_scaler.json");
+  std::ifstream file(fixtures_directory() + "/amp_scaler.json");
   return json::parse(file).at("scenarios");  // with SGD of lr 0.5
 }
 

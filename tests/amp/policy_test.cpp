@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "../fixtures_directory.h"
 #include "strategy_cases.h"
 
 namespace halftone::testing {
@@ -14,7 +15,7 @@ using amp::CastClass;
 using amp::Policy;
 
 nlohmann::json fixture() {
-  std::ifstream file(std::string(HALFTONE_FIXTURES) + "/amp_policies.json");
+  std::ifstream file(fixtures_directory() + "/amp_policies.json");
   return nlohmann::json::parse(file);
 }
 

@@ -9,6 +9,8 @@
 
 #include <halftone/backends/cuda/cudnn/graphs.h>
 
+#include "fixtures_directory.h"
+
 namespace halftone::cuda::cudnn {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr auto backward_data = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA
 constexpr auto backward_filter = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 
 Target gpu(const std::string& name) {
-  std::ifstream file(std::string(HALFTONE_FIXTURES) + "/gpus/" + name + ".json");
+  std::ifstream file(testing::fixtures_directory() + "/gpus/" + name + ".json");
   REQUIRE(file.good());
   std::stringstream text;
   text << file.rdbuf();

@@ -9,6 +9,7 @@
 #include <halftone/data/byte_pair_tokenizer.h>
 #include <halftone/data/byte_pair_words.h>
 
+#include "../fixtures_directory.h"
 #include "../temporary_directory.h"
 
 using namespace halftone;
@@ -17,7 +18,7 @@ using data::BytePairTokenizer, data::first_word;
 
 namespace {
 std::filesystem::path fixture(std::string_view name) {
-  return std::filesystem::path(HALFTONE_FIXTURES) / "byte_pairs" / name;
+  return std::filesystem::path(testing::fixtures_directory()) / "byte_pairs" / name;
 }
 
 BytePairTokenizer trained() { return {fixture("vocab.json"), fixture("merges.txt")}; }

@@ -9,12 +9,13 @@
 
 #include <halftone/core/factory.h>
 
+#include "../fixtures_directory.h"
 #include "../temporary_directory.h"
 
 namespace halftone::testing {
 
 inline std::filesystem::path image_fixture(std::string_view name) {
-  return std::filesystem::path(HALFTONE_FIXTURES) / "images" / name;
+  return std::filesystem::path(fixtures_directory()) / "images" / name;
 }
 
 inline const nlohmann::json& expected_images() {

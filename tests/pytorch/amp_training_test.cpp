@@ -35,7 +35,7 @@ const Mode modes[]{{"fp32", "fp32", f32, 1e-5},
                    {"o2_bf16", "o2-bf16", bf16, 2.5 * 0x1p-7}};
 
 nlohmann::json settings() {
-  std::ifstream file(std::string(HALFTONE_FIXTURES) + "/amp_training.json");
+  std::ifstream file(fixtures_directory() + "/amp_training.json");
   return nlohmann::json::parse(file);
 }
 

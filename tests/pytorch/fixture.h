@@ -21,13 +21,15 @@
 #include <halftone/core/factory.h>
 #include <halftone/nn/safetensors.h>
 
+#include "../fixtures_directory.h"
+
 namespace halftone::testing {
 
 using nn::NamedTensors;
 
 /// The cases of one file: tensors by name, by case.
 inline std::map<std::string, NamedTensors> load_cases(const std::string& family) {
-  const auto path = std::filesystem::path(HALFTONE_FIXTURES) / (family + ".safetensors");
+  const auto path = std::filesystem::path(fixtures_directory()) / (family + ".safetensors");
   std::map<std::string, NamedTensors> cases;
   for (const auto& [name, tensor] : nn::load_safetensors(path).tensors) {
     const std::size_t slash = name.rfind('/');

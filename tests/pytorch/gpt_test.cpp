@@ -13,7 +13,7 @@ using namespace halftone::testing;
 
 namespace {
 std::filesystem::path fixture(const char* name) {
-  return std::filesystem::path(HALFTONE_FIXTURES) / name;
+  return std::filesystem::path(fixtures_directory()) / name;
 }
 nn::models::Gpt loaded() {
   nn::models::Gpt model({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});

@@ -44,7 +44,7 @@ void save_with_logits(const std::filesystem::path& folder, const std::string& na
 }  // namespace
 
 TEST_CASE("pytorch: residual networks have torchvision's names, shapes and dtypes") {
-  std::ifstream file(std::string(HALFTONE_FIXTURES) + "/resnet_names.json");
+  std::ifstream file(fixtures_directory() + "/resnet_names.json");
   const nlohmann::json wanted = nlohmann::json::parse(file);
   for (const Named& network : networks) {
     CAPTURE(network.name);

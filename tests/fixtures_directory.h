@@ -1,0 +1,11 @@
+// Where the committed fixtures lie. A function and not a macro of every file: objects of one checkout then serve a
+// compiler cache for another.
+#pragma once
+
+#include <string>
+
+namespace halftone::testing {
+
+std::string fixtures_directory();
+
+}  // namespace halftone::testing
