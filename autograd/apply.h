@@ -127,16 +127,26 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   return with_history(Op::info, output, std::move(node), std::move(edges));
 }
 
+/// apply_to for the catalogue: compiled once, in the library (compiled_ops.h), because a hundred operations cost
+/// every file that includes them seconds.
+template <std::size_t Count, Operation Op>
+Tensor apply_compiled(Op op, std::span<Tensor> inputs);
+
+template <std::size_t Count, Operation Op> Tensor apply_any(Op op, std::span<Tensor> inputs) {
+  if constexpr (std::derived_from<Op, UserOp>) return apply_to<Count>(std::move(op), inputs);
+  else return apply_compiled<Count>(std::move(op), inputs);
+}
+
 }  // namespace detail
 
 /// Runs an operation on its inputs. An undefined tensor stands for an absent optional input.
 template <Operation Op, std::same_as<Tensor>... In> Tensor apply(Op op, const In&... in) {
   std::array<Tensor, sizeof...(In)> inputs{in...};
-  return detail::apply_to<sizeof...(In)>(std::move(op), std::span<Tensor>(inputs));
+  return detail::apply_any<sizeof...(In)>(std::move(op), std::span<Tensor>(inputs));
 }
 /// The same for operations that take any number of inputs.
 template <Operation Op> Tensor apply(Op op, std::vector<Tensor> inputs) {
-  return detail::apply_to<0>(std::move(op), std::span<Tensor>(inputs));
+  return detail::apply_any<0>(std::move(op), std::span<Tensor>(inputs));
 }
 
 }  // namespace halftone

@@ -58,14 +58,16 @@ struct Gru;
 struct Dropout;
 struct Checkpoint;
 
-using AllOps =
-    Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>, Wrap<Compare, CompareFormulas>,
-           TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean,
-                    Var, Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Dot,
-                    CosineSimilarity, Softmax, LogSoftmax, LogSumExp, Attention, PackedAttention,
-                    CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm, BatchNorm, BatchNormRelu,
-                    Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate,
-                    Embedding, Lstm, Gru, Dropout, Checkpoint>>;
+using ElementwiseOps = Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>,
+                              Wrap<Compare, CompareFormulas>>;
+using StructuredOps =
+    TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
+             Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Dot, CosineSimilarity,
+             Softmax, LogSoftmax, LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss,
+             LayerNorm, RmsNorm, GroupNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d,
+             MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout,
+             Checkpoint>;
+using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.
 struct UserOp {};

@@ -1,0 +1,30 @@
+// Compiles the pipeline for operations of the catalogue, once in the library. Each compiled_*.cpp takes a part of
+// AllOps, so that an operation that is named there is compiled without being named again.
+#pragma once
+
+#include <halftone/autograd/apply.h>
+
+namespace halftone::detail {
+
+template <std::size_t Count, Operation Op> Tensor apply_compiled(Op op, std::span<Tensor> inputs) {
+  return apply_to<Count>(std::move(op), inputs);
+}
+
+/// How many inputs forward() names; 0: it takes a span of any number.
+template <class Op, class... In>
+consteval std::size_t named_inputs(Tensor (Op::*)(const In&...)) {
+  if constexpr ((std::same_as<In, Tensor> && ...)) return sizeof...(In);
+  else return 0;
+}
+template <class Op> consteval std::size_t named_inputs(Tensor (Op::*)(std::span<const Tensor>)) {
+  return 0;
+}
+
+/// Taking the address of a template's function compiles it.
+template <class... Op> const void* compiled(TypeList<Op...>) {
+  static const void* const functions[] = {
+      reinterpret_cast<const void*>(&apply_compiled<named_inputs(&Op::forward), Op>)...};
+  return functions;
+}
+
+}  // namespace halftone::detail

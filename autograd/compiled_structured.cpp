@@ -1,0 +1,10 @@
+// The other operations of the catalogue, compiled.
+#include <halftone/autograd/compiled_ops.h>
+#include <halftone/autograd/ops.h>
+
+namespace halftone::detail {
+
+extern const void* const compiled_structured;
+const void* const compiled_structured = compiled(StructuredOps{});
+
+}  // namespace halftone::detail
