@@ -3,6 +3,7 @@
 
 #include <halftone/amp/amp.h>
 #include <halftone/autograd/gradcheck.h>
+#include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>

@@ -27,7 +27,7 @@ Edge edge_of(const Tensor& input, bool wide) {
   const std::shared_ptr<Node>& creator = input.meta()->creator;
   const bool is_short = size_of(input.dtype()) < size_of(f32);
   if (wide && is_short && creator && creator->info == &Cast::info &&
-      creator->edges[0].dtype == f32)
+      creator->edges[0].dtype == f32 && creator->hooks.empty())
     return creator->edges[0];
   return {input.meta(), input.dtype(), input.shape()};
 }

@@ -20,11 +20,11 @@
 
 namespace halftone {
 
-/// Which inputs want gradients, and in what dtype. An operation that can save work declares a member
-/// `Needs<N> needs{};`. The dtype is the input's, unless the operation also declares
-/// `static constexpr std::array<bool, N> wide_gradients`: where that is true and the input is a
-/// cast of an f32 tensor, the gradient is wanted in f32 and goes straight to that tensor. A weight
-/// gradient then leaves its matrix product as f32, never rounded to bf16 and cast back.
+/// Which inputs want gradients, and in what dtype. An operation that can save work declares a
+/// member `Needs<N> needs{};`. The dtype is the input's, unless the operation also declares `static
+/// constexpr std::array<bool, N> wide_gradients`: where that is true and the input is a cast of an
+/// f32 tensor, the gradient is wanted in f32 and goes straight to that tensor. A weight gradient
+/// then leaves its matrix product as f32, never rounded to bf16 and cast back.
 template <int N> struct Needs {
   std::array<bool, std::size_t(N)> input{};
   std::array<DType, std::size_t(N)> gradient_dtype{};
@@ -121,16 +121,17 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   std::vector<Edge> edges;
   if (record) fill_needs(op, edges = edges_of<Op>(inputs));
   Tensor output = run_bare<Count>(op, inputs);
+  if (!output.defined())
+    fail<UsageError>(Op::info.name, "forward() returned an undefined tensor. Return the result.");
   // 3. Record. The operation, with what it saved, becomes the node.
   if (!record || !is_floating(output.dtype())) return output;
   auto node = std::make_shared<NodeOf<Op>>(std::move(op));
   return with_history(Op::info, output, std::move(node), std::move(edges));
 }
 
-/// apply_to for the catalogue: compiled once, in the library (compiled_ops.h), because a hundred operations cost
-/// every file that includes them seconds.
-template <std::size_t Count, Operation Op>
-Tensor apply_compiled(Op op, std::span<Tensor> inputs);
+/// apply_to for the catalogue: compiled once, in the library (compiled_ops.h), because a hundred
+/// operations cost every file that includes them seconds.
+template <std::size_t Count, Operation Op> Tensor apply_compiled(Op op, std::span<Tensor> inputs);
 
 template <std::size_t Count, Operation Op> Tensor apply_any(Op op, std::span<Tensor> inputs) {
   if constexpr (std::derived_from<Op, UserOp>) return apply_to<Count>(std::move(op), inputs);

@@ -3,6 +3,7 @@
 // precision policy: the dtypes were fixed by the casts that forward recorded.
 #include <halftone/autograd/engine.h>
 
+#include <algorithm>
 #include <queue>
 #include <unordered_map>
 
@@ -66,13 +67,34 @@ struct Older {
   }
 };
 
+/// What the hooks make of a gradient.
+Tensor through_hooks(const GradientHooks& hooks, Tensor gradient) {
+  const GradientHooks now = hooks;  // a hook may remove itself
+  for (const auto& [number, hook] : now) {
+    Tensor other = hook(gradient);
+    if (!other.defined()) continue;
+    if (other.shape() != gradient.shape() || other.dtype() != gradient.dtype())
+      fail<ShapeError>("register_hook", "a hook returned ", described(other), " for a gradient ",
+                       described(gradient), ". Return one of the same shape and dtype.");
+    gradient = std::move(other);
+  }
+  return gradient;
+}
+
 class ReversePass {
  public:
   explicit ReversePass(bool retain_graph) : retain_graph_(retain_graph) {}
 
-  void start(const std::shared_ptr<Node>& node, const Tensor& seed) {
-    pending_[node.get()] = seed;
-    ready_.push(node);
+  void start(const Tensor& root, const Tensor& seed) {
+    pass_on({root.meta(), root.dtype(), root.shape()}, seed);
+  }
+
+  /// Keeps the gradients of these for taken(), and gives none to any leaf.
+  void only_for(std::span<const Tensor> inputs) {
+    adds_to_leaves_ = false;
+    for (const Tensor& x : inputs)
+      if (const std::shared_ptr<Node>& creator = x.meta()->creator) kept_nodes_[creator.get()];
+      else kept_[x.meta().get()];
   }
 
   void run() {
@@ -81,6 +103,14 @@ class ReversePass {
       ready_.pop();
       run_node(*node);
     }
+    for (auto& [edge, sum] : hooked_leaves_)
+      give(edge, through_hooks(edge.input->hooks, std::move(sum)));
+  }
+
+  /// The gradient of an input of only_for(); undefined if nothing depended on it.
+  Tensor taken(const Tensor& input) {
+    const std::shared_ptr<Node>& creator = input.meta()->creator;
+    return creator ? kept_nodes_[creator.get()] : kept_[input.meta().get()];
   }
 
  private:
@@ -91,7 +121,10 @@ class ReversePass {
           " was freed by an earlier backward(). Pass retain_graph = true to the first call.");
     std::vector<Tensor> gradients;
     {
-      const Tensor dy = std::move(pending_.extract(&node).mapped());
+      Tensor dy = std::move(pending_.extract(&node).mapped());
+      if (!node.hooks.empty()) dy = through_hooks(node.hooks, std::move(dy));
+      if (!kept_nodes_.empty())
+        if (const auto kept = kept_nodes_.find(&node); kept != kept_nodes_.end()) kept->second = dy;
       gradients = node.backward(dy);
     }
     if (!retain_graph_) node.release();
@@ -110,36 +143,110 @@ class ReversePass {
 
   void pass_on(const Edge& edge, Tensor gradient) {
     const std::shared_ptr<Node>& creator = edge.input->creator;
-    if (!creator) return add_leaf_gradient(*edge.input, edge, std::move(gradient));
-    Tensor& slot = pending_[creator.get()];
-    if (!slot.defined()) ready_.push(creator);
-    add_gradient(slot, std::move(gradient));
+    if (creator) {
+      Tensor& slot = pending_[creator.get()];
+      if (!slot.defined()) ready_.push(creator);
+      add_gradient(slot, std::move(gradient));
+    } else if (!edge.input->hooks.empty()) {
+      // Hooks see the sum over all uses, which is whole at the end of the pass.
+      auto sum = std::ranges::find(hooked_leaves_, edge.input,
+                                   [](const auto& entry) { return entry.first.input; });
+      if (sum == hooked_leaves_.end()) sum = hooked_leaves_.insert(sum, {edge, Tensor{}});
+      add_gradient(sum->second, std::move(gradient));
+    } else {
+      give(edge, std::move(gradient));
+    }
+  }
+
+  void give(const Edge& leaf, Tensor gradient) {
+    if (adds_to_leaves_) return add_leaf_gradient(*leaf.input, leaf, std::move(gradient));
+    if (const auto kept = kept_.find(leaf.input.get()); kept != kept_.end())
+      add_gradient(kept->second, std::move(gradient));
   }
 
   bool retain_graph_;
+  bool adds_to_leaves_ = true;
+  std::unordered_map<AutogradMeta*, Tensor> kept_;
+  std::unordered_map<Node*, Tensor> kept_nodes_;
+  std::vector<std::pair<Edge, Tensor>> hooked_leaves_;  // in the order in which they were reached
   std::unordered_map<Node*, Tensor> pending_;
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Older> ready_;
 };
 
+/// A gradient to start from that fits its tensor, which has history.
+void check_root(std::string_view op, const Tensor& root, const Tensor& seed) {
+  if (!root.defined())
+    fail<UsageError>(
+        op, "the tensor to start from is undefined. Pass a computed tensor, such as a loss.");
+  if (!root.requires_grad())
+    fail<UsageError>(op, "this tensor, ", described(root),
+                     ", does not depend on a leaf that requires a gradient. Call "
+                     "set_requires_grad() on one first.");
+  if (!seed.defined())
+    fail<UsageError>(op, "the gradient to start from is undefined, the tensor is ", described(root),
+                     ". Pass a tensor like it.");
+  if (seed.shape() != root.shape() || seed.dtype() != root.dtype())
+    fail<ShapeError>(op, "the gradient to start from is ", described(seed), ", the tensor is ",
+                     described(root), ". They must agree.");
+}
+
+Tensor ones_for(std::string_view op, const Tensor& root) {
+  if (root.numel() != 1)
+    fail<UsageError>(op, "needs a tensor of one element, got ", described(root),
+                     ". Reduce it with sum() or mean(), or pass a gradient.");
+  return ones_like(root);
+}
+
 }  // namespace
 
 void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
-  if (!root.requires_grad())
-    fail<UsageError>("backward", "this tensor, ", described(root),
-                     ", does not depend on a leaf that requires a gradient. Call "
-                     "set_requires_grad() on one first.");
-  if (seed.shape() != root.shape() || seed.dtype() != root.dtype())
-    fail<ShapeError>("backward", "the gradient to start from is ", described(seed),
-                     ", the tensor is ", described(root), ". They must agree.");
+  if (!root.defined()) check_root("backward", root, seed);
+  const Tensor start = seed.defined() ? seed : ones_for("backward", root);
+  check_root("backward", root, start);
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
   const MemoryScope scope(MemoryUse::activation);
-  AutogradMeta& meta = *root.meta();
-  if (!meta.creator)
-    return add_leaf_gradient(meta, {root.meta(), root.dtype(), root.shape()}, seed.clone());
   ReversePass pass(retain_graph);
-  pass.start(meta.creator, seed);
+  pass.start(root, start);
   pass.run();
+}
+
+std::vector<Tensor> autograd::grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                                   const GradOptions& options) {
+  if (options.grad_outputs.size() > outputs.size())
+    fail<UsageError>("grad", options.grad_outputs.size(), " grad_outputs for ", outputs.size(),
+                     " outputs. Give at most one per output.");
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (!inputs[i].defined() || !inputs[i].requires_grad())
+      fail<UsageError>("grad", "input ", i, ", ", described(inputs[i]),
+                       ", wants no gradient. Call set_requires_grad() on it before it is used.");
+  std::vector<Tensor> seeds;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    Tensor seed = i < options.grad_outputs.size() ? options.grad_outputs[i] : Tensor{};
+    if (!seed.defined() && outputs[i].defined()) seed = ones_for("grad", outputs[i]);
+    check_root("grad", outputs[i], seed);
+    seeds.push_back(std::move(seed));
+  }
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  const MemoryScope scope(MemoryUse::activation);
+  ReversePass pass(options.retain_graph);
+  pass.only_for(inputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) pass.start(outputs[i], seeds[i]);
+  pass.run();
+  std::vector<Tensor> gradients;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    gradients.push_back(pass.taken(inputs[i]));
+    if (!gradients.back().defined() && !options.allow_unused)
+      fail<UsageError>("grad", "the outputs do not depend on input ", i, ", ", described(inputs[i]),
+                       ". Leave it out, or set allow_unused.");
+  }
+  return gradients;
+}
+
+std::vector<Tensor> autograd::grad(const Tensor& output, const std::vector<Tensor>& inputs,
+                                   const GradOptions& options) {
+  return grad(std::span(&output, 1), inputs, options);
 }
 
 }  // namespace halftone

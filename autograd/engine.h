@@ -1,5 +1,8 @@
-// The reverse pass: from a tensor back to the leaves, newest operation first.
+// The reverse pass: from tensors back to the leaves, newest operation first.
 #pragma once
+
+#include <span>
+#include <vector>
 
 #include <halftone/core/tensor.h>
 
@@ -11,4 +14,25 @@ namespace halftone {
 /// freed, DTypeError or ShapeError, naming the operation, for a gradient that does not fit.
 void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph);
 
+namespace autograd {
+
+struct GradOptions {
+  /// One per output, of its shape and dtype; undefined or missing: ones, for outputs of one element
+  std::vector<Tensor> grad_outputs{};
+  bool retain_graph = false;
+  /// An input that the outputs do not depend on has an undefined gradient, instead of being an
+  /// error
+  bool allow_unused = false;
+};
+
+/// The gradients of the sum of `outputs` with respect to `inputs` (leaves or computed tensors), one
+/// for each; no leaf's grad() changes. As torch.autograd.grad, without create_graph: gradients have
+/// no history. Throws UsageError as backward() does, and for inputs that want no gradient or are
+/// not reached.
+std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                         const GradOptions& options = {});
+std::vector<Tensor> grad(const Tensor& output, const std::vector<Tensor>& inputs,
+                         const GradOptions& options = {});
+
+}  // namespace autograd
 }  // namespace halftone

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <halftone/core/op_info.h>
@@ -14,11 +16,18 @@ namespace halftone {
 
 struct Node;
 
+/// Looks at the gradient of a tensor; returns another in its place, or an undefined tensor for no
+/// change (autograd/gradient_hooks.h).
+using GradientHook = std::function<Tensor(const Tensor& gradient)>;
+/// In the order of registration, each with the number that removes it.
+using GradientHooks = std::vector<std::pair<uint64_t, GradientHook>>;
+
 /// How a tensor was made, and the gradient it has collected if it is a leaf.
 struct AutogradMeta {
   bool requires_grad = false;
   Tensor grad{};                    // leaves only
   std::shared_ptr<Node> creator{};  // null for leaves
+  GradientHooks hooks{};            // of a leaf; those of other tensors are their node's
 };
 
 /// An input of a recorded operation: null where no gradient is wanted.
@@ -34,7 +43,7 @@ struct Node {
   DType output_dtype = f32;
   Shape output_shape{};
   std::vector<Edge> edges;
-
+  GradientHooks hooks{};  // on the gradient of the output
   /// One gradient per edge; undefined where none is wanted.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
   /// Drops the operation with all it saved; one that saves nothing may stay, for another backward.

@@ -10,6 +10,8 @@ bool Tensor::requires_grad() const { return meta_ && meta_->requires_grad; }
 bool Tensor::is_leaf() const { return !meta_ || !meta_->creator; }
 
 Tensor& Tensor::set_requires_grad(bool value) {
+  if (!defined())
+    fail<UsageError>("set_requires_grad", "this tensor is undefined. Make one first.");
   if (!is_leaf())
     fail<UsageError>("set_requires_grad", "only leaves can be changed; this ", described(*this),
                      " was computed. Use detach() first.");
@@ -34,14 +36,14 @@ void Tensor::set_grad(const Tensor& grad) {
   meta_->grad = grad;
 }
 
-void Tensor::backward() const {
-  if (numel() != 1)
-    fail<UsageError>("backward", "needs a tensor of one element, got ", described(*this),
-                     ". Reduce it with sum() or mean(), or pass a gradient.");
-  run_backward(*this, ones_like(*this), false);
-}
+void Tensor::backward() const { run_backward(*this, {}, false); }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
+  if (!gradient.defined())
+    fail<UsageError>("backward",
+                     "the gradient to start from is undefined. Pass a tensor like this "
+                     "one, ",
+                     described(*this), ", or call backward() without it.");
   run_backward(*this, gradient, retain_graph);
 }
 

@@ -18,6 +18,11 @@ Dims Dims::filled(int rank, int64_t value) {
   return dims;
 }
 
+void Dims::fail_index(int i) const {
+  fail<ShapeError>("shape", "index ", i, " is out of range for ", *this, ". Use ", -rank_, " to ",
+                   rank_ - 1, ".");
+}
+
 void Dims::push_back(int64_t value) {
   if (rank_ == max_rank)
     fail<ShapeError>("shape", "more than ", max_rank, " dimensions. Reshape to fewer.");

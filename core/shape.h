@@ -23,8 +23,9 @@ class Dims {
 
   int rank() const { return rank_; }
   bool empty() const { return rank_ == 0; }
-  int64_t& operator[](int i) { return values_[std::size_t(i)]; }
-  int64_t operator[](int i) const { return values_[std::size_t(i)]; }
+  /// Counted from the end if negative; throws ShapeError for an index that is not there.
+  int64_t& operator[](int i) { return values_[place_of(i)]; }
+  int64_t operator[](int i) const { return values_[place_of(i)]; }
   const int64_t* begin() const { return values_.data(); }
   const int64_t* end() const { return values_.data() + rank_; }
   int64_t* begin() { return values_.data(); }
@@ -35,6 +36,13 @@ class Dims {
   bool operator==(const Dims& other) const;
 
  private:
+  [[noreturn, gnu::cold]] void fail_index(int i) const;
+  std::size_t place_of(int i) const {
+    const int place = i < 0 ? i + rank_ : i;
+    if (unsigned(place) >= unsigned(rank_)) fail_index(i);
+    return std::size_t(place);
+  }
+
   std::array<int64_t, max_rank> values_{};
   int rank_ = 0;
 };

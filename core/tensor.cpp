@@ -10,6 +10,13 @@
 
 namespace halftone {
 
+void Tensor::fail_undefined(const char* asked) {
+  fail<UsageError>(asked,
+                   "this tensor is undefined: it holds nothing. It was made by Tensor(), or is the "
+                   "gradient of a leaf that no backward() has reached, or an optional result that "
+                   "was left out. Ask defined() first.");
+}
+
 bool Tensor::is_contiguous() const {
   int64_t expected = 1;
   for (int i = rank() - 1; i >= 0; --i) {

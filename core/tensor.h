@@ -38,16 +38,17 @@ class Tensor {
   bool defined() const { return body_ != nullptr; }
 
   // --- metadata
-  const Shape& shape() const { return body_->shape; }
-  const Strides& strides() const { return body_->strides; }
-  int rank() const { return body_->shape.rank(); }
+  // All of it throws UsageError for an undefined tensor.
+  const Shape& shape() const { return held("shape").shape; }
+  const Strides& strides() const { return held("strides").strides; }
+  int rank() const { return held("rank").shape.rank(); }
   /// Size of a dimension, counted from the end if negative; throws ShapeError.
   int64_t size(int64_t dim) const { return body_->shape[normalize_dim("size", dim, rank())]; }
   int64_t numel() const { return numel_of(body_->shape); }
   int64_t bytes() const { return numel() * size_of(dtype()); }
-  DType dtype() const { return body_->dtype; }
-  Device device() const { return body_->storage->device(); }
-  int64_t offset() const { return body_->offset; }
+  DType dtype() const { return held("dtype").dtype; }
+  Device device() const { return held("device").storage->device(); }
+  int64_t offset() const { return held("offset").offset; }
   /// Row-major without holes.
   bool is_contiguous() const;
   /// Rank 4 and NHWC in memory under the logical NCHW shape.
@@ -55,7 +56,7 @@ class Tensor {
   bool is_dense() const { return halftone::is_dense(shape(), strides()); }
 
   // --- data
-  const std::shared_ptr<Storage>& storage() const { return body_->storage; }
+  const std::shared_ptr<Storage>& storage() const { return held("storage").storage; }
   std::byte* raw_data() const { return storage()->data() + offset() * size_of(dtype()); }
   /// Pointer to the first element, on the tensor's device. T must be the dtype's C++ type.
   template <class T> T* data() const {
@@ -100,6 +101,13 @@ class Tensor {
   std::shared_ptr<AutogradMeta>& meta() { return meta_; }
 
  private:
+  [[noreturn, gnu::cold]] static void fail_undefined(const char* asked);
+  /// What this tensor holds; `asked` is for the message if it holds nothing.
+  const TensorBody& held(const char* asked) const {
+    if (!body_) fail_undefined(asked);
+    return *body_;
+  }
+
   std::shared_ptr<TensorBody> body_;
   std::shared_ptr<AutogradMeta> meta_;
 };

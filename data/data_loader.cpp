@@ -92,8 +92,13 @@ class DataLoader::Epoch {
     const MemoryScope scope(MemoryUse::input);  // per thread, so it has to be here
     const int64_t first = index * batch_size_,
                   count = std::min(batch_size_, int64_t(order_.size()) - first);
-    return dataset_->batch_in_epoch(
+    Batch batch = dataset_->batch_in_epoch(
         std::span(order_).subspan(std::size_t(first), std::size_t(count)), key_);
+    if (!batch.inputs.defined())
+      fail<UsageError>("DataLoader", "the dataset's batch() returned undefined inputs for ", count,
+                       " samples from number ", order_[std::size_t(first)],
+                       " on. Return a tensor with the samples along its first dimension.");
+    return batch;
   }
 
   /// The number of the next batch to collate, once there is room; nothing at the end.

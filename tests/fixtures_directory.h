@@ -1,5 +1,5 @@
-// Where the committed fixtures lie. A function and not a macro of every file: objects of one checkout then serve a
-// compiler cache for another.
+// Where the committed fixtures lie. A function and not a macro of every file: objects of one
+// checkout then serve a compiler cache for another.
 #pragma once
 
 #include <string>
