@@ -3,8 +3,11 @@
 #include <halftone/amp/training.h>
 
 #include <cmath>
+#include <locale>
+#include <sstream>
 
 #include <halftone/amp/weight_storage.h>
+#include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
@@ -104,6 +107,32 @@ void Training::zero_grad() {
   made_with_ = {}, last_step_ = Stepped(true), clipping_.reset();
 }
 
+namespace {
+/// A backward pass, and an error if it reached parameters that no module describes: nobody would
+/// ever train, cast or save them.
+void backward_reaching_described(const Tensor& loss) {
+  std::vector<std::pair<const AutogradMeta*, Edge>> forgotten;
+  {
+    const LeafWatch watch([&](const AutogradMeta& leaf, const Edge& edge) {
+      const auto known = [&](const auto& entry) { return entry.first == &leaf; };
+      if (leaf.unclaimed && std::ranges::none_of(forgotten, known))
+        forgotten.emplace_back(&leaf, edge);
+    });
+    loss.backward();
+  }
+  if (forgotten.empty()) return;
+  std::ostringstream list;
+  list.imbue(std::locale::classic());
+  for (const auto& [leaf, edge] : forgotten)
+    list << (&leaf == &forgotten.front().first ? "" : ", ") << edge.shape << ' ' << edge.dtype;
+  fail<UsageError>("Training.backward", "the loss depends on ", forgotten.size(),
+                   forgotten.size() == 1 ? " parameter" : " parameters",
+                   " that no module's describe() names: ", list.str(),
+                   ". They would not be trained, cast or saved. Name each in the describe() of its "
+                   "module: field(\"name\", member).");
+}
+}  // namespace
+
 void Training::backward(const Tensor& loss) {
   const Tensor scaled = scaler_.scale(loss);
   if (scaler_.enabled()) {
@@ -112,7 +141,8 @@ void Training::backward(const Tensor& loss) {
       scaler_.rescale(optimizer(), made_with_);
     made_with_ = now;
   }
-  scaled.backward();
+  if (std::exchange(first_backward_, false)) backward_reaching_described(scaled);
+  else scaled.backward();
   clipping_.reset();
   if (masters_ && strategy_.accumulate_in_f32) masters_->collect();
 }

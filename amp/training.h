@@ -54,7 +54,8 @@ class Training {
 
   void zero_grad();
   /// Gradients of the (scaled) loss are added to those that are there. Several calls before step()
-  /// accumulate; divide each loss by their number.
+  /// accumulate; divide each loss by their number. The first throws UsageError if gradients reach a
+  /// parameter that no module's describe() names.
   void backward(const Tensor& loss);
   /// Before step(): its gradients will be clipped to this norm, in the update itself. Returns the
   /// norm that they have, unscaled, their squares summed in f64: an f64 scalar on their device. It
@@ -111,6 +112,7 @@ class Training {
   std::unique_ptr<MasterWeights> masters_;
   GradScaler scaler_;
   Region region_;
+  bool first_backward_ = true;
   Tensor made_with_{};  // the scale of the gradients that are there; undefined: there are none
   struct Clipping {
     Tensor norm;  // of all gradients, unscaled

@@ -9,6 +9,7 @@
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/input_caster.h>
+#include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/node.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
@@ -143,6 +144,7 @@ class ReversePass {
 
   void pass_on(const Edge& edge, Tensor gradient) {
     const std::shared_ptr<Node>& creator = edge.input->creator;
+    if (!creator && detail::leaf_watcher) (*detail::leaf_watcher)(*edge.input, edge);
     if (creator) {
       Tensor& slot = pending_[creator.get()];
       if (!slot.defined()) ready_.push(creator);

@@ -28,6 +28,7 @@ struct AutogradMeta {
   Tensor grad{};                    // leaves only
   std::shared_ptr<Node> creator{};  // null for leaves
   GradientHooks hooks{};            // of a leaf; those of other tensors are their node's
+  bool unclaimed = false;           // a parameter of a layer that no describe() has named so far
 };
 
 /// An input of a recorded operation: null where no gradient is wanted.

@@ -12,7 +12,9 @@ void Fields::walk(Module& root) {
 }
 
 void Fields::operator()(std::string_view name, Parameter& field) {
-  if (field.defined()) parameter(path_of(name), field);
+  if (!field.defined()) return;
+  if (field.meta()) field.meta()->unclaimed = false;
+  parameter(path_of(name), field);
 }
 
 void Fields::operator()(std::string_view name, Buffer& field) {

@@ -4,6 +4,7 @@
 // embedding.weight`).
 #pragma once
 
+#include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/tensor.h>
@@ -18,6 +19,7 @@ struct Parameter : Tensor {
   explicit Parameter(const Tensor& value) : Tensor(value.body()) {
     storage()->recharge(MemoryUse::parameter);
     set_requires_grad();
+    meta()->unclaimed = true;
   }
   /// Uninitialised; nn/init.h fills it.
   explicit Parameter(const Shape& shape, DType dtype = f32, Device device = {})

@@ -97,31 +97,42 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
                 const CrossEntropySettings& settings = {});
 
 namespace detail {
-inline Tensor reduced(const Tensor& losses, LossReduction reduction) {
+/// A formula of outputs and targets, reduced. They do not broadcast: outputs [n, 1] beside targets
+/// [n] would be compared each with each, and nothing be learned.
+template <class F>
+Tensor elementwise_loss(F formula, const Tensor& x, const Tensor& target, LossReduction reduction) {
+  check::defined(F::info.name, "the output", x);
+  check::defined(F::info.name, "the target", target);
+  if (x.shape() != target.shape())
+    fail<ShapeError>(F::info.name, "the outputs are ", described(x), ", the targets ",
+                     described(target), ". They must have the same shape: reshape or expand one.");
+  const Tensor losses = binary(formula, x, target);
   if (reduction == LossReduction::none) return losses;
   return reduction == LossReduction::mean ? mean(losses) : sum(losses);
 }
 }  // namespace detail
 
+// Losses of outputs and targets of one shape. Throw ShapeError for others.
+
 inline Tensor mse(const Tensor& x, const Tensor& target,
                   LossReduction reduction = LossReduction::mean) {
-  return detail::reduced(binary(formula::SquaredError{}, x, target), reduction);
+  return detail::elementwise_loss(formula::SquaredError{}, x, target, reduction);
 }
 inline Tensor l1(const Tensor& x, const Tensor& target,
                  LossReduction reduction = LossReduction::mean) {
-  return detail::reduced(binary(formula::AbsoluteError{}, x, target), reduction);
+  return detail::elementwise_loss(formula::AbsoluteError{}, x, target, reduction);
 }
 inline Tensor smooth_l1(const Tensor& x, const Tensor& target, double beta = 1,
                         LossReduction reduction = LossReduction::mean) {
   if (!(beta > 0))
     fail<UsageError>("smooth_l1", "beta is ", beta, ". It must be positive; use l1() for 0.");
-  return detail::reduced(binary(formula::SmoothL1{beta}, x, target), reduction);
+  return detail::elementwise_loss(formula::SmoothL1{beta}, x, target, reduction);
 }
 /// smooth_l1 times delta. As torch's huber_loss.
 inline Tensor huber(const Tensor& x, const Tensor& target, double delta = 1,
                     LossReduction reduction = LossReduction::mean) {
   if (!(delta > 0)) fail<UsageError>("huber", "delta is ", delta, ". It must be positive.");
-  return detail::reduced(binary(formula::Huber{delta}, x, target), reduction);
+  return detail::elementwise_loss(formula::Huber{delta}, x, target, reduction);
 }
 /// Kullback-Leibler divergence of log-probabilities x from a target, which is given as
 /// probabilities or, with `log_target`, as their logarithms. As torch's kl_div: the mean is one
@@ -129,21 +140,20 @@ inline Tensor huber(const Tensor& x, const Tensor& target, double delta = 1,
 /// LossReduction::sum) / rows.
 inline Tensor kl_div(const Tensor& x, const Tensor& target, bool log_target = false,
                      LossReduction reduction = LossReduction::mean) {
-  return detail::reduced(log_target ? binary(formula::KlDivergenceOfLogs{}, x, target)
-                                    : binary(formula::KlDivergence{}, x, target),
-                         reduction);
+  return log_target ? detail::elementwise_loss(formula::KlDivergenceOfLogs{}, x, target, reduction)
+                    : detail::elementwise_loss(formula::KlDivergence{}, x, target, reduction);
 }
 /// Binary cross-entropy of probabilities; of anything outside [0, 1] it is NaN. As torch's
 /// binary_cross_entropy. bce_with_logits() is more accurate, and allowed under autocast.
 inline Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& target,
                                    LossReduction reduction = LossReduction::mean) {
-  return detail::reduced(binary(formula::BinaryCrossEntropy{}, probabilities, target), reduction);
+  return detail::elementwise_loss(formula::BinaryCrossEntropy{}, probabilities, target, reduction);
 }
 /// Binary cross-entropy of sigmoid(logits), in its stable form. As torch's
 /// binary_cross_entropy_with_logits.
 inline Tensor bce_with_logits(const Tensor& logits, const Tensor& target,
                               LossReduction reduction = LossReduction::mean) {
-  return detail::reduced(binary(formula::BceWithLogits{}, logits, target), reduction);
+  return detail::elementwise_loss(formula::BceWithLogits{}, logits, target, reduction);
 }
 
 }  // namespace halftone
