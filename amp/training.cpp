@@ -165,10 +165,11 @@ Tensor norm_of(const std::vector<Tensor>& gradients) {
 }
 }  // namespace
 
-Tensor Training::clip_grad_norm(double max_norm) {
+Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0))
     fail<UsageError>("Training.clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
-  Tensor norm = norm_of(optimizer().gradients());
+  const std::vector<Tensor> gradients = optimizer().gradients();
+  Tensor norm = norm_type == 2 ? norm_of(gradients) : optim::p_norm_of(gradients, norm_type);
   if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
   clipping_ = {norm, max_norm};
   return norm;

@@ -61,7 +61,8 @@ class Training {
   /// norm that they have, unscaled, their squares summed in f64: an f64 scalar on their device. It
   /// is infinite or NaN if a gradient is; a strategy that scales the loss is then going to skip the
   /// step.
-  Tensor clip_grad_norm(double max_norm);
+  /// norm_type: p of another norm, as optim::ClipOptions.
+  Tensor clip_grad_norm(double max_norm, double norm_type = 2);
   /// Before step(): limits every element of the unscaled gradients to [-limit, limit]. Throws
   /// UsageError under strategies whose f16 gradients cannot be unscaled (o2-fp16).
   void clip_grad_value(double limit);

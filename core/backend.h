@@ -95,6 +95,8 @@ struct AdamUpdate {
   bool decoupled = false;
   /// divided by 1 - beta^(steps + 1), in f64; state[0], state[1] = first and second moment
   int64_t steps = 0;
+  /// divides by the largest second moment so far, which is state[2] (Reddi et al. 2018)
+  bool amsgrad = false;
   Tensor skip{}, device_lr{};
 };
 struct RmspropUpdate {

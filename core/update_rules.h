@@ -35,21 +35,22 @@ struct SgdRule {
   }
 };
 
-/// torch.optim.Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019)
+/// torch.optim.Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), with AMSGrad
 struct AdamRule {
-  static constexpr int states = 2;
+  static constexpr int states = 3;
   struct Numbers {
     double step_size, root_correction, decay;
   };
   double beta1, beta2, eps, weight_decay;
-  bool decoupled;
+  bool decoupled, amsgrad;
 
   explicit AdamRule(const AdamUpdate& u)
       : beta1(u.beta1),
         beta2(u.beta2),
         eps(u.eps),
         weight_decay(u.weight_decay),
-        decoupled(u.decoupled) {}
+        decoupled(u.decoupled),
+        amsgrad(u.amsgrad) {}
   HT_HD Numbers numbers(double lr, int64_t steps_before) const {
     const double t = double(steps_before + 1);
     return {lr / (1 - math::pow(beta1, t)), math::sqrt(1 - math::pow(beta2, t)),
@@ -60,7 +61,9 @@ struct AdamRule {
     const C g = decoupled ? gradient : gradient + C(weight_decay) * weight;
     state[0] += C(1 - beta1) * (g - state[0]);
     state[1] = C(beta2) * state[1] + C(1 - beta2) * g * g;
-    const C denominator = math::sqrt(state[1]) / C(n.root_correction) + C(eps);
+    C moment = state[1];
+    if (amsgrad) moment = state[2] = state[2] > moment ? state[2] : moment;
+    const C denominator = math::sqrt(moment) / C(n.root_correction) + C(eps);
     weight -= C(n.step_size) * state[0] / denominator;
   }
 };

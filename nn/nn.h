@@ -3,6 +3,7 @@
 
 #include <halftone/nn/activation.h>
 #include <halftone/nn/attention.h>
+#include <halftone/nn/clone.h>
 #include <halftone/nn/conv.h>
 #include <halftone/nn/conv_norm.h>
 #include <halftone/nn/dropout.h>
@@ -14,6 +15,7 @@
 #include <halftone/nn/norm.h>
 #include <halftone/nn/pooling.h>
 #include <halftone/nn/rnn.h>
+#include <halftone/nn/rnn_cell.h>
 #include <halftone/nn/sequential.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/nn/upsample.h>

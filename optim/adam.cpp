@@ -9,6 +9,7 @@ template <class Options> constexpr bool decoupled = std::is_same_v<Options, Adam
 template <class Options> void describe_adam(Options& options, OptionFields& field) {
   field("lr", options.lr), field("betas", options.betas);
   field("eps", options.eps), field("weight_decay", options.weight_decay);
+  field("amsgrad", options.amsgrad), field("maximize", options.maximize);
 }
 
 template <class Options> void check_adam(const Options& options, std::string_view optimizer) {
@@ -30,7 +31,8 @@ void AdamWOptions::check(std::string_view optimizer) const { check_adam(*this, o
 template <class Options>
 AdamFamily<Options>::AdamFamily(std::vector<ParameterGroup<Options>> groups)
     : Base(decoupled<Options> ? "AdamW" : "Adam",
-           {.names = {"exp_avg", "exp_avg_sq"}, .essential = 2}, std::move(groups)) {}
+           {.names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .essential = 2},
+           std::move(groups)) {}
 
 template <class Options>
 void AdamFamily<Options>::update(int group, const typename Base::Batch& batch, Backend& backend) {
@@ -42,6 +44,7 @@ void AdamFamily<Options>::update(int group, const typename Base::Batch& batch, B
                                   .weight_decay = o.weight_decay,
                                   .decoupled = decoupled<Options>,
                                   .steps = batch.key,
+                                  .amsgrad = o.amsgrad,
                                   .skip = batch.skip,
                                   .device_lr = batch.device_lr});
 }

@@ -12,6 +12,8 @@ struct AdamOptions {
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;  // decay is added to the gradient
   std::optional<DType> state_dtype{};   // absent: f32
+  bool amsgrad = false;                 // the largest v so far divides (Reddi et al. 2018)
+  bool maximize = false;                // goes up the gradient
 
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
@@ -23,6 +25,7 @@ struct AdamWOptions {
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0.01;
   std::optional<DType> state_dtype{};
+  bool amsgrad = false, maximize = false;
 
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
@@ -38,7 +41,9 @@ template <class Options> class AdamFamily final : public GroupedOptimizer<Option
   explicit AdamFamily(std::vector<ParameterGroup<Options>> groups);
 
  private:
-  typename Base::StateFlags needed_state(int) const override { return {true, true, false}; }
+  typename Base::StateFlags needed_state(int group) const override {
+    return {true, true, this->options_of(group).amsgrad};
+  }
   int64_t batch_key(const typename Base::ParameterState& state) const override {
     return state.steps;
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
@@ -53,11 +54,31 @@ Tensor clip_factor(const Tensor& norm, double max_norm) {
 
 }  // namespace
 
+Tensor p_norm_of(std::span<const Tensor> gradients, double p) {
+  if (!(p > 0))
+    fail<UsageError>("clip_grad_norm", "norm_type is ", p, ". Use a positive number, or infinity.");
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  const bool largest = std::isinf(p);
+  Tensor total;
+  for (const Tensor& gradient : gradients) {
+    if (gradient.numel() == 0) continue;
+    const Tensor sizes = abs(cast(gradient, f64));
+    const Tensor own = largest ? max(sizes) : sum(p == 1 ? sizes : pow(sizes, p));
+    const Tensor here = total.defined() ? own.to(total.device()) : own;
+    total = !total.defined() ? here : largest ? maximum(total, here) : total + here;
+  }
+  if (!total.defined()) return zeros({}, f64);
+  return largest || p == 1 ? total : pow(total, 1 / p);
+}
+
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options) {
   if (!(max_norm >= 0))
     fail<UsageError>("clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
   if (gradients.empty()) return zeros({});
-  Tensor norm = total_norm(gradients);
+  Tensor norm = options.norm_type == 2
+                    ? total_norm(gradients)
+                    : Cast::converted(p_norm_of(gradients, options.norm_type), f32);
   if (options.error_if_nonfinite) {
     if (const double value = norm.item(); !std::isfinite(value))
       fail<UsageError>("clip_grad_norm", "the norm of the gradients is ", value,

@@ -12,15 +12,22 @@
 namespace halftone::optim {
 
 struct ClipOptions {
+  /// p of the norm: the p-th root of the sum of all |g|^p, 1 or any other positive number, or
+  /// infinity for the largest |g|. Others than 2 take several passes.
+  double norm_type = 2;
   bool error_if_nonfinite = false;  // costs a read of the norm, which on a GPU waits for it
 };
 
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm of
-/// all of them as one vector. Returns that norm, an f32 scalar on the gradients' device; nothing
-/// waits for it here. 0 without gradients.
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm, or
+/// another p-norm, of all of them as one vector. Returns that norm, an f32 scalar on the gradients'
+/// device; nothing waits for it here. 0 without gradients.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
                       ClipOptions options = {});
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});
+
+/// The p-norm of all of them as one vector, accumulated in f64, an f64 scalar on the device of the
+/// first; 0 of none. Throws UsageError for p that is not positive.
+Tensor p_norm_of(std::span<const Tensor> gradients, double p);
 
 /// Limits every element of every gradient to [-limit, limit].
 void clip_grad_value(const std::vector<Tensor>& parameters, double limit);

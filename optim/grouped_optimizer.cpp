@@ -60,6 +60,23 @@ Tensor StatefulOptimizer::gradient_of(const Group& group, std::size_t i) const {
   return keeper_ ? keeper_->gradient(group.first + i, parameter) : parameter.grad();
 }
 
+/// What the gradients of a group are multiplied by on their way; undefined: nothing.
+Tensor StatefulOptimizer::factor_on(Device device, int group_index) {
+  const Tensor factor = gradient_factor_.defined() ? gradient_factor_.to(device) : Tensor{};
+  if (!maximizes(group_index)) return factor;
+  if (factor.defined()) {
+    Tensor negative = empty_like(factor);
+    backend_for(device).unary(call_of<UnaryFormulas>(formula::Neg{}), factor, negative);
+    return negative;
+  }
+  Tensor& minus_one = groups_[std::size_t(group_index)].minus_one;
+  if (!minus_one.defined() || minus_one.device() != device) {
+    const MemoryScope scope(MemoryUse::optimizer_state);
+    minus_one = full({}, -1, f32, device);
+  }
+  return minus_one;
+}
+
 void StatefulOptimizer::step_group(int group_index) {
   Group& group = groups_[std::size_t(group_index)];
   std::vector<Tensor>& parameters = group.parameters;
@@ -81,7 +98,7 @@ void StatefulOptimizer::step_group(int group_index) {
     });
     Backend& backend = backend_for(device);
     const auto here = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
-    const Tensor factor = here(gradient_factor_);
+    const Tensor factor = factor_on(device, group_index);
     Batch batch{.slots = {}, .key = key, .skip = here(skip_)};
     if (backend.capturing()) batch.device_lr = published_rate(group, device);
     slots_.clear();

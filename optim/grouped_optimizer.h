@@ -85,6 +85,7 @@ class StatefulOptimizer : public Optimizer {
     std::vector<ParameterState> states;
     std::size_t first = 0;               // its position among the parameters of all groups
     std::vector<PublishedRate> rates{};  // one per device, for captured steps
+    Tensor minus_one{};                  // where it maximizes: what gradients are multiplied by
   };
   /// What one backend call is about.
   struct Batch {
@@ -102,6 +103,8 @@ class StatefulOptimizer : public Optimizer {
   /// Which state tensors the options of a group call for, and the dtype they ask for, if any.
   virtual StateFlags needed_state(int group) const = 0;
   virtual std::optional<DType> state_dtype(int group) const = 0;
+  /// Whether a group goes up its gradients.
+  virtual bool maximizes(int group) const = 0;
   /// Parameters with equal keys go into one update; the key is taken before the step.
   virtual int64_t batch_key(const ParameterState& state) const = 0;
   virtual void update(int group, const Batch& batch, Backend& backend) = 0;
@@ -122,6 +125,7 @@ class StatefulOptimizer : public Optimizer {
   /// What replays of the step under capture do on the host: rates, and versions of what is written.
   void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
+  Tensor factor_on(Device device, int group);
   Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
   void prepare(const Tensor& parameter, int group, ParameterState& state) const;
@@ -136,8 +140,8 @@ class StatefulOptimizer : public Optimizer {
   std::vector<std::size_t> pending_;
 };
 
-/// Adds typed options. `Options` is an aggregate with lr and state_dtype, describe(OptionFields&),
-/// and check(name), which throws UsageError for values that make no sense.
+/// Adds typed options. `Options` is an aggregate with lr, state_dtype, maximize,
+/// describe(OptionFields&), and check(name), which throws UsageError for values that make no sense.
 template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  public:
   /// The options of a group, to read or to change between steps; a captured step sees a changed lr
@@ -188,6 +192,7 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
   std::optional<DType> state_dtype(int group) const override {
     return options_of(group).state_dtype;
   }
+  bool maximizes(int group) const override { return options_of(group).maximize; }
   void describe_options(int group, OptionFields& field) override { options(group).describe(field); }
 
  private:

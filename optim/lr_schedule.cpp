@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include <halftone/core/error.h>
@@ -49,6 +50,104 @@ LrSchedule LrSchedule::warm_up(int64_t steps, const LrSchedule& after) {
   return LrSchedule([=](int64_t step) {
     return step < steps ? double(step + 1) / double(steps) * after.at(0) : after.at(step - steps);
   });
+}
+
+LrSchedule LrSchedule::multi_step(std::vector<int64_t> milestones, double gamma) {
+  for (const int64_t milestone : milestones)
+    require_steps("LrSchedule.multi_step", "a milestone", milestone, 0);
+  return LrSchedule([milestones = std::move(milestones), gamma](int64_t step) {
+    const auto reached = std::ranges::count_if(milestones, [=](int64_t m) { return m <= step; });
+    return std::pow(gamma, double(reached));
+  });
+}
+
+LrSchedule LrSchedule::exponential(double gamma) {
+  return LrSchedule([=](int64_t step) { return std::pow(gamma, double(step)); });
+}
+
+LrSchedule LrSchedule::polynomial(int64_t steps, double power) {
+  require_steps("LrSchedule.polynomial", "steps", steps, 1);
+  return LrSchedule([=](int64_t step) { return std::pow(1 - progress(step, steps), power); });
+}
+
+LrSchedule LrSchedule::cosine_restarts(int64_t first, int64_t growth, double last) {
+  require_steps("LrSchedule.cosine_restarts", "first", first, 1);
+  require_steps("LrSchedule.cosine_restarts", "growth", growth, 1);
+  return LrSchedule([=](int64_t step) {
+    int64_t length = first;
+    if (growth == 1) step %= length;
+    else
+      for (; step >= length; length *= growth) step -= length;
+    return last + (1 - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress(step, length)));
+  });
+}
+
+LrSchedule LrSchedule::one_cycle(int64_t steps, double rising, double start_divisor,
+                                 double end_divisor) {
+  require_steps("LrSchedule.one_cycle", "steps", steps, 1);
+  if (!(rising >= 0 && rising <= 1))
+    fail<UsageError>("LrSchedule.one_cycle", "rising is ", rising, ". Use a share from 0 to 1.");
+  if (!(start_divisor > 0 && end_divisor > 0))
+    fail<UsageError>("LrSchedule.one_cycle", "the divisors are ", start_divisor, " and ",
+                     end_divisor, ". Use positive ones.");
+  return LrSchedule([=](int64_t step) {
+    const double start = 1 / start_divisor, end = start / end_divisor;
+    const double top = rising * double(steps) - 1, bottom = double(steps) - 1;
+    const auto between = [](double from, double to, double share) {
+      return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * std::clamp(share, 0.0, 1.0)));
+    };
+    const auto at = double(step);
+    if (at <= top) return between(start, 1, top > 0 ? at / top : 1);
+    return between(1, end, bottom > top ? (at - top) / (bottom - top) : 1);
+  });
+}
+
+ReduceOnPlateau::ReduceOnPlateau(Optimizer& optimizer, PlateauOptions options)
+    : optimizer_(&optimizer),
+      options_(options),
+      best_(options.larger_is_better ? -std::numeric_limits<double>::infinity()
+                                     : std::numeric_limits<double>::infinity()) {
+  if (!(options.factor > 0 && options.factor < 1))
+    fail<UsageError>("ReduceOnPlateau", "factor is ", options.factor, ". Use one between 0 and 1.");
+  require_steps("ReduceOnPlateau", "patience", options.patience, 0);
+  require_steps("ReduceOnPlateau", "cooldown", options.cooldown, 0);
+}
+
+bool ReduceOnPlateau::improves(double value) const {
+  const double sign = options_.larger_is_better ? 1 : -1;
+  // As PyTorch: relative thresholds stretch the best value away from 0, whatever its sign.
+  const double bar = options_.absolute_threshold ? best_ + sign * options_.threshold
+                                                 : best_ * (1 + sign * options_.threshold);
+  return options_.larger_is_better ? value > bar : value < bar;
+}
+
+bool ReduceOnPlateau::step(double value) {
+  if (improves(value)) best_ = value, bad_ = 0;
+  else ++bad_;
+  if (cooldown_ > 0) --cooldown_, bad_ = 0;
+  if (bad_ <= options_.patience) return false;
+  bool reduced = false;
+  for (int group = 0; group < optimizer_->group_count(); ++group) {
+    const double lr = optimizer_->lr(group), next = std::max(lr * options_.factor, options_.min_lr);
+    if (lr - next <= options_.eps) continue;
+    optimizer_->set_lr(next, group);
+    reduced = true;
+  }
+  cooldown_ = options_.cooldown, bad_ = 0;
+  return reduced;
+}
+
+std::map<std::string, double> ReduceOnPlateau::state() const {
+  return {{"best", best_}, {"bad", double(bad_)}, {"cooldown", double(cooldown_)}};
+}
+
+void ReduceOnPlateau::load_state(const std::map<std::string, double>& state) {
+  for (const char* name : {"best", "bad", "cooldown"})
+    if (!state.contains(name))
+      fail<UsageError>("ReduceOnPlateau.load_state", "there is no \"", name,
+                       "\" in it. Load what state() gave.");
+  best_ = state.at("best");
+  bad_ = int64_t(state.at("bad")), cooldown_ = int64_t(state.at("cooldown"));
 }
 
 LrScheduler::LrScheduler(Optimizer& optimizer, LrSchedule schedule)

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <halftone/optim/optimizer.h>
@@ -28,6 +30,22 @@ class LrSchedule {
   /// 1/steps, 2/steps, ..., 1 during the first `steps` steps, then `after` from its beginning
   /// (Goyal et al. 2017).
   static LrSchedule warm_up(int64_t steps, const LrSchedule& after = constant());
+
+  /// gamma^(milestones that have been reached): torch's MultiStepLR.
+  static LrSchedule multi_step(std::vector<int64_t> milestones, double gamma = 0.1);
+  /// gamma^step: torch's ExponentialLR.
+  static LrSchedule exponential(double gamma);
+  /// (1 - step / steps)^power, then 0: torch's PolynomialLR.
+  static LrSchedule polynomial(int64_t steps, double power = 1);
+  /// Half a cosine from 1 to `last` over `first` steps, then again over `growth` times as many, and
+  /// so on: torch's CosineAnnealingWarmRestarts with eta_min = last * lr (Loshchilov & Hutter
+  /// 2017).
+  static LrSchedule cosine_restarts(int64_t first, int64_t growth = 1, double last = 0);
+  /// Up from 1 / start_divisor to 1 over `rising` of the steps, then down to
+  /// 1 / (start_divisor * end_divisor), both along half a cosine: torch's OneCycleLR with the
+  /// optimizer's own rate as max_lr (Smith & Topin 2018). Momentum stays as it is.
+  static LrSchedule one_cycle(int64_t steps, double rising = 0.3, double start_divisor = 25,
+                              double end_divisor = 1e4);
 
   double at(int64_t step) const { return factor_(step); }
 
@@ -55,6 +73,41 @@ class LrScheduler {
   LrSchedule schedule_;
   int64_t step_ = 0;
   std::vector<double> base_lrs_;
+};
+
+struct PlateauOptions {
+  bool larger_is_better = false;  // torch's mode
+  double factor = 0.1;
+  int64_t patience = 10;    // measurements without improvement that are borne
+  double threshold = 1e-4;  // what counts as an improvement, relative to the best
+  bool absolute_threshold = false;
+  int64_t cooldown = 0;  // measurements after a reduction that do not count
+  double min_lr = 0;
+  double eps = 1e-8;  // smaller reductions are not made
+};
+
+/// Multiplies the rates by a factor when a measured value has stopped getting better:
+/// torch.optim.lr_scheduler.ReduceLROnPlateau. It changes the optimizer's own rates, so it does not
+/// go together with an LrScheduler, which sets them anew at each step. The optimizer must outlive
+/// it and stay in place. NaN is no improvement.
+class ReduceOnPlateau {
+ public:
+  explicit ReduceOnPlateau(Optimizer& optimizer, PlateauOptions options = {});
+  /// Takes in a measurement. True if the rates have been reduced.
+  bool step(double value);
+  double best() const { return best_; }
+
+  /// `best`, `bad` (measurements since the best) and `cooldown` (those left).
+  std::map<std::string, double> state() const;
+  void load_state(const std::map<std::string, double>& state);
+
+ private:
+  bool improves(double value) const;
+
+  Optimizer* optimizer_;
+  PlateauOptions options_;
+  double best_;
+  int64_t bad_ = 0, cooldown_ = 0;
 };
 
 }  // namespace halftone::optim

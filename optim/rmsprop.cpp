@@ -6,6 +6,7 @@ namespace halftone::optim {
 void RmspropOptions::describe(OptionFields& field) {
   field("lr", lr), field("alpha", alpha), field("eps", eps);
   field("weight_decay", weight_decay), field("momentum", momentum), field("centered", centered);
+  field("maximize", maximize);
 }
 
 void RmspropOptions::check(std::string_view optimizer) const {

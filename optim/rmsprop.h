@@ -9,8 +9,8 @@ namespace halftone::optim {
 
 struct RmspropOptions {
   double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  bool centered = false;
-  std::optional<DType> state_dtype{};  // absent: f32
+  bool centered = false, maximize = false;  // maximize: goes up the gradient
+  std::optional<DType> state_dtype{};       // absent: f32
 
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;

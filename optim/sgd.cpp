@@ -5,7 +5,7 @@ namespace halftone::optim {
 
 void SgdOptions::describe(OptionFields& field) {
   field("lr", lr), field("momentum", momentum), field("dampening", dampening);
-  field("weight_decay", weight_decay), field("nesterov", nesterov);
+  field("weight_decay", weight_decay), field("nesterov", nesterov), field("maximize", maximize);
 }
 
 void SgdOptions::check(std::string_view optimizer) const {

@@ -9,8 +9,8 @@ namespace halftone::optim {
 
 struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;
-  std::optional<DType> state_dtype{};  // absent: f32
+  bool nesterov = false, maximize = false;  // maximize: goes up the gradient
+  std::optional<DType> state_dtype{};       // absent: f32
 
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;

@@ -40,6 +40,7 @@ struct TrainerOptions {
   /// Batches whose gradients make one step: their mean over all samples.
   int64_t accumulate_batches = 1;
   double clip_norm = 0, clip_value = 0;  // 0: none; of unscaled gradients
+  double clip_norm_type = 2;             // p of the norm; infinity for the largest element
   /// Makes the schedule of the learning rates from the number of steps that the training will have
   /// by max_epochs and max_steps. Steps that are skipped or dropped do not advance it.
   std::function<optim::LrSchedule(int64_t steps)> schedule{};

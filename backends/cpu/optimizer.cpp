@@ -53,6 +53,7 @@ void in_equal_steps(std::span<UpdateSlot> slots, int64_t steps, const Update& up
 }  // namespace
 
 void CpuBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) {
+  if (update.amsgrad) return ReferenceBackend::adam_step(slots, update);
   if (reference::skips(update)) return;
   const double lr = reference::rate_of(update);
   in_equal_steps(slots, update.steps, [&](std::span<UpdateSlot> some, int64_t steps) {
