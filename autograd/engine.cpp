@@ -126,6 +126,7 @@ class ReversePass {
       if (!node.hooks.empty()) dy = through_hooks(node.hooks, std::move(dy));
       if (!kept_nodes_.empty())
         if (const auto kept = kept_nodes_.find(&node); kept != kept_nodes_.end()) kept->second = dy;
+      const OperationScope running(*node.info);
       gradients = node.backward(dy);
     }
     if (!retain_graph_) node.release();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace halftone {
 
@@ -23,6 +24,28 @@ struct OpInfo {
   std::string_view instead;  // of a banned operation: why, and what to use
   constexpr OpInfo(std::string_view op_name, CastClass asked, std::string_view use_instead = {})
       : name(op_name), cast_class(asked), instead(use_instead) {}
+};
+
+namespace detail {
+inline thread_local const OpInfo* running_operation = nullptr;
+}
+
+/// The operation whose forward or backward runs in this thread, for messages of what it calls:
+/// kernels serve several. `otherwise` outside of any.
+inline std::string_view running_operation(std::string_view otherwise) {
+  return detail::running_operation ? detail::running_operation->name : otherwise;
+}
+
+class OperationScope {
+ public:
+  explicit OperationScope(const OpInfo& op)
+      : before_(std::exchange(detail::running_operation, &op)) {}
+  ~OperationScope() { detail::running_operation = before_; }
+  OperationScope(const OperationScope&) = delete;
+  OperationScope& operator=(const OperationScope&) = delete;
+
+ private:
+  const OpInfo* before_;
 };
 
 }  // namespace halftone

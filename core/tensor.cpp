@@ -7,12 +7,13 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/op_info.h>
 
 namespace halftone {
 
 void Tensor::fail_undefined(const char* asked) {
-  fail<UsageError>(asked,
-                   "this tensor is undefined: it holds nothing. It was made by Tensor(), or is the "
+  fail<UsageError>(running_operation(asked), "a tensor is undefined, it has no ", asked,
+                   ". It was made by Tensor(), or is the "
                    "gradient of a leaf that no backward() has reached, or an optional result that "
                    "was left out. Ask defined() first.");
 }

@@ -145,12 +145,11 @@ TEST_CASE("mistakes with grad()") {
 }
 
 TEST_CASE("undefined tensors are refused by name, wherever they turn up") {
-  CHECK(message_of<UsageError>([] { Tensor{}.shape(); }) ==
-        "[shape] this tensor is undefined: it holds nothing. It was made by Tensor(), or is the "
-        "gradient of "
-        "a leaf that no backward() has reached, or an optional result that was left out. Ask "
-        "defined() "
-        "first.");
+  CHECK(
+      message_of<UsageError>([] { Tensor{}.shape(); }) ==
+      "[shape] a tensor is undefined, it has no shape. It was made by Tensor(), or is the gradient "
+      "of a leaf that no backward() has reached, or an optional result that was left out. Ask "
+      "defined() first.");
   const Tensor parameter = leaf({1, 2});
   CHECK_THROWS_AS(parameter.grad().shape(), UsageError);
   CHECK_THROWS_AS(parameter.grad().to_vector<double>(), UsageError);

@@ -80,9 +80,11 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
           plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
       if (!scalar) place->second = std::move(plan);
     } catch (const dnnl::error& error) {
-      if (error.status != dnnl_unimplemented) {
+      // Whatever it has no primitive for, or calls invalid (as a negative padding behind a dilated
+      // window), is declined and goes to the own kernels; only want of memory is an error.
+      if (error.status == dnnl_out_of_memory) {
         plans().built.erase(place);
-        fail<DeviceError>(op, version(), " cannot build the primitive: ", error.what(),
+        fail<DeviceError>(running_operation(op), version(), " cannot build the primitive: ", error.what(),
                           ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
       }
     }
@@ -128,7 +130,7 @@ void execute(std::string_view op, const Plan& plan, std::span<const void* const>
       }
     stream().wait();
   } catch (const dnnl::error& error) {
-    fail<DeviceError>(op, version(), " failed in ", plan.implementation, ": ", error.what(),
+    fail<DeviceError>(running_operation(op), version(), " failed in ", plan.implementation, ": ", error.what(),
                       ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
   }
   last_plan = &plan;
