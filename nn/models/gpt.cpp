@@ -1,7 +1,12 @@
 // The decoder, its first values (those of GPT-2), and its weights from elsewhere.
 #include <halftone/nn/models/gpt.h>
 
+#include <array>
 #include <cmath>
+#include <fstream>
+#include <span>
+
+#include <nlohmann/json.hpp>
 
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
@@ -89,7 +94,12 @@ void Gpt::describe(Fields& field) {
 }
 
 namespace {
-bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> endings) {
+constexpr std::array<std::string_view, 3> linear_maps{"c_attn.weight", "c_proj.weight",
+                                                      "c_fc.weight"};
+
+constexpr std::array<std::string_view, 2> masks{".attn.bias", ".attn.masked_bias"};
+
+bool ends_with_any(std::string_view name, std::span<const std::string_view> endings) {
   return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
 }
 }  // namespace
@@ -104,15 +114,64 @@ LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions 
     if (name.ends_with("attn.c_attn.weight") && x.rank() == 2)
       inputs_first = x.shape()[1] == 3 * x.shape()[0];
   for (const auto& [name, x] : file) {
-    if (ends_with_any(name, {".attn.bias", ".attn.masked_bias"})) continue;
+    if (ends_with_any(name, masks)) continue;
     const bool whole = name.starts_with("transformer.") || name.starts_with("lm_head.");
-    const bool map = ends_with_any(name, {"c_attn.weight", "c_proj.weight", "c_fc.weight"});
+    const bool map = ends_with_any(name, linear_maps);
     state[whole ? name : "transformer." + name] =
         map && inputs_first && x.rank() == 2 ? views::transpose(x, 0, 1) : x;
   }
   const auto embedding = state.find("transformer.wte.weight");
   if (embedding != state.end()) state.emplace("lm_head.weight", embedding->second);
   return load_state_dict(model, state, options);
+}
+
+namespace {
+std::string config_of(const Gpt& model) {
+  const GptOptions& o = model.options;
+  const DType dtype = model.wte.weight.dtype();
+  const nlohmann::json config{{"architectures", {"GPT2LMHeadModel"}},
+                              {"model_type", "gpt2"},
+                              {"vocab_size", o.vocabulary},
+                              {"n_positions", o.context},
+                              {"n_ctx", o.context},
+                              {"n_embd", o.width},
+                              {"n_layer", o.layers},
+                              {"n_head", o.heads},
+                              {"activation_function", "gelu_new"},
+                              {"layer_norm_epsilon", model.ln_f.eps},
+                              {"attn_pdrop", o.dropout},
+                              {"embd_pdrop", o.dropout},
+                              {"resid_pdrop", o.dropout},
+                              {"tie_word_embeddings", true},
+                              {"torch_dtype", dtype == bf16  ? "bfloat16"
+                                              : dtype == f16 ? "float16"
+                                              : dtype == f64 ? "float64"
+                                                             : "float32"}};
+  return config.dump(2) + '\n';
+}
+}  // namespace
+
+void save_gpt2(const Gpt& model, const std::filesystem::path& path) {
+  const MemoryScope scope(MemoryUse::workspace);
+  NamedTensors file;
+  for (const auto& [name, x] : state_dict(model)) {
+    if (name == "lm_head.weight") continue;
+    file[name] = ends_with_any(name, linear_maps) ? views::transpose(x, 0, 1) : x;
+  }
+  // What reads the file asks for this key.
+  const std::map<std::string, std::string> metadata{{"format", "pt"}};
+  if (path.extension() == ".safetensors") return save_safetensors(path, file, metadata);
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error)
+    fail<FormatError>("save_gpt2", "cannot make the directory ", path.string(), ": ",
+                      error.message(), ". Name one that can be made.");
+  save_safetensors(path / "model.safetensors", file, metadata);
+  std::ofstream config(path / "config.json", std::ios::binary | std::ios::trunc);
+  config << config_of(model) << std::flush;
+  if (!config)
+    fail<FormatError>("save_gpt2", "cannot write ", (path / "config.json").string(),
+                      ". Is there space, and permission?");
 }
 
 }  // namespace halftone::nn::models

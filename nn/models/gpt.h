@@ -67,4 +67,11 @@ struct Gpt final : Layer {
 /// passed over. Otherwise as nn::load.
 LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options = {});
 
+/// Writes what Hugging Face's GPT2LMHeadModel.from_pretrained() reads: into a directory, which is
+/// made if it is not there, model.safetensors and config.json; to a path that ends with
+/// .safetensors the weights alone. Weights of linear maps lie [in, out], the tied head is left out.
+/// (nn::save() writes PyTorch's linear layouts, which transformers refuses.) Throws FormatError as
+/// save_safetensors().
+void save_gpt2(const Gpt& model, const std::filesystem::path& path);
+
 }  // namespace halftone::nn::models

@@ -1,6 +1,11 @@
 // GPT-2 against Hugging Face's transformers on PyTorch: the file that the library saved, the logits
 // of it in f32 and bf16, and the losses of 20 steps of AdamW in f32 and under autocast
 // (fixtures/gpt_fixtures.py).
+#include <cstdlib>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
 #include <halftone/amp/amp.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/optim/optim.h>
@@ -69,6 +74,38 @@ TEST_CASE("pytorch: training of a GPT-2") {
       training.step();
       CHECK(std::abs(loss.item() - losses[step]) <= mode.allowed * losses[step]);
     }
+  }
+}
+
+TEST_CASE("GPT: what Hugging Face's transformers loads") {
+  nn::models::Gpt model = loaded();
+  const TemporaryDirectory directory;
+  nn::models::save_gpt2(model, directory / "folder");
+  const nn::SafetensorsFile ours = nn::load_safetensors(directory / "folder/model.safetensors");
+  const nn::SafetensorsFile theirs = nn::load_safetensors(fixture("gpt2_weights.safetensors"));
+  CHECK(ours.metadata == theirs.metadata);
+  REQUIRE(ours.tensors.size() == theirs.tensors.size());
+  for (const auto& [name, x] : theirs.tensors) {
+    CAPTURE(name);
+    REQUIRE(ours.tensors.contains(name));
+    CHECK(ours.tensors.at(name).shape() == x.shape());
+    CHECK(ours.tensors.at(name).to_vector<float>() == x.to_vector<float>());
+  }
+  std::ifstream config(directory / "folder/config.json");
+  const nlohmann::json read = nlohmann::json::parse(config);
+  CHECK(read.at("n_embd") == 32);
+  CHECK(read.at("vocab_size") == 65);
+  nn::models::save_gpt2(model, directory / "alone.safetensors");
+  nn::models::Gpt other({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});
+  CHECK(nn::models::load_gpt2(other, directory / "alone.safetensors").missing.empty());
+  const Tensor tokens = randint(0, 65, {2, 7});
+  CHECK(model(tokens).to_vector<float>() == other(tokens).to_vector<float>());
+  if (const char* folder = std::getenv("HALFTONE_SAVE_MODELS")) {  // for check_saved_gpt2.py
+    const std::filesystem::path to = std::filesystem::path(folder) / "gpt2";
+    const NoGrad no_grad;
+    nn::models::save_gpt2(model, to);
+    nn::save_safetensors(to / "logits.safetensors",
+                         {{"tokens", tokens}, {"logits", model(tokens)}});
   }
 }
 
