@@ -32,7 +32,7 @@ const std::vector<Strategy>& strategies() {
        .form = WeightForm::stochastic,
        .state_dtype = bf16},
       {.name = "full-bf16-kahan", .weights = bf16, .form = WeightForm::kahan, .state_dtype = bf16},
-      {.name = "split-bf16", .weights = bf16, .form = WeightForm::split},
+      {.name = "split-bf16", .weights = bf16, .form = WeightForm::split_rounded},
   };
   return all;
 }

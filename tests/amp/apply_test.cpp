@@ -23,7 +23,7 @@ TEST_CASE("apply() refuses models and optimizers that do not fit each other") {
   Strategy split_f16 = Strategy::named("split-bf16");
   split_f16.weights = f16;
   CHECK_THROWS_WITH_AS(amp::apply(split_f16, model, sgd),
-                       doctest::Contains("split keeps bf16 parameters only, one is f16"),
+                       doctest::Contains("split_rounded keeps bf16 parameters only, one is f16"),
                        DTypeError);
   CHECK(model.weight.dtype() == f32);
   model.to(bf16);
@@ -37,7 +37,8 @@ TEST_CASE("weights are floating") {
   Strategy strategy = Strategy::named("full-bf16");
   strategy.weights = i32;
   CHECK_THROWS_WITH_AS(amp::apply(strategy, model, sgd),
-                       "[amp.apply] full-bf16 has i32 weights. Use f64, f32, f16 or bf16.", DTypeError);
+                       "[amp.apply] full-bf16 has i32 weights. Use f64, f32, f16 or bf16.",
+                       DTypeError);
 }
 
 // --- optimizers of users
@@ -79,7 +80,8 @@ TEST_CASE("forms that live in the update are refused for such an optimizer, befo
   sums.accumulate_in_f32 = true;
   const std::vector<std::pair<Strategy, std::string>> cases{
       {Strategy::named("split-bf16"),
-       "[amp.apply] split-bf16 keeps weights in form split, which needs an optimizer that updates "
+       "[amp.apply] split-bf16 keeps weights in form split_rounded, which needs an optimizer that "
+       "updates "
        "through the backend; this one does not. Use a strategy of form master, for example "
        "o2-bf16."},
       {Strategy::named("full-bf16-kahan"), "full-bf16-kahan keeps weights in form kahan"},
