@@ -1,12 +1,18 @@
 # Finds the CUDA toolkit, which is optional, and the libraries in it. Machines without a GPU compile and link the
-# backend all the same. HALFTONE_CUDA: AUTO (where nvcc is), ON or OFF. HALFTONE_CUDNN_ROOT: cuDNN outside of the
+# backend all the same. HALFTONE_CUDA: AUTO (where nvcc is), ON or OFF. HALFTONE_CUDA_ARCHITECTURES: the GPUs to compile
+# for; by default 80, as machine code and as PTX, from which drivers make the code of all later ones when a program first
+# runs (the preset `release-gpus` has machine code for four). HALFTONE_CUDNN_ROOT: cuDNN outside of the
 # toolkit, for example the nvidia/cudnn folder that a Python package brings.
 set(HALFTONE_HAVE_CUDA FALSE)
 set(HALFTONE_HAVE_CUDNN FALSE)
 set(HALFTONE_CUDA_SUMMARY "off (HALFTONE_CUDA=OFF)")
 if(NOT HALFTONE_CUDA STREQUAL "OFF")
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80 86 89 90 CACHE STRING "GPUs to compile for")
+  set(HALFTONE_CUDA_ARCHITECTURES "" CACHE STRING "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; empty: that, or 80")
+  # A plain variable: a project around this one keeps its own.
+  if(HALFTONE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES ${HALFTONE_CUDA_ARCHITECTURES})
+  elseif(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80)
   endif()
   include(CheckLanguage)
   check_language(CUDA)

@@ -30,7 +30,7 @@ if [[ -z "${ARCHITECTURES:-}" ]]; then
   ARCHITECTURES="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d '.')"
 fi
 section "configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHALFTONE_CUDA=ON \
-  "-DCMAKE_CUDA_ARCHITECTURES=${ARCHITECTURES:-90}"
+  "-DHALFTONE_CUDA_ARCHITECTURES=${ARCHITECTURES:-90}"
 section "build" cmake --build "$build"
 section "halftone-info" "$build/tools/halftone-info"
 

@@ -1,5 +1,5 @@
-# The programs that README.md shows are programs: each block of C++ with a main() is compiled. COMPILER, INCLUDE and
-# WORK come from the command line.
+# The programs that README.md shows are programs: each block of C++ with a main() is compiled, by the compiler of the
+# build and by clang++ where there is one. COMPILER, CLANG, INCLUDE and WORK come from the command line.
 cmake_minimum_required(VERSION 3.25)
 file(READ ${ROOT}/README.md text)
 string(REPLACE ";" "\\;" text "${text}")
@@ -12,13 +12,15 @@ foreach(block IN LISTS blocks)
   math(EXPR count "${count} + 1")
   string(REGEX REPLACE "^```cpp\n|```$" "" block "${block}")
   file(WRITE ${WORK}/readme_${count}.cpp "${block}")
-  execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -Wall -Wextra -I${INCLUDE} ${WORK}/readme_${count}.cpp
-                  RESULT_VARIABLE failure)
-  if(NOT failure EQUAL 0)
-    message(FATAL_ERROR "program ${count} of README.md does not compile")
-  endif()
+  foreach(compiler IN LISTS COMPILER CLANG)
+    execute_process(COMMAND ${compiler} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -I${INCLUDE} ${WORK}/readme_${count}.cpp
+                    RESULT_VARIABLE failure)
+    if(NOT failure EQUAL 0)
+      message(FATAL_ERROR "${compiler} does not compile program ${count} of README.md")
+    endif()
+  endforeach()
 endforeach()
 if(count LESS 2)
   message(FATAL_ERROR "only ${count} programs were found in README.md")
 endif()
-message(STATUS "${count} programs")
+message(STATUS "${count} programs, by ${COMPILER} ${CLANG}")
