@@ -208,7 +208,7 @@ std::string implementation_of(const std::function<void()>& work) {
 void measure(const Entry& entry, ht::DType dtype, const Options& options) {
   ht::manual_seed(0);
   Tensors inputs;
-  std::ostringstream shapes;
+  ht::PlainText shapes;
   double input_bytes = 0;
   for (const Shape& shape : entry.shapes) {
     inputs.push_back(ht::cast(ht::randn(shape, ht::f32, options.device), dtype));

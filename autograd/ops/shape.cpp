@@ -2,6 +2,7 @@
 #include <halftone/autograd/ops/shape.h>
 
 #include <halftone/autograd/ops/cast.h>
+#include <halftone/core/checked.h>
 
 namespace halftone {
 
@@ -75,6 +76,9 @@ Tensor expand(const Tensor& x, Shape shape) {
   if (!fits)
     fail<ShapeError>("expand", described(x), " does not expand to ", shape,
                      ". Only sizes of 1 can grow.");
+  if ((Checked(numel_of(shape)) * size_of(x.dtype())).overflowed)
+    fail<ShapeError>("expand", "too many bytes for ", shape, ' ', x.dtype(),
+                     ". Use a smaller shape.");
   return shape == x.shape() ? x : apply(Expand{.to = shape}, x);
 }
 
@@ -86,7 +90,7 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step)
   const int64_t size = x.shape()[d];
   const auto bound = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
   const int64_t first = bound(start), last = bound(end);
-  const int64_t count = first < last ? (last - first + step - 1) / step : 0;
+  const int64_t count = first < last ? 1 + (last - first - 1) / step : 0;
   return apply(Slice{.dim = d, .start = first, .count = count, .step = step}, x);
 }
 
@@ -157,6 +161,10 @@ Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
     before[x.rank() - 1 - i] = pairs_from_last[2 * i];
     after[x.rank() - 1 - i] = pairs_from_last[2 * i + 1];
   }
+  for (int i = 0; i < x.rank(); ++i)
+    if ((Checked(x.shape()[i]) + before[i] + after[i]).overflowed)
+      fail<ShapeError>("pad", "padding ", pairs_from_last, " for ", described(x),
+                       " gives sizes beyond 64 bits. Pad less.");
   return apply(Pad{.before = before, .after = after, .value = value}, x);
 }
 
