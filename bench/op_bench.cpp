@@ -17,6 +17,8 @@
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/halftone.h>
 
+#include "../examples/output.h"
+
 namespace ht = halftone;
 using ht::Shape;
 using ht::Tensor;
@@ -311,4 +313,5 @@ int main(int argc, char** argv) {
     std::cerr << error.what() << '\n';
     return 1;
   }
+  return after_output();
 }

@@ -25,6 +25,8 @@ class Descriptor {
 
   int get() const { return descriptor_; }
   explicit operator bool() const { return descriptor_ >= 0; }
+  /// The number, which is the caller's to close now.
+  int release() { return std::exchange(descriptor_, -1); }
   /// False, with errno, if the system says only now that something was not written.
   bool close();
 

@@ -49,14 +49,17 @@ int64_t numel_of(const Shape& shape) {
   for (int64_t size : shape) {
     if (size < 0)
       fail<ShapeError>("shape", "negative size in ", shape, ". Sizes must be at least 0.");
-    overflow |= __builtin_mul_overflow(n, std::max<int64_t>(size, 1), &n);  // as strides do
+    overflow |= __builtin_mul_overflow(n, size, &n);
   }
-  if (overflow) fail<ShapeError>("shape", "too many elements in ", shape, ". Use a smaller shape.");
-  return std::ranges::find(shape, 0) == shape.end() ? n : 0;
+  const bool any_zero = std::ranges::find(shape, 0) != shape.end();
+  if (overflow && !any_zero)
+    fail<ShapeError>("shape", "too many elements in ", shape, ". Use a smaller shape.");
+  return any_zero ? 0 : n;
 }
 
 namespace {
-/// Of sizes that nobody has checked yet: what overflows is refused when elements are counted.
+/// Of sizes that nobody has checked yet: what overflows is refused when elements are counted, or
+/// belongs to a tensor without any.
 int64_t times(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
 }  // namespace
 

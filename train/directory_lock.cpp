@@ -40,23 +40,22 @@ std::string holder_in(const files::Descriptor& file) {
 }
 }  // namespace
 
-DirectoryLock::DirectoryLock(const std::filesystem::path& directory,
+DirectoryLock::DirectoryLock(const std::filesystem::path& directory, std::string_view op,
                              int (*system_lock)(int file, int operation)) {
-  constexpr std::string_view where = "Trainer";
   const std::filesystem::path path = directory / ".lock";
   file_ = files::open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
   struct stat status {};
   if (!file_ || fstat(file_.get(), &status) != 0)
-    fail<FormatError>(where, "cannot write ", path.string(), ": ", std::strerror(errno),
+    fail<FormatError>(op, "cannot write ", path.string(), ": ", std::strerror(errno),
                       ". Check the directory, its permissions and the free space.");
   if (!S_ISREG(status.st_mode))
-    fail<FormatError>(where, "not a regular file: ", path.string(), ". Remove it.");
+    fail<FormatError>(op, "not a regular file: ", path.string(), ". Remove it.");
 
   int result = 0;
   do result = (system_lock ? system_lock : flock)(file_.get(), LOCK_EX | LOCK_NB);
   while (result != 0 && errno == EINTR);
   if (result != 0 && errno == EWOULDBLOCK)
-    fail<UsageError>(where, "another training is at work in ", directory.string(), ": ",
+    fail<UsageError>(op, "another training is at work in ", directory.string(), ": ",
                      holder_in(file_), ". Wait for its end, stop it, or name another directory.");
   holds_ = result == 0;  // other errors: this file system knows no locks
   if (!holds_) return;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include <halftone/core/files.h>
 
@@ -12,9 +13,9 @@ namespace halftone::train {
 class DirectoryLock {
  public:
   /// Takes the lock, which ends with this object. Throws UsageError if another process, or another
-  /// object of this one, holds it, and FormatError if the file cannot be made. `system_lock`:
-  /// flock(2), but for tests.
-  explicit DirectoryLock(const std::filesystem::path& directory,
+  /// object of this one, holds it, and FormatError if the file cannot be made, in the name
+  /// of `op`. `system_lock`: flock(2), but for tests.
+  explicit DirectoryLock(const std::filesystem::path& directory, std::string_view op = "Trainer",
                          int (*system_lock)(int file, int operation) = nullptr);
 
   /// False where the file system has no locks: then nobody is kept out.

@@ -30,12 +30,15 @@ Tensor flatten(const Tensor& x, int start, int end) {
     fail<ShapeError>("flatten", "start ", start, " is behind end ", end, " for rank ", x.rank(),
                      ". Swap them.");
   Shape shape;
-  int64_t merged = 1;
+  Checked merged = 1;
   for (int i = 0; i < x.rank(); ++i) {
     if (i < first || i > last) shape.push_back(x.shape()[i]);
-    else merged *= x.shape()[i];
-    if (i == last) shape.push_back(merged);
+    else merged = merged * x.shape()[i];
+    if (i == last) shape.push_back(merged.value);
   }
+  if (merged.overflowed)
+    fail<ShapeError>("flatten", "too many elements in ", described(x),
+                     ". Flatten fewer dimensions.");
   if (x.rank() == 0) shape = {1};
   return reshape(x, shape);
 }
