@@ -7,6 +7,12 @@ expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu 
 expect(tools.halftone-info_capped OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16) kernels" COMMAND halftone-info)
 set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx512_bf16)
 
+# Set to nothing is the same as not set.
+expect(tools.empty_variables OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16|avx512_bf16 and amx) kernels.*the CPU uses +cpu"
+       COMMAND halftone-info)
+set_tests_properties(tools.empty_variables PROPERTIES ENVIRONMENT
+  "HALFTONE_MAX_ISA=;HALFTONE_CPU_BACKEND=;HALFTONE_DATA=;HALFTONE_CUDA_LIBRARIES=;HALFTONE_CUDA_CACHE=")
+
 set(weights ${CMAKE_CURRENT_BINARY_DIR}/weights.safetensors)
 expect(examples.03_train OUTPUT "reloaded and verified\ntest accuracy [789][0-9]"
        COMMAND 03_train_fashion_mnist --epochs 1 --limit 6000 --batch 64 --threads 2 --save ${weights})
@@ -85,6 +91,8 @@ endfunction()
 set(program 03_train_fashion_mnist --save ${CMAKE_CURRENT_BINARY_DIR}/unused.safetensors)
 expect_failure(examples.03_no_data "no file train-images-idx3-ubyte.gz in .*dataset-fashion-mnist"
                ${program} --data /nowhere)
+expect_failure(examples.03_no_such_variable ".HALFTONE_DATA. no directory /nowhere. Name one that exists" ${program})
+set_tests_properties(examples.03_no_such_variable PROPERTIES ENVIRONMENT HALFTONE_DATA=/nowhere)
 expect_failure(examples.03_unwritable "cannot write /nowhere/weights" ${program} --save /nowhere/weights)
 expect_failure(examples.03_save_to_directory "cannot write" ${program} --save ${CMAKE_CURRENT_BINARY_DIR})
 expect_failure(examples.03_bad_epochs "--epochs" ${program} --epochs many)

@@ -159,8 +159,10 @@ std::string reason_in(std::string_view message) {
 
 /// Files of a checkpoint, or the name of one around nothing.
 bool looks_like_checkpoint(const fs::path& path) {
-  std::error_code ignored;
-  if (path.filename().string().starts_with('.') || !fs::is_directory(path, ignored)) return false;
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type != fs::file_type::not_found && error) cannot_list(path, error);
+  if (path.filename().string().starts_with('.') || type != fs::file_type::directory) return false;
   bool empty = true;
   for (const fs::path& entry : entries_of(path)) {
     const std::string file = entry.filename().string();

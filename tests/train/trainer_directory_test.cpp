@@ -11,6 +11,7 @@
 
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/for_people.h>
+#include <halftone/train/stop_signals.h>
 
 #include "../nobody.h"
 #include "trainer_cases.h"
@@ -187,6 +188,31 @@ TEST_CASE("Trainer: after SIGHUP it has saved, too, and every signal says where"
                                options.resume = options.json_lines = false;
     CHECK(contains(said(options), ": nothing was saved, for there is no directory\n"));
   }
+}
+
+TEST_CASE("StopSignals: two at a time share what came, and the last one puts the handlers back") {
+  using train::StopSignals;
+  const auto handler = [](int signal) {
+    struct sigaction now {};
+    sigaction(signal, nullptr, &now);
+    return now.sa_handler;
+  };
+  const auto interrupt = handler(SIGINT), pipe = handler(SIGPIPE), hangup = handler(SIGHUP);
+  auto first = std::make_unique<StopSignals>(), second = std::make_unique<StopSignals>();
+  CHECK((handler(SIGPIPE) == SIG_IGN));
+  CHECK(StopSignals::any());
+  kill(getpid(), SIGHUP);
+  first.reset();
+  CHECK(StopSignals::received() == SIGHUP);
+  CHECK((handler(SIGINT) != interrupt));
+  CHECK(StopSignals::any());
+  second.reset();
+  CHECK_FALSE(StopSignals::any());
+  CHECK((handler(SIGINT) == interrupt));
+  CHECK((handler(SIGHUP) == hangup));
+  CHECK((handler(SIGPIPE) == pipe));
+  const StopSignals again;
+  CHECK(StopSignals::received() == 0);
 }
 
 /// What a process of its own ends with: a training that prints into a pipe which nobody reads.
