@@ -74,7 +74,7 @@ PrecisionLog::Entry PrecisionLog::total() const {
 }
 
 std::ostream& operator<<(std::ostream& out, const PrecisionLog& log) {
-  std::ostringstream text;
+  PlainText text;
   const auto line = [&](const auto& op, const auto& decided, const auto& runs_in,
                         const auto&... numbers) {
     text << std::left << std::setw(18) << op << std::setw(16) << decided << std::setw(19) << runs_in

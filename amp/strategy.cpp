@@ -54,7 +54,7 @@ Strategy Strategy::named(std::string_view name) {
 }
 
 std::ostream& operator<<(std::ostream& out, const Strategy& s) {
-  std::ostringstream line;
+  PlainText line;
   line << std::left << std::setw(16) << s.name << " weights " << s.weights;
   if (s.form != WeightForm::plain) line << " (" << halftone::name(s.form) << ')';
   if (s.keep_batch_norm) line << ", batch norm f32";

@@ -65,7 +65,7 @@ GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)
       const double bound =
           options.absolute_tolerance + options.relative_tolerance * std::abs(numeric);
       if (error <= bound || !result.passed) continue;
-      std::ostringstream text;
+      PlainText text;
       text << "input " << k << ", element " << i << ": analytic " << analytic[i] << ", numeric "
            << numeric;
       result.passed = false, result.message = text.str();

@@ -15,9 +15,10 @@ Tensor& Tensor::set_requires_grad(bool value) {
   if (!is_leaf())
     fail<UsageError>("set_requires_grad", "only leaves can be changed; this ", described(*this),
                      " was computed. Use detach() first.");
-  if (value && !is_floating(dtype()))
-    fail<DTypeError>("set_requires_grad", "only floating tensors have gradients, this one is ",
-                     dtype(), ". Cast it first.");
+  if (value && (!is_floating(dtype()) || size_of(dtype()) == 1))
+    fail<DTypeError>("set_requires_grad",
+                     "f64, f32, f16 and bf16 tensors have gradients, this one is ", dtype(),
+                     ". Cast it first.");
   if (!meta_) meta_ = std::make_shared<AutogradMeta>();
   meta_->requires_grad = value;
   return *this;

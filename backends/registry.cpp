@@ -1,6 +1,5 @@
 // The only list of backends, and the choice of one for a device.
 #include <atomic>
-#include <cstdlib>
 #include <string>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -9,6 +8,7 @@
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
+#include <halftone/core/variable.h>
 
 namespace halftone {
 
@@ -32,7 +32,7 @@ Backend& cpu_backend_named(std::string_view source, std::string_view name) {
 
 std::atomic<Backend*>& cpu_slot() {
   static std::atomic<Backend*> slot = [] {
-    const char* wanted = std::getenv("HALFTONE_CPU_BACKEND");
+    const char* wanted = environment_variable("HALFTONE_CPU_BACKEND");
     return &cpu_backend_named("HALFTONE_CPU_BACKEND", wanted ? wanted : "cpu");
   }();
   return slot;

@@ -17,6 +17,8 @@
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/halftone.h>
 
+#include "../examples/output.h"
+
 namespace ht = halftone;
 using ht::Shape;
 using ht::Tensor;
@@ -208,7 +210,7 @@ std::string implementation_of(const std::function<void()>& work) {
 void measure(const Entry& entry, ht::DType dtype, const Options& options) {
   ht::manual_seed(0);
   Tensors inputs;
-  std::ostringstream shapes;
+  ht::PlainText shapes;
   double input_bytes = 0;
   for (const Shape& shape : entry.shapes) {
     inputs.push_back(ht::cast(ht::randn(shape, ht::f32, options.device), dtype));
@@ -311,4 +313,5 @@ int main(int argc, char** argv) {
     std::cerr << error.what() << '\n';
     return 1;
   }
+  return after_output();
 }

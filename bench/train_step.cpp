@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "../examples/output.h"
 #include "workloads.h"
 
 namespace ht = halftone;
@@ -136,4 +137,5 @@ int main(int argc, char** argv) {
     std::cerr << error.what() << '\n';
     return 1;
   }
+  return after_output();
 }

@@ -13,6 +13,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../examples/output.h"
 #include "workloads.h"
 
 namespace ht = halftone;
@@ -142,5 +143,7 @@ int main(int argc, char** argv) {
     std::cerr << error.what() << '\n';
     return 1;
   }
-  std::filesystem::remove_all(work);
+  std::error_code ignored;
+  std::filesystem::remove_all(work, ignored);
+  return after_output();
 }

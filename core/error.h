@@ -4,10 +4,11 @@
 // Users' mistakes throw; our own mistakes are `assert`s.
 #pragma once
 
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include <halftone/core/plain_numbers.h>
 
 namespace halftone {
 
@@ -35,7 +36,7 @@ struct FormatError : Error {
 
 template <class Kind, class... Parts>
 [[noreturn, gnu::cold, gnu::noinline]] void fail(std::string_view op, const Parts&... parts) {
-  std::ostringstream text;
+  PlainText text;
   text << '[' << op << "] ";
   (text << ... << parts);
   throw Kind(text.str());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/random.h>
@@ -97,7 +98,12 @@ Tensor arange(double start, double end, double step, DType dtype, Device device)
   const double count = std::ceil((end - start) / step);
   if (count > double(int64_t(1) << 40))
     fail<ShapeError>("arange", count, " elements are too many. Use a larger step.");
-  std::vector<double> values(count > 0 ? std::size_t(count) : 0);
+  std::vector<double> values;
+  try {
+    values.resize(count > 0 ? std::size_t(count) : 0);
+  } catch (const std::bad_alloc&) {
+    fail<DeviceError>("arange", "no memory for ", count, " elements. Use a larger step.");
+  }
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + double(i) * step;
   return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
 }

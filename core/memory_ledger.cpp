@@ -7,7 +7,8 @@
 #include <map>
 #include <mutex>
 #include <ostream>
-#include <sstream>
+
+#include <halftone/core/plain_numbers.h>
 
 namespace halftone {
 
@@ -82,7 +83,7 @@ void ledger_move(Device device, MemoryUse from, MemoryUse to, int64_t bytes) {
 }  // namespace detail
 
 std::ostream& operator<<(std::ostream& out, HumanBytes human) {
-  std::ostringstream text;
+  PlainText text;
   if (human.bytes == 0) text << "0";
   else if (human.bytes < 1024) text << human.bytes << " B";
   else if (human.bytes < (int64_t(1) << 20))
@@ -94,7 +95,7 @@ std::ostream& operator<<(std::ostream& out, HumanBytes human) {
 }
 
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report) {
-  std::ostringstream device;
+  PlainText device;
   device << "memory (" << report.device << ')';
   const auto row = [&](std::string_view label, int64_t now, int64_t peak, int64_t at_peak) {
     out << std::left << std::setw(18) << label << std::right << std::setw(12) << HumanBytes{now}

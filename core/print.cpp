@@ -4,8 +4,8 @@
 #include <cmath>
 #include <iomanip>
 #include <ostream>
-#include <sstream>
 
+#include <halftone/core/plain_numbers.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone {
@@ -50,7 +50,7 @@ class Printer {
   }
 
   std::string text(std::size_t i) const {
-    std::ostringstream s;
+    PlainText s;
     if (dtype_ == boolean) s << (integers_[i] != 0 ? "true" : "false");
     else if (!is_floating(dtype_)) s << integers_[i];
     else s << std::setprecision(5) << values_[i];

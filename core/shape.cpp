@@ -42,6 +42,7 @@ void Dims::erase(int at) {
 bool Dims::operator==(const Dims& other) const { return std::ranges::equal(*this, other); }
 
 std::ostream& operator<<(std::ostream& out, const Dims& dims) {
+  const PlainNumbers scope(out);
   out << '[';
   for (int i = 0; i < dims.rank(); ++i) out << (i ? ", " : "") << dims[i];
   return out << ']';
@@ -61,16 +62,22 @@ int64_t numel_of(const Shape& shape) {
   return any_zero ? 0 : n;
 }
 
+namespace {
+/// Of sizes that nobody has checked yet: what overflows is refused when elements are counted, or
+/// belongs to a tensor without any.
+int64_t times(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+}  // namespace
+
 Strides contiguous_strides(const Shape& shape) {
   Strides strides = Dims::filled(shape.rank(), 1);
   for (int i = shape.rank() - 2; i >= 0; --i)
-    strides[i] = strides[i + 1] * std::max<int64_t>(shape[i + 1], 1);
+    strides[i] = times(strides[i + 1], std::max<int64_t>(shape[i + 1], 1));
   return strides;
 }
 
 Strides channels_last_strides(const Shape& shape) {
   const int64_t c = shape[1], h = shape[2], w = shape[3];
-  return {c * h * w, 1, w * c, c};
+  return {times(times(c, h), w), 1, times(w, c), c};
 }
 
 namespace {

@@ -62,7 +62,7 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t count, int64_t ste
   Shape shape = x.shape();
   Strides strides = x.strides();
   shape[dim] = count;
-  strides[dim] *= step;
+  if (count > 1) strides[dim] *= step;  // else no step is taken, however long it is
   return x.view_as(shape, strides, x.offset() + start * x.strides()[dim]);
 }
 

@@ -15,7 +15,7 @@ namespace {
 std::string named(char32_t character) {
   std::string quoted;
   append_utf8(quoted, character);
-  std::ostringstream text;
+  PlainText text;
   if (character >= 0x20 && character != 0x7f) text << '\'' << quoted << "' (";
   text << "U+" << std::hex << std::uppercase << std::setfill('0') << std::setw(4)
        << uint32_t(character);

@@ -40,6 +40,8 @@ Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height
   check_image("crop_image", image);
   check_size("crop_image", height);
   check_size("crop_image", width);
+  constexpr int64_t outside = int64_t(1) << 32;  // of any image, so that nothing below overflows
+  top = std::clamp(top, -outside, outside), left = std::clamp(left, -outside, outside);
   const Tensor x = views::contiguous(image);
   const int64_t channels = x.size(2);
   Tensor y = empty({height, width, channels}, u8);

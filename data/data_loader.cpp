@@ -21,7 +21,13 @@ namespace halftone::data {
 namespace {
 /// The samples in the order of this epoch: Fisher-Yates with a generator made of (seed, epoch).
 std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options, int64_t epoch) {
-  std::vector<int64_t> order(static_cast<std::size_t>(samples));
+  std::vector<int64_t> order;
+  try {
+    order.resize(static_cast<std::size_t>(samples));
+  } catch (const std::exception&) {  // no memory, or more than any vector holds
+    fail<UsageError>("DataLoader", "there is no memory for the order of ", samples,
+                     " samples. Use a dataset of fewer.");
+  }
   std::iota(order.begin(), order.end(), int64_t(0));
   if (!options.shuffle) return order;
   // Counters from the top down: no stream of random numbers under the same seed ever gets there, so
@@ -30,6 +36,13 @@ std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options,
   Generator generator(uint64_t(words[0]) << 32 | words[1]);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[generator.below(i)]);
   return order;
+}
+int64_t samples_of(const Dataset& dataset) {
+  const int64_t samples = dataset.size();
+  if (samples < 0)
+    fail<UsageError>("DataLoader", "the dataset says that it has ", samples,
+                     " samples. Let size() return 0 or more.");
+  return samples;
 }
 /// In the loop's thread: work for a device is issued from one thread.
 Batch on_device(const Batch& batch, Device device) {
@@ -44,14 +57,16 @@ class DataLoader::Epoch {
   Epoch(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, int64_t epoch,
         int64_t batches, int64_t done)
       : dataset_(std::move(dataset)),
-        order_(order_of(dataset_->size(), options, epoch)),
+        order_(order_of(samples_of(*dataset_), options, epoch)),
         key_{options.seed, epoch},
         batch_size_(options.batch_size),
         device_(options.device),
         end_(batches),
         claimed_(done),
         delivered_(done),
-        slots_(std::size_t(options.workers) * std::size_t(options.prefetch)) {
+        // No more than there are batches.
+        slots_(std::min(std::size_t(options.workers) * std::size_t(options.prefetch),
+                        std::size_t(batches - done))) {
     if (slots_.empty()) return;
     for (int64_t worker = 0; worker < std::min<int64_t>(options.workers, batches - done); ++worker)
       workers_.emplace_back([this] { work(stop_.get_token()); });
@@ -146,16 +161,16 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   if (!dataset_) fail<UsageError>("DataLoader", "the dataset is a null pointer. Pass a dataset.");
   if (options_.batch_size < 1)
     fail<UsageError>("DataLoader", "batch_size is ", options_.batch_size, ". Use 1 or more.");
-  if (options_.prefetch < 0)
+  if (options_.prefetch < 0 || options_.prefetch > 65536)
     fail<UsageError>("DataLoader", "prefetch is ", options_.prefetch,
-                     ". Use 0 for no thread, or a number of batches.");
+                     ". Use 0 for no thread, or a number of batches up to 65536.");
   if (options_.workers < 0 || options_.workers > 1024)
     fail<UsageError>("DataLoader", "workers is ", options_.workers,
                      ". Use 0 for no thread, or a number of threads up to 1024.");
 }
 
 int64_t DataLoader::size() const {
-  const int64_t samples = dataset_->size(), full = samples / options_.batch_size;
+  const int64_t samples = samples_of(*dataset_), full = samples / options_.batch_size;
   return full + (options_.drop_last || samples % options_.batch_size == 0 ? 0 : 1);
 }
 

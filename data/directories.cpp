@@ -1,7 +1,8 @@
 // The order: what the user says, what the environment says, the working directory, Debian.
 #include <halftone/data/directories.h>
 
-#include <cstdlib>
+#include <halftone/core/error.h>
+#include <halftone/core/variable.h>
 
 namespace halftone::data {
 
@@ -10,8 +11,13 @@ namespace fs = std::filesystem;
 std::vector<fs::path> directories_to_search(const std::string& given, std::string_view name) {
   if (!given.empty()) return {given};
   std::vector<fs::path> directories;
-  if (const char* root = std::getenv("HALFTONE_DATA"); root && *root)
+  if (const char* root = environment_variable("HALFTONE_DATA")) {
+    std::error_code ignored;
+    if (!fs::is_directory(root, ignored))
+      fail<FormatError>("HALFTONE_DATA", "no directory ", root,
+                        ". Name one that exists, or unset the variable.");
     directories.push_back(fs::path(root) / name);
+  }
   directories.push_back(fs::path("./data") / name);
   directories.push_back(fs::path("/usr/share/datasets") / name);
   return directories;

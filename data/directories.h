@@ -9,7 +9,8 @@
 namespace halftone::data {
 
 /// The given directory if there is one; else $HALFTONE_DATA/name (if the variable is set),
-/// ./data/name and /usr/share/datasets/name.
+/// ./data/name and /usr/share/datasets/name. Throws FormatError where the variable names no
+/// directory.
 std::vector<std::filesystem::path> directories_to_search(const std::string& given,
                                                          std::string_view name);
 /// "a, b or c", for messages.

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+
+#include <fcntl.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/files.h>
 
 namespace halftone::data {
 
@@ -27,7 +29,7 @@ std::string file_bytes(std::string_view op, const fs::path& path, int64_t max_by
                       fs::is_directory(status) ? "a directory" : "a device or a pipe",
                       ". Name a regular file.");
 
-  std::ifstream file(path, std::ios::binary);
+  const files::Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK);
   if (!file)
     fail<FormatError>(op, "cannot open the file: ", path.string(), ": ", std::strerror(errno),
                       ". Check the path.");
@@ -37,13 +39,14 @@ std::string file_bytes(std::string_view op, const fs::path& path, int64_t max_by
   const std::uintmax_t promised = fs::file_size(path, error);
   if (!error && promised <= limit) bytes.reserve(std::size_t(promised) + 1);
   const std::size_t step = !error && promised < chunk ? std::size_t(promised) + 1 : chunk;
-  while (file && bytes.size() <= limit) {
+  std::ptrdiff_t got = 1;
+  while (got > 0 && bytes.size() <= limit) {
     const std::size_t before = bytes.size(), wanted = std::min(step, limit + 1 - before);
     bytes.resize(before + wanted);
-    file.read(bytes.data() + before, std::streamsize(wanted));
-    bytes.resize(before + std::size_t(file.gcount()));
+    got = files::read_some(file, bytes.data() + before, wanted);
+    bytes.resize(before + std::size_t(std::max<std::ptrdiff_t>(got, 0)));
   }
-  if (file.bad())
+  if (got < 0)
     fail<FormatError>(op, "cannot read the file: ", path.string(), ": ", std::strerror(errno),
                       ". Check the disk.");
   if (bytes.size() > limit)

@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <zlib.h>
 
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 
 namespace halftone::data {
 
@@ -24,8 +26,13 @@ constexpr std::size_t chunk_bytes = std::size_t(1) << 20;
 /// compressed stream are ignored, as gzip itself ignores them.
 class GzipFile {
  public:
-  explicit GzipFile(const std::string& path) : file_(gzopen(path.c_str(), "rb")) {
-    if (file_) return;
+  explicit GzipFile(const std::string& path) : path_(path) {
+    files::Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK);
+    if (file) file_ = gzdopen(file.get(), "rb");
+    if (file_) {
+      file.release();
+      return;
+    }
     if (errno == ENOENT) fail<FormatError>("read_idx", "no such file: ", path, ". Check the path.");
     fail<FormatError>("read_idx", "cannot open the file: ", path, ": ", std::strerror(errno),
                       ". Check the path.");
@@ -44,14 +51,16 @@ class GzipFile {
  private:
   void check() {
     int code = Z_OK;
-    const char* text = gzerror(file_, &code);  // "path: what"
+    std::string text = gzerror(file_, &code);  // "<fd:3>: what"
+    text.replace(0, std::min(text.find('>') + 1, text.size()), path_);
     if (code == Z_OK || code == Z_STREAM_END) return;
     if (code == Z_ERRNO)
       fail<FormatError>("read_idx", "cannot read the file: ", text, ". Check the path.");
     fail<FormatError>("read_idx", "damaged gzip file: ", text, ". Fetch the file again.");
   }
 
-  gzFile file_;
+  std::string path_;
+  gzFile file_ = nullptr;
 };
 
 std::string in_hex(const uint8_t* bytes, std::size_t count) {

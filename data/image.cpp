@@ -3,13 +3,11 @@
 #include <halftone/data/image.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/core/views.h>
 #include <halftone/data/file_bytes.h>
 #include <halftone/data/image_header.h>
@@ -135,12 +133,11 @@ void write_png(const std::filesystem::path& path, const Tensor& image) {
   x = views::contiguous(x.detach());
   const std::vector<uint8_t> bytes =
       encode_png_with_stb(x.data<uint8_t>(), int(x.size(0)), int(x.size(1)), int(channels));
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
-  file.close();
-  if (bytes.empty() || !file)
-    fail<FormatError>("write_png", "cannot write the file: ", path.string(), ": ",
-                      std::strerror(errno), ". Check the path and the space on the disk.");
+  if (bytes.empty())
+    fail<FormatError>("write_png", "cannot encode ", described(image), " for ", path.string(),
+                      ". Is there enough memory?");
+  files::replace("write_png", path, {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                 files::Durable::no);
 }
 
 }  // namespace halftone::data

@@ -5,6 +5,8 @@
 
 #include <halftone/halftone.h>
 
+#include "output.h"
+
 namespace ht = halftone;
 
 namespace {
@@ -83,4 +85,5 @@ int main() {
   compute();
   compare_dtypes();
   count_bytes();
+  return after_output();
 }

@@ -6,6 +6,8 @@
 
 #include <halftone/halftone.h>
 
+#include "output.h"
+
 namespace ht = halftone;
 
 namespace {
@@ -105,5 +107,5 @@ int main() {
   const double loss = fit_sine();
   write_an_operation();
   trade_time_for_memory();
-  return loss < 1e-3 ? 0 : 1;
+  return after_output(loss < 1e-3 ? 0 : 1);
 }

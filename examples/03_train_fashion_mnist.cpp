@@ -2,10 +2,9 @@
 // model, an optimizer with a schedule, evaluation, and weights that survive the program.
 #include <omp.h>
 
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 
+#include <halftone/core/files.h>
 #include <halftone/halftone.h>
 
 #include "fashion.h"
@@ -100,19 +99,10 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
   }
 }
 
-/// Fails now rather than after the training.
-void require_writable(const std::filesystem::path& file) {
-  const std::filesystem::path probe = file.string() + ".probe";
-  if (std::filesystem::is_directory(file) || !std::ofstream(probe))
-    ht::fail<ht::UsageError>("--save", "cannot write ", file.string(),
-                             ". Name a file in a directory that exists and is writable.");
-  std::filesystem::remove(probe);
-}
-
 void run(const Arguments& arguments) {
   using ht::data::Split;
   const auto start = std::chrono::steady_clock::now();
-  require_writable(arguments.save);
+  ht::files::require_replaceable("--save", arguments.save);  // now rather than after the training
   const ht::data::ByteImages images = fashion_images(Split::train, arguments.data, arguments.limit),
                              test_images =
                                  fashion_images(Split::test, arguments.data, arguments.limit);

@@ -5,6 +5,8 @@
 
 #include <halftone/halftone.h>
 
+#include "output.h"
+
 namespace ht = halftone;
 
 namespace {
@@ -103,4 +105,5 @@ int main() {
   cache();
   what_casts_destroy();
   the_policy();
+  return after_output();
 }

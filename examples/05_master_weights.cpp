@@ -7,6 +7,8 @@
 
 #include <halftone/halftone.h>
 
+#include "output.h"
+
 namespace ht = halftone;
 using ht::WeightForm;
 
@@ -154,4 +156,5 @@ int main() {
   one_step();
   thousands_of_steps();
   second_moments();
+  return after_output();
 }

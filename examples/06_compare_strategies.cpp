@@ -111,7 +111,8 @@ void run(const Arguments& arguments) {
     strategies.push_back(ht::amp::Strategy::named(name));
     if (strategies.back().policy == "pytorch-cuda") strategies.back().policy = arguments.policy;
   }
-  if (!arguments.json.empty()) require_writable(arguments.json);
+  // Fails before the training rather than after it.
+  if (!arguments.json.empty()) ht::files::require_replaceable("--json", arguments.json);
   ht::amp::Policy::preset(arguments.policy);  // an unknown one is an error before the training
   const ht::data::ByteImages images = fashion_images(Split::train, arguments.data, arguments.limit),
                              test_images =

@@ -6,6 +6,8 @@
 
 #include <halftone/halftone.h>
 
+#include "output.h"
+
 namespace ht = halftone;
 using ht::amp::CastClass;
 
@@ -124,4 +126,5 @@ int main() {
   run(setup, "f16", standard.with(ht::f16));
   std::cout << "\nf16 has three bits more of fraction and wins where nothing leaves its range: "
                "lesson 8.\n";
+  return after_output();
 }

@@ -6,6 +6,8 @@
 
 #include <halftone/halftone.h>
 
+#include "output.h"
+
 namespace ht = halftone;
 using ht::amp::CastClass;
 
@@ -125,5 +127,5 @@ int main() {
   compare_memory(layer, x);
   decide(layer, x);
   make_mistakes();
-  return correct ? 0 : 1;
+  return after_output(correct ? 0 : 1);
 }

@@ -32,6 +32,8 @@ int main(int argc, char** argv) {
          .tensorboard = true,
          .callbacks = {std::make_shared<ht::train::EarlyStopping>()}});
     const ht::train::FitResult result = trainer.fit(images, test_images);
-    std::cout << result.reason << "; test accuracy " << result.metrics.at("val/top1") << '\n';
+    const double accuracy = result.metrics.at("val/top1");
+    std::cout << result.reason << "; test accuracy "
+              << ht::train::shown_text(accuracy, ht::train::Shown::percent) << '\n';
   });
 }

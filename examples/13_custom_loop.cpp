@@ -3,7 +3,9 @@
 // from them. The weights at the end are those of lesson 12, to the bit.
 #include <cstdio>
 
+#include <halftone/core/files.h>
 #include <halftone/halftone.h>
+#include <halftone/train/directory_lock.h>
 
 #include "fashion.h"
 #include "program.h"
@@ -34,7 +36,8 @@ void train(const Arguments& a) {
 
   // What was done before: the latest checkpoint that is complete.
   const fs::path root = fs::path(a.directory) / "checkpoints";
-  fs::create_directories(root);
+  ht::files::make_directories("--directory", root);
+  const ht::train::DirectoryLock lock(a.directory, "--directory");
   ht::train::remove_abandoned(root);
   ht::train::CheckpointState at;
   if (const auto found = ht::train::latest_checkpoint(root)) {
@@ -43,7 +46,8 @@ void train(const Arguments& a) {
   }
   const auto save = [&] {
     const fs::path path = root / ht::train::checkpoint_name(at.step);
-    if (fs::exists(path)) return;
+    std::error_code ignored;
+    if (fs::exists(path, ignored)) return;
     ht::train::save_training(path, training, at, &schedule);
     ht::train::keep_last(root, 2);
   };

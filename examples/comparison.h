@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include <halftone/core/files.h>
 #include <halftone/halftone.h>
 #include <nlohmann/json.hpp>
 
@@ -78,18 +78,8 @@ inline nlohmann::ordered_json as_json(const Measured& m) {
           {"final_scale", m.final_scale}};
 }
 
-/// Fails before the training rather than after it.
-inline void require_writable(const std::string& path) {
-  if (!std::ofstream(path, std::ios::app))
-    halftone::fail<halftone::UsageError>("--json", "cannot write ", path,
-                                         ". Name a file in a directory that exists.");
-}
-
 inline void write_json(const std::vector<Measured>& all, const std::string& path) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Measured& m : all) list.push_back(as_json(m));
-  std::ofstream file(path);
-  file << list.dump(2) << '\n';
-  if (!file.flush())
-    halftone::fail<halftone::UsageError>("--json", "cannot write ", path, ". Is the disk full?");
+  halftone::files::replace("--json", path, list.dump(2) + '\n');
 }

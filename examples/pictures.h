@@ -5,14 +5,11 @@
 #include <filesystem>
 #include <string>
 
+#include <halftone/core/files.h>
 #include <halftone/halftone.h>
 
 inline void make_directory(const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error)
-    halftone::fail<halftone::UsageError>("--work", "cannot make the directory ", directory.string(),
-                                         ": ", error.message(), ". Name one that can be written.");
+  halftone::files::make_directories("--work", directory);
 }
 
 /// The first `per_class` images of classes first to first + 4, as directory/CLASS/NUMBER.png, in

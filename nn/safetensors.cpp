@@ -1,25 +1,22 @@
 // Reading: the header is parsed and every offset checked before a byte of data is read, and nothing
-// is allocated that the size of the file does not back up. Writing: into a new file beside the
-// final one, in the official writer's order, synchronised and renamed.
+// is allocated that the size of the file does not back up. Writing: in the official writer's order,
+// through core/files.h, which replaces the file in one step.
 #include <halftone/nn/safetensors.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/core/views.h>
 #include <halftone/nn/safetensors_header.h>
 
@@ -70,26 +67,11 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::s
     malformed(path, "the tensors end at byte ", expected, " of ", data_bytes, " bytes of data");
 }
 
-/// A file descriptor that closes itself.
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return descriptor_; }
-  int give_up() { return std::exchange(descriptor_, -1); }
+using files::Descriptor;
 
- private:
-  int descriptor_;
-};
-
-void read_all(const File& file, void* to, std::size_t bytes, const std::string& path) {
+void read_all(const Descriptor& file, void* to, std::size_t bytes, const std::string& path) {
   while (bytes > 0) {
-    const ssize_t got = read(file.get(), to, bytes);
-    if (got < 0 && errno == EINTR) continue;
+    const std::ptrdiff_t got = files::read_some(file, to, bytes);
     if (got < 0)
       fail<FormatError>("load_safetensors", "cannot read the file: ", path, ": ",
                         std::strerror(errno), ". Check the path.");
@@ -98,14 +80,14 @@ void read_all(const File& file, void* to, std::size_t bytes, const std::string& 
   }
 }
 
-uint64_t size_of_file(const File& file, const std::string& path) {
+uint64_t size_of_file(const Descriptor& file, const std::string& path) {
   struct stat status {};
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
     fail<FormatError>("load_safetensors", "not a regular file: ", path, ". Check the path.");
   return uint64_t(status.st_size);
 }
 
-Tensor read_tensor(const File& file, const Entry& entry, const std::string& path) {
+Tensor read_tensor(const Descriptor& file, const Entry& entry, const std::string& path) {
   if (!entry.dtype->dtype)
     fail<UnsupportedError>("load_safetensors", "tensor ", shown(entry.name), " has the dtype ",
                            entry.dtype->name, ", which no tensor can have here, in ", path,
@@ -126,61 +108,6 @@ Tensor read_tensor(const File& file, const Entry& entry, const std::string& path
 }
 
 // --- writing
-
-/// A file that becomes `path` when it is committed and vanishes otherwise.
-class NewFile {
- public:
-  explicit NewFile(const std::filesystem::path& path)
-      : path_(path.string()),
-        directory_(path.has_parent_path() ? path.parent_path().string() : ".") {
-    static std::atomic<uint64_t> counter{0};
-    int descriptor = -1;
-    do {  // a crashed process with our number may have left a file behind
-      temporary_ =
-          path_ + '.' + std::to_string(getpid()) + '-' + std::to_string(++counter) + ".tmp";
-      descriptor = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (descriptor < 0 && errno == EEXIST);
-    if (descriptor < 0) fail_with(errno);
-    file_ = std::make_unique<File>(descriptor);
-  }
-  ~NewFile() {
-    if (!committed_) unlink(temporary_.c_str());
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  void write(const void* data, std::size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t put = ::write(file_->get(), data, bytes);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail_before_commit();
-      data = static_cast<const char*>(data) + put, bytes -= std::size_t(put);
-    }
-  }
-
-  void commit() {
-    if (fsync(file_->get()) != 0) fail_before_commit();
-    if (close(file_->give_up()) != 0) fail_before_commit();
-    if (rename(temporary_.c_str(), path_.c_str()) != 0) fail_before_commit();
-    committed_ = true;
-    // Makes the new name durable. Not every file system can: the file is complete and visible in
-    // any case.
-    const File directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (directory.get() >= 0) fsync(directory.get());
-  }
-
- private:
-  [[noreturn]] void fail_before_commit() { fail_with(errno); }
-  [[noreturn]] void fail_with(int error) const {
-    fail<FormatError>("save_safetensors", "cannot write the file: ", path_, ": ",
-                      std::strerror(error),
-                      ". Check the directory, its permissions and the free space.");
-  }
-
-  std::string path_, directory_, temporary_;
-  std::unique_ptr<File> file_;
-  bool committed_ = false;
-};
 
 std::string json_string(const std::string& text) {
   try {
@@ -263,7 +190,7 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   const std::string header = header_of(order, metadata);
   const uint64_t header_bytes = header.size();
 
-  NewFile file(path);
+  files::Replacement file("save_safetensors", path);
   file.write(&header_bytes, sizeof header_bytes);
   file.write(header.data(), header.size());
   const MemoryScope scope(MemoryUse::workspace);  // for copies, one tensor at a time
@@ -277,8 +204,8 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
 SafetensorsFile load_safetensors(const std::filesystem::path& path) {
   const std::string name = path.string();
   // Non-blocking, so that a pipe is refused rather than waited for.
-  const File file(open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0)
+  const Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK);
+  if (!file)
     fail<FormatError>("load_safetensors", "cannot open the file: ", name, ": ",
                       std::strerror(errno), ". Check the path.");
   const uint64_t file_bytes = size_of_file(file, name);

@@ -29,7 +29,7 @@ Difference compare(const NamedTensors& own, const NamedTensors& given) {
     if (found == given.end() || !found->second.defined()) {
       result.names.missing.push_back(name);
     } else if (found->second.shape() != x.shape()) {
-      std::ostringstream text;
+      PlainText text;
       text << name << " (" << x.shape() << " here, " << found->second.shape() << " given)";
       result.misshapen.push_back(text.str());
     }

@@ -24,8 +24,10 @@ template <class Options> struct ParameterGroup {
 
 namespace detail {
 
-/// Throws UsageError unless value >= 0 (false for NaN).
+/// Throws UsageError unless 0 <= value < infinity (false for NaN).
 void require_not_negative(std::string_view optimizer, std::string_view option, double value);
+/// Throws UsageError for NaN and the infinities.
+void require_finite(std::string_view where, std::string_view what, double value);
 /// Throws UsageError unless 0 <= value < 1.
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
 /// Throws DTypeError unless absent, f64, f32, f16 or bf16.

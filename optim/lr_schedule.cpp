@@ -8,6 +8,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/optim/grouped_optimizer.h>
 
 namespace halftone::optim {
 namespace {
@@ -24,22 +25,26 @@ double progress(int64_t step, int64_t steps) {
 }  // namespace
 
 LrSchedule LrSchedule::constant(double factor) {
+  detail::require_not_negative("LrSchedule.constant", "factor", factor);
   return LrSchedule([=](int64_t) { return factor; });
 }
 
 LrSchedule LrSchedule::step_decay(int64_t every, double gamma) {
   require_steps("LrSchedule.step_decay", "every", every, 1);
+  detail::require_not_negative("LrSchedule.step_decay", "gamma", gamma);
   return LrSchedule(
       [=](int64_t step) { return std::pow(gamma, std::floor(double(step) / double(every))); });
 }
 
 LrSchedule LrSchedule::linear(int64_t steps, double last) {
   require_steps("LrSchedule.linear", "steps", steps, 1);
+  detail::require_not_negative("LrSchedule.linear", "last", last);
   return LrSchedule([=](int64_t step) { return 1 + (last - 1) * progress(step, steps); });
 }
 
 LrSchedule LrSchedule::cosine(int64_t steps, double last) {
   require_steps("LrSchedule.cosine", "steps", steps, 1);
+  detail::require_not_negative("LrSchedule.cosine", "last", last);
   return LrSchedule([=](int64_t step) {
     return last + (1 - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress(step, steps)));
   });
@@ -164,6 +169,8 @@ void LrScheduler::step() {
 
 void LrScheduler::apply() {
   const double factor = schedule_.at(step_);
+  detail::require_not_negative("LrScheduler", "the factor at step " + std::to_string(step_),
+                               factor);
   for (std::size_t group = 0; group < base_lrs_.size(); ++group)
     optimizer_->set_lr(base_lrs_[group] * factor, int(group));
 }

@@ -40,7 +40,7 @@ class StatefulOptimizer::Reader {
 
  private:
   NamedTensors unused_;
-  std::ostringstream problems_;
+  PlainText problems_;
 };
 
 namespace {

@@ -11,6 +11,7 @@ void SgdOptions::describe(OptionFields& field) {
 void SgdOptions::check(std::string_view optimizer) const {
   detail::require_not_negative(optimizer, "lr", lr);
   detail::require_not_negative(optimizer, "momentum", momentum);
+  detail::require_finite(optimizer, "dampening", dampening);
   detail::require_not_negative(optimizer, "weight_decay", weight_decay);
   detail::require_state_dtype(optimizer, state_dtype);
   if (nesterov && (momentum <= 0 || dampening != 0))

@@ -1,93 +1,98 @@
 # The examples and tools as tests: that they run, and that mistakes end in a message and exit code 1.
-add_test(NAME examples.01_tensors COMMAND 01_tensors)
-set_tests_properties(examples.01_tensors PROPERTIES PASS_REGULAR_EXPRESSION "bf16  .*total ")
+expect(examples.01_tensors OUTPUT "bf16  .*total " COMMAND 01_tensors)
 add_test(NAME examples.02_autograd COMMAND 02_autograd)
-add_test(NAME tools.halftone-info COMMAND halftone-info)
-set_tests_properties(tools.halftone-info PROPERTIES
-  PASS_REGULAR_EXPRESSION "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda")
+expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda"
+       COMMAND halftone-info)
 # AMX stands in the kernels' description only where the CPU has it and the cap allows it.
-add_test(NAME tools.halftone-info_capped COMMAND halftone-info)
-set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx512_bf16
-  PASS_REGULAR_EXPRESSION "cpu +(baseline|avx2|avx512|avx512_bf16) kernels")
+expect(tools.halftone-info_capped OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16) kernels" COMMAND halftone-info)
+set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx512_bf16)
+
+# Set to nothing is the same as not set.
+expect(tools.empty_variables OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16|avx512_bf16 and amx) kernels.*the CPU uses +cpu"
+       COMMAND halftone-info)
+set_tests_properties(tools.empty_variables PROPERTIES ENVIRONMENT
+  "HALFTONE_MAX_ISA=;HALFTONE_CPU_BACKEND=;HALFTONE_DATA=;HALFTONE_CUDA_LIBRARIES=;HALFTONE_CUDA_CACHE=")
 
 set(weights ${CMAKE_CURRENT_BINARY_DIR}/weights.safetensors)
-add_test(NAME examples.03_train COMMAND 03_train_fashion_mnist --epochs 1 --limit 6000 --batch 64
-         --threads 2 --save ${weights})
+expect(examples.03_train OUTPUT "reloaded and verified\ntest accuracy [789][0-9]"
+       COMMAND 03_train_fashion_mnist --epochs 1 --limit 6000 --batch 64 --threads 2 --save ${weights})
 # After one epoch on a tenth of the images; an untrained network has 10 %.
-set_tests_properties(examples.03_train PROPERTIES FIXTURES_SETUP weights
-  PASS_REGULAR_EXPRESSION "reloaded and verified\ntest accuracy [789][0-9]")
-add_test(NAME examples.03_load COMMAND 03_train_fashion_mnist --epochs 0 --limit 1000 --load ${weights}
-         --save ${weights}.again)
-set_tests_properties(examples.03_load PROPERTIES FIXTURES_REQUIRED weights
-  PASS_REGULAR_EXPRESSION "test accuracy [789][0-9]")
+set_tests_properties(examples.03_train PROPERTIES FIXTURES_SETUP weights)
+expect(examples.03_load OUTPUT "test accuracy [789][0-9]"
+       COMMAND 03_train_fashion_mnist --epochs 0 --limit 1000 --load ${weights} --save ${weights}.again)
+set_tests_properties(examples.03_load PROPERTIES FIXTURES_REQUIRED weights)
 
-add_test(NAME examples.04_autocast COMMAND 04_autocast)
-set_tests_properties(examples.04_autocast PROPERTIES
-  PASS_REGULAR_EXPRESSION "casts 1, found in the cache 10 times.*casts 2 .*policy pytorch-cuda.*Did you mean .softmax")
-add_test(NAME examples.05_master_weights COMMAND 05_master_weights)
-set_tests_properties(examples.05_master_weights PROPERTIES PASS_REGULAR_EXPRESSION
-  "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438")
-add_test(NAME examples.07_swap_the_policy COMMAND 07_swap_the_policy)
-set_tests_properties(examples.07_swap_the_policy PROPERTIES
-  PASS_REGULAR_EXPRESSION "pytorch-cuda .*flashlight-o1.*large products only")
+expect(examples.04_autocast OUTPUT "casts 1, found in the cache 10 times.*casts 2 .*policy pytorch-cuda.*Did you mean .softmax"
+       COMMAND 04_autocast)
+expect(examples.05_master_weights OUTPUT "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438"
+       COMMAND 05_master_weights)
+expect(examples.07_swap_the_policy OUTPUT "pytorch-cuda .*flashlight-o1.*large products only"
+       COMMAND 07_swap_the_policy)
 # f16 without a loss scale fails, with one it does what f32 does.
-add_test(NAME examples.08_bf16_or_fp16 COMMAND 08_bf16_or_fp16 --limit 4000)
-set_tests_properties(examples.08_bf16_or_fp16 PROPERTIES PASS_REGULAR_EXPRESSION
-  "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]")
+expect(examples.08_bf16_or_fp16 OUTPUT "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]"
+       COMMAND 08_bf16_or_fp16 --limit 4000)
 # Half of the classes, then the other half; then the same folders and weights as a user would give them.
 set(finetune ${CMAKE_CURRENT_BINARY_DIR}/finetune)
-add_test(NAME examples.09_finetune COMMAND 09_finetune_resnet18 --per-class 200 --epochs 2 --work ${finetune})
-set_tests_properties(examples.09_finetune PROPERTIES FIXTURES_SETUP finetune
-  PASS_REGULAR_EXPRESSION "pre-training: 5 classes, 1000 images.*2 start new.*fine-tuning.*final accuracy [89][0-9]")
-add_test(NAME examples.09_own_data COMMAND 09_finetune_resnet18 --data ${finetune}/second_half --size 32 --width 16
-         --weights ${finetune}/pretrained.safetensors --epochs 1 --strategy o2-bf16 --work ${finetune}/own)
-set_tests_properties(examples.09_own_data PROPERTIES FIXTURES_REQUIRED finetune
-  PASS_REGULAR_EXPRESSION "120 tensors from .*2 start new.*final accuracy [6-9][0-9].*predictions.png in")
+expect(examples.09_finetune OUTPUT "pre-training: 5 classes, 1000 images.*2 start new.*fine-tuning.*final accuracy [89][0-9]"
+       COMMAND 09_finetune_resnet18 --per-class 200 --epochs 2 --work ${finetune})
+set_tests_properties(examples.09_finetune PROPERTIES FIXTURES_SETUP finetune)
+expect(examples.09_own_data OUTPUT "120 tensors from .*2 start new.*final accuracy [6-9][0-9].*predictions.png in"
+       COMMAND 09_finetune_resnet18 --data ${finetune}/second_half --size 32 --width 16 --weights
+       ${finetune}/pretrained.safetensors --epochs 1 --strategy o2-bf16 --work ${finetune}/own)
+set_tests_properties(examples.09_own_data PROPERTIES FIXTURES_REQUIRED finetune)
 
 # A small GPT beats the bigram model within a few steps; unknown files and characters are errors.
-add_test(NAME examples.10_char_gpt COMMAND 10_char_gpt --steps 300 --lr 5e-3 --width 64 --layers 2 --context 32
-         --sample 80 --strategies fp32,amp-bf16)
-set_tests_properties(examples.10_char_gpt PROPERTIES PASS_REGULAR_EXPRESSION
-  "bigram model: 2.[56].*fp32.*step 300/.*validation  loss 2.[0-3].*amp-bf16.*step 300/.*validation  loss 2.[0-3]")
-add_test(NAME examples.11_custom_op COMMAND 11_custom_op)
-set_tests_properties(examples.11_custom_op PROPERTIES PASS_REGULAR_EXPRESSION
-  "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ")
+expect(examples.10_char_gpt OUTPUT "bigram model: 2.[56].*fp32.*step 300/.*validation  loss 2.[0-3].*amp-bf16.*step 300/.*validation  loss 2.[0-3]"
+       COMMAND 10_char_gpt --steps 300 --lr 5e-3 --width 64 --layers 2 --context 32 --sample 80 --strategies
+       fp32,amp-bf16)
+expect(examples.11_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ"
+       COMMAND 11_custom_op)
 
 # The Trainer and the loop by hand end with the same weights; a Trainer that has finished says so when it is asked again.
 set(runs ${CMAKE_CURRENT_BINARY_DIR}/runs)
 add_test(NAME examples.12_13_clean COMMAND ${CMAKE_COMMAND} -E rm -rf ${runs})
 set_tests_properties(examples.12_13_clean PROPERTIES FIXTURES_SETUP runs_gone)
-add_test(NAME examples.12_trainer COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
-set_tests_properties(examples.12_trainer PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_trainer
-  PASS_REGULAR_EXPRESSION "> amp-fp16 .*epoch 3/3  step 40/40  loss .*  scale 65536  skipped 0.*max_epochs is reached; test accuracy 0.[78]")
-add_test(NAME examples.13_custom_loop COMMAND 13_custom_loop --strategy amp-fp16 --batches 40 --directory ${runs}/custom)
-set_tests_properties(examples.13_custom_loop PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_custom
-  PASS_REGULAR_EXPRESSION "epoch 3: test accuracy [78][0-9]")
+expect(examples.12_trainer OUTPUT "> amp-fp16 .*epoch 3/3  step 40/40  loss .*  scale 65536  skipped 0.*max_epochs is reached; test accuracy [78][0-9]"
+       COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.12_trainer PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_trainer)
+expect(examples.13_custom_loop OUTPUT "epoch 3: test accuracy [78][0-9]"
+       COMMAND 13_custom_loop --strategy amp-fp16 --batches 40 --directory ${runs}/custom)
+set_tests_properties(examples.13_custom_loop PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_custom)
 add_test(NAME examples.12_equals_13 COMMAND ${CMAKE_COMMAND} -E compare_files
          ${runs}/trainer/checkpoints/step-000000120/model.safetensors ${runs}/custom/checkpoints/step-000000120/model.safetensors)
-add_test(NAME examples.12_resumed COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
-set_tests_properties(examples.12_resumed PROPERTIES PASS_REGULAR_EXPRESSION
-  "resumed after step 120 from .*step-000000120.*max_epochs is reached; test accuracy 0.[78]")
+expect(examples.12_resumed OUTPUT "resumed after step 120 from .*step-000000120.*max_epochs is reached; test accuracy [78][0-9]"
+       COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
 set_tests_properties(examples.12_equals_13 examples.12_resumed PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
-add_test(NAME examples.compare_strategies COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64
-         --strategies fp32,amp-bf16,amp-fp16,o1-fp16,o2-bf16,o2-fp16,o3-fp16,full-bf16,full-bf16-sr,full-bf16-kahan,split-bf16
-         --json ${comparison})
-set_tests_properties(examples.compare_strategies PROPERTIES FIXTURES_SETUP comparison PASS_REGULAR_EXPRESSION
-  "fp32 +1.00x.*amp-bf16 +1.00x.*o2-bf16 +1.50x.*full-bf16 +0.50x.*full-bf16-kahan +1.00x.*split-bf16 +1.00x")
+expect(examples.compare_strategies OUTPUT "fp32 +1.00x.*amp-bf16 +1.00x.*o2-bf16 +1.50x.*full-bf16 +0.50x.*full-bf16-kahan +1.00x.*split-bf16 +1.00x"
+       COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64 --strategies
+       fp32,amp-bf16,amp-fp16,o1-fp16,o2-bf16,o2-fp16,o3-fp16,full-bf16,full-bf16-sr,full-bf16-kahan,split-bf16 --json
+       ${comparison})
+set_tests_properties(examples.compare_strategies PROPERTIES FIXTURES_SETUP comparison)
 add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --limit 500 --epochs 1 --policy apex-o1
          --strategies fp32,amp-bf16,o2-fp16)
 
-# expect_failure(name message command arguments...)
+# Standard output that is full, closed, or that nobody reads any more.
+foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op halftone-info)
+  add_test(NAME examples.output_full_${program} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:${program}>)
+endforeach()
+foreach(case full closed unread)
+  add_test(NAME examples.output_${case}_12_trainer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case} $<TARGET_FILE:12_trainer>
+           --batches 5 --directory ${runs}_output/${case})
+  add_test(NAME examples.output_${case}_13_custom_loop COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case}
+           $<TARGET_FILE:13_custom_loop> --batches 5 --epochs 1 --directory ${runs}_output/${case}_by_hand)
+endforeach()
+
+# expect_failure(name message program arguments...): the message on standard error, and exit status 1.
 function(expect_failure name message)
-  list(POP_FRONT ARGN program)
-  add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} "-DCOMMAND=$<TARGET_FILE:${program}>;${ARGN}" -DEXIT=1
-           "-DMESSAGE=${message}" -P ${CMAKE_CURRENT_SOURCE_DIR}/expect.cmake)
+  expect(${name} EXIT 1 MESSAGE "${message}" COMMAND ${ARGN})
 endfunction()
 set(program 03_train_fashion_mnist --save ${CMAKE_CURRENT_BINARY_DIR}/unused.safetensors)
 expect_failure(examples.03_no_data "no file train-images-idx3-ubyte.gz in .*dataset-fashion-mnist"
                ${program} --data /nowhere)
+expect_failure(examples.03_no_such_variable ".HALFTONE_DATA. no directory /nowhere. Name one that exists" ${program})
+set_tests_properties(examples.03_no_such_variable PROPERTIES ENVIRONMENT HALFTONE_DATA=/nowhere)
 expect_failure(examples.03_unwritable "cannot write /nowhere/weights" ${program} --save /nowhere/weights)
 expect_failure(examples.03_save_to_directory "cannot write" ${program} --save ${CMAKE_CURRENT_BINARY_DIR})
 expect_failure(examples.03_bad_epochs "--epochs" ${program} --epochs many)
@@ -100,6 +105,13 @@ expect_failure(examples.06_bad_strategy "Did you mean .amp-bf16." compare_strate
 expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategies --policy apex-o9)
 expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
 expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
+# Devices and pipes are no files: replaced, /dev/null would be one for the whole machine. A link is what a mistake may cost.
+file(CREATE_LINK /dev/null ${CMAKE_CURRENT_BINARY_DIR}/null SYMBOLIC)
+expect_failure(examples.06_json_device "cannot write .*null: Is a device. Name a regular file" compare_strategies
+               --json ${CMAKE_CURRENT_BINARY_DIR}/null)
+expect_failure(examples.06_json_output "cannot write /dev/stdout: Is an open file" compare_strategies --json /dev/stdout)
+expect_failure(examples.03_save_device "cannot write .*null: Is a device. Name a regular file" 03_train_fashion_mnist
+               --save ${CMAKE_CURRENT_BINARY_DIR}/null)
 expect_failure(examples.06_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
 expect_failure(examples.09_no_data "/nowhere" 09_finetune_resnet18 --data /nowhere --work ${finetune}/none)
 expect_failure(examples.09_bad_work "cannot make the directory /proc/none" 09_finetune_resnet18 --work /proc/none)
@@ -120,6 +132,8 @@ expect_failure(examples.10_bad_strategy "Did you mean .amp-bf16." 10_char_gpt --
 expect_failure(examples.12_bad_precision "there is no precision named .bf16-mixd.. Did you mean .bf16-mixed" 12_trainer
                --precision bf16-mixd)
 expect_failure(examples.12_bad_directory "cannot make the directory /proc/none" 12_trainer --directory /proc/none)
+expect_failure(examples.13_bad_directory "--directory. cannot make the directory /proc/none" 13_custom_loop
+               --directory /proc/none)
 expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
 set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)

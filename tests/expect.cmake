@@ -1,9 +1,12 @@
-# Runs COMMAND (a list) and wants the exit status EXIT and, on standard error, text that matches
-# MESSAGE. ctest itself can want only one of the two.
+# Runs COMMAND (a list) and wants the exit status EXIT, on standard output text that matches OUTPUT, and on standard
+# error text that matches MESSAGE. ctest itself wants only one of them: with PASS_REGULAR_EXPRESSION a crash behind
+# the text passes.
 execute_process(COMMAND ${COMMAND} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
-message(STATUS "exit status ${status}; standard error: ${errors}")
+message(STATUS "exit status ${status}; standard output: ${output}\nstandard error: ${errors}")
 if(NOT status STREQUAL EXIT)
   message(FATAL_ERROR "the exit status must be ${EXIT}")
+elseif(NOT output MATCHES "${OUTPUT}")
+  message(FATAL_ERROR "standard output must match: ${OUTPUT}")
 elseif(NOT errors MATCHES "${MESSAGE}")
   message(FATAL_ERROR "standard error must match: ${MESSAGE}")
 endif()

@@ -18,7 +18,7 @@ const std::vector<OpSamples>& all_samples() {
 
 const std::vector<Target>& targets() {
   static const std::vector<Target> present = [] {
-    const char* const wanted = std::getenv("HALFTONE_TEST_BACKENDS");
+    const char* const wanted = environment_variable("HALFTONE_TEST_BACKENDS");
     std::vector<Target> found;
     for (const BackendStatus& status : backend_statuses())
       if (status.backend &&

@@ -10,6 +10,8 @@
 
 #include <halftone/halftone.h>
 
+#include "../examples/output.h"
+
 namespace ht = halftone;
 
 namespace {
@@ -72,4 +74,5 @@ int main() {
     std::cerr << error.what() << '\n';
     return 1;
   }
+  return after_output();
 }

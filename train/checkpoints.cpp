@@ -3,9 +3,13 @@
 #include <halftone/train/checkpoints.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <tuple>
+
+#include <sys/stat.h>
 
 #include <halftone/core/error.h>
 #include <halftone/train/manifest.h>
@@ -39,14 +43,19 @@ bool verified(const fs::path& path) {
   } catch (const FormatError&) { return false; }
 }
 
-/// Those whose manifest, state and sizes agree, by step.
+/// If manifest, state and sizes agree; else it is damaged, or something else.
+std::optional<CheckpointState> likely_state(const fs::path& path) {
+  try {
+    return read_checkpoint_state(path);
+  } catch (const FormatError&) { return std::nullopt; }
+}
+
+/// Those of which this is so, by step.
 std::vector<FoundCheckpoint> likely_checkpoints(const fs::path& root) {
   std::vector<FoundCheckpoint> found;
   for (const fs::path& path : entries_of(root)) {
     if (path.filename().string().starts_with('.')) continue;
-    try {
-      found.push_back({path, read_checkpoint_state(path)});
-    } catch (const FormatError&) {}  // something else, or damaged
+    if (auto state = likely_state(path)) found.push_back({path, std::move(*state)});
   }
   std::ranges::sort(found, {}, [](const FoundCheckpoint& one) {
     return std::tuple(one.state.step, one.path.filename().string());
@@ -60,25 +69,6 @@ void remove_directory(const fs::path& path) {
   if (error)
     fail<FormatError>("checkpoint", "cannot remove ", path.string(), ": ", error.message(),
                       ". Check its permissions, and remove it by hand.");
-}
-
-/// Positions in `found` of the best, by the metric, the newer of equals.
-std::set<std::size_t> best_of(const std::vector<FoundCheckpoint>& found,
-                              const Retention& retention) {
-  std::vector<std::pair<double, std::size_t>> ranked;
-  for (std::size_t i = found.size(); i-- > 0;) {
-    const auto& numbers = found[i].state.numbers;
-    const auto metric = numbers.find(retention.metric);
-    if (metric != numbers.end() && !std::isnan(metric->second))
-      ranked.emplace_back(retention.larger_is_better ? -metric->second : metric->second, i);
-  }
-  std::ranges::stable_sort(ranked, {}, &std::pair<double, std::size_t>::first);
-  std::set<std::size_t> best;
-  for (const auto& [value, i] : ranked) {
-    if (int64_t(best.size()) == retention.best) break;
-    if (verified(found[i].path)) best.insert(i);
-  }
-  return best;
 }
 }  // namespace
 
@@ -128,29 +118,154 @@ void remove_checkpoint(const fs::path& given) {
   remove_directory(aside);
 }
 
-std::vector<fs::path> keep(const fs::path& root, const Retention& retention) {
+std::optional<int64_t> step_of_name(std::string_view name) {
+  constexpr std::string_view beginning = "step-";
+  if (!name.starts_with(beginning)) return std::nullopt;
+  // What prints again to the same name is one of ours; a number that does not is somebody else's.
+  const auto number_in = [](std::string_view text) {
+    int64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number;
+  };
+  const std::string_view rest = name.substr(beginning.size());
+  const std::size_t dash = rest.find('-');
+  const int64_t step = number_in(rest.substr(0, dash));
+  std::string again = checkpoint_name(step);
+  if (dash != std::string_view::npos) {
+    const int64_t copy = number_in(rest.substr(dash + 1));
+    if (copy < 2) return std::nullopt;
+    again += '-' + std::to_string(copy);
+  }
+  if (step < 0 || again != name) return std::nullopt;
+  return step;
+}
+
+fs::path free_name(const fs::path& root, int64_t step) {
+  const std::string name = checkpoint_name(step);
+  std::error_code ignored;
+  fs::path path = root / name;
+  for (int i = 2; fs::symlink_status(path, ignored).type() != fs::file_type::not_found; ++i)
+    path = root / (name + "-" + std::to_string(i));
+  return path;
+}
+
+namespace {
+/// The sentence of a FormatError "[checkpoint] what is wrong. What to do."
+std::string reason_in(std::string_view message) {
+  constexpr std::string_view beginning = "[checkpoint] ";
+  if (message.starts_with(beginning)) message.remove_prefix(beginning.size());
+  return std::string(message.substr(0, message.rfind(". ")));
+}
+
+/// Files of a checkpoint, or the name of one around nothing.
+bool looks_like_checkpoint(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type != fs::file_type::not_found && error) cannot_list(path, error);
+  if (path.filename().string().starts_with('.') || type != fs::file_type::directory) return false;
+  bool empty = true;
+  for (const fs::path& entry : entries_of(path)) {
+    const std::string file = entry.filename().string();
+    if (file == manifest_file || std::ranges::find(listed_files, file) != listed_files.end())
+      return true;
+    empty = false;
+  }
+  return empty && step_of_name(path.filename().string());
+}
+}  // namespace
+
+std::vector<DamagedCheckpoint> damaged_checkpoints(const fs::path& root) {
+  std::vector<DamagedCheckpoint> damaged;
+  std::vector<fs::path> entries = entries_of(root);
+  std::ranges::sort(entries, std::greater());
+  for (const fs::path& path : entries) try {
+      if (looks_like_checkpoint(path)) verify_checkpoint(path);
+    } catch (const FormatError& error) { damaged.push_back({path, reason_in(error.what())}); }
+  return damaged;
+}
+
+// --- what is kept
+
+Keeper::Known& Keeper::look_at(const Name& name) {
+  const fs::path path = root_ / name;
+  Stamp stamp{};
+  std::size_t at = 0;
+  for (const std::string_view file : {model_file, optimizer_file, state_file, manifest_file}) {
+    struct stat status {};
+    if (lstat((path / file).c_str(), &status) == 0) {
+      stamp[at] = status.st_ino, stamp[at + 1] = uint64_t(status.st_size);
+      stamp[at + 2] =
+          uint64_t(status.st_mtim.tv_sec) * 1'000'000'000 + uint64_t(status.st_mtim.tv_nsec);
+    }
+    at += 3;
+  }
+  Known& known = known_[name];
+  if (known.stamp != stamp) known = {.stamp = stamp};
+  return known;
+}
+
+bool Keeper::verified(const Name& name) {
+  Known& known = look_at(name);
+  if (!known.valid) known.valid = halftone::train::verified(root_ / name);
+  return *known.valid;
+}
+
+/// Names of the best, by the metric, the newer of equals.
+std::vector<Keeper::Name> Keeper::best_of(const std::vector<Name>& names,
+                                          const Retention& retention) {
+  std::vector<std::pair<double, Name>> ranked;
+  for (const Name& name : names) {
+    Known& known = look_at(name);
+    if (!known.state) known.state = likely_state(root_ / name).value_or(CheckpointState{});
+    const auto metric = known.state->numbers.find(retention.metric);
+    if (metric != known.state->numbers.end() && !std::isnan(metric->second))
+      ranked.emplace_back(retention.larger_is_better ? -metric->second : metric->second, name);
+  }
+  std::ranges::stable_sort(ranked, {}, &std::pair<double, Name>::first);
+  std::vector<Name> best;
+  for (const auto& [value, name] : ranked) {
+    if (int64_t(best.size()) == retention.best) break;
+    if (verified(name)) best.push_back(name);
+  }
+  return best;
+}
+
+std::vector<fs::path> Keeper::keep(const Retention& retention) {
   if (retention.last < 1 || retention.best < 0)
     fail<UsageError>("checkpoint", "the last ", retention.last, " and the best ", retention.best,
                      " cannot be kept. Keep the last 1 or more, the best 0 or more.");
   if (retention.best > 0 && retention.metric.empty())
     fail<UsageError>("checkpoint", "the best ", retention.best,
                      " by no metric. Name one of CheckpointState::numbers.");
-  const std::vector<FoundCheckpoint> found = likely_checkpoints(root);
-  std::set<std::size_t> kept = best_of(found, retention), damaged;
-  int64_t last = 0;
-  for (std::size_t i = found.size(); i-- > 0 && last < retention.last;) {
-    if (verified(found[i].path)) kept.insert(i), ++last;
-    else damaged.insert(i);
-  }
+  std::vector<std::pair<int64_t, Name>> by_step;
+  for (const fs::path& path : entries_of(root_))
+    if (Name name = path.filename().string(); const auto step = step_of_name(name))
+      by_step.emplace_back(*step, std::move(name));
+  if (int64_t(by_step.size()) <= retention.last) return {};
+  std::ranges::sort(by_step, std::greater());
+  std::vector<Name> names;  // the newest first
+  for (auto& [step, name] : by_step) names.push_back(std::move(name));
+  const std::set<std::string_view> present(names.begin(), names.end());
+  std::erase_if(known_, [&](const auto& one) { return !present.contains(one.first); });
+
+  std::set<Name> stay;
+  for (Name& name : best_of(names, retention)) stay.insert(std::move(name));
+  auto older = names.begin();  // than the last that are valid; what is damaged before that stays
+  for (int64_t last = 0; older != names.end() && last < retention.last; ++older)
+    last += verified(*older);
   std::vector<fs::path> removed;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (kept.contains(i) || damaged.contains(i)) continue;
+  for (auto name = names.end(); name != older;) {
+    if (stay.contains(*--name) || !likely_state(root_ / *name)) continue;
     try {
-      remove_checkpoint(found[i].path);
+      remove_checkpoint(root_ / *name);
     } catch (const UsageError&) { continue; }  // the user's own files are in it
-    removed.push_back(found[i].path);
+    removed.push_back(root_ / *name);
   }
   return removed;
+}
+
+std::vector<fs::path> keep(const fs::path& root, const Retention& retention) {
+  return Keeper(root).keep(retention);
 }
 
 std::vector<fs::path> remove_abandoned(const fs::path& root) {

@@ -32,7 +32,7 @@ constexpr std::string_view temporary_prefix = ".tmp-";
 
 /// Read-only; no link is followed, no pipe waited for.
 Descriptor open_regular(const fs::path& path, uint64_t& bytes) {
-  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+  Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
   struct stat status {};
   if (!file || fstat(file.get(), &status) != 0)
     fail<FormatError>("checkpoint", "cannot open ", path.string(), ": ", std::strerror(errno),
@@ -45,7 +45,7 @@ Descriptor open_regular(const fs::path& path, uint64_t& bytes) {
 }
 
 Descriptor open_directory(const fs::path& path) {
-  return Descriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  return files::open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 
 /// Some file systems of clusters have no locks.
@@ -57,34 +57,20 @@ Locked lock(const Descriptor& held) {
 
 /// Up to `bytes` bytes; fewer at the end of the file.
 std::size_t read_some(const Descriptor& file, void* to, std::size_t bytes, const fs::path& path) {
-  while (true) {
-    const ssize_t got = read(file.get(), to, bytes);
-    if (got >= 0) return std::size_t(got);
-    if (errno != EINTR)
-      fail<FormatError>("checkpoint", "cannot read ", path.string(), ": ", std::strerror(errno),
-                        ". Use another checkpoint.");
-  }
+  const std::ptrdiff_t got = files::read_some(file, to, bytes);
+  if (got >= 0) return std::size_t(got);
+  fail<FormatError>("checkpoint", "cannot read ", path.string(), ": ", std::strerror(errno),
+                    ". Use another checkpoint.");
 }
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
 void write_durably(const fs::path& path, std::string_view bytes) {
-  const Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!file) fail_to_write(path, errno);
-  while (!bytes.empty()) {
-    const ssize_t put = write(file.get(), bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail_to_write(path, errno);
-    bytes.remove_prefix(std::size_t(put));
-  }
-  if (fsync(file.get()) != 0) fail_to_write(path, errno);
+  const Descriptor file = files::open(path, O_WRONLY | O_CREAT | O_EXCL);
+  if (!file || !files::write_all(file, bytes) || fsync(file.get()) != 0) fail_to_write(path, errno);
 }
 
 void sync_directory(const fs::path& path) {
-  const Descriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor directory = files::open(path, O_RDONLY | O_DIRECTORY);
   if (!directory) fail_to_write(path, errno);
   if (fsync(directory.get()) != 0 && errno != EINVAL && errno != ENOTSUP && errno != ENOSYS)
     fail_to_write(path, errno);

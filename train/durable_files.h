@@ -7,27 +7,12 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include <halftone/core/files.h>
 
 namespace halftone::train {
 
-/// A file descriptor that closes itself. Below 0: none.
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
-  Descriptor(Descriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Descriptor();
-
-  int get() const { return descriptor_; }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
+using files::Descriptor;
 
 /// Writes a file that does not exist yet, and waits until it is on the disk.
 void write_durably(const std::filesystem::path& path, std::string_view bytes);

@@ -2,14 +2,13 @@
 
 #include <omp.h>
 
-#include <sstream>
-
 #include <halftone/core/backend.h>
+#include <halftone/core/plain_numbers.h>
 
 namespace halftone::train {
 
 std::string environment_of(Device device) {
-  std::ostringstream text;
+  PlainText text;
   text << "halftone " HALFTONE_VERSION;
   const Backend& backend = backend_for(device);
   for (const BackendStatus& status : backend_statuses())

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <halftone/core/files.h>
+
 namespace halftone::train {
 
 class LogFile {
@@ -16,7 +18,7 @@ class LogFile {
 
   /// Opens for appending, makes the file if there is none. cut_broken_line removes what follows the
   /// last line break: a line that a crash left unfinished. Throws FormatError, in the name of `op`,
-  /// for a directory that does not exist, a path that is one, and missing rights.
+  /// for a directory that does not exist, a path that is no regular file, and missing rights.
   LogFile(std::string op, std::filesystem::path path, Tail tail);
   /// Writes what it can. Errors are flush()'s to tell.
   ~LogFile();
@@ -27,8 +29,7 @@ class LogFile {
   void append(std::string_view bytes, double seconds);
   /// Throws FormatError if the operating system does not take everything.
   void flush();
-  /// The file becomes `content` in one step: it is written beside it and renamed. On an error the
-  /// old one remains.
+  /// The file becomes `content` in one step (files::replace). On an error the old one remains.
   void replace(std::string_view content);
   /// Everything in it, with what is still in memory.
   std::string read_all();
@@ -36,12 +37,12 @@ class LogFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  void open();
+  bool write_waiting();  // false if the system refuses, with errno
   void cut_broken_line();
 
   std::string op_;
   std::filesystem::path path_;
-  int file_ = -1;
+  files::Descriptor file_;
   std::string waiting_{};
   double written_at_ = 0;
 };

@@ -82,7 +82,6 @@ void begin_object(std::string& line, int64_t step, double seconds) {
 
 CsvLogger::CsvLogger(const std::filesystem::path& path)
     : file_("CsvLogger", path, LogFile::Tail::cut_broken_line) {
-  if (!std::filesystem::is_regular_file(path)) return;  // a pipe or a device has no past
   const std::string content = file_.read_all();
   if (content.empty()) return;
   names_ = csv_cells(std::string_view(content).substr(0, content.find('\n')));

@@ -1,5 +1,6 @@
 // Three files for a training's numbers. All may be opened again by a resumed run and go on where
-// they ended; all throw FormatError where a file cannot be written. A call costs microseconds.
+// they ended; all throw FormatError where a file cannot be written, or is none (a pipe, a device).
+// A call costs microseconds.
 #pragma once
 
 #include <string>
@@ -13,8 +14,7 @@ namespace halftone::train {
 /// Comma-separated values (RFC 4180 quoting): the columns step, time, then one per name, in the
 /// order of appearance; a cell is empty where a record lacks the name. A name that is new later
 /// adds its column to the whole file, which is rewritten beside itself and renamed: readers never
-/// see half of it (a pipe's columns are those of its first record). NaN and infinities are nan,
-/// inf, -inf. Text goes to PATH.txt.
+/// see half of it. NaN and infinities are nan, inf, -inf. Text goes to PATH.txt.
 class CsvLogger : public Logger {
  public:
   /// Goes on with a file that has this header; an unfinished last line is cut. Throws FormatError

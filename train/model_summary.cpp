@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include <halftone/amp/strategy_bytes.h>
+#include <halftone/core/plain_numbers.h>
 #include <halftone/train/class_name.h>
 
 namespace halftone::train {
@@ -10,6 +11,7 @@ namespace halftone::train {
 namespace {
 
 template <class... Values> void print(std::string& to, const char* format, Values... values) {
+  const PlainPrintf scope;
   char line[160];
   std::snprintf(line, sizeof line, format, values...);
   to += line;

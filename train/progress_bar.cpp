@@ -1,19 +1,20 @@
 #include <halftone/train/progress_bar.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/variable.h>
+#include <halftone/train/for_people.h>
 
 namespace halftone::train {
 
 namespace {
 
 std::string_view environment(const char* name) {
-  const char* const value = std::getenv(name);
+  const char* const value = environment_variable(name);
   return value ? value : "";
 }
 
@@ -73,10 +74,6 @@ void ProgressBar::finish() {
   unfinished_ = false;
 }
 
-/// A display that cannot be written is no reason to stop a training.
-void ProgressBar::print(const std::string& text) {
-  (void)std::fwrite(text.data(), 1, text.size(), options_.output);
-  std::fflush(options_.output);
-}
+void ProgressBar::print(const std::string& text) { print_for_people(options_.output, text); }
 
 }  // namespace halftone::train

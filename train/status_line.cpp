@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <limits>
 
+#include <halftone/core/plain_numbers.h>
+
 namespace halftone::train {
 
 namespace {
@@ -13,16 +15,10 @@ namespace {
 constexpr int64_t gap = 2, narrowest_bar = 10, widest_bar = 30;
 
 template <class... Values> std::string printed(const char* format, Values... values) {
+  const PlainPrintf scope;
   char text[64];
   std::snprintf(text, sizeof text, format, values...);
   return text;
-}
-
-std::string value_text(const ProgressField& field) {
-  const double x = field.value, size = std::abs(x);
-  if (field.shown == Shown::percent) return printed("%5.2f %%", 100 * x);
-  if (field.shown == Shown::count) return printed(size < 1e9 ? "%.0f" : "%.3g", x);
-  return printed(size == 0 || (size >= 1e-3 && size < 1e4) ? "%.4f" : "%.3e", x);
 }
 
 std::string counts_text(const ProgressState& s) {
@@ -58,6 +54,13 @@ std::string bar(const ProgressState& s, int64_t columns, bool colour) {
 
 }  // namespace
 
+std::string shown_text(double x, Shown shown) {
+  const double size = std::abs(x);
+  if (shown == Shown::percent) return printed("%5.2f %%", 100 * x);
+  if (shown == Shown::count) return printed(size < 1e9 ? "%.0f" : "%.3g", x);
+  return printed(size == 0 || (size >= 1e-3 && size < 1e4) ? "%.4f" : "%.3e", x);
+}
+
 std::string status_line(const ProgressState& s, int64_t columns, bool colour) {
   std::string line = counts_text(s);
   const auto cut = std::size_t(std::max<int64_t>(columns, 0));
@@ -65,7 +68,8 @@ std::string status_line(const ProgressState& s, int64_t columns, bool colour) {
   // In the order in which they are worth their columns; then put in the order in which they read.
   const std::size_t head = line.size();
   for (const ProgressField& field : s.fields)
-    if (!add(line, std::string(field.name) + " " + value_text(field), columns)) return line;
+    if (!add(line, std::string(field.name) + " " + shown_text(field.value, field.shown), columns))
+      return line;
   std::string eta;
   if (s.seconds_left >= 0) add(eta, time_text(s.seconds_left), columns - int64_t(line.size()));
   if (s.rate > 0)

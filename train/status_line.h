@@ -15,6 +15,9 @@ enum class Shown {
   count,    // without decimals: skipped steps, a loss scale
 };
 
+/// "0.4321", "93.12 %", "65536".
+std::string shown_text(double value, Shown shown);
+
 struct ProgressField {
   std::string_view name;
   double value;

@@ -33,9 +33,9 @@ std::string summary_event(double seconds, int64_t step, std::string_view summary
 /// in the order of their names.
 std::filesystem::path new_event_file(const std::filesystem::path& directory) {
   static std::atomic<int> counter = 0;
-  std::error_code error;
+  std::error_code error, ignored;
   std::filesystem::create_directory(directory, error);
-  if (!std::filesystem::is_directory(directory))
+  if (!std::filesystem::is_directory(directory, ignored))
     fail<FormatError>("TensorBoardLogger", "cannot make the directory ", directory.string(), ": ",
                       error ? error.message() : "it is a file",
                       ". Name one whose parent exists and is writable.");

@@ -42,7 +42,7 @@ FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> v
   {
     const StopSignals signals;
     const Stopwatch running(*this);
-    set_up(std::move(train), std::move(validation));
+    const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
     for (const auto& callback : options_.callbacks) callback->on_fit_start(*this);
     if (validation_interrupted_) run_validation();
     check_limits();
@@ -50,7 +50,8 @@ FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> v
     result = finish();
     result.signal = StopSignals::received();
   }
-  if (result.signal != 0 && options_.exit_on_signal) {
+  // Another training of this process may have to finish its step: the last one ends it.
+  if (result.signal != 0 && options_.exit_on_signal && !StopSignals::any()) {
     std::cout.flush(), std::fflush(nullptr);  // the process is about to end without that
     raise(result.signal);
   }
@@ -175,7 +176,7 @@ void Trainer::end_epoch() {
 void Trainer::check_limits() {
   if (stopping_) return;
   if (const int signal = StopSignals::received(); signal != 0)
-    return stop(signal == SIGINT ? "interrupted (SIGINT)" : "terminated (SIGTERM)");
+    return stop(StopSignals::meaning(signal));
   const int64_t steps = options_.max_steps, epochs = options_.max_epochs;
   if (steps > 0 && position_.step >= steps) return stop("max_steps is reached");
   if (epochs > 0 && position_.epoch >= epochs) return stop("max_epochs is reached");
@@ -187,6 +188,7 @@ FitResult Trainer::finish() {
   for (const auto& callback : options_.callbacks) callback->on_fit_end(*this);
   record_and_save(!options_.directory.empty());
   for (const auto& logger : loggers_) logger->flush();
+  if (const int signal = StopSignals::received(); signal != 0) say_what_was_saved(signal);
   if (progress_) progress_->finish();
   FitResult result{
       .reason = reason_, .steps = position_.step, .epochs = position_.epoch, .seconds = seconds()};
@@ -209,9 +211,9 @@ void Trainer::run_validation() {
   std::string line = "  validation";
   for (const auto& [name, value] : *values) {
     log("val/" + name, value);
-    char text[64];
-    std::snprintf(text, sizeof text, "  %.40s %.4f", name.c_str(), value);
-    line += text;
+    const auto metric = std::ranges::find(task_.metrics, name, &TaskMetric::name);
+    const Shown shown = metric == task_.metrics.end() ? Shown::number : metric->shown();
+    line += "  " + name + ' ' + shown_text(value, shown);
   }
   note(line);
   for (const auto& callback : options_.callbacks) callback->on_validation_end(*this);

@@ -7,7 +7,7 @@
 //   trainer.fit(loader, validation_loader);
 //
 // Steps have the bits of the loop in amp/training.h. fit() is in trainer.cpp, what precedes the
-// first step in trainer_start.cpp; options: trainer_options.h.
+// first step in trainer_start.cpp and trainer_directory.cpp; options: trainer_options.h.
 #pragma once
 
 #include <chrono>
@@ -20,6 +20,8 @@
 #include <halftone/amp/training.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/train/checkpoint.h>
+#include <halftone/train/checkpoints.h>
+#include <halftone/train/directory_lock.h>
 #include <halftone/train/progress_bar.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer_options.h>
@@ -110,17 +112,26 @@ class Trainer {
   };
 
   // --- trainer_start.cpp
-  void set_up(data::DataLoader train, std::optional<data::DataLoader> validation);
+  /// With a lock on the directory, if there is one: nobody else trains there during this fit().
+  [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
+                                                    std::optional<data::DataLoader> validation);
   void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
   void begin(int64_t steps_per_epoch);
   void make_scheduler(int64_t steps_per_epoch);
+  Device device() const;
+
+  // --- trainer_directory.cpp
   void begin_in_directory();
+  std::filesystem::path checkpoints() const { return options_.directory / "checkpoints"; }
+  void refuse_or_set_aside();
   void resume(const std::filesystem::path& checkpoint);
+  using OptionValues = std::map<std::string, std::vector<double>>;
+  OptionValues option_values();
+  void tell_changes(const OptionValues& given, const CheckpointState& at);
   std::vector<std::shared_ptr<Logger>> opened_loggers() const;
   static void require_same_loader(const std::map<std::string, double>& before,
                                   const data::DataLoader& now);
   void require_same_environment(const CheckpointState& state) const;
-  Device device() const;
 
   // --- trainer.cpp
   void run_epoch();
@@ -143,7 +154,10 @@ class Trainer {
   void record_and_save(bool saves);
   void write_record();
   void save_in_directory();
-  void remove_old_checkpoints() const;
+  void remove_old_checkpoints();
+  void say_what_was_saved(int signal);
+  /// A note that must be seen where there is no progress bar, too.
+  void tell(const std::string& text);
   /// What decides on the batches of an epoch.
   static std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
   void restore(const CheckpointState& state);
@@ -162,9 +176,11 @@ class Trainer {
 
   // --- where it stands
   CheckpointState position_{};
-  Place saved_{};          // the last checkpoint
-  bool begun_ = false;     // files are open, what there was has been resumed
-  bool stopping_ = false;  // for this reason:
+  Place saved_{};  // the last checkpoint, at this path:
+  std::filesystem::path saved_path_{};
+  std::optional<Keeper> keeper_{};  // of the checkpoints
+  bool begun_ = false;              // files are open, what there was has been resumed
+  bool stopping_ = false;           // for this reason:
   std::string reason_{};
   bool validation_interrupted_ = false;  // by a signal: to be made up for
   double samples_ = 0, seconds_before_ = 0;

@@ -69,6 +69,7 @@ void check(const TrainerOptions& o) {
                      " these would be f16, which underflows. Use clip_norm.");
   const std::pair<bool, std::string_view> need_files[] = {
       {o.resume, "resume"},
+      {o.set_aside, "set_aside"},
       {o.json_lines, "json_lines"},
       {o.tensorboard, "tensorboard"},
       {o.checkpoints != CheckpointOptions{}, "checkpoints"}};

@@ -72,8 +72,11 @@ struct TrainerOptions {
   std::string monitor = "val/loss";
   bool larger_is_better = false;
   /// Goes on from the latest valid checkpoint in the directory, if there is one. Without this, a
-  /// directory with checkpoints is refused.
+  /// directory with checkpoints is refused; with it, one whose checkpoints are all damaged.
   bool resume = false;
+  /// Instead of refusing it: checkpoints and logs move to old-1/ (old-2/, ...) in the directory,
+  /// and the training begins there anew.
+  bool set_aside = false;
   bool csv = true, json_lines = false, tensorboard = false;
   std::vector<std::shared_ptr<Logger>> loggers{};  // more of them
   int64_t log_every_steps = 50;
@@ -83,8 +86,9 @@ struct TrainerOptions {
   std::FILE* output = stdout;  // stays open
 
   std::vector<std::shared_ptr<Callback>> callbacks{};
-  /// After SIGINT or SIGTERM: the step is finished, a checkpoint saved, and the process ends by
-  /// that signal. False: fit() returns instead. A second signal ends the process at once.
+  /// After SIGINT, SIGTERM or SIGHUP: the step is finished, a checkpoint saved, and the process
+  /// ends by that signal (of several trainings in one process the last one ends it). False: fit()
+  /// returns instead. A second signal ends the process at once.
   bool exit_on_signal = true;
 };
 

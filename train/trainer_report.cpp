@@ -8,8 +8,10 @@
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
+#include <halftone/train/for_people.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/resume.h>
+#include <halftone/train/stop_signals.h>
 
 namespace halftone::train {
 
@@ -89,6 +91,17 @@ void Trainer::note(std::string_view text) {
   if (progress_) progress_->note(text);
 }
 
+void Trainer::tell(const std::string& text) {
+  if (progress_) progress_->note(text);
+  else print_for_people(stderr, text + '\n');
+}
+
+void Trainer::say_what_was_saved(int signal) {
+  const std::string what = StopSignals::meaning(signal);
+  if (saved_ == place()) tell(what + ": saved " + saved_path_.string());
+  else tell(what + ": nothing was saved, for there is no directory");
+}
+
 // --- checkpoints
 
 double Trainer::seconds() const {
@@ -166,27 +179,23 @@ void Trainer::restore(const CheckpointState& state) {
 }
 
 void Trainer::save_in_directory() {
-  const fs::path root = options_.directory / "checkpoints";
   // A monitor that nobody logs would keep nothing, silently.
   const bool known = metrics_.contains("val/loss") || !options_.monitor.starts_with("val/");
   if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
     static_cast<void>(metric(options_.monitor));
-  const std::string name = checkpoint_name(position_.step);
-  fs::path path = root / name;
-  // A damaged one may still stand there; somebody may want to look at it.
-  for (int i = 2; fs::exists(fs::symlink_status(path)); ++i)
-    path = root / (name + "-" + std::to_string(i));
+  // A damaged one may still have the name; somebody may want to look at it.
+  const fs::path path = free_name(checkpoints(), position_.step);
   save(path);
-  saved_ = place();
+  saved_ = place(), saved_path_ = path;
   remove_old_checkpoints();
 }
 
-void Trainer::remove_old_checkpoints() const {
+void Trainer::remove_old_checkpoints() {
   const CheckpointOptions& o = options_.checkpoints;
-  keep(options_.directory / "checkpoints", {.last = o.keep_last,
-                                            .best = o.keep_best,
-                                            .metric = options_.monitor,
-                                            .larger_is_better = options_.larger_is_better});
+  keeper_->keep({.last = o.keep_last,
+                 .best = o.keep_best,
+                 .metric = options_.monitor,
+                 .larger_is_better = options_.larger_is_better});
 }
 
 }  // namespace halftone::train

@@ -1,6 +1,8 @@
 // Shapes and checks of convolutions.
 #include <halftone/autograd/ops/conv.h>
 
+#include <halftone/core/checked.h>
+
 namespace halftone {
 
 namespace {
@@ -23,6 +25,12 @@ void check_inputs(std::string_view op, const Tensor& x, const Tensor& w, const T
   if (w.numel() == 0) fail<ShapeError>(op, "weight is ", described(w), ". It must have elements.");
 }
 
+void require_64_bits(std::string_view op, Checked size, const ConvGeometry& g) {
+  if (size.overflowed)
+    fail<ShapeError>(op, "sizes are beyond 64 bits with strides ", Dims(g.stride), ", padding ",
+                     Dims(g.padding), ", dilation ", Dims(g.dilation), ". Use smaller ones.");
+}
+
 void require_output(std::string_view op, const Tensor& x, const Tensor& w, const Shape& shape) {
   if (shape[2] < 1 || shape[3] < 1)
     fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x), " and weight ",
@@ -33,7 +41,8 @@ void require_output(std::string_view op, const Tensor& x, const Tensor& w, const
 Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   check_geometry("conv2d", geometry);
   check_inputs("conv2d", in, w, bias);
-  if (in.shape()[1] != w.shape()[1] * geometry.groups || w.shape()[0] % geometry.groups != 0)
+  const Checked channels = Checked(w.shape()[1]) * geometry.groups;
+  if (channels.overflowed || in.shape()[1] != channels.value || w.shape()[0] % geometry.groups != 0)
     fail<ShapeError>(
         "conv2d", "channels do not fit: x is ", described(in), ", weight is ", described(w),
         ", groups ", geometry.groups,
@@ -42,9 +51,10 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   Shape shape{in.shape()[0], w.shape()[0], 0, 0};
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
-    const int64_t span = in.shape()[2 + i] + 2 * geometry.padding[d] -
-                         geometry.dilation[d] * (w.shape()[2 + i] - 1) - 1;
-    shape[2 + i] = span < 0 ? 0 : span / geometry.stride[d] + 1;
+    const Checked span = Checked(in.shape()[2 + i]) + Checked(2) * geometry.padding[d] -
+                         Checked(geometry.dilation[d]) * (w.shape()[2 + i] - 1) - 1;
+    require_64_bits("conv2d", span, geometry);
+    shape[2 + i] = span.value < 0 ? 0 : span.value / geometry.stride[d] + 1;
   }
   require_output("conv2d", in, w, shape);
   x = views::channels_last(in), weight = views::contiguous(w);
@@ -56,7 +66,9 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
 Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   check_geometry("conv_transpose2d", geometry);
   check_inputs("conv_transpose2d", in, w, bias);
-  const int64_t out = w.shape()[1] * geometry.groups;
+  const Checked channels = Checked(w.shape()[1]) * geometry.groups;
+  require_64_bits("conv_transpose2d", channels, geometry);
+  const int64_t out = channels.value;
   if (in.shape()[1] != w.shape()[0] || w.shape()[0] % geometry.groups != 0)
     fail<ShapeError>("conv_transpose2d", "channels do not fit: x is ", described(in),
                      ", weight is ", described(w), ", groups ", geometry.groups,
@@ -69,8 +81,11 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
     if (extra[d] < 0 || extra[d] >= std::max(geometry.stride[d], geometry.dilation[d]))
       fail<UsageError>("conv_transpose2d", "output_padding ", extra[d], " with stride ",
                        geometry.stride[d], ". It must be smaller than stride or dilation.");
-    shape[2 + i] = (in.shape()[2 + i] - 1) * geometry.stride[d] - 2 * geometry.padding[d] +
-                   geometry.dilation[d] * (w.shape()[2 + i] - 1) + extra[d] + 1;
+    const Checked size = Checked(in.shape()[2 + i] - 1) * geometry.stride[d] -
+                         Checked(2) * geometry.padding[d] +
+                         Checked(geometry.dilation[d]) * (w.shape()[2 + i] - 1) + extra[d] + 1;
+    require_64_bits("conv_transpose2d", size, geometry);
+    shape[2 + i] = size.value;
   }
   require_output("conv_transpose2d", in, w, shape);
   x = views::channels_last(in), weight = views::contiguous(w);

@@ -15,8 +15,9 @@ void check_options(const InterpolateOptions& o) {
                      "align_corners has no meaning for nearest. Leave it, or use bilinear.");
   if (o.scale_factor)
     for (const double factor : o.scale_factor->array())
-      if (!(factor > 0))
-        fail<UsageError>("interpolate", "scale_factor is ", factor, ". It must be positive.");
+      if (!(factor > 0) || std::isinf(factor))
+        fail<UsageError>("interpolate", "scale_factor is ", factor,
+                         ". It must be positive and finite.");
 }
 }  // namespace
 
@@ -31,6 +32,9 @@ Tensor Interpolate::forward(const Tensor& x) {
     const auto d = std::size_t(i);
     const auto in = double(shape[2 + i]);
     const double factor = options.scale_factor ? options.scale_factor->array()[d] : 0;
+    if (in * factor >= 0x1p62)
+      fail<ShapeError>("interpolate", "scale_factor ", factor, " of ", described(x),
+                       " gives sizes beyond 64 bits. Use a smaller one.");
     result[2 + i] = options.size ? options.size->array()[d] : int64_t(std::floor(in * factor));
     if (result[2 + i] > 0)
       geometry.step[d] = options.size ? in / double(result[2 + i]) : 1 / factor;

@@ -8,7 +8,7 @@ PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
   const PoolGeometry g{options.kernel.array(), options.stride.value_or(options.kernel).array(),
                        options.padding.array(), options.count_include_pad};
   for (std::size_t d : {0u, 1u})
-    if (g.kernel[d] < 1 || g.stride[d] < 1 || g.padding[d] < 0 || 2 * g.padding[d] > g.kernel[d])
+    if (g.kernel[d] < 1 || g.stride[d] < 1 || g.padding[d] < 0 || g.padding[d] > g.kernel[d] / 2)
       fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ",
                        g.padding[d],
                        ". Kernel and stride must be at least 1, padding at most half the kernel.");
@@ -21,7 +21,7 @@ Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g) 
   Shape shape = x.shape();
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
-    const int64_t span = x.shape()[2 + i] + 2 * g.padding[d] - g.kernel[d];
+    const int64_t span = x.shape()[2 + i] - (g.kernel[d] - 2 * g.padding[d]);
     shape[2 + i] = span < 0 ? 0 : span / g.stride[d] + 1;
   }
   if (shape[2] < 1 || shape[3] < 1)

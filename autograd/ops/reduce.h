@@ -16,20 +16,28 @@ struct ReduceDims {
   Dims dims{};
   bool keep = false;
 
+  /// 1 for the dimensions that are named. Each may be named once.
+  Dims named(std::string_view op, int rank) const {
+    Dims count = Dims::filled(rank, 0);
+    for (int64_t dim : dims)
+      if (const int d = normalize_dim(op, dim, rank); rank > 0 && ++count[d] > 1)
+        fail<ShapeError>(op, "dimension ", d, " is given twice in ", dims, ". Name it once.");
+    return count;
+  }
   /// x's shape with 1 in the reduced dimensions.
   Shape kept_shape(std::string_view op, const Shape& shape) const {
-    Shape kept = dims.empty() ? Dims::filled(shape.rank(), 1) : shape;
-    for (int64_t dim : dims)
-      if (const int d = normalize_dim(op, dim, shape.rank()); shape.rank()) kept[d] = 1;
+    if (dims.empty()) return Dims::filled(shape.rank(), 1);
+    const Dims reduced = named(op, shape.rank());
+    Shape kept = shape;
+    for (int i = 0; i < shape.rank(); ++i)
+      if (reduced[i]) kept[i] = 1;
     return kept;
   }
   /// The shape of the result.
   Shape result_shape(std::string_view op, const Shape& shape) const {
     if (keep) return kept_shape(op, shape);
     if (dims.empty()) return {};
-    Dims reduced = Dims::filled(shape.rank(), 0);
-    for (int64_t dim : dims)
-      if (const int d = normalize_dim(op, dim, shape.rank()); shape.rank()) reduced[d] = 1;
+    const Dims reduced = named(op, shape.rank());
     Shape result;
     for (int i = 0; i < shape.rank(); ++i)
       if (!reduced[i]) result.push_back(shape[i]);

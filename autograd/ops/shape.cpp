@@ -2,6 +2,7 @@
 #include <halftone/autograd/ops/shape.h>
 
 #include <halftone/autograd/ops/cast.h>
+#include <halftone/core/checked.h>
 
 namespace halftone {
 
@@ -29,12 +30,15 @@ Tensor flatten(const Tensor& x, int start, int end) {
     fail<ShapeError>("flatten", "start ", start, " is behind end ", end, " for rank ", x.rank(),
                      ". Swap them.");
   Shape shape;
-  int64_t merged = 1;
+  Checked merged = 1;
   for (int i = 0; i < x.rank(); ++i) {
     if (i < first || i > last) shape.push_back(x.shape()[i]);
-    else merged *= x.shape()[i];
-    if (i == last) shape.push_back(merged);
+    else merged = merged * x.shape()[i];
+    if (i == last) shape.push_back(merged.value);
   }
+  if (merged.overflowed)
+    fail<ShapeError>("flatten", "too many elements in ", described(x),
+                     ". Flatten fewer dimensions.");
   if (x.rank() == 0) shape = {1};
   return reshape(x, shape);
 }
@@ -75,6 +79,9 @@ Tensor expand(const Tensor& x, Shape shape) {
   if (!fits)
     fail<ShapeError>("expand", described(x), " does not expand to ", shape,
                      ". Only sizes of 1 can grow.");
+  if ((Checked(numel_of(shape)) * size_of(x.dtype())).overflowed)
+    fail<ShapeError>("expand", "too many bytes for ", shape, ' ', x.dtype(),
+                     ". Use a smaller shape.");
   return shape == x.shape() ? x : apply(Expand{.to = shape}, x);
 }
 
@@ -86,7 +93,7 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step)
   const int64_t size = x.shape()[d];
   const auto bound = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
   const int64_t first = bound(start), last = bound(end);
-  const int64_t count = first < last ? (last - first + step - 1) / step : 0;
+  const int64_t count = first < last ? 1 + (last - first - 1) / step : 0;
   return apply(Slice{.dim = d, .start = first, .count = count, .step = step}, x);
 }
 
@@ -157,6 +164,10 @@ Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
     before[x.rank() - 1 - i] = pairs_from_last[2 * i];
     after[x.rank() - 1 - i] = pairs_from_last[2 * i + 1];
   }
+  for (int i = 0; i < x.rank(); ++i)
+    if ((Checked(x.shape()[i]) + before[i] + after[i]).overflowed)
+      fail<ShapeError>("pad", "padding ", pairs_from_last, " for ", described(x),
+                       " gives sizes beyond 64 bits. Pad less.");
   return apply(Pad{.before = before, .after = after, .value = value}, x);
 }
 

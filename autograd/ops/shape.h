@@ -7,6 +7,7 @@
 #include <halftone/autograd/apply.h>
 #include <halftone/autograd/ops/checks.h>
 #include <halftone/autograd/ops/reduce_to.h>
+#include <halftone/core/checked.h>
 
 namespace halftone {
 
@@ -74,6 +75,12 @@ struct Cat {
   int dim;
   std::vector<int64_t> sizes{};
 
+  static int64_t joined(int64_t a, int64_t b) {
+    const Checked sum = Checked(a) + b;
+    if (sum.overflowed)
+      fail<ShapeError>("cat", "sizes of ", a, " and ", b, " are beyond 64 bits. Join fewer.");
+    return sum.value;
+  }
   Tensor forward(std::span<const Tensor> inputs) {
     Shape shape = inputs[0].shape();
     shape[dim] = 0;
@@ -81,7 +88,8 @@ struct Cat {
       check::same_dtype("cat", inputs[0], x);
       Shape other = x.shape();
       if (other.rank() == shape.rank())
-        sizes.push_back(other[dim]), shape[dim] += other[dim], other[dim] = shape[dim];
+        sizes.push_back(other[dim]), shape[dim] = joined(shape[dim], other[dim]),
+                                     other[dim] = shape[dim];
       if (other != shape)
         fail<ShapeError>("cat", "inputs are ", described(inputs[0]), " and ", described(x),
                          "; they may differ in dimension ", dim, " only. Reshape or pad them.");

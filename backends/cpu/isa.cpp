@@ -3,7 +3,6 @@
 #include <halftone/backends/cpu/isa.h>
 
 #include <array>
-#include <cstdlib>
 #include <string_view>
 
 #include <cpuid.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/variable.h>
 
 namespace halftone {
 
@@ -45,7 +45,7 @@ Level choose() {
                                      {"avx512", avx512, simd::avx512::kernels},
                                      {"avx512_bf16", avx512_bf16, simd::avx512_bf16::kernels},
                                      {"amx", avx512_bf16, simd::avx512_bf16::kernels, true}}};
-  const char* cap = std::getenv("HALFTONE_MAX_ISA");
+  const char* cap = environment_variable("HALFTONE_MAX_ISA");
   const Level* best = &levels[0];
   bool known = cap == nullptr;
   for (const Level& level : levels) {

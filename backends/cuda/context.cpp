@@ -34,7 +34,7 @@ void raise(const Fault& fault) {
 
 namespace {
 bool caching_wanted() {
-  const char* const wanted = std::getenv("HALFTONE_CUDA_CACHE");
+  const char* const wanted = environment_variable("HALFTONE_CUDA_CACHE");
   return !wanted || std::string_view(wanted) != "off";
 }
 

@@ -49,7 +49,7 @@ std::string cuda_description() {
   std::string why;
   const int devices = device_count(&why);
   if (devices == 0) return why;
-  std::ostringstream text;
+  PlainText text;
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
   for (int i = 0; i < devices; ++i) {

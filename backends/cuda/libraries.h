@@ -2,14 +2,15 @@
 // serve, slower and tested. HALFTONE_CUDA_LIBRARIES=off switches them off for a whole run.
 #pragma once
 
-#include <cstdlib>
 #include <string_view>
+
+#include <halftone/core/variable.h>
 
 namespace halftone::cuda {
 
 inline bool libraries_wanted() {
   static const bool wanted = [] {
-    const char* const text = std::getenv("HALFTONE_CUDA_LIBRARIES");
+    const char* const text = environment_variable("HALFTONE_CUDA_LIBRARIES");
     return !text || std::string_view(text) != "off";
   }();
   return wanted;

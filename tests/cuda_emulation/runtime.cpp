@@ -73,7 +73,7 @@ class DeviceMemory {
   std::size_t used_ = 0, allocated_ = 0;
   int depth_ = 0;
   /// Without access for the host; then pages between allocations are open while a kernel runs.
-  const bool closed_ = std::getenv("HALFTONE_EMULATED_CLOSED") != nullptr;
+  const bool closed_ = halftone::environment_variable("HALFTONE_EMULATED_CLOSED") != nullptr;
   std::map<std::byte*, Pages> blocks_;
 };
 

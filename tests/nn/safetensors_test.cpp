@@ -143,7 +143,7 @@ TEST_CASE("save_safetensors replaces a file at once or leaves it alone") {
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
   CHECK(message ==
-        "[save_safetensors] cannot write the file: " + (directory / "x").string() +
+        "[save_safetensors] cannot write " + (directory / "x").string() +
             ": File too large. Check the directory, its permissions and the free space.");
   CHECK(load_safetensors(directory / "x").tensors.at("a").item() == 2);
   CHECK(files() == 1);
@@ -157,7 +157,7 @@ TEST_CASE("save_safetensors explains what it cannot write") {
       message_of<FormatError>([&] {
         save_safetensors(missing, {{"a", x}});
       }) ==
-      "[save_safetensors] cannot write the file: " + missing +
+      "[save_safetensors] cannot write " + missing +
           ": No such file or directory. Check the directory, its permissions and the free space.");
   std::filesystem::create_directory(directory / "folder");
   CHECK(contains(message_of<FormatError>([&] {

@@ -5,6 +5,7 @@
 
 #include <halftone/train/durable_files.h>
 
+#include "../nobody.h"
 #include "checkpoint_cases.h"
 
 using namespace halftone;
@@ -124,6 +125,82 @@ TEST_CASE("checkpoints: the best by a metric are kept beside the last") {
   CHECK(steps_in(root.path()) == Steps{1, 6});
   CHECK(contains(message_of<UsageError>([&] { train::keep(root.path(), {.best = 1}); }),
                  "no metric"));
+}
+
+TEST_CASE("checkpoints: only names that the library gives are its own to remove") {
+  using train::step_of_name;
+  CHECK(step_of_name("step-000000120") == 120);
+  CHECK(step_of_name("step-000000120-2") == 120);
+  CHECK(step_of_name("step-000000120-17") == 120);
+  CHECK(step_of_name("step-1234567890123") == 1234567890123);
+  for (const char* name :
+       {"my best", "step-", "step-120", "step-0000000120", "step-000000120-1", "step-000000120-02",
+        "step-000000120-", "step-000000120 (copy)", "step-000000120-2-3", "step--00000001",
+        "step-00000012x", "step-99999999999999999999", "Step-000000120", ".tmp-step-000000120-1-1"})
+    CHECK_MESSAGE(!step_of_name(name), name);
+
+  const TemporaryDirectory root;
+  for (const int64_t step : {1, 2, 3}) save_with(root.path(), step, double(step));
+  for (const char* name : {"my best", "step-1", "step-000000002 (copy)"})
+    fs::copy(root / checkpoint_name(1), root / name, fs::copy_options::recursive);
+  train::keep(root.path(), {.last = 1, .best = 1, .metric = "accuracy", .larger_is_better = true});
+  CHECK(names_in(root.path()) ==
+        std::set<std::string>{"my best", "step-000000003", "step-1", "step-000000002 (copy)"});
+  CHECK(train::free_name(root.path(), 3) == root / "step-000000003-2");
+  CHECK(train::free_name(root.path(), 4) == root / "step-000000004");
+}
+
+TEST_CASE("checkpoints: a keeper reads nothing before something has to go, and nothing twice") {
+  const TemporaryDirectory root;
+  train::Keeper keeper(root.path());
+  const train::Retention retention{.last = 3};
+  for (const int64_t step : {1, 2, 3}) save_with(root.path(), step, 0);
+  // As long as nothing goes, damage is not even seen; then it is.
+  damage(root / checkpoint_name(3));
+  CHECK(keeper.keep(retention).empty());
+  save_with(root.path(), 4, 0);
+  CHECK(keeper.keep(retention).empty());  // 4, 2 and 1 are the last that are whole
+  save_with(root.path(), 5, 0);
+  CHECK(keeper.keep(retention) == std::vector<fs::path>{root / checkpoint_name(1)});
+  CHECK(steps_in(root.path()) == Steps{2, 4, 5});
+  // What was verified and has changed since is verified again.
+  damage(root / checkpoint_name(5));
+  save_with(root.path(), 6, 0);
+  CHECK(keeper.keep(retention).empty());
+  CHECK(steps_in(root.path()) == Steps{2, 4, 6});
+
+  // The bytes of what is known are not read: without permission it is valid all the same.
+  const TemporaryDirectory other;
+  train::Keeper reader(other.path());
+  for (const int64_t step : {1, 2, 3}) save_with(other.path(), step, 0);
+  CHECK(reader.keep({.last = 2}).size() == 1);
+  const fs::path known = other / checkpoint_name(3) / "model.safetensors";
+  save_with(other.path(), 4, 0);
+  {
+    const Nobody nobody(other.path());
+    REQUIRE(chmod(known.c_str(), 0) == 0);
+    CHECK(reader.keep({.last = 2}) == std::vector<fs::path>{other / checkpoint_name(2)});
+    REQUIRE(chmod(known.c_str(), 0644) == 0);
+  }
+}
+
+TEST_CASE("checkpoints: damaged ones are named, with what is wrong") {
+  const TemporaryDirectory root;
+  CHECK(train::damaged_checkpoints(root / "missing").empty());
+  for (const int64_t step : {1, 2, 3, 4}) save_with(root.path(), step, 0);
+  damage(root / checkpoint_name(2));
+  fs::remove(root / checkpoint_name(3) / "manifest.json");
+  fs::create_directory(root / "step-000000009");  // all of it is lost
+  fs::create_directory(root / "plots");
+  write_file(root / "notes.txt", "x");
+  const auto damaged = train::damaged_checkpoints(root.path());
+  REQUIRE(damaged.size() == 3);
+  CHECK(damaged[0].path == root / "step-000000009");
+  CHECK(contains(damaged[0].reason, "cannot open"));
+  CHECK(damaged[1].path == root / checkpoint_name(3));
+  CHECK(damaged[2].reason == "the checksum of " +
+                                 (root / checkpoint_name(2) / "model.safetensors").string() +
+                                 " is not that of its manifest");
 }
 
 TEST_CASE("checkpoints: what killed processes left is removed, what is being written stays") {

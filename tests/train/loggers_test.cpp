@@ -150,7 +150,7 @@ TEST_CASE("a new name adds a column to the whole CSV file, in this run and the n
   CHECK(read_file(path) ==
         "step,time,loss,\"b,c\",d\n1,10,,,\n2,20,0.5,,\n3,30,0.25,2,\n4,40,,3,\n5,50,,,4\n");
   CHECK(std::filesystem::is_symlink(directory / "link.csv"));
-  CHECK(!std::filesystem::exists(directory / "log.csv.new"));
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 2);
 }
 
 TEST_CASE("resumed logs go on: a broken last line is cut, event files lie beside each other") {
@@ -227,10 +227,10 @@ TEST_CASE("a CSV file that cannot be rewritten for a new column stays as it is")
   log.flush();
   {
     const FileSizeLimit limit(20);
-    CHECK(contains(message_of<FormatError>([&] { log.log({2, 20, both}); }), "cannot rewrite"));
+    CHECK(contains(message_of<FormatError>([&] { log.log({2, 20, both}); }), "cannot write"));
   }
   CHECK(read_file(directory / "log.csv") == "step,time,a\n1,10,1\n");
-  CHECK(!std::filesystem::exists(directory / "log.csv.new"));
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 1);
   log.log({3, 30, a});
   log.log({4, 40, both});
   log.flush();
@@ -238,13 +238,6 @@ TEST_CASE("a CSV file that cannot be rewritten for a new column stays as it is")
 }
 
 TEST_CASE("a full disk is an error; what waits is written once there is room") {
-  if (std::filesystem::exists("/dev/full")) {
-    JsonLinesLogger log("/dev/full");
-    CHECK(contains(message_of<FormatError>([&] {
-                     log.log(1, {{"a", 1}}), log.flush();
-                   }),
-                   "No space left on device"));
-  }
   // A limit on the file's size stops a write in the middle of a line.
   const TemporaryDirectory directory;
   LogFile file("test", directory / "log", LogFile::Tail::keep);

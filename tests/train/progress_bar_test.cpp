@@ -56,6 +56,7 @@ TEST_CASE("a status line says what fits, and never more") {
 
 TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within the window") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", nullptr);
+  if (!testing::has_terminals()) return;
   Terminal terminal(100);
   std::string bytes;
   int described = 0;
@@ -98,6 +99,7 @@ TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within
 
 TEST_CASE("the line follows the window, notes stand above it, colours can be refused") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", "1");
+  if (!testing::has_terminals()) return;
   Terminal terminal(120);
   std::size_t widest = 0;
   ProgressBar bar({.steps_per_epoch = 1000, .output = terminal.file()});
@@ -129,6 +131,7 @@ TEST_CASE("the line follows the window, notes stand above it, colours can be ref
 
 TEST_CASE("a dumb terminal gets whole lines") {
   const Variable term("TERM", "dumb");
+  if (!testing::has_terminals()) return;
   Terminal terminal(80);
   ProgressBar bar({.steps_per_epoch = 2, .output = terminal.file()});
   CHECK(!bar.live());
@@ -172,6 +175,7 @@ TEST_CASE("an unknown number of steps has no end") {
 
 TEST_CASE("a step that draws nothing costs far less than a microsecond") {
   const Variable term("TERM", "xterm");
+  if (!testing::has_terminals()) return;
   Terminal terminal(80);
   const testing::TemporaryDirectory directory;
   std::FILE* const file = std::fopen((directory / "log").c_str(), "w");

@@ -32,6 +32,18 @@ class Variable {
   std::optional<std::string> before_{};
 };
 
+/// Some containers have no /dev/pts: tests that need a terminal end where this is false.
+inline bool has_terminals() {
+  const int master = posix_openpt(O_RDWR | O_NOCTTY);
+  const bool has = master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0;
+  const char* const name = has ? ptsname(master) : nullptr;
+  const int slave = name ? open(name, O_RDWR | O_NOCTTY) : -1;
+  if (slave >= 0) close(slave);
+  if (master >= 0) close(master);
+  if (slave < 0) MESSAGE("skipped: this system gives no pseudo-terminals (/dev/pts)");
+  return slave >= 0;
+}
+
 /// A pseudo-terminal: a program's side as a FILE, and what arrived at the other.
 class Terminal {
  public:

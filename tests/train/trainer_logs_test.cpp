@@ -118,6 +118,7 @@ TEST_CASE("Trainer: CSV, JSON lines and TensorBoard agree, and a restart continu
 
 TEST_CASE("Trainer: on a terminal one line within 80 columns, with metrics, scale, skipped steps") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", nullptr);
+  if (!has_terminals()) return;
   Terminal terminal(80);
   TrainerCase c;
   std::string bytes;

@@ -1,0 +1,51 @@
+// Numbers in messages, printed tensors and files are spelled as C++ spells them: 1234 and 0.5,
+// never 1.234 and 0,5, whatever locale a program has set with std::locale::global(), setlocale() or
+// on the stream it prints to.
+#pragma once
+
+#include <locale>
+#include <ostream>
+#include <sstream>
+
+#include <locale.h>
+
+namespace halftone {
+
+/// A string stream whose locale is not the global one.
+class PlainText : public std::ostringstream {
+ public:
+  PlainText() { imbue(std::locale::classic()); }
+};
+
+/// For its scope a stream prints numbers plainly: what every operator<< of a value begins with.
+class PlainNumbers {
+ public:
+  explicit PlainNumbers(std::ostream& out)
+      : out_(out), before_(out.imbue(std::locale::classic())) {}
+  ~PlainNumbers() { out_.imbue(before_); }
+  PlainNumbers(const PlainNumbers&) = delete;
+  PlainNumbers& operator=(const PlainNumbers&) = delete;
+
+ private:
+  std::ostream& out_;
+  std::locale before_;
+};
+
+/// For its scope printf() and its kin do, in this thread.
+class PlainPrintf {
+ public:
+  PlainPrintf() {
+    static const locale_t plain = newlocale(LC_ALL_MASK, "C", locale_t(0));
+    if (plain != locale_t(0)) before_ = uselocale(plain);
+  }
+  ~PlainPrintf() {
+    if (before_ != locale_t(0)) uselocale(before_);
+  }
+  PlainPrintf(const PlainPrintf&) = delete;
+  PlainPrintf& operator=(const PlainPrintf&) = delete;
+
+ private:
+  locale_t before_ = locale_t(0);
+};
+
+}  // namespace halftone

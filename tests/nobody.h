@@ -1,0 +1,32 @@
+// Permissions mean nothing to root: tests of them run as somebody else.
+#pragma once
+
+#include <filesystem>
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace halftone::testing {
+
+/// For its scope, root is the user nobody, to whom a directory and what is in it are given first.
+/// For other users nothing changes.
+class Nobody {
+ public:
+  explicit Nobody(const std::filesystem::path& directory) : was_(geteuid()) {
+    constexpr uid_t nobody = 65534;
+    if (was_ != 0) return;
+    REQUIRE(chown(directory.c_str(), nobody, gid_t(-1)) == 0);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory))
+      REQUIRE(lchown(entry.path().c_str(), nobody, gid_t(-1)) == 0);
+    REQUIRE(seteuid(nobody) == 0);
+  }
+  ~Nobody() { static_cast<void>(seteuid(was_) == 0); }
+  Nobody(const Nobody&) = delete;
+  Nobody& operator=(const Nobody&) = delete;
+
+ private:
+  uid_t was_;
+};
+
+}  // namespace halftone::testing
