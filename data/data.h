@@ -4,6 +4,7 @@
 #include <halftone/data/byte_images.h>
 #include <halftone/data/byte_pair_tokenizer.h>
 #include <halftone/data/cifar10.h>
+#include <halftone/data/csv.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/fashion_mnist.h>
 #include <halftone/data/image.h>

@@ -48,7 +48,9 @@ int64_t samples_of(const Dataset& dataset) {
 Batch on_device(const Batch& batch, Device device) {
   const MemoryScope scope(MemoryUse::input);
   const auto moved = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
-  return {moved(batch.inputs), moved(batch.targets)};
+  Batch there{moved(batch.inputs), moved(batch.targets)};
+  for (const Tensor& x : batch.more) there.more.push_back(moved(x));
+  return there;
 }
 }  // namespace
 

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
@@ -13,6 +16,16 @@ namespace halftone::data {
 /// auto [images, labels] = dataset.batch(indices);
 struct Batch {
   Tensor inputs, targets;
+  /// What else the samples have (a second input, weights of the loss), each along its first
+  /// dimension. Structured bindings do not name it.
+  std::vector<Tensor> more{};
+
+  /// {inputs, targets}, {inputs} or {first input, others..., targets}; throws UsageError for none.
+  static Batch of(std::vector<Tensor> tensors);
+
+  template <std::size_t I> const Tensor& get() const& { return I == 0 ? inputs : targets; }
+  template <std::size_t I> Tensor& get() & { return I == 0 ? inputs : targets; }
+  template <std::size_t I> Tensor&& get() && { return std::move(I == 0 ? inputs : targets); }
 };
 
 /// Which epoch of which run: with the number of a sample, all that the random transforms of that
@@ -54,3 +67,10 @@ class Dataset {
 };
 
 }  // namespace halftone::data
+
+// A batch is bound as the pair that it nearly always is.
+template <>
+struct std::tuple_size<halftone::data::Batch> : std::integral_constant<std::size_t, 2> {};
+template <std::size_t I> struct std::tuple_element<I, halftone::data::Batch> {
+  using type = halftone::Tensor;
+};

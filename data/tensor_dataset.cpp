@@ -3,6 +3,7 @@
 #include <halftone/data/tensor_dataset.h>
 
 #include <cstring>
+#include <numeric>
 #include <string_view>
 
 #include <halftone/core/factory.h>
@@ -24,15 +25,70 @@ Tensor row_major_on_cpu(std::string_view role, const Tensor& x) {
 }  // namespace
 
 TensorDataset::TensorDataset(const Tensor& inputs, const Tensor& targets)
-    : inputs_(row_major_on_cpu("inputs", inputs)), targets_(row_major_on_cpu("targets", targets)) {
-  if (inputs.size(0) != targets.size(0))
-    fail<ShapeError>("TensorDataset", "numbers of samples differ: inputs are ", described(inputs),
-                     ", targets are ", described(targets),
-                     "; inputs.size(0) must equal targets.size(0).");
+    : TensorDataset(std::vector{inputs, targets}) {}
+
+TensorDataset::TensorDataset(std::vector<Tensor> tensors) {
+  if (tensors.empty())
+    fail<UsageError>("TensorDataset", "there is no tensor. Pass inputs, and targets behind them.");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const bool last = i + 1 == tensors.size();
+    tensors_.push_back(row_major_on_cpu(i == 0 ? "inputs"
+                                        : last ? "targets"
+                                               : "a further input's samples",
+                                        tensors[i]));
+    if (tensors[i].size(0) != tensors[0].size(0))
+      fail<ShapeError>("TensorDataset", "numbers of samples differ: inputs are ",
+                       described(tensors[0]), last ? ", targets are " : ", another tensor is ",
+                       described(tensors[i]), "; inputs.size(0) must equal ",
+                       last ? "targets.size(0)." : "its size(0).");
+  }
 }
 
 Batch TensorDataset::batch(std::span<const int64_t> indices) const {
-  return {take_rows(inputs_, indices), take_rows(targets_, indices)};
+  std::vector<Tensor> rows;
+  for (const Tensor& tensor : tensors_) rows.push_back(take_rows(tensor, indices));
+  return Batch::of(std::move(rows));
+}
+
+Subset::Subset(std::shared_ptr<const Dataset> whole, std::vector<int64_t> numbers)
+    : whole_(std::move(whole)), numbers_(std::move(numbers)) {
+  if (!whole_) fail<UsageError>("Subset", "the dataset is a null pointer. Pass a dataset.");
+  for (const int64_t number : numbers_)
+    if (number < 0 || number >= whole_->size())
+      fail<UsageError>("Subset", "there is no sample ", number, ": the dataset has ",
+                       whole_->size(), ". Number samples from 0 to size() - 1.");
+}
+
+std::vector<int64_t> Subset::numbers_of(std::span<const int64_t> indices) const {
+  std::vector<int64_t> numbers;
+  for (const int64_t index : indices) {
+    if (index < 0 || index >= size())
+      fail<UsageError>("Dataset", "there is no sample ", index, ": the dataset has ", size(),
+                       ". Number samples from 0 to size() - 1.");
+    numbers.push_back(numbers_[std::size_t(index)]);
+  }
+  return numbers;
+}
+
+Batch Subset::batch(std::span<const int64_t> indices) const {
+  return whole_->batch(numbers_of(indices));
+}
+
+Batch Subset::batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const {
+  return whole_->batch_in_epoch(numbers_of(indices), key);
+}
+
+std::pair<Subset, Subset> random_split(std::shared_ptr<const Dataset> whole, double fraction,
+                                       uint64_t seed) {
+  if (!whole) fail<UsageError>("random_split", "the dataset is a null pointer. Pass a dataset.");
+  if (!(fraction >= 0 && fraction <= 1))
+    fail<UsageError>("random_split", "the fraction is ", fraction, ". Use a number from 0 to 1.");
+  std::vector<int64_t> order(static_cast<std::size_t>(whole->size()));
+  std::iota(order.begin(), order.end(), int64_t(0));
+  Generator random(seed);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  const auto first = order.begin() + int64_t(fraction * double(order.size()));
+  return {Subset(whole, {order.begin(), first}), Subset(whole, {first, order.end()})};
 }
 
 Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices) {

@@ -1,7 +1,11 @@
 // The simplest dataset: sample i is row i of two tensors.
 #pragma once
 
+#include <concepts>
+#include <memory>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <halftone/data/dataset.h>
 
@@ -12,16 +16,50 @@ class TensorDataset final : public Dataset {
   /// inputs [n, ...] and targets [n, ...] on the CPU, any dtypes. Shares their storage if they are
   /// row-major, copies them if not.
   TensorDataset(const Tensor& inputs, const Tensor& targets);
+  /// Any number of them, as Batch::of() orders them: {inputs, ..., targets}.
+  explicit TensorDataset(std::vector<Tensor> tensors);
 
-  int64_t size() const override { return inputs_.size(0); }
+  int64_t size() const override { return tensors_.front().size(0); }
   Batch batch(std::span<const int64_t> indices) const override;
 
-  const Tensor& inputs() const { return inputs_; }
-  const Tensor& targets() const { return targets_; }
+  const Tensor& inputs() const { return tensors_.front(); }
+  const Tensor& targets() const { return tensors_.back(); }
 
  private:
-  Tensor inputs_, targets_;
+  std::vector<Tensor> tensors_;  // one or more
 };
+
+/// Some samples of another dataset, in an order of their own: torch.utils.data.Subset. Random
+/// transforms see the numbers that the samples have there.
+class Subset final : public Dataset {
+ public:
+  /// Throws UsageError for numbers that the dataset does not have.
+  Subset(std::shared_ptr<const Dataset> whole, std::vector<int64_t> numbers);
+  template <std::derived_from<Dataset> D>
+  Subset(D whole, std::vector<int64_t> numbers)
+      : Subset(std::shared_ptr<const Dataset>(std::make_shared<D>(std::move(whole))),
+               std::move(numbers)) {}
+
+  int64_t size() const override { return int64_t(numbers_.size()); }
+  Batch batch(std::span<const int64_t> indices) const override;
+  Batch batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const override;
+
+ private:
+  std::vector<int64_t> numbers_of(std::span<const int64_t> indices) const;
+
+  std::shared_ptr<const Dataset> whole_;
+  std::vector<int64_t> numbers_;
+};
+
+/// Two disjoint parts by a shuffle of this seed: `fraction` of the samples, rounded down, and the
+/// rest. As torch's random_split. Throws UsageError unless 0 <= fraction <= 1.
+std::pair<Subset, Subset> random_split(std::shared_ptr<const Dataset> whole, double fraction,
+                                       uint64_t seed = 0);
+template <std::derived_from<Dataset> D>
+std::pair<Subset, Subset> random_split(D whole, double fraction, uint64_t seed = 0) {
+  return random_split(std::shared_ptr<const Dataset>(std::make_shared<D>(std::move(whole))),
+                      fraction, seed);
+}
 
 /// Rows of a row-major CPU tensor, in the given order, as a new tensor [indices.size(), ...].
 Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices);

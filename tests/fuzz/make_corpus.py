@@ -112,6 +112,15 @@ def make_checkpoint():
     directory("misplaced", lambda step: SEPARATOR.join([b"", state({}, {}, step), model, misplaced]))
 
 
+def make_csv():
+    put("csv", "plain", b"a,b,kind\n1,2.5,x\n-3e4,nan,y\n")
+    put("csv", "quotes", b'"a ""b""","c, d"\r\n"1\n2",3\r\n')
+    put("csv", "semicolons", b";x;y\n1;2;3\n")
+    put("csv", "mark", b"\xef\xbb\xbfa,b\n\n1,2")
+    put("csv", "open_quote", b'a,b\n"1,2')
+    put("csv", "ragged", b"a,b\n1\n")
+
+
 def make_tokenizer():
     vocabulary, merges = (PAIRS / "vocab.json").read_bytes(), (PAIRS / "merges.txt").read_bytes()
     text = "It's 12 o'clock,   we'll\tsee \u00fc\u4e2d\U0001f600\n".encode()
@@ -138,5 +147,5 @@ def make_image():
     put("image", "unknown_chunk.png", png(1, 8, 0, b"x", (b"P\x1bc\0", b"")))
 
 
-for make in (make_idx, make_cifar10, make_safetensors, make_checkpoint, make_tokenizer, make_image):
+for make in (make_idx, make_cifar10, make_safetensors, make_checkpoint, make_csv, make_tokenizer, make_image):
     make()

@@ -1,0 +1,126 @@
+// Tables: what the format allows, what is refused and with which line, columns as tensors; subsets
+// and splits.
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include <halftone/core/factory.h>
+#include <halftone/data/csv.h>
+#include <halftone/data/data_loader.h>
+#include <halftone/data/tensor_dataset.h>
+
+#include "../temporary_directory.h"
+
+using namespace halftone;
+using namespace halftone::testing;
+using data::CsvTable, data::csv_from_text, data::read_csv, data::Standardizer;
+
+namespace {
+
+using Values = std::vector<double>;
+Values values(const Tensor& x) { return x.to_vector<double>(); }
+
+TEST_CASE("a table: names, numbers, classes") {
+  const TemporaryDirectory directory;
+  std::ofstream(directory / "t.csv")
+      << "size,colour,price\r\n1.5, red ,10\n-2e1,blue,+3.25\n\n0.5, red ,.5";
+  const CsvTable table = read_csv(directory / "t.csv");
+  CHECK(table.rows() == 3);
+  CHECK(table.columns() == std::vector<std::string>{"size", "colour", "price"});
+  const Tensor x = table.numbers({"price", "size"});
+  CHECK(x.shape() == Shape{3, 2});
+  CHECK(x.dtype() == f32);
+  CHECK(values(x) == Values{10, 1.5, 3.25, -20, 0.5, 0.5});
+  CHECK(table.numbers("size", f64).shape() == Shape{3});
+  const data::Classes classes = table.classes("colour");
+  CHECK(values(classes.numbers) == Values{0, 1, 0});
+  CHECK(classes.names == std::vector<std::string>{" red ", "blue"});
+  CHECK(table.columns_without({"colour"}) == std::vector<std::string>{"size", "price"});
+  CHECK(table.cell(1, "colour") == "blue");
+}
+
+TEST_CASE("quotes, separators, marks, no header") {
+  const CsvTable table =
+      csv_from_text("\xef\xbb\xbf\"a \"\"b\"\"\";\"c;\nd\"\r\n1;\"x\r\ny\"\n", {.separator = ';'});
+  CHECK(table.columns() == std::vector<std::string>{"a \"b\"", "c;\nd"});
+  CHECK(table.cell(0, "c;\nd") == "x\r\ny");
+  const CsvTable bare = csv_from_text("1,2\n3,4", {.header = false});
+  CHECK(values(bare.numbers({"0", "1"})) == Values{1, 2, 3, 4});
+  CHECK(csv_from_text("").rows() == 0);
+  CHECK(csv_from_text("a,b\n").rows() == 0);
+  CHECK(csv_from_text("a,b\n").numbers({"a", "b"}).shape() == Shape{0, 2});
+}
+
+TEST_CASE("what is no table, with the line where it ends to be one") {
+  const auto message = [](std::string_view text) {
+    return message_of<FormatError>([&] { csv_from_text(text); });
+  };
+  CHECK(message("a,b\n1,2\n3\n") ==
+        "[csv] line 3 has 1 cells, the first has 2. Every line must have as many.");
+  CHECK(message("a,a\n") == "[csv] two columns are called \"a\". Rename one.");
+  CHECK(message("a\n\"1\n2") == "[csv] the text, line 2: a quote is never closed. Close it.");
+  CHECK(message("a\n1\"2") ==
+        "[csv] the text, line 2: a quote inside a cell that does not begin with one. Quote the "
+        "whole cell, "
+        "and write \"\" for a quote in it.");
+  CHECK(message("a\n\"1\"2") ==
+        "[csv] the text, line 2: text behind a closing quote. Write \"\" for a quote in a cell.");
+  const CsvTable table = csv_from_text("a,b\n\n1,x\n,2\n");
+  CHECK(message_of<FormatError>([&] { table.numbers("b"); }) ==
+        "[csv] the text, line 3, column \"b\": \"x\" is no number. Mend the file, or read the "
+        "column as "
+        "classes.");
+  CHECK(message_of<FormatError>([&] { table.numbers("a"); }).starts_with("[csv] the text, line 4"));
+  CHECK(message_of<UsageError>([&] { table.numbers("c"); }) ==
+        "[csv] there is no column \"c\" in the text. Its columns are: a, b.");
+  CHECK_THROWS_AS(table.cell(2, "a"), UsageError);
+  CHECK_THROWS_AS(csv_from_text("a", {.separator = '"'}), UsageError);
+  const TemporaryDirectory directory;
+  CHECK_THROWS_AS(read_csv(directory / "none.csv"), FormatError);
+  CHECK_THROWS_AS(read_csv(directory / "."), FormatError);
+}
+
+TEST_CASE("columns made comparable, and the way back") {
+  const Tensor x = from({{1, 5, 2}, {3, 5, 4}});
+  const Standardizer standard = Standardizer::of(x);
+  CHECK(values(standard(x)) == Values{-1, 0, -1, 1, 0, 1});
+  CHECK(values(standard.undo(standard(x))) == values(x));
+  CHECK_THROWS_AS(standard(ones({2, 2})), ShapeError);
+  CHECK_THROWS_AS(Standardizer::of(ones({3})), ShapeError);
+  CHECK_THROWS_AS(Standardizer::of(empty({0, 3})), ShapeError);
+}
+
+TEST_CASE("a batch of several tensors; subsets and splits") {
+  const data::TensorDataset three(
+      {from({0, 1, 2, 3, 4}), from({10, 11, 12, 13, 14}), from({5, 6, 7, 8, 9})});
+  data::DataLoader loader(three, {.batch_size = 2, .drop_last = true});
+  for (const data::Batch& batch : loader) {
+    const auto& [inputs, targets] = batch;
+    REQUIRE(batch.more.size() == 1);
+    CHECK(values(batch.more[0])[0] == values(inputs)[0] + 10);
+    CHECK(values(targets)[0] == values(inputs)[0] + 5);
+  }
+  for (auto [inputs, targets] : loader) CHECK(inputs.shape() == targets.shape());
+  CHECK(data::Batch::of({ones({1})}).targets.defined() == false);
+  CHECK_THROWS_AS(data::Batch::of({}), UsageError);
+  CHECK_THROWS_AS(data::TensorDataset({ones({2}), ones({3}), ones({2})}), ShapeError);
+
+  const data::Subset subset(three, {4, 0});
+  const std::vector<int64_t> both{0, 1};
+  CHECK(values(subset.batch(both).inputs) == Values{4, 0});
+  CHECK_THROWS_AS(data::Subset(three, {5}), UsageError);
+  const std::vector<int64_t> third{2};
+  CHECK_THROWS_AS(subset.batch(third), UsageError);
+  const auto [first, rest] = data::random_split(three, 0.6, 3);
+  CHECK(first.size() == 3);
+  CHECK(rest.size() == 2);
+  std::vector<int64_t> all{0, 1, 2};
+  Values seen = values(first.batch(all).inputs);
+  all.pop_back();
+  for (const double v : values(rest.batch(all).inputs)) seen.push_back(v);
+  std::ranges::sort(seen);
+  CHECK(seen == Values{0, 1, 2, 3, 4});
+  CHECK_THROWS_AS(data::random_split(three, 1.5), UsageError);
+}
+
+}  // namespace
