@@ -180,8 +180,8 @@ Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) c
   return from_vector(values, {rows(), int64_t(places.size())}, dtype);
 }
 
-Tensor CsvTable::numbers(const std::string& column, DType dtype) const {
-  return *views::reshape(numbers(std::vector{column}, dtype), {rows()});
+Tensor CsvTable::column(const std::string& name, DType dtype) const {
+  return *views::reshape(numbers({name}, dtype), {rows()});
 }
 
 Classes CsvTable::classes(const std::string& column) const {

@@ -41,7 +41,7 @@ class CsvTable {
   /// the nearest name.
   Tensor numbers(const std::vector<std::string>& columns, DType dtype = f32) const;
   /// One column as f32 [rows].
-  Tensor numbers(const std::string& column, DType dtype = f32) const;
+  Tensor column(const std::string& name, DType dtype = f32) const;
   /// A column of any texts as classes.
   Classes classes(const std::string& column) const;
   /// All columns but these, in the order of the file.

@@ -31,7 +31,7 @@ TEST_CASE("a table: names, numbers, classes") {
   CHECK(x.shape() == Shape{3, 2});
   CHECK(x.dtype() == f32);
   CHECK(values(x) == Values{10, 1.5, 3.25, -20, 0.5, 0.5});
-  CHECK(table.numbers("size", f64).shape() == Shape{3});
+  CHECK(table.column("size", f64).shape() == Shape{3});
   const data::Classes classes = table.classes("colour");
   CHECK(values(classes.numbers) == Values{0, 1, 0});
   CHECK(classes.names == std::vector<std::string>{" red ", "blue"});
@@ -66,12 +66,12 @@ TEST_CASE("what is no table, with the line where it ends to be one") {
   CHECK(message("a\n\"1\"2") ==
         "[csv] the text, line 2: text behind a closing quote. Write \"\" for a quote in a cell.");
   const CsvTable table = csv_from_text("a,b\n\n1,x\n,2\n");
-  CHECK(message_of<FormatError>([&] { table.numbers("b"); }) ==
+  CHECK(message_of<FormatError>([&] { table.column("b"); }) ==
         "[csv] the text, line 3, column \"b\": \"x\" is no number. Mend the file, or read the "
         "column as "
         "classes.");
-  CHECK(message_of<FormatError>([&] { table.numbers("a"); }).starts_with("[csv] the text, line 4"));
-  CHECK(message_of<UsageError>([&] { table.numbers("c"); }) ==
+  CHECK(message_of<FormatError>([&] { table.column("a"); }).starts_with("[csv] the text, line 4"));
+  CHECK(message_of<UsageError>([&] { table.column("c"); }) ==
         "[csv] there is no column \"c\" in the text. Its columns are: a, b.");
   CHECK_THROWS_AS(table.cell(2, "a"), UsageError);
   CHECK_THROWS_AS(csv_from_text("a", {.separator = '"'}), UsageError);

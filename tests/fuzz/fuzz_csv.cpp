@@ -13,7 +13,7 @@ std::optional<data::CsvTable> read(std::string_view text, const data::CsvOptions
   return accepted<FormatError>("csv", [&] { return data::csv_from_text(text, options); });
 }
 
-std::string quoted(std::string_view cell) {
+std::string in_quotes(std::string_view cell) {
   std::string text = "\"";
   for (const char c : cell) text += c == '"' ? std::string("\"\"") : std::string(1, c);
   return text + '"';
@@ -28,7 +28,7 @@ void check(std::string_view bytes) {
   std::string text;
   const auto add_line = [&](const auto& cell_of) {
     for (std::size_t i = 0; i < names.size(); ++i)
-      text += (i ? std::string(1, options.separator) : "") + quoted(cell_of(names[i]));
+      text += (i ? std::string(1, options.separator) : "") + in_quotes(cell_of(names[i]));
     text += "\r\n";
   };
   add_line([](const std::string& name) { return name; });
@@ -36,7 +36,7 @@ void check(std::string_view bytes) {
     add_line([&](const std::string& name) { return table->cell(row, name); });
 
   for (const std::string& name : names) {
-    const auto numbers = accepted<FormatError>("csv", [&] { return table->numbers(name, f64); });
+    const auto numbers = accepted<FormatError>("csv", [&] { return table->column(name, f64); });
     if (numbers) require(numbers->numel() == table->rows(), "a number for every row");
     const data::Classes classes = table->classes(name);
     for (const int64_t number : classes.numbers.to_vector<int64_t>())
