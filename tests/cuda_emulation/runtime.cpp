@@ -1,6 +1,5 @@
 // The runtime functions of the emulator: device memory, streams, events, captured graphs. All work
 // is done when it is enqueued, in order, or recorded while a stream is captured.
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <sys/mman.h>
 
 #include <cuda_runtime.h>
+#include <halftone/core/variable.h>
 
 #include "emulator.h"
 #include "fibers.h"
