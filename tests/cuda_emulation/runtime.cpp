@@ -1,5 +1,6 @@
 // The runtime functions of the emulator: device memory, streams, events, captured graphs. All work
 // is done when it is enqueued, in order, or recorded while a stream is captured.
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
