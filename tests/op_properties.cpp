@@ -3,9 +3,8 @@
 // behind.
 #include "op_properties.h"
 
-#include <cstdlib>
-
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/variable.h>
 
 #include "op_samples.h"
 

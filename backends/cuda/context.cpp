@@ -1,11 +1,10 @@
 // Opening a device, and the errors of the CUDA runtime as errors of the framework.
 #include <halftone/backends/cuda/context.h>
 
-#include <cstdlib>
-
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/variable.h>
 
 namespace halftone::cuda {
 

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <cuda_runtime.h>
+#include <halftone/core/variable.h>
 
 #include "emulator.h"
 #include "fibers.h"
