@@ -94,11 +94,13 @@ class Training {
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);
 
- private:
+  /// What forward() makes of an input: f32 in the weights' dtype, anything else as it is.
   Tensor cast_to_weights(const Tensor& x) const {
     const bool casts = strategy_.weights != f32 && x.defined() && x.dtype() == f32;
     return casts ? cast(x, strategy_.weights) : x;
   }
+
+ private:
   Stepped step_clipped();
   void account_for(const Stepped& stepped);
   void note_overflow() const;

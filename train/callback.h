@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include <halftone/data/dataset.h>
@@ -42,6 +43,16 @@ class Callback {
   /// However the training ended, unless by an exception.
   virtual void on_fit_end(Trainer&) {}
 
+  /// Holds, until it is destroyed, whatever shall be otherwise while the Trainer validates; null
+  /// for nothing.
+  virtual std::shared_ptr<void> during_validation(Trainer&) { return nullptr; }
+
+  /// Tensors that must survive a restart, by name; they come back as the numbers of state() do,
+  /// before those. Called while a checkpoint is saved.
+  virtual std::map<std::string, Tensor> tensors() const { return {}; }
+  virtual void load_tensors(const std::map<std::string, Tensor>& tensors) {
+    static_cast<void>(tensors);
+  }
   /// Numbers that must survive a restart; they come back to the callback at the same place in the
   /// list, if it is of the same class.
   virtual std::map<std::string, double> state() const { return {}; }

@@ -7,8 +7,8 @@
 
 namespace halftone::train {
 
-/// "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads": two runs of one build with equal texts compute
-/// the same bits.
+/// "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads": two runs of one build with equal texts
+/// compute the same bits.
 std::string environment_of(Device device);
 
 }  // namespace halftone::train

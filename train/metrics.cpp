@@ -220,4 +220,57 @@ void TopKAccuracy::restore(const MetricSums& sums) {
   on_host_ = sums;
 }
 
+namespace {
+/// Outputs and targets as f64, flat, checked to be alike.
+std::pair<Tensor, Tensor> compared(std::string_view op, const Tensor& outputs,
+                                   const Tensor& targets) {
+  check::floating(op, outputs), check::floating(op, targets);
+  if (outputs.shape() != targets.shape())
+    fail<ShapeError>(op, "the outputs are ", described(outputs), ", the targets ",
+                     described(targets), ". They must have the same shape.");
+  return {cast(outputs, f64), cast(targets, f64)};
+}
+}  // namespace
+
+void MeanAbsoluteError::update(const Tensor& outputs, const Tensor& targets) {
+  const Plainly scope;
+  const auto [y, t] = compared("MeanAbsoluteError", outputs, targets);
+  mean_.update(mean(abs(y - t)), double(t.numel()));
+}
+
+void R2Score::update(const Tensor& outputs, const Tensor& targets) {
+  const Plainly scope;
+  const auto [y, t] = compared("R2Score", outputs, targets);
+  const auto n = double(t.numel());
+  if (n == 0) return;
+  const Tensor own_mean = mean(t), own_spread = sum(square(t - own_mean));
+  accumulate(residuals_, sum(square(y - t)));
+  if (count_ == 0) {
+    mean_ = own_mean, spread_ = own_spread;
+  } else {
+    const Tensor step = own_mean - mean_.to(own_mean.device());
+    spread_ = spread_.to(step.device()) + own_spread + square(step) * (count_ * n / (count_ + n));
+    mean_ = mean_.to(step.device()) + step * (n / (count_ + n));
+  }
+  count_ += n;
+}
+
+double R2Score::value() const {
+  const MetricSums all = sums();
+  return all.spread > 0 ? 1 - all.total / all.spread : nan;
+}
+
+MetricSums R2Score::sums() const {
+  if (count_ == 0) return {};
+  return {residuals_.item(), count_, mean_.item(), spread_.item()};
+}
+
+void R2Score::restore(const MetricSums& sums) {
+  reset();
+  if (!(sums.weight > 0)) return;
+  count_ = sums.weight;
+  residuals_ = scalar(sums.total, f64), mean_ = scalar(sums.mean, f64);
+  spread_ = scalar(sums.spread, f64);
+}
+
 }  // namespace halftone::train

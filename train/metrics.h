@@ -9,9 +9,11 @@
 
 namespace halftone::train {
 
-/// What a metric has seen, for checkpoints: its value is a function of total / weight.
+/// What a metric has seen, for checkpoints: its value is a function of these, mostly total /
+/// weight.
 struct MetricSums {
   double total = 0, weight = 0;
+  double mean = 0, spread = 0;  // for those that need them
 };
 
 /// The mean of numbers with weights, usually losses and the sizes of their batches.
@@ -72,6 +74,41 @@ class Perplexity {
 
  private:
   RunningMean loss_{};
+};
+
+/// The mean of |output - target| over all elements.
+class MeanAbsoluteError {
+ public:
+  /// Floating tensors of one shape, on one device. Throws ShapeError, DTypeError.
+  void update(const Tensor& outputs, const Tensor& targets);
+  /// Waits for a GPU.
+  double value() const { return mean_.value(); }
+  void reset() { mean_.reset(); }
+  MetricSums sums() const { return mean_.sums(); }
+  void restore(const MetricSums& sums) { mean_.restore(sums); }
+
+ private:
+  RunningMean mean_{};
+};
+
+/// R2, the coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean)^2 over
+/// all elements: 1 is perfect, 0 what the mean of the targets would do. Sums of batches are put
+/// together as Chan et al. (1979) do, so that a large mean takes no digits. NaN where the targets
+/// are all equal.
+class R2Score {
+ public:
+  /// As MeanAbsoluteError's.
+  void update(const Tensor& outputs, const Tensor& targets);
+  /// Waits for a GPU.
+  double value() const;
+  void reset() { *this = {}; }
+  MetricSums sums() const;
+  void restore(const MetricSums& sums);
+
+ private:
+  // f64 scalars on the device of the batches: residuals squared, distances from the mean squared
+  Tensor residuals_{}, spread_{}, mean_{};
+  double count_ = 0;
 };
 
 /// The share of samples whose target is among the k classes with the largest logits. Of equal

@@ -15,14 +15,17 @@
 
 namespace halftone::train {
 
-/// Between two steps. Throws as save_checkpoint().
+/// Between two steps. `others`: tensors of the caller's own. Throws as save_checkpoint().
 void save_training(const std::filesystem::path& path, const amp::Training& training,
-                   const CheckpointState& state, const optim::LrScheduler* scheduler = nullptr);
+                   const CheckpointState& state, const optim::LrScheduler* scheduler = nullptr,
+                   const optim::NamedTensors& others = {});
 /// Throws as load_checkpoint(), and UsageError or ShapeError for the checkpoint of another model,
 /// strategy or schedule (a scheduler here and none there, or the reverse); then nothing has
-/// changed. `convert`: as Training::load_state_dict().
+/// changed. `convert`: as Training::load_state_dict(). `others` gets those that were saved; without
+/// it they are passed over.
 CheckpointState load_training(const std::filesystem::path& path, amp::Training& training,
                               optim::LrScheduler* scheduler = nullptr,
-                              amp::Convert convert = amp::Convert::refuse);
+                              amp::Convert convert = amp::Convert::refuse,
+                              optim::NamedTensors* others = nullptr);
 
 }  // namespace halftone::train

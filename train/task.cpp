@@ -41,6 +41,11 @@ Task language_modeling(nn::Layer& model) {
   Task task{.model = model};
   task.forward = [&model](const Tensor& tokens) { return model(tokens); };
   task.loss = [](const Tensor& logits, const Tensor& next) {
+    if (logits.rank() != 3 || next.rank() != 2 || logits.size(0) != next.size(0) ||
+        logits.size(1) != next.size(1))
+      fail<ShapeError>("language_modeling", "the logits are ", described(logits),
+                       ", the next tokens ", described(next),
+                       ". They must be [n, length, vocabulary] and [n, length].");
     return cross_entropy(flatten(logits, 0, 1), flatten(next));
   };
   task.count = [](const Tensor& next) {
@@ -52,10 +57,15 @@ Task language_modeling(nn::Layer& model) {
   return task;
 }
 
-Task regression(nn::Layer& model) {
+Task regression(nn::Layer& model, const RegressionOptions& options) {
   Task task{.model = model};
   task.forward = [&model](const Tensor& inputs) { return model(inputs); };
   task.loss = [](const Tensor& outputs, const Tensor& targets) { return mse(outputs, targets); };
+  const auto update = [](auto& metric, const Outcome& batch) {
+    metric.update(batch.outputs, batch.targets);
+  };
+  if (options.mae) task.metrics.emplace_back("mae", MeanAbsoluteError(), update);
+  if (options.r2) task.metrics.emplace_back("r2", R2Score(), update);
   return task;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <halftone/autograd/ops/loss.h>
+#include <halftone/data/dataset.h>
 #include <halftone/nn/module.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/status_line.h>
@@ -19,6 +20,7 @@ namespace halftone::train {
 struct Outcome {
   Tensor loss, outputs, targets;  // without history
   Tensor count;                   // what the loss is a mean over: f64 scalar
+  std::vector<Tensor> more{};     // of the batch
 };
 
 /// A metric of metrics.h under a name, and how a batch updates it. Copies are independent.
@@ -84,6 +86,10 @@ struct Task {
   std::function<Tensor(const Tensor& inputs)> forward{};
   /// From outputs and the batch's targets to a mean, one floating number.
   std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss{};
+  /// In the places of `forward` and `loss`, where they need more than inputs or targets:
+  /// batch.more. Its floating tensors have the dtype that the strategy's inputs have.
+  std::function<Tensor(const data::Batch& batch)> forward_batch{};
+  std::function<Tensor(const Tensor& outputs, const data::Batch& batch)> loss_of_batch{};
   /// The number of things that the mean is over, an f64 scalar on the targets' device: what an
   /// epoch's mean weighs batches by. Empty: the batch's samples.
   std::function<Tensor(const Tensor& targets)> count{};
@@ -104,6 +110,9 @@ Task classification(nn::Layer& model, const ClassificationOptions& options = {})
 /// cross-entropy per token, and "perplexity".
 Task language_modeling(nn::Layer& model);
 /// Outputs against targets of the same shape: the mean squared error.
-Task regression(nn::Layer& model);
+struct RegressionOptions {
+  bool mae = false, r2 = false;  // metrics of these names, over all elements
+};
+Task regression(nn::Layer& model, const RegressionOptions& options = {});
 
 }  // namespace halftone::train

@@ -6,6 +6,7 @@
 #include <halftone/train/early_stopping.h>
 #include <halftone/train/evaluation.h>
 #include <halftone/train/loggers.h>
+#include <halftone/train/lr_on_plateau.h>
 #include <halftone/train/metrics.h>
 #include <halftone/train/model_summary.h>
 #include <halftone/train/monitors.h>
@@ -14,3 +15,4 @@
 #include <halftone/train/progress_bar.h>
 #include <halftone/train/resume.h>
 #include <halftone/train/trainer.h>
+#include <halftone/train/weight_average.h>

@@ -19,9 +19,15 @@ namespace {
 bool divides(int64_t every, int64_t count) { return every > 0 && count % every == 0; }
 
 Task checked(Task task) {
-  if (!task.forward || !task.loss)
-    fail<UsageError>("Trainer", "the task has no ", task.forward ? "loss" : "forward",
+  const bool computes = task.forward || task.forward_batch,
+             compares = task.loss || task.loss_of_batch;
+  if (!computes || !compares)
+    fail<UsageError>("Trainer", "the task has no ", computes ? "loss" : "forward",
                      ". Give it that function.");
+  if ((task.forward && task.forward_batch) || (task.loss && task.loss_of_batch))
+    fail<UsageError>("Trainer", "the task has two functions for its ",
+                     task.forward && task.forward_batch ? "forward" : "loss",
+                     ", one of them of whole batches. Give it one.");
   std::set<std::string> names{"loss"};
   for (const TaskMetric& metric : task.metrics)
     if (metric.name().empty() || !names.insert(metric.name()).second)
@@ -108,8 +114,8 @@ bool Trainer::accumulate(data::Batch batch, const Group& group) {
   if (batch.inputs.size(0) != size)
     fail<UsageError>("Trainer", "a callback made a batch of ", size, " samples one of ",
                      batch.inputs.size(0), ". Keep their number.");
-  const Tensor outputs = training_.forward(task_.forward, batch.inputs);
-  const Tensor loss = task_.loss(outputs, batch.targets);
+  const Tensor outputs = outputs_of(batch);
+  const Tensor loss = loss_of(outputs, batch);
   for (const auto& callback : options_.callbacks)
     if (!callback->on_loss(*this, loss)) {
       if (!callback->drops_steps())
@@ -121,11 +127,26 @@ bool Trainer::accumulate(data::Batch batch, const Group& group) {
   training_.backward(samples == group.samples ? loss : loss * (samples / group.samples));
 
   step_loss_.update(loss, samples);
-  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(batch)};
+  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(batch),
+                        batch.more};
   epoch_loss_.update(loss, outcome.count);
   if (options_.train_metrics)
     for (TaskMetric& metric : task_.metrics) metric.update(outcome);
   return true;
+}
+
+Tensor Trainer::outputs_of(const data::Batch& batch) {
+  if (!task_.forward_batch) return training_.forward(task_.forward, batch.inputs);
+  const auto forward = [&](const Tensor& inputs) {
+    data::Batch shown{inputs, batch.targets};
+    for (const Tensor& x : batch.more) shown.more.push_back(training_.cast_to_weights(x));
+    return task_.forward_batch(shown);
+  };
+  return training_.forward(forward, batch.inputs);
+}
+
+Tensor Trainer::loss_of(const Tensor& outputs, const data::Batch& batch) const {
+  return task_.loss ? task_.loss(outputs, batch.targets) : task_.loss_of_batch(outputs, batch);
 }
 
 Tensor Trainer::count_of(const data::Batch& batch) const {
@@ -134,7 +155,8 @@ Tensor Trainer::count_of(const data::Batch& batch) const {
 }
 
 void Trainer::update() {
-  if (options_.clip_norm > 0) gradient_norm_ = training_.clip_grad_norm(options_.clip_norm, options_.clip_norm_type);
+  if (options_.clip_norm > 0)
+    gradient_norm_ = training_.clip_grad_norm(options_.clip_norm, options_.clip_norm_type);
   if (options_.clip_value > 0) training_.clip_grad_value(options_.clip_value);
   const amp::Stepped stepped = training_.step();
   ++position_.step;
@@ -173,15 +195,21 @@ void Trainer::end_epoch() {
   log("epoch", double(position_.epoch));
 }
 
+void Trainer::stop(std::string reason) {
+  if (may_stop()) return end(std::move(reason));
+  if (wish_.empty()) wish_ = std::move(reason);
+}
+
 void Trainer::check_limits() {
+  if (!wish_.empty() && !stopping_ && may_stop()) end(std::exchange(wish_, {}));
   if (stopping_) return;
   if (const int signal = StopSignals::received(); signal != 0)
-    return stop(StopSignals::meaning(signal));
+    return end(StopSignals::meaning(signal));
   const int64_t steps = options_.max_steps, epochs = options_.max_epochs;
-  if (steps > 0 && position_.step >= steps) return stop("max_steps is reached");
-  if (epochs > 0 && position_.epoch >= epochs) return stop("max_epochs is reached");
+  if (steps > 0 && position_.step >= steps) return end("max_steps is reached");
+  if (epochs > 0 && position_.epoch >= epochs) return end("max_epochs is reached");
   if (options_.max_time.count() > 0 && seconds() >= options_.max_time.count())
-    return stop("max_time is over");
+    return end("max_time is over");
 }
 
 FitResult Trainer::finish() {
@@ -223,10 +251,29 @@ std::map<std::string, double> Trainer::validate(data::DataLoader loader) {
   return *evaluate(loader, loader.size(), false);
 }
 
+Tensor Trainer::predict(data::DataLoader loader) {
+  if (loader.options().shuffle)
+    fail<UsageError>("Trainer.predict",
+                     "the loader shuffles, so nobody would know which output "
+                     "belongs to which sample. Give one without shuffle.");
+  const Evaluation scope(task_.model);
+  loader.set_epoch(0);
+  std::vector<Tensor> outputs;
+  for (const data::Batch& batch : loader) outputs.push_back(outputs_of(batch));
+  if (outputs.empty())
+    fail<UsageError>("Trainer.predict",
+                     "the loader has no batch. Turn drop_last off, or give it "
+                     "samples.");
+  return cat(outputs, 0);
+}
+
 std::optional<std::map<std::string, double>> Trainer::evaluate(data::DataLoader& loader,
                                                                int64_t batches,
                                                                bool interruptible) {
   const Evaluation scope(task_.model);
+  std::vector<std::shared_ptr<void>> held;
+  for (const auto& callback : options_.callbacks)
+    held.push_back(callback->during_validation(*this));
   RunningMean loss_mean;
   std::vector<TaskMetric> metrics = task_.metrics;
   for (TaskMetric& metric : metrics) metric.reset();
@@ -234,9 +281,9 @@ std::optional<std::map<std::string, double>> Trainer::evaluate(data::DataLoader&
   auto next = loader.begin();
   for (int64_t i = 0; i < batches; ++i) {
     if (interruptible && StopSignals::received() != 0) return std::nullopt;
-    const Tensor outputs = training_.forward(task_.forward, next->inputs);
-    const Tensor loss = task_.loss(outputs, next->targets);
-    const Outcome outcome{loss, outputs, next->targets, count_of(*next)};
+    const Tensor outputs = outputs_of(*next);
+    const Tensor loss = loss_of(outputs, *next);
+    const Outcome outcome{loss, outputs, next->targets, count_of(*next), next->more};
     loss_mean.update(loss, outcome.count);
     for (TaskMetric& metric : metrics) metric.update(outcome);
     if (i + 1 < batches) ++next;

@@ -54,12 +54,17 @@ class Trainer {
   /// The loss and the task's metrics over an epoch of a loader, in evaluation mode; neither
   /// modules' modes nor random numbers are changed by it.
   std::map<std::string, double> validate(data::DataLoader loader);
+  /// The task's outputs for an epoch of a loader, in its order, in evaluation mode and without
+  /// gradients: [samples, ...], on the model's device. Targets are not looked at. Throws UsageError
+  /// for a loader that shuffles, whose order nobody would know.
+  Tensor predict(data::DataLoader loader);
   /// A checkpoint of this moment, between two steps: see save_checkpoint(). Waits for a GPU.
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks
-  /// Ends the training after this step.
-  void stop(std::string reason) { reason_ = std::move(reason), stopping_ = true; }
+  /// Ends the training after this step, or when min_steps and min_epochs are reached; then the
+  /// first reason counts.
+  void stop(std::string reason);
   /// Adds a number to the record of this step; of equal names the last counts. Throws as
   /// check_log_name().
   void log(std::string_view name, double value);
@@ -101,7 +106,8 @@ class Trainer {
   class Stopwatch {
    public:
     explicit Stopwatch(Trainer& trainer) : trainer_(trainer) {
-      trainer.started_at_ = Clock::now(), trainer.stopping_ = false, trainer.reason_.clear();
+      trainer.started_at_ = Clock::now(), trainer.stopping_ = false;
+      trainer.reason_.clear(), trainer.wish_.clear();
     }
     ~Stopwatch() { trainer_.seconds_before_ = trainer_.seconds(), trainer_.started_at_.reset(); }
     Stopwatch(const Stopwatch&) = delete;
@@ -143,6 +149,12 @@ class Trainer {
   void follow_up(bool stepped);
   void end_epoch();
   void check_limits();
+  bool may_stop() const {
+    return position_.step >= options_.min_steps && position_.epoch >= options_.min_epochs;
+  }
+  void end(std::string reason) { reason_ = std::move(reason), stopping_ = true; }
+  Tensor outputs_of(const data::Batch& batch);
+  Tensor loss_of(const Tensor& outputs, const data::Batch& batch) const;
   FitResult finish();
   void run_validation();
   std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
@@ -161,6 +173,7 @@ class Trainer {
   /// What decides on the batches of an epoch.
   static std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
   void restore(const CheckpointState& state);
+  void restore_tensors(const optim::NamedTensors& tensors);
   std::string state_name(std::size_t callback) const;
   Place place() const { return {position_.step, position_.epoch, position_.batches}; }
   double seconds() const;
@@ -182,6 +195,7 @@ class Trainer {
   bool begun_ = false;              // files are open, what there was has been resumed
   bool stopping_ = false;           // for this reason:
   std::string reason_{};
+  std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
   bool validation_interrupted_ = false;  // by a signal: to be made up for
   double samples_ = 0, seconds_before_ = 0;
   std::optional<Clock::time_point> started_at_{};

@@ -147,8 +147,10 @@ Trainer::OptionValues Trainer::option_values() {
 
 void Trainer::resume(const fs::path& checkpoint) {
   const OptionValues given = option_values();
-  const CheckpointState at =
-      load_training(checkpoint, training_, scheduler_ ? &*scheduler_ : nullptr);
+  optim::NamedTensors tensors;
+  const CheckpointState at = load_training(
+      checkpoint, training_, scheduler_ ? &*scheduler_ : nullptr, amp::Convert::refuse, &tensors);
+  restore_tensors(tensors);
   restore(at);
   saved_ = place(), saved_path_ = checkpoint;
   note("resumed after step " + std::to_string(at.step) + " from " + checkpoint.string());

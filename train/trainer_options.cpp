@@ -27,6 +27,8 @@ void exclude(bool both, std::string_view first, std::string_view second) {
 void check_numbers(const TrainerOptions& o) {
   require_at_least(0, o.max_epochs, "max_epochs");
   require_at_least(0, o.max_steps, "max_steps");
+  require_at_least(0, o.min_epochs, "min_epochs");
+  require_at_least(0, o.min_steps, "min_steps");
   require_not_negative(o.max_time.count(), "max_time");
   require_at_least(1, o.accumulate_batches, "accumulate_batches");
   require_not_negative(o.clip_norm, "clip_norm");
@@ -49,6 +51,12 @@ void check(const TrainerOptions& o) {
   check_numbers(o);
   exclude(o.strategy && o.precision != TrainerOptions{}.precision, "strategy", "precision");
   exclude(o.clip_norm > 0 && o.clip_value > 0, "clip_norm", "clip_value");
+  if (!(o.clip_norm_type > 0))
+    fail<UsageError>(where, "clip_norm_type is ", o.clip_norm_type,
+                     ". Use a positive number, or infinity.");
+  exclude(o.max_steps > 0 && o.min_steps > o.max_steps, "min_steps above max_steps", "max_steps");
+  exclude(o.max_epochs > 0 && o.min_epochs > o.max_epochs, "min_epochs above max_epochs",
+          "max_epochs");
   exclude(o.fast_dev_run > 0 && o.overfit_batches > 0, "fast_dev_run", "overfit_batches");
   exclude(o.fast_dev_run > 0 && o.limit_train_batches > 0, "fast_dev_run", "limit_train_batches");
   exclude(o.overfit_batches > 0 && o.limit_train_batches > 0, "overfit_batches",
@@ -96,6 +104,7 @@ TrainerOptions effective(TrainerOptions options) {
     options.limit_train_batches = options.limit_validation_batches = few;
   if (options.fast_dev_run > 0) {
     options.max_epochs = 1, options.max_steps = 0, options.max_time = {};
+    options.min_epochs = options.min_steps = 0;
     options.validate_every_epochs = 1, options.validate_every_steps = 0;
     options.directory.clear(), options.loggers.clear();
   }

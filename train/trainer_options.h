@@ -35,6 +35,8 @@ struct TrainerOptions {
   // --- the end of the training: the first limit that is reached. One must be given.
   int64_t max_epochs = 0, max_steps = 0;
   std::chrono::duration<double> max_time{0};  // with that of the runs that this one resumes
+  /// stop(), as callbacks call it, waits until there have been so many. Limits and signals do not.
+  int64_t min_epochs = 0, min_steps = 0;
 
   // --- a step
   /// Batches whose gradients make one step: their mean over all samples.

@@ -138,6 +138,8 @@ void Trainer::save(const fs::path& path) const {
   const auto add = [&](const std::string& name, const MetricSums& sums) {
     state.numbers["state.total." + name] = sums.total;
     state.numbers["state.weight." + name] = sums.weight;
+    if (sums.mean != 0) state.numbers["state.mean." + name] = sums.mean;
+    if (sums.spread != 0) state.numbers["state.spread." + name] = sums.spread;
   };
   add("loss", epoch_loss_.sums());
   for (const TaskMetric& metric : task_.metrics) add(metric.name(), metric.sums());
@@ -145,14 +147,19 @@ void Trainer::save(const fs::path& path) const {
     for (const auto& [name, value] : options_.callbacks[i]->state())
       state.numbers[state_name(i) + name] = value;
   state.texts["environment"] = environment_of(device());
-  save_training(path, training_, state, scheduler_ ? &*scheduler_ : nullptr);
+  optim::NamedTensors tensors;
+  for (std::size_t i = 0; i < options_.callbacks.size(); ++i)
+    for (const auto& [name, x] : options_.callbacks[i]->tensors())
+      tensors[state_name(i) + name] = x;
+  save_training(path, training_, state, scheduler_ ? &*scheduler_ : nullptr, tensors);
 }
 
 namespace {
-/// The numbers whose names begin so, without that beginning.
-std::map<std::string, double> part_of(const std::map<std::string, double>& numbers,
-                                      const std::string& beginning) {
-  std::map<std::string, double> part;
+/// The entries whose names begin so, without that beginning.
+template <class T>
+std::map<std::string, T> part_of(const std::map<std::string, T>& numbers,
+                                 const std::string& beginning) {
+  std::map<std::string, T> part;
   for (auto at = numbers.lower_bound(beginning);
        at != numbers.end() && at->first.starts_with(beginning); ++at)
     part[at->first.substr(beginning.size())] = at->second;
@@ -160,12 +167,19 @@ std::map<std::string, double> part_of(const std::map<std::string, double>& numbe
 }
 }  // namespace
 
+void Trainer::restore_tensors(const optim::NamedTensors& tensors) {
+  for (std::size_t i = 0; i < options_.callbacks.size(); ++i)
+    if (const auto own = part_of(tensors, state_name(i)); !own.empty())
+      options_.callbacks[i]->load_tensors(own);
+}
+
 void Trainer::restore(const CheckpointState& state) {
   position_ = {.step = state.step, .epoch = state.epoch, .batches = state.batches};
   const auto& numbers = state.numbers;
   const auto sums = [&](const std::string& name) {
-    return MetricSums{number_in(numbers, "state.total." + name),
-                      number_in(numbers, "state.weight." + name)};
+    return MetricSums{
+        number_in(numbers, "state.total." + name), number_in(numbers, "state.weight." + name),
+        number_in(numbers, "state.mean." + name), number_in(numbers, "state.spread." + name)};
   };
   seconds_before_ = number_in(numbers, "state.seconds");
   validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;

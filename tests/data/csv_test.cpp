@@ -2,6 +2,7 @@
 // and splits.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include <halftone/core/factory.h>

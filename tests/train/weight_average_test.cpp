@@ -1,0 +1,286 @@
+// Averaged weights under every strategy and over restarts, rates lowered on a plateau, least
+// numbers of steps, batches of several tensors, predictions, and what a task refuses.
+#include "trainer_cases.h"
+
+#include <cmath>
+
+#include <halftone/train/early_stopping.h>
+#include <halftone/train/lr_on_plateau.h>
+#include <halftone/train/weight_average.h>
+
+namespace halftone::testing {
+namespace {
+
+using train::Trainer;
+using train::TrainerOptions;
+using train::WeightAverage;
+
+std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
+
+/// The weight itself, whatever keeps it.
+Tensor weight_now(Trainer& trainer, std::size_t i) {
+  const Tensor parameter = trainer.training().optimizer().parameters()[i];
+  if (trainer.training().masters() && size_of(parameter.dtype()) < size_of(f32))
+    return trainer.training().masters()->weight(i);
+  return cast(parameter.detach(), parameter.dtype() == f64 ? f64 : f32).clone();
+}
+
+TEST_CASE("WeightAverage: the averages of the weights themselves, under every strategy") {
+  for (const std::string_view name : amp::Strategy::names()) {
+    CAPTURE(name);
+    const auto average = std::make_shared<WeightAverage>(
+        train::WeightAverageOptions{.decay = 0.75, .start_step = 2});
+    const auto hooks = std::make_shared<Hooks>();
+    std::vector<double> expected;
+    hooks->step_end = [&](Trainer& trainer) {
+      if (trainer.position().step < 2) return;
+      const std::vector<double> weight = values(weight_now(trainer, 0));
+      if (expected.empty()) expected = weight;
+      else
+        for (std::size_t i = 0; i < weight.size(); ++i)
+          expected[i] += 0.25 * (weight[i] - expected[i]);
+    };
+    TrainerRun run({.precision = std::string(name), .max_steps = 7, .callbacks = {hooks, average}});
+    run.trainer.fit(trainer_loader());
+    CHECK(average->updates() == 6);
+    const Tensor& first = average->averages()[0];
+    CHECK(first.dtype() == (name == "fp64" ? f64 : f32));
+    const std::vector<double> found = values(first);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      CHECK(std::abs(found[i] - expected[i]) <= 8 * epsilon(f32) * (1 + std::abs(expected[i])));
+  }
+}
+
+TEST_CASE("WeightAverage: a plain mean; validations measure it, training does not notice") {
+  const auto average = std::make_shared<WeightAverage>(train::WeightAverageOptions{.decay = {}});
+  const TrainerOptions plain{.max_steps = 6, .validate_every_steps = 2};
+  TrainerOptions averaged = plain;
+  averaged.callbacks = {average};
+  TrainerRun without(plain), with(averaged);
+  const auto before = without.trainer.fit(trainer_loader(), trainer_loader());
+  const auto after = with.trainer.fit(trainer_loader(), trainer_loader());
+  CHECK(same_state(without.state(), with.state()));
+  CHECK(before.metrics.at("train/loss_epoch") == after.metrics.at("train/loss_epoch"));
+  CHECK(before.metrics.at("val/loss") != after.metrics.at("val/loss"));
+  const std::vector<double> own = values(with.parts.model.parameters()[0]);
+  {
+    const std::shared_ptr<void> held = average->in_place(with.trainer);
+    CHECK(values(with.parts.model.parameters()[0]) == values(average->averages()[0]));
+  }
+  CHECK(values(with.parts.model.parameters()[0]) == own);
+}
+
+TEST_CASE("WeightAverage: in checkpoints, to the bit") {
+  for (const char* precision : {"32-true", "o2-bf16", "split-bf16"}) {
+    CAPTURE(precision);
+    const TemporaryDirectory directory;
+    const auto run = [&](const char* folder, int64_t steps, uint64_t seed) {
+      const auto average = std::make_shared<WeightAverage>();
+      TrainerRun one({.precision = precision,
+                      .max_steps = steps,
+                      .directory = directory / folder,
+                      .checkpoints = {.every_steps = 1},
+                      .resume = true,
+                      .csv = false,
+                      .callbacks = {average}},
+                     seed);
+      one.trainer.fit(trainer_loader());
+      std::vector<std::vector<double>> all;
+      for (const Tensor& x : average->averages()) all.push_back(values(x));
+      CHECK(average->updates() == steps);
+      return all;
+    };
+    const auto expected = run("whole", 9, 1);
+    run("parts", 4, 1);
+    CHECK(run("parts", 9, 55) == expected);
+  }
+}
+
+TEST_CASE("WeightAverage: what it refuses") {
+  CHECK_THROWS_AS(WeightAverage({.decay = 1}), UsageError);
+  CHECK_THROWS_AS(WeightAverage({.every_steps = 0}), UsageError);
+  const auto average = std::make_shared<WeightAverage>();
+  TrainerRun first({.max_steps = 1, .callbacks = {average}});
+  first.trainer.fit(trainer_loader());
+  TrainerRun other({.max_steps = 1, .callbacks = {average}}, 1, 24);
+  CHECK_THROWS_AS(other.trainer.fit(trainer_loader()), UsageError);
+}
+
+TEST_CASE("LrOnPlateau: lowers the rate, and remembers over a restart") {
+  const TemporaryDirectory directory;
+  const auto run = [&](int64_t epochs) {
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->validation_end = [](Trainer& trainer) { trainer.log("score", 1); };
+    const auto plateau = std::make_shared<train::LrOnPlateau>(
+        "score", optim::PlateauOptions{.factor = 0.5, .patience = 1});
+    TrainerRun one({.max_epochs = epochs,
+                    .limit_train_batches = 1,
+                    .directory = directory.path(),
+                    .resume = true,
+                    .csv = false,
+                    .callbacks = {hooks, plateau}});
+    one.trainer.fit(trainer_loader(), trainer_loader());
+    return one.parts.adamw.lr();
+  };
+  CHECK(run(2) == 1e-2);  // the first is the best so far, the second is borne
+  CHECK(run(3) == 5e-3);
+  CHECK(run(5) == 2.5e-3);
+  TrainerRun scheduled({.max_epochs = 1,
+                        .schedule = [](int64_t) { return optim::LrSchedule::constant(); },
+                        .callbacks = {std::make_shared<train::LrOnPlateau>()}});
+  CHECK_THROWS_AS(scheduled.trainer.fit(trainer_loader(), trainer_loader()), UsageError);
+  TrainerRun blind({.max_epochs = 1, .callbacks = {std::make_shared<train::LrOnPlateau>()}});
+  CHECK_THROWS_AS(blind.trainer.fit(trainer_loader()), UsageError);
+}
+
+TEST_CASE("Trainer: a wish to stop waits for min_steps and min_epochs; limits do not") {
+  const auto steps = [](TrainerOptions options) {
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->step_end = [](Trainer& trainer) {
+      trainer.stop("enough " + std::to_string(trainer.position().step));
+    };
+    options.callbacks = {hooks};
+    TrainerRun run(std::move(options));
+    const auto result = run.trainer.fit(trainer_loader());
+    return std::pair(result.steps, result.reason);
+  };
+  CHECK(steps({.max_steps = 20}) == std::pair<int64_t, std::string>(1, "enough 1"));
+  CHECK(steps({.max_steps = 20, .min_steps = 7}) == std::pair<int64_t, std::string>(7, "enough 7"));
+  CHECK(steps({.max_epochs = 4, .min_epochs = 2}).first == 10);
+  CHECK(steps({.max_steps = 3, .min_epochs = 2}).second == "max_steps is reached");
+  CHECK_THROWS_AS(TrainerRun({.max_steps = 3, .min_steps = 4}), UsageError);
+  CHECK_THROWS_AS(TrainerRun({.max_steps = 3, .min_steps = -1}), UsageError);
+}
+
+TEST_CASE("Trainer: predict() is in the loader's order, without dropout, and changes nothing") {
+  TrainerRun run({.precision = "bf16-mixed", .max_epochs = 1});
+  run.trainer.fit(trainer_loader());
+  const RandomKey before = default_generator().state();
+  const data::DataLoader loader = trainer_loader({.batch_size = 10});
+  const Tensor outputs = run.trainer.predict(loader);
+  CHECK(outputs.shape() == Shape{trainer_samples, 4});
+  CHECK_FALSE(outputs.requires_grad());
+  CHECK(values(outputs) == values(run.trainer.predict(loader)));
+  CHECK(default_generator().state().offset == before.offset);
+  CHECK(run.parts.model.training);
+  CHECK_THROWS_AS(run.trainer.predict(trainer_loader()), UsageError);
+}
+
+TEST_CASE("Trainer: batches of several tensors") {
+  manual_seed(4);
+  const Tensor left = randn({64, 3}), right = randn({64, 3}), weights = rand({64});
+  const Tensor target = sum(left * right, {1}, true);
+  struct Two : nn::Module {
+    nn::Linear first{3, 8}, second{3, 8}, last{8, 1};
+    void describe(nn::Fields& field) override {
+      field("first", first), field("second", second), field("last", last);
+    }
+  };
+  for (const char* precision : {"32-true", "full-bf16", "o2-bf16"}) {
+    CAPTURE(precision);
+    Two model;
+    optim::AdamW adamw(model.parameters(), {.lr = 2e-2});
+    train::Task task{.model = model};
+    task.forward_batch = [&model](const data::Batch& batch) {
+      return model.last(model.first(batch.inputs) * model.second(batch.more.at(0)));
+    };
+    task.loss_of_batch = [](const Tensor& outputs, const data::Batch& batch) {
+      return mean(mse(outputs, batch.targets, LossReduction::none) *
+                  reshape(batch.more.at(1), {batch.inputs.size(0), 1}));
+    };
+    Trainer trainer(task, adamw, quiet({.precision = precision, .max_epochs = 30}));
+    const data::DataLoader loader(data::TensorDataset({left, right, weights, target}),
+                                  {.batch_size = 16});
+    const double first = trainer.validate(loader).at("loss");
+    const auto result = trainer.fit(loader, loader);
+    CHECK(result.metrics.at("val/loss") < 0.2 * first);
+    CHECK(trainer.predict(loader).shape() == Shape{64, 1});
+  }
+  Two model;
+  optim::AdamW adamw(model.parameters());
+  train::Task both{.model = model};
+  both.forward = [](const Tensor& x) { return x; };
+  both.forward_batch = [](const data::Batch& batch) { return batch.inputs; };
+  both.loss = [](const Tensor& y, const Tensor&) { return sum(y); };
+  CHECK_THROWS_AS(Trainer(both, adamw, quiet({.max_epochs = 1})), UsageError);
+}
+
+TEST_CASE("outputs [n, 1] beside targets [n] are refused, by losses, tasks and metrics") {
+  nn::Sequential model(nn::Linear(4, 1));
+  optim::Sgd sgd(model.parameters());
+  Trainer trainer(train::regression(model), sgd, quiet({.max_epochs = 1}));
+  const data::DataLoader loader(data::TensorDataset(randn({64, 4}), randn({64})),
+                                {.batch_size = 64});
+  CHECK(message_of<ShapeError>([&] { trainer.fit(loader); }) ==
+        "[mse] the outputs are [64, 1] f32, the targets [64] f32. They must have the same shape: "
+        "reshape or expand one.");
+  const Tensor y = rand({8, 1}), t = rand({8});
+  for (const std::function<Tensor()>& loss : std::vector<std::function<Tensor()>>{
+           [&] { return mse(y, t); }, [&] { return l1(y, t); }, [&] { return smooth_l1(y, t); },
+           [&] { return huber(y, t); }, [&] { return kl_div(y, t); },
+           [&] { return kl_div(y, t, true); }, [&] { return binary_cross_entropy(y, t); },
+           [&] { return bce_with_logits(y, t); }})
+    CHECK_THROWS_AS(loss(), ShapeError);
+  CHECK_THROWS_AS(train::MeanAbsoluteError().update(y, t), ShapeError);
+  CHECK_THROWS_AS(train::R2Score().update(y, t), ShapeError);
+  CHECK_THROWS_AS(train::language_modeling(model).loss(randn({2, 3, 5}), zeros({3, 2}, i64)),
+                  ShapeError);
+}
+
+TEST_CASE("MAE and R2, in any batches, with a mean that takes all digits of f32") {
+  manual_seed(2);
+  const Tensor t = cast(randn({90}), f64) + 1e7, y = t + cast(randn({90}), f64) * 0.1;
+  const std::vector<double> target = values(t), output = values(y);
+  double mean_target = 0, absolute = 0, residuals = 0, spread = 0;
+  for (const double v : target) mean_target += v / 90;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    absolute += std::abs(output[i] - target[i]) / 90;
+    residuals += (output[i] - target[i]) * (output[i] - target[i]);
+    spread += (target[i] - mean_target) * (target[i] - mean_target);
+  }
+  train::MeanAbsoluteError mae;
+  train::R2Score r2, restored;
+  for (const int64_t begin : {0, 7, 30}) {
+    const int64_t end = begin == 0 ? 7 : begin == 7 ? 30 : 90;
+    mae.update(slice(y, 0, begin, end), slice(t, 0, begin, end));
+    if (begin == 30) restored.restore(r2.sums());
+    r2.update(slice(y, 0, begin, end), slice(t, 0, begin, end));
+  }
+  restored.update(slice(y, 0, 30, 90), slice(t, 0, 30, 90));
+  CHECK(mae.value() == doctest::Approx(absolute).epsilon(1e-12));
+  CHECK(r2.value() == doctest::Approx(1 - residuals / spread).epsilon(1e-7));
+  CHECK(restored.value() == r2.value());
+  CHECK(std::isnan(train::R2Score().value()));
+}
+
+TEST_CASE("a parameter that no describe() names is found at the first backward pass") {
+  struct Forgetful : nn::Layer {
+    nn::Linear known{12, 4};
+    nn::Parameter scale{ones({4})};
+    nn::Linear also_forgotten{4, 4};
+    Tensor operator()(const Tensor& x) const override { return also_forgotten(known(x) * scale); }
+    void describe(nn::Fields& field) override { field("known", known); }
+  } model;
+  optim::Sgd sgd(model.parameters());
+  Trainer trainer(train::classification(model), sgd, quiet({.max_epochs = 1}));
+  const std::string message = message_of<UsageError>([&] { trainer.fit(trainer_loader()); });
+  CHECK(
+      message.starts_with("[Training.backward] the loss depends on 3 parameters that no module's "
+                          "describe() names: "));
+  for (const char* part : {"[4] f32", "[4, 4] f32", "field(\"name\", member)"})
+    CHECK(contains(message, part));
+  // Parameters of another module, which its own describe() names, are that module's business.
+  nn::Linear teacher(12, 4);
+  static_cast<void>(teacher.parameters());
+  TrainerCase student;
+  optim::Sgd other(student.model.parameters());
+  train::Task task = student.task();
+  task.loss = [&](const Tensor& y, const Tensor&) { return sum(y) + sum(teacher(ones({1, 12}))); };
+  task.metrics.clear();
+  Trainer fine(task, other, quiet({.max_steps = 1}));
+  fine.fit(trainer_loader());
+}
+
+}  // namespace
+}  // namespace halftone::testing
