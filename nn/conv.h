@@ -3,6 +3,8 @@
 // logical NCHW.
 #pragma once
 
+#include <concepts>
+
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/module.h>
 
@@ -23,10 +25,21 @@ struct ConvTranspose2dOptions {
   bool bias = true;
 };
 
+namespace detail {
+/// For constructors that only say what to write instead.
+template <class T> inline constexpr bool positional = false;
+}  // namespace detail
+
 struct Conv1d final : Layer {
   Parameter weight, bias;
   halftone::Conv1dOptions options;
   Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel, Conv1dOptions options = {});
+  template <std::integral Stride, class... More>
+  Conv1d(int64_t, int64_t, int64_t, Stride, More...) : Conv1d(1, 1, 1) {
+    static_assert(
+        detail::positional<Stride>,
+        "name what follows the kernel: Conv1d(in, out, kernel, {.stride = 1, .padding = 1})");
+  }
   Tensor operator()(const Tensor& x) const override { return conv1d(x, weight, bias, options); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
@@ -35,6 +48,12 @@ struct Conv2d final : Layer {
   Parameter weight, bias;
   halftone::Conv2dOptions options;
   Conv2d(int64_t in_channels, int64_t out_channels, Pair kernel, Conv2dOptions options = {});
+  template <std::integral Stride, class... More>
+  Conv2d(int64_t, int64_t, Pair, Stride, More...) : Conv2d(1, 1, 1) {
+    static_assert(
+        detail::positional<Stride>,
+        "name what follows the kernel: Conv2d(in, out, kernel, {.stride = 1, .padding = 1})");
+  }
   Tensor operator()(const Tensor& x) const override { return conv2d(x, weight, bias, options); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
@@ -44,6 +63,12 @@ struct ConvTranspose2d final : Layer {
   halftone::ConvTranspose2dOptions options;
   ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair kernel,
                   ConvTranspose2dOptions options = {});
+  template <std::integral Stride, class... More>
+  ConvTranspose2d(int64_t, int64_t, Pair, Stride, More...) : ConvTranspose2d(1, 1, 1) {
+    static_assert(detail::positional<Stride>,
+                  "name what follows the kernel: ConvTranspose2d(in, out, kernel, {.stride = 1, "
+                  ".padding = 1})");
+  }
   Tensor operator()(const Tensor& x) const override {
     return conv_transpose2d(x, weight, bias, options);
   }

@@ -2,6 +2,8 @@
 // values.
 #pragma once
 
+#include <concepts>
+
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/module.h>
 
@@ -14,6 +16,10 @@ struct LinearOptions {
 struct Linear final : Layer {
   Parameter weight, bias;
   Linear(int64_t in_features, int64_t out_features, LinearOptions options = {});
+  /// bias by its place, as in PyTorch
+  template <std::same_as<bool> Bias>
+  Linear(int64_t in_features, int64_t out_features, Bias with_bias)
+      : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}
   Tensor operator()(const Tensor& x) const override { return linear(x, weight, bias); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };

@@ -14,11 +14,14 @@ namespace halftone::nn {
 class Sequential final : public Layer {
  public:
   Sequential() = default;
-  template <std::derived_from<Layer>... L>
+  template <class... L>
   requires(sizeof...(L) > 0) explicit Sequential(L... layers) { (add(std::move(layers)), ...); }
 
   /// Appends a layer and returns it, at the address it will keep.
-  template <std::derived_from<Layer> L> L& add(L layer) {
+  template <class L> L& add(L layer) {
+    static_assert(std::derived_from<L, Layer>,
+                  "Sequential holds Layers: derive it from nn::Layer, not nn::Module, and give it "
+                  "Tensor operator()(const Tensor&) const override");
     auto owned = std::make_unique<L>(std::move(layer));
     L& result = *owned;
     layers_.push_back(std::move(owned));

@@ -38,6 +38,10 @@ template <class Options> class AdamFamily final : public GroupedOptimizer<Option
  public:
   explicit AdamFamily(std::vector<Tensor> parameters, Options options = {})
       : AdamFamily(std::vector{ParameterGroup<Options>{std::move(parameters), options}}) {}
+  /// lr by its place, as in PyTorch
+  template <std::floating_point Lr>
+  AdamFamily(std::vector<Tensor> parameters, Lr lr)
+      : AdamFamily(std::move(parameters), Options{.lr = double(lr)}) {}
   explicit AdamFamily(std::vector<ParameterGroup<Options>> groups);
 
  private:

@@ -20,6 +20,10 @@ class Rmsprop final : public GroupedOptimizer<RmspropOptions> {
  public:
   explicit Rmsprop(std::vector<Tensor> parameters, RmspropOptions options = {})
       : Rmsprop(std::vector{ParameterGroup<RmspropOptions>{std::move(parameters), options}}) {}
+  /// lr by its place, as in PyTorch
+  template <std::floating_point Lr>
+  Rmsprop(std::vector<Tensor> parameters, Lr lr)
+      : Rmsprop(std::move(parameters), RmspropOptions{.lr = double(lr)}) {}
   explicit Rmsprop(std::vector<ParameterGroup<RmspropOptions>> groups);
 
  private:

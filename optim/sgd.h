@@ -20,6 +20,10 @@ class Sgd final : public GroupedOptimizer<SgdOptions> {
  public:
   explicit Sgd(std::vector<Tensor> parameters, SgdOptions options = {})
       : Sgd(std::vector{ParameterGroup<SgdOptions>{std::move(parameters), options}}) {}
+  /// lr by its place, as in PyTorch
+  template <std::floating_point Lr>
+  Sgd(std::vector<Tensor> parameters, Lr lr)
+      : Sgd(std::move(parameters), SgdOptions{.lr = double(lr)}) {}
   explicit Sgd(std::vector<ParameterGroup<SgdOptions>> groups);
 
  private:

@@ -1,0 +1,19 @@
+# Mistakes that the compiler can see fail with a line that says what to write. COMPILER, INCLUDE and WORK come from the
+# command line.
+cmake_minimum_required(VERSION 3.25)
+set(head "#include <halftone/nn/nn.h>\n#include <halftone/optim/optim.h>\nnamespace ht = halftone;\n\
+struct Own : ht::nn::Module { void describe(ht::nn::Fields&) override {} };\nint main() {\n  ht::nn::Linear layer(3, 4, false);\n")
+function(mistake name line wanted)
+  file(WRITE ${WORK}/mistake_${name}.cpp "${head}  ${line}\n}\n")
+  execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I${INCLUDE} ${WORK}/mistake_${name}.cpp
+                  RESULT_VARIABLE failure ERROR_VARIABLE text OUTPUT_QUIET)
+  if(failure EQUAL 0)
+    message(FATAL_ERROR "${line} compiles")
+  endif()
+  if(NOT text MATCHES "error: [^\n]*${wanted}")
+    message(FATAL_ERROR "${line} fails without '${wanted}':\n${text}")
+  endif()
+endfunction()
+mistake(stride "ht::nn::Conv2d conv(1, 2, 3, 1, 1);" "name what follows the kernel: Conv2d")
+mistake(module "ht::nn::Sequential model(ht::nn::Linear(2, 3), Own());" "derive it from nn::Layer")
+mistake(option "ht::optim::AdamWOptions options{.learning_rate = 1e-3};" "has no non-static data member named .learning_rate")
