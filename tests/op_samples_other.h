@@ -40,7 +40,7 @@ template <> struct Samples<Embedding> {
                               [] {
                                 embedding(full({2}, -1, i64), ones({5, 3}));
                               }),
-            error<DTypeError>("[embedding] indices must be i64, got [2] f32. Cast it first.",
+            error<DTypeError>("[embedding] indices must be i64 or i32, got [2] f32. Cast it first.",
                               [] {
                                 embedding(ones({2}), ones({5, 3}));
                               }),

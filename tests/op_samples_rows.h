@@ -217,7 +217,7 @@ template <> struct Samples<CrossEntropy> {
                     "[cross_entropy] the input is a scalar. It must have a class dimension.",
                     bad({}, {0})),
                 error<DTypeError>(
-                    "[cross_entropy] targets must be i64, got [2] f32. Cast it first.", [] {
+                    "[cross_entropy] targets must be i64 or i32, got [2] f32. Cast it first.", [] {
                       cross_entropy(ones({2, 3}), ones({2}));
                     })}};
   }
@@ -251,8 +251,8 @@ template <> struct Samples<NllLoss> {
                               [] {
                                 nll_loss(ones({2, 3}), full({2}, 3, i64));
                               }),
-            error<DTypeError>("[nll_loss] targets must be i64, got [2] i32. Cast it first.", [] {
-              nll_loss(ones({2, 3}), zeros({2}, i32));
+            error<DTypeError>("[nll_loss] targets must be i64 or i32, got [2] i16. Cast it first.", [] {
+              nll_loss(ones({2, 3}), zeros({2}, i16));
             })}};
   }
 };

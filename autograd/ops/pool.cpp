@@ -20,10 +20,10 @@ PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
     bool valid = g.padding[d] >= 0;
     for (const int64_t size : {g.kernel[d], g.stride[d], g.dilation[d]})
       valid = valid && size >= 1 && size <= most;
-    if (!valid || g.padding[d] > span_of(g, d) / 2)
+    if (!valid || g.padding[d] > g.kernel[d] / 2)
       fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ",
-                       g.padding[d], g.dilation[d] == 1 ? "" : ", dilated",
-                       ". Kernel and stride must be at least 1, padding at most half the kernel.");
+                       g.padding[d], ", dilation ", g.dilation[d],
+                       ". All but padding must be at least 1, padding at most half the kernel.");
   }
   return g;
 }
