@@ -73,9 +73,8 @@ using StructuredOps =
              Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
              CumulativeSum, Matmul, Linear, Dot, CosineSimilarity, Softmax, LogSoftmax, LogSumExp,
              Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm,
-             InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d,
-             MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout,
-             Checkpoint>;
+             InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
+             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.

@@ -157,8 +157,8 @@ class Backend {
                                 Tensor& dtable) = 0;
   /// y[i] = x[i, but index[i] along dim]; index i64, of y's shape. Out of range: as above.
   virtual void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
-  /// y[i, but index[i] along dim] += x[i], summed in f32 or wider in the order of i and rounded once
-  /// (integers of y are exact to 2^53); x, y of one dtype, index i64 of x's shape
+  /// y[i, but index[i] along dim] += x[i], summed in f32 or wider in the order of i and rounded
+  /// once (integers of y are exact to 2^53); x, y of one dtype, index i64 of x's shape
   virtual void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
 
   // --- elementwise (strided, floating; integers of one dtype where the formula takes them)
@@ -209,8 +209,9 @@ class Backend {
   virtual void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g,
                                     Tensor& dx) = 0;
 
-  // --- attention: q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev], y [n, heads, l,
-  // ev]; strided with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
+  // --- attention: q [n, heads, l, e], k [n, key heads, s, e], v [n, key heads, s, ev], y [n,
+  // heads, l, ev]; key heads divide heads, and stand for heads / key heads neighbours each; strided
+  // with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
   // part) or floating (added), or undefined. Rows without any key are 0.
   /// log_sum_exp: statistics [n, heads, l], infinite for rows without any key
   virtual void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,

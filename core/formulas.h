@@ -273,18 +273,18 @@ using UnaryFormulas =
 using BinaryFormulas =
     TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum,
              formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Prelu,
-             formula::Pow, formula::SquaredError,
-             formula::AbsoluteError, formula::SmoothL1, formula::Huber, formula::KlDivergence,
-             formula::KlDivergenceOfLogs, formula::BinaryCrossEntropy, formula::BceWithLogits>;
+             formula::Pow, formula::SquaredError, formula::AbsoluteError, formula::SmoothL1,
+             formula::Huber, formula::KlDivergence, formula::KlDivergenceOfLogs,
+             formula::BinaryCrossEntropy, formula::BceWithLogits>;
 using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
              formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;
 
 /// Formulas that also take integers.
-template <class F>
-inline constexpr bool takes_integers =
-    requires(const F& f) { f.integer(int64_t()); } ||
-    requires(const F& f) { f.integer(int64_t(), int64_t()); };
+template <class F> inline constexpr bool takes_integers = requires(const F& f) {
+  f.integer(int64_t());
+}
+|| requires(const F& f) { f.integer(int64_t(), int64_t()); };
 
 /// A formula as backends receive it: its place in one of the lists above and its attributes (at
 /// most two numbers).

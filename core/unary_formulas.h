@@ -260,7 +260,7 @@ struct Elu {  // x if positive, else alpha (exp(x) - 1) (Clevert et al. 2016)
     return x > T(0) ? T(1) : T(alpha) * math::exp(x);
   }
 };
-struct Mish {  // x tanh(log(1 + exp(x))) (Misra 2019); with n = e^2x + 2 e^x the tanh is n / (n + 2)
+struct Mish {  // x tanh(log(1 + exp(x))) (Misra 2019); the tanh is n / (n + 2), n = e^2x + 2 e^x
   static constexpr OpInfo info{"mish", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD static T n_of(T x) {

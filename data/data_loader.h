@@ -41,9 +41,7 @@ class DataLoader {
   const Dataset& dataset() const { return *dataset_; }
   const DataLoaderOptions& options() const { return options_; }
   /// The same dataset read otherwise, from its first epoch.
-  DataLoader with_options(DataLoaderOptions options) const {
-    return DataLoader(dataset_, options);
-  }
+  DataLoader with_options(DataLoaderOptions options) const { return DataLoader(dataset_, options); }
   /// Number of the epoch that the next begin() starts; begin() counts on from there. Set it to
   /// resume a training.
   void set_epoch(int64_t epoch);

@@ -202,18 +202,18 @@ inline void add_particulars(formula::Prelu, OpSamples& samples) {
 }
 
 template <class F> Case integer_pairs_case() {
-  return {.name = "integers",
-          .inputs = {integers({2, 4}, {-7, 7, 0, -9, 9, 300, -70000, 5}),
-                     integers({4}, {2, -3, 5, 4})},
-          .call = [](const Tensors& in) { return binary(F{}, in[0], in[1]); },
-          .oracle =
-              [](const Arrays& in) {
-                return array_of(in[0].shape, [&](const Dims& i) {
-                  return truth(F{}, in[0][i], in[1].broadcast(i));
-                });
-              },
-          .output = i64,
-          .gradient = false};
+  return {
+      .name = "integers",
+      .inputs = {integers({2, 4}, {-7, 7, 0, -9, 9, 300, -70000, 5}), integers({4}, {2, -3, 5, 4})},
+      .call = [](const Tensors& in) { return binary(F{}, in[0], in[1]); },
+      .oracle =
+          [](const Arrays& in) {
+            return array_of(in[0].shape, [&](const Dims& i) {
+              return truth(F{}, in[0][i], in[1].broadcast(i));
+            });
+          },
+      .output = i64,
+      .gradient = false};
 }
 
 template <class F> struct Samples<Binary<F>> {

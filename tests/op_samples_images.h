@@ -206,15 +206,15 @@ Case pooling(std::string name, const Shape& x, const PoolOptions& o,
              std::function<Tensor(const Tensor&)> call, Of of, bool no_ties) {
   const Pair stride = o.stride.value_or(o.kernel);
   const Conv2dOptions window{stride, o.padding, o.dilation, 1};
-  const auto size = [&](int64_t in, int64_t kernel, int64_t step, int64_t padding, int64_t dilation) {
+  const auto size = [&](int64_t in, int64_t kernel, int64_t step, int64_t padding,
+                        int64_t dilation) {
     int64_t windows = conv_size(in, kernel, step, padding, dilation);
     const int64_t next = windows * step - padding;  // where one more window would begin
     const int64_t reach = (windows - 1) * step - padding + (kernel - 1) * dilation + 1;
     return windows + int64_t(o.ceil_mode && next < in && reach < in + padding);
   };
   const Shape result{
-      x[0], x[1],
-      size(x[2], o.kernel.height, stride.height, o.padding.height, o.dilation.height),
+      x[0], x[1], size(x[2], o.kernel.height, stride.height, o.padding.height, o.dilation.height),
       size(x[3], o.kernel.width, stride.width, o.padding.width, o.dilation.width)};
   return {.name = std::move(name),
           .inputs = {{.shape = x, .distinct = no_ties}},
@@ -280,7 +280,9 @@ template <> struct Samples<MaxPool2d> {
           name, shape, o, [o = o](const Tensor& x) { return max_pool2d(x, o); }, largest, true));
     const std::vector<PoolSample> more = {
         {"dilated", {2, 3, 7, 6}, {.kernel = 2, .stride = 1, .dilation = 2}},
-        {"dilated, padded", {1, 2, 6, 7}, {.kernel = 3, .stride = 2, .padding = 1, .dilation = {2, 3}}},
+        {"dilated, padded",
+         {1, 2, 6, 7},
+         {.kernel = 3, .stride = 2, .padding = 1, .dilation = {2, 3}}},
         {"dilated, apart", {1, 3, 9, 8}, {.kernel = 2, .stride = 4, .dilation = 3}},
         {"a window for the rest", {1, 2, 5, 6}, {.kernel = 2, .stride = 2, .ceil_mode = true}},
         {"none that begins in the padding",

@@ -22,8 +22,7 @@ template <> struct Samples<Gather> {
             .call = [dim](const Tensors& in) { return gather(in[0], dim, in[1]); },
             .oracle =
                 [=](const Arrays& in) {
-                  return array_of(shape,
-                                  [&](const Dims& i) { return in[0][named_by(in, i, d)]; });
+                  return array_of(shape, [&](const Dims& i) { return in[0][named_by(in, i, d)]; });
                 },
             .reduced = numel_of(shape)};
   }
@@ -50,33 +49,34 @@ template <> struct Samples<Gather> {
         gather(ones({2, 3}), 1, from_vector(values, shape, dtype));
       };
     };
-    return {.cases = {of("columns", {3, 4}, 1, {3, 2}, {0, 3, 1, 1, 2, 0}),
-                      of("rows", {3, 4}, 0, {2, 4}, {2, 0, 1, 1, 0, 0, 2, 2}),
-                      of("fewer of the others", {2, 3, 4}, -1, {1, 2, 5},
-                         {3, 3, 0, 1, 2, 0, 0, 0, 0, 1}),
-                      of("one place often", {4}, 0, {6}, {1, 1, 3, 1, 1, 0}),
-                      of("a scalar", {}, 0, {}, {0}), of("nothing", {2, 3}, 1, {2, 0}, {}),
-                      select_case("select, middle", {2, 4, 3}, 1, {3, 0, 0}),
-                      select_case("select, last", {3, 4}, -1, {2, 1, 2, 0, 3})},
-            .errors =
-                {error<UsageError>("[gather] index 3 is out of range for a dimension of size 3. "
-                                   "Indices must be from 0 to 2.",
-                                   bad({0, 3}, {1, 2}, i64)),
-                 error<UsageError>("[gather] index -1 is out of range", bad({-1}, {1, 1}, i32)),
-                 error<DTypeError>("[gather] the index must be i64 or i32, got [1, 1] f32.",
-                                   bad({0}, {1, 1}, f32)),
-                 error<ShapeError>("[gather] the index is [3, 1] for [2, 3] f32 along dimension 1. "
-                                   "It must have the same rank, and in other dimensions sizes up "
-                                   "to those.",
-                                   bad({0, 0, 0}, {3, 1}, i64)),
-                 error<ShapeError>("[gather] the index is [1] for", bad({0}, {1}, i64)),
-                 error<UsageError>("[index_select] index 2 is out of range",
-                                   [] { index_select(ones({2}), 0, full({1}, 2, i64)); }),
-                 error<ShapeError>("[index_select] the index is [1, 1] i64. It must be a vector.",
-                                   [] {
-                                     index_select(ones({2}), 0, zeros({1, 1}, i64));
-                                   })},
-            .any_dtype = true};
+    return {
+        .cases = {of("columns", {3, 4}, 1, {3, 2}, {0, 3, 1, 1, 2, 0}),
+                  of("rows", {3, 4}, 0, {2, 4}, {2, 0, 1, 1, 0, 0, 2, 2}),
+                  of("fewer of the others", {2, 3, 4}, -1, {1, 2, 5},
+                     {3, 3, 0, 1, 2, 0, 0, 0, 0, 1}),
+                  of("one place often", {4}, 0, {6}, {1, 1, 3, 1, 1, 0}),
+                  of("a scalar", {}, 0, {}, {0}), of("nothing", {2, 3}, 1, {2, 0}, {}),
+                  select_case("select, middle", {2, 4, 3}, 1, {3, 0, 0}),
+                  select_case("select, last", {3, 4}, -1, {2, 1, 2, 0, 3})},
+        .errors = {error<UsageError>("[gather] index 3 is out of range for a dimension of size 3. "
+                                     "Indices must be from 0 to 2.",
+                                     bad({0, 3}, {1, 2}, i64)),
+                   error<UsageError>("[gather] index -1 is out of range", bad({-1}, {1, 1}, i32)),
+                   error<DTypeError>("[gather] the index must be i64 or i32, got [1, 1] f32.",
+                                     bad({0}, {1, 1}, f32)),
+                   error<ShapeError>(
+                       "[gather] the index is [3, 1] for [2, 3] f32 along dimension 1. "
+                       "It must have the same rank, and in other dimensions sizes up "
+                       "to those.",
+                       bad({0, 0, 0}, {3, 1}, i64)),
+                   error<ShapeError>("[gather] the index is [1] for", bad({0}, {1}, i64)),
+                   error<UsageError>("[index_select] index 2 is out of range",
+                                     [] { index_select(ones({2}), 0, full({1}, 2, i64)); }),
+                   error<ShapeError>("[index_select] the index is [1, 1] i64. It must be a vector.",
+                                     [] {
+                                       index_select(ones({2}), 0, zeros({1, 1}, i64));
+                                     })},
+        .any_dtype = true};
   }
 };
 
@@ -100,23 +100,21 @@ template <> struct Samples<ScatterAdd> {
     const auto bad = [](double index, const Shape& shape, const Shape& source) {
       return [=] { scatter_add(ones({2, 3}), 1, full(shape, index, i64), ones(source)); };
     };
-    return {.cases = {of("columns", {3, 4}, 1, {3, 2}, {0, 3, 1, 1, 2, 0}),
-                      of("rows", {3, 4}, 0, {2, 4}, {2, 0, 1, 1, 0, 0, 2, 2}),
-                      of("a larger source", {2, 3, 4}, -1, {1, 2, 3}, {3, 3, 0, 2, 0, 1},
-                         {2, 3, 3}),
-                      of("all to one place", {4}, 0, {7}, {2, 2, 2, 2, 2, 2, 2}),
-                      of("a scalar", {}, 0, {}, {0}), of("nothing", {2, 3}, 1, {2, 0}, {})},
-            .errors = {error<UsageError>(
-                           "[scatter_add] index 3 is out of range for a dimension of size 3.",
-                           bad(3, {1, 1}, {1, 1})),
-                       error<ShapeError>(
-                           "[scatter_add] the index is [2, 2] i64, the source [2, 1] f32. The "
-                           "source must be as large in every dimension.",
-                           bad(0, {2, 2}, {2, 1})),
-                       error<ShapeError>("[scatter_add] the index is [3, 1] for",
-                                         bad(0, {3, 1}, {3, 1}))},
-            .any_dtype = true,
-            .mixed = Mixed::refuses};
+    return {
+        .cases = {of("columns", {3, 4}, 1, {3, 2}, {0, 3, 1, 1, 2, 0}),
+                  of("rows", {3, 4}, 0, {2, 4}, {2, 0, 1, 1, 0, 0, 2, 2}),
+                  of("a larger source", {2, 3, 4}, -1, {1, 2, 3}, {3, 3, 0, 2, 0, 1}, {2, 3, 3}),
+                  of("all to one place", {4}, 0, {7}, {2, 2, 2, 2, 2, 2, 2}),
+                  of("a scalar", {}, 0, {}, {0}), of("nothing", {2, 3}, 1, {2, 0}, {})},
+        .errors =
+            {error<UsageError>("[scatter_add] index 3 is out of range for a dimension of size 3.",
+                               bad(3, {1, 1}, {1, 1})),
+             error<ShapeError>("[scatter_add] the index is [2, 2] i64, the source [2, 1] f32. The "
+                               "source must be as large in every dimension.",
+                               bad(0, {2, 2}, {2, 1})),
+             error<ShapeError>("[scatter_add] the index is [3, 1] for", bad(0, {3, 1}, {3, 1}))},
+        .any_dtype = true,
+        .mixed = Mixed::refuses};
   }
 };
 
@@ -133,14 +131,13 @@ template <> struct Samples<ArgSort> {
                 [=](const Arrays& in) {
                   return array_of(shape, [&](const Dims& i) {
                     if (shape.rank() == 0) return 0.0;
-                    Values line(std::size_t(shape[d]));
+                    Values row;
                     Dims at = i;
-                    for (at[d] = 0; at[d] < shape[d]; ++at[d])
-                      line[std::size_t(at[d])] = in[0][at];
-                    std::vector<int> order(line.size());
+                    for (at[d] = 0; at[d] < shape[d]; ++at[d]) row.push_back(in[0][at]);
+                    std::vector<int> order(row.size());
                     std::iota(order.begin(), order.end(), 0);
                     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-                      const double u = line[std::size_t(a)], v = line[std::size_t(b)];
+                      const double u = row[std::size_t(a)], v = row[std::size_t(b)];
                       return descending ? u > v : u < v;
                     });
                     return double(order[std::size_t(i[d])]);
@@ -160,7 +157,8 @@ template <> struct Samples<ArgSort> {
                       of("nothing", {3, 0}, 1, false), of("a long row", {3, 701}, 1, false),
                       of("many rows", {300, 3}, 1, true), whole},
             .errors = {error<ShapeError>(
-                "[argsort] dimension 2 is out of range for rank 2. Use -2 to 1.", [] {
+                "[argsort] dimension 2 is out of range for rank 2. Use -2 to 1.",
+                [] {
                   argsort(ones({2, 3}), 2);
                 })},
             .any_dtype = true};

@@ -176,20 +176,20 @@ template <> struct Samples<InstanceNorm> {
   }
   static OpSamples make() {
     using enum AffineInputs;
-    return {.cases = {of("images", {2, 3, 4, 2}, both), of("sequences", {2, 4, 5}, weight),
-                      of("no parameters", {2, 2, 3, 3}, none),
-                      of("wide parameters", {2, 3, 2, 3}, wide)},
-            .errors =
-                {error<ShapeError>("[instance_norm] [2, 5] f32 has no channels, or nothing to "
-                                   "normalise in them.",
-                                   [] {
-                                     instance_norm(ones({2, 5}));
-                                   }),
-                 error<ShapeError>("weight is [3] f32 for 4 channels. It must be [4].",
-                                   [] {
-                                     instance_norm(ones({2, 4, 3}), ones({3}));
-                                   })},
-            .mixed = Mixed::accepts};
+    return {
+        .cases = {of("images", {2, 3, 4, 2}, both), of("sequences", {2, 4, 5}, weight),
+                  of("no parameters", {2, 2, 3, 3}, none),
+                  of("wide parameters", {2, 3, 2, 3}, wide)},
+        .errors = {error<ShapeError>("[instance_norm] [2, 5] f32 has no channels, or nothing to "
+                                     "normalise in them.",
+                                     [] {
+                                       instance_norm(ones({2, 5}));
+                                     }),
+                   error<ShapeError>("weight is [3] f32 for 4 channels. It must be [4].",
+                                     [] {
+                                       instance_norm(ones({2, 4, 3}), ones({3}));
+                                     })},
+        .mixed = Mixed::accepts};
   }
 };
 

@@ -91,7 +91,8 @@ template <> struct Samples<Checkpoint> {
                         .call =
                             [](const Tensors& in) {
                               return checkpoint(
-                                  [](const Tensors& x) { return tanh(x[0]) * tanh(x[0]) * x[1]; }, in);
+                                  [](const Tensors& x) { return tanh(x[0]) * tanh(x[0]) * x[1]; },
+                                  in);
                             },
                         .oracle =
                             [](const Arrays& in) {

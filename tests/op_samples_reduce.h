@@ -176,13 +176,13 @@ template <> struct Samples<Max> {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return max(x, d, keep); };
     std::vector<Case> cases = reductions(call, largest, true);
     cases.push_back(of_integers(call, largest));
-    return {
-        .cases = cases,
-        .errors = {dims_error("max", call),
-                   error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.", [] {
-                     max(ones({0, 2}));
-                   })},
-        .any_dtype = true};
+    return {.cases = cases,
+            .errors = {dims_error("max", call),
+                       error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.",
+                                         [] {
+                                           max(ones({0, 2}));
+                                         })},
+            .any_dtype = true};
   }
 };
 
@@ -191,13 +191,13 @@ template <> struct Samples<Min> {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return min(x, d, keep); };
     std::vector<Case> cases = reductions(call, smallest, true);
     cases.push_back(of_integers(call, smallest));
-    return {
-        .cases = cases,
-        .errors = {dims_error("min", call),
-                   error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.", [] {
-                     min(ones({0, 2}));
-                   })},
-        .any_dtype = true};
+    return {.cases = cases,
+            .errors = {dims_error("min", call),
+                       error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.",
+                                         [] {
+                                           min(ones({0, 2}));
+                                         })},
+            .any_dtype = true};
   }
 };
 
@@ -239,9 +239,9 @@ struct PlaceSamples {
           return call(x, d.empty() ? -1 : int(d[0]), kept);
         },
         [most = largest](const Values& v) {
-          return double((most ? std::max_element(v.begin(), v.end())
-                              : std::min_element(v.begin(), v.end())) -
-                        v.begin());
+          return double(
+              (most ? std::max_element(v.begin(), v.end()) : std::min_element(v.begin(), v.end())) -
+              v.begin());
         });
     test.output = i64, test.gradient = false;
     test.inputs[0] = {.shape = shape, .kind = InputKind::constant, .distinct = true};
@@ -254,17 +254,17 @@ struct PlaceSamples {
     const auto fails = [call = call](const Shape& shape, int dim) {
       return [=] { call(ones(shape), dim, false); };
     };
-    return {.cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0),
-                      along("middle, kept", {2, 6, 3}, 1, true), along("a scalar", {}, 0), ties,
-                      of_whole},
-            .errors = {error<ShapeError>(
-                           "[" + name + "] [0] f32 has no elements. Reduce at least one.",
-                           fails({0}, -1)),
-                       error<ShapeError>("[" + name +
-                                             "] dimension 1 is out of range for rank 1. Use -1 to "
-                                             "0.",
-                                         fails({3}, 1))},
-            .any_dtype = true};
+    return {
+        .cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0),
+                  along("middle, kept", {2, 6, 3}, 1, true), along("a scalar", {}, 0), ties,
+                  of_whole},
+        .errors = {error<ShapeError>("[" + name + "] [0] f32 has no elements. Reduce at least one.",
+                                     fails({0}, -1)),
+                   error<ShapeError>("[" + name +
+                                         "] dimension 1 is out of range for rank 1. Use -1 to "
+                                         "0.",
+                                     fails({3}, 1))},
+        .any_dtype = true};
   }
 };
 template <> struct Samples<ArgMax> {
@@ -287,7 +287,8 @@ struct TruthSamples {
   }
   Case over(const Over& which, InputKind kind) const {
     Case test = reduction(
-        which, [call = call](const Tensor& x, const Dims& d, bool keep) { return call(x, d, keep); },
+        which,
+        [call = call](const Tensor& x, const Dims& d, bool keep) { return call(x, d, keep); },
         [self = *this](const Values& v) { return self.of(v); });
     test.output = boolean, test.gradient = false;
     test.name += kind == InputKind::condition ? ", bools" : "";
@@ -344,7 +345,8 @@ template <> struct Samples<CumulativeSum> {
                       along("middle", {2, 5, 3}, 1), along("a scalar", {}, 0),
                       along("long", {2, 700}, 1), along("empty", {0, 3}, 0), of_whole},
             .errors = {error<ShapeError>(
-                "[cumsum] dimension 3 is out of range for rank 2. Use -2 to 1.", [] {
+                "[cumsum] dimension 3 is out of range for rank 2. Use -2 to 1.",
+                [] {
                   cumsum(ones({2, 3}), 3);
                 })},
             .any_dtype = true};

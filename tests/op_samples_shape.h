@@ -273,12 +273,13 @@ template <> struct Samples<Pad> {
                   by("around nothing", {0, 2}, {1, 1, 1, 0}, 2),
                   by("cut away", {3, 5}, {-1, 2, 1, -2}, 0.5),
                   by("everything cut away", {3, 2}, {-1, -1}, 0)},
-        .errors = {error<ShapeError>("[pad] padding [1] for [2, 3] f32. Give pairs (before, after) "
-                                     "from the last dimension backwards; negative ones cut away no more "
-                                     "than there is.",
-                                     [] {
-                                       pad(ones({2, 3}), {1});
-                                     }),
+        .errors = {error<ShapeError>(
+                       "[pad] padding [1] for [2, 3] f32. Give pairs (before, after) "
+                       "from the last dimension backwards; negative ones cut away no more "
+                       "than there is.",
+                       [] {
+                         pad(ones({2, 3}), {1});
+                       }),
                    error<ShapeError>("[pad] padding [-2, -2] for [2, 3] f32.",
                                      [] {
                                        pad(ones({2, 3}), {-2, -2});

@@ -1,5 +1,5 @@
-// What each formula is: truth(), the value in f64 through the C library, and kinks(), where it has no
-// derivative.
+// What each formula is: truth(), the value in f64 through the C library, and kinks(), where it has
+// no derivative.
 #pragma once
 
 #include "op_samples_case.h"
@@ -98,7 +98,9 @@ inline std::vector<double> kinks(const formula::Clamp& f) { return {f.low, f.hig
 inline std::vector<double> kinks(const formula::Sign&) { return {0}; }
 inline std::vector<double> kinks(const formula::Floor&) { return {-3, -2, -1, 0, 1, 2, 3}; }
 inline std::vector<double> kinks(const formula::Ceil&) { return {-3, -2, -1, 0, 1, 2, 3}; }
-inline std::vector<double> kinks(const formula::Round&) { return {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5}; }
+inline std::vector<double> kinks(const formula::Round&) {
+  return {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5};
+}
 inline std::vector<double> kinks(const formula::Elu&) { return {0}; }
 inline std::vector<double> kinks(const formula::Hardswish&) { return {-3, 3}; }
 

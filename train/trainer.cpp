@@ -133,7 +133,8 @@ Tensor Trainer::count_of(const data::Batch& batch) const {
 }
 
 void Trainer::update() {
-  if (options_.clip_norm > 0) gradient_norm_ = training_.clip_grad_norm(options_.clip_norm, options_.clip_norm_type);
+  if (options_.clip_norm > 0)
+    gradient_norm_ = training_.clip_grad_norm(options_.clip_norm, options_.clip_norm_type);
   if (options_.clip_value > 0) training_.clip_grad_value(options_.clip_value);
   const amp::Stepped stepped = training_.step();
   ++position_.step;

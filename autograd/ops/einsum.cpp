@@ -31,8 +31,7 @@ Equation parsed(std::string_view equation) {
     refuse(equation, "there must be two operands");
   if (text.find('.') != std::string::npos) refuse(equation, "\"...\" is not supported");
   Equation e{text.substr(0, comma), text.substr(comma + 1, arrow - comma - 1), {}};
-  if (arrow != std::string::npos && comma > arrow)
-    refuse(equation, "there must be two operands");
+  if (arrow != std::string::npos && comma > arrow) refuse(equation, "there must be two operands");
   const auto letters_only = [](const std::string& part) {
     return std::ranges::all_of(
         part, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });

@@ -45,18 +45,15 @@ template <WholeNumber T> Tensor all(const Tensor& x, T dim, bool keep = false) {
 
 /// reshape(x, 2, -1), permute(x, 1, 0), expand(x, 4, -1)
 template <WholeNumber... T>
-  requires(sizeof...(T) > 0)
-Tensor reshape(const Tensor& x, T... sizes) {
+requires(sizeof...(T) > 0) Tensor reshape(const Tensor& x, T... sizes) {
   return reshape(x, Shape{int64_t(sizes)...});
 }
 template <WholeNumber... T>
-  requires(sizeof...(T) > 0)
-Tensor permute(const Tensor& x, T... dims) {
+requires(sizeof...(T) > 0) Tensor permute(const Tensor& x, T... dims) {
   return permute(x, Dims{int64_t(dims)...});
 }
 template <WholeNumber... T>
-  requires(sizeof...(T) > 0)
-Tensor expand(const Tensor& x, T... sizes) {
+requires(sizeof...(T) > 0) Tensor expand(const Tensor& x, T... sizes) {
   return expand(x, Shape{int64_t(sizes)...});
 }
 

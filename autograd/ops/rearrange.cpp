@@ -11,8 +11,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
   for (int64_t& dim : normalized) {
     dim = normalize_dim("flip", dim, x.rank());
     if (x.rank() > 0 && seen[int(dim)]++ > 0)
-      fail<ShapeError>("flip", "dimension ", dim, " is given twice in ", dims,
-                       ". Name each once.");
+      fail<ShapeError>("flip", "dimension ", dim, " is given twice in ", dims, ". Name each once.");
   }
   return x.rank() == 0 ? x : apply(Flip{normalized}, x);
 }
@@ -50,8 +49,7 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
 
 std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim) {
   check::defined("chunk", "the input", x);
-  if (count < 1)
-    fail<UsageError>("chunk", "the number of chunks is ", count, ". Use 1 or more.");
+  if (count < 1) fail<UsageError>("chunk", "the number of chunks is ", count, ". Use 1 or more.");
   if (x.rank() == 0) fail<ShapeError>("chunk", "a scalar has no dimensions. Reshape it to [1].");
   const int64_t size = x.shape()[normalize_dim("chunk", dim, x.rank())];
   if (size == 0) return split(x, std::vector<int64_t>(std::size_t(count), 0), dim);

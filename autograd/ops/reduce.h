@@ -1,6 +1,6 @@
 // Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin,
-// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider whatever the dtype, and give the same result for any
-// number of threads.
+// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider whatever the
+// dtype, and give the same result for any number of threads.
 #pragma once
 
 #include <cmath>

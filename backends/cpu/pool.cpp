@@ -98,8 +98,7 @@ void disjoint_backward_as(const Tensor& dy, const Tensor& argmax, const PoolGeom
         const Window window(windows, i, j);
         const int64_t at = ((n * rows + i) * columns + j) * channels;
         for (int64_t r = window.rows.begin; r < window.rows.end; r += window.row_step)
-          for (int64_t c = window.columns.begin; c < window.columns.end;
-               c += window.column_step) {
+          for (int64_t c = window.columns.begin; c < window.columns.end; c += window.column_step) {
             const uint8_t* from = argmax.data<uint8_t>() + at;
             const auto place = uint8_t(window.place(g, r, c));
             T* to = image + (r * width + c) * channels;

@@ -38,8 +38,7 @@ __global__ void by_row_kernel(Pick* picks, int64_t count, int64_t n) {
 }
 
 __global__ void order_kernel(const Pick* picks, int64_t count, int64_t n, int64_t* index) {
-  for (int64_t i = global_thread(); i < count; i += all_threads())
-    index[i] = picks[i].position % n;
+  for (int64_t i = global_thread(); i < count; i += all_threads()) index[i] = picks[i].position % n;
 }
 
 }  // namespace

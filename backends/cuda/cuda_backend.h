@@ -54,8 +54,8 @@ class CudaBackend final : public Backend {
   void argsort(const Tensor& x, bool descending, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
 
-  // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu, max_pool.cu,
-  // avg_pool.cu, interpolate.cu)
+  // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu,
+  // max_pool.cu, avg_pool.cu, interpolate.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;

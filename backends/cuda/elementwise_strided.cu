@@ -83,8 +83,8 @@ template <class... T> bool any_double(const T&... tensors) {
 void unary_strided(const Context& context, FormulaCall call, const Tensor& x, Tensor& y) {
   const Layout<2> layout(y, x);
   if (layout.turns == 0) return;
-  launch(context,
-         chosen(unary_kernel<float>, unary_kernel<double>, unary_kernel<int64_t>, y, x), shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(y), Operand(x));
+  launch(context, chosen(unary_kernel<float>, unary_kernel<double>, unary_kernel<int64_t>, y, x),
+         shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(y), Operand(x));
 }
 
 void unary_backward_strided(const Context& context, FormulaCall call, const Tensor& saved,

@@ -81,9 +81,7 @@ void CudaBackend::scatter_add(const Tensor& x, int dim, const Tensor& index, Ten
   Tensor values = scratch(context_, x.shape(), wide), sums = scratch(context_, y.shape(), wide),
          total = scratch(context_, y.shape(), wide);
   copy(x, values), copy(y, total);
-  const auto column = [](const Tensor& t) {
-    return t.view_as({t.numel(), 1}, {1, 1}, t.offset());
-  };
+  const auto column = [](const Tensor& t) { return t.view_as({t.numel(), 1}, {1, 1}, t.offset()); };
   Tensor table = column(sums);
   scatter_add_rows(column(values), places, no_place, table);
   accumulate(sums, total);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include <halftone/backends/reference/columns.h>
+#include <halftone/core/op_info.h>
 
 namespace halftone {
 
@@ -19,8 +20,9 @@ void check_indices(const Tensor& index, int64_t size) {
     const int64_t* const values = index.data<int64_t>() + offset[0];
     for (int64_t i = 0; i < count; ++i)
       if (const int64_t value = values[i * step[0]]; value < 0 || value >= size)
-        fail<UsageError>("gather", "index ", value, " is out of range for a dimension of size ",
-                         size, ". Indices must be from 0 to ", size - 1, ".");
+        fail<UsageError>(running_operation("gather"), "index ", value,
+                         " is out of range for a dimension of size ", size,
+                         ". Indices must be from 0 to ", size - 1, ".");
   });
 }
 
@@ -112,13 +114,13 @@ template <class T> void argsort_row(const Tensor& x, int64_t row, bool descendin
 void ReferenceBackend::argsort(const Tensor& x, bool descending, Tensor& index) {
   if (x.numel() == 0) return;
   const auto [rows, n] = rows_of(x);
-  parallel_pieces(rows, std::max<int64_t>(1, grain_length / (8 * n)), [&](int64_t begin,
-                                                                         int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      if (is_floating(x.dtype())) argsort_row<double>(x, row, descending, index);
-      else argsort_row<int64_t>(x, row, descending, index);
-    }
-  });
+  parallel_pieces(rows, std::max<int64_t>(1, grain_length / (8 * n)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t row = begin; row < end; ++row) {
+                      if (is_floating(x.dtype())) argsort_row<double>(x, row, descending, index);
+                      else argsort_row<int64_t>(x, row, descending, index);
+                    }
+                  });
 }
 
 }  // namespace halftone

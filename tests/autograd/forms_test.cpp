@@ -16,9 +16,7 @@ Values values_of(const Tensor& x) { return x.to_vector<double>(); }
 template <class Kind> std::string message_of(const std::function<void()>& call) {
   try {
     call();
-  } catch (const Kind& e) {
-    return e.what();
-  }
+  } catch (const Kind& e) { return e.what(); }
   return "no error of that kind";
 }
 
@@ -61,7 +59,9 @@ TEST_CASE("arithmetic of integers with numbers keeps integers, or gives f32") {
 }
 
 TEST_CASE("what integers and bools are refused") {
-  CHECK(message_of<UsageError>([] { floor_divide(from({1, 2}, i64), from({1, 0}, i64)); }) ==
+  CHECK(message_of<UsageError>([] {
+          floor_divide(from({1, 2}, i64), from({1, 0}, i64));
+        }) ==
         "[floor_divide] a divisor is 0. Integers need another one; cast to f32 for infinities.");
   CHECK(message_of<UsageError>([] { from({1}, i32) % 0; }).starts_with("[remainder] a divisor"));
   CHECK(message_of<DTypeError>([] { ones({2}, boolean) - ones({2}, boolean); }) ==
@@ -142,8 +142,9 @@ TEST_CASE("masked_fill refuses what the dtype cannot hold") {
   CHECK(message_of<UsageError>([&] { masked_fill(zeros({2}, f16), mask, -1e9); }) ==
         "[masked_fill] the value -1e+09 is not one of f16, whose largest is 65504. Use one that "
         "fits, or an infinity.");
-  CHECK(message_of<UsageError>([&] { masked_fill(zeros({2}, i64), mask, 0.5); })
-            .starts_with("[masked_fill] the value 0.5"));
+  CHECK(message_of<UsageError>([&] {
+          masked_fill(zeros({2}, i64), mask, 0.5);
+        }).starts_with("[masked_fill] the value 0.5"));
   CHECK(message_of<DTypeError>([&] { masked_fill(zeros({2}), zeros({2}), 1); }) ==
         "[masked_fill] the mask must be bool, got [2] f32. Compare first.");
   CHECK(values_of(masked_fill(zeros({2}, f16), mask, -INFINITY)) == Values(2, -INFINITY));
@@ -204,22 +205,27 @@ TEST_CASE("einsum says what it does not take") {
 
 TEST_CASE("splitting, sorting and padding say what is wrong") {
   const Tensor x = ones({2, 3});
-  CHECK(message_of<ShapeError>([&] { split(x, std::vector<int64_t>{1, 1}, 1); }) ==
+  CHECK(message_of<ShapeError>([&] {
+          split(x, std::vector<int64_t>{1, 1}, 1);
+        }) ==
         "[split] 2 sizes for dimension 1 of [2, 3] f32. None may be negative, and they must add up "
         "to 3.");
   CHECK(message_of<UsageError>([&] { split(x, 0, 1); }).starts_with("[split] the size is 0"));
   CHECK(message_of<UsageError>([&] { chunk(x, 0); }) ==
         "[chunk] the number of chunks is 0. Use 1 or more.");
-  CHECK(message_of<UsageError>([&] { topk(x, 4); }) ==
-        "[topk] k is 4 for 3 elements. Use 0 to 3.");
-  CHECK(message_of<ShapeError>([&] { tril(ones({3})); })
-            .starts_with("[tril] [3] f32 has rank 1. It must have rows and columns."));
-  CHECK(message_of<ShapeError>([&] { pad(x, {3, 0}, PadMode::reflect); })
-            .starts_with("[pad] 3 before and 0 after dimension 1 of [2, 3] f32."));
-  CHECK(message_of<UsageError>([&] { one_hot(from({0, 3}, i64), 3); })
-            .starts_with("[one_hot] index 3 is out of range for a dimension of size 3."));
-  CHECK(message_of<UsageError>([&] { one_hot(zeros({0}, i64)); })
-            .starts_with("[one_hot] -1 classes"));
+  CHECK(message_of<UsageError>([&] { topk(x, 4); }) == "[topk] k is 4 for 3 elements. Use 0 to 3.");
+  CHECK(message_of<ShapeError>([&] {
+          tril(ones({3}));
+        }).starts_with("[tril] [3] f32 has rank 1. It must have rows and columns."));
+  CHECK(message_of<ShapeError>([&] {
+          pad(x, {3, 0}, PadMode::reflect);
+        }).starts_with("[pad] 3 before and 0 after dimension 1 of [2, 3] f32."));
+  CHECK(message_of<UsageError>([&] {
+          one_hot(from({0, 3}, i64), 3);
+        }).starts_with("[one_hot] index 3 is out of range for a dimension of size 3."));
+  CHECK(message_of<UsageError>([&] {
+          one_hot(zeros({0}, i64));
+        }).starts_with("[one_hot] -1 classes"));
 }
 
 }  // namespace

@@ -66,12 +66,10 @@ std::map<std::string, Operation> numbers() {
       {"min", over_dim(&min)},
       {"any", over_dim(&any)},
       {"all", over_dim(&all)},
-      {"argmax", result_of([](const Arguments& in) {
-         return argmax(in.a, in.dim(0), in.n[1] != 0);
-       })},
-      {"argmin", result_of([](const Arguments& in) {
-         return argmin(in.a, in.dim(0), in.n[1] != 0);
-       })},
+      {"argmax",
+       result_of([](const Arguments& in) { return argmax(in.a, in.dim(0), in.n[1] != 0); })},
+      {"argmin",
+       result_of([](const Arguments& in) { return argmin(in.a, in.dim(0), in.n[1] != 0); })},
       {"cumsum", result_of([](const Arguments& in) { return cumsum(in.a, in.dim(0)); })},
       {"std", result_of([](const Arguments& in) { return halftone::std(in.a, in.n[0]); })},
       {"sign", of_a(&sign)},
@@ -96,8 +94,7 @@ std::map<std::string, Operation> numbers() {
 
 std::map<std::string, Operation> movements() {
   return {
-      {"masked_fill",
-       result_of([](const Arguments& in) { return masked_fill(in.a, in.b, 1); })},
+      {"masked_fill", result_of([](const Arguments& in) { return masked_fill(in.a, in.b, 1); })},
       {"gather", result_of([](const Arguments& in) { return gather(in.a, in.dim(0), in.b); })},
       {"scatter_add",
        result_of([](const Arguments& in) { return scatter_add(in.a, in.dim(0), in.b, in.c); })},
@@ -132,8 +129,7 @@ std::map<std::string, Operation> movements() {
        })},
       {"instance_norm",
        result_of([](const Arguments& in) { return instance_norm(in.a, in.b, in.c); })},
-      {"instance_norm_plain",
-       result_of([](const Arguments& in) { return instance_norm(in.a); })},
+      {"instance_norm_plain", result_of([](const Arguments& in) { return instance_norm(in.a); })},
       {"soft_mean", soft_loss(LossReduction::mean)},
       {"soft_sum", soft_loss(LossReduction::sum)},
       {"soft_none", soft_loss(LossReduction::none)},
@@ -187,9 +183,8 @@ TEST_CASE("pytorch: operations on integers, by indices, sorting and rearranging"
       const std::string op = name.substr(0, name.find('/'));
       if (op.starts_with("einsum_")) {
         const std::string equation = op.substr(7);
-        check_case(tensors, result_of([&](const Arguments& in) {
-                     return einsum(equation, in.a, in.b);
-                   }));
+        check_case(tensors,
+                   result_of([&](const Arguments& in) { return einsum(equation, in.a, in.b); }));
         continue;
       }
       REQUIRE_MESSAGE(table.contains(op), "there is no operation ", op);

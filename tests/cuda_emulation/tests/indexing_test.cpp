@@ -91,14 +91,13 @@ TEST_CASE("kernels: formulas of integers") {
                                            });
                   }
                 });
-  for_each_type(TypeList<formula::Neg, formula::Abs, formula::Sign, formula::Square>{},
-                [&]<class F>() {
-                  check_beside_reference({a}, {empty({6}, i64)}, 0,
-                                         [](Backend& backend, const Tensors& in, Tensors& out) {
-                                           backend.unary(call_of<UnaryFormulas>(F{}), in[0],
-                                                         out[0]);
-                                         });
-                });
+  for_each_type(
+      TypeList<formula::Neg, formula::Abs, formula::Sign, formula::Square>{}, [&]<class F>() {
+        check_beside_reference({a}, {empty({6}, i64)}, 0,
+                               [](Backend& backend, const Tensors& in, Tensors& out) {
+                                 backend.unary(call_of<UnaryFormulas>(F{}), in[0], out[0]);
+                               });
+      });
 }
 
 }  // namespace
