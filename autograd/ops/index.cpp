@@ -94,8 +94,10 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value) {
 
 Tensor one_hot(const Tensor& index, int64_t classes) {
   const Tensor wide = detail::wide_indices("one_hot", "the index", index);
-  if (classes == -1 && wide.numel() > 0) classes = int64_t(max(wide).item()) + 1;
-  if (classes < 1)
+  constexpr double most = double(int64_t(1) << 40);
+  if (classes == -1 && wide.numel() > 0)
+    classes = int64_t(std::clamp(max(wide).item() + 1, -most, 2 * most));
+  if (classes < 1 || double(classes) > most)
     fail<UsageError>("one_hot", classes, " classes for ", described(index),
                      ". Give their number, 1 or more.");
   const Tensor within = detail::indices_within("one_hot", wide, classes);
