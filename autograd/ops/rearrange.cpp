@@ -49,9 +49,12 @@ std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
 
 std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim) {
   check::defined("chunk", "the input", x);
-  if (count < 1) fail<UsageError>("chunk", "the number of chunks is ", count, ". Use 1 or more.");
   if (x.rank() == 0) fail<ShapeError>("chunk", "a scalar has no dimensions. Reshape it to [1].");
   const int64_t size = x.shape()[normalize_dim("chunk", dim, x.rank())];
+  constexpr int64_t most_of_nothing = 1 << 16;
+  if (count < 1 || (size == 0 && count > most_of_nothing))
+    fail<UsageError>("chunk", "the number of chunks is ", count, " for ", described(x),
+                     ". Use 1 or more.");
   if (size == 0) return split(x, std::vector<int64_t>(std::size_t(count), 0), dim);
   return split(x, (size - 1) / count + 1, dim);
 }

@@ -212,7 +212,8 @@ TEST_CASE("splitting, sorting and padding say what is wrong") {
         "to 3.");
   CHECK(message_of<UsageError>([&] { split(x, 0, 1); }).starts_with("[split] the size is 0"));
   CHECK(message_of<UsageError>([&] { chunk(x, 0); }) ==
-        "[chunk] the number of chunks is 0. Use 1 or more.");
+        "[chunk] the number of chunks is 0 for [2, 3] f32. Use 1 or more.");
+  CHECK(message_of<UsageError>([&] { chunk(ones({0}), INT64_MAX); }).starts_with("[chunk] the"));
   CHECK(message_of<UsageError>([&] { topk(x, 4); }) == "[topk] k is 4 for 3 elements. Use 0 to 3.");
   CHECK(message_of<ShapeError>([&] {
           tril(ones({3}));
@@ -226,6 +227,7 @@ TEST_CASE("splitting, sorting and padding say what is wrong") {
   CHECK(message_of<UsageError>([&] {
           one_hot(zeros({0}, i64));
         }).starts_with("[one_hot] -1 classes"));
+  CHECK(message_of<UsageError>([&] { one_hot(full({1}, 9e18, i64)); }).starts_with("[one_hot]"));
 }
 
 }  // namespace
