@@ -30,8 +30,11 @@ struct SlidingWindows {
   /// The inputs of an output's window that are not padding: every dilation-th of the range.
   HT_HD Range window(int64_t o) const {
     const int64_t begin = o * stride - padding, end = begin + span;
-    const int64_t inside = begin < 0 ? begin + (dilation - 1 - begin) / dilation * dilation : begin;
-    const int64_t first = inside < in ? inside : in;
+    int64_t first = begin < 0 ? 0 : begin < in ? begin : in;
+    if (begin < 0 && dilation > 1) {
+      first = begin + (dilation - 1 - begin) / dilation * dilation;
+      if (first > in) first = in;
+    }
     return {first, end < first ? first : end < in ? end : in};
   }
   /// Whether the window of an output reads an input of its range.
