@@ -36,7 +36,7 @@ std::span<const Preset> presets() {
          {"cross_entropy", "nll_loss", "bce_with_logits", "binary_cross_entropy", "mse", "l1",
           "smooth_l1", "huber", "kl_div", "prod"}},
         {widest_input, {"cat", "pow", "cosine_similarity", "gru"}},
-        {as_is, {"dot"}}}},
+        {as_is, {"dot", "scatter_add"}}}},
       // apex/amp/lists/{functional,torch,tensor}_overrides.py, before its removal in 2025.
       {"apex-o1",
        unlisted,

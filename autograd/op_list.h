@@ -29,6 +29,13 @@ struct Min;
 struct Prod;
 struct Norm;
 struct ArgMax;
+struct ArgMin;
+struct Any;
+struct All;
+struct ArgSort;
+struct Gather;
+struct ScatterAdd;
+struct Flip;
 struct CumulativeSum;
 struct Matmul;
 struct Linear;
@@ -44,6 +51,7 @@ struct NllLoss;
 struct LayerNorm;
 struct RmsNorm;
 struct GroupNorm;
+struct InstanceNorm;
 struct BatchNorm;
 struct BatchNormRelu;
 struct Conv2d;
@@ -62,11 +70,11 @@ using ElementwiseOps = Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFor
                               Wrap<Compare, CompareFormulas>>;
 using StructuredOps =
     TypeList<Cast, Where, Reshape, Permute, Expand, Slice, Cat, Pad, Contiguous, Sum, Mean, Var,
-             Max, Min, Prod, Norm, ArgMax, CumulativeSum, Matmul, Linear, Dot, CosineSimilarity,
-             Softmax, LogSoftmax, LogSumExp, Attention, PackedAttention, CrossEntropy, NllLoss,
-             LayerNorm, RmsNorm, GroupNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d,
-             MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout,
-             Checkpoint>;
+             Max, Min, Prod, Norm, ArgMax, ArgMin, Any, All, ArgSort, Gather, ScatterAdd, Flip,
+             CumulativeSum, Matmul, Linear, Dot, CosineSimilarity, Softmax, LogSoftmax, LogSumExp,
+             Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm,
+             InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
+             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.

@@ -1,6 +1,7 @@
 // The autograd verbs of Tensor, which core/tensor.h declares.
 #include <halftone/autograd/engine.h>
 #include <halftone/autograd/node.h>
+#include <halftone/autograd/ops/cast.h>
 #include <halftone/core/factory.h>
 
 namespace halftone {
@@ -47,5 +48,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
                      described(*this), ", or call backward() without it.");
   run_backward(*this, gradient, retain_graph);
 }
+
+Tensor Tensor::to(DType dtype) const { return cast(*this, dtype); }
 
 }  // namespace halftone

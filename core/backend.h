@@ -38,6 +38,8 @@ struct PoolGeometry {
   std::array<int64_t, 2> kernel{2, 2}, stride{2, 2}, padding{0, 0};
   /// average pooling divides by the whole window, as PyTorch's count_include_pad
   bool count_padding = true;
+  /// between the places of a window; 1 for average pooling
+  std::array<int64_t, 2> dilation{1, 1};
 };
 enum class Interpolation : uint8_t { nearest, bilinear };
 struct InterpolationGeometry {
@@ -153,8 +155,13 @@ class Backend {
   /// table is zeroed first; index `skip` adds nothing
   virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
                                 Tensor& dtable) = 0;
+  /// y[i] = x[i, but index[i] along dim]; index i64, of y's shape. Out of range: as above.
+  virtual void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
+  /// y[i, but index[i] along dim] += x[i], summed in f32 or wider in the order of i and rounded
+  /// once (integers of y are exact to 2^53); x, y of one dtype, index i64 of x's shape
+  virtual void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
 
-  // --- elementwise (strided, floating)
+  // --- elementwise (strided, floating; integers of one dtype where the formula takes them)
   virtual void unary(FormulaCall f, const Tensor& x, Tensor& y) = 0;
   /// saved: x or y, as the formula says; undefined for nothing
   virtual void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) = 0;
@@ -166,10 +173,14 @@ class Backend {
   virtual void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
 
   // --- reduction
-  /// strided x; y contiguous, of x's rank, with size 1 where reduced
+  /// strided x; y contiguous, of x's rank, with size 1 where reduced; integers into integers are
+  /// exact
   virtual void reduce(Reduction kind, const Tensor& x, Tensor& y) = 0;
   /// x: rows; index: i64 [rows]; first of equals, NaN wins
   virtual void arg_reduce(bool largest, const Tensor& x, Tensor& index) = 0;
+  /// rows; index: i64, like x: where the row's first, second, ... element is. Equal ones keep their
+  /// order, also when descending; NaN is larger than all.
+  virtual void argsort(const Tensor& x, bool descending, Tensor& index) = 0;
   virtual void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) = 0;  // rows, along n
 
   // --- contraction
@@ -198,8 +209,9 @@ class Backend {
   virtual void interpolate_backward(const Tensor& dy, const InterpolationGeometry& g,
                                     Tensor& dx) = 0;
 
-  // --- attention: q [n, heads, l, e], k [n, heads, s, e], v [n, heads, s, ev], y [n, heads, l,
-  // ev]; strided with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
+  // --- attention: q [n, heads, l, e], k [n, key heads, s, e], v [n, key heads, s, ev], y [n,
+  // heads, l, ev]; key heads divide heads, and stand for heads / key heads neighbours each; strided
+  // with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
   // part) or floating (added), or undefined. Rows without any key are 0.
   /// log_sum_exp: statistics [n, heads, l], infinite for rows without any key
   virtual void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,

@@ -73,6 +73,7 @@ template Tensor from_span(std::span<const float>, const Shape&, DType, Device);
 template Tensor from_span(std::span<const int64_t>, const Shape&, DType, Device);
 template Tensor from_span(std::span<const int32_t>, const Shape&, DType, Device);
 template Tensor from_span(std::span<const uint8_t>, const Shape&, DType, Device);
+template Tensor from_span(std::span<const bool>, const Shape&, DType, Device);
 
 Tensor from(std::initializer_list<double> values, DType dtype, Device device) {
   return from_span<double>({values.begin(), values.size()}, {int64_t(values.size())}, dtype,
@@ -91,7 +92,7 @@ Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dty
   return from_vector<double>(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
 }
 
-Tensor arange(double start, double end, double step, DType dtype, Device device) {
+Tensor detail::arange(double start, double end, double step, DType dtype, Device device) {
   if (!(step != 0) || !std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step))
     fail<UsageError>("arange", "start ", start, ", end ", end, ", step ", step,
                      ". Numbers must be finite and step not 0.");
@@ -106,9 +107,6 @@ Tensor arange(double start, double end, double step, DType dtype, Device device)
   }
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = start + double(i) * step;
   return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
-}
-Tensor arange(int64_t end, DType dtype, Device device) {
-  return arange(0, double(end), 1, dtype, device);
 }
 
 Tensor rand(const Shape& shape, DType dtype, Device device) {

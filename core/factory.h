@@ -1,8 +1,10 @@
 // Making tensors. None of these is recorded; call set_requires_grad() on the result for a leaf.
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include <halftone/core/tensor.h>
@@ -25,18 +27,60 @@ Tensor ones(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor zeros_like(const Tensor& x);
 Tensor ones_like(const Tensor& x);
 Tensor scalar(double value, DType dtype = f32, Device device = {});
-/// start, start + step, ... up to but without end.
-Tensor arange(double start, double end, double step = 1, DType dtype = f32, Device device = {});
-Tensor arange(int64_t end, DType dtype = i64, Device device = {});
+
+namespace detail {
+Tensor arange(double start, double end, double step, DType dtype, Device device);
+
+template <class T>
+concept Arithmetic = std::is_arithmetic_v<T>;
+/// Of a range: whole numbers give i64, any other gives f32, as in PyTorch.
+template <Arithmetic... T>
+inline constexpr DType range_dtype = (std::integral<T> && ...) ? i64 : f32;
+}  // namespace detail
+/// start, start + step, ... up to but without end. Of whole numbers it is i64, of others f32, as
+/// torch.arange.
+template <detail::Arithmetic End>
+Tensor arange(End end, DType dtype = detail::range_dtype<End>, Device device = {}) {
+  return detail::arange(0, double(end), 1, dtype, device);
+}
+template <detail::Arithmetic Start, detail::Arithmetic End>
+Tensor arange(Start start, End end, DType dtype = detail::range_dtype<Start, End>,
+              Device device = {}) {
+  return detail::arange(double(start), double(end), 1, dtype, device);
+}
+template <detail::Arithmetic Start, detail::Arithmetic End, detail::Arithmetic Step>
+Tensor arange(Start start, End end, Step step, DType dtype = detail::range_dtype<Start, End, Step>,
+              Device device = {}) {
+  return detail::arange(double(start), double(end), double(step), dtype, device);
+}
 
 /// Values from the host in row-major order, converted to dtype. Their number must fit the shape.
+/// Compiled for double, float, int64_t, int32_t, uint8_t and bool.
 template <class T>
 Tensor from_span(std::span<const T> values, const Shape& shape, DType dtype = f32,
                  Device device = {});
+
+namespace detail {
+template <class T> constexpr void require_host_value() {
+  static_assert(std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, int64_t> ||
+                    std::same_as<T, int32_t> || std::same_as<T, uint8_t> || std::same_as<T, bool>,
+                "from_vector takes double, float, int64_t, int32_t, uint8_t or bool");
+}
+}  // namespace detail
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& shape, DType dtype = f32,
                    Device device = {}) {
+  detail::require_host_value<T>();
+  static_assert(!std::same_as<T, bool>,
+                "std::vector<bool> is not an array: use std::vector<uint8_t>, or braces");
   return from_span<T>(std::span<const T>(values), shape, dtype, device);
+}
+/// The same of values in braces: from_vector({1.f, 2.f}, {2}).
+template <class T>
+Tensor from_vector(std::initializer_list<T> values, const Shape& shape, DType dtype = f32,
+                   Device device = {}) {
+  detail::require_host_value<T>();
+  return from_span<T>(std::span<const T>(values.begin(), values.size()), shape, dtype, device);
 }
 /// A vector: from({1, 2, 3}).
 Tensor from(std::initializer_list<double> values, DType dtype = f32, Device device = {});
@@ -49,5 +93,33 @@ Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64,
                Device device = {});
+
+namespace detail {
+/// Sizes that were written one by one.
+template <class... S> Shape shape_of(S... sizes) {
+  static_assert((std::integral<S> && ...),
+                "sizes are whole numbers; beside a dtype or device give them in braces, as in "
+                "zeros({2, 3}, bf16)");
+  static_assert(sizeof...(S) <= Dims::max_rank, "a tensor has at most 8 dimensions");
+  if constexpr ((std::integral<S> && ...)) return Shape{int64_t(sizes)...};
+  else return {};
+}
+}  // namespace detail
+/// The same with the sizes one by one, as f32 on the CPU: randn(2, 3).
+template <std::integral First, class... S> Tensor empty(First first, S... rest) {
+  return empty(detail::shape_of(first, rest...));
+}
+template <std::integral First, class... S> Tensor zeros(First first, S... rest) {
+  return zeros(detail::shape_of(first, rest...));
+}
+template <std::integral First, class... S> Tensor ones(First first, S... rest) {
+  return ones(detail::shape_of(first, rest...));
+}
+template <std::integral First, class... S> Tensor rand(First first, S... rest) {
+  return rand(detail::shape_of(first, rest...));
+}
+template <std::integral First, class... S> Tensor randn(First first, S... rest) {
+  return randn(detail::shape_of(first, rest...));
+}
 
 }  // namespace halftone

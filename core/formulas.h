@@ -13,7 +13,8 @@
 namespace halftone {
 namespace formula {
 
-// --- two inputs. `constant_derivative` says that backward reads neither input.
+// --- two inputs. `constant_derivative` says that backward reads neither input. A formula with
+// integer() also takes integers, in 64 bits.
 
 struct Add {
   static constexpr OpInfo info{"add", CastClass::widest_input};
@@ -21,6 +22,7 @@ struct Add {
   template <class T> HT_HD T forward(T a, T b) const { return a + b; }
   template <class T> HT_HD T derivative_a(T, T) const { return T(1); }
   template <class T> HT_HD T derivative_b(T, T) const { return T(1); }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return math::wrapped_sum(a, b); }
 };
 struct Sub {
   static constexpr OpInfo info{"sub", CastClass::widest_input};
@@ -28,6 +30,9 @@ struct Sub {
   template <class T> HT_HD T forward(T a, T b) const { return a - b; }
   template <class T> HT_HD T derivative_a(T, T) const { return T(1); }
   template <class T> HT_HD T derivative_b(T, T) const { return T(-1); }
+  HT_HD int64_t integer(int64_t a, int64_t b) const {
+    return math::wrapped_sum(a, math::wrapped_product(b, -1));
+  }
 };
 struct Mul {
   static constexpr OpInfo info{"mul", CastClass::widest_input};
@@ -35,6 +40,7 @@ struct Mul {
   template <class T> HT_HD T forward(T a, T b) const { return a * b; }
   template <class T> HT_HD T derivative_a(T, T b) const { return b; }
   template <class T> HT_HD T derivative_b(T a, T) const { return a; }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return math::wrapped_product(a, b); }
 };
 struct Div {
   static constexpr OpInfo info{"div", CastClass::widest_input};
@@ -56,6 +62,7 @@ struct Maximum {  // NaN if either is; a tie splits the gradient, as PyTorch's
   template <class T> HT_HD T derivative_b(T a, T b) const {
     return a < b ? T(1) : (a == b ? T(0.5) : T(0));
   }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return a > b ? a : b; }
 };
 struct Minimum {
   static constexpr OpInfo info{"minimum", CastClass::widest_input};
@@ -69,6 +76,37 @@ struct Minimum {
   template <class T> HT_HD T derivative_b(T a, T b) const {
     return a > b ? T(1) : (a == b ? T(0.5) : T(0));
   }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return a < b ? a : b; }
+};
+struct Remainder {  // a - b floor(a / b): has the sign of b
+  static constexpr OpInfo info{"remainder", CastClass::widest_input};
+  static constexpr bool constant_derivative = false;
+  template <class T> HT_HD static T floored(T a, T b) {  // floor(a / b), from an exact remainder
+    const T rest = math::fmod(a, b);
+    T quotient = (a - rest) / b;
+    if (rest != T(0) && (b < T(0)) != (rest < T(0))) quotient -= T(1);
+    const T whole = math::floor(quotient);
+    const T nearest = quotient - whole > T(0.5) ? whole + T(1) : whole;
+    return b == T(0) ? a / b : (quotient == T(0) ? math::copysign(T(0), a / b) : nearest);
+  }
+  template <class T> HT_HD T forward(T a, T b) const {
+    const T rest = math::fmod(a, b);
+    return rest != T(0) && (b < T(0)) != (rest < T(0)) ? rest + b : rest;
+  }
+  template <class T> HT_HD T derivative_a(T, T) const { return T(1); }
+  template <class T> HT_HD T derivative_b(T a, T b) const { return -floored(a, b); }
+  HT_HD int64_t integer(int64_t a, int64_t b) const {
+    const int64_t taken = math::wrapped_product(math::floor_quotient(a, b), b);
+    return b == 0 ? 0 : math::wrapped_sum(a, math::wrapped_product(taken, -1));
+  }
+};
+struct FloorDivide {  // floor(a / b); flat between its jumps
+  static constexpr OpInfo info{"floor_divide", CastClass::widest_input};
+  static constexpr bool constant_derivative = true;
+  template <class T> HT_HD T forward(T a, T b) const { return Remainder::floored(a, b); }
+  template <class T> HT_HD T derivative_a(T, T) const { return T(0); }
+  template <class T> HT_HD T derivative_b(T, T) const { return T(0); }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return math::floor_quotient(a, b); }
 };
 struct Prelu {  // a if positive, else b * a with a slope b that is learned (He et al. 2015)
   static constexpr OpInfo info{"prelu", CastClass::low_precision};
@@ -209,6 +247,18 @@ struct GreaterEqual {
   static constexpr OpInfo info{"greater_equal", CastClass::widest_input};
   template <class T> HT_HD bool forward(T a, T b) const { return a >= b; }
 };
+struct LogicalAnd {  // what is not 0 is true, NaN too
+  static constexpr OpInfo info{"logical_and", CastClass::as_is};
+  template <class T> HT_HD bool forward(T a, T b) const { return a != T(0) && b != T(0); }
+};
+struct LogicalOr {
+  static constexpr OpInfo info{"logical_or", CastClass::as_is};
+  template <class T> HT_HD bool forward(T a, T b) const { return a != T(0) || b != T(0); }
+};
+struct LogicalXor {
+  static constexpr OpInfo info{"logical_xor", CastClass::as_is};
+  template <class T> HT_HD bool forward(T a, T b) const { return (a != T(0)) != (b != T(0)); }
+};
 
 }  // namespace formula
 
@@ -217,14 +267,24 @@ using UnaryFormulas =
              formula::Silu, formula::Tanh, formula::Softplus, formula::Exp, formula::Expm1,
              formula::Log, formula::Log2, formula::Log10, formula::Log1p, formula::Sqrt,
              formula::Rsqrt, formula::Reciprocal, formula::PowScalar, formula::Square, formula::Abs,
-             formula::Neg, formula::Clamp, formula::Affine>;
+             formula::Neg, formula::Clamp, formula::Affine, formula::Sin, formula::Cos,
+             formula::Sign, formula::Floor, formula::Ceil, formula::Round, formula::Elu,
+             formula::Mish, formula::Hardswish>;
 using BinaryFormulas =
     TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum,
-             formula::Minimum, formula::Prelu, formula::Pow, formula::SquaredError,
-             formula::AbsoluteError, formula::SmoothL1, formula::Huber, formula::KlDivergence,
-             formula::KlDivergenceOfLogs, formula::BinaryCrossEntropy, formula::BceWithLogits>;
-using CompareFormulas = TypeList<formula::Equal, formula::NotEqual, formula::Less,
-                                 formula::LessEqual, formula::Greater, formula::GreaterEqual>;
+             formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Prelu,
+             formula::Pow, formula::SquaredError, formula::AbsoluteError, formula::SmoothL1,
+             formula::Huber, formula::KlDivergence, formula::KlDivergenceOfLogs,
+             formula::BinaryCrossEntropy, formula::BceWithLogits>;
+using CompareFormulas =
+    TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,
+             formula::GreaterEqual, formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>;
+
+/// Formulas that also take integers.
+template <class F> inline constexpr bool takes_integers = requires(const F& f) {
+  f.integer(int64_t());
+}
+|| requires(const F& f) { f.integer(int64_t(), int64_t()); };
 
 /// A formula as backends receive it: its place in one of the lists above and its attributes (at
 /// most two numbers).

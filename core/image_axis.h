@@ -15,26 +15,36 @@ struct Range {
   HT_HD int64_t length() const { return end - begin; }
 };
 
-/// Windows of one size, `stride` apart, the first of them `padding` before the image.
+/// Windows of one size, `stride` apart, the first of them `padding` before the image. Their places
+/// are `dilation` apart.
 struct SlidingWindows {
-  int64_t in, out, kernel, stride, padding;
+  int64_t in, out, span, stride, padding, dilation;  // span: from the first place through the last
 
   SlidingWindows(int64_t in_size, int64_t out_size, const PoolGeometry& g, std::size_t axis)
       : in(in_size),
         out(out_size),
-        kernel(g.kernel[axis]),
+        span((g.kernel[axis] - 1) * g.dilation[axis] + 1),
         stride(g.stride[axis]),
-        padding(g.padding[axis]) {}
-  /// The inputs of an output's window that are not padding.
+        padding(g.padding[axis]),
+        dilation(g.dilation[axis]) {}
+  /// The inputs of an output's window that are not padding: every dilation-th of the range.
   HT_HD Range window(int64_t o) const {
-    const int64_t begin = o * stride - padding, end = begin + kernel;
-    const int64_t first = begin < 0 ? 0 : begin < in ? begin : in;
+    const int64_t begin = o * stride - padding, end = begin + span;
+    int64_t first = begin < 0 ? 0 : begin < in ? begin : in;
+    if (begin < 0 && dilation > 1) {
+      first = begin + (dilation - 1 - begin) / dilation * dilation;
+      if (first > in) first = in;
+    }
     return {first, end < first ? first : end < in ? end : in};
   }
-  /// The outputs whose windows contain an input.
+  /// Whether the window of an output reads an input of its range.
+  HT_HD bool reads(int64_t o, int64_t i) const {
+    return (i + padding - o * stride) % dilation == 0;
+  }
+  /// The outputs whose windows contain an input, and, with dilation, some that reads() denies.
   HT_HD Range readers(int64_t i) const {
     const int64_t place = i + padding;
-    const int64_t begin = place < kernel ? 0 : (place - kernel) / stride + 1;
+    const int64_t begin = place < span ? 0 : (place - span) / stride + 1;
     const int64_t end = place / stride + 1;
     return {begin, end < begin ? begin : end < out ? end : out};
   }

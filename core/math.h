@@ -140,9 +140,46 @@ template <class T> HT_HD T erf(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_erff(x);
   else return ::erf(x);
 }
+template <class T> HT_HD T sin(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_sinf(x);
+  else return ::sin(x);
+}
+template <class T> HT_HD T cos(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_cosf(x);
+  else return ::cos(x);
+}
+template <class T> HT_HD T floor(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_floorf(x);
+  else return ::floor(x);
+}
+template <class T> HT_HD T ceil(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_ceilf(x);
+  else return ::ceil(x);
+}
+/// To the nearest whole number, halves to the even one.
+template <class T> HT_HD T round_even(T x) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_rintf(x);
+  else return ::rint(x);
+}
+/// What is left of x / y, with x's sign.
+template <class T> HT_HD T fmod(T x, T y) {
+  if constexpr (std::is_same_v<T, float>) return __builtin_fmodf(x, y);
+  else return ::fmod(x, y);
+}
 template <class T> HT_HD T pow(T x, T y) {
   if constexpr (std::is_same_v<T, float>) return __builtin_powf(x, y);
   else return ::pow(x, y);
+}
+
+// Integers, modulo 2^64 where C++ leaves an overflow undefined.
+HT_HD int64_t wrapped_sum(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
+HT_HD int64_t wrapped_product(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+/// The quotient rounded down, and 0 for a divisor of 0, where the processor would stop.
+HT_HD int64_t floor_quotient(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  if (b == -1) return wrapped_product(a, -1);  // the least integer has no opposite
+  const int64_t quotient = a / b;
+  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
 }  // namespace halftone::math

@@ -75,6 +75,8 @@ class Tensor {
   Tensor view_as(const Shape& shape, const Strides& strides, int64_t offset) const;
   /// A copy on another device (the same handle if it is there already). Not recorded.
   Tensor to(Device device) const;
+  /// cast(x, dtype), a recorded operation. Defined in autograd/tensor_autograd.cpp.
+  Tensor to(DType dtype) const;
   /// A dense copy of the data in the same dimension order. Not recorded.
   Tensor clone() const;
 

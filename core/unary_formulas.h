@@ -1,5 +1,6 @@
 // The formulas of one input: see core/formulas.h, which lists them. `saves` says what the
-// derivative reads, so that memory is spent knowingly; y is the output, x the input.
+// derivative reads, so that memory is spent knowingly; y is the output, x the input. A formula with
+// integer() also takes integers, in 64 bits.
 #pragma once
 
 #include <halftone/core/math.h>
@@ -21,6 +22,7 @@ struct Relu {  // max(x, 0); NaN passes, the derivative at 0 is 0
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD T forward(T x) const { return x < T(0) ? T(0) : x; }
   template <class T> HT_HD T derivative(T, T y) const { return y > T(0) ? T(1) : T(0); }
+  HT_HD int64_t integer(int64_t x) const { return x < 0 ? 0 : x; }
 };
 struct LeakyRelu {  // x if positive, else slope * x (Maas et al. 2013)
   static constexpr OpInfo info{"leaky_relu", CastClass::as_is};
@@ -164,6 +166,7 @@ struct Square {
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return x * x; }
   template <class T> HT_HD T derivative(T x, T) const { return T(2) * x; }
+  HT_HD int64_t integer(int64_t x) const { return math::wrapped_product(x, x); }
 };
 struct Abs {  // the derivative at 0 is 0
   static constexpr OpInfo info{"abs", CastClass::as_is};
@@ -172,12 +175,14 @@ struct Abs {  // the derivative at 0 is 0
   template <class T> HT_HD T derivative(T x, T) const {
     return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
   }
+  HT_HD int64_t integer(int64_t x) const { return x < 0 ? math::wrapped_product(x, -1) : x; }
 };
 struct Neg {
   static constexpr OpInfo info{"neg", CastClass::as_is};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return -x; }
   template <class T> HT_HD T derivative(T, T) const { return T(-1); }
+  HT_HD int64_t integer(int64_t x) const { return math::wrapped_product(x, -1); }
 };
 struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 0, as PyTorch's
   static constexpr OpInfo info{"clamp", CastClass::as_is};
@@ -196,6 +201,92 @@ struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
   double scale = 1.5, shift = 0.25;
   template <class T> HT_HD T forward(T x) const { return T(scale) * x + T(shift); }
   template <class T> HT_HD T derivative(T, T) const { return T(scale); }
+  HT_HD int64_t integer(int64_t x) const {  // of whole numbers
+    return math::wrapped_sum(math::wrapped_product(int64_t(scale), x), int64_t(shift));
+  }
+};
+struct Sin {
+  static constexpr OpInfo info{"sin", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::sin(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return math::cos(x); }
+};
+struct Cos {
+  static constexpr OpInfo info{"cos", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::cos(x); }
+  template <class T> HT_HD T derivative(T x, T) const { return -math::sin(x); }
+};
+
+// --- steps: flat between their jumps, so their derivative is 0
+struct Sign {  // -1, 0 or 1; NaN gives 0, as PyTorch's
+  static constexpr OpInfo info{"sign", CastClass::as_is};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const {
+    return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
+  }
+  template <class T> HT_HD T derivative(T, T) const { return T(0); }
+  HT_HD int64_t integer(int64_t x) const { return x > 0 ? 1 : (x < 0 ? -1 : 0); }
+};
+struct Floor {
+  static constexpr OpInfo info{"floor", CastClass::as_is};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const { return math::floor(x); }
+  template <class T> HT_HD T derivative(T, T) const { return T(0); }
+  HT_HD int64_t integer(int64_t x) const { return x; }
+};
+struct Ceil {
+  static constexpr OpInfo info{"ceil", CastClass::as_is};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const { return math::ceil(x); }
+  template <class T> HT_HD T derivative(T, T) const { return T(0); }
+  HT_HD int64_t integer(int64_t x) const { return x; }
+};
+struct Round {  // halves to the even neighbour
+  static constexpr OpInfo info{"round", CastClass::as_is};
+  static constexpr Saves saves = Saves::nothing;
+  template <class T> HT_HD T forward(T x) const { return math::round_even(x); }
+  template <class T> HT_HD T derivative(T, T) const { return T(0); }
+  HT_HD int64_t integer(int64_t x) const { return x; }
+};
+
+// --- more activations
+struct Elu {  // x if positive, else alpha (exp(x) - 1) (Clevert et al. 2016)
+  static constexpr OpInfo info{"elu", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  double alpha = 1;
+  template <class T> HT_HD T forward(T x) const { return x > T(0) ? x : T(alpha) * math::expm1(x); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return x > T(0) ? T(1) : T(alpha) * math::exp(x);
+  }
+};
+struct Mish {  // x tanh(log(1 + exp(x))) (Misra 2019); the tanh is n / (n + 2), n = e^2x + 2 e^x
+  static constexpr OpInfo info{"mish", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD static T n_of(T x) {
+    const T e = math::exp(x);
+    return e * e + T(2) * e;
+  }
+  template <class T> HT_HD T forward(T x) const {
+    const T n = n_of(x);
+    return x > T(20) ? x : x * (n / (n + T(2)));
+  }
+  template <class T> HT_HD T derivative(T x, T) const {
+    const T n = n_of(x), share = n / (n + T(2));
+    const T slope = T(4) * (n + T(1)) / ((n + T(2)) * (n + T(2)));  // 1 - tanh^2
+    return x > T(20) ? T(1) : share + x * slope * Sigmoid::of(x);
+  }
+};
+struct Hardswish {  // x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)
+  static constexpr OpInfo info{"hardswish", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const {
+    const T raised = x + T(3) < T(0) ? T(0) : (x + T(3) > T(6) ? T(6) : x + T(3));
+    return x * raised / T(6);
+  }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return x <= T(-3) ? T(0) : (x < T(3) ? x / T(3) + T(0.5) : T(1));
+  }
 };
 
 }  // namespace formula

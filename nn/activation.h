@@ -26,6 +26,17 @@ struct GeluErf final : StatelessLayer {
 struct Silu final : StatelessLayer {
   Tensor operator()(const Tensor& x) const override { return silu(x); }
 };
+struct Elu final : StatelessLayer {
+  double alpha;
+  explicit Elu(double scale = 1) : alpha(scale) {}
+  Tensor operator()(const Tensor& x) const override { return elu(x, alpha); }
+};
+struct Mish final : StatelessLayer {
+  Tensor operator()(const Tensor& x) const override { return mish(x); }
+};
+struct Hardswish final : StatelessLayer {
+  Tensor operator()(const Tensor& x) const override { return hardswish(x); }
+};
 struct Tanh final : StatelessLayer {
   Tensor operator()(const Tensor& x) const override { return halftone::tanh(x); }
 };

@@ -11,12 +11,17 @@ namespace halftone::nn {
 
 struct MaxPool2dOptions {
   std::optional<Pair> stride{};
-  Pair padding = 0;
+  Pair padding = 0, dilation = 1;
+  bool ceil_mode = false;
 };
 struct MaxPool2d final : StatelessLayer {
   PoolOptions options;
   explicit MaxPool2d(Pair kernel, MaxPool2dOptions o = {})
-      : options{.kernel = kernel, .stride = o.stride, .padding = o.padding} {}
+      : options{.kernel = kernel,
+                .stride = o.stride,
+                .padding = o.padding,
+                .dilation = o.dilation,
+                .ceil_mode = o.ceil_mode} {}
   Tensor operator()(const Tensor& x) const override { return max_pool2d(x, options); }
 };
 

@@ -6,6 +6,7 @@
 #include "op_samples_dot.h"
 #include "op_samples_elementwise.h"
 #include "op_samples_images.h"
+#include "op_samples_index.h"
 #include "op_samples_matmul.h"
 #include "op_samples_norm.h"
 #include "op_samples_other.h"

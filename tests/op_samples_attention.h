@@ -19,6 +19,7 @@ inline Array attention_oracle(const Array& q, const Array& k, const Array& v, co
                               bool mask_is_condition, const AttentionOptions& options) {
   const int64_t heads = q.size(1), l = q.size(2), s = k.size(2), e = q.size(3);
   const double scale = options.scale.value_or(1 / std::sqrt(double(e)));
+  const int64_t group = std::max<int64_t>(1, heads / std::max<int64_t>(1, k.size(1)));
   Array y({q.size(0), heads, l, v.size(3)});
   each_index({q.size(0), heads, l}, [&](const Dims& row) {
     const int64_t n = row[0], h = row[1], i = row[2];
@@ -26,7 +27,7 @@ inline Array attention_oracle(const Array& q, const Array& k, const Array& v, co
     double total = 0;
     for (int64_t j = 0; j < s; ++j) {
       double score = 0;
-      for (int64_t c = 0; c < e; ++c) score += scale * q(n, h, i, c) * k(n, h, j, c);
+      for (int64_t c = 0; c < e; ++c) score += scale * q(n, h, i, c) * k(n, h / group, j, c);
       bool seen = !options.causal || j <= i;
       if (!mask.values.empty()) {
         const double value = mask.broadcast({n, h, i, j});
@@ -44,7 +45,7 @@ inline Array attention_oracle(const Array& q, const Array& k, const Array& v, co
         const bool kept = double(word >> 8) / double(1 << 24) >= options.dropout;
         weight = kept ? weight / (1 - options.dropout) : 0;
       }
-      for (int64_t c = 0; c < v.size(3); ++c) y(n, h, i, c) += weight * v(n, h, j, c);
+      for (int64_t c = 0; c < v.size(3); ++c) y(n, h, i, c) += weight * v(n, h / group, j, c);
     }
   });
   return y;
@@ -108,6 +109,25 @@ template <> struct Samples<Attention> {
         of("dropout", {{1, 2, 5, 3}, {1, 2, 9, 3}, {1, 2, 9, 3}, absent(), {.dropout = 0.3}}),
         of("dropout, causal",
            {{1, 1, 6, 3}, {1, 1, 6, 3}, {1, 1, 6, 3}, absent(), {.dropout = 0.5, .causal = true}}),
+        of("shared keys",
+           {{2, 6, 5, 3}, {2, 2, 4, 3}, {2, 2, 4, 2}, absent(), {.enable_gqa = true}}),
+        of("shared keys, causal", {{1, 4, 6, 3},
+                                   {1, 1, 6, 3},
+                                   {1, 1, 6, 3},
+                                   absent(),
+                                   {.causal = true, .enable_gqa = true}}),
+        of("shared keys, condition", {{2, 4, 3, 2},
+                                      {2, 2, 4, 2},
+                                      {2, 2, 4, 2},
+                                      condition({2, 4, 3, 4}),
+                                      {.enable_gqa = true}}),
+        of("shared keys, dropout", {{2, 4, 70, 3},
+                                    {2, 2, 67, 3},
+                                    {2, 2, 67, 3},
+                                    absent(),
+                                    {.dropout = 0.3, .enable_gqa = true}}),
+        of("shared keys, rank 3",
+           {{4, 3, 2}, {2, 5, 2}, {2, 5, 3}, absent(), {.enable_gqa = true}}),
         of("long", {{1, 1, 3, 8}, {1, 1, 300, 8}, {1, 1, 300, 2}}),
         of("no queries", {{1, 2, 0, 3}, {1, 2, 4, 3}, {1, 2, 4, 3}}),
         of("no keys", {{1, 2, 3, 3}, {1, 2, 0, 3}, {1, 2, 0, 3}}),

@@ -1,90 +1,20 @@
-// Samples of the elementwise operations. What is particular to a formula is one line: truth(), the
-// value in f64 through the C library, and kinks(), where it has no derivative.
+// Samples of the elementwise operations. What is particular to a formula is one line in
+// op_samples_truth.h.
 #pragma once
 
-#include "op_samples_case.h"
+#include "op_samples_truth.h"
 
 namespace halftone::test {
-
-// --- the truth of each formula
-
-inline double logistic(double x) { return 1 / (1 + std::exp(-x)); }
-
-inline double truth(formula::Relu, double x) { return x > 0 ? x : 0; }
-inline double truth(formula::LeakyRelu f, double x) { return x > 0 ? x : f.slope * x; }
-inline double truth(formula::Gelu, double x) {
-  return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
-}
-inline double truth(formula::GeluErf, double x) { return x / 2 * std::erfc(-x / std::sqrt(2)); }
-inline double truth(formula::Sigmoid, double x) { return logistic(x); }
-inline double truth(formula::Silu, double x) { return x * logistic(x); }
-inline double truth(formula::Tanh, double x) { return std::tanh(x); }
-inline double truth(formula::Softplus f, double x) {
-  return x * f.beta > f.threshold ? x : std::log1p(std::exp(f.beta * x)) / f.beta;
-}
-inline double truth(formula::Exp, double x) { return std::exp(x); }
-inline double truth(formula::Expm1, double x) { return std::expm1(x); }
-inline double truth(formula::Log, double x) { return std::log(x); }
-inline double truth(formula::Log2, double x) { return std::log2(x); }
-inline double truth(formula::Log10, double x) { return std::log10(x); }
-inline double truth(formula::Log1p, double x) { return std::log1p(x); }
-inline double truth(formula::Sqrt, double x) { return std::sqrt(x); }
-inline double truth(formula::Rsqrt, double x) { return 1 / std::sqrt(x); }
-inline double truth(formula::Reciprocal, double x) { return 1 / x; }
-inline double truth(formula::PowScalar f, double x) { return std::pow(x, f.exponent); }
-inline double truth(formula::Square, double x) { return x * x; }
-inline double truth(formula::Abs, double x) { return std::abs(x); }
-inline double truth(formula::Neg, double x) { return -x; }
-inline double truth(formula::Clamp f, double x) { return std::min(std::max(x, f.low), f.high); }
-inline double truth(formula::Affine f, double x) { return f.scale * x + f.shift; }
-
-inline double truth(formula::Add, double a, double b) { return a + b; }
-inline double truth(formula::Sub, double a, double b) { return a - b; }
-inline double truth(formula::Mul, double a, double b) { return a * b; }
-inline double truth(formula::Div, double a, double b) { return a / b; }
-inline double truth(formula::Maximum, double a, double b) { return std::fmax(a, b); }
-inline double truth(formula::Minimum, double a, double b) { return std::fmin(a, b); }
-inline double truth(formula::Prelu, double a, double b) { return a > 0 ? a : a * b; }
-inline double truth(formula::Pow, double a, double b) { return std::pow(a, b); }
-inline double truth(formula::SquaredError, double a, double b) { return std::pow(a - b, 2); }
-inline double truth(formula::AbsoluteError, double a, double b) { return std::abs(a - b); }
-inline double truth(formula::SmoothL1 f, double a, double b) {
-  const double d = std::abs(a - b);
-  return d < f.beta ? d * d / (2 * f.beta) : d - f.beta / 2;
-}
-inline double truth(formula::Huber f, double a, double b) {
-  const double d = std::abs(a - b);
-  return d < f.delta ? d * d / 2 : f.delta * (d - f.delta / 2);
-}
-inline double truth(formula::KlDivergence, double a, double b) { return b * (std::log(b) - a); }
-inline double truth(formula::KlDivergenceOfLogs, double a, double b) {
-  return std::exp(b) * (b - a);
-}
-inline double truth(formula::BinaryCrossEntropy, double a, double b) {
-  return -b * std::log(a) - (1 - b) * std::log(1 - a);
-}
-inline double truth(formula::BceWithLogits, double a, double b) {
-  return -b * std::log(logistic(a)) - (1 - b) * std::log(1 - logistic(a));
-}
-
-inline bool truth(formula::Equal, double a, double b) { return a == b; }
-inline bool truth(formula::NotEqual, double a, double b) { return a != b; }
-inline bool truth(formula::Less, double a, double b) { return a < b; }
-inline bool truth(formula::LessEqual, double a, double b) { return a <= b; }
-inline bool truth(formula::Greater, double a, double b) { return a > b; }
-inline bool truth(formula::GreaterEqual, double a, double b) { return a >= b; }
-
-template <class F> std::vector<double> kinks(const F&) { return {}; }
-inline std::vector<double> kinks(const formula::Relu&) { return {0}; }
-inline std::vector<double> kinks(const formula::LeakyRelu&) { return {0}; }
-inline std::vector<double> kinks(const formula::Abs&) { return {0}; }
-inline std::vector<double> kinks(const formula::Prelu&) { return {0}; }
-inline std::vector<double> kinks(const formula::Clamp& f) { return {f.low, f.high}; }
 
 template <class F> constexpr Domain domain_of() {
   if constexpr (requires { F::domain; }) return F::domain;
   else return {-3, 3};
 }
+
+/// Formulas of two inputs that jump where the quotient is a whole number: the first input is a
+/// tenth away from the multiples of every second one.
+template <class F>
+inline constexpr bool jumps = contains<F, TypeList<formula::Remainder, formula::FloorDivide>>;
 
 /// Formulas of two inputs with a kink where they are equal, or one apart: their inputs come from
 /// two interleaved grids of eighths, which never meet.
@@ -124,7 +54,35 @@ inline std::vector<Case> attribute_cases(formula::Clamp) {
 inline std::vector<Case> attribute_cases(formula::Affine) {
   return {unary_case("scale and shift", formula::Affine{-2, 3}, {4, 5})};
 }
+inline std::vector<Case> attribute_cases(formula::Elu) {
+  return {unary_case("alpha", formula::Elu{0.4}, {4, 5})};
+}
+inline std::vector<Case> attribute_cases(formula::Mish) {
+  Case far = unary_case("far out", formula::Mish{}, {2, 4});
+  far.inputs[0].given = {-60, -25, -12, 12, 19.5, 21, 45, 88};
+  return {far};
+}
 template <class F> std::vector<Case> attribute_cases(F) { return {}; }
+
+/// What a formula gives for integers.
+template <class F> Case integer_case(F f) {
+  return {.name = "integers",
+          .inputs = {integers({2, 4}, {-7, -1, 0, 1, 2, 300, -70000, 5})},
+          .call = [f](const Tensors& in) { return unary(f, in[0]); },
+          .oracle =
+              [f](const Arrays& in) {
+                return array_of(in[0].shape, [&](const Dims& i) { return truth(f, in[0][i]); });
+              },
+          .output = i64,
+          .gradient = false};
+}
+inline ErrorCase formula_dtype_error(std::string_view op, bool integers_too,
+                                     std::function<void(const Tensor&)> call) {
+  const Tensor wrong = zeros({2}, integers_too ? f8_e4m3 : i64);
+  return error<DTypeError>("[" + std::string(op) + "] needs " + (integers_too ? "integers, " : "") +
+                               "f64, f32, f16 or bf16, got [2] ",
+                           [=] { call(wrong); });
+}
 
 template <class F> struct Samples<Unary<F>> {
   static OpSamples make() {
@@ -133,12 +91,15 @@ template <class F> struct Samples<Unary<F>> {
       cases.push_back(unary_case("one of rank " + std::to_string(shape.rank()), F{}, shape));
     cases.push_back(unary_case("longer than a block", F{}, {3, 701}));
     for (Case& more : attribute_cases(F{})) cases.push_back(std::move(more));
+    if constexpr (std::same_as<F, formula::Affine>) cases.push_back(integer_case(F{-2, 3}));
+    else if constexpr (takes_integers<F>) cases.push_back(integer_case(F{}));
     const std::string name(F::info.name);
     return {.cases = cases,
-            .errors = {error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
-                                         [] { unary(F{}, zeros({2}, i64)); }),
+            .errors = {formula_dtype_error(name, takes_integers<F>,
+                                           [](const Tensor& x) { unary(F{}, x); }),
                        error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
-                                         [] { unary(F{}, Tensor{}); })}};
+                                         [] { unary(F{}, Tensor{}); })},
+            .any_dtype = takes_integers<F>};
   }
 };
 
@@ -170,6 +131,15 @@ inline Values grid_values(const Shape& shape, double start) {
   return values;
 }
 
+/// 0.5, 1, 1.5 and 2 with both signs.
+inline Values divisors(const Shape& shape) {
+  Values values(std::size_t(numel_of(shape)));
+  Draw draw(17 + values.size());
+  for (double& value : values)
+    value = (draw.word() % 2 == 0 ? 0.5 : -0.5) * double(1 + draw.word() % 4);
+  return values;
+}
+
 template <class F> Case binary_case(std::string name, F f, const Pairing& p) {
   Case test{.name = std::move(name),
             .inputs = {{.shape = p.a, .domain = domain_of<F>(), .avoid = kinks(f)},
@@ -182,6 +152,8 @@ template <class F> Case binary_case(std::string name, F f, const Pairing& p) {
                   });
                 },
             .condition = 4};
+  if (jumps<F>) test.inputs[0].given = grid_values(p.a, -1.4);
+  if (jumps<F>) test.inputs[1].given = divisors(p.b);
   if (kinked<F>) test.inputs[0].given = grid_values(p.a, -1.5);
   if (kinked<F>) test.inputs[1].given = grid_values(p.b, -1.375);
   return test;
@@ -229,11 +201,27 @@ inline void add_particulars(formula::Prelu, OpSamples& samples) {
       }));
 }
 
+template <class F> Case integer_pairs_case() {
+  return {
+      .name = "integers",
+      .inputs = {integers({2, 4}, {-7, 7, 0, -9, 9, 300, -70000, 5}), integers({4}, {2, -3, 5, 4})},
+      .call = [](const Tensors& in) { return binary(F{}, in[0], in[1]); },
+      .oracle =
+          [](const Arrays& in) {
+            return array_of(in[0].shape, [&](const Dims& i) {
+              return truth(F{}, in[0][i], in[1].broadcast(i));
+            });
+          },
+      .output = i64,
+      .gradient = false};
+}
+
 template <class F> struct Samples<Binary<F>> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const Pairing& p : pairings()) cases.push_back(binary_case(pairing_name(p), F{}, p));
     cases.push_back(binary_case("longer than a block", F{}, {{3, 701}, {701}, {3, 701}}));
+    if constexpr (takes_integers<F>) cases.push_back(integer_pairs_case<F>());
     const std::string name(F::info.name);
     OpSamples samples{
         .cases = cases,
@@ -243,14 +231,17 @@ template <class F> struct Samples<Binary<F>> {
                                    }),
                    error<UsageError>("[" + name + "] an input is undefined. Pass a tensor.",
                                      [] { binary(F{}, ones({2}), Tensor{}); }),
-                   error<DTypeError>("[" + name + "] needs f64, f32, f16 or bf16, got [2] i64.",
-                                     [] { binary(F{}, ones({2}, i64), ones({2}, i64)); })}};
+                   formula_dtype_error(name, takes_integers<F>,
+                                       [](const Tensor& x) { binary(F{}, x, x); })},
+        .any_dtype = takes_integers<F>};
     add_particulars(F{}, samples);
     return samples;
   }
 };
 
 template <class F> struct Samples<Compare<F>> {
+  static constexpr bool logical =
+      contains<F, TypeList<formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>>;
   static Case with(std::string name, const Pairing& p, InputKind kind) {
     // Halves from few values: both outcomes, and equality, are frequent.
     const auto halves = [&](const Shape& shape, uint64_t seed) {
@@ -264,7 +255,11 @@ template <class F> struct Samples<Compare<F>> {
     return {.name = std::move(name),
             .inputs = {{.shape = p.a, .kind = kind, .given = halves(p.a, 1)},
                        {.shape = p.b, .kind = kind, .given = halves(p.b, 2)}},
-            .call = [](const Tensors& in) { return compare(F{}, in[0], in[1]); },
+            .call =
+                [](const Tensors& in) {
+                  if constexpr (logical) return detail::logical(F{}, in[0], in[1]);
+                  else return compare(F{}, in[0], in[1]);
+                },
             .oracle =
                 [p](const Arrays& in) {
                   return array_of(p.result, [&](const Dims& i) {

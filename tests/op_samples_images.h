@@ -205,10 +205,17 @@ template <class Of>
 Case pooling(std::string name, const Shape& x, const PoolOptions& o,
              std::function<Tensor(const Tensor&)> call, Of of, bool no_ties) {
   const Pair stride = o.stride.value_or(o.kernel);
-  const Conv2dOptions window{stride, o.padding, 1, 1};
-  const Shape result{x[0], x[1],
-                     conv_size(x[2], o.kernel.height, stride.height, o.padding.height, 1),
-                     conv_size(x[3], o.kernel.width, stride.width, o.padding.width, 1)};
+  const Conv2dOptions window{stride, o.padding, o.dilation, 1};
+  const auto size = [&](int64_t in, int64_t kernel, int64_t step, int64_t padding,
+                        int64_t dilation) {
+    int64_t windows = conv_size(in, kernel, step, padding, dilation);
+    const int64_t next = windows * step - padding;  // where one more window would begin
+    const int64_t reach = (windows - 1) * step - padding + (kernel - 1) * dilation + 1;
+    return windows + int64_t(o.ceil_mode && next < in && reach < in + padding);
+  };
+  const Shape result{
+      x[0], x[1], size(x[2], o.kernel.height, stride.height, o.padding.height, o.dilation.height),
+      size(x[3], o.kernel.width, stride.width, o.padding.width, o.dilation.width)};
   return {.name = std::move(name),
           .inputs = {{.shape = x, .distinct = no_ties}},
           .call = [call](const Tensors& in) { return call(in[0]); },
@@ -240,8 +247,8 @@ inline std::vector<ErrorCase> pool_errors(const std::string& op,
           with({1, 1, 2, 2}, {.kernel = 3})),
       error<UsageError>(
           "[" + op +
-              "] kernel 2, stride 2, padding 2. Kernel and stride must be at least 1, padding "
-              "at most half the kernel.",
+              "] kernel 2, stride 2, padding 2, dilation 1. All but padding must be at least 1, "
+              "padding at most half the kernel.",
           with({1, 1, 4, 4}, {.kernel = 2, .padding = 2})),
       error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0.",
                         with({1, 1, 4, 4}, {.stride = 0}))};
@@ -271,6 +278,22 @@ template <> struct Samples<MaxPool2d> {
     for (const auto& [name, shape, o] : pool_samples())
       cases.push_back(pooling(
           name, shape, o, [o = o](const Tensor& x) { return max_pool2d(x, o); }, largest, true));
+    const std::vector<PoolSample> more = {
+        {"dilated", {2, 3, 7, 6}, {.kernel = 2, .stride = 1, .dilation = 2}},
+        {"dilated, padded",
+         {1, 2, 6, 7},
+         {.kernel = 3, .stride = 2, .padding = 1, .dilation = {2, 3}}},
+        {"dilated, apart", {1, 3, 9, 8}, {.kernel = 2, .stride = 4, .dilation = 3}},
+        {"a window for the rest", {1, 2, 5, 6}, {.kernel = 2, .stride = 2, .ceil_mode = true}},
+        {"none that begins in the padding",
+         {1, 3, 4, 5},
+         {.kernel = 2, .stride = 2, .padding = 1, .ceil_mode = true}},
+        {"dilated, for the rest",
+         {2, 2, 8, 7},
+         {.kernel = 2, .stride = 3, .padding = 1, .dilation = 2, .ceil_mode = true}}};
+    for (const auto& [name, shape, o] : more)
+      cases.push_back(pooling(
+          name, shape, o, [o = o](const Tensor& x) { return max_pool2d(x, o); }, largest, true));
     return {.cases = cases, .errors = pool_errors("max_pool2d", &max_pool2d)};
   }
 };
@@ -289,7 +312,12 @@ template <> struct Samples<AvgPool2d> {
             [=](const Values& v) { return total(v) / (count_padding ? places : double(v.size())); },
             false));
       }
-    return {.cases = cases, .errors = pool_errors("avg_pool2d", &avg_pool2d)};
+    std::vector<ErrorCase> errors = pool_errors("avg_pool2d", &avg_pool2d);
+    errors.push_back(error<UnsupportedError>(
+        "[avg_pool2d] dilation and ceil_mode are max_pool2d's. Use pad() for the rest.", [] {
+          avg_pool2d(ones({1, 1, 4, 4}), {.kernel = 2, .ceil_mode = true});
+        }));
+    return {.cases = cases, .errors = errors};
   }
 };
 

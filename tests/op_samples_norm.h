@@ -167,6 +167,32 @@ template <> struct Samples<GroupNorm> {
   }
 };
 
+template <> struct Samples<InstanceNorm> {
+  static Case of(std::string name, const Shape& x, AffineInputs which) {
+    const int64_t channels = x[1];
+    Case test = Samples<GroupNorm>::of(std::move(name), x, channels, which);
+    test.call = [](const Tensors& in) { return instance_norm(in[0], in[1], in[2]); };
+    return test;
+  }
+  static OpSamples make() {
+    using enum AffineInputs;
+    return {
+        .cases = {of("images", {2, 3, 4, 2}, both), of("sequences", {2, 4, 5}, weight),
+                  of("no parameters", {2, 2, 3, 3}, none),
+                  of("wide parameters", {2, 3, 2, 3}, wide)},
+        .errors = {error<ShapeError>("[instance_norm] [2, 5] f32 has no channels, or nothing to "
+                                     "normalise in them.",
+                                     [] {
+                                       instance_norm(ones({2, 5}));
+                                     }),
+                   error<ShapeError>("weight is [3] f32 for 4 channels. It must be [4].",
+                                     [] {
+                                       instance_norm(ones({2, 4, 3}), ones({3}));
+                                     })},
+        .mixed = Mixed::accepts};
+  }
+};
+
 template <> struct Samples<BatchNorm> {
   static double running_mean(int64_t c) { return 0.25 * double(c) - 0.5; }
   static double running_var(int64_t c) { return 0.5 + 0.25 * double(c); }

@@ -40,7 +40,7 @@ template <> struct Samples<Embedding> {
                               [] {
                                 embedding(full({2}, -1, i64), ones({5, 3}));
                               }),
-            error<DTypeError>("[embedding] indices must be i64, got [2] f32. Cast it first.",
+            error<DTypeError>("[embedding] indices must be i64 or i32, got [2] f32. Cast it first.",
                               [] {
                                 embedding(ones({2}), ones({5, 3}));
                               }),
@@ -91,7 +91,8 @@ template <> struct Samples<Checkpoint> {
                         .call =
                             [](const Tensors& in) {
                               return checkpoint(
-                                  [](const Tensors& x) { return tanh(x[0]) * tanh(x[0]) * x[1]; }, in);
+                                  [](const Tensors& x) { return tanh(x[0]) * tanh(x[0]) * x[1]; },
+                                  in);
                             },
                         .oracle =
                             [](const Arrays& in) {

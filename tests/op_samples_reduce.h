@@ -107,6 +107,15 @@ inline std::vector<Case> reductions(const Reducer& call,
   return cases;
 }
 
+/// The same of integers, exact in `output`.
+inline Case of_integers(const Reducer& call, const std::function<double(const Values&)>& of,
+                        DType output = i64) {
+  Case test = reduction({"integers", {3, 4}, {1}}, call, of);
+  test.inputs[0] = integers({3, 4}, {7, -2, 5, 0, 1, 1, -1, 300, -4, -4, -70000, 3});
+  test.output = output, test.gradient = false;
+  return test;
+}
+
 inline ErrorCase dims_error(const std::string& op, const Reducer& call) {
   return error<ShapeError>("[" + op + "] dimension 2 is out of range for rank 2. Use -2 to 1.",
                            [call] {
@@ -122,7 +131,8 @@ template <> struct Samples<Sum> {
          {Over{"long rows", {3, 1500}, {1}}, Over{"long columns", {1500, 3}, {0}},
           Over{"of nothing", {0, 3}, {0}}, Over{"no results", {0, 3}, {1}}})
       cases.push_back(reduction(over, call, total));
-    return {.cases = cases, .errors = {dims_error("sum", call)}};
+    cases.push_back(of_integers(call, total));
+    return {.cases = cases, .errors = {dims_error("sum", call)}, .any_dtype = true};
   }
 };
 
@@ -164,24 +174,30 @@ template <> struct Samples<Var> {
 template <> struct Samples<Max> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return max(x, d, keep); };
-    return {
-        .cases = reductions(call, largest, true),
-        .errors = {dims_error("max", call),
-                   error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.", [] {
-                     max(ones({0, 2}));
-                   })}};
+    std::vector<Case> cases = reductions(call, largest, true);
+    cases.push_back(of_integers(call, largest));
+    return {.cases = cases,
+            .errors = {dims_error("max", call),
+                       error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.",
+                                         [] {
+                                           max(ones({0, 2}));
+                                         })},
+            .any_dtype = true};
   }
 };
 
 template <> struct Samples<Min> {
   static OpSamples make() {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return min(x, d, keep); };
-    return {
-        .cases = reductions(call, smallest, true),
-        .errors = {dims_error("min", call),
-                   error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.", [] {
-                     min(ones({0, 2}));
-                   })}};
+    std::vector<Case> cases = reductions(call, smallest, true);
+    cases.push_back(of_integers(call, smallest));
+    return {.cases = cases,
+            .errors = {dims_error("min", call),
+                       error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.",
+                                         [] {
+                                           min(ones({0, 2}));
+                                         })},
+            .any_dtype = true};
   }
 };
 
@@ -195,7 +211,8 @@ template <> struct Samples<Prod> {
     Case zeros = reduction({"no, one and two zeros", {3, 3}, {1}}, call, product_of_all);
     zeros.inputs[0].given = {2, -3, 0.5, 2, 0, 1.5, 0, 4, 0};
     cases.push_back(zeros);
-    return {.cases = cases, .errors = {dims_error("prod", call)}};
+    cases.push_back(of_integers(call, product_of_all));
+    return {.cases = cases, .errors = {dims_error("prod", call)}, .any_dtype = true};
   }
 };
 
@@ -208,28 +225,99 @@ template <> struct Samples<Norm> {
   }
 };
 
-template <> struct Samples<ArgMax> {
-  static Case along(std::string name, const Shape& shape, int dim) {
-    const Over over{name, shape, shape.rank() ? Dims{dim} : Dims{}};
+/// argmax and argmin.
+struct PlaceSamples {
+  std::string name;
+  Tensor (*call)(const Tensor&, int, bool);
+  bool largest;
+
+  Case along(std::string title, const Shape& shape, int dim, bool keep = false) const {
+    const Over over{std::move(title), shape, shape.rank() ? Dims{dim} : Dims{}, keep};
     Case test = reduction(
         over,
-        [](const Tensor& x, const Dims& d, bool) { return argmax(x, d.empty() ? -1 : int(d[0])); },
-        [](const Values& v) { return double(std::max_element(v.begin(), v.end()) - v.begin()); });
+        [call = call](const Tensor& x, const Dims& d, bool kept) {
+          return call(x, d.empty() ? -1 : int(d[0]), kept);
+        },
+        [most = largest](const Values& v) {
+          return double(
+              (most ? std::max_element(v.begin(), v.end()) : std::min_element(v.begin(), v.end())) -
+              v.begin());
+        });
     test.output = i64, test.gradient = false;
     test.inputs[0] = {.shape = shape, .kind = InputKind::constant, .distinct = true};
     return test;
   }
-  static OpSamples make() {
-    Case ties = along("the first of equals", {2, 4}, 1);
+  OpSamples make() const {
+    Case ties = along("the first of equals", {2, 4}, 1), of_whole = along("integers", {2, 4}, 1);
     ties.inputs[0].distinct = false, ties.inputs[0].given = {1, 3, 3, 0, -1, -1, -1, -1};
-    return {.cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0),
-                      along("middle", {2, 6, 3}, 1), along("a scalar", {}, 0), ties},
-            .errors = {
-                error<ShapeError>("[argmax] [0] f32 has no elements. Reduce at least one.",
-                                  [] { argmax(ones({0})); }),
-                error<ShapeError>("[argmax] dimension 1 is out of range for rank 1. Use -1 to 0.",
-                                  [] { argmax(ones({3}), 1); })}};
+    of_whole.inputs[0] = integers({2, 4}, {1, 3, 3, 0, -1, -1, -70000, 70000});
+    const auto fails = [call = call](const Shape& shape, int dim) {
+      return [=] { call(ones(shape), dim, false); };
+    };
+    return {
+        .cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0),
+                  along("middle, kept", {2, 6, 3}, 1, true), along("a scalar", {}, 0), ties,
+                  of_whole},
+        .errors = {error<ShapeError>("[" + name + "] [0] f32 has no elements. Reduce at least one.",
+                                     fails({0}, -1)),
+                   error<ShapeError>("[" + name +
+                                         "] dimension 1 is out of range for rank 1. Use -1 to "
+                                         "0.",
+                                     fails({3}, 1))},
+        .any_dtype = true};
   }
+};
+template <> struct Samples<ArgMax> {
+  static OpSamples make() { return PlaceSamples{"argmax", &argmax, true}.make(); }
+};
+template <> struct Samples<ArgMin> {
+  static OpSamples make() { return PlaceSamples{"argmin", &argmin, false}.make(); }
+};
+
+/// any and all, of bools and of numbers of which some are 0.
+struct TruthSamples {
+  std::string name;
+  Tensor (*call)(const Tensor&, const Dims&, bool);
+  bool any;
+
+  double of(const Values& v) const {
+    const auto is_true = [](double x) { return x != 0; };
+    return any ? std::any_of(v.begin(), v.end(), is_true)
+               : std::all_of(v.begin(), v.end(), is_true);
+  }
+  Case over(const Over& which, InputKind kind) const {
+    Case test = reduction(
+        which,
+        [call = call](const Tensor& x, const Dims& d, bool keep) { return call(x, d, keep); },
+        [self = *this](const Values& v) { return self.of(v); });
+    test.output = boolean, test.gradient = false;
+    test.name += kind == InputKind::condition ? ", bools" : "";
+    test.inputs[0].kind = kind;
+    Values values(std::size_t(numel_of(which.shape)));
+    Draw draw(values.size());
+    const double usual = any ? 0 : 2, rare = any ? -0.5 : 0;
+    for (double& value : values) value = draw.word() % 4 == 0 ? rare : usual;
+    test.inputs[0].given = values;
+    return test;
+  }
+  OpSamples make() const {
+    std::vector<Case> cases;
+    for (const Over& which : every_kind_of_dims())
+      for (const InputKind kind : {InputKind::constant, InputKind::condition})
+        cases.push_back(over(which, kind));
+    cases.push_back(over({"of nothing", {0, 3}, {0}}, InputKind::constant));
+    cases.push_back(over({"no results", {0, 3}, {1}}, InputKind::constant));
+    return {.cases = cases,
+            .errors = {dims_error(name, [call = call](const Tensor& x, const Dims& d,
+                                                      bool keep) { return call(x, d, keep); })},
+            .any_dtype = true};
+  }
+};
+template <> struct Samples<Any> {
+  static OpSamples make() { return TruthSamples{"any", &any, true}.make(); }
+};
+template <> struct Samples<All> {
+  static OpSamples make() { return TruthSamples{"all", &all, false}.make(); }
 };
 
 template <> struct Samples<CumulativeSum> {
@@ -250,13 +338,18 @@ template <> struct Samples<CumulativeSum> {
             .reduced = shape.rank() ? shape[d] : 1};
   }
   static OpSamples make() {
+    Case of_whole = along("integers", {2, 3}, 1);
+    of_whole.inputs[0] = integers({2, 3}, {5, -7, 70000, 1, 1, 1});
+    of_whole.output = i64, of_whole.gradient = false;
     return {.cases = {along("last", {3, 9}, -1), along("first", {9, 3}, 0),
                       along("middle", {2, 5, 3}, 1), along("a scalar", {}, 0),
-                      along("long", {2, 700}, 1), along("empty", {0, 3}, 0)},
+                      along("long", {2, 700}, 1), along("empty", {0, 3}, 0), of_whole},
             .errors = {error<ShapeError>(
-                "[cumsum] dimension 3 is out of range for rank 2. Use -2 to 1.", [] {
+                "[cumsum] dimension 3 is out of range for rank 2. Use -2 to 1.",
+                [] {
                   cumsum(ones({2, 3}), 3);
-                })}};
+                })},
+            .any_dtype = true};
   }
 };
 

@@ -217,7 +217,7 @@ template <> struct Samples<CrossEntropy> {
                     "[cross_entropy] the input is a scalar. It must have a class dimension.",
                     bad({}, {0})),
                 error<DTypeError>(
-                    "[cross_entropy] targets must be i64, got [2] f32. Cast it first.", [] {
+                    "[cross_entropy] targets must be i64 or i32, got [2] f32. Cast it first.", [] {
                       cross_entropy(ones({2, 3}), ones({2}));
                     })}};
   }
@@ -238,22 +238,22 @@ template <> struct Samples<NllLoss> {
   static OpSamples make() {
     std::vector<Case> cases;
     for (const ClassLoss& loss : class_losses()) cases.push_back(of(loss));
-    return {
-        .cases = cases,
-        .errors = {
-            error<ShapeError>(
-                "[nll_loss] the input is [2, 3] f32, targets are [1] i64. There must be one "
-                "target per row.",
-                [] {
-                  nll_loss(ones({2, 3}), zeros({1}, i64));
-                }),
-            error<UsageError>("[nll_loss] a target is out of range for 3 classes. Use 0 to 2.",
-                              [] {
-                                nll_loss(ones({2, 3}), full({2}, 3, i64));
-                              }),
-            error<DTypeError>("[nll_loss] targets must be i64, got [2] i32. Cast it first.", [] {
-              nll_loss(ones({2, 3}), zeros({2}, i32));
-            })}};
+    return {.cases = cases,
+            .errors = {
+                error<ShapeError>(
+                    "[nll_loss] the input is [2, 3] f32, targets are [1] i64. There must be one "
+                    "target per row.",
+                    [] {
+                      nll_loss(ones({2, 3}), zeros({1}, i64));
+                    }),
+                error<UsageError>("[nll_loss] a target is out of range for 3 classes. Use 0 to 2.",
+                                  [] {
+                                    nll_loss(ones({2, 3}), full({2}, 3, i64));
+                                  }),
+                error<DTypeError>(
+                    "[nll_loss] targets must be i64 or i32, got [2] i16. Cast it first.", [] {
+                      nll_loss(ones({2, 3}), zeros({2}, i16));
+                    })}};
   }
 };
 

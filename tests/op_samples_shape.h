@@ -254,8 +254,13 @@ template <> struct Samples<Pad> {
                   Array y(result, value);
                   each_index(shape, [&](Dims i) {
                     const double x = in[0][i];
-                    for (int k = 0; k < pairs.rank(); k += 2) i[rank - 1 - k / 2] += pairs[k];
-                    y[i] = x;
+                    bool inside = true;
+                    for (int k = 0; k < pairs.rank(); k += 2) {
+                      int64_t& place = i[rank - 1 - k / 2];
+                      place += pairs[k];
+                      inside = inside && place >= 0 && place < result[rank - 1 - k / 2];
+                    }
+                    if (inside) y[i] = x;
                   });
                   return y;
                 }};
@@ -265,15 +270,23 @@ template <> struct Samples<Pad> {
         .cases = {by("last dimension", {3, 4}, {1, 2}, 0),
                   by("border", {2, 3, 3}, {1, 1, 2, 0}, -1.5),
                   by("image", {2, 2, 3, 3}, {1, 2, 0, 1}, 0.5), by("nothing", {2, 3}, {0, 0}, 1),
-                  by("around nothing", {0, 2}, {1, 1, 1, 0}, 2)},
-        .errors = {error<ShapeError>("[pad] padding [1] for [2, 3] f32. Give pairs (before, after) "
-                                     "from the last dimension backwards, none negative.",
+                  by("around nothing", {0, 2}, {1, 1, 1, 0}, 2),
+                  by("cut away", {3, 5}, {-1, 2, 1, -2}, 0.5),
+                  by("everything cut away", {3, 2}, {-1, -1}, 0)},
+        .errors = {error<ShapeError>(
+                       "[pad] padding [1] for [2, 3] f32. Give pairs (before, after) "
+                       "from the last dimension backwards; negative ones cut away no more "
+                       "than there is.",
+                       [] {
+                         pad(ones({2, 3}), {1});
+                       }),
+                   error<ShapeError>("[pad] padding [-2, -2] for [2, 3] f32.",
                                      [] {
-                                       pad(ones({2, 3}), {1});
+                                       pad(ones({2, 3}), {-2, -2});
                                      }),
-                   error<ShapeError>("[pad] padding [-1, 0] for [2, 3] f32.",
+                   error<ShapeError>("[pad] padding [9223372036854775807, 0] for [2, 3] f32.",
                                      [] {
-                                       pad(ones({2, 3}), {-1, 0});
+                                       pad(ones({2, 3}), {INT64_MAX, 0});
                                      })},
         .any_dtype = true};
   }

@@ -45,6 +45,23 @@ AttentionSettings settings_of(const AttentionOptions& options, int64_t width, in
   return settings;
 }
 
+/// Whether k and v have a head for so many of q's; their shapes are checked otherwise.
+bool heads_fit(const Tensor& q, const Tensor& k, bool shared) {
+  const int d = q.rank() - 3;
+  const int64_t heads = q.shape()[d], key_heads = k.shape()[d];
+  return heads == key_heads ||
+         (shared && heads > 0 && key_heads > 0 && heads % key_heads == 0);
+}
+/// Each head of x as often as it takes to have `heads`.
+Tensor repeated(const Tensor& x, int64_t heads) {
+  const int d = x.rank() - 3;
+  if (d < 0 || x.shape()[d] == heads) return x;
+  Shape spread = x.shape(), shape = x.shape();
+  spread.insert(d + 1, heads / x.shape()[d]);
+  shape[d] = heads;
+  return reshape(expand(unsqueeze(x, d + 1), spread), shape);
+}
+
 /// softmax(scale q k^T + mask) v in recorded steps.
 Tensor by_steps(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                 double scale) {
@@ -117,16 +134,19 @@ Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tens
   const int r = q.rank();
   bool fits = r >= 2 && r <= 4 && k.rank() == r && v.rank() == r;
   for (int i = 0; fits && i < r - 2; ++i)
-    fits = q.shape()[i] == k.shape()[i] && q.shape()[i] == v.shape()[i];
+    fits = i == r - 3 ? heads_fit(q, k, options.enable_gqa) && k.shape()[i] == v.shape()[i]
+                      : q.shape()[i] == k.shape()[i] && q.shape()[i] == v.shape()[i];
   if (!fits || q.shape()[r - 1] != k.shape()[r - 1] || k.shape()[r - 2] != v.shape()[r - 2])
     fail<ShapeError>(op, "q is ", described(q), ", k is ", described(k), ", v is ", described(v),
-                     ". They must be [..., l, e], [..., s, e] and [..., s, ev], of rank 2 to 4.");
+                     ". They must be [..., l, e], [..., s, e] and [..., s, ev], of rank 2 to 4",
+                     options.enable_gqa ? ", with key heads that divide heads." : ".");
   Shape weights = q.shape();
   weights[r - 1] = k.shape()[r - 2];
   const Tensor mask = mask_for(options.mask, weights);
   const AttentionSettings settings = settings_of(options, q.shape()[r - 1], numel_of(weights));
   if (mask.defined() && mask.requires_grad() && grad_enabled())
-    return by_steps(q, k, v, options, settings.scale);
+    return by_steps(q, r > 2 ? repeated(k, q.shape()[r - 3]) : k,
+                    r > 2 ? repeated(v, q.shape()[r - 3]) : v, options, settings.scale);
   const Tensor y =
       apply(Attention{.settings = settings}, as_rank_4(q), as_rank_4(k), as_rank_4(v), mask);
   Shape shape = q.shape();

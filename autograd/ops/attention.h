@@ -17,9 +17,12 @@ struct AttentionOptions {
   double dropout = 0;  // of the weights; no training flag, as in PyTorch
   bool causal = false;
   std::optional<double> scale{};  // absent: 1 / sqrt(e)
+  /// k and v may have fewer heads than q, a divisor of their number: neighbours share one. As
+  /// PyTorch's; nothing is repeated in memory (Ainslie et al. 2023).
+  bool enable_gqa = false;
 };
 
-/// q: [n, heads, l, e]; k: [n, heads, s, e]; v: [n, heads, s, ev]; mask: [n, heads, l, s] or
+/// q: [n, heads, l, e]; k: [n, key heads, s, e]; v: [n, key heads, s, ev]; mask: [n, heads, l, s] or
 /// undefined. y: [n, heads, l, ev], its dimensions in q's order in memory.
 struct Attention {
   static constexpr OpInfo info{"scaled_dot_product_attention", CastClass::low_precision};

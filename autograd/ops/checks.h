@@ -28,10 +28,24 @@ inline void rank(std::string_view op, std::string_view what, const Tensor& x, in
                      wanted, ".");
 }
 
+/// What operations take that compute with integers as well.
+inline void numbers(std::string_view op, const Tensor& x) {
+  defined(op, "an input", x);
+  if (x.dtype() == boolean || (is_floating(x.dtype()) && size_of(x.dtype()) == 1))
+    fail<DTypeError>(op, "needs integers, f64, f32, f16 or bf16, got ", described(x),
+                     ". Cast it first.");
+}
+/// The same, and bool.
+inline void numbers_or_bool(std::string_view op, const Tensor& x) {
+  defined(op, "an input", x);
+  if (x.dtype() != boolean) numbers(op, x);
+}
+
+/// Indices and targets; kernels take them as i64: see index.h.
 inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
   defined(op, what, x);
-  if (x.dtype() != i64)
-    fail<DTypeError>(op, what, " must be i64, got ", described(x), ". Cast it first.");
+  if (x.dtype() != i64 && x.dtype() != i32)
+    fail<DTypeError>(op, what, " must be i64 or i32, got ", described(x), ". Cast it first.");
 }
 
 /// A per-channel vector (weight, bias, running statistics): undefined, or floating of shape [size].

@@ -10,6 +10,15 @@
 
 namespace halftone {
 
+namespace detail {
+template <class F> void check_formula_input(const Tensor& x) {
+  using OfBool = TypeList<formula::Add, formula::Mul, formula::Maximum, formula::Minimum>;
+  if constexpr (contains<F, OfBool>) check::numbers_or_bool(F::info.name, x);
+  else if constexpr (takes_integers<F>) check::numbers(F::info.name, x);
+  else check::floating(F::info.name, x);
+}
+}  // namespace detail
+
 /// y = f(x). Keeps what the derivative reads and nothing else; y has x's memory order.
 template <class F> struct Unary {
   static constexpr OpInfo info = F::info;
@@ -19,7 +28,7 @@ template <class F> struct Unary {
   DType from{};
 
   Tensor forward(const Tensor& x) {
-    check::floating(info.name, x);
+    detail::check_formula_input<F>(x);
     from = x.dtype();
     Tensor y = empty_like(x, f32_result ? f32 : from);
     backend_for(x).unary(call_of<UnaryFormulas>(formula), x, y);
@@ -43,8 +52,8 @@ template <class F> struct Binary {
   Needs<2> needs{};
 
   Tensor forward(const Tensor& a_in, const Tensor& b_in) {
-    check::floating(info.name, a_in);
-    check::floating(info.name, b_in);
+    detail::check_formula_input<F>(a_in);
+    detail::check_formula_input<F>(b_in);
     check::same_dtype(info.name, a_in, b_in);
     a_shape = a_in.shape(), b_shape = b_in.shape();
     const Shape shape = broadcast_shapes(info.name, a_shape, b_shape);
@@ -168,6 +177,17 @@ inline Tensor clamp(const Tensor& x, double low, double high) {
     fail<UsageError>("clamp", "low is ", low, ", high is ", high, ". Use low <= high.");
   return unary(formula::Clamp{low, high}, x);
 }
+inline Tensor sin(const Tensor& x) { return unary(formula::Sin{}, x); }
+inline Tensor cos(const Tensor& x) { return unary(formula::Cos{}, x); }
+/// -1, 0 or 1. Like floor, ceil and round it has a gradient of 0.
+inline Tensor sign(const Tensor& x) { return unary(formula::Sign{}, x); }
+inline Tensor floor(const Tensor& x) { return unary(formula::Floor{}, x); }
+inline Tensor ceil(const Tensor& x) { return unary(formula::Ceil{}, x); }
+/// To the nearest whole number, halves to the even one.
+inline Tensor round(const Tensor& x) { return unary(formula::Round{}, x); }
+inline Tensor elu(const Tensor& x, double alpha = 1) { return unary(formula::Elu{alpha}, x); }
+inline Tensor mish(const Tensor& x) { return unary(formula::Mish{}, x); }
+inline Tensor hardswish(const Tensor& x) { return unary(formula::Hardswish{}, x); }
 /// scale * x + shift in one pass.
 inline Tensor affine(const Tensor& x, double scale, double shift) {
   return unary(formula::Affine{scale, shift}, x);
@@ -191,7 +211,13 @@ template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
 inline Tensor add(const Tensor& a, const Tensor& b) { return binary(formula::Add{}, a, b); }
 inline Tensor sub(const Tensor& a, const Tensor& b) { return binary(formula::Sub{}, a, b); }
 inline Tensor mul(const Tensor& a, const Tensor& b) { return binary(formula::Mul{}, a, b); }
-inline Tensor div(const Tensor& a, const Tensor& b) { return binary(formula::Div{}, a, b); }
+/// Integers are divided as f32, as torch.div; floor_divide() keeps them integers.
+inline Tensor div(const Tensor& a, const Tensor& b) {
+  check::defined("div", "an input", a);
+  check::defined("div", "an input", b);
+  const bool whole = !is_floating(a.dtype()) && !is_floating(b.dtype());
+  return whole ? binary(formula::Div{}, cast(a, f32), cast(b, f32)) : binary(formula::Div{}, a, b);
+}
 inline Tensor maximum(const Tensor& a, const Tensor& b) { return binary(formula::Maximum{}, a, b); }
 inline Tensor minimum(const Tensor& a, const Tensor& b) { return binary(formula::Minimum{}, a, b); }
 inline Tensor pow(const Tensor& a, const Tensor& b) { return binary(formula::Pow{}, a, b); }
@@ -234,21 +260,5 @@ inline Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   const DType common = promote(a.dtype(), b.dtype());
   return apply(Where{}, condition, cast(a, common), cast(b, common));
 }
-
-// --- operators; numbers take the tensor's dtype
-
-inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-inline Tensor operator+(const Tensor& a, double b) { return affine(a, 1, b); }
-inline Tensor operator-(const Tensor& a, double b) { return affine(a, 1, -b); }
-inline Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0); }
-inline Tensor operator/(const Tensor& a, double b) { return affine(a, 1 / b, 0); }
-inline Tensor operator+(double a, const Tensor& b) { return affine(b, 1, a); }
-inline Tensor operator-(double a, const Tensor& b) { return affine(b, -1, a); }
-inline Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0); }
-inline Tensor operator/(double a, const Tensor& b) { return reciprocal(b) * a; }
-inline Tensor operator-(const Tensor& x) { return neg(x); }
 
 }  // namespace halftone

@@ -1,6 +1,7 @@
 // embedding: rows of a table by index; the gradient scatters back into the table.
 #pragma once
 
+#include <halftone/autograd/ops/index.h>
 #include <halftone/autograd/ops/reduce.h>
 
 namespace halftone {
@@ -15,8 +16,8 @@ struct Embedding {
   Tensor forward(const Tensor& table, const Tensor& which) {
     check::rank("embedding", "the table", table, 2);
     check::floating("embedding", table);
-    check::integers("embedding", "indices", which);
-    indices = views::contiguous(which), table_shape = table.shape();
+    indices = views::contiguous(detail::wide_indices("embedding", "indices", which));
+    table_shape = table.shape();
     Shape shape = which.shape();
     shape.push_back(table.shape()[1]);
     Tensor y = empty(shape, table.dtype(), table.device());

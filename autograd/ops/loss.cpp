@@ -24,10 +24,10 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
 namespace {
 /// Calls loss(rows, targets) with the class dimension moved last and everything else flattened.
 template <class Loss>
-Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets, LossReduction reduction,
-               Loss loss) {
+Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets_in,
+               LossReduction reduction, Loss loss) {
   check::defined(op, "the input", x);
-  check::defined(op, "targets", targets);
+  const Tensor targets = wide_indices(op, "targets", targets_in);
   if (x.rank() == 2) return loss(x, targets);
   if (x.rank() == 0) fail<ShapeError>(op, "the input is a scalar. It must have a class dimension.");
   if (x.rank() == 1) {
@@ -79,6 +79,9 @@ Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropySettings& settings) {
+  if (targets.defined() && logits.defined() && is_floating(targets.dtype()) &&
+      targets.shape() == logits.shape())
+    return detail::soft_cross_entropy(logits, targets, settings);
   return detail::on_rows("cross_entropy", logits, targets, settings.reduction,
                          [&](const Tensor& x, const Tensor& t) {
                            return apply(CrossEntropy{.settings = settings}, x, t);

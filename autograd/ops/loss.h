@@ -2,6 +2,7 @@
 // label smoothing in a single pass over the logits in their own dtype, without an f32 copy of them.
 #pragma once
 
+#include <halftone/autograd/ops/index.h>
 #include <halftone/autograd/ops/softmax.h>
 
 namespace halftone {
@@ -89,8 +90,14 @@ struct NllLoss {
   }
 };
 
-/// logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64 without the class
-/// dimension.
+namespace detail {
+/// cross_entropy() with probabilities as targets, of the logits' shape: soft_targets.cpp
+Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
+                          const CrossEntropySettings& settings);
+}  // namespace detail
+
+/// logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64 or i32 without the class
+/// dimension, or probabilities of the logits' shape, whose mean divides by the number of rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropySettings& settings = {});
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,

@@ -118,6 +118,24 @@ struct GroupNorm {
   }
 };
 
+/// GroupNorm with a group for each channel (Ulyanov et al. 2016), an operation of its own because
+/// PyTorch's lists name one and not the other.
+struct InstanceNorm {
+  static constexpr OpInfo info{"instance_norm", CastClass::as_is};
+  GroupNorm norm;
+
+  Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b) {
+    check::floating("instance_norm", in);
+    if (in.rank() < 3 || in.shape()[1] == 0)
+      fail<ShapeError>("instance_norm", described(in), " has no channels, or nothing to normalise ",
+                       "in them. The input must be [n, c, ...] with a dimension behind c.");
+    norm.groups = in.shape()[1], norm.needs = needs;
+    return norm.forward(in, w, b);
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy) const { return norm.backward(dy); }
+  Needs<3> needs{};
+};
+
 struct BatchNormOptions {
   bool training = false;
   double momentum = 0.1, eps = 1e-5;
@@ -187,6 +205,11 @@ inline Tensor rms_norm(const Tensor& x, const Shape& normalized_shape, const Ten
 inline Tensor group_norm(const Tensor& x, int64_t groups, const Tensor& weight = {},
                          const Tensor& bias = {}, double eps = 1e-5) {
   return apply(GroupNorm{.groups = groups, .eps = eps}, x, weight, bias);
+}
+/// As torch.nn.functional.instance_norm without running statistics: each channel of each sample.
+inline Tensor instance_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {},
+                            double eps = 1e-5) {
+  return apply(InstanceNorm{.norm = {.groups = 1, .eps = eps}}, x, weight, bias);
 }
 /// As torch.nn.functional.batch_norm. The running statistics are updated in place when training.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,

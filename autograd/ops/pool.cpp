@@ -4,25 +4,41 @@
 namespace halftone {
 
 namespace detail {
+namespace {
+/// From the first place of a window through the last.
+int64_t span_of(const PoolGeometry& g, std::size_t d) {
+  return (g.kernel[d] - 1) * g.dilation[d] + 1;
+}
+}  // namespace
+
 PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
   const PoolGeometry g{options.kernel.array(), options.stride.value_or(options.kernel).array(),
-                       options.padding.array(), options.count_include_pad};
-  for (std::size_t d : {0u, 1u})
-    if (g.kernel[d] < 1 || g.stride[d] < 1 || g.padding[d] < 0 || g.padding[d] > g.kernel[d] / 2)
+                       options.padding.array(), options.count_include_pad,
+                       options.dilation.array()};
+  constexpr int64_t most = int64_t(1) << 31;  // of each, so that their products are integers
+  for (std::size_t d : {0u, 1u}) {
+    bool valid = g.padding[d] >= 0;
+    for (const int64_t size : {g.kernel[d], g.stride[d], g.dilation[d]})
+      valid = valid && size >= 1 && size <= most;
+    if (!valid || g.padding[d] > g.kernel[d] / 2)
       fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ",
-                       g.padding[d],
-                       ". Kernel and stride must be at least 1, padding at most half the kernel.");
+                       g.padding[d], ", dilation ", g.dilation[d],
+                       ". All but padding must be at least 1, padding at most half the kernel.");
+  }
   return g;
 }
 
-Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g) {
+Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g, bool ceil_mode) {
   check::rank(op, "x", x, 4);
   check::floating(op, x);
   Shape shape = x.shape();
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
-    const int64_t span = x.shape()[2 + i] - (g.kernel[d] - 2 * g.padding[d]);
-    shape[2 + i] = span < 0 ? 0 : span / g.stride[d] + 1;
+    const int64_t in = x.shape()[2 + i], room = in + 2 * g.padding[d] - span_of(g, d);
+    int64_t& out = shape[2 + i];
+    out = math::floor_quotient(room + (ceil_mode ? g.stride[d] - 1 : 0), g.stride[d]) + 1;
+    if (ceil_mode && (out - 1) * g.stride[d] >= in + g.padding[d]) --out;
+    out = std::max<int64_t>(out, 0);
   }
   if (shape[2] < 1 || shape[3] < 1)
     fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x),

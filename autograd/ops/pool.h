@@ -11,13 +11,18 @@ struct PoolOptions {
   Pair kernel = 2;
   std::optional<Pair> stride{};  // the kernel's size if absent
   Pair padding = 0;
-  bool count_include_pad = true;
+  bool count_include_pad = true;  // of avg_pool2d
+  Pair dilation = 1;              // of max_pool2d, as is the next
+  /// The rest behind the last whole window has one, too, if that begins inside the image or the
+  /// padding before it.
+  bool ceil_mode = false;
 };
 
 namespace detail {
 PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options);
 /// Checks x and gives the output's shape.
-Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g);
+Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g,
+                   bool ceil_mode = false);
 }  // namespace detail
 
 /// The largest element of each window; keeps its place in the window, one byte each where windows
@@ -25,11 +30,12 @@ Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g);
 struct MaxPool2d {
   static constexpr OpInfo info{"max_pool2d", CastClass::as_is};
   PoolGeometry geometry;
+  bool ceil_mode = false;
   Tensor argmax{};
   Shape shape{};
 
   Tensor forward(const Tensor& x) {
-    const Shape pooled = detail::pooled_shape("max_pool2d", x, geometry);
+    const Shape pooled = detail::pooled_shape("max_pool2d", x, geometry, ceil_mode);
     Tensor y = empty_channels_last(pooled, x.dtype(), x.device());
     const bool small = geometry.kernel[0] * geometry.kernel[1] <= 256;
     argmax = empty_channels_last(y.shape(), small ? u8 : i32, x.device());
@@ -80,9 +86,14 @@ struct AdaptiveAvgPool2d {
 
 /// As torch.nn.functional.max_pool2d, avg_pool2d and adaptive_avg_pool2d.
 inline Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
-  return apply(MaxPool2d{.geometry = detail::pool_geometry("max_pool2d", options)}, x);
+  return apply(MaxPool2d{.geometry = detail::pool_geometry("max_pool2d", options),
+                         .ceil_mode = options.ceil_mode},
+               x);
 }
 inline Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
+  if (options.ceil_mode || options.dilation.height != 1 || options.dilation.width != 1)
+    fail<UnsupportedError>("avg_pool2d",
+                           "dilation and ceil_mode are max_pool2d's. Use pad() for the rest.");
   return apply(AvgPool2d{.geometry = detail::pool_geometry("avg_pool2d", options)}, x);
 }
 inline Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) {

@@ -1,12 +1,12 @@
-// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax,
-// cumsum. They accumulate in f32 or wider whatever the dtype, and give the same result for any
-// number of threads.
+// Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin,
+// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider whatever the
+// dtype, and give the same result for any number of threads.
 #pragma once
 
 #include <cmath>
 #include <limits>
 
-#include <halftone/autograd/ops/elementwise.h>
+#include <halftone/autograd/ops/operators.h>
 #include <halftone/autograd/ops/shape.h>
 
 namespace halftone {
@@ -65,6 +65,14 @@ inline Tensor as_shape(const Tensor& contiguous, const Shape& shape) {
 inline Tensor keeping(const Tensor& dy, const Shape& kept) { return views::reshaped(dy, kept); }
 }  // namespace detail
 
+namespace detail {
+/// What sums and products of x have: of integers and bools i64, as in PyTorch.
+inline DType accumulated_dtype(std::string_view op, const Tensor& x, bool f32_result) {
+  check::numbers_or_bool(op, x);
+  return !is_floating(x.dtype()) ? i64 : (f32_result ? f32 : x.dtype());
+}
+}  // namespace detail
+
 struct Sum {
   static constexpr OpInfo info{"sum", CastClass::full_precision};
   ReduceDims over;
@@ -73,11 +81,10 @@ struct Sum {
   DType dtype{};
 
   Tensor forward(const Tensor& x) {
-    check::floating("sum", x);
+    const DType wide = detail::accumulated_dtype("sum", x, f32_result);
     from = x.shape(), dtype = x.dtype();
-    return detail::as_shape(
-        detail::reduce_keeping("sum", Reduction::sum, x, over, f32_result ? f32 : dtype),
-        over.result_shape("sum", from));
+    return detail::as_shape(detail::reduce_keeping("sum", Reduction::sum, x, over, wide),
+                            over.result_shape("sum", from));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     const Tensor kept = detail::keeping(cast(dy, dtype), over.kept_shape("sum", from));
@@ -136,7 +143,7 @@ inline Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const T
   return attains * (keeping(dy, extremum.shape()) / ties);
 }
 inline void require_elements(std::string_view op, const Tensor& x) {
-  check::floating(op, x);
+  check::numbers_or_bool(op, x);
   if (x.numel() == 0) fail<ShapeError>(op, described(x), " has no elements. Reduce at least one.");
 }
 }  // namespace detail
@@ -148,7 +155,7 @@ struct Max {
 
   Tensor forward(const Tensor& in) {
     detail::require_elements("max", in);
-    x = in, y = detail::reduce_keeping("max", Reduction::max, x, over);
+    x = in, y = detail::reduce_keeping("max", Reduction::max, x, over, x.dtype());
     return detail::as_shape(y, over.result_shape("max", x.shape()));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
@@ -163,7 +170,7 @@ struct Min {
 
   Tensor forward(const Tensor& in) {
     detail::require_elements("min", in);
-    x = in, y = detail::reduce_keeping("min", Reduction::min, x, over);
+    x = in, y = detail::reduce_keeping("min", Reduction::min, x, over, x.dtype());
     return detail::as_shape(y, over.result_shape("min", x.shape()));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
@@ -182,11 +189,10 @@ struct Prod {
     return views::expand(scalar(value, like.dtype(), like.device()), like.shape());
   }
   Tensor forward(const Tensor& in) {
-    check::floating("prod", in);
+    const DType wide = detail::accumulated_dtype("prod", in, f32_result);
     x = in;
-    return detail::as_shape(
-        detail::reduce_keeping("prod", Reduction::prod, x, over, f32_result ? f32 : x.dtype()),
-        over.result_shape("prod", x.shape()));
+    return detail::as_shape(detail::reduce_keeping("prod", Reduction::prod, x, over, wide),
+                            over.result_shape("prod", x.shape()));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     const Tensor wide = cast(x, x.dtype() == f64 ? f64 : f32), zero = number(0, wide);
@@ -226,17 +232,25 @@ struct Norm {
   }
 };
 
+namespace detail {
+inline Tensor place_of_extreme(bool largest, const Tensor& x) {
+  Shape shape = x.shape();
+  shape.erase(x.rank() - 1);
+  Tensor index = empty(shape, i64, x.device());
+  backend_for(x).arg_reduce(largest, views::contiguous(x), index);
+  return index;
+}
+}  // namespace detail
+
 /// Position of the largest element along the last dimension.
 struct ArgMax {
   static constexpr OpInfo info{"argmax", CastClass::as_is};
-  Tensor forward(const Tensor& x) {
-    const Tensor rows = views::contiguous(x);
-    Shape shape = x.shape();
-    shape.erase(x.rank() - 1);
-    Tensor index = empty(shape, i64, x.device());
-    backend_for(x).arg_reduce(true, rows, index);
-    return index;
-  }
+  Tensor forward(const Tensor& x) { return detail::place_of_extreme(true, x); }
+};
+/// Position of the smallest.
+struct ArgMin {
+  static constexpr OpInfo info{"argmin", CastClass::as_is};
+  Tensor forward(const Tensor& x) { return detail::place_of_extreme(false, x); }
 };
 
 /// Running sum along the last dimension.
@@ -246,14 +260,13 @@ struct CumulativeSum {
   DType from{};
 
   Tensor along(const Tensor& x, bool reverse, DType dtype) const {
-    check::floating("cumsum", x);
     Tensor y = empty(x.shape(), dtype, x.device());
     backend_for(x).cumulative_sum(views::contiguous(x), reverse, y);
     return y;
   }
   Tensor forward(const Tensor& x) {
     from = x.dtype();
-    return along(x, false, f32_result ? f32 : from);
+    return along(x, false, detail::accumulated_dtype("cumsum", x, f32_result));
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {along(dy, true, from)}; }
 };
@@ -268,6 +281,14 @@ inline Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false) {
 inline Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1,
                   bool keep = false) {
   return apply(Var{.over = {dims, keep}, .correction = correction}, x);
+}
+/// The square root of var(), taken in f32 or wider; where it is 0 the gradient is 0. As torch.std.
+inline Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1,
+                  bool keep = false) {
+  check::floating("std", x);
+  const Tensor variance = var(cast(x, x.dtype() == f64 ? f64 : f32), dims, correction, keep);
+  const Tensor is_zero = variance == 0;
+  return cast(where(is_zero, 0, sqrt(where(is_zero, 1, variance))), x.dtype());
 }
 /// As torch.amax: ties share the gradient.
 inline Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false) {
@@ -300,16 +321,28 @@ template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
 inline Tensor cumsum(const Tensor& x, int dim) {
   return detail::along_dim(CumulativeSum{}, x, dim);
 }
-/// i64 positions along `dim`, which disappears; the first of equals, NaN counts as largest.
-inline Tensor argmax(const Tensor& x, int dim = -1) {
-  detail::require_elements("argmax", x);
-  const int d = normalize_dim("argmax", dim, x.rank());
-  if (x.rank() == 0) return reshape(argmax(reshape(x, {1}), 0), {});
+
+namespace detail {
+template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool keep) {
+  require_elements(Op::info.name, x);
+  const int d = normalize_dim(Op::info.name, dim, x.rank());
+  if (x.rank() == 0) return reshape(place_along(op, reshape(x, {1}), 0, false), {});
   Dims order;
   for (int i = 0; i < x.rank(); ++i)
     if (i != d) order.push_back(i);
   order.push_back(d);
-  return apply(ArgMax{}, d == x.rank() - 1 ? x : permute(x, order));
+  const Tensor place = apply(op, d == x.rank() - 1 ? x : permute(x, order));
+  return keep ? unsqueeze(place, d) : place;
+}
+}  // namespace detail
+/// i64 positions along `dim`, which disappears unless kept; the first of equals, NaN counts as
+/// largest.
+inline Tensor argmax(const Tensor& x, int dim = -1, bool keep = false) {
+  return detail::place_along(ArgMax{}, x, dim, keep);
+}
+/// The same of the smallest, where NaN counts as smallest.
+inline Tensor argmin(const Tensor& x, int dim = -1, bool keep = false) {
+  return detail::place_along(ArgMin{}, x, dim, keep);
 }
 
 }  // namespace halftone

@@ -151,24 +151,45 @@ Tensor stack(const std::vector<Tensor>& inputs, int dim) {
   return cat(raised, dim);
 }
 
-Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
+namespace detail {
+
+Padding padding_of(const Tensor& x, const Dims& pairs_from_last) {
   check::defined("pad", "the input", x);
-  Dims before = Dims::filled(x.rank(), 0), after = before;
-  const bool fits = pairs_from_last.rank() % 2 == 0 && pairs_from_last.rank() / 2 <= x.rank() &&
-                    std::ranges::all_of(pairs_from_last, [](int64_t n) { return n >= 0; });
-  if (!fits)
-    fail<ShapeError>(
-        "pad", "padding ", pairs_from_last, " for ", described(x),
-        ". Give pairs (before, after) from the last dimension backwards, none negative.");
-  for (int i = 0; i < pairs_from_last.rank() / 2; ++i) {
-    before[x.rank() - 1 - i] = pairs_from_last[2 * i];
-    after[x.rank() - 1 - i] = pairs_from_last[2 * i + 1];
+  Padding padding{Dims::filled(x.rank(), 0), Dims::filled(x.rank(), 0)};
+  constexpr int64_t most = int64_t(1) << 40;  // so that sizes stay integers
+  bool fits = pairs_from_last.rank() % 2 == 0 && pairs_from_last.rank() / 2 <= x.rank();
+  for (int i = 0; fits && i < pairs_from_last.rank() / 2; ++i) {
+    const int64_t before = pairs_from_last[2 * i], after = pairs_from_last[2 * i + 1];
+    const int d = x.rank() - 1 - i;
+    padding.before[d] = before, padding.after[d] = after;
+    fits = fits && before >= -most && before <= most && after >= -most && after <= most &&
+           x.shape()[d] + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0) >= 0;
   }
-  for (int i = 0; i < x.rank(); ++i)
-    if ((Checked(x.shape()[i]) + before[i] + after[i]).overflowed)
-      fail<ShapeError>("pad", "padding ", pairs_from_last, " for ", described(x),
-                       " gives sizes beyond 64 bits. Pad less.");
-  return apply(Pad{.before = before, .after = after, .value = value}, x);
+  if (!fits)
+    fail<ShapeError>("pad", "padding ", pairs_from_last, " for ", described(x),
+                     ". Give pairs (before, after) from the last dimension backwards; negative "
+                     "ones cut away no more than there is.");
+  return padding;
+}
+
+Tensor cropped(const Tensor& x, Padding& padding) {
+  Tensor part = x;
+  for (int d = 0; d < x.rank(); ++d) {
+    int64_t &before = padding.before[d], &after = padding.after[d];
+    if (before < 0 || after < 0)
+      part = slice(part, d, std::max<int64_t>(-before, 0),
+                   x.shape()[d] - std::max<int64_t>(-after, 0));
+    before = std::max<int64_t>(before, 0), after = std::max<int64_t>(after, 0);
+  }
+  return part;
+}
+
+}  // namespace detail
+
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value) {
+  detail::Padding padding = detail::padding_of(x, pairs_from_last);
+  const Tensor part = detail::cropped(x, padding);
+  return apply(Pad{.before = padding.before, .after = padding.after, .value = value}, part);
 }
 
 Tensor contiguous(const Tensor& x) {

@@ -144,6 +144,17 @@ struct Contiguous {
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
 };
 
+namespace detail {
+/// How much is added to (or, below 0, cut from) each dimension.
+struct Padding {
+  Dims before, after;
+};
+/// Of pairs from the last dimension backwards, checked against x's shape.
+Padding padding_of(const Tensor& x, const Dims& pairs_from_last);
+/// x without what negative amounts cut away; those become 0.
+Tensor cropped(const Tensor& x, Padding& padding);
+}  // namespace detail
+
 // --- what users call
 
 /// As torch.reshape: one size may be -1 and is then computed.
@@ -164,7 +175,8 @@ Tensor unsqueeze(const Tensor& x, int dim);
 Tensor cat(const std::vector<Tensor>& inputs, int dim = 0);
 /// Tensors of one shape along a new dimension. As torch.stack.
 Tensor stack(const std::vector<Tensor>& inputs, int dim = 0);
-/// As torch.nn.functional.pad (constant): pairs (before, after) from the last dimension backwards.
+/// As torch.nn.functional.pad (constant): pairs (before, after) from the last dimension backwards;
+/// negative ones cut away. Other modes are in rearrange.h.
 Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value = 0);
 Tensor contiguous(const Tensor& x);
 

@@ -35,8 +35,9 @@ template <class Blocks> class Forward {
   /// Queries begin to end of a head.
   void run(int64_t head, int64_t begin, int64_t end) {
     const int64_t keys = call_.keys_before(end);
-    Blocks::pack_columns(transposed(rows_of(call_.k, head)), call_.e, keys, keys_.data());
-    values_.pack(rows_of(call_.v, head), keys);
+    Blocks::pack_columns(transposed(rows_of(call_.k, head / call_.group)), call_.e, keys,
+                         keys_.data());
+    values_.pack(rows_of(call_.v, head / call_.group), keys);
     for (int64_t i = begin; i < end; i += rows_) block(head, i, std::min(rows_, end - i));
   }
 

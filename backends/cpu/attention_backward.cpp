@@ -39,17 +39,19 @@ template <class Blocks> class Backward {
         mean_(rows_),
         row_(2 * call.ev) {}
 
-  void run(int64_t head) {
+  /// A head of keys and values, with all heads of queries that share it.
+  void run(int64_t key_head) {
     const int64_t keys = call_.keys_before(call_.l);
-    const simd::Matrix k = rows_of(call_.k, head), v = rows_of(call_.v, head);
+    const simd::Matrix k = rows_of(call_.k, key_head), v = rows_of(call_.v, key_head);
     Blocks::pack_columns(transposed(k), call_.e, keys, keys_by_depth_.data());
     Blocks::pack_columns(transposed(v), call_.ev, keys, values_by_depth_.data());
     keys_.pack(k, keys);
     std::fill_n(dkeys_.data(), dkeys_.size(), 0.0f);
     std::fill_n(dvalues_.data(), dvalues_.size(), 0.0f);
-    for (int64_t i = 0; i < call_.l; i += rows_) block(head, i, std::min(rows_, call_.l - i));
-    write(dkeys_.data(), call_.s, dk_, head, 0);
-    write(dvalues_.data(), call_.s, dv_, head, 0);
+    for (int64_t head = key_head * call_.group; head < (key_head + 1) * call_.group; ++head)
+      for (int64_t i = 0; i < call_.l; i += rows_) block(head, i, std::min(rows_, call_.l - i));
+    write(dkeys_.data(), call_.s, dk_, key_head, 0);
+    write(dvalues_.data(), call_.s, dv_, key_head, 0);
   }
 
  private:
@@ -134,7 +136,7 @@ void backward_all(const Call& call, const Tensor& y, const Tensor& log_sum_exp, 
   {
     Backward<Blocks> backward(call, y, log_sum_exp, dy, dq, dk, dv);
 #pragma omp for schedule(dynamic)
-    for (int64_t head = 0; head < call.heads; ++head) backward.run(head);
+    for (int64_t head = 0; head < call.heads / call.group; ++head) backward.run(head);
   }
 }
 }  // namespace

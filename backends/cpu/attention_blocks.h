@@ -15,6 +15,8 @@ struct Call {
   const AttentionSettings& settings;
   int64_t heads = q.shape()[0] * q.shape()[1], l = q.shape()[2], s = k.shape()[2], e = q.shape()[3],
           ev = v.shape()[3];
+  /// Heads that share one head of keys and values.
+  int64_t group = k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1];
   bool any_empty() const { return heads == 0 || l == 0 || s == 0 || e == 0 || ev == 0; }
   /// Keys that queries before `end` see.
   int64_t keys_before(int64_t end) const { return settings.causal ? std::min(s, end) : s; }

@@ -116,7 +116,7 @@ void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, c
     const int64_t slices = slices_of(sizes.ev, across);
     launch(context_, attention_kernel<T, across>,
            {blocks_for(sizes.batch_heads * sizes.query_blocks() * slices, 1), product_threads},
-           Heads<const T>(q), Heads<const T>(k), Heads<const T>(v), sizes,
+           Heads<const T>(q), Heads<const T>(k, sizes.group), Heads<const T>(v, sizes.group), sizes,
            Rule<C>(context_, sizes, mask, settings), Heads<T>(y), log_sum_exp.data<C>(), slices);
   });
 }

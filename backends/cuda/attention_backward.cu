@@ -114,15 +114,21 @@ __global__ void __launch_bounds__(product_threads)
   using Factor = MatrixFactor<const T>;
   __shared__ Shared<C, across> shared;
   const int64_t blocks = sizes.key_blocks();
-  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
-    const int64_t j0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
-    const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
-    const Factor queries = in.q.by_rows(head), keys = in.k.by_rows(head),
-                 values = in.v.by_rows(head), incoming = in.dy.by_rows(head),
-                 query_columns = in.q.by_columns(head), incoming_columns = in.dy.by_columns(head);
+  const int64_t key_heads = sizes.batch_heads / sizes.group;
+  for (int64_t work = blockIdx.x; work < key_heads * blocks * slices; work += gridDim.x) {
+    const int64_t j0 = work % blocks * tile_edge, key_head = work / blocks % key_heads;
+    const int64_t c0 = work / blocks / key_heads * Result::columns;
+    const Factor keys = in.k.by_rows(key_head * sizes.group),
+                 values = in.v.by_rows(key_head * sizes.group);
     Sums<Result> key_results, value_results;
     const int64_t first = in.rule.causal ? j0 : 0;  // query i0 sees keys up to itself
-    for (int64_t i0 = first; i0 < sizes.l; i0 += tile_edge) {
+    // All queries of all heads that share these keys, one head behind the other.
+    const int64_t turns = first < sizes.l ? (sizes.l - first + tile_edge - 1) / tile_edge : 0;
+    for (int64_t turn = 0; turn < turns * sizes.group; ++turn) {
+      const int64_t head = key_head * sizes.group + turn / turns;
+      const int64_t i0 = first + turn % turns * tile_edge;
+      const Factor queries = in.q.by_rows(head), incoming = in.dy.by_rows(head),
+                   query_columns = in.q.by_columns(head), incoming_columns = in.dy.by_columns(head);
       Patch<C, true> scores, gradients;
       {
         RowCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
@@ -148,8 +154,8 @@ __global__ void __launch_bounds__(product_threads)
         add_weighted<Result>(shared.weights, column, i0, end, shared.results.b, key_results);
       }
     }
-    store_rows(key_results, shared.results, dk, head, j0, sizes.s, c0, sizes.e);
-    store_rows(value_results, shared.results, dv, head, j0, sizes.s, c0, sizes.ev);
+    store_rows(key_results, shared.results, dk, key_head, j0, sizes.s, c0, sizes.e);
+    store_rows(value_results, shared.results, dv, key_head, j0, sizes.s, c0, sizes.ev);
   }
 }
 
@@ -175,8 +181,8 @@ void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Ten
   visit_kernels(q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
     using C = compute_t<T>;
     const Inputs<T> in{Heads<const T>(q),
-                       Heads<const T>(k),
-                       Heads<const T>(v),
+                       Heads<const T>(k, sizes.group),
+                       Heads<const T>(v, sizes.group),
                        Heads<const T>(dy),
                        log_sum_exp.data<C>(),
                        delta.data<C>(),

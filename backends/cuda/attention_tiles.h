@@ -22,6 +22,7 @@ template <class C> using WeightStrip = Strip<C, tile_edge, tile_edge>;
 
 struct Sizes {
   int64_t batch_heads, heads, l, s, e, ev;
+  int64_t group;  // heads that share one head of keys and values
   bool any_empty() const { return batch_heads * l * s * e * ev == 0; }
   HT_HD int64_t query_blocks() const { return (l + tile_edge - 1) / tile_edge; }
   HT_HD int64_t key_blocks() const { return (s + tile_edge - 1) / tile_edge; }
@@ -32,21 +33,25 @@ inline Sizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
           q.shape()[2],
           k.shape()[2],
           q.shape()[3],
-          v.shape()[3]};
+          v.shape()[3],
+          k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1]};
 }
 
-/// A tensor [n, heads, rows, columns] with unit stride last.
+/// A tensor [n, heads, rows, columns] with unit stride last; keys and values count each of their
+/// heads `group` times.
 template <class T> struct Heads {
   T* data;
-  int64_t heads, batch_step, head_step, row_step;
+  int64_t heads, group, batch_step, head_step, row_step;
 
-  explicit Heads(const Tensor& x)
+  explicit Heads(const Tensor& x, int64_t sharing = 1)
       : data(x.data<T>()),
         heads(x.shape()[1]),
+        group(sharing),
         batch_step(x.strides()[0]),
         head_step(x.strides()[1]),
         row_step(x.strides()[2]) {}
-  __device__ T* row(int64_t head, int64_t i) const {
+  __device__ T* row(int64_t counted, int64_t i) const {
+    const int64_t head = group == 1 ? counted : counted / group;
     return data + head / heads * batch_step + head % heads * head_step + i * row_step;
   }
   /// The rows of a head as lines, its columns as levels; or the other way round.

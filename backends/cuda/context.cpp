@@ -28,6 +28,10 @@ void raise(const Fault& fault) {
       fail<UsageError>("cross_entropy", "target ", fault.value, " is out of range for ",
                        fault.bound, " classes. Targets must be from 0 to ", fault.bound - 1,
                        ", or ignore_index.");
+    case FaultKind::gather_index:
+      fail<UsageError>("gather", "index ", fault.value, " is out of range for a dimension of size ",
+                       fault.bound, ". Indices must be from 0 to ", fault.bound - 1,
+                       ", here and in what is made of it: index_select, scatter_add, one_hot.");
   }
 }
 

@@ -30,13 +30,15 @@ class CudaBackend final : public Backend {
   std::unique_ptr<CapturedWork> end_capture() override;
   void abandon_capture() override;
 
-  // --- movement (movement.cu, table.cu)
+  // --- movement (movement.cu, table.cu, indexing.cu)
   void fill(double value, Tensor& y) override;
   void copy(const Tensor& x, Tensor& y) override;
   void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
   void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
   void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
                         Tensor& dtable) override;
+  void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
+  void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
 
   // --- elementwise (elementwise.cu, elementwise_backward.cu, elementwise_strided.cu)
   void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
@@ -46,13 +48,14 @@ class CudaBackend final : public Backend {
                        Tensor& dx) override;
   void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
 
-  // --- reduction (reduction.cu, scan.cu)
+  // --- reduction (reduction.cu, scan.cu, argsort.cu)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
+  void argsort(const Tensor& x, bool descending, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
 
-  // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu, max_pool.cu,
-  // avg_pool.cu, interpolate.cu)
+  // --- contraction (matmul.cu, conv.cu, conv_backward_data.cu, conv_backward_weights.cu,
+  // max_pool.cu, avg_pool.cu, interpolate.cu)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
   void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
             Tensor& y) override;

@@ -1,5 +1,6 @@
-// Elementwise formulas where tensors broadcast, have strides or differ in dtype: one kernel per
-// arity, which looks the formula and the dtypes up. The branches are the same for all threads.
+// Elementwise formulas where tensors broadcast, have strides or differ in dtype, and those of
+// integers: one kernel per arity, which looks the formula and the dtypes up. The branches are the
+// same for all threads.
 #include <halftone/backends/cuda/elementwise.h>
 
 namespace halftone::cuda {
@@ -12,8 +13,10 @@ __global__ void unary_kernel(FormulaCall call, Layout<2> layout, bool small, Ope
     const Places<2> at = layout.at_turn(turn, small);
     const C in = load_as<C>(x, at.of[1]);
     C out{};
-    visit_index(UnaryFormulas{}, call.index,
-                [&]<class F>() { out = formula_of<F>(call).forward(in); });
+    visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
+      if constexpr (std::is_floating_point_v<C>) out = formula_of<F>(call).forward(in);
+      else if constexpr (takes_integers<F>) out = formula_of<F>(call).integer(in);
+    });
     store_as<C>(y, at.of[0], out);
   }
 }
@@ -38,8 +41,10 @@ __global__ void binary_kernel(FormulaCall call, Layout<3> layout, bool small, Op
     const Places<3> at = layout.at_turn(turn, small);
     const C u = load_as<C>(a, at.of[1]), v = load_as<C>(b, at.of[2]);
     C out{};
-    visit_index(BinaryFormulas{}, call.index,
-                [&]<class F>() { out = formula_of<F>(call).forward(u, v); });
+    visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+      if constexpr (std::is_floating_point_v<C>) out = formula_of<F>(call).forward(u, v);
+      else if constexpr (takes_integers<F>) out = formula_of<F>(call).integer(u, v);
+    });
     store_as<C>(y, at.of[0], out);
   }
 }
@@ -60,6 +65,14 @@ __global__ void binary_backward_kernel(FormulaCall call, int input, Layout<4> la
   }
 }
 
+/// The kernel that computes in float, in double if any of the tensors is, and in integers of
+/// integers.
+template <class Kernel, class... T>
+Kernel* chosen(Kernel* of_float, Kernel* of_double, Kernel* of_integers, const Tensor& y,
+               const T&... inputs) {
+  if (!is_floating(y.dtype())) return of_integers;
+  return ((inputs.dtype() == f64) || ...) || y.dtype() == f64 ? of_double : of_float;
+}
 /// float, or double if any of the tensors is.
 template <class... T> bool any_double(const T&... tensors) {
   return ((tensors.defined() && tensors.dtype() == f64) || ...);
@@ -70,7 +83,7 @@ template <class... T> bool any_double(const T&... tensors) {
 void unary_strided(const Context& context, FormulaCall call, const Tensor& x, Tensor& y) {
   const Layout<2> layout(y, x);
   if (layout.turns == 0) return;
-  launch(context, any_double(x, y) ? unary_kernel<double> : unary_kernel<float>,
+  launch(context, chosen(unary_kernel<float>, unary_kernel<double>, unary_kernel<int64_t>, y, x),
          shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(y), Operand(x));
 }
 
@@ -88,7 +101,8 @@ void binary_strided(const Context& context, FormulaCall call, const Tensor& a, c
                     Tensor& y) {
   const Layout<3> layout(y, a, b);
   if (layout.turns == 0) return;
-  launch(context, any_double(a, b, y) ? binary_kernel<double> : binary_kernel<float>,
+  launch(context,
+         chosen(binary_kernel<float>, binary_kernel<double>, binary_kernel<int64_t>, y, a, b),
          shape_for(context, layout.turns), call, layout, layout.is_small(), Operand(y), Operand(a),
          Operand(b));
 }

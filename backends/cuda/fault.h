@@ -5,7 +5,7 @@
 
 namespace halftone::cuda {
 
-enum class FaultKind : int { none, embedding_index, cross_entropy_target };
+enum class FaultKind : int { none, embedding_index, cross_entropy_target, gather_index };
 
 struct Fault {
   int kind = 0;  // a FaultKind, as an integer for atomicCAS

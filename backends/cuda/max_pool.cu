@@ -32,8 +32,11 @@ struct Places {
   /// Of input (iy, ix) in the window of output (oy, ox).
   __device__ int place(const SlidingWindows& rows, const SlidingWindows& columns, int64_t iy,
                        int64_t ix, int64_t oy, int64_t ox) const {
-    return int((iy + rows.padding - oy * rows.stride) * kernel_columns + ix + columns.padding -
-               ox * columns.stride);
+    const int64_t row = iy + rows.padding - oy * rows.stride;
+    const int64_t column = ix + columns.padding - ox * columns.stride;
+    // Without dilation, the usual case, nothing is divided.
+    return int((rows.dilation == 1 ? row : row / rows.dilation) * kernel_columns +
+               (columns.dilation == 1 ? column : column / columns.dilation));
   }
 };
 
@@ -48,8 +51,8 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
     C best[size];
     int places[size];
     for (int c = 0; c < size; ++c) best[c] = -std::numeric_limits<C>::infinity(), places[c] = -1;
-    for (int64_t iy = above.begin; iy < above.end; ++iy)
-      for (int64_t ix = beside.begin; ix < beside.end; ++ix) {
+    for (int64_t iy = above.begin; iy < above.end; iy += rows.dilation)
+      for (int64_t ix = beside.begin; ix < beside.end; ix += columns.dilation) {
         const int place = argmax.place(rows, columns, iy, ix, at.row, at.column);
         const auto values = x.load(x.number(at.image, iy, ix, at.pack));
         for (int c = 0; c < size; ++c) {
@@ -61,7 +64,7 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
     Pack<T, size> result;
     for (int c = 0; c < size; ++c) {
       result.values[c] = narrow<T>(best[c]);
-      argmax.store(n * size + c, places[c]);
+      argmax.store(n * size + c, places[c] < 0 ? 0 : places[c]);  // all was padding
     }
     y.store(n, result);
   }
@@ -78,6 +81,8 @@ __global__ void max_pool_backward_kernel(Pixels<const T, size> dy, Places argmax
     C sums[size] = {};
     for (int64_t oy = above.begin; oy < above.end; ++oy)
       for (int64_t ox = beside.begin; ox < beside.end; ++ox) {
+        const bool dilated = rows.dilation != 1 || columns.dilation != 1;
+        if (dilated && !(rows.reads(oy, at.row) && columns.reads(ox, at.column))) continue;
         const int place = argmax.place(rows, columns, at.row, at.column, oy, ox);
         const int64_t window = dy.number(at.image, oy, ox, at.pack);
         const auto values = dy.load(window);

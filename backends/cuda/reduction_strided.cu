@@ -20,13 +20,14 @@ template <class C> __device__ C start_of(Reduction kind) {
     default: return C(0);
   }
 }
-/// A NaN, once met, stays.
+/// A NaN, once met, stays. Integers overflow modulo 2^64.
 template <class C> __device__ C joined(Reduction kind, C a, C b) {
+  using Wrapped = std::conditional_t<std::is_integral_v<C>, uint64_t, C>;
   switch (kind) {
     case Reduction::max: return a >= b || a != a ? a : b;
     case Reduction::min: return a <= b || a != a ? a : b;
-    case Reduction::prod: return a * b;
-    default: return a + b;
+    case Reduction::prod: return C(Wrapped(a) * Wrapped(b));
+    default: return C(Wrapped(a) + Wrapped(b));
   }
 }
 

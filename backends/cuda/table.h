@@ -12,8 +12,9 @@ struct Pick {
   int64_t row, position;
 };
 
-/// Sorts picks[0 .. count) by row, 0 <= row <= most_row; equal rows keep their order. `spare` has
-/// the same size; the result is in whichever of the two is returned. table_sort.cu
+/// Sorts picks[0 .. count) by row, 0 <= row <= most_row (all three as unsigned numbers, so that any
+/// 64 bits can be sorted by); equal rows keep their order. `spare` has the same size; the result is
+/// in whichever of the two is returned. table_sort.cu
 Pick* sort_picks(const Context& context, Pick* picks, Pick* spare, int64_t count, int64_t most_row);
 
 }  // namespace halftone::cuda

@@ -55,6 +55,11 @@ double dot(const double* a, const double* b, int64_t n) {
   return sum;
 }
 
+/// Heads of q that share one of k and v.
+int64_t sharing(const Tensor& q, const Tensor& k) {
+  return k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1];
+}
+
 /// What stands for one head: its keys, and how queries weigh them.
 class Weights {
  public:
@@ -66,7 +71,7 @@ class Weights {
         l_(q.shape()[2]),
         s_(k.shape()[2]),
         head_(head),
-        keys_(k, head),
+        keys_(k, head / sharing(q, k)),
         query_(q.shape()[3]),
         mask_row_(s_) {}
 
@@ -117,7 +122,7 @@ void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor&
   parallel_tasks(heads_in(q), [&](int64_t head) {
     Weights weights(q, k, mask, settings, head);
     const Head results(y, head);
-    Rows values(v, head);
+    Rows values(v, head / sharing(q, k));
     Workspace<double> row(s), result(ev);
     for (int64_t i = 0; i < l; ++i) {
       weights.scores(i, row.data());
@@ -141,37 +146,42 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
                                           const Tensor&, const Tensor& log_sum_exp,
                                           const Tensor& dy, Tensor& dq, Tensor& dk, Tensor& dv) {
   const int64_t l = q.shape()[2], s = k.shape()[2], e = q.shape()[3], ev = v.shape()[3];
-  parallel_tasks(heads_in(q), [&](int64_t head) {
-    Weights weights(q, k, mask, settings, head);
-    Rows values(v, head), gradients(dy, head);
+  const int64_t group = sharing(q, k);
+  parallel_tasks(heads_in(k), [&](int64_t key_head) {
+    Rows values(v, key_head);
     Workspace<double> w(s), g(s), dquery(e), dkeys(s * e), dvalues(s * ev);
     std::fill_n(dkeys.data(), dkeys.size(), 0.0);
     std::fill_n(dvalues.data(), dvalues.size(), 0.0);
-    for (int64_t i = 0; i < l; ++i) {
-      weights.scores(i, w.data());
-      const double *query = weights.query(i), *gradient = gradients[i];
-      double total, sum = 0;
-      load(log_sum_exp, head * l + i, 1, &total);
-      for (int64_t j = 0; j < s; ++j) {
-        const double kept = weights.kept(i, j);
-        w[j] = std::exp(w[j] - total);
-        g[j] = kept * dot(gradient, values[j], ev);
-        sum += w[j] * g[j];
-        for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];
-      }
-      std::fill_n(dquery.data(), e, 0.0);
-      for (int64_t j = 0; j < s; ++j) {
-        const double ds = settings.scale * w[j] * (g[j] - sum);
-        for (int64_t c = 0; c < e; ++c) {
-          dquery[c] += ds * weights.key(j)[c];
-          dkeys[j * e + c] += ds * query[c];
+    const auto add_head = [&](int64_t head) {
+      Weights weights(q, k, mask, settings, head);
+      Rows gradients(dy, head);
+      for (int64_t i = 0; i < l; ++i) {
+        weights.scores(i, w.data());
+        const double *query = weights.query(i), *gradient = gradients[i];
+        double total, sum = 0;
+        load(log_sum_exp, head * l + i, 1, &total);
+        for (int64_t j = 0; j < s; ++j) {
+          const double kept = weights.kept(i, j);
+          w[j] = std::exp(w[j] - total);
+          g[j] = kept * dot(gradient, values[j], ev);
+          sum += w[j] * g[j];
+          for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];
         }
+        std::fill_n(dquery.data(), e, 0.0);
+        for (int64_t j = 0; j < s; ++j) {
+          const double ds = settings.scale * w[j] * (g[j] - sum);
+          for (int64_t c = 0; c < e; ++c) {
+            dquery[c] += ds * weights.key(j)[c];
+            dkeys[j * e + c] += ds * query[c];
+          }
+        }
+        Head(dq, head).store_row(i, dquery.data());
       }
-      Head(dq, head).store_row(i, dquery.data());
-    }
+    };
+    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) add_head(head);
     for (int64_t j = 0; j < s; ++j) {
-      Head(dk, head).store_row(j, dkeys.data() + j * e);
-      Head(dv, head).store_row(j, dvalues.data() + j * ev);
+      Head(dk, key_head).store_row(j, dkeys.data() + j * e);
+      Head(dv, key_head).store_row(j, dvalues.data() + j * ev);
     }
   });
 }

@@ -1,5 +1,5 @@
-// The formulas of core/formulas.h over strided tensors, in double with one rounding: map() does the
-// walking and the conversion, the formula is compiled once per list entry.
+// The formulas of core/formulas.h over strided tensors, in double with one rounding, of integers in
+// 64 bits: map() does the walking and the conversion, the formula is compiled once per list entry.
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/map.h>
@@ -11,6 +11,9 @@ using namespace reference;
 void ReferenceBackend::unary(FormulaCall call, const Tensor& x, Tensor& y) {
   visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
+    if constexpr (takes_integers<F>)
+      if (!is_floating(y.dtype()))
+        return map<int64_t>([&](int64_t value) { return f.integer(value); }, y, x);
     map<double>([&](double value) { return f.forward(value); }, y, x);
   });
 }
@@ -28,6 +31,9 @@ void ReferenceBackend::unary_backward(FormulaCall call, const Tensor& saved, con
 void ReferenceBackend::binary(FormulaCall call, const Tensor& a, const Tensor& b, Tensor& y) {
   visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
+    if constexpr (takes_integers<F>)
+      if (!is_floating(y.dtype()))
+        return map<int64_t>([&](int64_t u, int64_t v) { return f.integer(u, v); }, y, a, b);
     map<double>([&](double u, double v) { return f.forward(u, v); }, y, a, b);
   });
 }

@@ -54,11 +54,13 @@ struct PoolSizes {
   }
 };
 
-/// The place in the window that an input has, counted with padding: row * kernel width + column.
+/// The place in the window that an input has, counted with padding: row * kernel width + column; -1
+/// if dilation leaves it out.
 int32_t place_in_window(const PoolGeometry& g, int64_t iy, int64_t ix, int64_t oy, int64_t ox) {
   const int64_t row = iy + g.padding[0] - oy * g.stride[0];
   const int64_t column = ix + g.padding[1] - ox * g.stride[1];
-  return int32_t(row * g.kernel[1] + column);
+  if (row % g.dilation[0] != 0 || column % g.dilation[1] != 0) return -1;
+  return int32_t(row / g.dilation[0] * g.kernel[1] + column / g.dilation[1]);
 }
 
 }  // namespace
@@ -71,8 +73,8 @@ void ReferenceBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& 
     std::fill_n(best, count, -std::numeric_limits<double>::infinity());
     std::fill_n(places, count, -1);
     const Range rows = s.rows.window(oy), columns = s.columns.window(ox);
-    for (int64_t iy = rows.begin; iy < rows.end; ++iy)
-      for (int64_t ix = columns.begin; ix < columns.end; ++ix) {
+    for (int64_t iy = rows.begin; iy < rows.end; iy += s.rows.step)
+      for (int64_t ix = columns.begin; ix < columns.end; ix += s.columns.step) {
         const int32_t place = place_in_window(g, iy, ix, oy, ox);
         load(x, s.in_offset(image, iy, ix) + channel, count, values);
         for (int64_t c = 0; c < count; ++c) {
@@ -82,6 +84,7 @@ void ReferenceBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& 
         }
       }
     store(best, count, y, s.out_offset(image, oy, ox) + channel);
+    for (int64_t c = 0; c < count; ++c) places[c] = std::max(places[c], 0);  // all was padding
     if (argmax.defined())
       convert_run(count, run_of(places), run_of(argmax, s.out_offset(image, oy, ox) + channel));
   });

@@ -15,10 +15,14 @@ using namespace reference;
 namespace {
 
 // What a reduction starts from, how it takes in an element, and how it joins two partial results.
+// Integers overflow modulo 2^64.
 struct Sum {
   template <class T> static T start() { return T(0); }
-  template <class T> static T add(T sum, T value) { return sum + value; }
-  template <class T> static T join(T a, T b) { return a + b; }
+  template <class T> static T add(T sum, T value) {
+    if constexpr (std::is_integral_v<T>) return math::wrapped_sum(sum, value);
+    else return sum + value;
+  }
+  template <class T> static T join(T a, T b) { return add(a, b); }
 };
 struct SumOfSquares {
   template <class T> static T start() { return T(0); }
@@ -45,8 +49,11 @@ struct Min {
 };
 struct Prod {
   template <class T> static T start() { return T(1); }
-  template <class T> static T add(T product, T value) { return product * value; }
-  template <class T> static T join(T a, T b) { return a * b; }
+  template <class T> static T add(T product, T value) {
+    if constexpr (std::is_integral_v<T>) return math::wrapped_product(product, value);
+    else return product * value;
+  }
+  template <class T> static T join(T a, T b) { return add(a, b); }
 };
 
 /// The loops of one reduction: `kept` of x and y, `reduced` of x.
@@ -193,7 +200,7 @@ void cumulative_sum_of_row(const Tensor& x, int64_t begin, int64_t n, bool rever
     load(x, first, count, values);
     for (int64_t i = 0; i < count; ++i) {
       T& value = values[reverse ? count - 1 - i : i];
-      value = sum += value;
+      value = sum = Sum::add(sum, value);
     }
     store(values, count, y, first);
   }

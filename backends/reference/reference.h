@@ -27,6 +27,8 @@ class ReferenceBackend : public Backend {
   void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) override;
   void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
                         Tensor& dtable) override;
+  void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
+  void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
 
   // --- elementwise
   void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
@@ -39,6 +41,7 @@ class ReferenceBackend : public Backend {
   // --- reduction
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
   void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
+  void argsort(const Tensor& x, bool descending, Tensor& index) override;
   void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) override;
 
   // --- contraction

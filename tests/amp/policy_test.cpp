@@ -31,7 +31,7 @@ TEST_CASE("the PyTorch presets are PyTorch's lists") {
       CHECK(name(policy[op]) == row.at("class").get<std::string>());
       ++compared;
     }
-    CHECK(compared > 65);
+    CHECK(compared > 85);
   }
 }
 

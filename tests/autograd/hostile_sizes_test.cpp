@@ -51,11 +51,12 @@ TEST_CASE("hostile sizes: shapes") {
     CHECK(refusal([&] { adaptive_avg_pool2d(image, {size, 1}); }).starts_with("["));
     CHECK(refusal([&] { interpolate(image, {.size = Pair(size, size)}); }).starts_with("["));
   }
-  CHECK(refusal([&] {
-          pad(x, {huge, 1});
-        }) ==
-        "[pad] padding [9223372036854775807, 1] for [2, 3] f32 gives sizes beyond 64 bits. Pad "
-        "less.");
+  CHECK(
+      refusal([&] {
+        pad(x, {huge, 1});
+      }) ==
+      "[pad] padding [9223372036854775807, 1] for [2, 3] f32. Give pairs (before, after) from the "
+      "last dimension backwards; negative ones cut away no more than there is.");
   CHECK(refusal([&] { expand(one, {huge}); }) ==
         "[expand] too many bytes for [9223372036854775807] f32. Use a smaller shape.");
   CHECK(refusal([&] {

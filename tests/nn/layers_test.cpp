@@ -190,7 +190,7 @@ TEST_CASE("Dropout scales what it keeps, and rests in evaluation") {
 }
 
 TEST_CASE("pooling and flattening") {
-  const Tensor x = reshape(arange(1, 17), {1, 1, 4, 4});
+  const Tensor x = reshape(arange(1., 17.), {1, 1, 4, 4});
   CHECK(nn::MaxPool2d(2)(x).to_vector<double>() == std::vector<double>{6, 8, 14, 16});
   CHECK(nn::MaxPool2d(3, {.stride = 1})(x).to_vector<double>() ==
         std::vector<double>{11, 12, 15, 16});

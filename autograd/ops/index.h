@@ -1,0 +1,88 @@
+// Elements picked by indices along one dimension, and the adjoint. Indices are i64 or i32; one out
+// of range is an error, at once on the CPU and at the next wait on a GPU.
+#pragma once
+
+#include <halftone/autograd/ops/operators.h>
+
+namespace halftone {
+
+namespace detail {
+/// Indices as kernels take them.
+inline Tensor wide_indices(std::string_view op, std::string_view what, const Tensor& index) {
+  check::integers(op, what, index);
+  return index.dtype() == i64 ? index : Cast::converted(index, i64);
+}
+/// The same, checked where the host can see them, so that the error names the operation that was
+/// called. `size`: of the dimension they count in.
+Tensor indices_within(std::string_view op, const Tensor& index, int64_t size);
+/// The part of x that indices of a shape reach: cut to it in every dimension but `dim`.
+Tensor reached(std::string_view op, const Tensor& x, int dim, const Shape& shape);
+}  // namespace detail
+
+/// y[i] = x[i, but index[i] along dim]; y has the index's shape.
+struct Gather {
+  static constexpr OpInfo info{"gather", CastClass::as_is};
+  int dim;
+  Tensor index{};
+  Shape from{};
+
+  Tensor forward(const Tensor& x, const Tensor& which) {
+    index = which, from = x.shape();
+    Tensor y = empty(index.shape(), x.dtype(), x.device());
+    backend_for(x).gather(detail::reached("gather", x, dim, index.shape()), dim, index, y);
+    return y;
+  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const {
+    Tensor dx = zeros(from, dy.dtype(), dy.device());
+    Tensor part = detail::reached("gather", dx, dim, index.shape());
+    backend_for(dy).scatter_add(dy, dim, index, part);
+    return {dx, Tensor{}};
+  }
+};
+
+/// y = x, and y[i, but index[i] along dim] += source[i] for every i of the index.
+struct ScatterAdd {
+  static constexpr OpInfo info{"scatter_add", CastClass::widest_input};
+  int dim;
+  Tensor index{};
+  Shape source_shape{};
+  Needs<3> needs{};
+
+  static Tensor cut(Tensor x, const Shape& shape) {
+    for (int d = 0; d < shape.rank(); ++d) x = views::slice(x, d, 0, shape[d]);
+    return x;
+  }
+  Tensor forward(const Tensor& x, const Tensor& which, const Tensor& source) {
+    check::same_dtype("scatter_add", x, source);
+    index = which, source_shape = source.shape();
+    Tensor y = x.clone();
+    Tensor part = detail::reached("scatter_add", y, dim, index.shape());
+    backend_for(x).scatter_add(cut(source, index.shape()), dim, index, part);
+    return y;
+  }
+  std::array<Tensor, 3> backward(const Tensor& dy) const {
+    Tensor dsource;
+    if (needs[2]) {
+      dsource = zeros(source_shape, dy.dtype(), dy.device());
+      Tensor part = cut(dsource, index.shape());
+      backend_for(dy).gather(detail::reached("scatter_add", dy, dim, index.shape()), dim, index,
+                             part);
+    }
+    return {dy, Tensor{}, dsource};
+  }
+};
+
+/// As torch.gather: index has x's rank and, but for `dim`, sizes up to x's.
+Tensor gather(const Tensor& x, int dim, const Tensor& index);
+/// As torch.scatter_add, in a defined order: sums repeat bit by bit on every device.
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+/// The slices of x at `index`, a vector, along a dimension. As torch.index_select.
+Tensor index_select(const Tensor& x, int dim, const Tensor& index);
+/// `value` where the mask is true, else x. As torch.masked_fill, and so refuses a value that x's
+/// dtype cannot hold.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value);
+/// i64 [.., classes], 1 at the index and 0 elsewhere. classes -1: the largest index + 1, which the
+/// host reads. As torch.nn.functional.one_hot.
+Tensor one_hot(const Tensor& index, int64_t classes = -1);
+
+}  // namespace halftone

@@ -1,0 +1,60 @@
+// The same operations in the forms that PyTorch users write: one dimension as a number, sizes one
+// by one.
+#pragma once
+
+#include <halftone/autograd/ops/logical.h>
+
+namespace halftone {
+
+/// A whole number that is not a bool: sum(x, true) would not say which dimension.
+template <class T>
+concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
+
+template <WholeNumber T> Tensor sum(const Tensor& x, T dim, bool keep = false) {
+  return sum(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor mean(const Tensor& x, T dim, bool keep = false) {
+  return mean(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T>
+Tensor var(const Tensor& x, T dim, double correction = 1, bool keep = false) {
+  return var(x, Dims{int64_t(dim)}, correction, keep);
+}
+template <WholeNumber T>
+Tensor std(const Tensor& x, T dim, double correction = 1, bool keep = false) {
+  return std(x, Dims{int64_t(dim)}, correction, keep);
+}
+template <WholeNumber T> Tensor max(const Tensor& x, T dim, bool keep = false) {
+  return max(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor min(const Tensor& x, T dim, bool keep = false) {
+  return min(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor prod(const Tensor& x, T dim, bool keep = false) {
+  return prod(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor norm(const Tensor& x, T dim, bool keep = false) {
+  return norm(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor any(const Tensor& x, T dim, bool keep = false) {
+  return any(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor all(const Tensor& x, T dim, bool keep = false) {
+  return all(x, Dims{int64_t(dim)}, keep);
+}
+
+/// reshape(x, 2, -1), permute(x, 1, 0), expand(x, 4, -1)
+template <WholeNumber... T>
+requires(sizeof...(T) > 0) Tensor reshape(const Tensor& x, T... sizes) {
+  return reshape(x, Shape{int64_t(sizes)...});
+}
+template <WholeNumber... T>
+requires(sizeof...(T) > 0) Tensor permute(const Tensor& x, T... dims) {
+  return permute(x, Dims{int64_t(dims)...});
+}
+template <WholeNumber... T>
+requires(sizeof...(T) > 0) Tensor expand(const Tensor& x, T... sizes) {
+  return expand(x, Shape{int64_t(sizes)...});
+}
+
+}  // namespace halftone

@@ -1,0 +1,125 @@
+// Argument rules of what rearranges, and what is made of slices.
+#include <halftone/autograd/ops/rearrange.h>
+
+#include <halftone/autograd/ops/operators.h>
+
+namespace halftone {
+
+Tensor flip(const Tensor& x, const Dims& dims) {
+  check::defined("flip", "the input", x);
+  Dims normalized = dims, seen = Dims::filled(x.rank(), 0);
+  for (int64_t& dim : normalized) {
+    dim = normalize_dim("flip", dim, x.rank());
+    if (x.rank() > 0 && seen[int(dim)]++ > 0)
+      fail<ShapeError>("flip", "dimension ", dim, " is given twice in ", dims, ". Name each once.");
+  }
+  return x.rank() == 0 ? x : apply(Flip{normalized}, x);
+}
+
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim) {
+  check::defined("split", "the input", x);
+  if (x.rank() == 0) fail<ShapeError>("split", "a scalar has no dimensions. Reshape it to [1].");
+  const int d = normalize_dim("split", dim, x.rank());
+  std::vector<Tensor> parts;
+  int64_t start = 0;
+  for (const int64_t size : sizes) {
+    if (size < 0 || size > x.shape()[d] - start) break;
+    parts.push_back(slice(x, d, start, start + size));
+    start += size;
+  }
+  if (parts.size() != sizes.size() || start != x.shape()[d])
+    fail<ShapeError>("split", sizes.size(), " sizes for dimension ", d, " of ", described(x),
+                     ". None may be negative, and they must add up to ", x.shape()[d], ".");
+  return parts;
+}
+
+std::vector<Tensor> split(const Tensor& x, int64_t size, int dim) {
+  check::defined("split", "the input", x);
+  if (x.rank() == 0) fail<ShapeError>("split", "a scalar has no dimensions. Reshape it to [1].");
+  int64_t left = x.shape()[normalize_dim("split", dim, x.rank())];
+  if (size < 0 || (size == 0 && left > 0))
+    fail<UsageError>("split", "the size is ", size, " for ", described(x), ". Use 1 or more.");
+  std::vector<int64_t> sizes;
+  do {
+    sizes.push_back(std::min(size, left));
+    left -= sizes.back();
+  } while (left > 0);
+  return split(x, sizes, dim);
+}
+
+std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim) {
+  check::defined("chunk", "the input", x);
+  if (x.rank() == 0) fail<ShapeError>("chunk", "a scalar has no dimensions. Reshape it to [1].");
+  const int64_t size = x.shape()[normalize_dim("chunk", dim, x.rank())];
+  constexpr int64_t most_of_nothing = 1 << 16;
+  if (count < 1 || (size == 0 && count > most_of_nothing))
+    fail<UsageError>("chunk", "the number of chunks is ", count, " for ", described(x),
+                     ". Use 1 or more.");
+  if (size == 0) return split(x, std::vector<int64_t>(std::size_t(count), 0), dim);
+  return split(x, (size - 1) / count + 1, dim);
+}
+
+namespace {
+
+/// 1, 2, ..., n, made where x is.
+Tensor count_to(int64_t n, const Tensor& x) {
+  Tensor places = ones({n}, i64, x.device()), y = empty({n}, i64, x.device());
+  backend_for(x).cumulative_sum(places, false, y);
+  return y;
+}
+
+/// (column - row) of each place of x's matrices.
+Tensor diagonals_of(std::string_view op, const Tensor& x) {
+  check::defined(op, "the input", x);
+  if (x.rank() < 2)
+    fail<ShapeError>(op, described(x), " has rank ", x.rank(),
+                     ". It must have rows and columns. Reshape it.");
+  const int64_t rows = x.size(-2), columns = x.size(-1);
+  return sub(count_to(columns, x), reshape(count_to(rows, x), {rows, 1}));
+}
+
+/// One dimension with `before` and `after` more elements than x.
+Tensor padded(const Tensor& x, int d, int64_t before, int64_t after, PadMode mode) {
+  const int64_t n = x.shape()[d];
+  const int64_t most = mode == PadMode::reflect ? n - 1 : n;
+  const bool limited = mode != PadMode::replicate;
+  if (n == 0 || (limited && (before > most || after > most)))
+    fail<ShapeError>("pad", before, " before and ", after, " after dimension ", d, " of ",
+                     described(x), ". This mode adds at most ", limited ? most : 0,
+                     limited ? "." : " to nothing.");
+  const auto part = [&](int64_t start, int64_t end) { return slice(x, d, start, end); };
+  const auto repeated = [&](const Tensor& one, int64_t times) {
+    Shape shape = x.shape();
+    shape[d] = times;
+    return expand(one, shape);
+  };
+  Tensor left, right;
+  if (mode == PadMode::reflect) {
+    left = flip(part(1, before + 1), {d}), right = flip(part(n - 1 - after, n - 1), {d});
+  } else if (mode == PadMode::replicate) {
+    left = repeated(part(0, 1), before), right = repeated(part(n - 1, n), after);
+  } else {
+    left = part(n - before, n), right = part(0, after);
+  }
+  return cat({left, x, right}, d);
+}
+
+}  // namespace
+
+Tensor tril(const Tensor& x, int64_t diagonal) {
+  return where(diagonals_of("tril", x) <= diagonal, x, 0);
+}
+Tensor triu(const Tensor& x, int64_t diagonal) {
+  return where(diagonals_of("triu", x) >= diagonal, x, 0);
+}
+
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, PadMode mode) {
+  detail::Padding padding = detail::padding_of(x, pairs_from_last);
+  Tensor y = detail::cropped(x, padding);
+  for (int d = 0; d < x.rank(); ++d)
+    if (padding.before[d] > 0 || padding.after[d] > 0)
+      y = padded(y, d, padding.before[d], padding.after[d], mode);
+  return y;
+}
+
+}  // namespace halftone

@@ -1,0 +1,51 @@
+// Tensors taken apart and put together along dimensions: flip, split, chunk, triangles of matrices,
+// and borders that repeat what is inside.
+#pragma once
+
+#include <halftone/autograd/ops/shape.h>
+
+namespace halftone {
+
+/// The elements of some dimensions in the opposite order; its own gradient.
+struct Flip {
+  static constexpr OpInfo info{"flip", CastClass::as_is};
+  Dims dims;  // each once
+
+  Tensor flipped(const Tensor& x) const {
+    Strides strides = x.strides();
+    int64_t first = x.offset();
+    for (const int64_t d : dims) {
+      first += (x.shape()[int(d)] - 1) * strides[int(d)];
+      strides[int(d)] *= -1;
+    }
+    Tensor y = empty_like(x);
+    if (x.numel() > 0) backend_for(x).copy(x.view_as(x.shape(), strides, first), y);
+    return y;
+  }
+  Tensor forward(const Tensor& x) { return flipped(x); }
+  std::array<Tensor, 1> backward(const Tensor& dy) const { return {flipped(dy)}; }
+};
+
+/// As torch.flip.
+Tensor flip(const Tensor& x, const Dims& dims);
+/// Views of `size` elements each along a dimension, the last one of what is left. As torch.split.
+std::vector<Tensor> split(const Tensor& x, int64_t size, int dim = 0);
+/// Views of these sizes, which must add up to the dimension.
+std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
+/// `count` views of one size, the last of them smaller; fewer where that size is used up. As
+/// torch.chunk.
+std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim = 0);
+/// Matrices [.., m, n] with 0 above the diagonal, or below it; diagonal k > 0 is above the main
+/// one. As torch.tril and torch.triu.
+Tensor tril(const Tensor& x, int64_t diagonal = 0);
+Tensor triu(const Tensor& x, int64_t diagonal = 0);
+
+enum class PadMode : uint8_t {
+  reflect,    // 2 1 | 0 1 2 3 | 2 1
+  replicate,  // 0 0 | 0 1 2 3 | 3 3
+  circular,   // 2 3 | 0 1 2 3 | 0 1
+};
+/// As torch.nn.functional.pad with these modes, for any dimensions; negative amounts cut away.
+Tensor pad(const Tensor& x, const Dims& pairs_from_last, PadMode mode);
+
+}  // namespace halftone

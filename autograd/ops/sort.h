@@ -1,0 +1,50 @@
+// Sorting. What sorts is the order, i64; values follow it by gather(), whose gradient is theirs.
+#pragma once
+
+#include <halftone/autograd/ops/index.h>
+#include <halftone/autograd/ops/reduce.h>
+
+namespace halftone {
+
+/// Where the elements of the last dimension are, in their order; equal ones keep theirs, NaN is
+/// largest.
+struct ArgSort {
+  static constexpr OpInfo info{"argsort", CastClass::as_is};
+  bool descending;
+
+  Tensor forward(const Tensor& x) {
+    check::numbers_or_bool("argsort", x);
+    Tensor index = empty(x.shape(), i64, x.device());
+    backend_for(x).argsort(views::contiguous(x), descending, index);
+    return index;
+  }
+};
+
+/// As torch.argsort with stable=True.
+inline Tensor argsort(const Tensor& x, int dim = -1, bool descending = false) {
+  return detail::along_dim(ArgSort{descending}, x, dim);
+}
+
+struct Sorted {
+  Tensor values, indices;
+};
+/// As torch.sort with stable=True: equal elements keep their order, NaN counts as largest.
+inline Sorted sort(const Tensor& x, int dim = -1, bool descending = false) {
+  check::defined("sort", "the input", x);
+  const Tensor indices = argsort(x, dim, descending);
+  return {gather(x, dim, indices), indices};
+}
+/// The k largest (or smallest) in their order, the first of equals first. As torch.topk.
+inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true) {
+  check::defined("topk", "the input", x);
+  const int d = normalize_dim("topk", dim, x.rank());
+  const int64_t size = x.rank() == 0 ? 1 : x.shape()[d];
+  if (k < 0 || k > size)
+    fail<UsageError>("topk", "k is ", k, " for ", size, " elements. Use 0 to ", size, ".");
+  const Tensor all = argsort(x, d, largest);
+  if (x.rank() == 0) return {x, all};
+  const Tensor indices = slice(all, d, 0, k);
+  return {gather(x, d, indices), indices};
+}
+
+}  // namespace halftone
