@@ -8,6 +8,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/data/data.h>
 #include <halftone/nn/models/gpt.h>

@@ -48,6 +48,9 @@ expect(examples.10_char_gpt OUTPUT "bigram model: 2.[56].*fp32.*step 300/.*valid
 expect(examples.11_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ"
        COMMAND 11_custom_op)
 
+expect(examples.14_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
+       COMMAND 14_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
+
 # The Trainer and the loop by hand end with the same weights; a Trainer that has finished says so when it is asked again.
 set(runs ${CMAKE_CURRENT_BINARY_DIR}/runs)
 add_test(NAME examples.12_13_clean COMMAND ${CMAKE_COMMAND} -E rm -rf ${runs})
@@ -139,3 +142,6 @@ set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "r
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")
+expect_failure(examples.14_bad_table "line 2, column .age.: .new. is no number" 14_your_own_data --table
+               ${CMAKE_CURRENT_BINARY_DIR}/broken.csv --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)

@@ -58,8 +58,13 @@ Task language_modeling(nn::Layer& model) {
 }
 
 Task regression(nn::Layer& model, const RegressionOptions& options) {
-  Task task{.model = model};
+  Task task = regression(static_cast<nn::Module&>(model), options);
   task.forward = [&model](const Tensor& inputs) { return model(inputs); };
+  return task;
+}
+
+Task regression(nn::Module& model, const RegressionOptions& options) {
+  Task task{.model = model};
   task.loss = [](const Tensor& outputs, const Tensor& targets) { return mse(outputs, targets); };
   const auto update = [](auto& metric, const Outcome& batch) {
     metric.update(batch.outputs, batch.targets);

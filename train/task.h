@@ -114,5 +114,7 @@ struct RegressionOptions {
   bool mae = false, r2 = false;  // metrics of these names, over all elements
 };
 Task regression(nn::Layer& model, const RegressionOptions& options = {});
+/// The same without a forward function, for modules of any inputs: give it one.
+Task regression(nn::Module& model, const RegressionOptions& options = {});
 
 }  // namespace halftone::train
