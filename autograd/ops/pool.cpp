@@ -1,17 +1,22 @@
 // Shapes and checks of pooling.
 #include <halftone/autograd/ops/pool.h>
 
+#include <limits>
+
 namespace halftone {
 
 namespace detail {
 PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
   const PoolGeometry g{options.kernel.array(), options.stride.value_or(options.kernel).array(),
                        options.padding.array(), options.count_include_pad};
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
   for (std::size_t d : {0u, 1u})
-    if (g.kernel[d] < 1 || g.stride[d] < 1 || g.padding[d] < 0 || g.padding[d] > g.kernel[d] / 2)
-      fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ",
-                       g.padding[d],
-                       ". Kernel and stride must be at least 1, padding at most half the kernel.");
+    if (g.kernel[d] > most || g.stride[d] > most || g.kernel[d] < 1 || g.stride[d] < 1 ||
+        g.padding[d] < 0 || g.padding[d] > g.kernel[d] / 2)
+      fail<UsageError>(
+          op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ", g.padding[d],
+          ". Kernel and stride must be at least 1 and below 2^31, padding at most half the "
+          "kernel.");
   return g;
 }
 
