@@ -18,8 +18,8 @@ void check_geometry(std::string_view op, const ConvGeometry& g) {
       fail<UsageError>(
           op, "stride ", g.stride[d], ", padding ", g.padding[d], ", dilation ", g.dilation[d],
           ", groups ", g.groups,
-          ". Stride, dilation and groups must be at least 1, padding at least 0, and all "
-          "below 2^31.");
+          ". Stride, dilation and groups must be at least 1, padding at least 0. Use numbers below "
+          "2^31.");
   }
 }
 
