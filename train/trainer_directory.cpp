@@ -45,7 +45,7 @@ fs::path free_old_name(const fs::path& directory) {
   std::error_code ignored;
   for (int i = 1;; ++i)
     if (fs::path path = directory / ("old-" + std::to_string(i));
-        fs::symlink_status(path, ignored).type() == fs::file_type::not_found)
+        !fs::exists(fs::symlink_status(path, ignored)))
       return path;
 }
 

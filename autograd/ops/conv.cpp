@@ -1,6 +1,9 @@
 // Shapes and checks of convolutions.
 #include <halftone/autograd/ops/conv.h>
 
+#include <algorithm>
+#include <limits>
+
 #include <halftone/core/checked.h>
 
 namespace halftone {
@@ -9,10 +12,14 @@ namespace {
 void check_geometry(std::string_view op, const ConvGeometry& g) {
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
-    if (g.stride[d] < 1 || g.dilation[d] < 1 || g.padding[d] < 0 || g.groups < 1)
-      fail<UsageError>(op, "stride ", g.stride[d], ", padding ", g.padding[d], ", dilation ",
-                       g.dilation[d], ", groups ", g.groups,
-                       ". Stride, dilation and groups must be at least 1, padding at least 0.");
+    constexpr int64_t most = std::numeric_limits<int32_t>::max();  // of what libraries take
+    if (g.stride[d] < 1 || g.dilation[d] < 1 || g.padding[d] < 0 || g.groups < 1 ||
+        std::max({g.stride[d], g.dilation[d], g.padding[d], g.groups}) > most)
+      fail<UsageError>(
+          op, "stride ", g.stride[d], ", padding ", g.padding[d], ", dilation ", g.dilation[d],
+          ", groups ", g.groups,
+          ". Stride, dilation and groups must be at least 1, padding at least 0. Use numbers below "
+          "2^31.");
   }
 }
 

@@ -1,6 +1,8 @@
 // Shapes and checks of pooling.
 #include <halftone/autograd/ops/pool.h>
 
+#include <limits>
+
 namespace halftone {
 
 namespace detail {
@@ -15,15 +17,17 @@ PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
   const PoolGeometry g{options.kernel.array(), options.stride.value_or(options.kernel).array(),
                        options.padding.array(), options.count_include_pad,
                        options.dilation.array()};
-  constexpr int64_t most = int64_t(1) << 31;  // of each, so that their products are integers
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();  // of what libraries take
   for (std::size_t d : {0u, 1u}) {
     bool valid = g.padding[d] >= 0;
     for (const int64_t size : {g.kernel[d], g.stride[d], g.dilation[d]})
       valid = valid && size >= 1 && size <= most;
     if (!valid || g.padding[d] > g.kernel[d] / 2)
-      fail<UsageError>(op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ",
-                       g.padding[d], ", dilation ", g.dilation[d],
-                       ". All but padding must be at least 1, padding at most half the kernel.");
+      fail<UsageError>(
+          op, "kernel ", g.kernel[d], ", stride ", g.stride[d], ", padding ", g.padding[d],
+          ", dilation ", g.dilation[d],
+          ". All but padding must be at least 1 and below 2^31, padding at most half the "
+          "kernel.");
   }
   return g;
 }

@@ -97,10 +97,15 @@ TEST_CASE("hostile sizes: geometry of convolutions and pools") {
             avg_pool2d(x, {.kernel = 2, .padding = size});
           }).starts_with("[avg_pool2d]"));
   }
+  CHECK(refusal([&] { conv2d(x, w, none, {.stride = huge}); }).starts_with("[conv2d] stride"));
+  constexpr int64_t largest = 2147483647;
   CHECK(refusal([&] {
-          conv2d(x, w, none, {.dilation = huge, .groups = 1});
+          conv2d(x, w, none, {.dilation = largest});
         }).starts_with("[conv2d] the output would be"));
-  CHECK(conv2d(x, w, none, {.stride = huge}).shape() == Shape{1, 1, 1, 1});
+  const Tensor wide = expand(zeros({1, 1, 1, 1}), {1, 1, int64_t(1) << 40, int64_t(1) << 20});
+  CHECK(refusal([&] {
+          conv_transpose2d(wide, w, none, {.stride = largest});
+        }).starts_with("[conv_transpose2d] sizes are beyond 64 bits with strides [2147483647"));
 }
 
 TEST_CASE("hostile sizes: a dimension is named once") {
