@@ -27,9 +27,13 @@ Task classification(nn::Layer& model, const ClassificationOptions& options) {
     return cross_entropy(logits, labels, settings);
   };
   const int64_t ignored = options.loss.ignore_index;
-  task.count = [ignored](const Tensor& labels) { return counted(labels, ignored); };
+  task.count = [ignored](const Tensor& labels) {
+    if (!is_floating(labels.dtype())) return counted(labels, ignored);
+    return scalar(double(labels.size(0)), f64, labels.device());
+  };
   const auto update = [](TopKAccuracy& accuracy, const Outcome& batch) {
-    accuracy.update(batch.outputs, batch.targets);
+    const bool probabilities = is_floating(batch.targets.dtype());
+    accuracy.update(batch.outputs, probabilities ? argmax(batch.targets, -1) : batch.targets);
   };
   for (const int64_t k : options.top_k)
     task.metrics.emplace_back("top" + std::to_string(k), TopKAccuracy(k, ignored), update,

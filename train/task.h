@@ -97,9 +97,10 @@ struct Task {
   std::vector<TaskMetric> metrics{};
 };
 
-/// Logits [n, classes] against class numbers [n]: cross-entropy, and top-1 accuracy as "top1"; more
-/// by `top_k`. Means are over the labels that are not ignored; with class weights, batches are
-/// weighed by their numbers all the same.
+/// Logits [n, classes] against class numbers [n], or probabilities [n, classes] of which the
+/// largest is the class: cross-entropy, and top-1 accuracy as "top1"; more by `top_k`. Means are
+/// over the labels that are not ignored; with class weights, batches are weighed by their numbers
+/// all the same.
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropySettings loss{};

@@ -8,6 +8,7 @@
 #include <halftone/train/loggers.h>
 #include <halftone/train/lr_on_plateau.h>
 #include <halftone/train/metrics.h>
+#include <halftone/train/mixup.h>
 #include <halftone/train/model_summary.h>
 #include <halftone/train/monitors.h>
 #include <halftone/train/nan_policy.h>

@@ -6,6 +6,7 @@
 
 #include <halftone/train/early_stopping.h>
 #include <halftone/train/lr_on_plateau.h>
+#include <halftone/train/mixup.h>
 #include <halftone/train/weight_average.h>
 
 namespace halftone::testing {
@@ -204,6 +205,31 @@ TEST_CASE("Trainer: batches of several tensors") {
   both.forward_batch = [](const data::Batch& batch) { return batch.inputs; };
   both.loss = [](const Tensor& y, const Tensor&) { return sum(y); };
   CHECK_THROWS_AS(Trainer(both, adamw, quiet({.max_epochs = 1})), UsageError);
+}
+
+TEST_CASE(
+    "Mixup: probabilities that sum to 1, the same after a restart, and a training that learns") {
+  const auto shares = [](uint64_t seed) {
+    const auto mixup =
+        std::make_shared<train::Mixup>(4, train::MixupOptions{.alpha = 1, .seed = seed});
+    const auto hooks = std::make_shared<Hooks>();
+    std::vector<std::vector<double>> seen;
+    hooks->batch = [&](data::Batch& batch) {
+      CHECK(batch.targets.shape() == Shape{batch.inputs.size(0), 4});
+      for (const double total : values(sum(batch.targets, {1}))) CHECK(total == doctest::Approx(1));
+      seen.push_back(values(batch.targets));
+    };
+    TrainerRun run({.max_epochs = 2, .callbacks = {mixup, hooks}});
+    const auto result = run.trainer.fit(trainer_loader(), trainer_loader());
+    CHECK(result.metrics.at("val/top1") > 0.3);
+    return seen;
+  };
+  const auto first = shares(1);
+  CHECK(first == shares(1));
+  CHECK(first != shares(2));
+  CHECK(first[0] != first[5]);
+  CHECK_THROWS_AS(train::Mixup(1), UsageError);
+  CHECK_THROWS_AS(train::Mixup(4, {.alpha = -1}), UsageError);
 }
 
 TEST_CASE("outputs [n, 1] beside targets [n] are refused, by losses, tasks and metrics") {
