@@ -250,7 +250,7 @@ inline std::vector<ErrorCase> pool_errors(const std::string& op,
               "] kernel 2, stride 2, padding 2, dilation 1. All but padding must be at least 1, "
               "padding at most half the kernel.",
           with({1, 1, 4, 4}, {.kernel = 2, .padding = 2})),
-      error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0.",
+      error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0, dilation 1.",
                         with({1, 1, 4, 4}, {.stride = 0}))};
 }
 
