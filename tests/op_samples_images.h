@@ -245,12 +245,12 @@ inline std::vector<ErrorCase> pool_errors(const std::string& op,
           "[" + op +
               "] the output would be [1, 1, 0, 0] for x [1, 1, 2, 2] f32. Use a smaller kernel.",
           with({1, 1, 2, 2}, {.kernel = 3})),
-      error<UsageError>("[" + op +
-                            "] kernel 2, stride 2, padding 2, dilation 1. All but padding must be "
-                            "at least 1 and below 2^31, "
-                            "padding at most half the kernel.",
-                        with({1, 1, 4, 4}, {.kernel = 2, .padding = 2})),
-      error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0.",
+      error<UsageError>(
+          "[" + op +
+              "] kernel 2, stride 2, padding 2, dilation 1. All but padding must be at least 1 and "
+              "below 2^31, padding at most half the kernel.",
+          with({1, 1, 4, 4}, {.kernel = 2, .padding = 2})),
+      error<UsageError>("[" + op + "] kernel 2, stride 0, padding 0, dilation 1.",
                         with({1, 1, 4, 4}, {.stride = 0}))};
 }
 

@@ -10,7 +10,7 @@ namespace halftone::test {
 
 /// The place that an index names, from the place of the index.
 inline Dims named_by(const Arrays& in, Dims i, int dim) {
-  i[dim] = int64_t(in[1][i]);
+  if (i.rank() > 0) i[dim] = int64_t(in[1][i]);
   return i;
 }
 

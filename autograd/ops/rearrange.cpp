@@ -107,10 +107,12 @@ Tensor padded(const Tensor& x, int d, int64_t before, int64_t after, PadMode mod
 }  // namespace
 
 Tensor tril(const Tensor& x, int64_t diagonal) {
-  return where(diagonals_of("tril", x) <= diagonal, x, 0);
+  const Tensor kept = diagonals_of("tril", x) <= diagonal;
+  return where(kept, x, scalar(0, x.dtype(), x.device()));
 }
 Tensor triu(const Tensor& x, int64_t diagonal) {
-  return where(diagonals_of("triu", x) >= diagonal, x, 0);
+  const Tensor kept = diagonals_of("triu", x) >= diagonal;
+  return where(kept, x, scalar(0, x.dtype(), x.device()));
 }
 
 Tensor pad(const Tensor& x, const Dims& pairs_from_last, PadMode mode) {
