@@ -96,15 +96,14 @@ TEST_CASE("hostile sizes: geometry of convolutions and pools") {
             avg_pool2d(x, {.kernel = 2, .padding = size});
           }).starts_with("[avg_pool2d]"));
   }
-  CHECK(refu  CHECK(refusal([&] {
-    conv2d(x, w, none, {.stride = huge}); }).starts_with("[conv2d] stride"));
+  CHECK(refusal([&] { conv2d(x, w, none, {.stride = huge}); }).starts_with("[conv2d] stride"));
   constexpr int64_t largest = 2147483647;
   CHECK(refusal([&] {
-    conv2d(x, w, none, {.dilation = largest});
+          conv2d(x, w, none, {.dilation = largest});
         }).starts_with("[conv2d] the output would be"));
   const Tensor wide = expand(zeros({1, 1, 1, 1}), {1, 1, int64_t(1) << 40, int64_t(1) << 20});
   CHECK(refusal([&] {
-    conv_transpose2d(wide, w, none, {.stride = largest});
+          conv_transpose2d(wide, w, none, {.stride = largest});
         }).starts_with("[conv_transpose2d] sizes are beyond 64 bits with strides [2147483647"));
 }
 
