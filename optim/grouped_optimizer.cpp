@@ -148,12 +148,13 @@ void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterSta
 namespace detail {
 
 void require_not_negative(std::string_view optimizer, std::string_view option, double value) {
-  if (!(value >= 0) || std::isinf(value))
-    fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more, and a finite number.");
+  if (!(value >= 0)) fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more.");
+  require_finite(optimizer, option, value);
 }
 
 void require_finite(std::string_view where, std::string_view what, double value) {
-  if (!std::isfinite(value)) fail<UsageError>(where, what, " is ", value, ". Use a finite number.");
+  if (!std::isfinite(value))
+    fail<UsageError>(where, what, " is ", value, ". Use a finite number.");
 }
 
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value) {

@@ -15,9 +15,8 @@ void check_options(const InterpolateOptions& o) {
                      "align_corners has no meaning for nearest. Leave it, or use bilinear.");
   if (o.scale_factor)
     for (const double factor : o.scale_factor->array())
-      if (!(factor > 0) || std::isinf(factor))
-        fail<UsageError>("interpolate", "scale_factor is ", factor,
-                         ". It must be positive and finite.");
+      if (!(factor > 0))
+        fail<UsageError>("interpolate", "scale_factor is ", factor, ". It must be positive.");
 }
 }  // namespace
 
@@ -32,7 +31,7 @@ Tensor Interpolate::forward(const Tensor& x) {
     const auto d = std::size_t(i);
     const auto in = double(shape[2 + i]);
     const double factor = options.scale_factor ? options.scale_factor->array()[d] : 0;
-    if (in * factor >= 0x1p62)
+    if (!(in * factor < 0x1p62))
       fail<ShapeError>("interpolate", "scale_factor ", factor, " of ", described(x),
                        " gives sizes beyond 64 bits. Use a smaller one.");
     result[2 + i] = options.size ? options.size->array()[d] : int64_t(std::floor(in * factor));

@@ -174,7 +174,7 @@ TEST_CASE("Trainer: after SIGHUP it has saved, too, and every signal says where"
     options.exit_on_signal = false;
     const auto hooks = std::make_shared<Hooks>();
     hooks->batch = [&, batches = 0](data::Batch&) mutable {
-      if (++batches == 3) kill(getpid(), signal);
+      if (++batches % 3 == 0) kill(getpid(), signal);
     };
     options.callbacks = {hooks};
     const std::string text = said(options);
