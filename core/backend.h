@@ -213,7 +213,9 @@ class Backend {
   // heads, l, ev]; key heads divide heads, and stand for heads / key heads neighbours each; strided
   // with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
   // part) or floating (added), or undefined. Rows without any key are 0.
-  /// log_sum_exp: statistics [n, heads, l], infinite for rows without any key
+  /// log_sum_exp: statistics [1, n, heads, l] or, apart, [2, n, heads, l]: the largest score and
+  /// the sum of exp(score - largest); added up and rounded they would lose the latter where scores
+  /// are large. Rows without any key: infinite, or infinite and 1.
   virtual void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                          const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) = 0;
   virtual void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -226,7 +228,8 @@ class Backend {
   virtual void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) = 0;
   virtual void log_sum_exp(const Tensor& x, Tensor& y) = 0;  // y: [rows]
   /// logits rows; targets i64 [rows]; class_weights statistics dtype [n] or undefined; outputs
-  /// statistics [rows]; losses are weighted
+  /// statistics [rows], log_sum_exp [2, rows]: as above, the shift being 0 where it would be
+  /// infinite; losses are weighted
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets,
                              const Tensor& class_weights, const CrossEntropyOptions& options,
                              Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;

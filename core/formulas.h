@@ -48,7 +48,7 @@ struct Div {
   static constexpr Domain domain{0.3, 3};
   template <class T> HT_HD T forward(T a, T b) const { return a / b; }
   template <class T> HT_HD T derivative_a(T, T b) const { return T(1) / b; }
-  template <class T> HT_HD T derivative_b(T a, T b) const { return -a / (b * b); }
+  template <class T> HT_HD T derivative_b(T a, T b) const { return -(a / b) / b; }  // no b^2
 };
 struct Maximum {  // NaN if either is; a tie splits the gradient, as PyTorch's
   static constexpr OpInfo info{"maximum", CastClass::widest_input};

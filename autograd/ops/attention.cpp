@@ -49,8 +49,7 @@ AttentionSettings settings_of(const AttentionOptions& options, int64_t width, in
 bool heads_fit(const Tensor& q, const Tensor& k, bool shared) {
   const int d = q.rank() - 3;
   const int64_t heads = q.shape()[d], key_heads = k.shape()[d];
-  return heads == key_heads ||
-         (shared && heads > 0 && key_heads > 0 && heads % key_heads == 0);
+  return heads == key_heads || (shared && heads > 0 && key_heads > 0 && heads % key_heads == 0);
 }
 /// Each head of x as often as it takes to have `heads`.
 Tensor repeated(const Tensor& x, int64_t heads) {
@@ -62,11 +61,18 @@ Tensor repeated(const Tensor& x, int64_t heads) {
   return reshape(expand(unsqueeze(x, d + 1), spread), shape);
 }
 
-/// softmax(scale q k^T + mask) v in recorded steps.
-Tensor by_steps(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
-                double scale) {
-  const Tensor scores = matmul(q, transpose(k, -2, -1)) * scale + options.mask;
-  return matmul(dropout(softmax(scores, -1), options.dropout), v);
+/// softmax(scale q k^T + mask) v in recorded steps, in f32 or wider, as PyTorch's: a short float
+/// would round the scores.
+Tensor by_steps(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                const AttentionOptions& options, double scale) {
+  std::array inputs{q_in, k_in, v_in};
+  if (InputCaster* caster = active_caster()) caster->cast(Attention::info, inputs, false);
+  const CasterScope no_cast(nullptr);
+  const DType dtype = inputs[0].dtype(), wide = dtype == f64 ? f64 : f32;
+  for (Tensor& x : inputs) x = cast(x, wide);
+  const auto& [q, k, v] = inputs;
+  const Tensor scores = matmul(q, transpose(k, -2, -1)) * scale + cast(options.mask, wide);
+  return cast(matmul(dropout(softmax(scores, -1), options.dropout), v), dtype);
 }
 }  // namespace
 
@@ -78,7 +84,9 @@ Tensor Attention::forward(const Tensor& query, const Tensor& key, const Tensor& 
   if (m.defined()) mask = views::expand(m, {s[0], s[1], s[2], key.shape()[2]});
   const Shape shape{s[0], s[1], s[2], value.shape()[3]};
   y = empty_strided(shape, strides_in_order_of(shape, q.strides()), q.dtype(), q.device());
-  log_sum_exp = empty({s[0], s[1], s[2]}, q.dtype() == f64 ? f64 : f32, q.device());
+  const bool is_short = q.dtype() != f64 && q.dtype() != f32;
+  log_sum_exp =
+      empty({is_short ? 1 : 2, s[0], s[1], s[2]}, q.dtype() == f64 ? f64 : f32, q.device());
   backend_for(q).attention(q, k, v, mask, settings, y, log_sum_exp);
   return y;
 }

@@ -47,6 +47,16 @@ Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets_in,
 }
 }  // namespace
 
+/// 0, 1, 2 .. on the device itself: a copy from the host could not be recorded.
+Tensor places(int64_t count, Device device) {
+  Tensor ones = full({count}, 1, i64, device);
+  Tensor first = views::slice(ones, 0, 0, std::min<int64_t>(count, 1));
+  backend_for(ones).fill(0, first);
+  Tensor sums = empty_like(ones);
+  backend_for(ones).cumulative_sum(ones, false, sums);
+  return sums;
+}
+
 /// The losses of rows; where `misses` is 1, the target being out of range: an error at once on the
 /// CPU, and NaN on a device that the host would have to wait for.
 Tensor refuse_misses(const Tensor& losses, const Tensor& misses, int64_t classes) {
@@ -64,17 +74,27 @@ Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
   const DType wide = detail::statistics_dtype(dtype);
   const int64_t rows = x.shape()[0], classes = x.shape()[1];
   const Tensor column = views::reshaped(targets, {rows, 1});
-  const Tensor kept =
-      cast(not_equal(column, full({}, double(settings.ignore_index), i64, x.device())), wide);
-  const Tensor in_range = cast(greater_equal(column, zeros({}, i64, x.device())), wide) *
-                          cast(less(column, full({}, double(classes), i64, x.device())), wide);
-  const Tensor misses = (1 - in_range) * kept;
-  const Tensor one_hot = cast(equal(column, arange(classes, i64, x.device())), wide) * kept;
-  selected =
-      -(settings.weight.defined() ? one_hot * cast(settings.weight.detach(), wide) : one_hot);
-  const Tensor all = sum(cast(x, wide) * selected, {1});
-  const Tensor losses = detail::refuse_misses(all, views::reshaped(misses, {rows}), classes);
-  return cast(detail::reduce_rows(losses, -sum(selected, {1}), settings.reduction, total), dtype);
+  const Tensor nowhere = full({}, -1, i64, x.device());
+  const Tensor kept = not_equal(column, full({}, double(settings.ignore_index), i64, x.device()));
+  const Tensor target = where(kept, column, nowhere);
+  chosen = equal(target, detail::places(classes, x.device()));
+  const Tensor zero = zeros({}, wide, x.device()), one = full({}, 1, wide, x.device());
+  const Tensor weight = settings.weight.defined() ? cast(settings.weight.detach(), wide) : one;
+  row_weights = sum(where(chosen, weight, zero), {1});
+  const Tensor logs = sum(where(chosen, cast(x, wide), zero), {1});
+  // A row whose target is not one of the classes has chosen nothing, though it is kept.
+  const Tensor hits = sum(cast(chosen, wide), {1});
+  const Tensor misses = views::reshaped(cast(kept, wide), {rows}) - hits;
+  const Tensor losses = detail::refuse_misses(logs * row_weights * -1.0, misses, classes);
+  return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total), dtype);
+}
+
+std::array<Tensor, 2> NllLoss::backward(const Tensor& dy) const {
+  const int64_t rows = chosen.shape()[0];
+  const DType wide = row_weights.dtype();
+  const Tensor scale = detail::row_scale(dy, total, settings.reduction, rows, wide);
+  const Tensor of_target = cast(views::reshaped(row_weights * scale * -1.0, {rows, 1}), dtype);
+  return {where(chosen, of_target, zeros({}, dtype, dy.device())), Tensor{}};
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,

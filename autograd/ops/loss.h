@@ -46,7 +46,7 @@ struct CrossEntropy {
   static constexpr OpInfo info{"cross_entropy", CastClass::full_precision};
   CrossEntropySettings settings;
   bool f32_result = false;
-  Tensor logits{}, targets{}, log_sum_exp{}, total{};
+  Tensor logits{}, targets{}, log_sum_exp{}, total{};  // log_sum_exp: [2, rows], in two parts
 
   CrossEntropyOptions options() const { return {settings.label_smoothing, settings.ignore_index}; }
 
@@ -56,8 +56,8 @@ struct CrossEntropy {
     if (settings.weight.defined())
       settings.weight = views::contiguous(cast(settings.weight.detach(), wide));
     logits = views::contiguous(x), targets = views::contiguous(t);
-    log_sum_exp = empty({x.shape()[0]}, wide, x.device());
-    Tensor losses = empty_like(log_sum_exp), row_weights = empty_like(log_sum_exp);
+    log_sum_exp = empty({2, x.shape()[0]}, wide, x.device());
+    Tensor losses = empty({x.shape()[0]}, wide, x.device()), row_weights = empty_like(losses);
     backend_for(x).cross_entropy(logits, targets, settings.weight, options(), losses, row_weights,
                                  log_sum_exp);
     return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total),
@@ -74,20 +74,15 @@ struct CrossEntropy {
 };
 
 /// Negative log-likelihood of log-probabilities [rows, classes]; no label smoothing. As torch's
-/// nll_loss. Composed of ordinary operations: -x[i, t_i] is a product with a weighted one-hot
-/// matrix, summed.
+/// nll_loss. What is not the target is not chosen, rather than multiplied by 0: it may be infinite.
 struct NllLoss {
   static constexpr OpInfo info{"nll_loss", CastClass::full_precision};
   CrossEntropySettings settings;
-  Tensor selected{}, total{};  // selected: [rows, classes], -w[t_i] at (i, t_i)
+  Tensor chosen{}, row_weights{}, total{};  // chosen: bool [rows, classes], true at (i, t_i)
   DType dtype{};
 
   Tensor forward(const Tensor& x, const Tensor& targets);
-  std::array<Tensor, 2> backward(const Tensor& dy) const {
-    const Tensor scale =
-        detail::row_scale(dy, total, settings.reduction, selected.shape()[0], selected.dtype());
-    return {cast(selected * views::reshaped(scale, {selected.shape()[0], 1}), dtype), Tensor{}};
-  }
+  std::array<Tensor, 2> backward(const Tensor& dy) const;
 };
 
 namespace detail {

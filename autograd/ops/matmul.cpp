@@ -1,7 +1,63 @@
-// torch.matmul's rules for ranks, reduced to the two cases of the Matmul operation.
+// torch.matmul's rules for ranks and batches.
 #include <halftone/autograd/ops/matmul.h>
 
 namespace halftone {
+
+namespace {
+Shape batch_of(Shape shape) {
+  for (int i = 0; i < 2; ++i) shape.erase(shape.rank() - 1);
+  return shape;
+}
+Shape with_matrix(Shape batch, int64_t rows, int64_t columns) {
+  batch.push_back(rows), batch.push_back(columns);
+  return batch;
+}
+/// x as [count, rows, columns] for a whole batch.
+Tensor spread(const Tensor& x, const Shape& batch) {
+  const Shape full = with_matrix(batch, x.size(-2), x.size(-1));
+  return views::reshaped(views::expand(x, full), {numel_of(batch), x.size(-2), x.size(-1)});
+}
+/// [count, rows, columns] as [count rows, columns].
+Tensor folded(const Tensor& x) {
+  return views::reshaped(x, {x.shape()[0] * x.shape()[1], x.shape()[2]});
+}
+}  // namespace
+
+Tensor Matmul::forward(const Tensor& a_in, const Tensor& b_in) {
+  check::floating("matmul", a_in);
+  check::same_dtype("matmul", a_in, b_in);
+  a_shape = a_in.shape(), b_shape = b_in.shape();
+  if (a_in.rank() == 2 && b_in.rank() == 2) {
+    a = detail::matrix_layout(a_in), b = detail::matrix_layout(b_in);
+    return product(a, b, a.dtype());
+  }
+  batch = broadcast_shapes("matmul", batch_of(a_shape), batch_of(b_shape));
+  a = detail::matrix_layout(spread(a_in, batch)), b = detail::matrix_layout(spread(b_in, batch));
+  return detail::as_shape(product(a, b, a.dtype()),
+                          with_matrix(batch, a_in.size(-2), b_in.size(-1)));
+}
+
+std::array<Tensor, 2> Matmul::backward(const Tensor& dc_in) const {
+  const Tensor dc = detail::matrix_layout(
+      a.rank() == 2 ? dc_in : views::reshaped(dc_in, {a.shape()[0], a.shape()[1], b.shape()[2]}));
+  Tensor da, db;
+  if (needs[0]) da = gradient(0, dc, detail::transposed(b));
+  if (needs[1]) db = gradient(1, detail::transposed(a), dc);
+  return {da, db};
+}
+
+Tensor Matmul::gradient(int which, const Tensor& x, const Tensor& y) const {
+  const Shape& shape = which == 0 ? a_shape : b_shape;
+  const DType dtype = needs.dtype(which);
+  if (x.rank() == 2) return product(x, y, dtype);
+  const Shape full = with_matrix(batch, x.shape()[1], y.shape()[2]);
+  if (numel_of(shape) == numel_of(full)) return detail::as_shape(product(x, y, dtype), shape);
+  // One b for the whole batch: the sum over the batch is part of one product's.
+  if (which == 1 && numel_of(batch_of(shape)) == 1 && a.is_contiguous() && y.is_contiguous())
+    return detail::as_shape(product(detail::transposed(folded(a)), folded(y), dtype), shape);
+  const Tensor all = product(x, y, dtype == f64 ? f64 : f32);
+  return reduce_to(detail::as_shape(all, full), shape, dtype);
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check::defined("matmul", "a", a);
@@ -11,7 +67,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                      "; scalars have no product. Use mul().");
   if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.rank() == 1 ? 0 : -2);
   if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
-  const int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1);
+  const int64_t k = a.size(-1), n = b.size(-1);
   if (b.size(-2) != k)
     fail<ShapeError>("matmul", "inner sizes differ: a is ", described(a), ", b is ", described(b),
                      "; a.size(-1) must equal b.size(-2).");
@@ -21,22 +77,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     shape[a.rank() - 1] = n;
     return reshape(apply(Matmul{}, reshape(a, {a.numel() / std::max<int64_t>(k, 1), k}), b), shape);
   }
-  // Casts come before the batch is spread out: of a weight, a region then casts the weight itself.
-  std::array inputs{a, b};
-  if (InputCaster* caster = active_caster()) caster->cast(Matmul::info, inputs, false);
-  Shape a_batch = a.shape(), b_batch = b.shape();
-  for (Shape* batch : {&a_batch, &b_batch})
-    batch->erase(batch->rank() - 1), batch->erase(batch->rank() - 1);
-  const Shape batch = broadcast_shapes("matmul", a_batch, b_batch);
-  const int64_t count = numel_of(batch);
-  const auto flat = [&](const Tensor& x, int64_t rows, int64_t columns) {
-    Shape full = batch;
-    full.push_back(rows), full.push_back(columns);
-    return reshape(expand(x, full), {count, rows, columns});
-  };
-  Shape shape = batch;
-  shape.push_back(m), shape.push_back(n);
-  return reshape(apply(Matmul{}, flat(inputs[0], m, k), flat(inputs[1], k, n)), shape);
+  return apply(Matmul{}, a, b);
 }
 
 }  // namespace halftone

@@ -22,24 +22,19 @@ inline Tensor transposed(const Tensor& x) {
 }
 }  // namespace detail
 
-/// c[.., m, n] = a[.., m, k] b[.., k, n]; both of rank 2, or both of rank 3 with one batch size.
+/// c[.., m, n] = a[.., m, k] b[.., k, n] of rank 2 or more; the batches before broadcast. The
+/// gradient of a matrix that serves several products is summed in f32 or wider and rounded once.
 struct Matmul {
   static constexpr OpInfo info{"matmul", CastClass::low_precision};
   static constexpr std::array wide_gradients{true, true};
-  Tensor a{}, b{};
+  Tensor a{}, b{};                      // rank 2, or rank 3 with one batch size
+  Shape batch{}, a_shape{}, b_shape{};  // the batch of the result, and what the inputs had
   Needs<2> needs{};
 
-  Tensor forward(const Tensor& a_in, const Tensor& b_in) {
-    check::floating("matmul", a_in);
-    check::same_dtype("matmul", a_in, b_in);
-    a = detail::matrix_layout(a_in), b = detail::matrix_layout(b_in);
-    return product(a, b, a.dtype());
-  }
-  std::array<Tensor, 2> backward(const Tensor& dc_in) const {
-    const Tensor dc = detail::matrix_layout(dc_in);
-    return {needs[0] ? product(dc, detail::transposed(b), needs.dtype(0)) : Tensor{},
-            needs[1] ? product(detail::transposed(a), dc, needs.dtype(1)) : Tensor{}};
-  }
+  Tensor forward(const Tensor& a_in, const Tensor& b_in);
+  std::array<Tensor, 2> backward(const Tensor& dc_in) const;
+  /// Of the input `which` from x y, of every product of the batch.
+  Tensor gradient(int which, const Tensor& x, const Tensor& y) const;
 
   static Tensor product(const Tensor& a, const Tensor& b, DType dtype) {
     Shape shape = a.shape();

@@ -109,39 +109,22 @@ struct Mean {
   }
 };
 
-/// Variance: the sum of squared distances from the mean over (count - correction).
+/// Variance: the sum of squared distances from the mean over (count - correction). The mean, the
+/// distances and their squares are f32 or wider.
 struct Var {
   static constexpr OpInfo info{"var", CastClass::as_is};
   ReduceDims over;
   double correction = 1;
-  Tensor x{}, mean{};  // mean keeps sizes of 1
+  Tensor x{}, mean{};  // mean: f32 or wider, keeps sizes of 1
 
-  double divisor() const {
-    return std::max(double(x.numel()) / double(std::max<int64_t>(mean.numel(), 1)) - correction,
-                    0.0);
-  }
-  Tensor forward(const Tensor& in) {
-    x = in;
-    mean = detail::reduce_keeping("var", Reduction::mean, x, over);
-    const Tensor squares = detail::reduce_keeping("var", Reduction::sum_of_squares, x - mean, over);
-    return detail::as_shape(squares * (1 / divisor()), over.result_shape("var", x.shape()));
-  }
-  std::array<Tensor, 1> backward(const Tensor& dy) const {
-    return {(x - mean) * (detail::keeping(dy, mean.shape()) * (2 / divisor()))};
-  }
+  double divisor() const;
+  Tensor forward(const Tensor& in);
+  std::array<Tensor, 1> backward(const Tensor& dy) const;
 };
 
 namespace detail {
 /// The gradient of max and min: equal parts to all elements that attain it, as torch.amax.
-inline Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy) {
-  const Tensor attains = cast(equal(x, extremum), x.dtype());
-  ReduceDims over{.dims = {}, .keep = true};
-  for (int i = 0; i < x.rank(); ++i)
-    if (extremum.shape()[i] == 1) over.dims.push_back(i);
-  const Tensor ties =
-      over.dims.empty() ? attains : reduce_keeping("max", Reduction::sum, attains, over);
-  return attains * (keeping(dy, extremum.shape()) / ties);
-}
+Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy);
 inline void require_elements(std::string_view op, const Tensor& x) {
   check::numbers_or_bool(op, x);
   if (x.numel() == 0) fail<ShapeError>(op, described(x), " has no elements. Reduce at least one.");
@@ -185,51 +168,25 @@ struct Prod {
   bool f32_result = false;
   Tensor x{};
 
-  static Tensor number(double value, const Tensor& like) {
-    return views::expand(scalar(value, like.dtype(), like.device()), like.shape());
-  }
   Tensor forward(const Tensor& in) {
     const DType wide = detail::accumulated_dtype("prod", in, f32_result);
     x = in;
     return detail::as_shape(detail::reduce_keeping("prod", Reduction::prod, x, over, wide),
                             over.result_shape("prod", x.shape()));
   }
-  std::array<Tensor, 1> backward(const Tensor& dy) const {
-    const Tensor wide = cast(x, x.dtype() == f64 ? f64 : f32), zero = number(0, wide);
-    const Tensor is_zero = equal(wide, zero), filled = where(is_zero, number(1, wide), wide);
-    const Tensor product = detail::reduce_keeping("prod", Reduction::prod, filled, over);
-    const Tensor mark = cast(is_zero, wide.dtype());
-    const Tensor zeros_elsewhere =
-        detail::reduce_keeping("prod", Reduction::sum, mark, over) - mark;
-    const Tensor others = where(equal(zeros_elsewhere, zero), product / filled, zero);
-    const Tensor seed = detail::keeping(cast(dy, wide.dtype()), product.shape());
-    return {cast(others * seed, x.dtype())};
-  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const;
 };
 
-/// Euclidean norm; its gradient at 0 is 0. Squares are summed in f32 or wider.
+/// Euclidean norm; its gradient at 0 is 0. Squares are summed in f64, where those of no f32
+/// overflow or vanish; of f64 they do below 1e-162 and above 1e154, as PyTorch's.
 struct Norm {
   static constexpr OpInfo info{"norm", CastClass::full_precision};
   ReduceDims over;
   bool f32_result = false;
-  Tensor x{}, y{};  // y keeps sizes of 1
+  Tensor x{}, y{};  // y: f32 or wider, keeps sizes of 1
 
-  Tensor forward(const Tensor& in) {
-    check::floating("norm", in);
-    x = in;
-    const DType wide = x.dtype() == f64 ? f64 : f32;
-    Tensor squares = empty(over.kept_shape("norm", x.shape()), wide, x.device());
-    backend_for(x).reduce(Reduction::sum_of_squares, x, squares);
-    y = cast(sqrt(squares), f32_result ? f32 : x.dtype());
-    return detail::as_shape(y, over.result_shape("norm", x.shape()));
-  }
-  std::array<Tensor, 1> backward(const Tensor& dy) const {
-    const Tensor direction =
-        x /
-        maximum(y, views::expand(scalar(facts(y.dtype()).smallest_subnormal, y.dtype(), y.device()),
-                                 y.shape()));
-    return {cast(direction * detail::keeping(dy, y.shape()), x.dtype())};
-  }
+  Tensor forward(const Tensor& in);
+  std::array<Tensor, 1> backward(const Tensor& dy) const;
 };
 
 namespace detail {

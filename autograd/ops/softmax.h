@@ -48,28 +48,23 @@ struct LogSoftmax {
   }
 };
 
-/// y = log sum_j exp(x_j) along the last dimension, which disappears;  dx = softmax(x) dy.
+/// y = log sum_j exp(x_j) along the last dimension, which disappears;  dx = softmax(x) dy, and 0
+/// where all of x are -inf.
 struct LogSumExp {
   static constexpr OpInfo info{"logsumexp", CastClass::full_precision};
   bool f32_result = false;
-  Tensor x{};
+  Tensor x{}, y{};
 
   Tensor forward(const Tensor& in) {
     check::floating("logsumexp", in);
     x = views::contiguous(in);
     Shape shape = x.shape();
     shape.erase(x.rank() - 1);
-    Tensor y = empty(shape, f32_result ? f32 : x.dtype(), x.device());
+    y = empty(shape, f32_result ? f32 : x.dtype(), x.device());
     backend_for(x).log_sum_exp(x, y);
     return y;
   }
-  std::array<Tensor, 1> backward(const Tensor& dy) const {
-    Tensor probabilities = empty_like(x, dy.dtype());
-    backend_for(x).softmax(x, false, probabilities);
-    Shape kept = dy.shape();
-    kept.push_back(1);
-    return {cast(probabilities * views::reshaped(dy, kept), x.dtype())};
-  }
+  std::array<Tensor, 1> backward(const Tensor& dy) const;
 };
 
 inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softmax{}, x, dim); }

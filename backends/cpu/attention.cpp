@@ -50,7 +50,7 @@ template <class Blocks> class Forward {
     for (int64_t j = 0; j < keys; j += columns_) {
       const int64_t count = std::min(columns_, keys - j);
       Blocks::multiply(queries_.data(), keys_.data() + Blocks::packed_columns(e, j),
-                       {rows, count, e, e, weights_.data(), columns_});
+                       {rows, count, e, e, weights_.row(0), columns_});
       for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count);
       Blocks::pack_rows(weights_.matrix(), rows, count, weights_packed_.data());
       Blocks::multiply(weights_packed_.data(), values_.from(j),
@@ -70,7 +70,7 @@ template <class Blocks> class Forward {
     if (top == -infinity) {
       seen = 0;
     } else {
-      const float sum = kernels.exp_scaled(row, scores_.factor(), top, row, seen);
+      const float sum = kernels.exp_scaled(row, scores_.factor(), top, 1, row, seen);
       const float shrink = top == before ? 1.0f : std::exp(before - top);
       top_[r] = top, total_[r] = total_[r] * shrink + sum;
       if (shrink != 1 && j > 0) kernels.scale(shrink, sums_.data() + r * call_.ev, call_.ev);
@@ -83,8 +83,14 @@ template <class Blocks> class Forward {
     float* sums = sums_.data() + r * call_.ev;
     if (total_[r] != 0) simd_kernels().scale(1 / total_[r], sums, call_.ev);
     narrow(sums, call_.ev, y_, offset_of(y_, head) + i * y_.strides()[2]);
-    log_sum_exp_.data<float>()[head * call_.l + i] =
-        total_[r] == 0 ? infinity : top_[r] + std::log(total_[r]);
+    const int64_t row = head * call_.l + i;
+    float* const statistics = log_sum_exp_.data<float>();
+    if (log_sum_exp_.shape()[0] == 1) {
+      statistics[row] = total_[r] == 0 ? infinity : top_[r] + std::log(total_[r]);
+    } else {
+      statistics[row] = total_[r] == 0 ? infinity : top_[r];
+      statistics[call_.heads * call_.l + row] = total_[r] == 0 ? 1 : total_[r];
+    }
   }
 
   const int64_t rows_ = Blocks::block_rows(), columns_ = Blocks::block_columns();

@@ -1,6 +1,10 @@
 // The gradients of attention, in blocks, after Dao et al. 2022: weights are made again from the
-// logarithms of their sums. A thread takes whole heads, for the gradients of keys and values are
+// statistics of their rows. A thread takes whole heads, for the gradients of keys and values are
 // sums over all queries; the result does not depend on the number of threads.
+//   ds = scale w (g - mean),  mean = sum over keys of w g
+// is a small difference of large numbers where weights are few or one is near 1. Where all keys of
+// the rows fit into one block the mean is taken from w and g themselves; else from y dy, which is
+// the same but for the rounding of y.
 // Equivalent to: backends/reference/attention.cpp.
 #include <halftone/backends/cpu/attention_blocks.h>
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -62,52 +66,74 @@ template <class Blocks> class Backward {
     Blocks::pack_rows(dy, rows, ev, dy_rows_.data());
     Blocks::pack_columns(q, rows, e, query_columns_.data());
     Blocks::pack_columns(dy, rows, ev, dy_columns_.data());
-    for (int64_t r = 0; r < rows; ++r) mean_[r] = mean_of(head, i0 + r);
+    const int64_t length = reference::pieces_of(keys, columns_) * columns_;
+    const bool at_once = rows * length <= rows_ * columns_;
+    for (ComputedBlock<Blocks>* block : {&weights_, &gradients_})
+      block->shape_as(at_once ? length : columns_);
+    if (at_once) std::fill_n(mean_.data(), rows, 0.0f);
+    else
+      for (int64_t r = 0; r < rows; ++r) mean_[r] = mean_from_result(head, i0 + r);
     for (int64_t j = 0; j < keys; j += columns_) {
-      const int64_t count = std::min(columns_, keys - j);
+      const int64_t count = std::min(columns_, keys - j), column = at_once ? j : 0;
       Blocks::multiply(query_rows_.data(), keys_by_depth_.data() + Blocks::packed_columns(e, j),
-                       {rows, count, e, e, weights_.data(), columns_});
+                       {rows, count, e, e, weights_.row(0, column), weights_.stride()});
       Blocks::multiply(dy_rows_.data(), values_by_depth_.data() + Blocks::packed_columns(ev, j),
-                       {rows, count, ev, ev, gradients_.data(), columns_});
-      for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count);
-      // dv += w^T dy, dk += ds^T q, dq += ds k
-      Blocks::pack_rows(transposed(weights_.matrix()), count, rows, computed_.data());
-      Blocks::multiply(computed_.data(), dy_columns_.data(),
-                       {count, ev, rows, rows, dvalues_.data() + j * ev, ev, true});
-      Blocks::pack_rows(transposed(gradients_.matrix()), count, rows, computed_.data());
-      Blocks::multiply(computed_.data(), query_columns_.data(),
-                       {count, e, rows, rows, dkeys_.data() + j * e, e, true});
-      Blocks::pack_rows(gradients_.matrix(), rows, count, computed_.data());
-      Blocks::multiply(computed_.data(), keys_.from(j),
-                       {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0});
+                       {rows, count, ev, ev, gradients_.row(0, column), gradients_.stride()});
+      for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count, at_once);
+      if (!at_once) add_gradients(head, i0, rows, j, count, 0);
     }
+    for (int64_t j = 0; at_once && j < keys; j += columns_)
+      add_gradients(head, i0, rows, j, std::min(columns_, keys - j), j);
     write(dqueries_.data(), rows, dq_, head, i0);
   }
 
+  /// Of `count` keys from j on, whose weights begin at a column: dv += w^T dy, dk += ds^T q,
+  /// dq += ds k.
+  void add_gradients(int64_t head, int64_t i0, int64_t rows, int64_t j, int64_t count,
+                     int64_t column) {
+    const int64_t e = call_.e, ev = call_.ev;
+    for (int64_t r = 0; r < rows; ++r) differentiate(head, i0 + r, r, j, count, column);
+    Blocks::pack_rows(transposed(weights_.matrix(column)), count, rows, computed_.data());
+    Blocks::multiply(computed_.data(), dy_columns_.data(),
+                     {count, ev, rows, rows, dvalues_.data() + j * ev, ev, true});
+    Blocks::pack_rows(transposed(gradients_.matrix(column)), count, rows, computed_.data());
+    Blocks::multiply(computed_.data(), query_columns_.data(),
+                     {count, e, rows, rows, dkeys_.data() + j * e, e, true});
+    Blocks::pack_rows(gradients_.matrix(column), rows, count, computed_.data());
+    Blocks::multiply(computed_.data(), keys_.from(j),
+                     {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0});
+  }
+
   /// sum over keys of weight times its gradient = y dy.
-  float mean_of(int64_t head, int64_t i) {
-    const simd::Kernels& kernels = simd_kernels();
+  float mean_from_result(int64_t head, int64_t i) {
     const int64_t n = call_.ev;
     float* buffer = row_.data();
     const auto row_of = [&](const Tensor& x, float* to) {
       return floats(x, offset_of(x, head) + i * x.strides()[2], 1, n, to);
     };
-    const float *y = row_of(y_, buffer), *dy = row_of(dy_, buffer + n);
-    kernels.binary(call_of<BinaryFormulas>(formula::Mul{}), y, dy, buffer, n);
-    return float(kernels.sum(buffer, n));
+    return simd_kernels().dot(row_of(y_, buffer), row_of(dy_, buffer + n), n);
   }
 
-  /// Row r: weights again, and the gradients of their scores.
-  void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count) {
+  /// Row r: weights again, and their gradients.
+  void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, bool at_once) {
     const simd::Kernels& kernels = simd_kernels();
-    float *w = weights_.row(r), *g = gradients_.row(r);
-    const int64_t seen = scores_.make(w, head, i, j, count);
-    const float total = log_sum_exp_.data<float>()[head * call_.l + i];
-    kernels.exp_scaled(w, scores_.factor(), total, w, seen);
+    float *w = weights_.row(r, at_once ? j : 0), *g = gradients_.row(r, at_once ? j : 0);
+    const int64_t seen = scores_.make(w, head, i, j, count), row = head * call_.l + i;
+    const float* statistics = log_sum_exp_.data<float>();
+    const float share =
+        log_sum_exp_.shape()[0] == 1 ? 1.0f : 1.0f / statistics[call_.heads * call_.l + row];
+    kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, seen);
     scores_.drop(g, head, i, j, seen);
-    kernels.softmax_gradient(w, g, mean_[r], float(call_.settings.scale), g, seen);
+    if (at_once) mean_[r] += kernels.dot(w, g, seen);
+  }
+
+  /// Row r: from the gradients of weights to those of their scores; what dropout leaves of weights.
+  void differentiate(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, int64_t column) {
+    float *w = weights_.row(r, column), *g = gradients_.row(r, column);
+    const int64_t seen = scores_.seen(i, j, count);
+    simd_kernels().softmax_gradient(w, g, mean_[r], float(call_.settings.scale), g, seen);
     scores_.drop(w, head, i, j, seen);
-    weights_.complete(r, seen, count), gradients_.complete(r, seen, count);
+    weights_.complete(r, seen, count, column), gradients_.complete(r, seen, count, column);
   }
 
   static void write(const float* rows, int64_t count, const Tensor& to, int64_t head,

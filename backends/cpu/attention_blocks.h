@@ -48,9 +48,13 @@ class Scores {
 
   /// What the scores must still be multiplied by.
   float factor() const { return apart_ ? 1.0f : scale_; }
-  /// Of keys from j0 on: how many of `count` query i sees; their products become scores.
+  /// Of `count` keys from j0 on: how many query i sees.
+  int64_t seen(int64_t i, int64_t j0, int64_t count) const {
+    return std::clamp<int64_t>(call_.keys_before(i + 1) - j0, 0, count);
+  }
+  /// The same; their products become scores.
   int64_t make(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) {
-    const int64_t seen = std::clamp<int64_t>(call_.keys_before(i + 1) - j0, 0, count);
+    const int64_t seen = this->seen(i, j0, count);
     if (apart_) simd_kernels().scale(scale_, row, seen);
     if (call_.mask.defined()) add_mask(row, head, i, j0, seen);
     return seen;
@@ -88,14 +92,16 @@ template <class Blocks> class ComputedBlock {
  public:
   ComputedBlock(int64_t rows, int64_t columns)
       : columns_(columns), floats_(rows * columns), rounded_(in_place ? 0 : rows * columns) {}
-  float* row(int64_t i) { return floats_.data() + i * columns_; }
-  float* data() { return floats_.data(); }
-  /// Row i holds `count` values, then zeros up to `total`.
-  void complete(int64_t i, int64_t count, int64_t total) {
-    std::fill(row(i) + count, row(i) + total, 0.0f);
-    if constexpr (!in_place) Blocks::store(row(i), total, values() + i * columns_);
+  /// The same memory as rows of another length, at most as many as it holds.
+  void shape_as(int64_t columns) { columns_ = columns; }
+  int64_t stride() const { return columns_; }
+  float* row(int64_t i, int64_t j = 0) { return floats_.data() + i * columns_ + j; }
+  /// From column j on row i holds `count` values, then zeros up to `total`.
+  void complete(int64_t i, int64_t count, int64_t total, int64_t j = 0) {
+    std::fill(row(i, j) + count, row(i, j) + total, 0.0f);
+    if constexpr (!in_place) Blocks::store(row(i, j), total, values() + i * columns_ + j);
   }
-  simd::Matrix matrix() { return {values(), Blocks::element, columns_, 1}; }
+  simd::Matrix matrix(int64_t j = 0) { return {values() + j, Blocks::element, columns_, 1}; }
 
  private:
   using Value = typename Blocks::Value;

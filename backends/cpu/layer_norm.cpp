@@ -8,6 +8,28 @@
 namespace halftone {
 
 namespace {
+/// A sum of rows of n floats, none of which is added to more than 32 in a row before these join the
+/// others: the error does not grow with the number of rows.
+class RowSum {
+ public:
+  explicit RowSum(float* total, int64_t n) : total_(total), n_(n), recent_(n) {
+    std::fill_n(total, n, 0.0f), std::fill_n(recent_.data(), n, 0.0f);
+  }
+  float* recent() { return recent_.data(); }
+  void row_added() {
+    if (++rows_ % 32 == 0) join();
+  }
+  void join() {
+    simd_kernels().accumulate(recent_.data(), total_, n_);
+    std::fill_n(recent_.data(), n_, 0.0f);
+  }
+
+ private:
+  float* total_;
+  int64_t n_, rows_ = 0;
+  cpu::Workspace<float> recent_;
+};
+
 /// into = sum over groups of partial[group, n]
 void add_groups(cpu::Workspace<float>& partial, int64_t groups, int64_t n, const Tensor& into) {
   if (!into.defined()) return;
@@ -53,11 +75,10 @@ void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
   const int64_t groups = reference::pieces_of(rows, group);
   const cpu::WholeInput w(weight);
   cpu::Workspace<float> weight_sums(groups * n), bias_sums(groups * n);
-  std::fill_n(weight_sums.data(), groups * n, 0.0f);
-  std::fill_n(bias_sums.data(), groups * n, 0.0f);
   cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
     cpu::Workspace<float> scratch(3 * n);
     const int64_t at = first / group * n;
+    RowSum of_weight(weight_sums.data() + at, n), of_bias(bias_sums.data() + at, n);
     for (int64_t row = first; row < last; ++row) {
       const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
       const float* g = cpu::floats(dy, row * n, 1, n, scratch.data() + n);
@@ -66,10 +87,12 @@ void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
       if (dx.defined()) output.emplace(dx, row * n, 1, n, scratch.data() + 2 * n);
       k.norm_backward(in, centre, rstd.data<float>()[row], mean.defined(), w.data(), g,
                       output ? output->data() : nullptr,
-                      dweight.defined() ? weight_sums.data() + at : nullptr,
-                      dbias.defined() ? bias_sums.data() + at : nullptr, n);
+                      dweight.defined() ? of_weight.recent() : nullptr,
+                      dbias.defined() ? of_bias.recent() : nullptr, n);
+      of_weight.row_added(), of_bias.row_added();
       if (output) output->finish();
     }
+    of_weight.join(), of_bias.join();
   });
   add_groups(weight_sums, groups, n, dweight);
   add_groups(bias_sums, groups, n, dbias);

@@ -63,9 +63,11 @@ void CpuBackend::log_sum_exp(const Tensor& x, Tensor& y) {
   const int64_t n = row_length(x);
   for_row_groups(row_count(x), n, 1,
                  [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
-                   for (int64_t row = first; row < last; ++row)
-                     reference::store_one(
-                         double(k.log_sum_exp(cpu::floats(x, row * n, 1, n, scratch), n)), y, row);
+                   for (int64_t row = first; row < last; ++row) {
+                     float shift;
+                     const float sum = k.exp_sum(cpu::floats(x, row * n, 1, n, scratch), n, &shift);
+                     reference::store_one(double(shift) + std::log(double(sum)), y, row);
+                   }
                  });
 }
 
@@ -88,15 +90,20 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
     return ReferenceBackend::cross_entropy(logits, targets, class_weights, options, losses,
                                            row_weights, log_sum_exp);
   const double smoothing = options.label_smoothing;
-  for_row_groups(rows, n, 1, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+  for_row_groups(rows, n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
+    float* const below = scratch + n;
     for (int64_t row = first; row < last; ++row) {
       const float* x = cpu::floats(logits, row * n, 1, n, scratch);
-      const float total = k.log_sum_exp(x, n);
+      float shift;
+      const float sum = k.exp_sum(x, n, &shift);
+      const double log_sum = std::log(double(sum));
       const bool counts = target[row] != options.ignore_index;
-      double loss = counts ? double(total) - double(x[target[row]]) : 0.0;
-      if (counts && smoothing != 0)
-        loss = (1 - smoothing) * loss + smoothing * (double(total) - k.sum(x, n) / double(n));
-      log_sum_exp.data<float>()[row] = total;
+      double loss = counts ? double(shift) - double(x[target[row]]) + log_sum : 0.0;
+      if (counts && smoothing != 0) {
+        for (int64_t j = 0; j < n; ++j) below[j] = x[j] - shift;  // of x itself the sum is rounded
+        loss = (1 - smoothing) * loss + smoothing * (log_sum - k.sum(below, n) / double(n));
+      }
+      log_sum_exp.data<float>()[row] = shift, log_sum_exp.data<float>()[rows + row] = sum;
       losses.data<float>()[row] = float(loss);
       row_weights.data<float>()[row] = counts ? 1.0f : 0.0f;
     }
@@ -124,7 +131,7 @@ void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targ
         std::fill_n(dx, n, 0.0f);
       } else {
         k.exp_shifted(cpu::floats(logits, row * n, 1, n, scratch), log_sum_exp.data<float>()[row],
-                      scale, dx, n);
+                      scale / log_sum_exp.data<float>()[rows + row], dx, n);
         dx[t] -= scale * own;
         if (even != 0)
           for (int64_t j = 0; j < n; ++j) dx[j] -= scale * even;

@@ -11,13 +11,6 @@ namespace halftone {
 namespace cuda::attention {
 namespace {
 
-/// Over the 16 threads that share the rows of a patch.
-template <class C, class Combine> __device__ C over_row(C value, Combine combine) {
-  for (int bits = 8; bits > 0; bits /= 2)
-    value = combine(value, __shfl_xor_sync(whole_warp, value, bits));
-  return value;
-}
-
 /// The running softmax of the rows of a patch.
 template <class C> struct RunningSoftmax {
   C maximum[square], total[square];
@@ -49,8 +42,13 @@ template <class C> struct RunningSoftmax {
     }
   }
   __device__ C inverse(int i) const { return total[i] == 0 ? C(0) : 1 / total[i]; }
-  __device__ C log_sum_exp(int i) const {
-    return total[i] == 0 ? std::numeric_limits<C>::infinity() : maximum[i] + math::log(total[i]);
+  /// To place `row` of what backward reads: in one part, or in two that are `apart`.
+  __device__ void store_statistics(int i, int64_t row, int64_t apart, C* log_sum_exp) const {
+    const bool any = total[i] != 0;
+    const C largest = any ? maximum[i] : std::numeric_limits<C>::infinity();
+    const C sum = any ? total[i] : C(1);
+    if (apart > 0) log_sum_exp[row] = largest, log_sum_exp[apart + row] = sum;
+    else log_sum_exp[row] = largest + math::log(sum);
   }
 };
 
@@ -58,7 +56,7 @@ template <class T, int across>
 __global__ void __launch_bounds__(product_threads)
     attention_kernel(Heads<const T> q, Heads<const T> k, Heads<const T> v, Sizes sizes,
                      Rule<compute_t<T>> rule, Heads<T> y, compute_t<T>* log_sum_exp,
-                     int64_t slices) {
+                     int64_t statistics_apart, int64_t slices) {
   using C = compute_t<T>;
   using Result = ResultTile<C, across>;
   __shared__ Shared<C, across> shared;
@@ -93,7 +91,7 @@ __global__ void __launch_bounds__(product_threads)
       for (int c = 0; c < results.width; ++c) results.of[i][c] *= softmax.inverse(i);
       const int64_t row = i0 + results.row(i);
       if (c0 == 0 && threadIdx.x % 16 == 0 && row < sizes.l)
-        log_sum_exp[head * sizes.l + row] = softmax.log_sum_exp(i);
+        softmax.store_statistics(i, head * sizes.l + row, statistics_apart, log_sum_exp);
     }
     store_rows(results, shared.results, y, head, i0, sizes.l, c0, sizes.ev);
   }
@@ -117,7 +115,8 @@ void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, c
     launch(context_, attention_kernel<T, across>,
            {blocks_for(sizes.batch_heads * sizes.query_blocks() * slices, 1), product_threads},
            Heads<const T>(q), Heads<const T>(k, sizes.group), Heads<const T>(v, sizes.group), sizes,
-           Rule<C>(context_, sizes, mask, settings), Heads<T>(y), log_sum_exp.data<C>(), slices);
+           Rule<C>(context_, sizes, mask, settings), Heads<T>(y), log_sum_exp.data<C>(),
+           statistics_apart(log_sum_exp), slices);
   });
 }
 

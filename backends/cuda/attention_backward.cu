@@ -3,6 +3,8 @@
 // each sum has one owner. With w the weights, d what dropout multiplies them by:
 //   g = d (dy v^T),  ds = scale w (g - delta),  delta = sum of w g over keys = sum of y dy
 //   dq = ds k,  dk = ds^T q,  dv = (d w)^T dy
+// g - delta is a small difference where weights are few or one is near 1, and a short y is rounded:
+// where queries or keys are few, delta is summed from w g, else from y dy.
 #include <halftone/backends/cuda/attention_tiles.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
@@ -32,13 +34,16 @@ __global__ void delta_kernel(Heads<const T> y, Heads<const T> dy, Sizes sizes,
 /// What backward reads.
 template <class T> struct Inputs {
   Heads<const T> q, k, v, dy;
-  const compute_t<T>*log_sum_exp, *delta;
+  const compute_t<T>* log_sum_exp;
+  int64_t statistics_apart;
+  const compute_t<T>* delta;
   Rule<compute_t<T>> rule;
 };
 
-/// Of the queries of a patch: log_sum_exp and delta; queries that are not there weigh nothing.
+/// Of the queries of a patch: log_sum_exp in two parts, as weight = exp(score - shift) share, and
+/// delta; queries that are not there weigh nothing.
 template <class C> struct QueryStatistics {
-  C log_sum_exp[square], delta[square];
+  C shift[square], share[square], delta[square];
   template <class T, bool keys_down>
   __device__ QueryStatistics(const Inputs<T>& in, const Patch<C, keys_down>& patch, int64_t head,
                              int64_t i0) {
@@ -46,9 +51,12 @@ template <class C> struct QueryStatistics {
     for (int a = 0; a < square; ++a) {
       const int64_t i = i0 + patch.query(a);
       const bool inside = i < in.rule.l;
-      log_sum_exp[a] =
-          inside ? in.log_sum_exp[head * in.rule.l + i] : std::numeric_limits<C>::infinity();
-      delta[a] = inside ? in.delta[head * in.rule.l + i] : C(0);
+      const int64_t row = head * in.rule.l + i;
+      shift[a] = inside ? in.log_sum_exp[row] : std::numeric_limits<C>::infinity();
+      share[a] = inside && in.statistics_apart > 0
+                     ? C(1) / in.log_sum_exp[in.statistics_apart + row]
+                     : C(1);
+      delta[a] = inside && in.delta ? in.delta[row] : C(0);
     }
   }
 };
@@ -63,12 +71,58 @@ __device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int
   for (int a = 0; a < square; ++a)
 #pragma unroll
     for (int b = 0; b < square; ++b) {
-      const C weight = math::exp(scores.at(a, b) - statistics.log_sum_exp[a]);
+      const C weight = math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a];
       const C factor = in.rule.factor_of(kept, a, b);
       gradients.at(a, b) =
           in.rule.scale * weight * (factor * gradients.at(a, b) - statistics.delta[a]);
       scores.at(a, b) = factor * weight;
     }
+}
+
+/// delta from weights and their gradients, a block of queries at a time: in.delta is null here.
+template <class T>
+__global__ void __launch_bounds__(product_threads)
+    exact_delta_kernel(Inputs<T> in, Sizes sizes, compute_t<T>* delta) {
+  using C = compute_t<T>;
+  using Factor = MatrixFactor<const T>;
+  __shared__ Shared<C, 1> shared;
+  const int64_t blocks = sizes.query_blocks();
+  for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks; work += gridDim.x) {
+    const int64_t i0 = work % blocks * tile_edge, head = work / blocks;
+    const Factor queries = in.q.by_rows(head), keys = in.k.by_rows(head),
+                 values = in.v.by_rows(head), incoming = in.dy.by_rows(head);
+    RowCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
+    RowCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
+    C sums[square] = {};
+    const int64_t end = in.rule.keys_before(i0 + tile_edge);
+    for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
+      Patch<C, false> scores, gradients;
+      ColumnCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
+      add_product<ScoreTile<C>>(query, key, 0, sizes.e, shared.scores, scores);
+      ColumnCarrier<ScoreTile<C>, Factor> value(values, 0, j0, sizes.s);
+      add_product<ScoreTile<C>>(gradient, value, 0, sizes.ev, shared.scores, gradients);
+      in.rule.apply(scores, head, i0, j0, shared.weights);
+      const QueryStatistics<C> statistics(in, scores, head, i0);
+      const unsigned kept = in.rule.kept(scores, head, i0, j0);
+#pragma unroll
+      for (int a = 0; a < square; ++a)
+#pragma unroll
+        for (int b = 0; b < square; ++b)
+          sums[a] += math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a] *
+                     in.rule.factor_of(kept, a, b) * gradients.at(a, b);
+    }
+#pragma unroll
+    for (int a = 0; a < square; ++a) {
+      const C sum = over_row(sums[a], Sum{});
+      const int64_t i = i0 + Patch<C, false>::query(a);
+      if (threadIdx.x % 16 == 0 && i < sizes.l) delta[head * sizes.l + i] = sum;
+    }
+  }
+}
+
+/// Whether delta is summed from w g: two products more of seven, where these are small.
+template <class T> bool exact_delta(const Sizes& sizes) {
+  return sizeof(T) < 4 && (sizes.l <= tile_edge || sizes.s <= tile_edge);
 }
 
 template <class T, int across>
@@ -174,25 +228,31 @@ void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Ten
   if (!sizes.any_empty() &&
       cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
     return;
-  const Tensor delta = scratch(context_, log_sum_exp.shape(), log_sum_exp.dtype());
+  const Tensor delta = scratch(context_, {sizes.batch_heads, sizes.l}, log_sum_exp.dtype());
   const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
     return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), product_threads};
   };
   visit_kernels(q.dtype(), std::max(sizes.e, sizes.ev), [&]<class T, int across>() {
     using C = compute_t<T>;
-    const Inputs<T> in{Heads<const T>(q),
-                       Heads<const T>(k, sizes.group),
-                       Heads<const T>(v, sizes.group),
-                       Heads<const T>(dy),
-                       log_sum_exp.data<C>(),
-                       delta.data<C>(),
-                       Rule<C>(context_, sizes, mask, settings)};
+    Inputs<T> in{Heads<const T>(q),
+                 Heads<const T>(k, sizes.group),
+                 Heads<const T>(v, sizes.group),
+                 Heads<const T>(dy),
+                 log_sum_exp.data<C>(),
+                 statistics_apart(log_sum_exp),
+                 nullptr,
+                 Rule<C>(context_, sizes, mask, settings)};
     const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), across);
     if (sizes.l > 0) {
       const int64_t query_columns = slices_of(sizes.e, across);
-      launch(context_, delta_kernel<T>,
-             shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes), Heads<const T>(y),
-             in.dy, sizes, delta.data<C>());
+      if (exact_delta<T>(sizes))
+        launch(context_, exact_delta_kernel<T>, blocks(sizes.query_blocks(), 1), in, sizes,
+               delta.data<C>());
+      else
+        launch(context_, delta_kernel<T>,
+               shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes), Heads<const T>(y),
+               in.dy, sizes, delta.data<C>());
+      in.delta = delta.data<C>();
       launch(context_, query_gradient_kernel<T, across>,
              blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(dq), query_columns);
     }

@@ -81,6 +81,13 @@ template <class C, bool keys_down> struct Patch : Sums<ScoreTile<C>> {
   }
 };
 
+/// Over the 16 threads that share the rows of a patch.
+template <class C, class Combine> __device__ C over_row(C value, Combine combine) {
+  for (int bits = 8; bits > 0; bits /= 2)
+    value = combine(value, __shfl_xor_sync(whole_warp, value, bits));
+  return value;
+}
+
 /// How products of queries and keys become scores, and which weights dropout keeps.
 template <class C> struct Rule {
   static constexpr C minus_infinity = -std::numeric_limits<C>::infinity();
@@ -219,6 +226,11 @@ __device__ void store_rows(const Sums<Tile>& sums, Strips<Tile>& strips, const H
     if (first + i < end && first_column + c < columns)
       y.row(head, first + i)[first_column + c] = narrow<T>(sum);
   });
+}
+
+/// How far the two parts of log_sum_exp are from each other; 0 where it is in one.
+inline int64_t statistics_apart(const Tensor& log_sum_exp) {
+  return log_sum_exp.shape()[0] == 1 ? 0 : log_sum_exp.numel() / 2;
 }
 
 inline int64_t slices_of(int64_t columns, int across) {

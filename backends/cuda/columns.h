@@ -49,7 +49,10 @@ inline ColumnCut column_cut(const Context& context, int64_t rows, int64_t column
   ColumnCut cut{rows, columns, rows, 1, 1};
   while (cut.lanes < 32 && cut.lanes * size < columns) cut.lanes *= 2;
   const int64_t lines = block_threads / cut.lanes, tiles = blocks_for(columns, cut.lanes * size);
-  const int64_t wanted = int64_t(context.multiprocessors()) * 8 / tiles;
+  // Enough to fill the device, and for each thread to take in about 128 numbers at most: chains of
+  // float additions stay short.
+  const int64_t wanted =
+      std::max(int64_t(context.multiprocessors()) * 8 / tiles, rows / (lines * 128));
   cut.pieces = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, rows / (lines * 8)));
   cut.rows_per_piece = (rows + cut.pieces - 1) / cut.pieces;
   return cut;

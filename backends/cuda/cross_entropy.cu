@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(most_row_threads)
         loss += targets.smoothing / C(n) *
                 (targets.total_weight() * (total.shift - origin + log_sum) - weighted);
     }
-    losses[r] = loss, row_weights[r] = weight, log_sum_exp[r] = total.shift + log_sum;
+    losses[r] = loss, row_weights[r] = weight;
+    log_sum_exp[r] = total.shift, log_sum_exp[rows + r] = total.sum;
   }
 }
 
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(most_row_threads)
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, targets.count);
     const int64_t target = targets.of(r, false);
-    const C scale = row_scale[r * scale_step], log_sum = log_sum_exp[r];
+    const C scale = row_scale[r * scale_step], shift = log_sum_exp[r];
+    const C normalized = C(1) / log_sum_exp[rows + r];
     const C hard = target < 0 ? C(0) : (1 - targets.smoothing) * targets.weight(target);
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
       C values[size];
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(most_row_threads)
       const int hit = place >= 0 && place < size ? int(place) : -1;
 #pragma unroll
       for (int i = 0; i < size; ++i) {
-        const C p = math::exp(values[i] - log_sum);
+        const C p = math::exp(values[i] - shift) * normalized;
         C d = hard * (p - (i == hit ? C(1) : C(0)));
         if (share != C(0)) {
           const bool inside = row.contains(pack * size + i);

@@ -128,15 +128,21 @@ void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor&
       weights.scores(i, row.data());
       ExpSum sum;
       sum.add(row.data(), s);
-      double total = sum.total().value();
-      if (total == -std::numeric_limits<double>::infinity()) total = -total;
+      ExpTotal total = sum.total();
+      if (total.sum == 0) total = {std::numeric_limits<double>::infinity(), 1};
       std::fill_n(result.data(), ev, 0.0);
       for (int64_t j = 0; j < s; ++j) {
-        const double weight = std::exp(row[j] - total) * weights.kept(i, j);
+        const double weight = std::exp(row[j] - total.shift) / total.sum * weights.kept(i, j);
         for (int64_t c = 0; c < ev; ++c) result[c] += weight * values[j][c];
       }
       results.store_row(i, result.data());
-      store_one(total, log_sum_exp, head * l + i);
+      const int64_t place = head * l + i;
+      if (log_sum_exp.shape()[0] == 1) {
+        store_one(total.value(), log_sum_exp, place);
+      } else {
+        store_one(total.shift, log_sum_exp, place);
+        store_one(total.sum, log_sum_exp, heads_in(q) * l + place);
+      }
     }
   });
 }
@@ -158,11 +164,13 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
       for (int64_t i = 0; i < l; ++i) {
         weights.scores(i, w.data());
         const double *query = weights.query(i), *gradient = gradients[i];
-        double total, sum = 0;
-        load(log_sum_exp, head * l + i, 1, &total);
+        const double shift = load_one(log_sum_exp, head * l + i);
+        const double total =
+            log_sum_exp.shape()[0] == 1 ? 1 : load_one(log_sum_exp, heads_in(q) * l + head * l + i);
+        double sum = 0;
         for (int64_t j = 0; j < s; ++j) {
           const double kept = weights.kept(i, j);
-          w[j] = std::exp(w[j] - total);
+          w[j] = std::exp(w[j] - shift) / total;
           g[j] = kept * dot(gradient, values[j], ev);
           sum += w[j] * g[j];
           for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];

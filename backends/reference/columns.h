@@ -26,7 +26,7 @@ inline Matrix pixels_of(const Tensor& x) {
 /// Equivalent to: for each row, for each column, totals[q][column] += term(q, row, column).
 template <class Body>
 void sum_over_rows(Matrix size, int quantities, double* totals, const Body& body) {
-  constexpr int64_t rows_at_a_time = 512, columns_at_a_time = 64;
+  constexpr int64_t rows_at_a_time = 64, columns_at_a_time = 64;
   const int64_t row_pieces = std::max<int64_t>(1, pieces_of(size.rows, rows_at_a_time));
   const int64_t column_pieces = pieces_of(size.columns, columns_at_a_time);
   const int64_t total_count = quantities * size.columns;

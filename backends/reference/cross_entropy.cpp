@@ -62,19 +62,20 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
       load_or(1, class_weights, first, count, w);
       for (int64_t i = 0; i < count; ++i) weighted_logits += w[i] * x[i];
     });
-    const LogTotal total = sum.total();
+    const ExpTotal total = sum.total();
     const int64_t target = target_of(targets, row);
     double loss = 0, weight = 0;
     if (target != options.ignore_index) {
       const double logit = load_one(logits, row * classes + target);
       weight = weight_of(class_weights, target);
-      loss = (1 - smoothing) * weight * (total.shift - logit + total.log_sum);
+      loss = (1 - smoothing) * weight * (total.shift - logit + total.log_sum());
       if (smoothing != 0)
         loss += smoothing / double(classes) * (all_weights * total.value() - weighted_logits);
     }
     store_one(loss, losses, row);
     store_one(weight, row_weights, row);
-    store_one(total.value(), log_sum_exp, row);
+    store_one(total.shift, log_sum_exp, row);
+    store_one(total.sum, log_sum_exp, rows + row);
   });
 }
 
@@ -93,14 +94,14 @@ void ReferenceBackend::cross_entropy_backward(const Tensor& logits, const Tensor
     const int64_t target = target_of(targets, row);
     const bool ignored = target == options.ignore_index;
     const double scale = load_one(row_scale, row * scale_step);
-    const double log_sum = load_one(log_sum_exp, row);
+    const double shift = load_one(log_sum_exp, row), sum = load_one(log_sum_exp, rows + row);
     const double hard = ignored ? 0 : (1 - smoothing) * weight_of(class_weights, target);
     each_block(classes, [&](int64_t first, int64_t count) {
       double x[block_length], w[block_length];
       load(logits, row * classes + first, count, x);
       load_or(1, class_weights, first, count, w);
       for (int64_t i = 0; i < count; ++i) {
-        const double p = std::exp(x[i] - log_sum);
+        const double p = std::exp(x[i] - shift) / sum;
         const double is_target = first + i == target ? 1 : 0;
         const double d = hard * (p - is_target) + share * (p * all_weights - w[i]);
         x[i] = ignored ? 0 : scale * d;  // not d * 0: an ignored row may hold NaN

@@ -18,12 +18,12 @@ inline Moments moments_of(const Tensor& x, int64_t begin, int64_t n, bool centre
   if (centred)
     each_block(n, [&](int64_t first, int64_t count) {
       load(x, begin + first, count, values);
-      for (int64_t i = 0; i < count; ++i) sum += values[i];
+      sum += sum_of(count, [&](int64_t i) { return values[i]; });
     });
   const double mean = centred ? sum / double(n) : 0.0;
   each_block(n, [&](int64_t first, int64_t count) {
     load(x, begin + first, count, values);
-    for (int64_t i = 0; i < count; ++i) squares += (values[i] - mean) * (values[i] - mean);
+    squares += sum_of(count, [&](int64_t i) { return (values[i] - mean) * (values[i] - mean); });
   });
   return {mean, squares / double(n)};
 }

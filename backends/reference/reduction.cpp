@@ -78,6 +78,21 @@ struct ReduceLoops {
   }
 };
 
+/// Of neighbours, in eight partial results: chains of additions are shorter, and need not wait for
+/// each other.
+template <class Kind, class T> T result_of(const T* values, int64_t count) {
+  constexpr int64_t ways = 8;
+  T results[ways];
+  std::fill_n(results, ways, Kind::template start<T>());
+  int64_t i = 0;
+  for (; i + ways <= count; i += ways)
+    for (int64_t k = 0; k < ways; ++k) results[k] = Kind::add(results[k], values[i + k]);
+  for (; i < count; ++i) results[i % ways] = Kind::add(results[i % ways], values[i]);
+  for (int64_t half = ways / 2; half > 0; half /= 2)
+    for (int64_t k = 0; k < half; ++k) results[k] = Kind::join(results[k], results[k + half]);
+  return results[0];
+}
+
 /// Takes the reduced turns begin..end of `count` outputs in; the outputs' first elements are `step`
 /// apart.
 template <class Kind, class T>
@@ -85,20 +100,26 @@ void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t s
              int64_t begin, int64_t end, T* results) {
   T values[block_length];
   if (loops.across_outputs()) {
-    loops.reduced.runs(begin, end, [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
-      for (int64_t r = 0; r < length; ++r) {
-        load(x, first + at[0] + r * reduced_step[0], step, count, values);
-        for (int64_t i = 0; i < count; ++i) results[i] = Kind::add(results[i], values[i]);
-      }
-    });
+    constexpr int64_t rows = 32;  // that are added up before they join the rest
+    T some[block_length];
+    for (int64_t from = begin; from < end; from += rows) {
+      std::fill_n(some, count, Kind::template start<T>());
+      loops.reduced.runs(from, std::min(end, from + rows),
+                         [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
+                           for (int64_t r = 0; r < length; ++r) {
+                             load(x, first + at[0] + r * reduced_step[0], step, count, values);
+                             for (int64_t i = 0; i < count; ++i)
+                               some[i] = Kind::add(some[i], values[i]);
+                           }
+                         });
+      for (int64_t i = 0; i < count; ++i) results[i] = Kind::join(results[i], some[i]);
+    }
     return;
   }
   for (int64_t i = 0; i < count; ++i)
     loops.reduced.runs(begin, end, [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
       load(x, first + i * step + at[0], reduced_step[0], length, values);
-      T result = results[i];
-      for (int64_t r = 0; r < length; ++r) result = Kind::add(result, values[r]);
-      results[i] = result;
+      results[i] = Kind::join(results[i], result_of<Kind>(values, length));
     });
 }
 

@@ -10,7 +10,7 @@ using namespace reference;
 
 namespace {
 
-LogTotal total_of_row(const Tensor& x, int64_t begin, int64_t n) {
+ExpTotal total_of_row(const Tensor& x, int64_t begin, int64_t n) {
   ExpSum sum;
   each_block(n, [&](int64_t first, int64_t count) {
     double values[block_length];
@@ -26,11 +26,11 @@ void ReferenceBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
   const Matrix size = rows_of(x);
   each_row(size.rows, size.columns, [&](int64_t row) {
     const int64_t begin = row * size.columns;
-    const LogTotal total = total_of_row(x, begin, size.columns);
+    const ExpTotal total = total_of_row(x, begin, size.columns);
     // A row with an infinite total (+inf somewhere, or -inf everywhere) has no softmax: NaN, as
     // PyTorch's.
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    const double log_sum = std::isinf(total.log_sum) ? nan : total.log_sum;
+    const double log_sum = total.sum > 0 && !std::isinf(total.sum) ? total.log_sum() : nan;
     each_block(size.columns, [&](int64_t first, int64_t count) {
       double values[block_length];
       load(x, begin + first, count, values);
@@ -53,7 +53,8 @@ void ReferenceBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool 
     each_block(size.columns, [&](int64_t first, int64_t count) {
       load(y, begin + first, count, out);
       load(dy, begin + first, count, gradient);
-      for (int64_t i = 0; i < count; ++i) sum += logarithm ? gradient[i] : out[i] * gradient[i];
+      sum +=
+          sum_of(count, [&](int64_t i) { return logarithm ? gradient[i] : out[i] * gradient[i]; });
     });
     each_block(size.columns, [&](int64_t first, int64_t count) {
       load(y, begin + first, count, out);

@@ -117,20 +117,45 @@ TEST_CASE("softmax, its logarithm and its backward") {
   });
 }
 
-TEST_CASE("log-sum-exp, also of infinities") {
+TEST_CASE("sums of exponentials, also of infinities") {
   const float inf = std::numeric_limits<float>::infinity();
   Numbers numbers(24);
   each_level([&](const simd::Kernels& k) {
+    const auto log_sum_exp = [&](const std::vector<float>& x) {
+      float shift;
+      const float sum = k.exp_sum(x.data(), int64_t(x.size()), &shift);
+      return double(shift) + std::log(double(sum));
+    };
     for (const int64_t n : {1, 7, 64, 1000}) {
       const std::vector<float> x = numbers.many(n, 90, 110);
       double total = 0;
       for (const float v : x) total += std::exp(double(v) - 100);
-      CHECK(k.log_sum_exp(x.data(), n) == doctest::Approx(100 + std::log(total)).epsilon(4 * eps));
+      CHECK(log_sum_exp(x) == doctest::Approx(100 + std::log(total)).epsilon(4 * eps));
     }
-    CHECK(k.log_sum_exp(std::vector<float>{-inf, -inf, -inf}.data(), 3) == -inf);
-    CHECK(k.log_sum_exp(std::vector<float>{1, inf, 2}.data(), 3) == inf);
-    CHECK(k.log_sum_exp(std::vector<float>{-inf, 0, -inf}.data(), 3) == 0);
-    CHECK(std::isnan(k.log_sum_exp(std::vector<float>{1, std::nanf(""), 2}.data(), 3)));
+    CHECK(log_sum_exp({-inf, -inf, -inf}) == -inf);
+    CHECK(log_sum_exp({1, inf, 2}) == inf);
+    CHECK(log_sum_exp({-inf, 0, -inf}) == 0);
+    CHECK(std::isnan(log_sum_exp({1, std::nanf(""), 2})));
+  });
+}
+
+TEST_CASE("sums along rows do not get worse with their length") {
+  // Tenths, which no float holds: each addition to a long sum would round the same way.
+  const int64_t n = 1 << 20;
+  const std::vector<float> x(std::size_t(n), 0.1f), ones(std::size_t(n), 1.0f);
+  each_level([&](const simd::Kernels& k) {
+    const double expected = double(0.1f) * double(n);
+    CHECK(k.dot(x.data(), ones.data(), n) == doctest::Approx(expected).epsilon(8 * eps));
+    float mean, variance, total, squares = 0, sum = 0;
+    k.moments(x.data(), n, &mean, &variance);
+    CHECK(mean == doctest::Approx(double(0.1f)).epsilon(8 * eps));
+    const int64_t rows = 4096;
+    k.add_rows(x.data(), rows, 1, 1, &total);
+    CHECK(total == doctest::Approx(double(0.1f) * double(rows)).epsilon(16 * eps));
+    const float zero = 0;
+    k.channel_moments(x.data(), &zero, rows, 1, &sum, &squares);
+    CHECK(sum == doctest::Approx(double(0.1f) * double(rows)).epsilon(16 * eps));
+    CHECK(squares == doctest::Approx(double(0.1f) * double(0.1f) * double(rows)).epsilon(16 * eps));
   });
 }
 

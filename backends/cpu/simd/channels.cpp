@@ -30,28 +30,63 @@ static void channel_affine(const float* x, const float* scale, const float* shif
   }
 }
 
+template <class V> static inline V at(const float* x) {
+  if constexpr (sizeof(V) == sizeof(float)) return *x;
+  else return load(x);
+}
+
+/// first += the sum over rows of a, second += that of b, where add(row, column, a, b) adds the
+/// terms of `count` times as many neighbouring channels as a V has. Sums stay in registers, and no
+/// chain of additions is longer than short_chain: rows join in blocks, these in larger ones.
+template <class V, int count, class Add>
+[[gnu::always_inline]] static inline void add_two(int64_t rows, int64_t column, const Add& add,
+                                                  float* first, float* second) {
+  constexpr int64_t width = sizeof(V) / sizeof(float);
+  V sums_a[count]{}, sums_b[count]{};
+  for (int64_t r = 0; r < rows;) {
+    V blocks_a[count]{}, blocks_b[count]{};
+    for (int64_t block = 0; block < short_chain && r < rows; ++block) {
+      const int64_t end = rows - r < short_chain ? rows : r + short_chain;
+      V a[count]{}, b[count]{};
+      for (; r < end; ++r)
+        for (int k = 0; k < count; ++k) add(r, column + k * width, a[k], b[k]);
+      for (int k = 0; k < count; ++k) blocks_a[k] += a[k], blocks_b[k] += b[k];
+    }
+    for (int k = 0; k < count; ++k) sums_a[k] += blocks_a[k], sums_b[k] += blocks_b[k];
+  }
+  for (int k = 0; k < count; ++k) {
+    float *to_a = first + column + k * width, *to_b = second + column + k * width;
+    const V all_a = at<V>(to_a) + sums_a[k], all_b = at<V>(to_b) + sums_b[k];
+    __builtin_memcpy(to_a, &all_a, sizeof(V)), __builtin_memcpy(to_b, &all_b, sizeof(V));
+  }
+}
+template <class Add>
+[[gnu::always_inline]] static inline void add_two_to_all(int64_t rows, int64_t n, const Add& add,
+                                                         float* first, float* second) {
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) add_two<Vector, 4>(rows, i, add, first, second);
+  for (; i + lanes <= n; i += lanes) add_two<Vector, 1>(rows, i, add, first, second);
+  for (; i < n; ++i) add_two<float, 1>(rows, i, add, first, second);
+}
+
 static void channel_moments(const float* x, const float* mean, int64_t rows, int64_t n,
                             float* sum_d, float* sum_d2) {
-  for (int64_t r = 0; r < rows; ++r, x += n)
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) {
-      const float d = x[i] - mean[i];
-      sum_d[i] += d, sum_d2[i] += d * d;
-    }
+  const auto add = [=]<class V>(int64_t r, int64_t i, V& sum, V& squares) {
+    const V d = at<V>(x + r * n + i) - at<V>(mean + i);
+    sum += d, squares += d * d;
+  };
+  add_two_to_all(rows, n, add, sum_d, sum_d2);
 }
 
 template <bool relu>
 static void sums(const float* x, const float* dy, const float* output, const float* mean,
                  int64_t rows, int64_t n, float* sum_g, float* sum_gd) {
-  for (int64_t r = 0; r < rows; ++r, x += n, dy += n) {
-#pragma GCC ivdep
-    for (int64_t i = 0; i < n; ++i) {
-      float g = dy[i];
-      if constexpr (relu) g = output[i] > 0.0f ? g : 0.0f;
-      sum_g[i] += g, sum_gd[i] += g * (x[i] - mean[i]);
-    }
-    if constexpr (relu) output += n;
-  }
+  const auto add = [=]<class V>(int64_t r, int64_t i, V& sum, V& products) {
+    V g = at<V>(dy + r * n + i);
+    if constexpr (relu) g = at<V>(output + r * n + i) > V{} ? g : V{};
+    sum += g, products += g * (at<V>(x + r * n + i) - at<V>(mean + i));
+  };
+  add_two_to_all(rows, n, add, sum_g, sum_gd);
 }
 
 static void channel_sums(const float* x, const float* dy, const float* relu_output,

@@ -63,11 +63,13 @@ struct Kernels {
   // --- rows
   void (*softmax)(const float* x, int64_t n, bool logarithm, float* y);
   void (*softmax_backward)(const float* y, const float* dy, int64_t n, bool logarithm, float* dx);
-  float (*log_sum_exp)(const float* x, int64_t n);
+  /// The sum of exp(x - shift); shift: the largest of x, 0 where that is infinite
+  float (*exp_sum)(const float* x, int64_t n, float* shift);
   /// y = scale exp(x - shift)
   void (*exp_shifted)(const float* x, float shift, float scale, float* y, int64_t n);
-  /// y = exp(factor x - shift); returns its sum
-  float (*exp_scaled)(const float* x, float factor, float shift, float* y, int64_t n);
+  /// y = scale exp(factor x - shift); returns its sum
+  float (*exp_scaled)(const float* x, float factor, float shift, float scale, float* y, int64_t n);
+  float (*dot)(const float* a, const float* b, int64_t n);  // the sum of a b
   /// dx = scale y (dy - mean): softmax backward with its sum known
   void (*softmax_gradient)(const float* y, const float* dy, float mean, float scale, float* dx,
                            int64_t n);

@@ -10,6 +10,8 @@ namespace halftone::simd::HALFTONE_ISA {
 
 inline constexpr int vector_bytes = HALFTONE_VECTOR_BYTES;
 inline constexpr int lanes = vector_bytes / 4;
+/// So many floats may be added one after the other, where a sum that is long is cut.
+inline constexpr int64_t short_chain = 16;
 using Vector [[gnu::vector_size(vector_bytes)]] = float;
 
 inline Vector load(const float* x) {

@@ -1,5 +1,6 @@
 // Sums and maxima of contiguous floats. Each block of 4096 elements is summed in 4 x lanes partial
-// sums of float, the blocks in double: the error stays near that of a pairwise sum, whatever n is.
+// sums of float, in two levels; these and the blocks in double: the error stays near that of a
+// pairwise sum, whatever n is.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -7,18 +8,24 @@ namespace halftone::simd::HALFTONE_ISA {
 static constexpr int64_t block = 4096;
 
 /// Equivalent to: float s = 0; for (i < n) s += term(x[i]);
-template <bool Squared> static float block_sum(const float* x, int64_t n) {
+template <bool Squared> static double block_sum(const float* x, int64_t n) {
+  constexpr int64_t piece = 4 * lanes * 16;
   Vector sums[4]{};
   int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes)
-    for (int k = 0; k < 4; ++k) {
-      const Vector v = load(x + i + k * lanes);
-      sums[k] += Squared ? v * v : v;
-    }
+  while (i + 4 * lanes <= n) {
+    const int64_t end = n - i < piece ? n : i + piece;
+    Vector some[4]{};
+    for (; i + 4 * lanes <= end; i += 4 * lanes)
+      for (int k = 0; k < 4; ++k) {
+        const Vector v = load(x + i + k * lanes);
+        some[k] += Squared ? v * v : v;
+      }
+    for (int k = 0; k < 4; ++k) sums[k] += some[k];
+  }
   const Vector folded = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  float total = 0;
-  for (int k = 0; k < lanes; ++k) total += folded[k];
-  for (; i < n; ++i) total += Squared ? x[i] * x[i] : x[i];
+  double total = 0;
+  for (int k = 0; k < lanes; ++k) total += double(folded[k]);
+  for (; i < n; ++i) total += Squared ? double(x[i]) * double(x[i]) : double(x[i]);
   return total;
 }
 
@@ -55,24 +62,38 @@ static float max(const float* x, int64_t n) {
   return nan ? __builtin_nanf("") : largest;
 }
 
+/// y = the sums of `count` vectors side by side, some rows at a time, so that no chain of
+/// additions is longer than short_chain and the number of such blocks.
+template <int count>
+static void add_vectors(const float* x, int64_t rows, int64_t row_stride, float* y) {
+  Vector sums[count]{};
+  for (int64_t i = 0; i < rows;) {
+    Vector blocks[count]{};
+    for (int64_t block = 0; block < short_chain && i < rows; ++block) {
+      const int64_t end = rows - i < short_chain ? rows : i + short_chain;
+      Vector some[count]{};
+      for (; i < end; ++i)
+        for (int k = 0; k < count; ++k) some[k] += load(x + i * row_stride + k * lanes);
+      for (int k = 0; k < count; ++k) blocks[k] += some[k];
+    }
+    for (int k = 0; k < count; ++k) sums[k] += blocks[k];
+  }
+  for (int k = 0; k < count; ++k) store(y + k * lanes, sums[k]);
+}
+
 static void add_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y) {
-  constexpr int width = 4 * lanes;
   int64_t j = 0;
-  for (; j + width <= n; j += width) {
-    Vector sums[4]{};
-    for (int64_t i = 0; i < rows; ++i)
-      for (int k = 0; k < 4; ++k) sums[k] += load(x + i * row_stride + j + k * lanes);
-    for (int k = 0; k < 4; ++k) store(y + j + k * lanes, sums[k]);
-  }
-  for (; j + lanes <= n; j += lanes) {
-    Vector sum{};
-    for (int64_t i = 0; i < rows; ++i) sum += load(x + i * row_stride + j);
-    store(y + j, sum);
-  }
+  for (; j + 4 * lanes <= n; j += 4 * lanes) add_vectors<4>(x + j, rows, row_stride, y + j);
+  for (; j + lanes <= n; j += lanes) add_vectors<1>(x + j, rows, row_stride, y + j);
   for (; j < n; ++j) {
-    float total = 0;
-    for (int64_t i = 0; i < rows; ++i) total += x[i * row_stride + j];
-    y[j] = total;
+    double total = 0;
+    for (int64_t first = 0; first < rows; first += short_chain) {
+      const int64_t end = rows - first < short_chain ? rows : first + short_chain;
+      float some = 0;
+      for (int64_t i = first; i < end; ++i) some += x[i * row_stride + j];
+      total += double(some);
+    }
+    y[j] = float(total);
   }
 }
 

@@ -6,17 +6,29 @@ namespace halftone::simd::HALFTONE_ISA {
 static constexpr int ways =
     2 * lanes;  // independent partial sums, so that loops vectorise without reassociation
 
-/// Equivalent to: float s = 0; for (i < n) s += term(i);
+/// So many terms are summed side by side in float; the rest joins in double, and sums do not get
+/// worse with n.
+static constexpr int64_t short_sum = 32 * ways;
+
+template <class Term>
+[[gnu::always_inline]] static inline double total_of(int64_t i, int64_t end, const Term& term) {
+  float sums[ways]{};
+  for (; i + ways <= end; i += ways)
+    for (int k = 0; k < ways; ++k) sums[k] += term(i + k);
+  double rest = 0;
+  for (; i < end; ++i) rest += double(term(i));
+  for (int k = 0; k < lanes; ++k) rest += double(sums[k] + sums[k + lanes]);
+  return rest;
+}
+
+/// Equivalent to: double s = 0; for (i < n) s += term(i);
 template <class Term>
 [[gnu::always_inline]] static inline float total(int64_t n, const Term& term) {
-  float sums[ways]{};
-  int64_t i = 0;
-  for (; i + ways <= n; i += ways)
-    for (int k = 0; k < ways; ++k) sums[k] += term(i + k);
-  float rest = 0;
-  for (; i < n; ++i) rest += term(i);
-  for (int k = 0; k < ways; ++k) rest += sums[k];
-  return rest;
+  if (n <= short_sum) return float(total_of(0, n, term));
+  double result = 0;
+  for (int64_t i = 0; i < n; i += short_sum)
+    result += total_of(i, n - i > short_sum ? i + short_sum : n, term);
+  return float(result);
 }
 
 static float largest(const float* x, int64_t n) {
@@ -34,8 +46,9 @@ static float largest(const float* x, int64_t n) {
 static void softmax(const float* x, int64_t n, bool logarithm, float* y) {
   const float top = largest(x, n);
   if (logarithm) {
-    const float shift = top + math::log(total(n, [=](int64_t i) { return math::exp(x[i] - top); }));
-    for (int64_t i = 0; i < n; ++i) y[i] = x[i] - shift;
+    const float log_sum = math::log(total(n, [=](int64_t i) { return math::exp(x[i] - top); }));
+    // Not x - (top + log_sum): that sum, rounded, would lose of log_sum what top is larger.
+    for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log_sum;
     return;
   }
   for (int64_t i = 0; i < n; ++i) y[i] = math::exp(x[i] - top);
@@ -54,14 +67,16 @@ static void softmax_backward(const float* y, const float* dy, int64_t n, bool lo
   }
 }
 
-static float log_sum_exp(const float* x, int64_t n) {
+static float exp_sum(const float* x, int64_t n, float* shift) {
   const float top = largest(x, n);
-  if (top - top !=
-      0.0f) {  // infinite: all -inf gives -inf, any +inf gives +inf, NaN passes through the sum
-    const float sum = total(n, [=](int64_t i) { return x[i]; });
-    return sum != sum ? sum : top;
-  }
-  return top + math::log(total(n, [=](int64_t i) { return math::exp(x[i] - top); }));
+  // Infinite values are not subtracted: exp(inf) and exp(-inf) are right as they are.
+  const float by = top - top == 0.0f ? top : 0.0f;
+  *shift = by;
+  return total(n, [=](int64_t i) { return math::exp(x[i] - by); });
+}
+
+static float dot(const float* a, const float* b, int64_t n) {
+  return total(n, [=](int64_t i) { return a[i] * b[i]; });
 }
 
 static void exp_shifted(const float* x, float shift, float scale, float* y, int64_t n) {
@@ -69,9 +84,10 @@ static void exp_shifted(const float* x, float shift, float scale, float* y, int6
   for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(x[i] - shift);
 }
 
-static float exp_scaled(const float* x, float factor, float shift, float* y, int64_t n) {
+static float exp_scaled(const float* x, float factor, float shift, float scale, float* y,
+                        int64_t n) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = math::exp(factor * x[i] - shift);
+  for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(factor * x[i] - shift);
   return total(n, [=](int64_t i) { return y[i]; });
 }
 
@@ -100,6 +116,18 @@ static void normalize(const float* x, float mean, float rstd, const float* weigh
 
 // With z = (x - mean) rstd and g = dy weight:  dx = rstd (g - [mean(g)] - z mean(g z)), the bracket
 // if centred.
+template <bool weighted>
+static void input_gradient(const float* x, float mean, float rstd, bool centred,
+                           const float* weight, const float* dy, float* dx, int64_t n) {
+  const auto g = [=](int64_t i) {
+    if constexpr (weighted) return dy[i] * weight[i];
+    else return dy[i];
+  };
+  const float mean_g = centred ? total(n, g) / float(n) : 0.0f;
+  const float mean_gz =
+      total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / float(n);
+  for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (g(i) - mean_g - (x[i] - mean) * rstd * mean_gz);
+}
 static void norm_backward(const float* x, float mean, float rstd, bool centred, const float* weight,
                           const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
   if (dweight)
@@ -107,16 +135,13 @@ static void norm_backward(const float* x, float mean, float rstd, bool centred, 
   if (dbias)
     for (int64_t i = 0; i < n; ++i) dbias[i] += dy[i];
   if (!dx) return;
-  const auto g = [=](int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
-  const float mean_g = centred ? total(n, g) / float(n) : 0.0f;
-  const float mean_gz =
-      total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / float(n);
-  for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (g(i) - mean_g - (x[i] - mean) * rstd * mean_gz);
+  if (weight) input_gradient<true>(x, mean, rstd, centred, weight, dy, dx, n);
+  else input_gradient<false>(x, mean, rstd, centred, weight, dy, dx, n);
 }
 
 void fill_rows(Kernels& table) {
-  table.softmax = softmax, table.softmax_backward = softmax_backward,
-  table.log_sum_exp = log_sum_exp;
+  table.softmax = softmax, table.softmax_backward = softmax_backward, table.exp_sum = exp_sum,
+  table.dot = dot;
   table.exp_scaled = exp_scaled, table.softmax_gradient = softmax_gradient;
   table.exp_shifted = exp_shifted, table.moments = moments, table.normalize = normalize;
   table.norm_backward = norm_backward;

@@ -91,6 +91,13 @@ Form statistics_form(const Tensor& log_sum_exp) {
   return form;
 }
 
+/// log_sum_exp of short floats, [1, n, heads, l], as [n, heads, l].
+Tensor in_one_part(const Tensor& log_sum_exp) {
+  const Shape& s = log_sum_exp.shape();
+  const Shape shape{s[1], s[2], s[3]};
+  return log_sum_exp.view_as(shape, contiguous_strides(shape), log_sum_exp.offset());
+}
+
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -166,8 +173,9 @@ std::optional<ReadyGraph> attention_backward_graph(const Target& target, const F
 
 bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
                const Tensor& mask, const AttentionSettings& settings, Tensor& y,
-               Tensor& log_sum_exp) {
+               Tensor& statistics) {
   if (!takes(q, k, v, mask, settings)) return false;
+  const Tensor log_sum_exp = in_one_part(statistics);
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
   const ReadyGraph* graph = library.graph(
@@ -237,11 +245,11 @@ BackwardTensors part(const BackwardTensors& all, int64_t image, int64_t images, 
 /// later part is declined, the own kernels write all results again.
 bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const AttentionSettings& settings, const Tensor& y,
-                        const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
+                        const Tensor& statistics, const Tensor& dy, Tensor& dq, Tensor& dk,
                         Tensor& dv) {
   constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
   if (!takes(q, k, v, mask, settings)) return false;
-  const BackwardTensors all{q, k, v, y, log_sum_exp, dy, dq, dk, dv};
+  const BackwardTensors all{q, k, v, y, in_one_part(statistics), dy, dq, dk, dv};
   const int64_t count = q.shape()[0], head_count = q.shape()[1];
   const int64_t fitting = largest_scores / (q.shape()[2] * k.shape()[2] * size_of(q.dtype()));
   if (fitting == 0) return false;

@@ -31,7 +31,8 @@ void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
   const auto expanded = [&](const Tensor& m) {
     return m.defined() ? views::expand(m, {2, 2, c.l, c.s}) : m;
   };
-  Tensor y = empty_like(dy), log_sum_exp = empty({2, 2, c.l}, statistics(dtype));
+  const int64_t parts = size_of(dtype) < 4 ? 1 : 2;
+  Tensor y = empty_like(dy), log_sum_exp = empty({parts, 2, 2, c.l}, statistics(dtype));
   check_beside_reference({q, k, v, mask}, {y, log_sum_exp}, 64,
                          [&](Backend& backend, const Tensors& in, Tensors& out) {
                            backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, out[0],
