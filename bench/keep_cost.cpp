@@ -1,6 +1,7 @@
 // keep_cost [N]: what a training that keeps N checkpoints pays, after each save, for the decision
 // which to remove: where nothing goes, the first time that one goes (then all that stays is read
 // and verified), and from then on.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <halftone/core/factory.h>
+#include <halftone/core/files.h>
 #include <halftone/train/checkpoints.h>
 
 #include "../examples/output.h"
@@ -23,7 +25,7 @@ void measure(int64_t count, const fs::path& root) {
   ht::train::Checkpoint checkpoint;
   checkpoint.tensors = {{"model.weight", ht::zeros({64, 64})},
                         {"optimizer.moment", ht::zeros({64, 64})}};
-  for (int i = 0; i < 30; ++i) checkpoint.state.numbers["number" + std::to_string(i)] = 1.0 / i;
+  for (int i = 0; i < 30; ++i) checkpoint.state.numbers["number" + std::to_string(i)] = 1.0 / (i + 1);
   int64_t step = 1;
   const auto path = [&](int64_t of_step) { return root / ht::train::checkpoint_name(of_step); };
   ht::train::save_checkpoint(path(step), checkpoint);
