@@ -25,7 +25,8 @@ void measure(int64_t count, const fs::path& root) {
   ht::train::Checkpoint checkpoint;
   checkpoint.tensors = {{"model.weight", ht::zeros({64, 64})},
                         {"optimizer.moment", ht::zeros({64, 64})}};
-  for (int i = 0; i < 30; ++i) checkpoint.state.numbers["number" + std::to_string(i)] = 1.0 / (i + 1);
+  for (int i = 0; i < 30; ++i)
+    checkpoint.state.numbers["number" + std::to_string(i)] = 1.0 / (i + 1);
   int64_t step = 1;
   const auto path = [&](int64_t of_step) { return root / ht::train::checkpoint_name(of_step); };
   ht::train::save_checkpoint(path(step), checkpoint);
