@@ -3,12 +3,11 @@
 #include <halftone/amp/training.h>
 
 #include <cmath>
-#include <locale>
-#include <sstream>
 
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/core/plain_numbers.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
 
@@ -121,8 +120,7 @@ void backward_reaching_described(const Tensor& loss) {
     loss.backward();
   }
   if (forgotten.empty()) return;
-  std::ostringstream list;
-  list.imbue(std::locale::classic());
+  PlainText list;
   for (const auto& [leaf, edge] : forgotten)
     list << (&leaf == &forgotten.front().first ? "" : ", ") << edge.shape << ' ' << edge.dtype;
   fail<UsageError>("Training.backward", "the loss depends on ", forgotten.size(),

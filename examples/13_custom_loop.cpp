@@ -39,6 +39,7 @@ void train(const Arguments& a) {
   ht::files::make_directories("--directory", root);
   const ht::train::DirectoryLock lock(a.directory, "--directory");
   ht::train::remove_abandoned(root);
+  ht::train::Keeper keeper(root);
   ht::train::CheckpointState at;
   if (const auto found = ht::train::latest_checkpoint(root)) {
     at = ht::train::load_training(found->path, training, &schedule);
@@ -49,7 +50,7 @@ void train(const Arguments& a) {
     std::error_code ignored;
     if (fs::exists(path, ignored)) return;
     ht::train::save_training(path, training, at, &schedule);
-    ht::train::keep_last(root, 2);
+    keeper.keep({.last = 2});
   };
 
   ht::train::CsvLogger log(fs::path(a.directory) / "metrics.csv");

@@ -60,6 +60,7 @@ LrSchedule LrSchedule::warm_up(int64_t steps, const LrSchedule& after) {
 LrSchedule LrSchedule::multi_step(std::vector<int64_t> milestones, double gamma) {
   for (const int64_t milestone : milestones)
     require_steps("LrSchedule.multi_step", "a milestone", milestone, 0);
+  detail::require_not_negative("LrSchedule.multi_step", "gamma", gamma);
   return LrSchedule([milestones = std::move(milestones), gamma](int64_t step) {
     const auto reached = std::ranges::count_if(milestones, [=](int64_t m) { return m <= step; });
     return std::pow(gamma, double(reached));
@@ -67,17 +68,20 @@ LrSchedule LrSchedule::multi_step(std::vector<int64_t> milestones, double gamma)
 }
 
 LrSchedule LrSchedule::exponential(double gamma) {
+  detail::require_not_negative("LrSchedule.exponential", "gamma", gamma);
   return LrSchedule([=](int64_t step) { return std::pow(gamma, double(step)); });
 }
 
 LrSchedule LrSchedule::polynomial(int64_t steps, double power) {
   require_steps("LrSchedule.polynomial", "steps", steps, 1);
+  detail::require_not_negative("LrSchedule.polynomial", "power", power);
   return LrSchedule([=](int64_t step) { return std::pow(1 - progress(step, steps), power); });
 }
 
 LrSchedule LrSchedule::cosine_restarts(int64_t first, int64_t growth, double last) {
   require_steps("LrSchedule.cosine_restarts", "first", first, 1);
   require_steps("LrSchedule.cosine_restarts", "growth", growth, 1);
+  detail::require_not_negative("LrSchedule.cosine_restarts", "last", last);
   return LrSchedule([=](int64_t step) {
     int64_t length = first;
     if (growth == 1) step %= length;
@@ -95,6 +99,8 @@ LrSchedule LrSchedule::one_cycle(int64_t steps, double rising, double start_divi
   if (!(start_divisor > 0 && end_divisor > 0))
     fail<UsageError>("LrSchedule.one_cycle", "the divisors are ", start_divisor, " and ",
                      end_divisor, ". Use positive ones.");
+  detail::require_finite("LrSchedule.one_cycle", "start_divisor", start_divisor);
+  detail::require_finite("LrSchedule.one_cycle", "end_divisor", end_divisor);
   return LrSchedule([=](int64_t step) {
     const double start = 1 / start_divisor, end = start / end_divisor;
     const double top = rising * double(steps) - 1, bottom = double(steps) - 1;

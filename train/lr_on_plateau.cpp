@@ -1,8 +1,6 @@
 #include <halftone/train/lr_on_plateau.h>
 
-#include <locale>
-#include <sstream>
-
+#include <halftone/core/plain_numbers.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
@@ -24,8 +22,7 @@ void LrOnPlateau::on_fit_start(Trainer& trainer) {
 
 void LrOnPlateau::on_validation_end(Trainer& trainer) {
   if (!plateau_->step(trainer.metric(metric_))) return;
-  std::ostringstream text;
-  text.imbue(std::locale::classic());
+  PlainText text;
   text << "  " << metric_ << " has stopped improving: the learning rate is "
        << trainer.training().optimizer().lr() << " now";
   trainer.note(text.str());

@@ -3,11 +3,11 @@
 
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <span>
 
 #include <nlohmann/json.hpp>
 
+#include <halftone/core/files.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
 
@@ -161,17 +161,9 @@ void save_gpt2(const Gpt& model, const std::filesystem::path& path) {
   // What reads the file asks for this key.
   const std::map<std::string, std::string> metadata{{"format", "pt"}};
   if (path.extension() == ".safetensors") return save_safetensors(path, file, metadata);
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error)
-    fail<FormatError>("save_gpt2", "cannot make the directory ", path.string(), ": ",
-                      error.message(), ". Name one that can be made.");
+  files::make_directories("save_gpt2", path);
   save_safetensors(path / "model.safetensors", file, metadata);
-  std::ofstream config(path / "config.json", std::ios::binary | std::ios::trunc);
-  config << config_of(model) << std::flush;
-  if (!config)
-    fail<FormatError>("save_gpt2", "cannot write ", (path / "config.json").string(),
-                      ". Is there space, and permission?");
+  files::replace("save_gpt2", path / "config.json", config_of(model));
 }
 
 }  // namespace halftone::nn::models

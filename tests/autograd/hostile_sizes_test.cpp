@@ -164,6 +164,15 @@ TEST_CASE("hostile sizes: options of optimizers and schedules are finite") {
     CHECK(refusal([&] { LrSchedule::step_decay(3, bad); }).starts_with("[LrSchedule.step_decay]"));
     CHECK(refusal([&] { LrSchedule::linear(3, bad); }).starts_with("[LrSchedule.linear] last"));
     CHECK(refusal([&] { LrSchedule::cosine(3, bad); }).starts_with("[LrSchedule.cosine] last"));
+    CHECK(
+        refusal([&] { LrSchedule::multi_step({3}, bad); }).starts_with("[LrSchedule.multi_step]"));
+    CHECK(refusal([&] { LrSchedule::exponential(bad); }).starts_with("[LrSchedule.exponential]"));
+    CHECK(refusal([&] { LrSchedule::polynomial(3, bad); }).starts_with("[LrSchedule.polynomial]"));
+    CHECK(refusal([&] {
+            LrSchedule::cosine_restarts(3, 1, bad);
+          }).starts_with("[LrSchedule.cosine_restarts]"));
+    CHECK(
+        refusal([&] { LrSchedule::one_cycle(9, 0.3, bad); }).starts_with("[LrSchedule.one_cycle]"));
     const LrSchedule own([&](int64_t step) { return step == 1 ? bad : 1; });
     optim::LrScheduler scheduler(adamw, own);
     CHECK(refusal([&] { scheduler.step(); }).starts_with("[LrScheduler] the factor at step 1 is "));

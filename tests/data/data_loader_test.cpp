@@ -204,7 +204,7 @@ TEST_CASE("DataLoader explains what it cannot take") {
   CHECK(message_of<UsageError>([] { DataLoader(counting(1), {.batch_size = 0}); }) ==
         "[DataLoader] batch_size is 0. Use 1 or more.");
   CHECK(message_of<UsageError>([] { DataLoader(counting(1), {.prefetch = -1}); }) ==
-        "[DataLoader] prefetch is -1. Use 0 for no thread, or a number of batches.");
+        "[DataLoader] prefetch is -1. Use 0 for no thread, or a number of batches up to 65536.");
   CHECK(message_of<UsageError>([] { DataLoader(std::shared_ptr<const Dataset>()); }) ==
         "[DataLoader] the dataset is a null pointer. Pass a dataset.");
   CHECK(message_of<UsageError>([] { DataLoader(counting(1)).set_epoch(-1); }) ==

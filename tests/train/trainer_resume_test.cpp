@@ -283,7 +283,7 @@ TEST_CASE("Trainer: refuses what does not belong to it, and nothing is lost") {
   fresh.resume = false;
   CHECK(contains(refused(here, fresh),
                  "holds the checkpoints of an earlier training. Pass "
-                 ".resume = true to go on with it, or name another"));
+                 ".resume = true to go on with it, .set_aside = true to move it to "));
 
   // The checkpoint of another machine.
   auto foreign = train::load_checkpoint(here / "checkpoints" / train::checkpoint_name(8));
