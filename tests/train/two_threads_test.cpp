@@ -1,6 +1,5 @@
 // Two trainings at once, in two threads of one process: each ends with the bits that it would have
-// had alone. Under ThreadSanitizer (docs/development.md) this is also where races between them
-// would show.
+// had alone. In the preset `tsan` races between them would show here.
 #include "trainer_cases.h"
 
 #include <thread>
