@@ -41,6 +41,7 @@ template <class Blocks> class Backward {
         dkeys_(call.s * call.e),
         dvalues_(call.s * call.ev),
         mean_(rows_),
+        total_(rows_),
         row_(2 * call.ev) {}
 
   /// A head of keys and values, with all heads of queries that share it.
@@ -70,7 +71,7 @@ template <class Blocks> class Backward {
     const bool at_once = rows * length <= rows_ * columns_;
     for (ComputedBlock<Blocks>* block : {&weights_, &gradients_})
       block->shape_as(at_once ? length : columns_);
-    if (at_once) std::fill_n(mean_.data(), rows, 0.0f);
+    if (at_once) std::fill_n(mean_.data(), rows, 0.0f), std::fill_n(total_.data(), rows, 0.0f);
     else
       for (int64_t r = 0; r < rows; ++r) mean_[r] = mean_from_result(head, i0 + r);
     for (int64_t j = 0; j < keys; j += columns_) {
@@ -82,6 +83,9 @@ template <class Blocks> class Backward {
       for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count, at_once);
       if (!at_once) add_gradients(head, i0, rows, j, count, 0);
     }
+    // By the sum of the weights, which rounding leaves a little beside 1: of one key ds is 0.
+    for (int64_t r = 0; at_once && r < rows; ++r)
+      if (total_[r] != 0) mean_[r] /= total_[r];
     for (int64_t j = 0; at_once && j < keys; j += columns_)
       add_gradients(head, i0, rows, j, std::min(columns_, keys - j), j);
     write(dqueries_.data(), rows, dq_, head, i0);
@@ -122,9 +126,9 @@ template <class Blocks> class Backward {
     const float* statistics = log_sum_exp_.data<float>();
     const float share =
         log_sum_exp_.shape()[0] == 1 ? 1.0f : 1.0f / statistics[call_.heads * call_.l + row];
-    kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, seen);
+    const float sum = kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, seen);
     scores_.drop(g, head, i, j, seen);
-    if (at_once) mean_[r] += kernels.dot(w, g, seen);
+    if (at_once) mean_[r] += kernels.dot(w, g, seen), total_[r] += sum;
   }
 
   /// Row r: from the gradients of weights to those of their scores; what dropout leaves of weights.
@@ -152,7 +156,7 @@ template <class Blocks> class Backward {
       query_columns_, dy_columns_, computed_;
   PackedKeys<Blocks> keys_;
   ComputedBlock<Blocks> weights_, gradients_;
-  Workspace<float> dqueries_, dkeys_, dvalues_, mean_, row_;
+  Workspace<float> dqueries_, dkeys_, dvalues_, mean_, total_, row_;
 };
 
 template <class Blocks>

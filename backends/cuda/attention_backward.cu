@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(product_threads)
                  values = in.v.by_rows(head), incoming = in.dy.by_rows(head);
     RowCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
     RowCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
-    C sums[square] = {};
+    C sums[square] = {}, weights[square] = {};
     const int64_t end = in.rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
       Patch<C, false> scores, gradients;
@@ -107,13 +107,17 @@ __global__ void __launch_bounds__(product_threads)
 #pragma unroll
       for (int a = 0; a < square; ++a)
 #pragma unroll
-        for (int b = 0; b < square; ++b)
-          sums[a] += math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a] *
-                     in.rule.factor_of(kept, a, b) * gradients.at(a, b);
+        for (int b = 0; b < square; ++b) {
+          const C weight = math::exp(scores.at(a, b) - statistics.shift[a]) * statistics.share[a];
+          sums[a] += weight * in.rule.factor_of(kept, a, b) * gradients.at(a, b);
+          weights[a] += weight;
+        }
     }
 #pragma unroll
     for (int a = 0; a < square; ++a) {
-      const C sum = over_row(sums[a], Sum{});
+      // By the sum of the weights, which rounding leaves a little beside 1: of one key ds is 0.
+      const C all = over_row(weights[a], Sum{}), total = over_row(sums[a], Sum{});
+      const C sum = all == C(0) ? C(0) : total / all;
       const int64_t i = i0 + Patch<C, false>::query(a);
       if (threadIdx.x % 16 == 0 && i < sizes.l) delta[head * sizes.l + i] = sum;
     }

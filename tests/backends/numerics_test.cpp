@@ -241,6 +241,20 @@ TEST_CASE("gradients of attention with few queries or keys are as good as their 
   });
 }
 
+TEST_CASE("attention to a single key has no gradients but the value's") {
+  everywhere([](Device device) {
+    manual_seed(10);
+    for (const DType dtype : {f32, bf16, f16}) {
+      const Tensor q = randn({1, 2, 32, 16}, dtype, device),
+                   k = randn({1, 2, 1, 16}, dtype, device), v = randn({1, 2, 1, 16}, dtype, device);
+      const auto results = gradients_of(attention({.scale = 0.37}), {q, k, v}, dtype);
+      for (const std::size_t i : {1, 2})
+        for (const double g : values(results[i]))
+          CHECK(std::abs(g) <= (dtype == f32 ? 1e-5 : 1e-12));
+    }
+  });
+}
+
 TEST_CASE("attention with scores in the thousands") {
   everywhere([](Device device) {
     manual_seed(6);
@@ -337,6 +351,21 @@ TEST_CASE("the gradient of a matrix that serves a whole batch is rounded once") 
         const Tensor summed = reduce_to(per_batch, s.b);
         CHECK(relative_rms(got[2], summed) <= 1e-14);
       }
+  });
+}
+
+TEST_CASE("dilation of a kernel of one place changes nothing") {
+  everywhere([](Device device) {
+    manual_seed(11);
+    const Tensor x = randn({4, 3, 14, 8}, f32, device), w = randn({11, 3, 1, 1}, f32, device);
+    const auto convolution = [](int64_t dilation) {
+      return [=](const std::vector<Tensor>& in) {
+        return conv2d(in[0], in[1], {}, {.stride = {2, 1}, .dilation = dilation});
+      };
+    };
+    const auto plain = gradients_of(convolution(1), {x, w}, f32),
+               dilated = gradients_of(convolution(2), {x, w}, f32);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(relative_rms(dilated[i], plain[i]) <= 1e-6);
   });
 }
 

@@ -39,7 +39,9 @@ struct Problem {
     for (const Tensor* t : {&x_in, &w, &y_in})
       key.insert(key.end(), t->shape().begin(), t->shape().end());
     for (std::size_t d : {0u, 1u}) {
-      stride.push_back(g.stride[d]), dilation.push_back(g.dilation[d] - 1),
+      // A kernel of one place has no dilation; some kernels of oneDNN 2.6 take it for one.
+      const int64_t between = w.shape()[2 + int(d)] == 1 ? 0 : g.dilation[d] - 1;
+      stride.push_back(g.stride[d]), dilation.push_back(between),
           padding_before.push_back(g.padding[d]);
       // What lies behind the last window is cut off: negative padding in oneDNN's terms.
       const int64_t span = g.dilation[d] * (w.shape()[2 + int(d)] - 1) + 1;
