@@ -43,8 +43,8 @@ class Tensor {
   const Strides& strides() const { return held("strides").strides; }
   int rank() const { return held("rank").shape.rank(); }
   /// Size of a dimension, counted from the end if negative; throws ShapeError.
-  int64_t size(int64_t dim) const { return body_->shape[normalize_dim("size", dim, rank())]; }
-  int64_t numel() const { return numel_of(body_->shape); }
+  int64_t size(int64_t dim) const { return shape()[normalize_dim("size", dim, rank())]; }
+  int64_t numel() const { return numel_of(shape()); }
   int64_t bytes() const { return numel() * size_of(dtype()); }
   DType dtype() const { return held("dtype").dtype; }
   Device device() const { return held("device").storage->device(); }

@@ -128,11 +128,12 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
         "[Training.load_state_dict] the state was saved under o2-bf16, this is split-bf16. Pass "
         "Convert::lossless or Convert::rounding to convert it.");
   auto state = copy_of(before);
-  state.erase("optimizer.remainder.1");
-  CHECK(refused(state).find("there is no entry \"remainder.1\"") != std::string::npos);
+  state.erase("optimizer.remainder_rounded.1");
+  CHECK(refused(state).find("there is no entry \"remainder_rounded.1\"") != std::string::npos);
   state = copy_of(before);
-  state["optimizer.remainder.1"] = zeros({3}, i16);
-  CHECK(refused(state).find("\"remainder.1\" is [3] i16 instead of [40] i16") != std::string::npos);
+  state["optimizer.remainder_rounded.1"] = zeros({3}, i16);
+  CHECK(refused(state).find("\"remainder_rounded.1\" is [3] i16 instead of [40] i16") !=
+        std::string::npos);
   state = copy_of(before);
   state["model.0.weight"] = zeros({2, 2}, bf16);
   CHECK(refused(state).find("does not fit the module") != std::string::npos);

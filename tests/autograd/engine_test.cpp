@@ -154,7 +154,8 @@ TEST_CASE("leaves are marked, results are not") {
   Tensor index = zeros({2}, i64);
   CHECK_THROWS_WITH_AS(
       index.set_requires_grad(),
-      "[set_requires_grad] only floating tensors have gradients, this one is i64. Cast it first.",
+      "[set_requires_grad] f64, f32, f16 and bf16 tensors have gradients, this one is i64. Cast it "
+      "first.",
       DTypeError);
   CHECK_THROWS_WITH_AS(
       x.set_grad(ones({2}, f64)),

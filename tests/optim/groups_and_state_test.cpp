@@ -22,8 +22,8 @@ int64_t state_bytes() { return memory_report().now_of(MemoryUse::optimizer_state
 
 TEST_CASE("groups have their own options, and can be added") {
   const Tensor a = leaf({1}), b = leaf({1}), c = leaf({1});
-  Sgd optimizer(
-      {{.parameters = {a}, .options = {.lr = 0.5}}, {.parameters = {b}, .options = {.lr = 0.25, .weight_decay = 1}}});
+  Sgd optimizer({{.parameters = {a}, .options = {.lr = 0.5}},
+                 {.parameters = {b}, .options = {.lr = 0.25, .weight_decay = 1}}});
   optimizer.add_group({.parameters = {c}, .options = {.lr = 0.125}});
   give_gradients({a, b, c});
   optimizer.step();
@@ -46,9 +46,11 @@ TEST_CASE("groups have their own options, and can be added") {
 
   CHECK_THROWS_WITH_AS(optimizer.set_lr(-2, 1), "[Sgd] lr is -2. Use 0 or more.", UsageError);
   CHECK(optimizer.lr(1) == 0.75);  // as it was
-  CHECK_THROWS_WITH_AS(optimizer.options(3), "[Sgd] there is no parameter group 3 among 3. Count from 0.", UsageError);
+  CHECK_THROWS_WITH_AS(optimizer.options(3),
+                       "[Sgd] there is no parameter group 3 among 3. Count from 0.", UsageError);
   CHECK_THROWS_WITH_AS(optimizer.add_group({.parameters = {a}}),
-                       "[Sgd] parameter 0, [1] f32, appears twice. Name each parameter once.", UsageError);
+                       "[Sgd] parameter 0, [1] f32, appears twice. Name each parameter once.",
+                       UsageError);
 }
 
 TEST_CASE("zero_grad drops gradients or writes zeros") {
@@ -81,7 +83,8 @@ TEST_CASE("a step holds no gradient back") {
 TEST_CASE("state bytes are exact, and steps after the first allocate nothing") {
   const int64_t before = state_bytes();
   {
-    const Tensor p = leaf({100, 10}), q = leaf({7}, 1, bf16), r = leaf({3}, 1, f64), idle = leaf({50});
+    const Tensor p = leaf({100, 10}), q = leaf({7}, 1, bf16), r = leaf({3}, 1, f64),
+                 idle = leaf({50});
     AdamW adam({p, q, r, idle});
     Sgd plain({leaf({8})});
     CHECK(state_bytes() == before);  // the state comes with the first step
@@ -111,11 +114,14 @@ TEST_CASE("the state dictionary has PyTorch's names") {
   adam.step();
   std::vector<std::string> names;
   for (const auto& [name, x] : adam.state_dict()) names.push_back(name);
-  CHECK(names == std::vector<std::string>{"param_groups.0.betas", "param_groups.0.eps", "param_groups.0.lr",
-                                          "param_groups.0.params", "param_groups.0.weight_decay",
-                                          "param_groups.1.betas", "param_groups.1.eps", "param_groups.1.lr",
-                                          "param_groups.1.params", "param_groups.1.weight_decay", "state.1.exp_avg",
-                                          "state.1.exp_avg_sq", "state.1.step"});
+  CHECK(names == std::vector<std::string>{"param_groups.0.amsgrad", "param_groups.0.betas",
+                                          "param_groups.0.eps", "param_groups.0.lr",
+                                          "param_groups.0.maximize", "param_groups.0.params",
+                                          "param_groups.0.weight_decay", "param_groups.1.amsgrad",
+                                          "param_groups.1.betas", "param_groups.1.eps",
+                                          "param_groups.1.lr", "param_groups.1.maximize",
+                                          "param_groups.1.params", "param_groups.1.weight_decay",
+                                          "state.1.exp_avg", "state.1.exp_avg_sq", "state.1.step"});
   CHECK(adam.state_dict().at("param_groups.1.lr").item() == 0.5);
   CHECK(adam.state_dict().at("param_groups.1.params").item() == 1);
 
@@ -126,11 +132,13 @@ TEST_CASE("the state dictionary has PyTorch's names") {
   CHECK_FALSE(sgd.state_dict().contains("state.0.step"));
   Rmsprop rmsprop({a}, {.momentum = 0.9, .centered = true});
   rmsprop.step();
-  for (const char* name : {"state.0.step", "state.0.square_avg", "state.0.momentum_buffer", "state.0.grad_avg"})
+  for (const char* name :
+       {"state.0.step", "state.0.square_avg", "state.0.momentum_buffer", "state.0.grad_avg"})
     CHECK(rmsprop.state_dict().contains(name));
 }
 
-TEST_CASE_TEMPLATE("a resumed optimizer goes on as if it had not stopped", Kind, Sgd, Adam, AdamW, Rmsprop) {
+TEST_CASE_TEMPLATE("a resumed optimizer goes on as if it had not stopped", Kind, Sgd, Adam, AdamW,
+                   Rmsprop) {
   const Tensor a = leaf({4}), b = leaf({4});
   Kind first({a});
   if constexpr (requires { first.options().momentum; }) first.options().momentum = 0.9;
@@ -161,7 +169,8 @@ TEST_CASE("loading copies, keeps dtypes, and charges optimizer_state") {
   CHECK(state_bytes() - before == 10 * (2 + 4));
   CHECK(other.state_dict().at("state.0.exp_avg").dtype() == f16);
   CHECK(other.state_dict().at("state.0.exp_avg_sq").dtype() == f32);
-  CHECK(other.state_dict().at("state.0.exp_avg_sq").body() != optimizer.state_dict().at("state.0.exp_avg_sq").body());
+  CHECK(other.state_dict().at("state.0.exp_avg_sq").body() !=
+        optimizer.state_dict().at("state.0.exp_avg_sq").body());
 
   other.load_state_dict(AdamW({p}).state_dict());  // the state of an optimizer that never stepped
   CHECK_FALSE(other.state_dict().contains("state.0.step"));
@@ -178,28 +187,34 @@ TEST_CASE("everything that does not fit is reported together, and nothing change
   state.erase("state.1.exp_avg_sq"), state.erase("state.1.step"), state.erase("param_groups.0.lr");
   state["state.7.exp_avg"] = zeros({2});
   optimizer.set_lr(0.5);
-  CHECK_THROWS_WITH_AS(optimizer.load_state_dict(state),
-                       "[AdamW.load_state_dict] the state does not fit: state.0.exp_avg is [5] instead of [2], "
-                       "state.1.step is missing, state.1.exp_avg_sq is missing, state.7.exp_avg is unknown. Load what "
-                       "the same kind of optimizer saved for the same parameters.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      optimizer.load_state_dict(state),
+      "[AdamW.load_state_dict] the state does not fit: state.0.exp_avg is [5] instead of [2], "
+      "state.1.step is missing, state.1.exp_avg_sq is missing, state.7.exp_avg is unknown. Load "
+      "what "
+      "the same kind of optimizer saved for the same parameters.",
+      UsageError);
   CHECK(optimizer.lr() == 0.5);
   CHECK(optimizer.state_dict().at("state.0.exp_avg").shape() == Shape{2});
 
-  CHECK_THROWS_WITH_AS(AdamW({p}).load_state_dict(optimizer.state_dict()),
-                       "[AdamW.load_state_dict] the state does not fit: param_groups.0.params names 2 parameters, the "
-                       "group has 1, state.1.exp_avg is unknown, state.1.exp_avg_sq is unknown, state.1.step is "
-                       "unknown. Load what the same kind of optimizer saved for the same parameters.",
-                       UsageError);
-  CHECK_THROWS_WITH_AS(AdamW({p}).load_state_dict({}),
-                       "[AdamW.load_state_dict] the state does not fit: param_groups.0.params is missing. Load what "
-                       "the same kind of optimizer saved for the same parameters.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      AdamW({p}).load_state_dict(optimizer.state_dict()),
+      "[AdamW.load_state_dict] the state does not fit: param_groups.0.params names 2 parameters, "
+      "the "
+      "group has 1, state.1.exp_avg is unknown, state.1.exp_avg_sq is unknown, state.1.step is "
+      "unknown. Load what the same kind of optimizer saved for the same parameters.",
+      UsageError);
+  CHECK_THROWS_WITH_AS(
+      AdamW({p}).load_state_dict({}),
+      "[AdamW.load_state_dict] the state does not fit: param_groups.0.params is missing. Load what "
+      "the same kind of optimizer saved for the same parameters.",
+      UsageError);
 }
 
 TEST_CASE("a parameter that was computed is refused") {
   const Tensor p = leaf({2});
-  CHECK_THROWS_WITH_AS(Sgd({p * 2.0}), "[Sgd] parameter 0, [2] f32, was computed. Only leaves can be trained.",
+  CHECK_THROWS_WITH_AS(Sgd({p * 2.0}),
+                       "[Sgd] parameter 0, [2] f32, was computed. Only leaves can be trained.",
                        UsageError);
 }
 
@@ -212,5 +227,6 @@ TEST_CASE("an optimizer trains: it finds the minimum of a bowl") {
     optimizer.step();
   }
   const std::vector<double> found = p.to_vector<double>();
-  for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == doctest::Approx(double(i + 1)).epsilon(0.01));
+  for (std::size_t i = 0; i < 3; ++i)
+    CHECK(found[i] == doctest::Approx(double(i + 1)).epsilon(0.01));
 }
