@@ -91,6 +91,9 @@ TEST_CASE("losses of infinite logits that are not the target are finite") {
                                       {from({{-inf, 2, 2, -inf}}, f32, device)}, f32);
     CHECK(results[0].item() == doctest::Approx(std::log(2.0)));
     CHECK(values(results[1]) == std::vector<double>{0, -0.5, 0.5, 0});
+    // Smoothing asks for a share of every class.
+    const Tensor first = from({{-inf, 2, 2}}, f32, device);
+    CHECK(cross_entropy(first, target, {.label_smoothing = 0.1}).item() == inf);
   });
 }
 
