@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(most_row_threads)
     const Row<size> row(r, n);
     ExpSum<C> total;
     // Of w[c] (x[c] - x[0]): smaller numbers than w[c] x[c], where the logits have an offset.
-    const C origin = n > 0 ? widen(logits[row.begin]) : C(0);
+    const C origin = n > 0 ? ExpSum<C>::finite_or_zero(widen(logits[row.begin])) : C(0);
     C weighted = 0, values[size];
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
       load_values(logits, row, pack, aligned, values, -std::numeric_limits<C>::infinity());

@@ -53,14 +53,17 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
   const double all_weights = total_weight(class_weights, classes);
   each_row(rows, classes, [&](int64_t row) {
     ExpSum sum;
-    double weighted_logits = 0;  // sum over c of w[c] x[c]
+    // Of w[c] (x[c] - origin): smaller numbers than w[c] x[c], where the logits have an offset.
+    const double first_logit = classes > 0 ? load_one(logits, row * classes) : 0.0;
+    const double origin = std::isfinite(first_logit) ? first_logit : 0.0;
+    double weighted = 0;
     each_block(classes, [&](int64_t first, int64_t count) {
       double x[block_length], w[block_length];
       load(logits, row * classes + first, count, x);
       sum.add(x, count);
       if (smoothing == 0) return;
       load_or(1, class_weights, first, count, w);
-      for (int64_t i = 0; i < count; ++i) weighted_logits += w[i] * x[i];
+      for (int64_t i = 0; i < count; ++i) weighted += w[i] * (x[i] - origin);
     });
     const ExpTotal total = sum.total();
     const int64_t target = target_of(targets, row);
@@ -70,7 +73,8 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
       weight = weight_of(class_weights, target);
       loss = (1 - smoothing) * weight * (total.shift - logit + total.log_sum());
       if (smoothing != 0)
-        loss += smoothing / double(classes) * (all_weights * total.value() - weighted_logits);
+        loss += smoothing / double(classes) *
+                (all_weights * (total.shift - origin + total.log_sum()) - weighted);
     }
     store_one(loss, losses, row);
     store_one(weight, row_weights, row);

@@ -91,6 +91,9 @@ TEST_CASE("losses of infinite logits that are not the target are finite") {
                                       {from({{-inf, 2, 2, -inf}}, f32, device)}, f32);
     CHECK(results[0].item() == doctest::Approx(std::log(2.0)));
     CHECK(values(results[1]) == std::vector<double>{0, -0.5, 0.5, 0});
+    // Smoothing asks for a share of every class.
+    const Tensor first = from({{-inf, 2, 2}}, f32, device);
+    CHECK(cross_entropy(first, target, {.label_smoothing = 0.1}).item() == inf);
   });
 }
 
@@ -354,18 +357,20 @@ TEST_CASE("the gradient of a matrix that serves a whole batch is rounded once") 
   });
 }
 
-TEST_CASE("dilation of a kernel of one place changes nothing") {
+TEST_CASE("gradients of 1 x 1 weights with a stride and few channels") {
   everywhere([](Device device) {
-    manual_seed(11);
-    const Tensor x = randn({4, 3, 14, 8}, f32, device), w = randn({11, 3, 1, 1}, f32, device);
-    const auto convolution = [](int64_t dilation) {
-      return [=](const std::vector<Tensor>& in) {
-        return conv2d(in[0], in[1], {}, {.stride = {2, 1}, .dilation = dilation});
-      };
-    };
-    const auto plain = gradients_of(convolution(1), {x, w}, f32),
-               dilated = gradients_of(convolution(2), {x, w}, f32);
-    for (std::size_t i = 0; i < 3; ++i) CHECK(relative_rms(dilated[i], plain[i]) <= 1e-6);
+    for (const Pair stride : {Pair(2), Pair(2, 1), Pair(1, 2)})
+      for (const int64_t channels : {3, 16, 20}) {
+        manual_seed(11);
+        const Tensor x = randn({4, channels, 14, 8}, f64, device),
+                     w = randn({11, channels, 1, 1}, f64, device);
+        const Function convolution = [=](const auto& in) {
+          return conv2d(in[0], in[1], {}, {.stride = stride});
+        };
+        const auto truth = gradients_of(convolution, {x, w}, f64),
+                   got = gradients_of(convolution, {x, w}, f32);
+        for (std::size_t i = 0; i < 3; ++i) CHECK(relative_rms(got[i], truth[i]) <= 1e-6);
+      }
   });
 }
 

@@ -82,6 +82,21 @@ TEST_CASE("a loss scale that moved on the device is the next step's, recorded or
   CHECK(step.captured());
 }
 
+TEST_CASE("nll_loss and its gradient can be recorded") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const Tensor targets = from_vector<int64_t>({2, 0}, {2}, i64, *gpu);
+  CapturedStep step([&](const std::vector<Tensor>& in) {
+    Tensor logs = in[0].detach().set_requires_grad();
+    nll_loss(logs, targets).backward();
+    return logs.grad();
+  });
+  const Tensor logs = from({{-1, -2, -3}, {-4, -5, -6}}, f32, *gpu);
+  for (int i = 0; i < 5; ++i)
+    CHECK(step({logs}).to_vector<float>() == std::vector<float>{0, 0, -0.5f, -0.5f, 0, 0});
+  CHECK(step.captured());
+}
+
 TEST_CASE("where work cannot be recorded every call runs the step") {
   int calls = 0;
   CapturedStep step([&](const std::vector<Tensor>& in) {
