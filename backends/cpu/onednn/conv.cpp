@@ -58,9 +58,24 @@ struct Problem {
   }
 };
 
-bool served(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y) {
-  return data_type(x.dtype()) && data_type(w.dtype()) && data_type(y.dtype()) &&
-         (!bias.defined() || data_type(bias.dtype())) && x.numel() > 0 && y.numel() > 0;
+/// Whether every window touches the image and what lies behind the last one is less than a stride:
+/// what networks ask for. Of other geometries version 2.6 writes outside of its buffers.
+bool is_ordinary(const Tensor& x, const Tensor& w, const ConvGeometry& g, const Tensor& y) {
+  for (int i : {0, 1}) {
+    const auto d = std::size_t(i);
+    const int64_t span = g.dilation[d] * (w.shape()[2 + i] - 1) + 1, in = x.shape()[2 + i],
+                  after = (y.shape()[2 + i] - 1) * g.stride[d] + span - in - g.padding[d];
+    if (g.padding[d] >= span || after >= span || after <= -g.stride[d] || span > in + g.padding[d])
+      return false;
+  }
+  return true;
+}
+
+bool served(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+            const Tensor& y) {
+  return is_ordinary(x, w, g, y) && data_type(x.dtype()) && data_type(w.dtype()) &&
+         data_type(y.dtype()) && (!bias.defined() || data_type(bias.dtype())) && x.numel() > 0 &&
+         y.numel() > 0;
 }
 
 /// Whether oneDNN would compute gradients of weights from wrong pixels: version 2.6 does on AVX2,
@@ -72,7 +87,7 @@ bool miscomputes_weights(const Tensor& w, const ConvGeometry& g) {
 }  // namespace
 
 bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y) {
-  if (!served(x, w, bias, y)) return false;
+  if (!served(x, w, bias, g, y)) return false;
   const Problem problem(0, x, w, bias, y, g);
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     const auto description = problem.forward();
@@ -93,7 +108,7 @@ bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeomet
 }
 
 bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
-  if (!served(dx, w, {}, dy)) return false;
+  if (!served(dx, w, {}, g, dy)) return false;
   const Problem problem(1, dx, w, {}, dy, g);
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
@@ -116,7 +131,7 @@ bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
 
 bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
                            Tensor& dbias) {
-  if (!served(x, dw, dbias, dy) || miscomputes_weights(dw, g)) return false;
+  if (!served(x, dw, dbias, g, dy) || miscomputes_weights(dw, g)) return false;
   const Problem problem(2, x, dw, dbias, dy, g);
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
