@@ -86,7 +86,8 @@ std::vector<Job> jobs(const std::string& text_file) {
   return {
       {"mlp",
        [] {
-         return std::make_unique<ht::nn::Sequential>(ht::nn::models::mlp({784, 256, 256, 10}));
+         return std::make_unique<ht::nn::Sequential>(ht::nn::Flatten(),
+                                                     ht::nn::models::mlp({784, 256, 256, 10}));
        },
        images, test_images},
       {"lenet", [] { return std::make_unique<ht::nn::models::LeNet>(); }, images, test_images},
