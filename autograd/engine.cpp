@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
+#include <utility>
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/input_caster.h>
@@ -176,6 +177,10 @@ class ReversePass {
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Older> ready_;
 };
 
+/// grad() is at work in this thread: passes inside of it, of checkpointed segments, would add to
+/// grad() of leaves that nobody asked for.
+thread_local bool only_asked_gradients = false;
+
 /// A gradient to start from that fits its tensor, which has history.
 void check_root(std::string_view op, const Tensor& root, const Tensor& seed) {
   if (!root.defined())
@@ -203,6 +208,10 @@ Tensor ones_for(std::string_view op, const Tensor& root) {
 }  // namespace
 
 void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
+  if (only_asked_gradients)
+    fail<UsageError>("grad",
+                     "the outputs depend on a checkpointed segment, whose parameters only "
+                     "backward() knows. Call backward(), or compute the segment as it is.");
   if (!root.defined()) check_root("backward", root, seed);
   const Tensor start = seed.defined() ? seed : ones_for("backward", root);
   check_root("backward", root, start);
@@ -235,6 +244,10 @@ std::vector<Tensor> autograd::grad(std::span<const Tensor> outputs, std::span<co
   const MemoryScope scope(MemoryUse::activation);
   ReversePass pass(options.retain_graph);
   pass.only_for(inputs);
+  const struct Asked {
+    bool before = std::exchange(only_asked_gradients, true);
+    ~Asked() { only_asked_gradients = before; }
+  } asked;
   for (std::size_t i = 0; i < outputs.size(); ++i) pass.start(outputs[i], seeds[i]);
   pass.run();
   std::vector<Tensor> gradients;

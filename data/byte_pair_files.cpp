@@ -9,6 +9,7 @@
 #include <halftone/core/error.h>
 #include <halftone/data/byte_pair_tokenizer.h>
 #include <halftone/data/file_bytes.h>
+#include <halftone/data/shown.h>
 #include <halftone/data/utf8.h>
 
 namespace halftone::data {
@@ -44,13 +45,6 @@ std::optional<std::string> bytes_of_token(std::string_view written) {
     at += character.length;
   }
   return bytes;
-}
-
-/// Short and printable, for messages.
-std::string shown(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text.substr(0, 40)) result += c >= 0x20 && c < 0x7f ? c : '?';
-  return result + (text.size() > 40 ? "...\"" : "\"");
 }
 
 /// One flat object of strings to numbers. Stops at the first thing that is anything else, so that

@@ -137,7 +137,7 @@ Tensor adjust_hue(const Tensor& image, double turn) {
 Tensor ColorJitter::operator()(const Tensor& image, Generator& random) const {
   check_jitter(*this);
   std::array<int, 4> order{0, 1, 2, 3};
-  for (std::size_t i = 4; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  shuffle(order, random);
   const auto factor = [&random](double amount) {
     return uniform(random, std::max(0.0, 1 - amount), 1 + amount);
   };

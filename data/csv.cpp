@@ -11,6 +11,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 #include <halftone/data/file_bytes.h>
+#include <halftone/data/shown.h>
 
 namespace halftone::data {
 
@@ -86,13 +87,6 @@ class Cells {
   int64_t line_ = 1;
 };
 
-/// Short and printable, for messages.
-std::string shown(std::string_view text) {
-  std::string result;
-  for (const char c : text.substr(0, 40)) result += uint8_t(c) < 0x20 || c == 0x7f ? '?' : c;
-  return result + (text.size() > 40 ? "..." : "");
-}
-
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
@@ -124,8 +118,8 @@ CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
       for (std::size_t i = 0; i < row.size(); ++i) {
         table.columns_.push_back(options.header ? std::string(trimmed(row[i])) : std::to_string(i));
         if (!names.insert(table.columns_.back()).second)
-          fail<FormatError>(where, "two columns are called \"", shown(table.columns_.back()),
-                            "\". Rename one.");
+          fail<FormatError>(where, "two columns are called ", shown(table.columns_.back()),
+                            ". Rename one.");
       }
       if (options.header) continue;
     }
@@ -148,7 +142,7 @@ std::size_t CsvTable::place_of(std::string_view column) const {
   if (found != columns_.end()) return std::size_t(found - columns_.begin());
   std::string all;
   for (const std::string& name : columns_) all += (all.empty() ? "" : ", ") + shown(name);
-  fail<UsageError>(where, "there is no column \"", shown(column), "\" in ", source_,
+  fail<UsageError>(where, "there is no column ", shown(column), " in ", source_,
                    ". Its columns are: ", all, '.');
 }
 
@@ -171,10 +165,10 @@ Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) c
       double value = 0;
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
       if (error != std::errc() || end != text.data() + text.size() || text.empty())
-        fail<FormatError>(where, source_, ", line ", lines_[row], ", column \"",
-                          shown(columns_[place]), "\": \"",
+        fail<FormatError>(where, source_, ", line ", lines_[row], ", column ",
+                          shown(columns_[place]), ": ",
                           shown(cells_[row * columns_.size() + place]),
-                          "\" is no number. Mend the file, or read the column as classes.");
+                          " is no number. Mend the file, or read the column as classes.");
       values.push_back(value);
     }
   return from_vector(values, {rows(), int64_t(places.size())}, dtype);

@@ -15,11 +15,12 @@
 
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/random.h>
+#include <halftone/data/random_uniform.h>
 
 namespace halftone::data {
 
 namespace {
-/// The samples in the order of this epoch: Fisher-Yates with a generator made of (seed, epoch).
+/// The samples in the order of this epoch: shuffled by a generator made of (seed, epoch).
 std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options, int64_t epoch) {
   std::vector<int64_t> order;
   try {
@@ -34,7 +35,7 @@ std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options,
   // the order has nothing in common with, say, the initial weights.
   const auto words = Philox::words(options.seed, ~uint64_t(epoch));
   Generator generator(uint64_t(words[0]) << 32 | words[1]);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[generator.below(i)]);
+  shuffle(order, generator);
   return order;
 }
 int64_t samples_of(const Dataset& dataset) {

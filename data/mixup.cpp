@@ -68,7 +68,7 @@ MixedBatch mixup(const Batch& batch, double alpha, Generator& random) {
   const double share = symmetric_beta(alpha, random);
   std::vector<int64_t> others(static_cast<std::size_t>(batch.inputs.size(0)));
   std::iota(others.begin(), others.end(), int64_t(0));
-  for (std::size_t i = others.size(); i > 1; --i) std::swap(others[i - 1], others[random.below(i)]);
+  shuffle(others, random);
   const Tensor x = views::contiguous(batch.inputs.detach());
   const Tensor mixed = take_rows(x, others);
   const float* own = x.data<float>();

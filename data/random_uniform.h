@@ -1,5 +1,8 @@
-// Real numbers from a Generator, for transforms.
+// Real numbers and permutations from a Generator, for transforms and orders.
 #pragma once
+
+#include <cstddef>
+#include <utility>
 
 #include <halftone/core/random.h>
 
@@ -10,6 +13,11 @@ inline double uniform(Generator& random) { return double(random.next() >> 11) * 
 /// On [low, high).
 inline double uniform(Generator& random, double low, double high) {
   return low + (high - low) * uniform(random);
+}
+
+/// Every order is equally likely (Fisher & Yates; Durstenfeld 1964).
+template <class List> void shuffle(List& list, Generator& random) {
+  for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[random.below(i)]);
 }
 
 }  // namespace halftone::data

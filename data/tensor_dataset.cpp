@@ -8,6 +8,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
+#include <halftone/data/random_uniform.h>
 
 namespace halftone::data {
 
@@ -86,7 +87,7 @@ std::pair<Subset, Subset> random_split(std::shared_ptr<const Dataset> whole, dou
   std::vector<int64_t> order(static_cast<std::size_t>(whole->size()));
   std::iota(order.begin(), order.end(), int64_t(0));
   Generator random(seed);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  shuffle(order, random);
   const auto first = order.begin() + int64_t(fraction * double(order.size()));
   return {Subset(whole, {order.begin(), first}), Subset(whole, {first, order.end()})};
 }

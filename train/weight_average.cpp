@@ -34,7 +34,7 @@ class Lent {
 
  private:
   static void write(const Tensor& from, Tensor& to) {
-    backend_for(to).copy(from, to);
+    backend_for(to).copy(from.to(to.device()), to);
     to.storage()->bump_version();
   }
   std::vector<Tensor> parameters_, kept_{};
@@ -48,20 +48,25 @@ WeightAverage::WeightAverage(WeightAverageOptions options) : options_(options) {
     fail<UsageError>("WeightAverage", "every_steps is ", options_.every_steps, ". Use 1 or more.");
 }
 
-void WeightAverage::on_fit_start(Trainer& trainer) {
-  const std::vector<Tensor> parameters = trainer.training().optimizer().parameters();
-  if (averages_.empty()) return;
+std::vector<Tensor> WeightAverage::parameters_of(Trainer& trainer) const {
+  std::vector<Tensor> parameters = trainer.training().optimizer().parameters();
+  if (averages_.empty()) return parameters;
   if (averages_.size() != parameters.size())
     fail<UsageError>("WeightAverage", "there are averages of ", averages_.size(),
                      " weights, the optimizer has ", parameters.size(),
                      ". Use a callback for one training only.");
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
     if (averages_[i].shape() != parameters[i].shape())
       fail<UsageError>("WeightAverage", "average ", i, " is ", described(averages_[i]),
                        ", the weight is ", described(parameters[i]),
                        ". Use a callback for one training only.");
+  return parameters;
+}
+
+void WeightAverage::on_fit_start(Trainer& trainer) {
+  const std::vector<Tensor> parameters = parameters_of(trainer);
+  for (std::size_t i = 0; i < averages_.size(); ++i)
     averages_[i] = averages_[i].to(parameters[i].device());
-  }
 }
 
 void WeightAverage::on_step_end(Trainer& trainer) {
@@ -85,7 +90,7 @@ void WeightAverage::on_step_end(Trainer& trainer) {
 
 std::shared_ptr<void> WeightAverage::in_place(Trainer& trainer) const {
   if (averages_.empty()) return nullptr;
-  return std::make_shared<Lent>(trainer.training().optimizer().parameters(), averages_);
+  return std::make_shared<Lent>(parameters_of(trainer), averages_);
 }
 
 std::shared_ptr<void> WeightAverage::during_validation(Trainer& trainer) {

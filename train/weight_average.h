@@ -46,6 +46,9 @@ class WeightAverage final : public Callback {
   std::shared_ptr<void> in_place(Trainer& trainer) const;
 
  private:
+  /// The optimizer's parameters, which the averages there are must fit.
+  std::vector<Tensor> parameters_of(Trainer& trainer) const;
+
   WeightAverageOptions options_;
   std::vector<Tensor> averages_{};
   int64_t updates_ = 0;

@@ -125,6 +125,17 @@ TEST_CASE("grad() with hooks: they run, and what they return is the gradient") {
   CHECK(values(g[1]) == Values{5, 5});
 }
 
+TEST_CASE("grad() through a checkpointed segment is refused, and backward() works after it") {
+  const Tensor x = leaf({1, 2}), w = leaf({3, 4});
+  const auto loss = [&] {
+    return sum(checkpoint([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x}));
+  };
+  CHECK_THROWS_AS(autograd::grad(loss(), {x}), UsageError);
+  CHECK_FALSE(w.grad().defined());
+  loss().backward();
+  CHECK(values(w.grad()) == Values{1, 2});
+}
+
 TEST_CASE("mistakes with grad()") {
   const Tensor x = leaf({1, 2}), other = leaf({1});
   CHECK(message_of<UsageError>([&] { autograd::grad(x * 2.0, {x}); }) ==

@@ -73,7 +73,7 @@ TEST_CASE("what is no table, with the line where it ends to be one") {
         "classes.");
   CHECK(message_of<FormatError>([&] { table.column("a"); }).starts_with("[csv] the text, line 4"));
   CHECK(message_of<UsageError>([&] { table.column("c"); }) ==
-        "[csv] there is no column \"c\" in the text. Its columns are: a, b.");
+        "[csv] there is no column \"c\" in the text. Its columns are: \"a\", \"b\".");
   CHECK_THROWS_AS(table.cell(2, "a"), UsageError);
   CHECK_THROWS_AS(csv_from_text("a", {.separator = '"'}), UsageError);
   const TemporaryDirectory directory;

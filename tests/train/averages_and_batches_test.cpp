@@ -107,6 +107,7 @@ TEST_CASE("WeightAverage: what it refuses") {
   first.trainer.fit(trainer_loader());
   TrainerRun other({.max_steps = 1, .callbacks = {average}}, 1, 24);
   CHECK_THROWS_AS(other.trainer.fit(trainer_loader()), UsageError);
+  CHECK_THROWS_AS(other.trainer.validate(trainer_loader()), UsageError);
 }
 
 TEST_CASE("LrOnPlateau: lowers the rate, and remembers over a restart") {
