@@ -5,7 +5,7 @@
 #include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>

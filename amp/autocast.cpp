@@ -22,7 +22,8 @@ class RegionCaster final : public InputCaster {
 
   bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) override {
     if (&op == &Cast::info) return false;
-    const CastClass decision = region_.policy->decide(op, inputs);
+    const CastDecision decision = region_.policy->decide(op, inputs);
+    decision.check(op.name);
     PrecisionLog* log = PrecisionLog::active();
     const std::vector<Tensor> before =
         log ? std::vector(inputs.begin(), inputs.end()) : std::vector<Tensor>{};
@@ -59,11 +60,13 @@ class RegionCaster final : public InputCaster {
     return result;
   }
 
-  bool follow(CastClass decision, const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) {
-    switch (decision) {
+  bool follow(const CastDecision& decision, const OpInfo& op, std::span<Tensor> inputs,
+              bool writes_f32) {
+    switch (decision.cast_class) {
       case CastClass::low_precision:
         for (Tensor& x : inputs)
-          if (eligible(x)) x = converted(x, *dtype_on(x.device()));
+          if (eligible(x))
+            x = converted(x, decision.dtype_on(x.device()).value_or(*dtype_on(x.device())));
         return false;
       case CastClass::full_precision:
         // The kernel reads the short floats as they are: the same numbers, without an f32 copy.
@@ -80,11 +83,11 @@ class RegionCaster final : public InputCaster {
         return false;
       }
       case CastClass::as_is: return false;
-      default:
-        fail<UsageError>(
-            op.name, "is refused under autocast. ",
-            op.instead.empty() ? "Run it in a disabled region, or change the policy." : op.instead);
+      case CastClass::banned: break;
     }
+    fail<UsageError>(
+        op.name, "is refused under autocast. ",
+        op.instead.empty() ? "Run it in a disabled region, or change the policy." : op.instead);
   }
 
   Region region_;

@@ -69,7 +69,7 @@ Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
 
 std::string companion_entry(WeightForm form, std::size_t position) {
   std::string text("optimizer.");
-  text += companion_name(form), text += '.';
+  text += facts(form).companion, text += '.';
   return text += std::to_string(position);
 }
 
@@ -77,11 +77,11 @@ std::string companion_entry(WeightForm form, std::size_t position) {
 Tensor take_weight(NamedTensors& state, WeightForm form, const Tensor& parameter,
                    std::size_t position) {
   require_form(where, form, parameter.dtype());
-  if (companion_name(form).empty()) return joined_weight(form, parameter, {});
+  if (!facts(form).has_companion()) return joined_weight(form, parameter, {});
   const std::string entry = companion_entry(form, position);
   const Tensor companion = take(state, entry);
   if (companion.shape() != parameter.shape() ||
-      companion.dtype() != companion_dtype(form, parameter.dtype()))
+      companion.dtype() != facts(form).companion_dtype(parameter.dtype()))
     fail<ShapeError>(where, '"', entry, "\" is ", described(companion), ", which does not fit ",
                      described(parameter), ". The state is damaged.");
   return joined_weight(form, parameter, companion);
@@ -130,8 +130,8 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
       const Tensor weight =
           take_weight(state, form_of(value, *saved_form), value, *tensor.position);
       const WeightForm form = form_of(stored, strategy_.form);
-      if (!companion_name(form).empty())
-        companion = empty(stored.shape(), companion_dtype(form, stored.dtype()));
+      if (!!facts(form).has_companion())
+        companion = empty(stored.shape(), facts(form).companion_dtype(stored.dtype()));
       store_weight(form, weight, stored, companion);
       require_same(joined_weight(form, stored, companion), weight, tensor.names[0]);
       if (companion.defined()) state[companion_entry(form, *tensor.position)] = companion;

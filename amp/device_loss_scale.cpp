@@ -1,18 +1,11 @@
 // Three scalars, moved by the backend.
 #include <halftone/amp/device_loss_scale.h>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::amp {
-
-namespace {
-void write_scalar(double value, Tensor& x) {
-  backend_for(x).fill(value, x);
-  x.storage()->bump_version();
-}
-}  // namespace
 
 DeviceLossScale::DeviceLossScale(const LossScaleOptions& options) : options_(options) {
   const MemoryScope scope(MemoryUse::workspace);
@@ -33,7 +26,7 @@ DeviceLossScale& DeviceLossScale::operator=(const DeviceLossScale& other) {
 }
 
 void DeviceLossScale::set_options(const LossScaleOptions& options) {
-  if (options_.hysteresis != options.hysteresis) write_scalar(options.hysteresis, overflows_left_);
+  if (options_.hysteresis != options.hysteresis) fill_with(overflows_left_, options.hysteresis);
   options_ = options;
 }
 
@@ -59,10 +52,10 @@ void DeviceLossScale::next(const Tensor& found) {
   backend_for(scale_).next_loss_scale(options_.transition(), found.to(scale_.device()), scale_,
                                       growth_tracker_, overflows_left_);
   if (recording_step())
-    repeat_on_replay([storage = scale_.storage()] { storage->bump_version(); });  // for present()
+    repeat_on_replay([scale = scale_] { mark_written(scale); });  // for present()
 }
 
-void DeviceLossScale::set(double scale) { write_scalar(scale, scale_); }
+void DeviceLossScale::set(double scale) { fill_with(scale_, scale); }
 
 LossScale DeviceLossScale::read() const {
   return {.options = options_,
@@ -73,9 +66,9 @@ LossScale DeviceLossScale::read() const {
 
 void DeviceLossScale::write(const LossScale& values) {
   options_ = values.options;
-  write_scalar(double(values.scale), scale_);
-  write_scalar(double(values.growth_tracker), growth_tracker_);
-  write_scalar(double(values.overflows_left), overflows_left_);
+  fill_with(scale_, double(values.scale));
+  fill_with(growth_tracker_, double(values.growth_tracker));
+  fill_with(overflows_left_, double(values.overflows_left));
 }
 
 }  // namespace halftone::amp

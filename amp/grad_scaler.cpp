@@ -153,7 +153,7 @@ void GradScaler::rescale(optim::Optimizer& optimizer, const Tensor& made_with) {
 // --- the step
 
 Stepped GradScaler::step(optim::Optimizer& optimizer) {
-  if (!enabled()) return step_unless(optimizer, {}, {});
+  if (!enabled()) return amp::step(optimizer, {});
   require_scaled("GradScaler.step");
   if (const auto known = progress_.find(&optimizer);
       known != progress_.end() && known->second.stage == Stage::stepped)
@@ -177,7 +177,7 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
         "this optimizer has no gradients, so nothing could be checked. Call backward() "
         "on a loss that its parameters are part of, or leave it out.");
   const Tensor factor = divides ? inverse_scale(gradients[0].device()) : Tensor{};
-  Stepped stepped = step_unless(optimizer, progress.found, factor, use_.decision);
+  Stepped stepped = amp::step(optimizer, {.factor = factor, .skip = progress.found}, use_.decision);
   progress.stage = Stage::stepped;
   return stepped;
 }

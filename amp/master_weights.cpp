@@ -3,7 +3,7 @@
 
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::amp {
@@ -43,7 +43,7 @@ namespace {
 /// The companion of a parameter, filled; `initial` is its f32 weight or undefined. Without one, the
 /// short value is the weight.
 Tensor make_companion(WeightForm form, Tensor& parameter, const Tensor& initial) {
-  if (companion_name(form).empty()) return {};
+  if (!facts(form).has_companion()) return {};
   const Tensor weight =
       initial.defined() ? initial : joined_weight(WeightForm::plain, parameter, {});
   if (form == WeightForm::master && initial.defined()) {
@@ -51,7 +51,7 @@ Tensor make_companion(WeightForm form, Tensor& parameter, const Tensor& initial)
     return initial;
   }
   const MemoryScope scope(companion_use(form));
-  Tensor companion = empty_like(parameter, companion_dtype(form, parameter.dtype()));
+  Tensor companion = empty_like(parameter, facts(form).companion_dtype(parameter.dtype()));
   store_weight(form, weight, parameter, companion);
   return companion;
 }
@@ -198,51 +198,33 @@ void MasterWeights::zero_grad(bool set_to_none) {
 
 // --- the step
 
-void MasterWeights::step() { step_scaled({}); }
-
-void MasterWeights::step_scaled(const Tensor& factor) {
-  step_as([&](optim::Optimizer& inner) {
-    if (factor.defined()) inner.step_scaled(factor);
-    else inner.step();
-    return true;
-  });
-}
-
-bool MasterWeights::step_unless(const Tensor& skip, const Tensor& factor) {
-  return step_as([&](optim::Optimizer& inner) { return inner.step_unless(skip, factor); });
-}
-
-bool MasterWeights::step_as(const Step& step) {
+void MasterWeights::step(const optim::StepControl& control) {
   prepare_gradients();
-  if (!options_.fused) return step_plain(step);
-  if (!step(inner_)) return false;
+  if (!options_.fused) return step_plain(control);
+  inner_.step(control);
   ++state_->steps;
   if (recording_step()) repeat_on_replay([state = state_] { ++state->steps; });
   for (State::Weight& w : state_->weights) w.wide_gradient = {};
-  return true;
 }
 
 /// Masters that did not move give their parameters what these have already.
-bool MasterWeights::step_plain(const Step& step) {
+void MasterWeights::step_plain(const optim::StepControl& control) {
   for (State::Weight& w : state_->weights)
     if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
-  const bool stepped = step(inner_);
+  inner_.step(control);
   for (State::Weight& w : state_->weights) {
     if (!w.companion.defined() || !w.wide_gradient.defined()) continue;
     w.companion.set_grad({});
-    if (!stepped) continue;
-    backend_for(w.parameter).copy(w.companion, w.parameter);
-    w.parameter.storage()->bump_version();
+    copy_into(w.parameter, w.companion);
     w.wide_gradient = {};
   }
-  return stepped;
 }
 
 // --- state
 
 namespace {
 std::string entry_name(WeightForm form, std::size_t index) {
-  std::string text(companion_name(form));
+  std::string text(facts(form).companion);
   text += '.';
   return text += std::to_string(index);
 }
@@ -287,12 +269,8 @@ void MasterWeights::load_state_dict(const optim::NamedTensors& state) {
   for (std::size_t i = 0; i < companions.size(); ++i) {
     State::Weight& w = state_->weights[i];
     if (!companions[i].defined()) continue;
-    backend_for(w.companion).copy(companions[i].to(w.companion.device()), w.companion);
-    w.companion.storage()->bump_version();
-    if (w.form == WeightForm::master) {
-      backend_for(w.parameter).copy(w.companion, w.parameter);
-      w.parameter.storage()->bump_version();
-    }
+    copy_into(w.companion, companions[i]);
+    if (w.form == WeightForm::master) copy_into(w.parameter, w.companion);
   }
   if (!rounding.empty())
     state_->seed = uint64_t(rounding[0]), state_->steps = uint64_t(rounding[1]);

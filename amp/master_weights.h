@@ -10,7 +10,6 @@
 // It is itself an optimizer: scalers, clipping and schedules work on it.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -47,11 +46,9 @@ class MasterWeights final : public optim::Optimizer {
   MasterWeights(const MasterWeights&) = delete;
   MasterWeights& operator=(const MasterWeights&) = delete;
 
-  void step() override;
-  void step_scaled(const Tensor& factor) override;
-  /// If the inner optimizer can. Sums and f32 gradients are dropped, skipped or not, and stochastic
+  /// Of the inner optimizer. Sums and f32 gradients are dropped, skipped or not, and stochastic
   /// rounding draws numbers for the step in any case.
-  bool step_unless(const Tensor& skip, const Tensor& factor) override;
+  void step(const optim::StepControl& control = {}) override;
   void publish_rates() override { inner_.publish_rates(); }
   void zero_grad(bool set_to_none = true) override;
   /// What the step will read: f32 gradients where they are materialised (that happens here), else
@@ -68,7 +65,9 @@ class MasterWeights final : public optim::Optimizer {
   using optim::Optimizer::lr;
   using optim::Optimizer::set_lr;
   double lr(int group) const override { return inner_.lr(group); }
-  int64_t state_tensors(int group) const override { return inner_.state_tensors(group); }
+  int64_t state_tensors(int group, const Tensor& parameter) const override {
+    return inner_.state_tensors(group, parameter);
+  }
   void set_lr(double lr, int group) override { inner_.set_lr(lr, group); }
 
   const MasterWeightsOptions& options() const { return options_; }
@@ -89,12 +88,10 @@ class MasterWeights final : public optim::Optimizer {
  private:
   struct State;  // companions and gradients, shared with the keeper in the inner optimizer
   class Keeper;
-  using Step = std::function<bool(optim::Optimizer&)>;  // of the inner optimizer, if it can
   void materialize_gradients() const;
   void add_to_sums() const;
   void prepare_gradients() const;
-  bool step_plain(const Step& step);
-  bool step_as(const Step& step);
+  void step_plain(const optim::StepControl& control);
 
   optim::Optimizer& inner_;
   MasterWeightsOptions options_;

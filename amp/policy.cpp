@@ -3,39 +3,53 @@
 
 #include <algorithm>
 #include <ostream>
+#include <set>
+#include <string>
 #include <typeinfo>
 
 #include <halftone/amp/autocast.h>
-#include <halftone/amp/names.h>
+#include <halftone/core/names.h>
 #include <halftone/amp/presets.h>
 #include <halftone/autograd/ops.h>
 
 namespace halftone::amp {
 
 namespace {
-template <class... Ops> std::map<std::string_view, CastClass> asked(TypeList<Ops...>) {
-  return {{Ops::info.name, Ops::info.cast_class}...};
+template <class... Ops> std::map<std::string_view, CastDecision> asked(TypeList<Ops...>) {
+  return {{Ops::info.name, CastDecision(Ops::info.cast_class)}...};
+}
+template <class... Ops> std::vector<std::string_view> loss_names(TypeList<Ops...>) {
+  std::vector<std::string_view> names;
+  ((Ops::info.is_loss ? names.push_back(Ops::info.name) : void()), ...);
+  std::ranges::sort(names);
+  names.erase(std::ranges::unique(names).begin(), names.end());  // kl_div is two operations
+  return names;
 }
 /// What every operation asks for. `cast` is what policies are made of, and `checkpoint` runs its
 /// segment under the policy: neither is subject to one.
-const std::map<std::string_view, CastClass>& asked_classes() {
-  static const auto classes = [] {
+const std::map<std::string_view, CastDecision>& asked_decisions() {
+  static const auto decisions = [] {
     auto all = asked(AllOps{});
     all.erase(Cast::info.name), all.erase(Checkpoint::info.name);
     return all;
   }();
-  return classes;
+  return decisions;
 }
 }  // namespace
 
-Policy::Policy() : name_("pytorch-cuda"), classes_(asked_classes()) {}
+Policy::Policy() : name_("pytorch-cuda"), decisions_(asked_decisions()) {}
 
 std::span<const std::string_view> Policy::operations() {
   static const auto names = [] {
     std::vector<std::string_view> all;
-    for (const auto& [op, cast_class] : asked_classes()) all.push_back(op);
+    for (const auto& [op, decision] : asked_decisions()) all.push_back(op);
     return all;
   }();
+  return names;
+}
+
+std::span<const std::string_view> Policy::losses() {
+  static const auto names = loss_names(AllOps{});
   return names;
 }
 
@@ -53,25 +67,27 @@ Policy Policy::preset(std::string_view name) {
   if (found == presets().end()) fail_unknown_name("Policy.preset", "preset", name, preset_names());
   Policy policy;
   policy.name_ = found->name;
-  for (auto& [op, cast_class] : policy.classes_) cast_class = found->otherwise(cast_class);
+  for (auto& [op, decision] : policy.decisions_) decision = found->otherwise(decision.cast_class);
   for (const Preset::List& list : found->lists)
     for (const std::string_view op : list.operations) policy[op] = list.cast_class;
   return policy;
 }
 
-CastClass& Policy::operator[](std::string_view op) {
-  const auto found = classes_.find(op);
-  if (found == classes_.end()) fail_unknown_name("Policy", "operation", op, operations());
+CastDecision& Policy::operator[](std::string_view op) {
+  const auto found = decisions_.find(op);
+  if (found == decisions_.end()) fail_unknown_name("Policy", "operation", op, operations());
   return found->second;
 }
-CastClass Policy::operator[](std::string_view op) const { return const_cast<Policy&>(*this)[op]; }
-CastClass& Policy::operator[](const OpInfo& op) {
-  return classes_.try_emplace(op.name, op.cast_class).first->second;
+const CastDecision& Policy::operator[](std::string_view op) const {
+  return const_cast<Policy&>(*this)[op];
+}
+CastDecision& Policy::operator[](const OpInfo& op) {
+  return decisions_.try_emplace(op.name, op.cast_class).first->second;
 }
 
-CastClass Policy::decide(const OpInfo& op, std::span<const Tensor>) const {
-  const auto found = classes_.find(op.name);
-  return found == classes_.end() ? op.cast_class : found->second;
+CastDecision Policy::decide(const OpInfo& op, std::span<const Tensor>) const {
+  const auto found = decisions_.find(op.name);
+  return found == decisions_.end() ? CastDecision(op.cast_class) : found->second;
 }
 
 Region Policy::with(DType dtype) const {
@@ -84,24 +100,40 @@ Region Policy::with(DType dtype) const {
 
 std::ostream& operator<<(std::ostream& out, const Policy& policy) {
   out << "policy " << policy.name() << '\n';
-  for (const CastClass cast_class :
-       {CastClass::low_precision, CastClass::full_precision, CastClass::widest_input,
-        CastClass::as_is, CastClass::banned}) {
-    std::string line(2, ' ');
-    line += name(cast_class);
-    line.resize(17, ' ');
-    bool any = false;
-    for (const auto& [op, decided] : policy.classes_) {
-      if (decided != cast_class) continue;
+  std::set<CastDecision> kinds;  // classes in their order, those without dtype first
+  for (const auto& [op, decision] : policy.decisions_) kinds.insert(decision);
+  for (const CastDecision& kind : kinds) {
+    std::string line = "  " + described(kind);
+    line.resize(std::max<std::size_t>(line.size(), 17), ' ');
+    for (const auto& [op, decision] : policy.decisions_) {
+      if (decision != kind) continue;
       if (line.size() + 1 + op.size() > 98) {
         out << line << '\n';
         line.assign(17, ' ');
       }
-      line += ' ', line += op, any = true;
+      line += ' ', line += op;
     }
-    if (any) out << line << '\n';
+    out << line << '\n';
   }
   return out;
+}
+
+void CastDecision::check(std::string_view where) const {
+  for (const std::optional<DType>& asked : {dtype, cuda_dtype}) {
+    if (!asked) continue;
+    if (cast_class != CastClass::low_precision)
+      fail<DTypeError>(where, "is to run in ", *asked, " as ", halftone::name(cast_class),
+                       ". Only low_precision has a dtype of its own.");
+    if (*asked != bf16 && *asked != f16)
+      fail<DTypeError>(where, "cannot run in ", *asked, " under autocast. Use bf16 or f16.");
+  }
+}
+
+std::string described(const CastDecision& decision) {
+  std::string text(name(decision.cast_class));
+  if (decision.dtype) text += ' ' + std::string(name(*decision.dtype));
+  if (decision.cuda_dtype) text += " (cuda " + std::string(name(*decision.cuda_dtype)) + ')';
+  return text;
 }
 
 }  // namespace halftone::amp

@@ -77,7 +77,7 @@ std::ostream& operator<<(std::ostream& out, const PrecisionLog& log) {
   PlainText text;
   const auto line = [&](const auto& op, const auto& decided, const auto& runs_in,
                         const auto&... numbers) {
-    text << std::left << std::setw(18) << op << std::setw(16) << decided << std::setw(19) << runs_in
+    text << std::left << std::setw(18) << op << std::setw(18) << decided << std::setw(19) << runs_in
          << std::right;
     ((text << std::setw(10) << numbers), ...);
     text << '\n';
@@ -88,7 +88,7 @@ std::ostream& operator<<(std::ostream& out, const PrecisionLog& log) {
     line(e.op, decided, e.runs_in, e.calls, e.casts, e.cache_hits, (e.bytes + 512) / 1024,
          e.to_zero, e.to_infinity);
   };
-  for (const PrecisionLog::Entry& entry : log.entries()) print(entry, name(entry.decided));
+  for (const PrecisionLog::Entry& entry : log.entries()) print(entry, described(entry.decided));
   print(log.total(), "");
   return out << text.str();
 }

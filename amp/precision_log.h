@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include <halftone/core/op_info.h>
+#include <halftone/amp/policy.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::amp {
@@ -27,7 +27,7 @@ class PrecisionLog {
   /// Calls of one operation that were decided alike.
   struct Entry {
     std::string op;
-    CastClass decided;
+    CastDecision decided;
     std::string runs_in;  // dtype of the inputs the kernel saw, "bf16 -> f32" if it widens
     int64_t calls = 0;
     int64_t casts = 0;  // inputs that were replaced by casts, cached ones included
@@ -39,7 +39,7 @@ class PrecisionLog {
   /// One decision, as the region reports it.
   struct Event {
     const OpInfo* op;
-    CastClass decided;
+    CastDecision decided;
     std::span<const Tensor> before, after;
     bool widened;
     int64_t cache_hits, bytes;
@@ -59,7 +59,7 @@ class PrecisionLog {
   Entry total() const;
 
  private:
-  using Key = std::tuple<std::string, CastClass, std::string>;
+  using Key = std::tuple<std::string, CastDecision, std::string>;
   std::map<Key, std::pair<std::size_t, Entry>> entries_;  // with the position of the first call
   PrecisionLog* before_;
 };

@@ -10,14 +10,13 @@ bool host_decides(Decision decision, const Tensor& flag) {
   return decision == Decision::where_free && flag.device().kind == DeviceKind::cpu;
 }
 
-Stepped step_unless(optim::Optimizer& optimizer, const Tensor& skip, const Tensor& factor,
-                    Decision decision) {
-  Stepped stepped = skip.defined() ? Stepped(skip) : Stepped(true);
-  const bool on_host = !skip.defined() || host_decides(decision, skip);
-  if (!on_host && optimizer.step_unless(skip, factor)) return stepped;
-  if (!stepped) return stepped;
-  if (factor.defined()) optimizer.step_scaled(factor);
-  else optimizer.step();
+Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control, Decision decision) {
+  Stepped stepped = control.skip.defined() ? Stepped(control.skip) : Stepped(true);
+  if (stepped.known() || host_decides(decision, control.skip)) {
+    if (stepped) optimizer.step({.factor = control.factor});
+  } else {
+    optimizer.step(control);
+  }
   return stepped;
 }
 

@@ -46,11 +46,10 @@ enum class Decision {
 /// Whether the host may read `flag` without waiting, and is to use that.
 bool host_decides(Decision decision, const Tensor& flag);
 
-/// Steps with every gradient times `factor` (undefined: as they are) unless `skip`, an f32 scalar,
-/// is other than 0 (undefined: in any case). Waits for the device only where the optimizer cannot
-/// decide in its update.
-Stepped step_unless(optim::Optimizer& optimizer, const Tensor& skip, const Tensor& factor,
-                    Decision decision = Decision::where_free);
+/// Steps, and says whether it did: where the host is to decide, it reads control.skip and leaves
+/// the optimizer alone, else the update does.
+Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control,
+             Decision decision = Decision::where_free);
 
 /// The position of the first gradient with an infinity or NaN, undefined ones not counted. Reads
 /// from the device, gradient by gradient.

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include <halftone/amp/names.h>
+#include <halftone/core/names.h>
 
 namespace halftone::amp {
 

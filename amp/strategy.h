@@ -14,11 +14,11 @@
 //   full-bf16-kahan  bf16            bf16 compensation  bf16       -         -            1x
 //   split-bf16       upper halves    lower halves       bf16       -         -            1x  (*)
 //
-// (*) Upper halves are the weights rounded to nearest, as TransformerEngine's. IPEX cuts them off: .form =
-// WeightForm::split. docs/strategies_compared.md has both measured.
+// (*) Upper halves are the weights rounded to nearest, as TransformerEngine's. IPEX cuts them off:
+// .form = WeightForm::split. docs/strategies_compared.md has both measured.
 //
-// Optimizer state is f32, of fp64 f64 and of full-bf16* bf16; state_dtype has the choice. (f16 state underflows:
-// the square of a gradient below 2e-4 is 0 there.)
+// Optimizer state is f32, of fp64 f64 and of full-bf16* bf16; state_dtype has the choice. (f16
+// state underflows: the square of a gradient below 2e-4 is 0 there.)
 #pragma once
 
 #include <iosfwd>

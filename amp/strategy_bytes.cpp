@@ -18,14 +18,9 @@ Bodies batch_norm_parameters(nn::Module& model) {
 }
 
 /// Bytes that a form keeps beside an element of a short parameter.
-int64_t beside(WeightForm form) {
-  switch (form) {
-    case WeightForm::master: return 4;
-    case WeightForm::split:
-    case WeightForm::split_rounded:
-    case WeightForm::kahan: return 2;
-    default: return 0;
-  }
+int64_t beside(WeightForm form, DType parameter) {
+  const WeightFormFacts& kept = facts(form);
+  return kept.has_companion() ? size_of(kept.companion_dtype(parameter)) : 0;
 }
 }  // namespace
 
@@ -41,10 +36,10 @@ StrategyBytes predicted_bytes(const Strategy& strategy, nn::Module& model,
   for (int group = 0; group < optimizer.group_count(); ++group)
     for (const Tensor& x : optimizer.group_parameters(group)) {
       if (dtype_of(x) == bf16 || dtype_of(x) == f16)
-        bytes.beside += x.numel() * beside(strategy.form);
+        bytes.beside += x.numel() * beside(strategy.form, dtype_of(x));
       if (!x.requires_grad()) continue;
       bytes.gradient += x.numel() * size_of(dtype_of(x));
-      bytes.optimizer_state += x.numel() * state_size * optimizer.state_tensors(group);
+      bytes.optimizer_state += x.numel() * state_size * optimizer.state_tensors(group, x);
     }
   return bytes;
 }

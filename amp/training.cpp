@@ -10,6 +10,7 @@
 #include <halftone/core/plain_numbers.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
+#include <halftone/core/in_place.h>
 
 namespace halftone::amp {
 
@@ -22,9 +23,7 @@ Region region_of(const Strategy& strategy) {
             .dtype = strategy.autocast};
   if (strategy.weights == f32 || strategy.weights == f64) return {.enabled = false};
   Policy policy = Policy::preset("none");
-  for (const std::string_view loss : {"cross_entropy", "nll_loss", "mse", "l1", "smooth_l1",
-                                      "huber", "kl_div", "bce_with_logits"})
-    policy[loss] = CastClass::full_precision;
+  for (const std::string_view loss : Policy::losses()) policy[loss] = CastClass::full_precision;
   return policy.with(strategy.weights);
 }
 
@@ -68,6 +67,7 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
       scaler_(strategy.loss_scale, {.enabled = strategy.scales_loss}),
       region_(region_of(strategy)) {
   require_f32_parameters(model, optimizer);
+  if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
   if (strategy.weights == f32) return;
   if (!is_floating(strategy.weights))
     fail<DTypeError>("amp.apply", strategy.name, " has ", strategy.weights,
@@ -76,7 +76,6 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
   const bool keeps = strategy.form != WeightForm::plain || strategy.accumulate_in_f32;
   const bool fuses = keeps && optimizer.set_weight_keeper(nullptr);
   if (keeps && !fuses) require_no_keeper(strategy);
-  if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
   std::vector<Tensor> initial;  // the f32 data; the bodies get other storage below
   if (strategy.form != WeightForm::plain && strategy.form != WeightForm::stochastic)
     for (const Tensor& x : optimizer.parameters())
@@ -204,7 +203,7 @@ Stepped Training::step_clipped() {
   factor = cast(factor, f32);
   const bool free = norm.device().kind == DeviceKind::cpu;
   if (free && *factor.data<float>() == 1) factor = {};
-  return step_unless(optimizer(), found, factor, scaler_.decision());
+  return amp::step(optimizer(), {.factor = factor, .skip = found}, scaler_.decision());
 }
 
 /// Counts a skipped step, learns who overflowed, and puts statistics back; for a step that the host
@@ -258,9 +257,9 @@ void Training::restore_statistics(const Tensor& skip) {
     Tensor buffer = buffers[i].second;
     const Tensor flag = skip.to(buffer.device());
     const Tensor skipped = not_equal(flag, zeros({}, f32, buffer.device()));
-    backend_for(buffer).select(views::expand(skipped, buffer.shape()), statistics_[i], buffer,
-                               buffer);
-    buffer.storage()->bump_version();
+    write_in_place(buffer, [&](Backend& backend, Tensor& x) {
+      backend.select(views::expand(skipped, x.shape()), statistics_[i], x, x);
+    });
   }
 }
 

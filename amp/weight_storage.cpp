@@ -1,7 +1,7 @@
 // On the host, element by element.
 #include <halftone/amp/weight_storage.h>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::amp {
@@ -10,25 +10,8 @@ MemoryUse companion_use(WeightForm form) {
   return form == WeightForm::kahan ? MemoryUse::compensation : MemoryUse::master_weight;
 }
 
-std::string_view companion_name(WeightForm form) {
-  switch (form) {
-    case WeightForm::master: return "master";
-    case WeightForm::split: return "remainder";
-    case WeightForm::split_rounded: return "remainder_rounded";
-    case WeightForm::kahan: return "compensation";
-    default: return "";
-  }
-}
-
-DType companion_dtype(WeightForm form, DType parameter) {
-  if (form == WeightForm::master) return f32;
-  return form == WeightForm::kahan ? parameter : i16;
-}
-
 void require_form(std::string_view where, WeightForm form, DType dtype) {
-  const bool bf16_only = form == WeightForm::split || form == WeightForm::split_rounded ||
-                         form == WeightForm::stochastic;
-  if (bf16_only && dtype != bf16)
+  if (facts(form).only_bf16 && dtype != bf16)
     fail<DTypeError>(where, name(form), " keeps bf16 parameters only, one is ", dtype,
                      ". Use master for f16.");
 }
@@ -41,52 +24,36 @@ Tensor on_host(const Tensor& x, DType dtype) {
   return plain.to(Device::cpu());
 }
 Tensor on_host(const Tensor& x) { return on_host(x, x.dtype()); }
-void write(const Tensor& values, Tensor& y) {
-  backend_for(y).copy(values.to(y.device()), y);
-  y.storage()->bump_version();
-}
 }  // namespace
 
 Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& companion) {
   const MemoryScope scope(MemoryUse::workspace);
-  const Tensor p = on_host(parameter);
-  if (form == WeightForm::master) return on_host(companion);
-  Tensor weight = empty(parameter.shape(), parameter.dtype() == f64 ? f64 : f32);
-  backend_for(weight).copy(p, weight);
-  if (companion_name(form).empty()) return weight;
-  const Tensor c = on_host(companion);
-  float* w = weight.data<float>();
-  for (int64_t i = 0; i < weight.numel(); ++i) {
-    if (form == WeightForm::kahan)
-      w[i] += c.dtype() == bf16 ? float(c.data<BFloat16>()[i]) : float(c.data<Float16>()[i]);
-    else if (form == WeightForm::split) w[i] = join({p.data<BFloat16>()[i], c.data<int16_t>()[i]});
-    else w[i] = join_rounded({p.data<BFloat16>()[i], c.data<int16_t>()[i]});
-  }
+  if (parameter.dtype() == f64) return on_host(parameter);
+  Tensor weight = on_host(parameter, f32);
+  if (!facts(form).has_companion()) return weight;
+  const Tensor rest = on_host(companion, f32);
+  const std::span<float> w(weight.data<float>(), std::size_t(weight.numel()));
+  visit_index(WeightForms{}, int(form), [&]<class Form>() {
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] = Form::decode(w[i], rest.data<float>()[i]);
+  });
   return weight;
 }
 
 void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion) {
   const MemoryScope scope(MemoryUse::workspace);
-  const Tensor w = form == WeightForm::plain ? on_host(weight) : on_host(weight, f32);
-  if (form == WeightForm::split || form == WeightForm::split_rounded) {
-    Tensor upper = empty(w.shape(), bf16), lower = empty(w.shape(), i16);
+  if (parameter.dtype() == f64) return copy_into(parameter, on_host(weight));
+  const Tensor w = on_host(weight, f32);
+  copy_into(parameter, w);
+  if (!facts(form).has_companion()) return;
+  Tensor upper = on_host(parameter, f32), rest = empty_like(w);
+  visit_index(WeightForms{}, int(form), [&]<class Form>() {
     for (int64_t i = 0; i < w.numel(); ++i) {
-      const float value = w.data<float>()[i];
-      const SplitFloat s = form == WeightForm::split ? split(value) : split_rounded(value);
-      upper.data<BFloat16>()[i] = s.upper, lower.data<int16_t>()[i] = s.lower;
+      float& p = upper.data<float>()[i];
+      const KeptWeight<float> kept = Form::encode(w.data<float>()[i], p, uint16_t(0));
+      p = kept.parameter, rest.data<float>()[i] = kept.companion;
     }
-    write(upper, parameter), write(lower, companion);
-    return;
-  }
-  write(w, parameter);
-  if (form == WeightForm::master) write(w, companion);
-  if (form == WeightForm::kahan) {
-    Tensor rest = empty(w.shape(), f32), rounded = empty(w.shape(), f32);
-    backend_for(rounded).copy(on_host(parameter), rounded);
-    for (int64_t i = 0; i < w.numel(); ++i)
-      rest.data<float>()[i] = w.data<float>()[i] - rounded.data<float>()[i];
-    write(rest, companion);
-  }
+  });
+  copy_into(parameter, upper), copy_into(companion, rest);
 }
 
 }  // namespace halftone::amp

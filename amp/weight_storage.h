@@ -12,12 +12,8 @@ namespace halftone::amp {
 /// bf16 or f16: what needs keeping.
 inline bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
 
-/// What the ledger calls the companion of a form, and what the state dictionary does ("master",
-/// "remainder", "remainder_rounded", "compensation"; "" where there is none).
+/// What the ledger calls the companion of a form.
 MemoryUse companion_use(WeightForm form);
-std::string_view companion_name(WeightForm form);
-/// The dtype of a companion of `parameter` dtype.
-DType companion_dtype(WeightForm form, DType parameter);
 
 /// Throws DTypeError, in the name of `where`, if parameters of `dtype` cannot be kept in this form.
 void require_form(std::string_view where, WeightForm form, DType dtype);

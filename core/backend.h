@@ -24,6 +24,7 @@
 #include <halftone/core/loss_scale.h>
 #include <halftone/core/random.h>
 #include <halftone/core/tensor.h>
+#include <halftone/core/update_rules.h>
 #include <halftone/core/weight_form.h>
 
 namespace halftone {
@@ -80,32 +81,25 @@ struct UpdateSlot {
   /// i64 scalar on the device: the updates done before this one, which counts itself if it is not
   /// skipped. Undefined: `steps` of the update
   Tensor steps{};
+
+  /// f(tensor) for those that an update writes.
+  template <class F> void for_each_written(F&& f) const {
+    for (const Tensor* x : {&parameter, &companion, &state[0], &state[1], &state[2]})
+      if (x->defined()) f(*x);
+  }
+  void bump_versions() const {
+    for_each_written([](const Tensor& x) { x.storage()->bump_version(); });
+  }
 };
-// Every update has two more scalars on the device, each undefined or read when the update runs:
-//   skip       f32: where it is not 0, nothing changes: no weight, state, companion, count (storage
-//              versions may: a host that does not wait cannot know)
-//   device_lr  f64, in place of lr
-struct SgdUpdate {
-  double lr = 0, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;
-  int64_t steps = 0;  // 0: the first fills state[0] = momentum buffer, where momentum != 0
-  Tensor skip{}, device_lr{};
-};
-struct AdamUpdate {
-  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  /// weight decay on the parameter (AdamW) or added to the gradient (Adam)
-  bool decoupled = false;
-  /// divided by 1 - beta^(steps + 1), in f64; state[0], state[1] = first and second moment
-  int64_t steps = 0;
-  /// divides by the largest second moment so far, which is state[2] (Reddi et al. 2018)
-  bool amsgrad = false;
-  Tensor skip{}, device_lr{};
-};
-struct RmspropUpdate {
-  double lr = 0, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
-  /// state[0] = square average, state[1] = momentum buffer, state[2] = gradient average
-  bool centered = false;
-  Tensor skip{}, device_lr{};
+/// One step of an elementwise optimizer, for the slots of one group. `skip` and `device_lr` are
+/// scalars on the device, each undefined or read when the update runs.
+struct UpdateCall {
+  UpdateRule rule;  // core/update_rules.h
+  double lr = 0;
+  int64_t steps = 0;  // updates before this one, of slots that do not count themselves
+  Tensor skip{};      // f32: where it is not 0, nothing changes: no weight, state, companion, count
+                      // (storage versions may: a host that does not wait cannot know)
+  Tensor device_lr{};  // f64, in place of lr
 };
 
 /// Work of a device that was recorded once and can be run again, with the addresses it was recorded
@@ -288,9 +282,8 @@ class Backend {
   virtual void accumulate(const Tensor& x, Tensor& y) = 0;
   /// y += weight (x - y), strided: running statistics
   virtual void lerp(const Tensor& x, double weight, Tensor& y) = 0;
-  virtual void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) = 0;
-  virtual void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) = 0;
-  virtual void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) = 0;
+  /// optimizer steps: the call's rule over every element of every slot
+  virtual void update(std::span<UpdateSlot> slots, const UpdateCall& call) = 0;
   /// each *= factor, an f32 scalar on the device
   virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;
   /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN, else it stays; checked as

@@ -78,9 +78,15 @@ decltype(auto) visit_floating(DType dtype, std::string_view op, Visitor&& visito
     case f32: return visitor.template operator()<float>();
     case f16: return visitor.template operator()<Float16>();
     case bf16: return visitor.template operator()<BFloat16>();
-    default:
-      fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", dtype, ". Cast the input first.");
+    case f8_e4m3:
+    case f8_e5m2:
+    case i64:
+    case i32:
+    case i16:
+    case u8:
+    case boolean: break;
   }
+  fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", dtype, ". Cast the input first.");
 }
 
 /// The same for every dtype.
@@ -96,8 +102,9 @@ template <class Visitor> constexpr decltype(auto) visit_any(DType dtype, Visitor
     case i32: return visitor.template operator()<int32_t>();
     case i16: return visitor.template operator()<int16_t>();
     case u8: return visitor.template operator()<uint8_t>();
-    default: return visitor.template operator()<bool>();
+    case boolean: return visitor.template operator()<bool>();
   }
+  return visitor.template operator()<bool>();  // not reached: every dtype has its case
 }
 
 /// A double as a float rounded to odd: rounding the result to a shorter format then gives what

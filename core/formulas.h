@@ -131,14 +131,14 @@ struct Pow {  // a ^ b; where a is 0 the derivative by b is 0, as PyTorch's
 // --- pointwise losses: a is the prediction, b the target
 
 struct SquaredError {
-  static constexpr OpInfo info{"mse", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("mse", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return (a - b) * (a - b); }
   template <class T> HT_HD T derivative_a(T a, T b) const { return T(2) * (a - b); }
   template <class T> HT_HD T derivative_b(T a, T b) const { return T(2) * (b - a); }
 };
 struct AbsoluteError {
-  static constexpr OpInfo info{"l1", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("l1", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return math::abs(a - b); }
   template <class T> HT_HD T derivative_a(T a, T b) const {
@@ -147,7 +147,7 @@ struct AbsoluteError {
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girshick 2015)
-  static constexpr OpInfo info{"smooth_l1", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("smooth_l1", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   double beta = 1;
   template <class T> HT_HD T forward(T a, T b) const {
@@ -161,7 +161,7 @@ struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girsh
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct Huber {  // smooth_l1 times delta: quadratic within delta of the target (Huber 1964)
-  static constexpr OpInfo info{"huber", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("huber", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   double delta = 1;
   template <class T> HT_HD T forward(T a, T b) const {
@@ -175,7 +175,7 @@ struct Huber {  // smooth_l1 times delta: quadratic within delta of the target (
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct KlDivergence {  // b (log b - a), and 0 where b is 0: a is a logarithm, the target is not
-  static constexpr OpInfo info{"kl_div", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("kl_div", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.1, 2};
   template <class T> HT_HD T forward(T a, T b) const {
@@ -185,17 +185,17 @@ struct KlDivergence {  // b (log b - a), and 0 where b is 0: a is a logarithm, t
   template <class T> HT_HD T derivative_b(T a, T b) const { return math::log(b) + T(1) - a; }
 };
 struct KlDivergenceOfLogs {  // exp(b) (b - a): both are logarithms
-  static constexpr OpInfo info{"kl_div", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("kl_div", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return math::exp(b) * (b - a); }
   template <class T> HT_HD T derivative_a(T, T b) const { return -math::exp(b); }
   template <class T> HT_HD T derivative_b(T a, T b) const { return math::exp(b) * (b - a + T(1)); }
 };
 struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms end at -100
-  static constexpr OpInfo info{
+  static constexpr OpInfo info = OpInfo::loss(
       "binary_cross_entropy", CastClass::banned,
       "Its input has left the range in which the logarithm of a short float is accurate: use "
-      "bce_with_logits() on the logits, or a disabled region."};
+      "bce_with_logits() on the logits, or a disabled region.");
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.1, 0.9};
   template <class T> HT_HD static T bounded(T log) { return log < T(-100) ? T(-100) : log; }
@@ -212,7 +212,7 @@ struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms end a
 };
 struct BceWithLogits {  // max(a, 0) - a b + log(1 + exp(-|a|)): the stable form of binary
                         // cross-entropy
-  static constexpr OpInfo info{"bce_with_logits", CastClass::full_precision};
+  static constexpr OpInfo info = OpInfo::loss("bce_with_logits", CastClass::full_precision);
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const {
     return (a > T(0) ? a : T(0)) - a * b + math::log1p(math::exp(-math::abs(a)));
@@ -262,14 +262,6 @@ struct LogicalXor {
 
 }  // namespace formula
 
-using UnaryFormulas =
-    TypeList<formula::Relu, formula::LeakyRelu, formula::Gelu, formula::GeluErf, formula::Sigmoid,
-             formula::Silu, formula::Tanh, formula::Softplus, formula::Exp, formula::Expm1,
-             formula::Log, formula::Log2, formula::Log10, formula::Log1p, formula::Sqrt,
-             formula::Rsqrt, formula::Reciprocal, formula::PowScalar, formula::Square, formula::Abs,
-             formula::Neg, formula::Clamp, formula::Affine, formula::Sin, formula::Cos,
-             formula::Sign, formula::Floor, formula::Ceil, formula::Round, formula::Elu,
-             formula::Mish, formula::Hardswish>;
 using BinaryFormulas =
     TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum,
              formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Prelu,

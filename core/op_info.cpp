@@ -9,8 +9,9 @@ std::string_view name(CastClass cast_class) {
     case CastClass::full_precision: return "full_precision";
     case CastClass::widest_input: return "widest_input";
     case CastClass::as_is: return "as_is";
-    default: return "banned";
+    case CastClass::banned: return "banned";
   }
+  return "";
 }
 
 }  // namespace halftone

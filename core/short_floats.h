@@ -72,7 +72,7 @@ struct BFloat16 {
   HT_HD explicit constexpr operator float() const {
     return std::bit_cast<float>(uint32_t(bits) << 16);
   }
-  static constexpr BFloat16 from_bits(uint16_t bits) {
+  HT_HD static constexpr BFloat16 from_bits(uint16_t bits) {
     BFloat16 x;
     x.bits = bits;
     return x;

@@ -1,10 +1,11 @@
-// The formulas of one input: see core/formulas.h, which lists them. `saves` says what the
-// derivative reads, so that memory is spent knowingly; y is the output, x the input. A formula with
-// integer() also takes integers, in 64 bits.
+// The formulas of one input, and their list; core/formulas.h says what a formula has. `saves` says
+// what the derivative reads, so that memory is spent knowingly; y is the output, x the input. A
+// formula with integer() also takes integers, in 64 bits.
 #pragma once
 
 #include <halftone/core/math.h>
 #include <halftone/core/op_info.h>
+#include <halftone/core/type_list.h>
 
 namespace halftone {
 
@@ -290,4 +291,14 @@ struct Hardswish {  // x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)
 };
 
 }  // namespace formula
+
+using UnaryFormulas =
+    TypeList<formula::Relu, formula::LeakyRelu, formula::Gelu, formula::GeluErf, formula::Sigmoid,
+             formula::Silu, formula::Tanh, formula::Softplus, formula::Exp, formula::Expm1,
+             formula::Log, formula::Log2, formula::Log10, formula::Log1p, formula::Sqrt,
+             formula::Rsqrt, formula::Reciprocal, formula::PowScalar, formula::Square, formula::Abs,
+             formula::Neg, formula::Clamp, formula::Affine, formula::Sin, formula::Cos,
+             formula::Sign, formula::Floor, formula::Ceil, formula::Round, formula::Elu,
+             formula::Mish, formula::Hardswish>;
+
 }  // namespace halftone

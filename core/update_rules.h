@@ -1,98 +1,254 @@
-// SGD, Adam and RMSprop as rules for one element, in float (double for f64 weights): PyTorch's
-// formulas, once for the loops of the reference backend and for CUDA kernels (HT_HD). What depends
-// on the rate and on the number of the step is one set of Numbers per parameter, in double.
+// The rules of elementwise optimizers, each stated once for every backend: the loops of the
+// reference, vectorised ones, CUDA kernels (HT_HD). Arithmetic is in C: float, or double for f64
+// weights. To add one: a struct here, a place in UpdateRules, and options in optim/
+// (docs/adding_an_optimizer.md).
+//
+// A rule is an aggregate of its options with
+//   Kinds, states()   which of three state tensors it reads and writes: bit i for state[i], and all
+//                     the masks there can be, for which fast loops are compiled
+//   Numbers<C>        what all elements of a parameter share in a step; numbers(lr, before)
+//   computes
+//                     it, with `before` the number of steps that came before
+//   apply             one element: changes weight and state. `states.has(i)` is what the mask says
 #pragma once
 
-#include <halftone/core/backend.h>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
 #include <halftone/core/host_device.h>
 #include <halftone/core/math.h>
+#include <halftone/core/type_list.h>
 
 namespace halftone {
 
-/// torch.optim.SGD
-struct SgdRule {
-  static constexpr int states = 1;
-  struct Numbers {
-    double lr;
+using StateMask = unsigned;
+template <StateMask... masks> using StateMasks = std::integer_sequence<StateMask, masks...>;
+/// A mask that the compiler knows, and one that it does not.
+template <StateMask mask> struct StaticStates {
+  HT_HD static constexpr bool has(int i) { return (mask >> i & 1u) != 0; }
+};
+struct DynamicStates {
+  StateMask mask;
+  HT_HD constexpr bool has(int i) const { return (mask >> i & 1u) != 0; }
+};
+
+namespace rule {
+
+/// torch.optim.SGD; state[0] = momentum buffer, which the first step fills
+struct Sgd {
+  double momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+
+  using Kinds = StateMasks<0, 1>;
+  StateMask states() const { return momentum != 0 ? 1 : 0; }
+  template <class C> struct Numbers {
+    C lr, weight_decay, keep, take, own, ahead;
     bool first;
   };
-  double momentum, dampening, weight_decay;
-  bool nesterov;
-
-  explicit SgdRule(const SgdUpdate& u)
-      : momentum(u.momentum),
-        dampening(u.dampening),
-        weight_decay(u.weight_decay),
-        nesterov(u.nesterov) {}
-  HT_HD Numbers numbers(double lr, int64_t steps_before) const { return {lr, steps_before == 0}; }
-  template <class C> HT_HD void apply(const Numbers& n, C gradient, C& weight, C* state) const {
-    C step = gradient + C(weight_decay) * weight;
-    if (momentum != 0) {
-      state[0] = n.first ? step : C(momentum) * state[0] + C(1 - dampening) * step;
-      step = nesterov ? step + C(momentum) * state[0] : state[0];
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t before) const {
+    const bool first = before == 0;
+    return {C(lr),
+            C(weight_decay),
+            C(momentum),
+            first ? C(1) : C(1) - C(dampening),
+            nesterov ? C(1) : C(0),
+            nesterov ? C(momentum) : C(1),
+            first};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States states, C gradient, C& weight, C* state) {
+    const C g = gradient + n.weight_decay * weight;
+    if (states.has(0)) {
+      state[0] = (n.first ? C(0) : n.keep * state[0]) + n.take * g;
+      weight -= n.lr * (n.own * g + n.ahead * state[0]);
+    } else {
+      weight -= n.lr * g;
     }
-    weight -= C(n.lr) * step;
   }
 };
 
-/// torch.optim.Adam (Kingma & Ba 2015) and AdamW (Loshchilov & Hutter 2019), with AMSGrad
-struct AdamRule {
-  static constexpr int states = 3;
-  struct Numbers {
-    double step_size, root_correction, decay;
-  };
-  double beta1, beta2, eps, weight_decay;
-  bool decoupled, amsgrad;
+/// torch.optim.Adam (Kingma & Ba 2015) and, decoupled, AdamW (Loshchilov & Hutter 2019);
+/// state[0], state[1] = first and second moment, state[2] = AMSGrad's largest second moment
+struct Adam {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false, amsgrad = false;
 
-  explicit AdamRule(const AdamUpdate& u)
-      : beta1(u.beta1),
-        beta2(u.beta2),
-        eps(u.eps),
-        weight_decay(u.weight_decay),
-        decoupled(u.decoupled),
-        amsgrad(u.amsgrad) {}
-  HT_HD Numbers numbers(double lr, int64_t steps_before) const {
-    const double t = double(steps_before + 1);
-    return {lr / (1 - math::pow(beta1, t)), math::sqrt(1 - math::pow(beta2, t)),
-            1 - lr * weight_decay};
+  using Kinds = StateMasks<3, 7>;
+  StateMask states() const { return amsgrad ? 7 : 3; }
+  template <class C> struct Numbers { C step, decay, l2, rest1, beta2, rest2, inverse_root, eps; };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t before) const {
+    const auto t = double(before + 1);
+    // 1 - beta is subtracted in double: in float it would be off by 1e-5
+    return {C(lr) * C(1 / (1 - math::pow(beta1, t))),
+            decoupled ? C(1 - double(C(lr)) * double(C(weight_decay))) : C(1),
+            decoupled ? C(0) : C(weight_decay),
+            C(1 - beta1),
+            C(beta2),
+            C(1 - beta2),
+            C(1 / math::sqrt(1 - math::pow(beta2, t))),
+            C(eps)};
   }
-  template <class C> HT_HD void apply(const Numbers& n, C gradient, C& weight, C* state) const {
-    if (decoupled) weight *= C(n.decay);
-    const C g = decoupled ? gradient : gradient + C(weight_decay) * weight;
-    state[0] += C(1 - beta1) * (g - state[0]);
-    state[1] = C(beta2) * state[1] + C(1 - beta2) * g * g;
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States states, C gradient, C& weight, C* state) {
+    const C g = gradient + n.l2 * weight;
+    state[0] += n.rest1 * (g - state[0]);
+    state[1] = n.beta2 * state[1] + n.rest2 * g * g;
     C moment = state[1];
-    if (amsgrad) moment = state[2] = state[2] > moment ? state[2] : moment;
-    const C denominator = math::sqrt(moment) / C(n.root_correction) + C(eps);
-    weight -= C(n.step_size) * state[0] / denominator;
+    if (states.has(2)) moment = state[2] = state[2] > moment ? state[2] : moment;
+    const C denominator = math::sqrt(moment) * n.inverse_root + n.eps;
+    weight = weight * n.decay - n.step * state[0] / denominator;
   }
 };
 
-/// torch.optim.RMSprop (Hinton 2012; centred: Graves 2013)
-struct RmspropRule {
-  static constexpr int states = 3;
-  struct Numbers {
-    double lr;
-  };
-  double alpha, eps, weight_decay, momentum;
-  bool centered;
+/// torch.optim.RMSprop (Hinton 2012; centred: Graves 2013); state[0] = average of squares,
+/// state[1] = momentum buffer, state[2] = average of gradients
+struct Rmsprop {
+  double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool centered = false;
 
-  explicit RmspropRule(const RmspropUpdate& u)
-      : alpha(u.alpha),
-        eps(u.eps),
-        weight_decay(u.weight_decay),
-        momentum(u.momentum),
-        centered(u.centered) {}
-  HT_HD Numbers numbers(double lr, int64_t) const { return {lr}; }
-  template <class C> HT_HD void apply(const Numbers& n, C gradient, C& weight, C* state) const {
-    const C g = gradient + C(weight_decay) * weight;
-    state[0] = C(alpha) * state[0] + C(1 - alpha) * g * g;
-    if (centered) state[2] += C(1 - alpha) * (g - state[2]);
-    const C variance = centered ? state[0] - state[2] * state[2] : state[0];
-    C step = g / (math::sqrt(variance) + C(eps));
-    if (momentum != 0) step = state[1] = C(momentum) * state[1] + step;
-    weight -= C(n.lr) * step;
+  using Kinds = StateMasks<1, 3, 5, 7>;
+  StateMask states() const { return 1u | (momentum != 0 ? 2u : 0u) | (centered ? 4u : 0u); }
+  template <class C> struct Numbers { C lr, alpha, rest, eps, weight_decay, momentum; };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t /*before*/) const {
+    return {C(lr), C(alpha), C(1 - alpha), C(eps), C(weight_decay), C(momentum)};
   }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States states, C gradient, C& weight, C* state) {
+    const C g = gradient + n.weight_decay * weight;
+    state[0] = n.alpha * state[0] + n.rest * g * g;
+    C variance = state[0];
+    if (states.has(2)) {
+      state[2] += n.rest * (g - state[2]);
+      variance -= state[2] * state[2];
+    }
+    C step = g / (math::sqrt(variance) + n.eps);
+    if (states.has(1)) step = state[1] = n.momentum * state[1] + step;
+    weight -= n.lr * step;
+  }
+};
+
+/// Lion (Chen et al. 2023, algorithm 2): the sign of an interpolated momentum, decay decoupled;
+/// state[0] = momentum
+struct Lion {
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+
+  using Kinds = StateMasks<1>;
+  StateMask states() const { return 1; }
+  template <class C> struct Numbers { C lr, decay, beta1, rest1, beta2, rest2; };
+  template <class C> HT_HD Numbers<C> numbers(double lr, int64_t /*before*/) const {
+    return {C(lr), C(1 - lr * weight_decay), C(beta1), C(1 - beta1), C(beta2), C(1 - beta2)};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& weight, C* state) {
+    const C u = n.beta1 * state[0] + n.rest1 * gradient;
+    weight = weight * n.decay - n.lr * (u > C(0) ? C(1) : u < C(0) ? C(-1) : u);
+    state[0] = n.beta2 * state[0] + n.rest2 * gradient;
+  }
+};
+
+// --- halves of optimizers that are not elementwise: these leave the weight alone
+
+/// Adam's step before its length is known, for LAMB (You et al. 2020, algorithm 2); state[0],
+/// state[1] = moments, state[2] receives the direction, decay included
+struct AdamDirection {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0;
+
+  static constexpr bool moves_weight = false;
+  using Kinds = StateMasks<7>;
+  StateMask states() const { return 7; }
+  template <class C> struct Numbers {
+    C inverse1, rest1, beta2, rest2, inverse_root, eps, weight_decay;
+  };
+  template <class C> HT_HD Numbers<C> numbers(double /*lr*/, int64_t before) const {
+    const auto t = double(before + 1);
+    return {C(1 / (1 - math::pow(beta1, t))),           C(1 - beta1), C(beta2),       C(1 - beta2),
+            C(1 / math::sqrt(1 - math::pow(beta2, t))), C(eps),       C(weight_decay)};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& weight, C* state) {
+    state[0] += n.rest1 * (gradient - state[0]);
+    state[1] = n.beta2 * state[1] + n.rest2 * gradient * gradient;
+    const C denominator = math::sqrt(state[1]) * n.inverse_root + n.eps;
+    state[2] = n.inverse1 * state[0] / denominator + n.weight_decay * weight;
+  }
+};
+
+/// An average of gradients, for Muon (Jordan et al. 2024); state[0] = average, state[1] receives
+/// the direction: the average, or a step ahead of it
+struct MomentumDirection {
+  double momentum = 0.95;
+  bool nesterov = true;
+
+  static constexpr bool moves_weight = false;
+  using Kinds = StateMasks<3>;
+  StateMask states() const { return 3; }
+  template <class C> struct Numbers { C rest, ahead; };
+  template <class C> HT_HD Numbers<C> numbers(double /*lr*/, int64_t /*before*/) const {
+    return {C(1 - momentum), nesterov ? C(momentum) : C(1)};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>& n, States, C gradient, C& /*weight*/, C* state) {
+    state[0] += n.rest * (gradient - state[0]);
+    state[1] = gradient + n.ahead * (state[0] - gradient);
+  }
+};
+
+/// state[0] receives the weight in full, whatever form it is kept in.
+struct ReadWeight {
+  static constexpr bool moves_weight = false;
+  using Kinds = StateMasks<1>;
+  StateMask states() const { return 1; }
+  template <class C> struct Numbers {};
+  template <class C> HT_HD Numbers<C> numbers(double /*lr*/, int64_t /*before*/) const {
+    return {};
+  }
+  template <class C, class States>
+  HT_HD static void apply(const Numbers<C>&, States, C /*gradient*/, C& weight, C* state) {
+    state[0] = weight;
+  }
+};
+
+/// Whether a rule changes weights: unless it says otherwise.
+template <class R> inline constexpr bool moves_weight = true;
+template <class R>
+requires(!R::moves_weight) inline constexpr bool moves_weight<R> = false;
+
+}  // namespace rule
+
+using UpdateRules = TypeList<rule::Sgd, rule::Adam, rule::Rmsprop, rule::Lion, rule::AdamDirection,
+                             rule::MomentumDirection, rule::ReadWeight>;
+
+/// A rule as backends receive it: its place in the list and its options.
+class UpdateRule {
+ public:
+  template <class R>
+  requires contains<R, UpdateRules> UpdateRule(const R& rule)
+      : index_(index_of<R, UpdateRules>) {  // NOLINT: any rule is one
+    static_assert(std::is_trivially_copyable_v<R> && sizeof(R) <= sizeof options_);
+    std::memcpy(options_, &rule, sizeof rule);
+  }
+  int index() const { return index_; }
+
+  /// visitor(rule), of its own type.
+  template <class Visitor> void visit(Visitor&& visitor) const {
+    visit_index(UpdateRules{}, index_, [&]<class R>() {
+      R rule{};
+      std::memcpy(static_cast<void*>(&rule), options_, sizeof rule);
+      visitor(rule);
+    });
+  }
+  StateMask states() const {
+    StateMask mask = 0;
+    visit([&](const auto& rule) { mask = rule.states(); });
+    return mask;
+  }
+
+ private:
+  int index_;
+  alignas(double) std::byte options_[48];
 };
 
 }  // namespace halftone

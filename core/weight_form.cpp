@@ -1,21 +1,25 @@
-// Names of the weight forms, for tables and messages.
+// The weight forms' facts, for tables, messages and what makes companions.
 #include <halftone/core/weight_form.h>
+
+#include <array>
 
 namespace halftone {
 
-std::string_view name(WeightForm form) {
-  switch (form) {
-    case WeightForm::plain: return "plain";
-    case WeightForm::master: return "master";
-    case WeightForm::split: return "split";
-    case WeightForm::split_rounded: return "split_rounded";
-    case WeightForm::kahan: return "kahan";
-    default: return "stochastic";
-  }
+namespace {
+template <class... F> constexpr auto table_of(TypeList<F...>) {
+  return std::array<WeightFormFacts, sizeof...(F)>{
+      WeightFormFacts{F::name, F::companion, F::lies, F::only_bf16, F::uses_random, F::uses_rounded,
+                      F::companion_dtype}...};
 }
+constexpr auto table = table_of(WeightForms{});
+}  // namespace
+
+const WeightFormFacts& facts(WeightForm form) { return table[std::size_t(form)]; }
+
+std::string_view name(WeightForm form) { return facts(form).name; }
 
 std::optional<WeightForm> weight_form_named(std::string_view wanted) {
-  for (int form = 0; form <= int(WeightForm::stochastic); ++form)
+  for (int form = 0; form < int(WeightForms::size); ++form)
     if (name(WeightForm(form)) == wanted) return WeightForm(form);
   return std::nullopt;
 }

@@ -10,7 +10,8 @@
 //   stochastic     -                   the parameter, right on       Gupta et al. 2015
 //                                      average
 //
-// The functions here are the whole arithmetic of it; every backend's optimizers use them.
+// Each is one struct here: the facts, and the arithmetic of one element, which every backend's
+// updates use. To add one: a struct, its places in WeightForm and WeightForms, and a strategy.
 #pragma once
 
 #include <bit>
@@ -18,49 +19,24 @@
 #include <optional>
 #include <string_view>
 
+#include <halftone/core/dtype.h>
 #include <halftone/core/random.h>
 #include <halftone/core/short_floats.h>
+#include <halftone/core/type_list.h>
 
 namespace halftone {
 
 enum class WeightForm : uint8_t { plain, master, split, split_rounded, kahan, stochastic };
-std::string_view name(WeightForm form);
-/// The form of that name ("kahan"), if there is one.
-std::optional<WeightForm> weight_form_named(std::string_view name);
 
-/// An f32 in two halves: a bf16 that can be computed with, and what is missing from it.
-struct SplitFloat {
-  BFloat16 upper;
-  int16_t lower;
-};
-
-/// Upper half cut off: forward sees the weight rounded towards zero.
-HT_HD constexpr SplitFloat split(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return {BFloat16::from_bits(uint16_t(bits >> 16)), int16_t(bits & 0xffffu)};
-}
-HT_HD constexpr float join(SplitFloat s) {
-  return std::bit_cast<float>(uint32_t(s.upper.bits) << 16 | uint16_t(s.lower));
-}
-
-/// Upper half rounded to nearest, ties away from zero; a negative rest says that it was rounded up.
-/// NaN stays as it is only where its upper half is one: training has long failed by then.
-HT_HD constexpr SplitFloat split_rounded(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return {BFloat16::from_bits(uint16_t((bits >> 16) + ((bits >> 15) & 1u))),
-          int16_t(bits & 0xffffu)};
-}
-HT_HD constexpr float join_rounded(SplitFloat s) {
-  const uint32_t upper = uint32_t(s.upper.bits) - (s.lower < 0 ? 1u : 0u);
-  return std::bit_cast<float>(upper << 16 | uint16_t(s.lower));
-}
+/// What is kept of a weight, as numbers of the dtypes it is kept in (i16: whole numbers).
+template <class T> struct KeptWeight { T parameter, companion; };
 
 /// Rounds away from zero with the probability that the dropped bits are of a spacing, else towards
 /// it: the expected value is `value`. random: 16 uniform bits. Infinities and NaN stay.
 HT_HD constexpr BFloat16 round_stochastically(float value, uint16_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return BFloat16(value);
-  return BFloat16::from_bits(uint16_t((bits + random) >> 16));
+  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+  return BFloat16::from_bits(finite ? uint16_t((bits + random) >> 16) : BFloat16::round(value));
 }
 
 /// The 16 random bits of element i under a key: half i % 2 of word i / 2.
@@ -68,5 +44,122 @@ HT_HD uint16_t random_half(RandomKey key, uint64_t i) {
   const uint32_t word = Philox::words(key.seed, key.offset + i / 8)[i / 2 % 4];
   return uint16_t(i % 2 ? word >> 16 : word);
 }
+
+/// Which tensor the weight lies in as it is: then nothing needs decoding.
+enum class WeightLies : uint8_t { in_parameter, in_companion, in_both };
+
+// A form has
+//   name, companion   "" where there is none: the entry of a state dictionary
+//   lies
+//   companion_dtype   for a parameter of a dtype; undefined without companion
+//   only_bf16         parameters of other dtypes cannot be kept
+//   uses_random, uses_rounded   what encode() looks at beside the weight
+//   decode(parameter, companion)         the weight
+//   encode(weight, rounded, random)      what is kept of it; rounded: the weight rounded to the
+//                                        parameter's dtype, random: 16 uniform bits
+// T is float, or double for f64 parameters.
+namespace form {
+
+struct Plain {
+  static constexpr std::string_view name = "plain", companion = "";
+  static constexpr WeightLies lies = WeightLies::in_parameter;
+  static constexpr bool only_bf16 = false, uses_random = false, uses_rounded = false;
+  static constexpr DType companion_dtype(DType) { return f32; }
+  template <class T> HT_HD static T decode(T parameter, T /*companion*/) { return parameter; }
+  template <class T> HT_HD static KeptWeight<T> encode(T, T rounded, uint16_t) {
+    return {rounded, 0};
+  }
+};
+
+struct Master {
+  static constexpr std::string_view name = "master", companion = "master";
+  static constexpr WeightLies lies = WeightLies::in_companion;
+  static constexpr bool only_bf16 = false, uses_random = false, uses_rounded = false;
+  static constexpr DType companion_dtype(DType) { return f32; }
+  template <class T> HT_HD static T decode(T /*parameter*/, T companion) { return companion; }
+  template <class T> HT_HD static KeptWeight<T> encode(T weight, T rounded, uint16_t) {
+    return {rounded, weight};
+  }
+};
+
+/// Upper half cut off: forward sees the weight rounded towards zero.
+struct Split {
+  static constexpr std::string_view name = "split", companion = "remainder";
+  static constexpr WeightLies lies = WeightLies::in_both;
+  static constexpr bool only_bf16 = true, uses_random = false, uses_rounded = false;
+  static constexpr DType companion_dtype(DType) { return i16; }
+  template <class T> HT_HD static T decode(T parameter, T companion) {
+    const auto lower = uint32_t(int32_t(companion)) & 0xffffu;
+    return T(std::bit_cast<float>(std::bit_cast<uint32_t>(float(parameter)) | lower));
+  }
+  template <class T> HT_HD static KeptWeight<T> encode(T weight, T, uint16_t) {
+    const uint32_t bits = std::bit_cast<uint32_t>(float(weight));
+    return {T(std::bit_cast<float>(bits & 0xffff0000u)), T(int16_t(bits & 0xffffu))};
+  }
+};
+
+/// Upper half rounded to nearest, ties away from zero; a negative rest says that it was rounded up.
+/// NaN stays as it is only where its upper half is one: training has long failed by then.
+struct SplitRounded {
+  static constexpr std::string_view name = "split_rounded", companion = "remainder_rounded";
+  static constexpr WeightLies lies = WeightLies::in_both;
+  static constexpr bool only_bf16 = true, uses_random = false, uses_rounded = false;
+  static constexpr DType companion_dtype(DType) { return i16; }
+  template <class T> HT_HD static T decode(T parameter, T companion) {
+    const int32_t rest = int32_t(companion);
+    const uint32_t upper = std::bit_cast<uint32_t>(float(parameter)) - (rest < 0 ? 0x10000u : 0u);
+    return T(std::bit_cast<float>(upper | (uint32_t(rest) & 0xffffu)));
+  }
+  template <class T> HT_HD static KeptWeight<T> encode(T weight, T, uint16_t) {
+    const uint32_t bits = std::bit_cast<uint32_t>(float(weight));
+    const uint32_t upper = (bits + ((bits & 0x8000u) << 1)) & 0xffff0000u;
+    return {T(std::bit_cast<float>(upper)), T(int16_t(bits & 0xffffu))};
+  }
+};
+
+/// The companion is what the parameter is short of, in the parameter's own dtype.
+struct Kahan {
+  static constexpr std::string_view name = "kahan", companion = "compensation";
+  static constexpr WeightLies lies = WeightLies::in_both;
+  static constexpr bool only_bf16 = false, uses_random = false, uses_rounded = true;
+  static constexpr DType companion_dtype(DType parameter) { return parameter; }
+  template <class T> HT_HD static T decode(T parameter, T companion) {
+    return parameter + companion;
+  }
+  template <class T> HT_HD static KeptWeight<T> encode(T weight, T rounded, uint16_t) {
+    return {rounded, weight - rounded};
+  }
+};
+
+struct Stochastic {
+  static constexpr std::string_view name = "stochastic", companion = "";
+  static constexpr WeightLies lies = WeightLies::in_parameter;
+  static constexpr bool only_bf16 = true, uses_random = true, uses_rounded = false;
+  static constexpr DType companion_dtype(DType) { return f32; }
+  template <class T> HT_HD static T decode(T parameter, T /*companion*/) { return parameter; }
+  template <class T> HT_HD static KeptWeight<T> encode(T weight, T, uint16_t random) {
+    return {T(float(round_stochastically(float(weight), random))), 0};
+  }
+};
+
+}  // namespace form
+
+/// In the order of WeightForm.
+using WeightForms = TypeList<form::Plain, form::Master, form::Split, form::SplitRounded,
+                             form::Kahan, form::Stochastic>;
+static_assert(WeightForms::size == std::size_t(WeightForm::stochastic) + 1);
+
+/// The facts of a form, for code that runs once a parameter.
+struct WeightFormFacts {
+  std::string_view name, companion;
+  WeightLies lies = WeightLies::in_parameter;
+  bool only_bf16 = false, uses_random = false, uses_rounded = false;
+  DType (*companion_dtype)(DType parameter) = nullptr;
+  bool has_companion() const { return !companion.empty(); }
+};
+const WeightFormFacts& facts(WeightForm form);
+std::string_view name(WeightForm form);
+/// The form of that name ("kahan"), if there is one.
+std::optional<WeightForm> weight_form_named(std::string_view name);
 
 }  // namespace halftone

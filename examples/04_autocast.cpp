@@ -65,8 +65,7 @@ void cache() {
     const ht::amp::CacheCounters& counted = ht::amp::active_cast_cache()->counters();
     std::cout << "  casts " << counted.misses << ", found in the cache " << counted.hits
               << " times\n";
-    ht::backend_for(w).fill(1, w);  // what an optimizer does: writes in place ...
-    w.storage()->bump_version();    // ... and says so
+    ht::fill_with(w, 1);  // what an optimizer does: writes in place, and says so
     ht::linear(x, w);
     std::cout << "  after the weight was updated: casts " << counted.misses
               << " (a stale copy would have been wrong)\n";

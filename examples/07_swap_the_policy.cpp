@@ -83,9 +83,10 @@ void header() {
 
 /// A policy that looks at tensors: small products are not worth their casts, and stay f32.
 struct LargeProductsOnly final : ht::amp::Policy {
-  CastClass decide(const ht::OpInfo& op, std::span<const ht::Tensor> inputs) const override {
-    const CastClass usual = Policy::decide(op, inputs);
-    if (usual != CastClass::low_precision || inputs[0].numel() >= 4096) return usual;
+  ht::amp::CastDecision decide(const ht::OpInfo& op,
+                               std::span<const ht::Tensor> inputs) const override {
+    const ht::amp::CastDecision usual = Policy::decide(op, inputs);
+    if (usual.cast_class != CastClass::low_precision || inputs[0].numel() >= 4096) return usual;
     return CastClass::full_precision;
   }
 };

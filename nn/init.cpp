@@ -7,7 +7,7 @@
 #include <numbers>
 #include <vector>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 
@@ -21,18 +21,15 @@ template <class Draw> Tensor fill_random(Tensor x, Draw draw) {
   const RandomKey key = default_generator().reserve(uint64_t(x.numel()));
   Tensor dense = x.is_dense() ? x : empty_like(x);
   draw(backend, key, dense);
-  if (!x.is_dense()) backend.copy(dense, x);
-  x.storage()->bump_version();
+  if (x.is_dense()) mark_written(x);
+  else copy_into(x, dense);
   return x;
 }
 
 /// values: row-major, as many as x has elements.
 Tensor copy_from_host(const std::vector<double>& values, const Tensor& x) {
-  const Tensor host = from_vector(values, x.shape(), f64).to(x.device());
-  Tensor y = x;
-  backend_for(y).copy(host, y);
-  y.storage()->bump_version();
-  return y;
+  copy_into(x, from_vector(values, x.shape(), f64));
+  return x;
 }
 
 /// The z with Phi(z) = p, by bisection on erfc: 60 halvings of [-9, 9], enough for any double that
@@ -90,10 +87,8 @@ void orthonormalize_rows(std::vector<double>& q, int64_t rows, int64_t columns) 
 }  // namespace
 
 Tensor constant(const Tensor& x, double value) {
-  Tensor y = x;
-  backend_for(y).fill(value, y);
-  y.storage()->bump_version();
-  return y;
+  fill_with(x, value);
+  return x;
 }
 
 Tensor zeros(const Tensor& x) { return constant(x, 0); }

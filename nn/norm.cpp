@@ -5,6 +5,7 @@
 #include <halftone/core/captured_step.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
+#include <halftone/core/in_place.h>
 
 namespace halftone::nn {
 namespace {
@@ -89,7 +90,7 @@ halftone::BatchNormOptions BatchNorm::count_batch() const {
   if (training && tracking) {
     // Tensors are handles: a const layer may write to what they refer to.
     const int64_t batches = ++*num_batches_tracked.data<int64_t>();
-    num_batches_tracked.storage()->bump_version();
+    mark_written(num_batches_tracked);
     if (!momentum) weight_of_batch = 1 / double(batches);
     if (recording_step()) count_replays();
   }

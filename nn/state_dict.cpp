@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/error.h>
 
 namespace halftone::nn {
@@ -68,8 +68,7 @@ LoadReport load_from(Module& module, const NamedTensors& given, LoadOptions opti
   for (auto& [name, x] : own) {
     const auto found = given.find(name);
     if (found == given.end() || !found->second.defined()) continue;
-    backend_for(x).copy(found->second.to(x.device()), x);
-    x.storage()->bump_version();
+    copy_into(x, found->second);
   }
   return difference.names;
 }

@@ -6,10 +6,15 @@
 #include <string>
 #include <vector>
 
+#include <halftone/io/safetensors.h>
 #include <halftone/nn/module.h>
-#include <halftone/nn/safetensors.h>
 
 namespace halftone::nn {
+
+using halftone::load_safetensors;
+using halftone::NamedTensors;
+using halftone::SafetensorsFile;
+using halftone::save_safetensors;
 
 /// Handles to the data, without history: writing to the module later changes them. A tensor that is
 /// shared appears under each of its names.

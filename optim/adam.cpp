@@ -1,10 +1,8 @@
-// Adam and AdamW in terms of Backend::adam_step, which corrects the bias by the step count.
+// Adam's and AdamW's options, and the rule they stand for.
 #include <halftone/optim/adam.h>
 
 namespace halftone::optim {
 namespace {
-
-template <class Options> constexpr bool decoupled = std::is_same_v<Options, AdamWOptions>;
 
 template <class Options> void describe_adam(Options& options, OptionFields& field) {
   field("lr", options.lr), field("betas", options.betas);
@@ -28,28 +26,14 @@ void AdamOptions::check(std::string_view optimizer) const { check_adam(*this, op
 void AdamWOptions::describe(OptionFields& field) { describe_adam(*this, field); }
 void AdamWOptions::check(std::string_view optimizer) const { check_adam(*this, optimizer); }
 
-template <class Options>
-AdamFamily<Options>::AdamFamily(std::vector<ParameterGroup<Options>> groups)
-    : Base(decoupled<Options> ? "AdamW" : "Adam",
-           {.names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .essential = 2},
-           std::move(groups)) {}
-
-template <class Options>
-void AdamFamily<Options>::update(int group, const typename Base::Batch& batch, Backend& backend) {
-  const Options& o = this->options_of(group);
-  backend.adam_step(batch.slots, {.lr = o.lr,
-                                  .beta1 = o.betas[0],
-                                  .beta2 = o.betas[1],
-                                  .eps = o.eps,
-                                  .weight_decay = o.weight_decay,
-                                  .decoupled = decoupled<Options>,
-                                  .steps = batch.key,
-                                  .amsgrad = o.amsgrad,
-                                  .skip = batch.skip,
-                                  .device_lr = batch.device_lr});
+UpdateRule AdamOptions::rule() const {
+  return rule::Adam{betas[0], betas[1], eps, weight_decay, false, amsgrad};
+}
+UpdateRule AdamWOptions::rule() const {
+  return rule::Adam{betas[0], betas[1], eps, weight_decay, true, amsgrad};
 }
 
-template class AdamFamily<AdamOptions>;
-template class AdamFamily<AdamWOptions>;
+template class ElementwiseOptimizer<AdamOptions>;
+template class ElementwiseOptimizer<AdamWOptions>;
 
 }  // namespace halftone::optim

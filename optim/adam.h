@@ -7,6 +7,10 @@
 
 namespace halftone::optim {
 
+/// Of both; max_exp_avg_sq is AMSGrad's.
+inline constexpr StateLayout adam_layout{.names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
+                                         .essential = 2};
+
 struct AdamOptions {
   double lr = 1e-3;
   std::array<double, 2> betas{0.9, 0.999};
@@ -15,6 +19,9 @@ struct AdamOptions {
   bool amsgrad = false;                 // the largest v so far divides (Reddi et al. 2018)
   bool maximize = false;                // goes up the gradient
 
+  static constexpr std::string_view name = "Adam";
+  static constexpr StateLayout layout = adam_layout;
+  UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
 };
@@ -27,37 +34,17 @@ struct AdamWOptions {
   std::optional<DType> state_dtype{};
   bool amsgrad = false, maximize = false;
 
+  static constexpr std::string_view name = "AdamW";
+  static constexpr StateLayout layout = adam_layout;
+  UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
 };
 
-/// Adam where Options is AdamOptions, AdamW where it is AdamWOptions.
-template <class Options> class AdamFamily final : public GroupedOptimizer<Options> {
-  using Base = GroupedOptimizer<Options>;
+using Adam = ElementwiseOptimizer<AdamOptions>;
+using AdamW = ElementwiseOptimizer<AdamWOptions>;
 
- public:
-  explicit AdamFamily(std::vector<Tensor> parameters, Options options = {})
-      : AdamFamily(std::vector{ParameterGroup<Options>{std::move(parameters), options}}) {}
-  /// lr by its place, as in PyTorch
-  template <std::floating_point Lr>
-  AdamFamily(std::vector<Tensor> parameters, Lr lr)
-      : AdamFamily(std::move(parameters), Options{.lr = double(lr)}) {}
-  explicit AdamFamily(std::vector<ParameterGroup<Options>> groups);
-
- private:
-  typename Base::StateFlags needed_state(int group) const override {
-    return {true, true, this->options_of(group).amsgrad};
-  }
-  int64_t batch_key(const typename Base::ParameterState& state) const override {
-    return state.steps;
-  }
-  void update(int group, const typename Base::Batch& batch, Backend& backend) override;
-};
-
-using Adam = AdamFamily<AdamOptions>;
-using AdamW = AdamFamily<AdamWOptions>;
-
-extern template class AdamFamily<AdamOptions>;
-extern template class AdamFamily<AdamWOptions>;
+extern template class ElementwiseOptimizer<AdamOptions>;
+extern template class ElementwiseOptimizer<AdamWOptions>;
 
 }  // namespace halftone::optim

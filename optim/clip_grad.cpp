@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/optim/optimizer.h>
@@ -100,7 +100,7 @@ void clip_gradients_value(std::span<Tensor> gradients, double limit) {
   if (!(limit >= 0)) fail<UsageError>("clip_grad_value", "limit is ", limit, ". Use 0 or more.");
   for (Tensor& gradient : gradients) {
     apply_in_place(formula::Clamp{-limit, limit}, gradient);
-    gradient.storage()->bump_version();
+    mark_written(gradient);
   }
 }
 

@@ -1,41 +1,16 @@
-// What a step leaves to the device: whether it happens (step_unless), how many there have been, and
-// under capture the learning rate. Counts and rates are made once, outside of captures: what fills
-// them would otherwise be recorded and run at every replay.
+// What a step leaves to the device: whether it happens (StepControl::skip), how many there have
+// been, and under capture the learning rate. Counts and rates are made once, outside of captures:
+// what fills them would otherwise be recorded and run at every replay.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <algorithm>
 
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
 
 namespace halftone::optim {
-
-namespace {
-/// Sets a member for the length of a scope.
-class Lent {
- public:
-  Lent(Tensor& member, const Tensor& value) : member_(member) { member_ = value; }
-  ~Lent() { member_ = {}; }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
-
- private:
-  Tensor& member_;
-};
-}  // namespace
-
-void StatefulOptimizer::step_scaled(const Tensor& factor) {
-  const Lent lent(gradient_factor_, factor);
-  step();
-}
-
-bool StatefulOptimizer::step_unless(const Tensor& skip, const Tensor& factor) {
-  for (Group& group : groups_) count_on_device(group);
-  const Lent lent_skip(skip_, skip), lent_factor(gradient_factor_, factor);
-  step();
-  return true;
-}
 
 /// Lets the parameters that do not yet count on the device do so, from what the host has counted:
 /// views of one tensor per device.
@@ -53,7 +28,7 @@ void StatefulOptimizer::count_on_device(Group& group) const {
     std::vector<int64_t> steps;
     std::transform(begin, end, std::back_inserter(steps), [&](std::size_t i) {
       const ParameterState& state = group.states[i];
-      return layout_.has_step ? state.steps : batch_key(state);
+      return layout_.has_step ? state.steps : steps_before(state);
     });
     const Tensor counts = from_vector(steps, {int64_t(steps.size())}, i64, device);
     for (int64_t position = 0; begin != end; ++begin, ++position)
@@ -93,21 +68,18 @@ void StatefulOptimizer::publish_rates() {
 void StatefulOptimizer::refresh_rates(int g) {
   for (PublishedRate& rate : groups_[std::size_t(g)].rates) {
     if (rate.written == lr(g)) continue;
-    backend_for(rate.value).fill(lr(g), rate.value);
-    rate.value.storage()->bump_version();
+    fill_with(rate.value, lr(g));
     rate.written = lr(g);
   }
 }
 
 void StatefulOptimizer::follow_replays(int group) {
-  std::vector<std::shared_ptr<Storage>> written;
+  std::vector<Tensor> written;
   for (const UpdateSlot& slot : slots_)
-    for (const Tensor* x :
-         {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
-      if (x->defined()) written.push_back(x->storage());
+    slot.for_each_written([&](const Tensor& x) { written.push_back(x); });
   repeat_on_replay([this, group, written = std::move(written)] {
     refresh_rates(group);
-    for (const std::shared_ptr<Storage>& storage : written) storage->bump_version();
+    for (const Tensor& x : written) mark_written(x);
   });
 }
 

@@ -47,8 +47,11 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
 
 // --- the step
 
-void StatefulOptimizer::step() {
-  for (int group = 0; group < group_count(); ++group) step_group(group);
+void StatefulOptimizer::step(const StepControl& control) {
+  for (int group = 0; group < group_count(); ++group) {
+    if (control.skip.defined()) count_on_device(groups_[std::size_t(group)]);
+    step_group(group, control);
+  }
 }
 
 bool StatefulOptimizer::set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) {
@@ -62,8 +65,8 @@ Tensor StatefulOptimizer::gradient_of(const Group& group, std::size_t i) const {
 }
 
 /// What the gradients of a group are multiplied by on their way; undefined: nothing.
-Tensor StatefulOptimizer::factor_on(Device device, int group_index) {
-  const Tensor factor = gradient_factor_.defined() ? gradient_factor_.to(device) : Tensor{};
+Tensor StatefulOptimizer::factor_on(Device device, int group_index, const Tensor& asked) {
+  const Tensor factor = asked.defined() ? asked.to(device) : Tensor{};
   if (!maximizes(group_index)) return factor;
   if (factor.defined()) {
     Tensor negative = empty_like(factor);
@@ -78,7 +81,7 @@ Tensor StatefulOptimizer::factor_on(Device device, int group_index) {
   return minus_one;
 }
 
-void StatefulOptimizer::step_group(int group_index) {
+void StatefulOptimizer::step_group(int group_index, const StepControl& control) {
   Group& group = groups_[std::size_t(group_index)];
   std::vector<Tensor>& parameters = group.parameters;
   std::vector<ParameterState>& states = group.states;
@@ -86,21 +89,21 @@ void StatefulOptimizer::step_group(int group_index) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (gradient_of(group, i).defined()) pending_.push_back(i);
   }
-  // Nearly always all parameters share a device and a key, and this loop runs once. Order does not
-  // matter.
+  // Nearly always all parameters share a device and a number of steps, and this loop runs once.
+  // Order does not matter.
   for (auto begin = pending_.begin(); begin != pending_.end();) {
     const Device device = parameters[*begin].device();
-    const auto key_of = [&](std::size_t i) {
-      return states[i].count.defined() ? 0 : batch_key(states[i]);
+    const auto steps_of = [&](std::size_t i) {
+      return states[i].count.defined() ? 0 : steps_before(states[i]);
     };
-    const int64_t key = key_of(*begin);
+    const int64_t steps = steps_of(*begin);
     const auto end = std::partition(begin, pending_.end(), [&](std::size_t i) {
-      return parameters[i].device() == device && key_of(i) == key;
+      return parameters[i].device() == device && steps_of(i) == steps;
     });
     Backend& backend = backend_for(device);
     const auto here = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
-    const Tensor factor = factor_on(device, group_index);
-    Batch batch{.slots = {}, .key = key, .skip = here(skip_)};
+    const Tensor factor = factor_on(device, group_index, control.factor);
+    Batch batch{.slots = {}, .steps = steps, .skip = here(control.skip)};
     if (backend.capturing()) batch.device_lr = published_rate(group, device);
     slots_.clear();
     for (; begin != end; ++begin) {
@@ -120,19 +123,26 @@ void StatefulOptimizer::step_group(int group_index) {
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
 }
 
+/// What an update is told of the steps before it: only as much as it depends on.
+int64_t StatefulOptimizer::steps_before(const ParameterState& state) const {
+  if (!layout_.numbered) return 0;
+  if (layout_.has_step) return state.steps;
+  return state.tensors[0].defined() ? 1 : 0;
+}
+
 /// Counts the step, unless the backend does, and makes the state that is missing; moves it after a
 /// parameter that changed its device.
 void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
-  const StateFlags needed = needed_state(group);
+  const DynamicStates needed{needed_state(group, parameter)};
   if (!state.count.defined()) ++state.steps;
   else if (state.count.device() != parameter.device())
     state.count = state.count.to(parameter.device());
-  for (std::size_t i = 0; i < needed.size(); ++i) {
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
     Tensor& tensor = state.tensors[i];
     if (tensor.defined()) {
       if (tensor.device() != parameter.device()) tensor = tensor.to(parameter.device());
-    } else if (needed[i]) {
+    } else if (needed.has(int(i))) {
       require_not_capturing(parameter);
       const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
       tensor = empty_like(parameter, dtype);
@@ -153,8 +163,7 @@ void require_not_negative(std::string_view optimizer, std::string_view option, d
 }
 
 void require_finite(std::string_view where, std::string_view what, double value) {
-  if (!std::isfinite(value))
-    fail<UsageError>(where, what, " is ", value, ". Use a finite number.");
+  if (!std::isfinite(value)) fail<UsageError>(where, what, " is ", value, ". Use a finite number.");
 }
 
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value) {

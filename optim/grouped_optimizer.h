@@ -1,10 +1,10 @@
-// The common part of SGD, Adam and RMSprop: parameter groups, per-parameter state, batching into
-// backend calls, and the state dictionary. An optimizer adds its options, the names of its state
-// tensors, and update(): one backend call.
+// The common part of all optimizers here: parameter groups, per-parameter state, batching into
+// backend calls, and the state dictionary. An elementwise optimizer adds its options, and nothing
+// else (ElementwiseOptimizer); another one says which state it keeps and what update() does.
 #pragma once
 
-#include <algorithm>
 #include <array>
+#include <bit>
 #include <concepts>
 #include <optional>
 #include <string>
@@ -45,13 +45,21 @@ class OptionFields {
   virtual void operator()(std::string_view name, std::array<double, 2>& value) = 0;
 };
 
+/// The state tensors of one parameter, as the state dictionary names them.
+struct StateLayout {
+  std::array<std::string_view, 3> names{};  // PyTorch's; "" where there is none
+  std::size_t essential = 0;                // the first so many are there from the first step on
+  bool has_step = true;                     // PyTorch's state has a `step`
+  /// An update depends on the number of steps before it: parameters that differ in it are updated
+  /// apart. Without has_step, on whether there were any.
+  bool numbered = true;
+};
+
 /// What all optimizers of this folder keep and do, whatever their options.
 class StatefulOptimizer : public Optimizer {
  public:
-  void step() override;
-  void step_scaled(const Tensor& factor) override;
-  /// From the first call on, parameters count their steps on the device.
-  bool step_unless(const Tensor& skip, const Tensor& factor) override;
+  /// From the first step with a `skip` on, parameters count their steps on the device.
+  void step(const StepControl& control = {}) override;
   void publish_rates() override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
   int group_count() const override { return int(groups_.size()); }
@@ -59,20 +67,13 @@ class StatefulOptimizer : public Optimizer {
     require_group(group);
     return groups_[std::size_t(group)].parameters;
   }
-  int64_t state_tensors(int group) const override {
-    return std::ranges::count(needed_state(group), true);
+  int64_t state_tensors(int group, const Tensor& parameter) const override {
+    return std::popcount(needed_state(group, parameter));
   }
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
  protected:
-  using StateFlags = std::array<bool, 3>;
-  /// The state tensors of one parameter, as the state dictionary names them.
-  struct StateLayout {
-    std::array<std::string_view, 3> names{};  // PyTorch's; "" where there is none
-    std::size_t essential = 0;                // the first so many are there from the first step on
-    bool has_step = true;                     // PyTorch's state has a `step`
-  };
   struct ParameterState {
     int64_t steps = 0;
     std::array<Tensor, 3> tensors{};  // undefined until the first step that needs them
@@ -93,8 +94,12 @@ class StatefulOptimizer : public Optimizer {
   /// What one backend call is about.
   struct Batch {
     std::span<UpdateSlot> slots;
-    int64_t key = 0;  // batch_key() of all of them, where slots do not count themselves
+    int64_t steps = 0;  // before this one, of slots that do not count themselves
     Tensor skip{}, device_lr{};
+
+    UpdateCall call(const UpdateRule& rule, double lr) const {
+      return {.rule = rule, .lr = lr, .steps = steps, .skip = skip, .device_lr = device_lr};
+    }
   };
 
   StatefulOptimizer(std::string name, const StateLayout& layout)
@@ -104,12 +109,13 @@ class StatefulOptimizer : public Optimizer {
   void add_parameters(std::vector<Tensor> parameters);
 
   /// Which state tensors the options of a group call for, and the dtype they ask for, if any.
-  virtual StateFlags needed_state(int group) const = 0;
+  virtual StateMask needed_state(int group, const Tensor& parameter) const = 0;
   virtual std::optional<DType> state_dtype(int group) const = 0;
   /// Whether a group goes up its gradients.
   virtual bool maximizes(int group) const = 0;
-  /// Parameters with equal keys go into one update; the key is taken before the step.
-  virtual int64_t batch_key(const ParameterState& state) const = 0;
+  /// One step of the slots of a batch: one backend call for an elementwise optimizer, any number
+  /// of them for others (lamb.cpp, muon.cpp). Only the first may count: slots of others are copies
+  /// without `steps`.
   virtual void update(int group, const Batch& batch, Backend& backend) = 0;
   virtual void describe_options(int group, OptionFields& field) = 0;
 
@@ -121,14 +127,15 @@ class StatefulOptimizer : public Optimizer {
 
  private:
   class Reader;
-  void step_group(int group);
+  void step_group(int group, const StepControl& control);
   void count_on_device(Group& group) const;
   const Tensor& published_rate(const Group& group, Device device) const;
   void require_not_capturing(const Tensor& parameter) const;
   /// What replays of the step under capture do on the host: rates, and versions of what is written.
   void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
-  Tensor factor_on(Device device, int group);
+  int64_t steps_before(const ParameterState& state) const;
+  Tensor factor_on(Device device, int group, const Tensor& factor);
   Tensor gradient_of(const Group& group, std::size_t i) const;
   std::vector<ParameterState> read_group(int group, std::size_t position, Reader& reader);
   void prepare(const Tensor& parameter, int group, ParameterState& state) const;
@@ -137,16 +144,30 @@ class StatefulOptimizer : public Optimizer {
   StateLayout layout_;
   std::vector<Group> groups_;
   std::shared_ptr<WeightKeeper> keeper_;
-  Tensor gradient_factor_{}, skip_{};  // during step_scaled() and step_unless()
   // Kept from step to step for their capacity: after the first, a step allocates nothing.
   std::vector<UpdateSlot> slots_;
   std::vector<std::size_t> pending_;
 };
 
-/// Adds typed options. `Options` is an aggregate with lr, state_dtype, maximize,
-/// describe(OptionFields&), and check(name), which throws UsageError for values that make no sense.
+/// Adds typed options. `Options` is an aggregate with lr, state_dtype, maximize, static name and
+/// layout (a StateLayout), describe(OptionFields&), and check(name), which throws UsageError for
+/// values that make no sense.
 template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  public:
+  explicit GroupedOptimizer(std::vector<Tensor> parameters, Options options = {})
+      : GroupedOptimizer(std::vector{ParameterGroup<Options>{std::move(parameters), options}}) {}
+  /// lr by its place, as in PyTorch
+  template <std::floating_point Lr>
+  GroupedOptimizer(std::vector<Tensor> parameters, Lr lr)
+      : GroupedOptimizer(std::move(parameters), Options{.lr = double(lr)}) {}
+  explicit GroupedOptimizer(std::vector<ParameterGroup<Options>> groups)
+      : StatefulOptimizer(std::string(Options::name), Options::layout) {
+    if (groups.empty())
+      fail<UsageError>(
+          name(), "got no parameter groups. Pass model.parameters() of a model that has some.");
+    for (auto& group : groups) add_group(std::move(group));
+  }
+
   /// The options of a group, to read or to change between steps; a captured step sees a changed lr
   /// after publish_rates(), and other options not at all.
   Options& options(int group = 0) {
@@ -181,15 +202,6 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
   }
 
  protected:
-  GroupedOptimizer(std::string name, const StateLayout& layout,
-                   std::vector<ParameterGroup<Options>> groups)
-      : StatefulOptimizer(std::move(name), layout) {
-    if (groups.empty())
-      fail<UsageError>(
-          this->name(),
-          "got no parameter groups. Pass model.parameters() of a model that has some.");
-    for (auto& group : groups) add_group(std::move(group));
-  }
   const Options& options_of(int group) const { return options_[std::size_t(group)]; }
 
   std::optional<DType> state_dtype(int group) const override {
@@ -200,6 +212,21 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
 
  private:
   std::vector<Options> options_;
+};
+
+/// Steps by one rule of core/update_rules.h, which Options::rule() gives.
+template <class Options> class ElementwiseOptimizer final : public GroupedOptimizer<Options> {
+ public:
+  using GroupedOptimizer<Options>::GroupedOptimizer;
+
+ private:
+  StateMask needed_state(int group, const Tensor& /*parameter*/) const override {
+    return this->options_of(group).rule().states();
+  }
+  void update(int group, const StatefulOptimizer::Batch& batch, Backend& backend) override {
+    const Options& options = this->options_of(group);
+    backend.update(batch.slots, batch.call(options.rule(), options.lr));
+  }
 };
 
 }  // namespace halftone::optim

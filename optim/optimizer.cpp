@@ -1,7 +1,7 @@
 // What is the same for every optimizer: gradients, in terms of the groups.
 #include <halftone/optim/optimizer.h>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 
 namespace halftone::optim {
 
@@ -27,14 +27,14 @@ std::vector<Tensor> Optimizer::parameters() const {
 
 std::vector<Tensor> Optimizer::gradients() const { return gradients_of(parameters()); }
 
-void Optimizer::step_scaled(const Tensor& factor) {
+bool Optimizer::begin_step(const StepControl& control) const {
+  if (control.skip.defined() && control.skip.item() != 0) return false;
+  if (!control.factor.defined()) return true;
   std::vector<Tensor> all = gradients();
   for (Tensor& gradient : all)
-    backend_for(gradient).scale_all({&gradient, 1}, factor.to(gradient.device()));
-  step();
+    backend_for(gradient).scale_all({&gradient, 1}, control.factor.to(gradient.device()));
+  return true;
 }
-
-bool Optimizer::step_unless(const Tensor&, const Tensor&) { return false; }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): those that have a place for it keep it
 bool Optimizer::set_weight_keeper(std::shared_ptr<WeightKeeper>) { return false; }
@@ -48,8 +48,7 @@ void Optimizer::zero_grad(bool set_to_none) {
       if (set_to_none) {
         parameter.set_grad(Tensor{});
       } else {
-        backend_for(gradient).fill(0, gradient);
-        gradient.storage()->bump_version();
+        fill_with(gradient, 0);
       }
     }
   }

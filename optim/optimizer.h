@@ -4,13 +4,12 @@
 // torch.optim.Optimizer.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <halftone/core/tensor.h>
+#include <halftone/core/named_tensors.h>
 
 namespace halftone {
 struct UpdateSlot;  // core/backend.h
@@ -18,7 +17,7 @@ struct UpdateSlot;  // core/backend.h
 
 namespace halftone::optim {
 
-using NamedTensors = std::map<std::string, Tensor>;
+using halftone::NamedTensors;
 
 /// Where a precision strategy enters a step: it keeps what a short-float parameter cannot hold
 /// (f32 masters, remainders, compensation), and may collect gradients of its own. amp/ fills this
@@ -32,6 +31,15 @@ class WeightKeeper {
   virtual void complete(std::size_t index, UpdateSlot& slot) = 0;
 };
 
+/// What a precision strategy asks of a step: two f32 scalars, each of them undefined or on a
+/// device.
+struct StepControl {
+  /// Every gradient is multiplied by it first: 1 / loss scale, clipping.
+  Tensor factor{};
+  /// Where it is other than 0, nothing happens.
+  Tensor skip{};
+};
+
 class Optimizer {
  public:
   Optimizer() = default;
@@ -39,15 +47,10 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) = default;
   virtual ~Optimizer() = default;
 
-  /// Updates every parameter that has a gradient.
-  virtual void step() = 0;
-  /// The same with every gradient multiplied by `factor` first, an f32 scalar: 1 / loss scale,
-  /// clipping. Here in place; where the update can do it on the way, gradients stay as they are.
-  virtual void step_scaled(const Tensor& factor);
-  /// The same unless `skip`, an f32 scalar on the parameters' device, is other than 0 when the
-  /// update runs: nobody waits for it here. `factor` as above, or undefined. False if this
-  /// optimizer cannot: then nothing has happened, and the caller reads `skip` and decides.
-  virtual bool step_unless(const Tensor& skip, const Tensor& factor);
+  /// Updates every parameter that has a gradient, as `control` says. Optimizers of this folder
+  /// leave the gradients as they are, and `skip` to the update: nobody waits for it. An optimizer
+  /// that knows nothing of such things begins with `if (!begin_step(control)) return;`.
+  virtual void step(const StepControl& control = {}) = 0;
   /// Puts what steps read from the host, rates and step counts, where a captured step finds it: on
   /// the device. Call it before a capture, and before a replay if a rate has changed by options()
   /// (set_lr() does it by itself). After load_state_dict() capture again.
@@ -70,11 +73,8 @@ class Optimizer {
   /// place.
   virtual std::span<Tensor> group_parameters(int group) = 0;
   virtual double lr(int group) const = 0;
-  /// How many tensors of its parameters' sizes step() keeps for each parameter of a group: Adam 2.
-  virtual int64_t state_tensors(int group) const {
-    static_cast<void>(group);
-    return 0;
-  }
+  /// How many tensors of its size step() keeps for a parameter of a group: Adam 2.
+  virtual int64_t state_tensors(int /*group*/, const Tensor& /*parameter*/) const { return 0; }
   virtual void set_lr(double lr, int group) = 0;
 
   /// The parameters of all groups.
@@ -91,6 +91,11 @@ class Optimizer {
   /// dtype. Throws one UsageError that lists everything that does not fit; then nothing has
   /// changed.
   virtual void load_state_dict(const NamedTensors& state) = 0;
+
+ protected:
+  /// Reads `skip`, which may wait for the device: false if it is set. Else multiplies the gradients
+  /// by the factor, in place.
+  bool begin_step(const StepControl& control) const;
 };
 
 /// The defined gradients of some tensors.

@@ -1,4 +1,4 @@
-// RMSprop in terms of Backend::rmsprop_step.
+// RMSprop's options, and the rule they stand for.
 #include <halftone/optim/rmsprop.h>
 
 namespace halftone::optim {
@@ -18,26 +18,10 @@ void RmspropOptions::check(std::string_view optimizer) const {
   detail::require_state_dtype(optimizer, state_dtype);
 }
 
-Rmsprop::Rmsprop(std::vector<ParameterGroup<RmspropOptions>> groups)
-    : GroupedOptimizer("Rmsprop",
-                       {.names = {"square_avg", "momentum_buffer", "grad_avg"}, .essential = 1},
-                       std::move(groups)) {}
-
-Rmsprop::StateFlags Rmsprop::needed_state(int group) const {
-  const RmspropOptions& o = options_of(group);
-  return {true, o.momentum > 0, o.centered};
+UpdateRule RmspropOptions::rule() const {
+  return rule::Rmsprop{alpha, eps, weight_decay, momentum, centered};
 }
 
-void Rmsprop::update(int group, const Batch& batch, Backend& backend) {
-  const RmspropOptions& o = options_of(group);
-  backend.rmsprop_step(batch.slots, {.lr = o.lr,
-                                     .alpha = o.alpha,
-                                     .eps = o.eps,
-                                     .weight_decay = o.weight_decay,
-                                     .momentum = o.momentum,
-                                     .centered = o.centered,
-                                     .skip = batch.skip,
-                                     .device_lr = batch.device_lr});
-}
+template class ElementwiseOptimizer<RmspropOptions>;
 
 }  // namespace halftone::optim

@@ -12,24 +12,15 @@ struct RmspropOptions {
   bool centered = false, maximize = false;  // maximize: goes up the gradient
   std::optional<DType> state_dtype{};       // absent: f32
 
+  static constexpr std::string_view name = "Rmsprop";
+  static constexpr StateLayout layout{
+      .names = {"square_avg", "momentum_buffer", "grad_avg"}, .essential = 1, .numbered = false};
+  UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
 };
 
-class Rmsprop final : public GroupedOptimizer<RmspropOptions> {
- public:
-  explicit Rmsprop(std::vector<Tensor> parameters, RmspropOptions options = {})
-      : Rmsprop(std::vector{ParameterGroup<RmspropOptions>{std::move(parameters), options}}) {}
-  /// lr by its place, as in PyTorch
-  template <std::floating_point Lr>
-  Rmsprop(std::vector<Tensor> parameters, Lr lr)
-      : Rmsprop(std::move(parameters), RmspropOptions{.lr = double(lr)}) {}
-  explicit Rmsprop(std::vector<ParameterGroup<RmspropOptions>> groups);
-
- private:
-  StateFlags needed_state(int group) const override;
-  int64_t batch_key(const ParameterState&) const override { return 0; }
-  void update(int group, const Batch& batch, Backend& backend) override;
-};
+using Rmsprop = ElementwiseOptimizer<RmspropOptions>;
+extern template class ElementwiseOptimizer<RmspropOptions>;
 
 }  // namespace halftone::optim

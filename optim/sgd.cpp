@@ -1,4 +1,4 @@
-// SGD in terms of Backend::sgd_step; momentum buffers are filled by the first step that needs them.
+// SGD's options, and the rule they stand for.
 #include <halftone/optim/sgd.h>
 
 namespace halftone::optim {
@@ -19,26 +19,10 @@ void SgdOptions::check(std::string_view optimizer) const {
                      ". It needs a positive momentum and no dampening.");
 }
 
-Sgd::Sgd(std::vector<ParameterGroup<SgdOptions>> groups)
-    : GroupedOptimizer("Sgd", {.names = {"momentum_buffer"}, .has_step = false},
-                       std::move(groups)) {}
-
-Sgd::StateFlags Sgd::needed_state(int group) const { return {options_of(group).momentum != 0}; }
-
-int64_t Sgd::batch_key(const ParameterState& state) const {
-  return state.tensors[0].defined() ? 1 : 0;
+UpdateRule SgdOptions::rule() const {
+  return rule::Sgd{momentum, dampening, weight_decay, nesterov};
 }
 
-void Sgd::update(int group, const Batch& batch, Backend& backend) {
-  const SgdOptions& o = options_of(group);
-  backend.sgd_step(batch.slots, {.lr = o.lr,
-                                 .momentum = o.momentum,
-                                 .dampening = o.dampening,
-                                 .weight_decay = o.weight_decay,
-                                 .nesterov = o.nesterov,
-                                 .steps = batch.key,
-                                 .skip = batch.skip,
-                                 .device_lr = batch.device_lr});
-}
+template class ElementwiseOptimizer<SgdOptions>;
 
 }  // namespace halftone::optim

@@ -12,24 +12,14 @@ struct SgdOptions {
   bool nesterov = false, maximize = false;  // maximize: goes up the gradient
   std::optional<DType> state_dtype{};       // absent: f32
 
+  static constexpr std::string_view name = "Sgd";
+  static constexpr StateLayout layout{.names = {"momentum_buffer"}, .has_step = false};
+  UpdateRule rule() const;
   void describe(OptionFields& field);
   void check(std::string_view optimizer) const;
 };
 
-class Sgd final : public GroupedOptimizer<SgdOptions> {
- public:
-  explicit Sgd(std::vector<Tensor> parameters, SgdOptions options = {})
-      : Sgd(std::vector{ParameterGroup<SgdOptions>{std::move(parameters), options}}) {}
-  /// lr by its place, as in PyTorch
-  template <std::floating_point Lr>
-  Sgd(std::vector<Tensor> parameters, Lr lr)
-      : Sgd(std::move(parameters), SgdOptions{.lr = double(lr)}) {}
-  explicit Sgd(std::vector<ParameterGroup<SgdOptions>> groups);
-
- private:
-  StateFlags needed_state(int group) const override;
-  int64_t batch_key(const ParameterState& state) const override;
-  void update(int group, const Batch& batch, Backend& backend) override;
-};
+using Sgd = ElementwiseOptimizer<SgdOptions>;
+extern template class ElementwiseOptimizer<SgdOptions>;
 
 }  // namespace halftone::optim

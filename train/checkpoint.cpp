@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include <halftone/core/error.h>
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 #include <halftone/train/manifest.h>
 
 namespace halftone::train {

@@ -1,7 +1,7 @@
 // Destructors here only copy within memory that exists, so nothing in them can fail.
 #include <halftone/train/evaluation.h>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
 
 namespace halftone::train {
@@ -24,10 +24,7 @@ HeldBuffers::HeldBuffers(const nn::Module& model) {
 }
 
 HeldBuffers::~HeldBuffers() {
-  for (auto& [buffer, copy] : held_) {
-    backend_for(buffer).copy(copy, buffer);
-    buffer.storage()->bump_version();
-  }
+  for (auto& [buffer, copy] : held_) { copy_into(buffer, copy); }
 }
 
 }  // namespace halftone::train

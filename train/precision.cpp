@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <halftone/amp/names.h>
+#include <halftone/core/names.h>
 
 namespace halftone::train {
 
@@ -24,7 +24,7 @@ amp::Strategy strategy_for(std::string_view precision) {
   std::vector<std::string_view> known;
   for (const Word& w : words) known.push_back(w.precision);
   known.insert(known.end(), names.begin(), names.end());
-  amp::fail_unknown_name("Trainer", "precision", precision, known);
+  fail_unknown_name("Trainer", "precision", precision, known);
 }
 
 }  // namespace halftone::train

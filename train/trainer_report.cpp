@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <exception>
 
-#include <halftone/amp/names.h>
+#include <halftone/core/names.h>
 #include <halftone/train/checkpoints.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
@@ -31,7 +31,7 @@ double Trainer::metric(std::string_view name) const {
   if (const auto found = metrics_.find(name); found != metrics_.end()) return found->second.value;
   std::vector<std::string_view> known;
   for (const auto& [other, logged] : metrics_) known.push_back(other);
-  amp::fail_unknown_name("Trainer", "metric", name, known);
+  fail_unknown_name("Trainer", "metric", name, known);
 }
 
 void Trainer::log_step() {

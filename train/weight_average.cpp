@@ -1,7 +1,7 @@
 #include <halftone/train/weight_average.h>
 
 #include <halftone/autograd/ops/cast.h>
-#include <halftone/core/backend.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/trainer.h>
@@ -24,19 +24,15 @@ class Lent {
       : parameters_(std::move(parameters)) {
     const MemoryScope scope(MemoryUse::workspace);
     for (const Tensor& x : parameters_) kept_.push_back(x.detach().clone());
-    for (std::size_t i = 0; i < parameters_.size(); ++i) write(averages[i], parameters_[i]);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) copy_into(parameters_[i], averages[i]);
   }
   ~Lent() {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) write(kept_[i], parameters_[i]);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) copy_into(parameters_[i], kept_[i]);
   }
   Lent(const Lent&) = delete;
   Lent& operator=(const Lent&) = delete;
 
  private:
-  static void write(const Tensor& from, Tensor& to) {
-    backend_for(to).copy(from.to(to.device()), to);
-    to.storage()->bump_version();
-  }
   std::vector<Tensor> parameters_, kept_{};
 };
 }  // namespace

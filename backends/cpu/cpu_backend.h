@@ -90,9 +90,7 @@ class CpuBackend final : public ReferenceBackend {
                          Tensor& dx, Tensor& drecurrent) override;
 
   // --- training (optimizer.cpp, gradients.cpp)
-  void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;
-  void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) override;
-  void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) override;
+  void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;

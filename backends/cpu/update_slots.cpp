@@ -18,52 +18,29 @@ bool lies_like(const Tensor& x, const Tensor& y) {
 }
 
 bool form_served(const UpdateSlot& slot) {
-  const bool is_bf16 = slot.parameter.dtype() == bf16;
-  const auto companion_is = [&](DType dtype) {
-    return slot.companion.defined() && slot.companion.dtype() == dtype;
-  };
-  switch (slot.form) {
-    case WeightForm::plain: return !slot.companion.defined();
-    case WeightForm::master: return companion_is(f32);
-    case WeightForm::split:
-    case WeightForm::split_rounded: return is_bf16 && companion_is(i16);
-    case WeightForm::kahan: return companion_is(slot.parameter.dtype());
-    case WeightForm::stochastic: return is_bf16 && !slot.companion.defined();
-  }
-  return false;
-}
-
-bool is_split(const UpdateSlot& slot) {
-  return slot.form == WeightForm::split || slot.form == WeightForm::split_rounded;
-}
-uint16_t* upper_halves(const UpdateSlot& slot, int64_t begin) {
-  return reinterpret_cast<uint16_t*>(slot.parameter.data<BFloat16>() + begin);
-}
-uint16_t* lower_halves(const UpdateSlot& slot, int64_t begin) {
-  return reinterpret_cast<uint16_t*>(slot.companion.data<int16_t>() + begin);
+  const WeightFormFacts& form = facts(slot.form);
+  const DType dtype = slot.parameter.dtype();
+  if (form.only_bf16 && dtype != bf16) return false;
+  if (!form.has_companion()) return !slot.companion.defined();
+  return slot.companion.defined() && slot.companion.dtype() == form.companion_dtype(dtype);
 }
 
 }  // namespace
 
-bool serves(const UpdateSlot& slot, const std::array<bool, 3>& needed) {
+bool serves(const UpdateSlot& slot, StateMask needed) {
   if (!form_served(slot) || !slot.parameter.is_dense()) return false;
   for (const Tensor* x :
        {&slot.parameter, &slot.gradient, &slot.state[0], &slot.state[1], &slot.state[2]})
     if (!all_f32_or_short(*x) || !lies_like(slot.parameter, *x)) return false;
-  for (std::size_t s = 0; s < needed.size(); ++s)
-    if (needed[s] && !slot.state[s].defined()) return false;
+  for (std::size_t s = 0; s < slot.state.size(); ++s)
+    if (DynamicStates{needed}.has(int(s)) && !slot.state[s].defined()) return false;
   if (slot.gradient_factor.defined() && slot.gradient_factor.dtype() != f32) return false;
   return lies_like(slot.parameter, slot.companion);
 }
 
-void bump_versions(const UpdateSlot& slot) {
-  for (const Tensor* x :
-       {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
-    if (x->defined()) x->storage()->bump_version();
-}
-
 SlotBlock::SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, UpdateBuffers& buffers)
     : slot_(slot),
+      form_(facts(slot.form)),
       begin_(begin),
       count_(count),
       buffers_(buffers),
@@ -78,23 +55,18 @@ SlotBlock::SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, Updat
   }
 }
 
-/// The weights themselves, whatever form they are kept in.
+/// The weights themselves, whatever form they are kept in: where they lie, if they are floats.
 float* SlotBlock::read_weights() const {
   float* const buffer = buffers_.weight;
-  const simd::Kernels& k = simd_kernels();
-  if (slot_.form == WeightForm::master) return slot_.companion.data<float>() + begin_;
-  if (slot_.form == WeightForm::plain && slot_.parameter.dtype() == f32)
-    return slot_.parameter.data<float>() + begin_;
-  if (is_split(slot_)) {
-    k.join_halves(slot_.form == WeightForm::split_rounded, upper_halves(slot_, begin_),
-                  lower_halves(slot_, begin_), buffer, count_);
+  if (form_.lies != WeightLies::in_both) {
+    const Tensor& x = form_.lies == WeightLies::in_companion ? slot_.companion : slot_.parameter;
+    if (x.dtype() == f32) return x.data<float>() + begin_;
+    widen(x, begin_, count_, buffer);
     return buffer;
   }
-  widen(slot_.parameter, begin_, count_, buffer);
-  if (slot_.form == WeightForm::kahan) {
-    widen(slot_.companion, begin_, count_, buffers_.rest);
-    k.accumulate(buffers_.rest, buffer, count_);
-  }
+  widen(slot_.parameter, begin_, count_, buffers_.parameter);
+  widen(slot_.companion, begin_, count_, buffers_.companion);
+  simd_kernels().decode(slot_.form, buffers_.parameter, buffers_.companion, buffer, count_);
   return buffer;
 }
 
@@ -107,29 +79,26 @@ const float* SlotBlock::read_gradient() const {
 }
 
 void SlotBlock::write_weights() const {
-  const simd::Kernels& k = simd_kernels();
-  switch (slot_.form) {
-    case WeightForm::split:
-    case WeightForm::split_rounded:
-      return k.split_halves(slot_.form == WeightForm::split_rounded, weight_,
-                            upper_halves(slot_, begin_), lower_halves(slot_, begin_), count_);
-    case WeightForm::stochastic:
-      return k.round_stochastically(weight_, slot_.key, uint64_t(begin_),
-                                    upper_halves(slot_, begin_), count_);
-    case WeightForm::kahan:
-      narrow(weight_, count_, slot_.parameter, begin_);
-      widen(slot_.parameter, begin_, count_, buffers_.rest);
-      k.subtract(buffers_.rest, weight_, count_);
-      return narrow(weight_, count_, slot_.companion, begin_);
-    case WeightForm::plain:
-      if (weight_ != buffers_.weight) return;
-      [[fallthrough]];
-    case WeightForm::master: return narrow(weight_, count_, slot_.parameter, begin_);
+  if (form_.lies != WeightLies::in_both && !form_.uses_random) {
+    const bool in_place = slot_.parameter.dtype() == f32 && weight_ != buffers_.weight &&
+                          form_.lies == WeightLies::in_parameter;
+    if (!in_place) narrow(weight_, count_, slot_.parameter, begin_);
+    return;
   }
+  if (form_.uses_rounded) {
+    narrow(weight_, count_, slot_.parameter, begin_);
+    widen(slot_.parameter, begin_, count_, buffers_.parameter);
+  }
+  uint16_t random[block_length];
+  if (form_.uses_random) simd_kernels().random_halves(slot_.key, uint64_t(begin_), random, count_);
+  simd_kernels().encode(slot_.form, weight_, random, buffers_.parameter, buffers_.companion,
+                        count_);
+  if (!form_.uses_rounded) narrow(buffers_.parameter, count_, slot_.parameter, begin_);
+  if (form_.has_companion()) narrow(buffers_.companion, count_, slot_.companion, begin_);
 }
 
-void SlotBlock::finish() {
-  write_weights();
+void SlotBlock::finish(bool weights_moved) {
+  if (weights_moved) write_weights();
   for (std::size_t s = 0; s < state_.size(); ++s)
     if (state_[s] == buffers_.state[s]) narrow(state_[s], count_, slot_.state[s], begin_);
 }

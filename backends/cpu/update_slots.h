@@ -13,7 +13,8 @@ struct UpdateBuffers {
   alignas(64) float weight[block_length];
   alignas(64) float gradient[block_length];
   alignas(64) float state[3][block_length];
-  alignas(64) float rest[block_length];
+  alignas(64) float parameter[block_length];
+  alignas(64) float companion[block_length];
 };
 
 /// Elements begin .. begin + count of a slot, in memory order.
@@ -22,14 +23,14 @@ class SlotBlock {
   SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, UpdateBuffers& buffers);
   SlotBlock(const SlotBlock&) = delete;
   SlotBlock& operator=(const SlotBlock&) = delete;
-  /// Writes back what the kernel left in buffers.
-  void finish();
+  /// Writes back what the kernel left in buffers; the weights only if they moved.
+  void finish(bool weights_moved);
 
   int64_t count() const { return count_; }
   float* weight() const { return weight_; }
   const float* gradient() const { return gradient_; }
   /// null where the slot has none
-  float* state(std::size_t s) const { return state_[s]; }
+  float* const* states() const { return state_.data(); }
 
  private:
   float* read_weights() const;
@@ -37,6 +38,7 @@ class SlotBlock {
   void write_weights() const;
 
   const UpdateSlot& slot_;
+  const WeightFormFacts& form_;
   int64_t begin_, count_;
   UpdateBuffers& buffers_;
   float* weight_;
@@ -46,9 +48,6 @@ class SlotBlock {
 
 /// Whether SlotBlock serves a slot: f32 and short floats, all tensors laid out alike without holes.
 /// needed: the states that the update cannot do without.
-bool serves(const UpdateSlot& slot, const std::array<bool, 3>& needed);
-
-/// What was written gets a new version, which invalidates casts of a parameter.
-void bump_versions(const UpdateSlot& slot);
+bool serves(const UpdateSlot& slot, StateMask needed);
 
 }  // namespace halftone::cpu

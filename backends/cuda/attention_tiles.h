@@ -129,8 +129,15 @@ template <class C> struct Rule {
       case f64: return C(static_cast<const double*>(mask.data)[place]);
       case f32: return C(static_cast<const float*>(mask.data)[place]);
       case f16: return C(widen(static_cast<const Float16*>(mask.data)[place]));
-      default: return C(widen(static_cast<const BFloat16*>(mask.data)[place]));
+      case bf16: return C(widen(static_cast<const BFloat16*>(mask.data)[place]));
+      case f8_e4m3:
+      case f8_e5m2:
+      case i64:
+      case i32:
+      case i16:
+      case u8: break;
     }
+    return C(0);  // not reached: masks are bool or floating
   }
 
   /// Products become scores, -infinity for what is not seen. The strip is for the mask: free before

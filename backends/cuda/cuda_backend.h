@@ -124,9 +124,7 @@ class CudaBackend final : public Backend {
   // --- training (accumulate.cu, optimizer.cu, tensor_lists.cu, loss_scale.cu)
   void accumulate(const Tensor& x, Tensor& y) override;
   void lerp(const Tensor& x, double weight, Tensor& y) override;
-  void sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& update) override;
-  void adam_step(std::span<UpdateSlot> slots, const AdamUpdate& update) override;
-  void rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& update) override;
+  void update(std::span<UpdateSlot> slots, const UpdateCall& call) override;
   void scale_all(std::span<Tensor> tensors, const Tensor& factor) override;
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;

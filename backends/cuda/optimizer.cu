@@ -14,110 +14,121 @@ namespace halftone {
 namespace cuda {
 namespace {
 
+/// How many states a rule may have; loops over them unroll.
+template <StateMask... masks> constexpr int most_states(StateMasks<masks...> /*kinds*/) {
+  StateMask all = 0;
+  ((all |= masks), ...);
+  return all >> 2 ? 3 : all >> 1 ? 2 : all ? 1 : 0;
+}
+template <class Rule> constexpr int states_of = most_states(typename Rule::Kinds{});
+
 /// numbers[i] for every slot of the list; counts the step unless it is skipped.
-template <class Rule>
+template <class C, class Rule>
 __global__ void prepare_kernel(SlotList list, Rule rule, StepControl control,
-                               typename Rule::Numbers* numbers) {
+                               typename Rule::template Numbers<C>* numbers) {
   const int i = int(threadIdx.x);
   if (i >= list.count) return;
   int64_t* const device_steps = list.items[i].steps;
   const int64_t before = device_steps ? *device_steps : control.steps;
-  numbers[i] = rule.numbers(control.rate(), before);
+  numbers[i] = rule.template numbers<C>(control.rate(), before);
   if (device_steps && !control.skips()) *device_steps = before + 1;
 }
 
 /// One parameter's elements [at, at + n), n from 1 to 4. All four are computed, so that they stay
 /// in registers; only n are written.
-template <class C, class Rule>
-__device__ void update4(const SlotPlace& slot, const Rule& rule,
-                        const typename Rule::Numbers& numbers, const RandomKey& key, int64_t at,
-                        int n) {
-  C weights[4]{}, gradients[4]{}, states[Rule::states][4]{};
+template <class Rule>
+__device__ void update4(const SlotPlace& slot, StateMask mask,
+                        const typename Rule::template Numbers<float>& numbers, const RandomKey& key,
+                        int64_t at, int n) {
+  constexpr int count = states_of<Rule>;
+  float weights[4]{}, gradients[4]{}, states[count][4]{};
   read_weights(slot, at, n, weights);
   load4(slot.gradient, at, n, slot.aligned, gradients);
-  for (int s = 0; s < Rule::states; ++s)
+  for (int s = 0; s < count; ++s)
     if (slot.state[s].data) load4(slot.state[s], at, n, slot.aligned, states[s]);
-  const C factor = slot.gradient_factor ? C(*slot.gradient_factor) : C(1);
+  const float factor = slot.gradient_factor ? *slot.gradient_factor : 1.0f;
   for (int k = 0; k < 4; ++k) {
-    C state[Rule::states];
-    for (int s = 0; s < Rule::states; ++s) state[s] = states[s][k];
-    rule.apply(numbers, gradients[k] * factor, weights[k], state);
-    for (int s = 0; s < Rule::states; ++s) states[s][k] = state[s];
+    float state[count];
+    for (int s = 0; s < count; ++s) state[s] = states[s][k];
+    Rule::apply(numbers, DynamicStates{mask}, gradients[k] * factor, weights[k], state);
+    for (int s = 0; s < count; ++s) states[s][k] = state[s];
   }
-  write_weights(slot, key, at, n, weights);
-  for (int s = 0; s < Rule::states; ++s)
+  if (rule::moves_weight<Rule>) write_weights(slot, key, at, n, weights);
+  for (int s = 0; s < count; ++s)
     if (slot.state[s].data) store4(slot.state[s], at, n, slot.aligned, states[s]);
 }
 
 template <class Rule>
 __global__ void __launch_bounds__(block_threads)
-    update_kernel(SlotList list, Rule rule, StepControl control, const uint64_t* key_shift,
-                  const typename Rule::Numbers* numbers) {
+    update_kernel(SlotList list, StateMask mask, StepControl control, const uint64_t* key_shift,
+                  const typename Rule::template Numbers<float>* numbers) {
   if (control.skips()) return;
   for (int64_t chunk = blockIdx.x; chunk < list.chunks(); chunk += gridDim.x) {
     const int item = list.item_of(chunk);
     const SlotPlace& slot = list.items[item];
-    const typename Rule::Numbers own = numbers[item];
+    const auto own = numbers[item];
     const RandomKey key = key_of_replay(slot.key, slot.key_stride, key_shift);
     const int64_t begin = (chunk - list.first_chunk[item]) * chunk_length;
     const int64_t end = begin + chunk_length < slot.count ? begin + chunk_length : slot.count;
     for (int64_t i = begin + int64_t(threadIdx.x) * 4; i < end; i += int64_t(blockDim.x) * 4)
-      update4<float>(slot, rule, own, key, i, int(end - i < 4 ? end - i : 4));
+      update4<Rule>(slot, mask, own, key, i, int(end - i < 4 ? end - i : 4));
   }
 }
 
 /// f64 parameters, and tensors that are not laid out as their parameter: element by element.
 template <class C, class Rule>
 __global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layout, bool small,
-                                      Rule rule, StepControl control, const uint64_t* key_shift,
-                                      const typename Rule::Numbers* numbers) {
+                                      StateMask mask, StepControl control,
+                                      const uint64_t* key_shift,
+                                      const typename Rule::template Numbers<C>* numbers) {
   if (control.skips()) return;
+  constexpr int count = states_of<Rule>;
   const RandomKey key = key_of_replay(slot.key, slot.key_stride, key_shift);
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
     const Places<slot_tensors> at = layout.at_turn(turn, small);
     const C factor = slot.gradient_factor ? C(*slot.gradient_factor) : C(1);
-    C weight = read_weight<C>(slot, at), state[Rule::states];
-    for (int s = 0; s < Rule::states; ++s)
+    C weight = read_weight<C>(slot, at), state[count];
+    for (int s = 0; s < count; ++s)
       state[s] = slot.state[s].data ? load_as<C>(slot.state[s], at.of[place_of_state + s]) : C(0);
     const C gradient = load_as<C>(slot.gradient, at.of[place_of_gradient]) * factor;
-    rule.apply(numbers[0], gradient, weight, state);
-    write_weight(slot, key, at, weight);
-    for (int s = 0; s < Rule::states; ++s)
+    Rule::apply(numbers[0], DynamicStates{mask}, gradient, weight, state);
+    if (rule::moves_weight<Rule>) write_weight(slot, key, at, weight);
+    for (int s = 0; s < count; ++s)
       if (slot.state[s].data) store_as<C>(slot.state[s], at.of[place_of_state + s], state[s]);
   }
 }
 
-template <class Rule>
+template <class C, class Rule>
 Tensor prepared(const Context& context, const SlotList& list, const Rule& rule,
                 const StepControl& control) {
-  const auto bytes = int64_t(sizeof(typename Rule::Numbers)) * list.count;
-  Tensor numbers = scratch(context, {bytes}, u8);
-  launch(context, prepare_kernel<Rule>, {dim3(1), dim3(SlotList::capacity_threads)}, list, rule,
-         control, reinterpret_cast<typename Rule::Numbers*>(numbers.raw_data()));
+  using Numbers = typename Rule::template Numbers<C>;
+  Tensor numbers = scratch(context, {int64_t(sizeof(Numbers)) * list.count}, u8);
+  launch(context, prepare_kernel<C, Rule>, {dim3(1), dim3(SlotList::capacity_threads)}, list, rule,
+         control, reinterpret_cast<Numbers*>(numbers.raw_data()));
   return numbers;
 }
 
 template <class Rule>
 void update_list(const Context& context, const SlotList& list, const Rule& rule,
                  const StepControl& control) {
-  const Tensor numbers = prepared(context, list, rule, control);
-  launch(context, update_kernel<Rule>, shape_for_chunks(context, list), list, rule, control,
-         context.key_shift(), reinterpret_cast<const typename Rule::Numbers*>(numbers.raw_data()));
+  const Tensor numbers = prepared<float>(context, list, rule, control);
+  launch(context, update_kernel<Rule>, shape_for_chunks(context, list), list, rule.states(),
+         control, context.key_shift(),
+         reinterpret_cast<const typename Rule::template Numbers<float>*>(numbers.raw_data()));
 }
 
-template <class Rule>
+template <class C, class Rule>
 void update_strided(const Context& context, const UpdateSlot& slot, const Rule& rule,
                     const StepControl& control) {
   const Layout<slot_tensors> layout(slot.parameter, slot.gradient, slot.companion, slot.state[0],
                                     slot.state[1], slot.state[2]);
   SlotList list;
   list.add(SlotPlace(slot), slot.parameter.numel());
-  const Tensor numbers = prepared(context, list, rule, control);
+  const Tensor numbers = prepared<C>(context, list, rule, control);
   if (layout.turns == 0) return;
-  const bool wide = slot.parameter.dtype() == f64;
-  launch(context, wide ? update_strided_kernel<double, Rule> : update_strided_kernel<float, Rule>,
-         shape_for(context, layout.turns), list.items[0], layout, layout.is_small(), rule, control,
-         context.key_shift(), reinterpret_cast<const typename Rule::Numbers*>(numbers.raw_data()));
+  launch(context, update_strided_kernel<C, Rule>, shape_for(context, layout.turns), list.items[0],
+         layout, layout.is_small(), rule.states(), control, context.key_shift(),
+         reinterpret_cast<const typename Rule::template Numbers<C>*>(numbers.raw_data()));
 }
 
 template <class Rule>
@@ -125,15 +136,15 @@ void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rul
                   const StepControl& control) {
   SlotList list;
   for (const UpdateSlot& slot : slots) {
-    if (!lies_alike(slot)) {
-      update_strided(context, slot, rule, control);
+    if (slot.parameter.dtype() == f64) {
+      update_strided<double>(context, slot, rule, control);
+    } else if (!lies_alike(slot)) {
+      update_strided<float>(context, slot, rule, control);
     } else {
       list.add(SlotPlace(slot), slot.parameter.numel());
       if (list.full()) update_list(context, list, rule, control), list.clear();
     }
-    for (const Tensor* x :
-         {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
-      if (x->defined()) x->storage()->bump_version();
+    slot.bump_versions();
   }
   if (list.count > 0) update_list(context, list, rule, control);
 }
@@ -141,16 +152,9 @@ void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rul
 }  // namespace
 }  // namespace cuda
 
-using namespace cuda;
-
-void CudaBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& u) {
-  update_slots(context_, slots, SgdRule(u), StepControl(u, u.steps));
-}
-void CudaBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& u) {
-  update_slots(context_, slots, AdamRule(u), StepControl(u, u.steps));
-}
-void CudaBackend::rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& u) {
-  update_slots(context_, slots, RmspropRule(u), StepControl(u, 0));
+void CudaBackend::update(std::span<UpdateSlot> slots, const UpdateCall& call) {
+  const cuda::StepControl control(call);
+  call.rule.visit([&](const auto& rule) { cuda::update_slots(context_, slots, rule, control); });
 }
 
 }  // namespace halftone

@@ -46,12 +46,11 @@ struct StepControl {
   const double* device_lr;
   const float* skip;
 
-  template <class Update>
-  StepControl(const Update& u, int64_t steps_before)
-      : lr(u.lr),
-        steps(steps_before),
-        device_lr(u.device_lr.defined() ? u.device_lr.template data<double>() : nullptr),
-        skip(u.skip.defined() ? u.skip.template data<float>() : nullptr) {}
+  explicit StepControl(const UpdateCall& call)
+      : lr(call.lr),
+        steps(call.steps),
+        device_lr(call.device_lr.defined() ? call.device_lr.data<double>() : nullptr),
+        skip(call.skip.defined() ? call.skip.data<float>() : nullptr) {}
   __device__ double rate() const { return device_lr ? *device_lr : lr; }
   __device__ bool skips() const { return skip && *skip != 0; }
 };
@@ -59,92 +58,106 @@ struct StepControl {
 /// Whether all tensors are dense and laid out as the parameter, which is f32 or shorter.
 bool lies_alike(const UpdateSlot& slot);
 
-__device__ inline bool is_split(WeightForm form) {
-  return form == WeightForm::split || form == WeightForm::split_rounded;
+/// Calls visitor.operator()<Form>() for the form of a slot.
+template <class Visitor, class... Form>
+__device__ void visit_form(TypeList<Form...>, WeightForm form, Visitor&& visitor) {
+  int position = 0;
+  ((position++ == int(form) ? visitor.template operator()<Form>() : void()), ...);
 }
-__device__ inline SplitFloat halves_at(const SlotPlace& slot, int64_t upper, int64_t lower) {
-  return {static_cast<const BFloat16*>(slot.parameter.data)[upper],
-          static_cast<const int16_t*>(slot.companion.data)[lower]};
+
+/// The companion of a form, [i, i + n), as numbers.
+template <class Form, class C>
+__device__ void load_companion4(const SlotPlace& slot, int64_t i, int n, C (&values)[4]) {
+  if constexpr (Form::companion.empty()) {
+    for (C& value : values) value = 0;
+  } else if (Form::companion_dtype(bf16) == i16) {
+    for (int k = 0; k < 4; ++k)
+      values[k] = k < n ? C(static_cast<const int16_t*>(slot.companion.data)[i + k]) : C(0);
+  } else {
+    load4(slot.companion, i, n, slot.aligned, values);
+  }
 }
-__device__ inline float joined(WeightForm form, SplitFloat halves) {
-  return form == WeightForm::split ? join(halves) : join_rounded(halves);
-}
-__device__ inline void store_halves(const SlotPlace& slot, int64_t upper, int64_t lower,
-                                    float weight) {
-  const SplitFloat halves = slot.form == WeightForm::split ? split(weight) : split_rounded(weight);
-  static_cast<BFloat16*>(slot.parameter.data)[upper] = halves.upper;
-  static_cast<int16_t*>(slot.companion.data)[lower] = halves.lower;
+template <class Form, class C>
+__device__ void store_companion4(const SlotPlace& slot, int64_t i, int n, const C (&values)[4]) {
+  if constexpr (!Form::companion.empty()) {
+    if (Form::companion_dtype(bf16) == i16) {
+      for (int k = 0; k < 4; ++k)
+        if (k < n) static_cast<int16_t*>(slot.companion.data)[i + k] = int16_t(values[k]);
+    } else {
+      store4(slot.companion, i, n, slot.aligned, values);
+    }
+  }
 }
 
 /// The weights themselves, [i, i + n) in memory order, whatever form they are kept in.
-__device__ inline void read_weights(const SlotPlace& slot, int64_t i, int n, float (&weights)[4]) {
-  if (is_split(slot.form)) {
-    for (int k = 0; k < 4; ++k)
-      if (k < n) weights[k] = joined(slot.form, halves_at(slot, i + k, i + k));
-    return;
-  }
-  load4(slot.form == WeightForm::master ? slot.companion : slot.parameter, i, n, slot.aligned,
-        weights);
-  if (slot.form != WeightForm::kahan) return;
-  float rests[4];
-  load4(slot.companion, i, n, slot.aligned, rests);
-  for (int k = 0; k < 4; ++k) weights[k] += rests[k];
+template <class C>
+__device__ void read_weights(const SlotPlace& slot, int64_t i, int n, C (&weights)[4]) {
+  visit_form(WeightForms{}, slot.form, [&]<class Form>() {
+    C companions[4]{};
+    if (Form::lies != WeightLies::in_companion) load4(slot.parameter, i, n, slot.aligned, weights);
+    load_companion4<Form>(slot, i, n, companions);
+    for (int k = 0; k < 4; ++k) weights[k] = Form::decode(weights[k], companions[k]);
+  });
 }
 
-__device__ inline void write_weights(const SlotPlace& slot, const RandomKey& key, int64_t i, int n,
-                                     const float (&weights)[4]) {
-  if (is_split(slot.form)) {
-    for (int k = 0; k < 4; ++k)
-      if (k < n) store_halves(slot, i + k, i + k, weights[k]);
-    return;
-  }
-  if (slot.form == WeightForm::stochastic) {
-    // i is a multiple of 4: elements i to i + 3 are the first two words of a counter, or the last.
-    const std::array<uint32_t, 4> words = Philox::words(key.seed, key.offset + uint64_t(i) / 8);
-    const bool last = i / 4 % 2 != 0;
-    const uint32_t pair[2] = {last ? words[2] : words[0], last ? words[3] : words[1]};
+/// The random halves of elements i to i + 3, i a multiple of 4: the first two words of a counter,
+/// or the last.
+__device__ inline void random_halves4(const RandomKey& key, int64_t i, uint16_t (&random)[4]) {
+  const std::array<uint32_t, 4> words = Philox::words(key.seed, key.offset + uint64_t(i) / 8);
+  const bool last = i / 4 % 2 != 0;
+  const uint32_t pair[2] = {last ? words[2] : words[0], last ? words[3] : words[1]};
+  for (int k = 0; k < 4; ++k) random[k] = uint16_t(k % 2 ? pair[k / 2] >> 16 : pair[k / 2]);
+}
+
+template <class C>
+__device__ void write_weights(const SlotPlace& slot, const RandomKey& key, int64_t i, int n,
+                              const C (&weights)[4]) {
+  visit_form(WeightForms{}, slot.form, [&]<class Form>() {
+    C parameters[4], companions[4];
+    for (int k = 0; k < 4; ++k) parameters[k] = weights[k];
+    if (Form::uses_rounded)
+      visit_trained(slot.parameter.dtype, [&]<class T>() {
+        for (int k = 0; k < 4; ++k) parameters[k] = C(widen(convert<T>(weights[k])));
+      });
+    uint16_t random[4]{};
+    if (Form::uses_random) random_halves4(key, i, random);
     for (int k = 0; k < 4; ++k) {
-      const auto random = uint16_t(k % 2 ? pair[k / 2] >> 16 : pair[k / 2]);
-      if (k < n)
-        static_cast<BFloat16*>(slot.parameter.data)[i + k] =
-            round_stochastically(weights[k], random);
+      const KeptWeight<C> kept = Form::encode(weights[k], parameters[k], random[k]);
+      parameters[k] = kept.parameter, companions[k] = kept.companion;
     }
-    return;
-  }
-  store4(slot.parameter, i, n, slot.aligned, weights);
-  if (slot.form == WeightForm::master) {
-    store4(slot.companion, i, n, slot.aligned, weights);
-  } else if (slot.form == WeightForm::kahan) {
-    float rests[4];
-    visit_trained(slot.parameter.dtype, [&]<class T>() {
-      for (int k = 0; k < 4; ++k) rests[k] = weights[k] - float(widen(convert<T>(weights[k])));
-    });
-    store4(slot.companion, i, n, slot.aligned, rests);
-  }
+    store4(slot.parameter, i, n, slot.aligned, parameters);
+    store_companion4<Form>(slot, i, n, companions);
+  });
 }
 
 /// The same for one element of any layout.
 template <class C> __device__ C read_weight(const SlotPlace& slot, const Places<slot_tensors>& at) {
-  const int64_t parameter = at.of[place_of_parameter], companion = at.of[place_of_companion];
-  if (is_split(slot.form)) return C(joined(slot.form, halves_at(slot, parameter, companion)));
-  if (slot.form == WeightForm::master) return load_as<C>(slot.companion, companion);
-  const C weight = load_as<C>(slot.parameter, parameter);
-  return slot.form == WeightForm::kahan ? weight + load_as<C>(slot.companion, companion) : weight;
+  C weight{};
+  visit_form(WeightForms{}, slot.form, [&]<class Form>() {
+    const C parameter = load_as<C>(slot.parameter, at.of[place_of_parameter]);
+    C companion{};
+    if constexpr (!Form::companion.empty())
+      companion = load_as<C>(slot.companion, at.of[place_of_companion]);
+    weight = Form::decode(parameter, companion);
+  });
+  return weight;
 }
 template <class C>
 __device__ void write_weight(const SlotPlace& slot, const RandomKey& key,
                              const Places<slot_tensors>& at, C weight) {
-  const int64_t parameter = at.of[place_of_parameter], companion = at.of[place_of_companion];
-  if (is_split(slot.form)) return store_halves(slot, parameter, companion, float(weight));
-  if (slot.form == WeightForm::stochastic) {
-    static_cast<BFloat16*>(slot.parameter.data)[parameter] =
-        round_stochastically(float(weight), random_half(key, uint64_t(parameter)));
-    return;
-  }
-  store_as<C>(slot.parameter, parameter, weight);
-  if (slot.form == WeightForm::master) store_as<C>(slot.companion, companion, weight);
-  if (slot.form == WeightForm::kahan)
-    store_as<C>(slot.companion, companion, weight - load_as<C>(slot.parameter, parameter));
+  const int64_t place = at.of[place_of_parameter];
+  visit_form(WeightForms{}, slot.form, [&]<class Form>() {
+    C rounded = weight;
+    if (Form::uses_rounded) {
+      store_as<C>(slot.parameter, place, weight);
+      rounded = load_as<C>(slot.parameter, place);
+    }
+    const uint16_t random = Form::uses_random ? random_half(key, uint64_t(place)) : uint16_t(0);
+    const KeptWeight<C> kept = Form::encode(weight, rounded, random);
+    store_as<C>(slot.parameter, place, kept.parameter);
+    if constexpr (!Form::companion.empty())
+      store_as<C>(slot.companion, at.of[place_of_companion], kept.companion);
+  });
 }
 
 }  // namespace halftone::cuda

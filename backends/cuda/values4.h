@@ -15,9 +15,16 @@ inline bool begins_aligned4(const Tensor& x) {
 template <class Visitor> __device__ void visit_trained(DType dtype, Visitor&& visitor) {
   switch (dtype) {
     case f64: return visitor.template operator()<double>();
+    case f32: return visitor.template operator()<float>();
     case f16: return visitor.template operator()<Float16>();
     case bf16: return visitor.template operator()<BFloat16>();
-    default: return visitor.template operator()<float>();
+    case f8_e4m3:
+    case f8_e5m2:
+    case i64:
+    case i32:
+    case i16:
+    case u8:
+    case boolean: return;  // not reached: none is trained
   }
 }
 

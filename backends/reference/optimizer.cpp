@@ -1,7 +1,7 @@
 // Updates of parameters and running values in place: optimizer steps by PyTorch's formulas
-// (core/update_rules.h), in float (in double for f64 parameters) whatever the storage, each value
-// rounded once when it is written. Every kernel here bumps the version of the storages it writes,
-// which is what invalidates casts of a parameter.
+// (core/update_rules.h) and forms of weights (core/weight_form.h), in float (in double for f64
+// parameters) whatever the storage, each value rounded once when it is written. Every kernel here
+// bumps the version of the storages it writes, which is what invalidates casts of a parameter.
 #include <halftone/backends/reference/reference.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 
 #include <halftone/backends/reference/map.h>
 #include <halftone/backends/reference/update_scalars.h>
-#include <halftone/core/update_rules.h>
 
 namespace halftone {
 
@@ -33,112 +32,71 @@ template <class T> struct SlotRun {
   void write(const T* values, const Tensor& x, std::size_t t) const {
     if (x.defined()) store(values, count, x, offset[t], step[t]);
   }
-  BFloat16& upper(int64_t i) const {
-    return slot.parameter.data<BFloat16>()[offset[parameter] + i * step[parameter]];
-  }
-  int16_t& lower(int64_t i) const {
-    return slot.companion.data<int16_t>()[offset[companion] + i * step[companion]];
-  }
 
   /// The weights themselves, whatever form they are kept in.
-  void read_weights(T* weights) const {
-    switch (slot.form) {
-      case WeightForm::master: return read(slot.companion, companion, weights);
-      case WeightForm::split:
-        for (int64_t i = 0; i < count; ++i) weights[i] = T(join({upper(i), lower(i)}));
-        return;
-      case WeightForm::split_rounded:
-        for (int64_t i = 0; i < count; ++i) weights[i] = T(join_rounded({upper(i), lower(i)}));
-        return;
-      case WeightForm::kahan: {
-        T rest[block_length];
-        read(slot.parameter, parameter, weights);
-        read(slot.companion, companion, rest);
-        for (int64_t i = 0; i < count; ++i) weights[i] += rest[i];
-        return;
-      }
-      default: return read(slot.parameter, parameter, weights);
-    }
+  template <class Form> void read_weights(T* weights) const {
+    T companions[block_length]{};
+    read(slot.parameter, parameter, weights);
+    read(slot.companion, companion, companions);
+    for (int64_t i = 0; i < count; ++i) weights[i] = Form::decode(weights[i], companions[i]);
   }
 
-  void write_weights(T* weights) const {
-    switch (slot.form) {
-      case WeightForm::split:
-      case WeightForm::split_rounded:
-        for (int64_t i = 0; i < count; ++i) {
-          const bool rounds = slot.form == WeightForm::split_rounded;
-          const SplitFloat s = rounds ? split_rounded(float(weights[i])) : split(float(weights[i]));
-          upper(i) = s.upper, lower(i) = s.lower;
-        }
-        return;
-      case WeightForm::stochastic:
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t place = offset[parameter] + i * step[parameter];
-          upper(i) =
-              round_stochastically(float(weights[i]), random_half(slot.key, uint64_t(place)));
-        }
-        return;
-      case WeightForm::kahan: {
-        T rounded[block_length];
-        write(weights, slot.parameter, parameter);
-        read(slot.parameter, parameter, rounded);
-        for (int64_t i = 0; i < count; ++i) weights[i] -= rounded[i];
-        return write(weights, slot.companion, companion);
-      }
-      default:
-        write(weights, slot.parameter, parameter);
-        return write(weights, slot.companion, companion);
+  template <class Form> void write_weights(const T* weights) const {
+    T parameters[block_length], companions[block_length];
+    write(weights, slot.parameter, parameter);
+    read(slot.parameter, parameter, parameters);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto place = uint64_t(offset[parameter] + i * step[parameter]);
+      const uint16_t random = Form::uses_random ? random_half(slot.key, place) : uint16_t(0);
+      const KeptWeight<T> kept = Form::encode(weights[i], parameters[i], random);
+      parameters[i] = kept.parameter, companions[i] = kept.companion;
     }
+    write(parameters, slot.parameter, parameter);
+    write(companions, slot.companion, companion);
   }
 };
 
-template <class T, class Rule>
-void update_slot(UpdateSlot& slot, const Rule& rule, const typename Rule::Numbers& numbers) {
+template <class T, class Form, class Rule>
+void update_slot(UpdateSlot& slot, StateMask mask,
+                 const typename Rule::template Numbers<T>& numbers) {
   const LoopNest<int(slot_tensors)> nest(slot.parameter, slot.gradient, slot.state[0],
                                          slot.state[1], slot.state[2], slot.companion);
   const T factor = slot.gradient_factor.defined() ? T(load_one(slot.gradient_factor, 0)) : T(1);
   nest.parallel_runs([&](const SlotOffsets& offsets, const SlotOffsets& steps, int64_t count) {
     const SlotRun<T> run{slot, offsets, steps, count};
     T weights[block_length], gradients[block_length], states[3][block_length];
-    run.read_weights(weights);
+    run.template read_weights<Form>(weights);
     run.read(slot.gradient, gradient, gradients);
     for (std::size_t s = 0; s < 3; ++s) run.read(slot.state[s], state + s, states[s]);
     for (int64_t i = 0; i < count; ++i) {
       T element_states[3] = {states[0][i], states[1][i], states[2][i]};
-      rule.apply(numbers, gradients[i] * factor, weights[i], element_states);
+      Rule::apply(numbers, DynamicStates{mask}, gradients[i] * factor, weights[i], element_states);
       for (std::size_t s = 0; s < 3; ++s) states[s][i] = element_states[s];
     }
-    run.write_weights(weights);
+    if (rule::moves_weight<Rule>) run.template write_weights<Form>(weights);
     for (std::size_t s = 0; s < 3; ++s) run.write(states[s], slot.state[s], state + s);
   });
-  for (const Tensor* x :
-       {&slot.parameter, &slot.companion, &slot.state[0], &slot.state[1], &slot.state[2]})
-    if (x->defined()) x->storage()->bump_version();
-}
-
-/// steps: the updates before this one, for slots that do not count themselves.
-template <class Rule, class Update>
-void update_slots(std::span<UpdateSlot> slots, const Update& update, int64_t steps) {
-  if (skips(update)) return;
-  const Rule rule(update);
-  for (UpdateSlot& slot : slots) {
-    const auto numbers = rule.numbers(rate_of(update), steps_before(slot, steps));
-    if (slot.parameter.dtype() == f64) update_slot<double>(slot, rule, numbers);
-    else update_slot<float>(slot, rule, numbers);
-    count_update(slot);
-  }
 }
 
 }  // namespace
 
-void ReferenceBackend::sgd_step(std::span<UpdateSlot> slots, const SgdUpdate& u) {
-  update_slots<SgdRule>(slots, u, u.steps);
-}
-void ReferenceBackend::adam_step(std::span<UpdateSlot> slots, const AdamUpdate& u) {
-  update_slots<AdamRule>(slots, u, u.steps);
-}
-void ReferenceBackend::rmsprop_step(std::span<UpdateSlot> slots, const RmspropUpdate& u) {
-  update_slots<RmspropRule>(slots, u, 0);
+void ReferenceBackend::update(std::span<UpdateSlot> slots, const UpdateCall& call) {
+  if (skips(call)) return;
+  call.rule.visit([&]<class Rule>(const Rule& rule) {
+    for (UpdateSlot& slot : slots) {
+      const int64_t before = steps_before(slot, call);
+      visit_index(WeightForms{}, int(slot.form), [&]<class Form>() {
+        if (slot.parameter.dtype() == f64)
+          update_slot<double, Form, Rule>(slot, rule.states(),
+                                          rule.template numbers<double>(rate_of(call), before));
+        else
+          update_slot<float, Form, Rule>(slot, rule.states(),
+                                         rule.template numbers<float>(rate_of(call), before));
+      });
+      slot.bump_versions();
+      count_update(slot);
+    }
+  });
 }
 
 void ReferenceBackend::accumulate(const Tensor& x, Tensor& y) {

@@ -15,7 +15,8 @@ struct OwnOptimizer final : optim::Optimizer {
   std::vector<Tensor> own;
   double rate = 0.5;
   explicit OwnOptimizer(std::vector<Tensor> p) : own(std::move(p)) {}
-  void step() override {
+  void step(const optim::StepControl& control = {}) override {
+    if (!begin_step(control)) return;
     for (Tensor& p : own) {
       if (!p.grad().defined()) continue;
       REQUIRE(p.dtype() == f32);

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "../fixtures_directory.h"
+#include <halftone/amp/presets.h>
+
 #include "strategy_cases.h"
 
 namespace halftone::testing {
@@ -28,7 +30,7 @@ TEST_CASE("the PyTorch presets are PyTorch's lists") {
       if (std::ranges::find(Policy::operations(), op) == Policy::operations().end()) continue;
       CAPTURE(preset);
       CAPTURE(op);
-      CHECK(name(policy[op]) == row.at("class").get<std::string>());
+      CHECK(name(policy[op].cast_class) == row.at("class").get<std::string>());
       ++compared;
     }
     CHECK(compared > 85);
@@ -75,6 +77,64 @@ TEST_CASE("an override by name changes what runs") {
   CHECK(softmax_dtype(Policy()) == f32);  // the default is not touched
 }
 
+TEST_CASE("a decision may name its dtype, per device") {
+  using amp::CastDecision;
+  const Tensor x = randn({2, 4}), w = randn({4, 4});
+  Policy policy;
+  policy["softmax"] = {CastClass::low_precision, f16};
+  policy["sum"] = {CastClass::low_precision, {}, f16};  // a GPU's business: here the region's
+  amp::PrecisionLog log;
+  amp::autocast(policy.with(bf16), [&] {
+    CHECK(matmul(x, w).dtype() == bf16);
+    CHECK(softmax(x, 1).dtype() == f16);
+    CHECK(sum(x).dtype() == bf16);
+  });
+  std::vector<std::string> decided;
+  for (const auto& entry : log.entries()) decided.push_back(amp::described(entry.decided));
+  CHECK(decided ==
+        std::vector<std::string>{"low_precision", "low_precision f16", "low_precision (cuda f16)"});
+  CHECK(CastDecision(CastClass::low_precision, bf16, f16).dtype_on(Device::cuda()) == f16);
+  CHECK(CastDecision(CastClass::low_precision, bf16, f16).dtype_on(Device::cpu()) == bf16);
+  std::ostringstream text;
+  text << policy;
+  CHECK(text.str().find("\n  low_precision f16 softmax\n") != std::string::npos);
+  policy["softmax"] = {CastClass::low_precision, f8_e4m3};
+  CHECK_THROWS_WITH_AS(amp::autocast(policy.with(bf16), [&] { softmax(x, 1); }),
+                       "[softmax] cannot run in f8_e4m3 under autocast. Use bf16 or f16.",
+                       DTypeError);
+  policy["softmax"] = {CastClass::full_precision, bf16};
+  CHECK_THROWS_AS(amp::autocast(policy.with(bf16), [&] { softmax(x, 1); }), DTypeError);
+}
+
+TEST_CASE("every published list says what becomes of each low-precision operation") {
+  const Policy asked;
+  for (const amp::Preset& preset : amp::presets()) {
+    if (preset.lists.empty() || preset.name == "flashlight-o1") continue;  // one rule for all
+    for (const std::string_view op : Policy::operations()) {
+      if (asked[op].cast_class != CastClass::low_precision) continue;
+      const bool named = std::ranges::any_of(preset.lists, [&](const amp::Preset::List& list) {
+        return std::ranges::find(list.operations, op) != list.operations.end();
+      });
+      CHECK_MESSAGE(named, preset.name, " does not speak of ", op);
+    }
+  }
+}
+
+TEST_CASE("losses are marked, and what trains short weights computes them in f32") {
+  const std::vector<std::string_view> losses(Policy::losses().begin(), Policy::losses().end());
+  CHECK(losses == std::vector<std::string_view>{"bce_with_logits", "binary_cross_entropy",
+                                                "cross_entropy", "huber", "kl_div", "l1", "mse",
+                                                "nll_loss", "smooth_l1"});
+}
+
+TEST_CASE("a batched product asks the policy once") {
+  amp::PrecisionLog log;
+  amp::autocast(bf16, [] { matmul(randn({3, 1, 2, 4}), randn({5, 4, 2})); });
+  REQUIRE(log.entries().size() == 1);
+  CHECK(log.entries()[0].calls == 1);
+  CHECK(log.entries()[0].casts == 2);
+}
+
 /// Doubles, in whatever dtype arrives.
 struct Double : UserOp {
   static constexpr OpInfo info{"double", CastClass::as_is};
@@ -96,8 +156,9 @@ TEST_CASE("a policy decides on operations outside the library, by their info") {
 }
 
 struct OnlyLarge final : Policy {
-  CastClass decide(const OpInfo& op, std::span<const Tensor> inputs) const override {
-    return inputs[0].numel() >= 100 ? Policy::decide(op, inputs) : CastClass::as_is;
+  amp::CastDecision decide(const OpInfo& op, std::span<const Tensor> inputs) const override {
+    if (inputs[0].numel() < 100) return CastClass::as_is;
+    return Policy::decide(op, inputs);
   }
 };
 

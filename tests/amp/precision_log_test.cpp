@@ -76,7 +76,7 @@ TEST_CASE("one operation, decided in two ways: two entries; inputs that differ a
   }
   std::vector<std::string> seen;
   for (const auto& e : log.entries())
-    seen.push_back(e.op + ' ' + std::string(name(e.decided)) + ' ' + e.runs_in);
+    seen.push_back(e.op + ' ' + described(e.decided) + ' ' + e.runs_in);
   CHECK(seen == std::vector<std::string>{"matmul low_precision bf16", "matmul low_precision f16",
                                          "matmul as_is f32", "less as_is f32",
                                          "where as_is bool, f32"});

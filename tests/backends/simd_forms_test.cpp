@@ -27,20 +27,34 @@ TEST_CASE("halves of floats, cut off and rounded, on every instruction set") {
     for (const bool rounded : {false, true})
       for (const int64_t n : {0, 1, 7, 16, 33, 1000, 4999}) {
         INFO(n, " elements, rounded ", rounded);
-        std::vector<uint16_t> upper(x.size(), 9), lower(x.size(), 9);
-        std::vector<float> back(x.size(), 9.0f);
-        k.split_halves(rounded, x.data(), upper.data(), lower.data(), n);
-        k.join_halves(rounded, upper.data(), lower.data(), back.data(), n);
+        const WeightForm form = rounded ? WeightForm::split_rounded : WeightForm::split;
+        std::vector<float> upper(x.size(), 9), lower(x.size(), 9), back(x.size(), 9);
+        k.encode(form, x.data(), nullptr, upper.data(), lower.data(), n);
+        k.decode(form, upper.data(), lower.data(), back.data(), n);
         bool right = upper[std::size_t(n)] == 9 && lower[std::size_t(n)] == 9;
         for (std::size_t i = 0; i < std::size_t(n); ++i) {
-          const SplitFloat s = rounded ? split_rounded(x[i]) : split(x[i]);
-          const float joined = rounded ? join_rounded(s) : join(s);
-          right = right && upper[i] == s.upper.bits && int16_t(lower[i]) == s.lower &&
-                  std::bit_cast<uint32_t>(back[i]) == std::bit_cast<uint32_t>(joined);
+          const auto bits = std::bit_cast<uint32_t>(x[i]);
+          const auto top = uint16_t((bits >> 16) + (rounded ? bits >> 15 & 1 : 0));
+          const auto back_bits = std::bit_cast<uint32_t>(back[i]);
+          right = right && std::bit_cast<uint32_t>(upper[i]) == uint32_t(top) << 16 &&
+                  lower[i] == float(int16_t(bits)) && back_bits == bits;
         }
         CHECK(right);
         CHECK(back[std::size_t(n)] == 9.0f);
       }
+  });
+}
+
+TEST_CASE("i16 companions are widened and narrowed exactly") {
+  each_level([&](const simd::Kernels& k) {
+    std::vector<int16_t> all(65536), back(65537, 9);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = int16_t(i);
+    std::vector<float> wide(all.size());
+    k.widen_i16(all.data(), wide.data(), int64_t(all.size()));
+    k.narrow_i16(wide.data(), back.data(), int64_t(all.size()));
+    CHECK(wide[40000] == 40000 - 65536);
+    CHECK(std::equal(all.begin(), all.end(), back.begin()));
+    CHECK(back.back() == 9);
   });
 }
 
@@ -50,11 +64,17 @@ TEST_CASE("stochastic rounding starts anywhere in its stream") {
     for (const RandomKey key : {RandomKey{5, 0}, RandomKey{6, 0xfffffffau}})
       for (const uint64_t first : {0u, 1u, 2u, 7u, 8u, 1024u, 1001u})
         for (const int64_t n : {1, 2, 5, 64, 300, 1199}) {
-          std::vector<uint16_t> y(x.size(), 9);
-          k.round_stochastically(x.data(), key, first, y.data(), n);
-          bool right = y[std::size_t(n)] == 9;
-          for (std::size_t i = 0; i < std::size_t(n); ++i)
-            right = right && y[i] == round_stochastically(x[i], random_half(key, first + i)).bits;
+          std::vector<uint16_t> random(x.size(), 9);
+          std::vector<float> y(x.size(), 9);
+          k.random_halves(key, first, random.data(), n);
+          k.encode(WeightForm::stochastic, x.data(), random.data(), y.data(), nullptr, n);
+          bool right = random[std::size_t(n)] == 9 && y[std::size_t(n)] == 9;
+          for (std::size_t i = 0; i < std::size_t(n); ++i) {
+            const uint16_t half = random_half(key, first + i);
+            const float wanted = float(round_stochastically(x[i], half));
+            right = right && random[i] == half &&
+                    std::bit_cast<uint32_t>(y[i]) == std::bit_cast<uint32_t>(wanted);
+          }
           CHECK_MESSAGE(right, n, " elements from ", first, ", counters from ", key.offset);
         }
   });

@@ -1,6 +1,10 @@
 // Optimizer kernels against their papers' formulas in double, and dropout against Philox.
 #include "simd_levels.h"
 
+#include <array>
+#include <cmath>
+#include <cstring>
+
 #include <halftone/core/random.h>
 
 namespace halftone::test {
@@ -8,88 +12,121 @@ namespace {
 
 constexpr double eps = 0x1p-23;
 
-TEST_CASE("Adam and AdamW on every instruction set") {
+template <class Rule> simd::UpdateNumbers numbers_of(const Rule& rule, double lr, int64_t before) {
+  simd::UpdateNumbers u{.rule = index_of<Rule, UpdateRules>, .states = rule.states()};
+  const auto numbers = rule.template numbers<float>(lr, before);
+  std::memcpy(u.numbers, &numbers, sizeof numbers);
+  return u;
+}
+
+using Floats = std::vector<float>;
+/// One step of every element by the kernel, and by a formula in double of gradient, weight and
+/// states.
+struct Element {
+  double g, p;
+  std::array<double, 3> s;
+};
+template <class Rule, class Formula>
+void check_rule(const simd::Kernels& k, const Rule& rule, double lr, int64_t before,
+                const Formula& formula) {
   Numbers numbers(30);
   const int64_t n = 131;
-  const std::vector<float> g = numbers.many(n), p0 = numbers.many(n), m0 = numbers.many(n),
-                           v0 = numbers.many(n, 0, 1);
+  const Floats g = numbers.many(n), p0 = numbers.many(n);
+  const std::array<Floats, 3> s0{numbers.many(n), numbers.many(n, 0.5, 1),
+                                 numbers.many(n, 0.1, 0.2)};
+  Floats p = p0;
+  std::array<Floats, 3> s = s0;
+  float* states[3]{};
+  for (std::size_t i = 0; i < 3; ++i)
+    if (rule.states() >> i & 1) states[i] = s[i].data();
+  k.update(numbers_of(rule, lr, before), g.data(), p.data(), states, n);
+  const auto wanted = [&](std::size_t i) {
+    Element e{g[i], p0[i], {s0[0][i], s0[1][i], s0[2][i]}};
+    formula(e);
+    return e;
+  };
+  const auto near = [](std::size_t) { return 64 * eps; };
+  CHECK(first_beyond(
+            p, [&](std::size_t i) { return wanted(i).p; }, near) == "");
+  for (std::size_t t = 0; t < 3; ++t) {
+    INFO("state ", t);
+    CHECK(first_beyond(
+              s[t], [&](std::size_t i) { return wanted(i).s[t]; }, near) == "");
+  }
+}
+
+TEST_CASE("Adam and AdamW on every instruction set") {
   each_level([&](const simd::Kernels& k) {
-    for (const bool decoupled : {false, true}) {
-      INFO("decoupled ", decoupled);
-      const simd::AdamNumbers u{.lr = 0.01f,
-                                .beta1 = 0.9f,
-                                .beta2 = 0.99f,
-                                .eps = 1e-6f,
-                                .weight_decay = 0.1f,
-                                .rest1 = 0.1f,
-                                .rest2 = 0.01f,
-                                .inverse_correction1 = 1 / 0.19f,
-                                .inverse_root_correction2 = 7.1f,
-                                .decoupled = decoupled};
-      std::vector<float> p = p0, m = m0, v = v0;
-      k.adam(u, g.data(), p.data(), m.data(), v.data(), n);
-      struct State {
-        double p, m, v;
-      };
-      const auto truth = [&](std::size_t i) {
-        const double gradient =
-            double(g[i]) + (decoupled ? 0 : double(u.weight_decay) * double(p0[i]));
-        const double first = double(u.beta1) * double(m0[i]) + double(u.rest1) * gradient;
-        const double second =
-            double(u.beta2) * double(v0[i]) + double(u.rest2) * gradient * gradient;
-        const double decay = decoupled ? 1 - double(u.lr) * double(u.weight_decay) : 1;
-        const double step =
-            double(u.lr) * double(u.inverse_correction1) * first /
-            (std::sqrt(second) * double(u.inverse_root_correction2) + double(u.eps));
-        return State{double(p0[i]) * decay - step, first, second};
-      };
-      const auto near = [](std::size_t) { return 8 * eps * 4; };
-      CHECK(first_beyond(
-                p, [&](std::size_t i) { return truth(i).p; }, near) == "");
-      CHECK(first_beyond(
-                m, [&](std::size_t i) { return truth(i).m; }, near) == "");
-      CHECK(first_beyond(
-                v, [&](std::size_t i) { return truth(i).v; }, near) == "");
-    }
+    for (const bool decoupled : {false, true})
+      for (const bool amsgrad : {false, true}) {
+        INFO("decoupled ", decoupled, ", amsgrad ", amsgrad);
+        const rule::Adam adam{0.9, 0.99, 1e-6, 0.1, decoupled, amsgrad};
+        check_rule(k, adam, 0.01, 1, [&](Element& e) {
+          const double g = e.g + (decoupled ? 0 : 0.1 * e.p);
+          e.s[0] = 0.9 * e.s[0] + 0.1 * g;
+          e.s[1] = 0.99 * e.s[1] + 0.01 * g * g;
+          if (amsgrad) e.s[2] = std::max(e.s[2], e.s[1]);
+          const double v = (amsgrad ? e.s[2] : e.s[1]) / (1 - 0.99 * 0.99);
+          if (decoupled) e.p *= 1 - 0.01 * 0.1;
+          e.p -= 0.01 * e.s[0] / (1 - 0.9 * 0.9) / (std::sqrt(v) + 1e-6);
+        });
+      }
   });
 }
 
 TEST_CASE("SGD with and without momentum on every instruction set") {
-  Numbers numbers(31);
-  const int64_t n = 77;
-  const std::vector<float> g = numbers.many(n), p0 = numbers.many(n), m0 = numbers.many(n);
   each_level([&](const simd::Kernels& k) {
-    for (const bool nesterov : {false, true})
-      for (const bool first : {false, true}) {
-        INFO("nesterov ", nesterov, ", first step ", first);
-        const simd::SgdNumbers u{0.1f, 0.9f, nesterov ? 0.0f : 0.25f, 0.01f, nesterov, first};
-        std::vector<float> p = p0,
-                           m = first ? std::vector<float>(std::size_t(n), std::nanf("")) : m0;
-        k.sgd(u, g.data(), p.data(), m.data(), n);
-        const auto gradient = [&](std::size_t i) {
-          return double(g[i]) + double(u.weight_decay) * double(p0[i]);
-        };
-        const auto momentum = [&](std::size_t i) {
-          if (first) return gradient(i);
-          return double(u.momentum) * double(m0[i]) + (1 - double(u.dampening)) * gradient(i);
-        };
-        const auto parameter = [&](std::size_t i) {
-          const double step =
-              nesterov ? gradient(i) + double(u.momentum) * momentum(i) : momentum(i);
-          return double(p0[i]) - double(u.lr) * step;
-        };
-        const auto near = [](std::size_t) { return 8 * eps * 4; };
-        CHECK(first_beyond(m, momentum, near) == "");
-        CHECK(first_beyond(p, parameter, near) == "");
-      }
-    std::vector<float> p = p0;
-    k.sgd({0.1f, 0, 0, 0.01f, false, false}, g.data(), p.data(), nullptr, n);
-    CHECK(first_beyond(
-              p,
-              [&](std::size_t i) {
-                return double(p0[i]) - 0.1 * (double(g[i]) + 0.01 * double(p0[i]));
-              },
-              [](std::size_t) { return 8 * eps * 4; }) == "");
+    for (const double momentum : {0.0, 0.9})
+      for (const bool nesterov : {false, true})
+        for (const bool first : {false, true}) {
+          INFO("momentum ", momentum, ", nesterov ", nesterov, ", first step ", first);
+          const double dampening = nesterov ? 0 : 0.25;
+          check_rule(k, rule::Sgd{momentum, dampening, 0.01, nesterov}, 0.1, first ? 0 : 1,
+                     [&](Element& e) {
+                       const double g = e.g + 0.01 * e.p;
+                       double& m = e.s[0];
+                       if (momentum > 0) m = first ? g : momentum * m + (1 - dampening) * g;
+                       const double step = nesterov ? g + momentum * m : m;
+                       e.p -= 0.1 * (momentum > 0 ? step : g);
+                     });
+        }
+    // The first step fills the buffer, whatever is in it.
+    float weight = 1, gradient = 0.5f, buffer = std::nanf("");
+    float* states[3]{&buffer, nullptr, nullptr};
+    k.update(numbers_of(rule::Sgd{.momentum = 0.9}, 0.5, 0), &gradient, &weight, states, 1);
+    CHECK(buffer == 0.5f);
+    CHECK(weight == 0.75f);
+  });
+}
+
+TEST_CASE("RMSprop, Lion and the directions of LAMB and Muon on every instruction set") {
+  each_level([&](const simd::Kernels& k) {
+    for (const double momentum : {0.0, 0.9})
+      for (const bool centered : {false, true})
+        check_rule(k, rule::Rmsprop{0.9, 1e-6, 0.1, momentum, centered}, 0.01, 3, [&](Element& e) {
+          const double g = e.g + 0.1 * e.p;
+          e.s[0] = 0.9 * e.s[0] + 0.1 * g * g;
+          if (centered) e.s[2] = 0.9 * e.s[2] + 0.1 * g;
+          const double v = e.s[0] - (centered ? e.s[2] * e.s[2] : 0);
+          double step = g / (std::sqrt(v) + 1e-6);
+          if (momentum > 0) step = e.s[1] = momentum * e.s[1] + step;
+          e.p -= 0.01 * step;
+        });
+    check_rule(k, rule::Lion{0.9, 0.99, 0.1}, 0.01, 3, [](Element& e) {
+      const double u = 0.9 * e.s[0] + 0.1 * e.g;
+      e.p -= 0.01 * ((u > 0 ? 1 : u < 0 ? -1 : 0) + 0.1 * e.p);
+      e.s[0] = 0.99 * e.s[0] + 0.01 * e.g;
+    });
+    check_rule(k, rule::AdamDirection{0.9, 0.99, 1e-6, 0.1}, 0.01, 1, [](Element& e) {
+      e.s[0] = 0.9 * e.s[0] + 0.1 * e.g;
+      e.s[1] = 0.99 * e.s[1] + 0.01 * e.g * e.g;
+      e.s[2] = e.s[0] / (1 - 0.81) / (std::sqrt(e.s[1] / (1 - 0.99 * 0.99)) + 1e-6) + 0.1 * e.p;
+    });
+    check_rule(k, rule::MomentumDirection{0.95, true}, 0.01, 1, [](Element& e) {
+      e.s[0] = 0.95 * e.s[0] + 0.05 * e.g;
+      e.s[1] = 0.05 * e.g + 0.95 * e.s[0];
+    });
+    check_rule(k, rule::ReadWeight{}, 0.01, 1, [](Element& e) { e.s[0] = e.p; });
   });
 }
 

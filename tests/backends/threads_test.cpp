@@ -129,8 +129,8 @@ TEST_CASE("optimizer steps and gradient norms") {
          {zeros({70000}, wide), zeros({70000}, wide)}},
         {numbers({33}, d, 22), numbers({33}, d, 23), {zeros({33}, wide), zeros({33}, wide)}}};
     Backend& backend = backend_for(Device::cpu());
-    backend.adam_step(slots, {.lr = 0.01, .weight_decay = 0.1, .decoupled = true});
-    backend.sgd_step(slots, {.lr = 0.01, .momentum = 0.9, .steps = 1});
+    backend.update(slots, {.rule = rule::Adam{.weight_decay = 0.1, .decoupled = true}, .lr = 0.01});
+    backend.update(slots, {.rule = rule::Sgd{.momentum = 0.9}, .lr = 0.01, .steps = 1});
     std::vector<Tensor> gradients;
     for (const UpdateSlot& slot : slots)
       all.push_back(slot.parameter), all.push_back(slot.state[0]),

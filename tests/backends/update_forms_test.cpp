@@ -57,13 +57,9 @@ Values weights_of(const UpdateSlot& slot) {
   if (!has_companion(slot.form)) return upper;
   const Values rest = slot.companion.to_vector<double>();
   for (std::size_t i = 0; i < upper.size(); ++i) {
-    const SplitFloat halves{BFloat16(float(upper[i])), int16_t(rest[i])};
-    switch (slot.form) {
-      case WeightForm::master: upper[i] = rest[i]; break;
-      case WeightForm::split: upper[i] = double(join(halves)); break;
-      case WeightForm::split_rounded: upper[i] = double(join_rounded(halves)); break;
-      default: upper[i] += rest[i];
-    }
+    visit_index(WeightForms{}, int(slot.form), [&]<class Form>() {
+      upper[i] = double(Form::decode(float(upper[i]), float(rest[i])));
+    });
   }
   return upper;
 }
@@ -75,26 +71,33 @@ struct NamedStep {
 };
 
 std::vector<NamedStep> steps() {
+  const auto of = [](const UpdateRule& rule) {
+    return [=](Backend& b, std::span<UpdateSlot> slots) {
+      b.update(slots, {.rule = rule, .lr = 0.01, .steps = 1});
+    };
+  };
   const auto adam = [](bool decoupled) {
     return [=](Backend& b, std::span<UpdateSlot> slots) {
-      b.adam_step(
-          slots,
-          {.lr = 0.01, .beta2 = 0.99, .weight_decay = 0.1, .decoupled = decoupled, .steps = 1});
+      b.update(slots,
+               {.rule = rule::Adam{.beta2 = 0.99, .weight_decay = 0.1, .decoupled = decoupled},
+                .lr = 0.01,
+                .steps = 1});
     };
   };
   const auto sgd = [](double momentum, bool nesterov, bool first) {
     return [=](Backend& b, std::span<UpdateSlot> slots) {
-      b.sgd_step(slots, {.lr = 0.05,
-                         .momentum = momentum,
-                         .dampening = nesterov ? 0.0 : 0.25,
-                         .weight_decay = 0.01,
-                         .nesterov = nesterov,
-                         .steps = first ? 0 : 1});
+      b.update(slots, {.rule = rule::Sgd{.momentum = momentum,
+                                         .dampening = nesterov ? 0.0 : 0.25,
+                                         .weight_decay = 0.01,
+                                         .nesterov = nesterov},
+                       .lr = 0.05,
+                       .steps = first ? 0 : 1});
     };
   };
   const auto rmsprop = [](double momentum, bool centered) {
     return [=](Backend& b, std::span<UpdateSlot> slots) {
-      b.rmsprop_step(slots, {.lr = 0.01, .momentum = momentum, .centered = centered});
+      b.update(slots,
+               {.rule = rule::Rmsprop{.momentum = momentum, .centered = centered}, .lr = 0.01});
     };
   };
   return {{"Adam", adam(false)},
@@ -104,7 +107,11 @@ std::vector<NamedStep> steps() {
           {"SGD, first step", sgd(0.9, false, true)},
           {"SGD, Nesterov", sgd(0.9, true, false)},
           {"RMSprop", rmsprop(0, false)},
-          {"RMSprop, momentum", rmsprop(0.9, false)}};
+          {"RMSprop, momentum", rmsprop(0.9, false)},
+          {"Lion", of(rule::Lion{.weight_decay = 0.1})},
+          {"LAMB's direction", of(rule::AdamDirection{.beta2 = 0.99, .weight_decay = 0.1})},
+          {"Muon's direction", of(rule::MomentumDirection{})},
+          {"the weight", of(rule::ReadWeight{})}};
 }
 
 /// Every combination that core/weight_form.h allows.
@@ -213,16 +220,18 @@ std::pair<Values, Values> trained(const Setup& s, int64_t n, int count, int thre
     const std::vector<float> weights = slot.companion.to_vector<float>();
     slot.companion = zeros({n}, i16);
     for (int64_t i = 0; i < n; ++i) {
-      const bool rounds = s.form == WeightForm::split_rounded;
       const float weight = weights[std::size_t(i)];
-      const SplitFloat halves = rounds ? split_rounded(weight) : split(weight);
-      slot.parameter.data<BFloat16>()[i] = halves.upper;
-      slot.companion.data<int16_t>()[i] = halves.lower;
+      const bool rounds = s.form == WeightForm::split_rounded;
+      const auto kept = rounds ? form::SplitRounded::encode(weight, 0.0f, 0)
+                               : form::Split::encode(weight, 0.0f, 0);
+      slot.parameter.data<BFloat16>()[i] = BFloat16(kept.parameter);
+      slot.companion.data<int16_t>()[i] = int16_t(kept.companion);
     }
   }
   for (int i = 0; i < count; ++i) {
     slot.key.offset = uint64_t(i * n);
-    backend_for(Device::cpu()).adam_step(std::span(&slot, 1), {.lr = 1e-3, .steps = 6});
+    backend_for(Device::cpu())
+        .update(std::span(&slot, 1), {.rule = rule::Adam{}, .lr = 1e-3, .steps = 6});
   }
   return {slot.parameter.to_vector<double>(), weights_of(slot)};
 }
@@ -255,7 +264,7 @@ TEST_CASE("stochastic rounding of equal f32 results is the reference's, bit for 
   const auto run = [](std::string_view backend) {
     const CpuBackendScope scope(backend);
     UpdateSlot slot = slot_of({WeightForm::stochastic, bf16, bf16, f32, false}, 5003, 3);
-    backend_for(Device::cpu()).sgd_step(std::span(&slot, 1), {.lr = 0x1p-8});
+    backend_for(Device::cpu()).update(std::span(&slot, 1), {.rule = rule::Sgd{}, .lr = 0x1p-8});
     return slot.parameter.to_vector<double>();
   };
   CHECK(run("cpu") == run("reference"));
@@ -275,7 +284,7 @@ TEST_CASE("layouts that differ, and lists in which some slots go to the referenc
     for (Tensor* x : {&slots[3].parameter, &slots[3].gradient, &slots[3].companion,
                       &slots[3].state[0], &slots[3].state[1], &slots[3].state[2]})
       *x = x->view_as({3, 4, 5}, {1, 15, 3}, 0);
-    backend_for(Device::cpu()).adam_step(slots, {.lr = 0.5, .steps = 6});
+    backend_for(Device::cpu()).update(slots, {.rule = rule::Adam{}, .lr = 0.5, .steps = 6});
     return slots;
   };
   const std::vector<UpdateSlot> got = run("cpu"), wanted = run("reference");

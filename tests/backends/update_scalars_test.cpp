@@ -49,25 +49,14 @@ struct Scalars {
   Tensor skip{}, device_lr{};
 };
 void update(Kind kind, std::span<UpdateSlot> slots, const Scalars& s) {
-  Backend& backend = backend_for(Device::cpu());
-  if (kind == Kind::sgd)
-    backend.sgd_step(slots, {.lr = s.lr,
-                             .momentum = 0.9,
-                             .dampening = 0.5,
-                             .steps = s.steps,
-                             .skip = s.skip,
-                             .device_lr = s.device_lr});
-  else if (kind == Kind::rmsprop)
-    backend.rmsprop_step(
-        slots,
-        {.lr = s.lr, .momentum = 0.9, .centered = true, .skip = s.skip, .device_lr = s.device_lr});
-  else
-    backend.adam_step(slots, {.lr = s.lr,
-                              .weight_decay = 0.1,
-                              .decoupled = kind == Kind::adamw,
-                              .steps = s.steps,
-                              .skip = s.skip,
-                              .device_lr = s.device_lr});
+  const UpdateRule rule =
+      kind == Kind::sgd       ? UpdateRule(rule::Sgd{.momentum = 0.9, .dampening = 0.5})
+      : kind == Kind::rmsprop ? UpdateRule(rule::Rmsprop{.momentum = 0.9, .centered = true})
+                              : rule::Adam{.weight_decay = 0.1, .decoupled = kind == Kind::adamw};
+  backend_for(Device::cpu())
+      .update(
+          slots,
+          {.rule = rule, .lr = s.lr, .steps = s.steps, .skip = s.skip, .device_lr = s.device_lr});
 }
 
 std::vector<Tensor> tensors_of(const UpdateSlot& slot) {

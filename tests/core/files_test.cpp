@@ -14,7 +14,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/data/image.h>
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 #include <halftone/train/loggers.h>
 
 #include "../nobody.h"

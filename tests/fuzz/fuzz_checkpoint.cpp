@@ -9,7 +9,7 @@
 
 #include <zlib.h>
 
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 #include <halftone/train/manifest.h>
 
 namespace halftone::fuzz {

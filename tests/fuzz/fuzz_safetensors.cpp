@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 
 namespace halftone::fuzz {
 

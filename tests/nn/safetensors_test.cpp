@@ -10,7 +10,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/views.h>
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 
 #include "../temporary_directory.h"
 

@@ -92,7 +92,7 @@ TEST_CASE("maximize: SGD and RMSprop go the other way, also under a loss scale")
     optim::Sgd falls({down}, {.lr = 0.5, .momentum = 0.9});
     for (int i = 0; i < 3; ++i) {
       up.set_grad(from({-2, 1})), down.set_grad(from({2, -1}));
-      if (scaled) rises.step_scaled(scalar(0.5)), falls.step_scaled(scalar(0.5));
+      if (scaled) rises.step({.factor = scalar(0.5)}), falls.step({.factor = scalar(0.5)});
       else rises.step(), falls.step();
     }
     CHECK(values(up) == values(down));

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 
 #include "checkpoint_cases.h"
 

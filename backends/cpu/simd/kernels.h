@@ -4,10 +4,13 @@
 // (cpu/*.cpp), which stage short floats through small float buffers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <halftone/core/formulas.h>
 #include <halftone/core/random.h>
+#include <halftone/core/update_rules.h>
+#include <halftone/core/weight_form.h>
 
 namespace halftone::simd {
 
@@ -19,18 +22,12 @@ struct Matrix {
   int64_t row, column;
 };
 
-struct AdamNumbers {
-  float lr, beta1, beta2, eps, weight_decay;
-  float rest1, rest2;  // 1 - beta, subtracted in double: in float it would be off by 1e-5
-  float inverse_correction1, inverse_root_correction2;
-  bool decoupled;
-};
-struct SgdNumbers {
-  float lr, momentum, dampening, weight_decay;
-  bool nesterov, first_step;
-};
-struct RmspropNumbers {
-  float lr, alpha, rest, eps, weight_decay, momentum;  // rest = 1 - alpha, as above
+/// What update() needs of a rule and a step (core/update_rules.h): Rule::Numbers<float> as bytes.
+struct UpdateNumbers {
+  int rule = 0;  // its place in UpdateRules
+  StateMask states = 0;
+  bool moves_weight = true;
+  alignas(double) std::byte numbers[64]{};
 };
 
 struct Kernels {
@@ -41,6 +38,8 @@ struct Kernels {
   void (*narrow_bf16)(const float* x, uint16_t* y, int64_t n);
   void (*widen_f16)(const uint16_t* x, float* y, int64_t n);
   void (*narrow_f16)(const float* x, uint16_t* y, int64_t n);
+  void (*widen_i16)(const int16_t* x, float* y, int64_t n);
+  void (*narrow_i16)(const float* x, int16_t* y, int64_t n);  // of whole numbers in its range
 
   // --- elementwise; outputs may be the inputs
   void (*unary)(FormulaCall f, const float* x, float* y, int64_t n);
@@ -117,28 +116,24 @@ struct Kernels {
                     int64_t columns);
 
   // --- training
-  void (*adam)(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v,
-               int64_t n);
-  /// momentum may be null
-  void (*sgd)(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum,
-              int64_t n);
-  /// buffer (of momentum) and average (of gradients, where centred) may be null
-  void (*rmsprop)(const RmspropNumbers& u, const float* gradient, float* parameter, float* square,
-                  float* buffer, float* average, int64_t n);
+  /// one step of a rule; states: three pointers, null where the rule has none
+  void (*update)(const UpdateNumbers& u, const float* gradient, float* weight, float* const* states,
+                 int64_t n);
+  /// Weights in and out of a form (core/weight_form.h). encode: parameter holds the weight rounded,
+  /// where the form uses that; random and companion are used where the form has them.
+  void (*decode)(WeightForm form, const float* parameter, const float* companion, float* weight,
+                 int64_t n);
+  void (*encode)(WeightForm form, const float* weight, const uint16_t* random, float* parameter,
+                 float* companion, int64_t n);
   /// Whether all of x are numbers; y = x factor (they may be the same), y null: only checked
   bool (*unscale)(const float* x, float factor, float* y, int64_t n);
-  /// Split weights (core/weight_form.h), the upper half rounded or cut off
-  void (*join_halves)(bool rounded, const uint16_t* upper, const uint16_t* lower, float* y,
-                      int64_t n);
-  void (*split_halves)(bool rounded, const float* x, uint16_t* upper, uint16_t* lower, int64_t n);
 
   // --- random: element i uses word (first + i) % 4 of counter (first + i) / 4; y = x scale where
   // uniform >= p, else 0
   void (*dropout)(const float* x, uint64_t seed, uint64_t first, float p, float scale, float* y,
                   int64_t n);
-  /// to bf16; element i uses half first + i of the key, as random_half()
-  void (*round_stochastically)(const float* x, RandomKey key, uint64_t first, uint16_t* y,
-                               int64_t n);
+  /// y[i] = random_half(key, first + i)
+  void (*random_halves)(RandomKey key, uint64_t first, uint16_t* y, int64_t n);
 
   // --- gemm: panels of packed operands, and the tile product (cpu/gemm.cpp drives them)
   int tile_rows, tile_columns;

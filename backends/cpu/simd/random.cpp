@@ -42,29 +42,19 @@ static void dropout(const float* x, uint64_t seed, uint64_t first, float p, floa
   }
 }
 
-static uint16_t rounded_by(uint16_t random, float x) {
-  const auto bits = __builtin_bit_cast(uint32_t, x);
-  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-  return finite ? uint16_t((bits + random) >> 16) : BFloat16::round(x);
-}
-
-static void round_stochastically(const float* x, RandomKey key, uint64_t first, uint16_t* y,
-                                 int64_t n) {
+static void random_halves(RandomKey key, uint64_t first, uint16_t* y, int64_t n) {
   uint32_t words[4 * lanes];
-  uint16_t halves[8 * lanes];
   for (int64_t i = 0; i < n;) {
     random_words(key.seed, key.offset + (first + uint64_t(i)) / 8, words);
-    __builtin_memcpy(halves, words, sizeof words);  // the lower half of a word comes first
     const auto skipped = int64_t((first + uint64_t(i)) % 8);
     const int64_t count = n - i < 8 * lanes - skipped ? n - i : 8 * lanes - skipped;
-#pragma GCC ivdep
-    for (int64_t k = 0; k < count; ++k) y[i + k] = rounded_by(halves[skipped + k], x[i + k]);
+    // the lower half of a word comes first
+    __builtin_memcpy(y + i, reinterpret_cast<const char*>(words) + 2 * skipped,
+                     std::size_t(2 * count));
     i += count;
   }
 }
 
-void fill_random(Kernels& table) {
-  table.dropout = dropout, table.round_stochastically = round_stochastically;
-}
+void fill_random(Kernels& table) { table.dropout = dropout, table.random_halves = random_halves; }
 
 }  // namespace halftone::simd::HALFTONE_ISA

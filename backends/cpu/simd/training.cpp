@@ -1,68 +1,70 @@
-// Optimizer updates, one pass over everything they read and write; the check of scaled gradients,
-// and the halves of split weights.
+// Optimizer updates, one pass over everything they read and write; forms of weights; the check of
+// scaled gradients.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
-// Kingma & Ba 2015; decoupled weight decay: Loshchilov & Hutter 2019.
-static void adam(const AdamNumbers& u, const float* gradient, float* parameter, float* m, float* v,
-                 int64_t n) {
-  const float step = u.lr * u.inverse_correction1,
-              decay = u.decoupled ? 1.0f - u.lr * u.weight_decay : 1.0f;
-  const float l2 = u.decoupled ? 0.0f : u.weight_decay;
+/// One loop per rule and mask of states; what is not in the mask is never touched.
+template <class Rule, StateMask mask>
+static void update_as(const UpdateNumbers& u, const float* gradient, float* weight,
+                      float* const* states, int64_t n) {
+  using Has = StaticStates<mask>;
+  typename Rule::template Numbers<float> numbers;
+  __builtin_memcpy(&numbers, u.numbers, sizeof numbers);
+  float *const s0 = states[0], *const s1 = states[1], *const s2 = states[2];
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
-    const float g = gradient[i] + l2 * parameter[i];
-    m[i] += u.rest1 * (g - m[i]);
-    v[i] = u.beta2 * v[i] + u.rest2 * g * g;
-    const float denominator = math::sqrt(v[i]) * u.inverse_root_correction2 + u.eps;
-    parameter[i] = parameter[i] * decay - step * m[i] / denominator;
+    float state[3] = {Has::has(0) ? s0[i] : 0, Has::has(1) ? s1[i] : 0, Has::has(2) ? s2[i] : 0};
+    float w = weight[i];
+    Rule::apply(numbers, Has{}, gradient[i], w, state);
+    weight[i] = w;
+    if (Has::has(0)) s0[i] = state[0];
+    if (Has::has(1)) s1[i] = state[1];
+    if (Has::has(2)) s2[i] = state[2];
   }
 }
 
-static void sgd(const SgdNumbers& u, const float* gradient, float* parameter, float* momentum,
-                int64_t n) {
-  if (!momentum) {
+template <class Rule, StateMask... masks>
+static void update_rule(StateMasks<masks...> /*kinds*/, const UpdateNumbers& u,
+                        const float* gradient, float* weight, float* const* states, int64_t n) {
+  ((u.states == masks ? update_as<Rule, masks>(u, gradient, weight, states, n) : void()), ...);
+}
+
+static void update(const UpdateNumbers& u, const float* gradient, float* weight,
+                   float* const* states, int64_t n) {
+  visit_index(UpdateRules{}, u.rule, [&]<class Rule>() {
+    update_rule<Rule>(typename Rule::Kinds{}, u, gradient, weight, states, n);
+  });
+}
+
+static void decode(WeightForm form, const float* parameter, const float* companion, float* weight,
+                   int64_t n) {
+  visit_index(WeightForms{}, int(form), [&]<class Form>() {
+    constexpr bool both = !Form::companion.empty();
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i)
-      parameter[i] -= u.lr * (gradient[i] + u.weight_decay * parameter[i]);
-    return;
-  }
-  const float keep = u.first_step ? 0.0f : u.momentum,
-              take = u.first_step ? 1.0f : 1.0f - u.dampening;
-  const float ahead = u.nesterov ? u.momentum : 1.0f, own = u.nesterov ? 1.0f : 0.0f;
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = gradient[i] + u.weight_decay * parameter[i];
-    momentum[i] = (u.first_step ? 0.0f : keep * momentum[i]) + take * g;
-    parameter[i] -= u.lr * (own * g + ahead * momentum[i]);
-  }
+      weight[i] = Form::decode(parameter[i], both ? companion[i] : 0.0f);
+  });
 }
 
-template <bool Momentum, bool Centred>
-static void rmsprop_as(const RmspropNumbers& u, const float* gradient, float* parameter,
-                       float* square, float* buffer, float* average, int64_t n) {
+static void encode(WeightForm form, const float* weight, const uint16_t* random, float* parameter,
+                   float* companion, int64_t n) {
+  visit_index(WeightForms{}, int(form), [&]<class Form>() {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = gradient[i] + u.weight_decay * parameter[i];
-    square[i] = u.alpha * square[i] + u.rest * g * g;
-    float variance = square[i];
-    if constexpr (Centred) {
-      average[i] += u.rest * (g - average[i]);
-      variance -= average[i] * average[i];
+    for (int64_t i = 0; i < n; ++i) {
+      const auto kept = Form::encode(weight[i], Form::uses_rounded ? parameter[i] : weight[i],
+                                     Form::uses_random ? random[i] : uint16_t(0));
+      parameter[i] = kept.parameter;
+      if constexpr (!Form::companion.empty()) companion[i] = kept.companion;
     }
-    float step = g / (math::sqrt(variance) + u.eps);
-    if constexpr (Momentum) step = buffer[i] = u.momentum * buffer[i] + step;
-    parameter[i] -= u.lr * step;
-  }
+  });
 }
 
-// Hinton 2012; centred: Graves 2013.
-static void rmsprop(const RmspropNumbers& u, const float* gradient, float* parameter, float* square,
-                    float* buffer, float* average, int64_t n) {
-  const auto as = buffer ? (average ? rmsprop_as<true, true> : rmsprop_as<true, false>)
-                         : (average ? rmsprop_as<false, true> : rmsprop_as<false, false>);
-  as(u, gradient, parameter, square, buffer, average, n);
+static void widen_i16(const int16_t* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = float(x[i]);
+}
+static void narrow_i16(const float* x, int16_t* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = int16_t(int32_t(x[i]));
 }
 
 static bool unscale(const float* x, float factor, float* y, int64_t n) {
@@ -81,32 +83,10 @@ static bool unscale(const float* x, float factor, float* y, int64_t n) {
   return found == 0;
 }
 
-static void join_halves(bool rounded, const uint16_t* upper, const uint16_t* lower, float* y,
-                        int64_t n) {
-  // A lower half with its sign set says that the upper one was rounded up, by one.
-  const uint32_t mask = rounded ? 1 : 0;
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t low = lower[i];
-    y[i] = __builtin_bit_cast(float, (upper[i] - (low >> 15 & mask)) << 16 | low);
-  }
-}
-
-static void split_halves(bool rounded, const float* x, uint16_t* upper, uint16_t* lower,
-                         int64_t n) {
-  const uint32_t mask = rounded ? 1 : 0;
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    const auto bits = __builtin_bit_cast(uint32_t, x[i]);
-    upper[i] = uint16_t((bits >> 16) + (bits >> 15 & mask));
-    lower[i] = uint16_t(bits);
-  }
-}
-
 void fill_training(Kernels& table) {
-  table.adam = adam, table.sgd = sgd, table.rmsprop = rmsprop;
+  table.update = update, table.decode = decode, table.encode = encode;
+  table.widen_i16 = widen_i16, table.narrow_i16 = narrow_i16;
   table.unscale = unscale;
-  table.join_halves = join_halves, table.split_halves = split_halves;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

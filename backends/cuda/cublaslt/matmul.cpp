@@ -22,10 +22,18 @@ namespace {
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
     case f64: return CUDA_R_64F;
+    case f32: return CUDA_R_32F;
     case f16: return CUDA_R_16F;
     case bf16: return CUDA_R_16BF;
-    default: return CUDA_R_32F;
+    case f8_e4m3:
+    case f8_e5m2:
+    case i64:
+    case i32:
+    case i16:
+    case u8:
+    case boolean: break;
   }
+  return CUDA_R_32F;  // not reached: products are floating
 }
 
 /// The last two dimensions in memory: rows of `leading` elements, or their transpose.

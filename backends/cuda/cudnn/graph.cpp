@@ -29,12 +29,18 @@ void check_status(cudnnStatus_t status, std::string_view what) {
 cudnnDataType_t data_type(DType dtype) {
   switch (dtype) {
     case f64: return CUDNN_DATA_DOUBLE;
+    case f32: return CUDNN_DATA_FLOAT;
     case f16: return CUDNN_DATA_HALF;
     case bf16: return CUDNN_DATA_BFLOAT16;
     case i32: return CUDNN_DATA_INT32;
     case boolean: return CUDNN_DATA_BOOLEAN;
-    default: return CUDNN_DATA_FLOAT;
+    case f8_e4m3:
+    case f8_e5m2:
+    case i64:
+    case i16:
+    case u8: break;
   }
+  return CUDNN_DATA_FLOAT;  // not reached: no graph has such tensors
 }
 
 // --- Descriptor

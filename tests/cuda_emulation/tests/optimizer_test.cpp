@@ -77,16 +77,20 @@ TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the
                                step(backend, slots);
                              });
     };
-    with_slots([](Backend& b, std::vector<UpdateSlot>& slots) {
-      b.adam_step(slots, {.lr = 0.01, .weight_decay = 0.1, .decoupled = true, .steps = 3});
-    });
-    with_slots([](Backend& b, std::vector<UpdateSlot>& slots) {
-      b.sgd_step(slots,
-                 {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true, .steps = 0});
-    });
-    with_slots([](Backend& b, std::vector<UpdateSlot>& slots) {
-      b.rmsprop_step(slots, {.lr = 0.01, .momentum = 0.5, .centered = true});
-    });
+    const auto with_rule = [&](const UpdateRule& rule, int64_t steps) {
+      with_slots([&](Backend& b, std::vector<UpdateSlot>& slots) {
+        b.update(slots, {.rule = rule, .lr = 0.01, .steps = steps});
+      });
+    };
+    with_rule(rule::Adam{.weight_decay = 0.1, .decoupled = true}, 3);
+    with_rule(rule::Adam{.weight_decay = 0.1, .amsgrad = true}, 3);
+    with_rule(rule::Sgd{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true}, 0);
+    with_rule(rule::Sgd{.weight_decay = 0.01}, 0);
+    with_rule(rule::Rmsprop{.momentum = 0.5, .centered = true}, 0);
+    with_rule(rule::Lion{.weight_decay = 0.1}, 0);
+    with_rule(rule::AdamDirection{.weight_decay = 0.1}, 3);
+    with_rule(rule::MomentumDirection{}, 0);
+    with_rule(rule::ReadWeight{}, 0);
   }
 }
 
@@ -100,8 +104,10 @@ TEST_CASE("an update that is skipped changes nothing, one that is not counts its
                                    .gradient = ones({5000}, f32, gpu),
                                    .state = {first, second, {}},
                                    .steps = steps}};
-    backend_for(gpu).adam_step(
-        slots, {.lr = 0.1, .skip = full({}, skip, f32, gpu), .device_lr = full({}, 0.5, f64, gpu)});
+    backend_for(gpu).update(slots, {.rule = rule::Adam{},
+                                    .lr = 0.1,
+                                    .skip = full({}, skip, f32, gpu),
+                                    .device_lr = full({}, 0.5, f64, gpu)});
     const bool stepped = skip == 0;
     CHECK(steps.item() == (stepped ? 8 : 7));
     CHECK((weight.to_vector<float>() == std::vector<float>(5000, 1)) == !stepped);

@@ -1,5 +1,5 @@
 // Nearest by edit distance (Levenshtein 1966).
-#include <halftone/amp/names.h>
+#include <halftone/core/names.h>
 
 #include <algorithm>
 #include <numeric>
@@ -9,7 +9,7 @@
 
 #include <halftone/core/error.h>
 
-namespace halftone::amp {
+namespace halftone {
 
 namespace {
 /// Insertions, deletions and replacements that turn a into b.
@@ -40,4 +40,4 @@ void fail_unknown_name(std::string_view where, std::string_view kind, std::strin
   fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". Known: ", list, ".");
 }
 
-}  // namespace halftone::amp
+}  // namespace halftone

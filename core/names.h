@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-namespace halftone::amp {
+namespace halftone {
 
 /// Throws UsageError: [where] there is no `kind` named "given". Did you mean "nearest"? If nothing
 /// is near, all known names are listed.
@@ -12,4 +12,4 @@ namespace halftone::amp {
                                     std::string_view given,
                                     std::span<const std::string_view> known);
 
-}  // namespace halftone::amp
+}  // namespace halftone

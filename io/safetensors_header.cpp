@@ -2,7 +2,7 @@
 // that rejects duplicate keys and bounds the numbers of entries and the lengths of names: these
 // close what the audit of the official reader left open (Trail of Bits 2023; header bombs of
 // 100,000 entries).
-#include <halftone/nn/safetensors_header.h>
+#include <halftone/io/safetensors_header.h>
 
 #include <algorithm>
 #include <set>

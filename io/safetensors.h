@@ -8,11 +8,9 @@
 #include <map>
 #include <string>
 
-#include <halftone/core/tensor.h>
+#include <halftone/core/named_tensors.h>
 
-namespace halftone::nn {
-
-using NamedTensors = std::map<std::string, Tensor>;
+namespace halftone {
 
 struct SafetensorsFile {
   NamedTensors tensors;
@@ -30,4 +28,4 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
 /// a Tensor cannot have.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
-}  // namespace halftone::nn
+}  // namespace halftone

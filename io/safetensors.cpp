@@ -1,7 +1,7 @@
 // Reading: the header is parsed and every offset checked before a byte of data is read, and nothing
 // is allocated that the size of the file does not back up. Writing: in the official writer's order,
 // through core/files.h, which replaces the file in one step.
-#include <halftone/nn/safetensors.h>
+#include <halftone/io/safetensors.h>
 
 #include <algorithm>
 #include <bit>
@@ -18,9 +18,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/core/views.h>
-#include <halftone/nn/safetensors_header.h>
+#include <halftone/io/safetensors_header.h>
 
-namespace halftone::nn {
+namespace halftone {
 
 namespace {
 using namespace safetensors;
@@ -230,4 +230,4 @@ SafetensorsFile load_safetensors(const std::filesystem::path& path) {
   return result;
 }
 
-}  // namespace halftone::nn
+}  // namespace halftone
