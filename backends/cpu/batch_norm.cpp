@@ -82,18 +82,18 @@ void add_group(const Tensor& x, const Pixels& pixels, int64_t first, int64_t las
   const simd::Kernels& k = simd_kernels();
   const int64_t c = pixels.channels;
   Blocks input(x, pixels);
-  cpu::Workspace<float> mean(c), sums(2 * c);
-  cpu::Workspace<double> block(2 * c);
+  cpu::Workspace<float> mean(c);
+  cpu::Workspace<double> sums(2 * c), block(2 * c);
   pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
     const float* in = input.read(at, rows);
     k.add_rows(in, rows, c, c, mean.data());
     k.scale(1.0f / float(rows), mean.data(), c);
-    std::fill_n(sums.data(), 2 * c, 0.0f);
+    std::fill_n(sums.data(), 2 * c, 0.0);
     k.channel_moments(in, mean.data(), rows, c, sums.data(), sums.data() + c);
     for (int64_t j = 0; j < c; ++j) {
-      const double off = double(sums[j]) / double(rows);  // what rounding left of the mean
+      const double off = sums[j] / double(rows);  // what rounding left of the mean
       block[j] = double(mean[j]) + off;
-      block[c + j] = double(sums[c + j]) - off * off * double(rows);
+      block[c + j] = sums[c + j] - off * off * double(rows);
     }
     moments.merge(double(rows), block.data(), block.data() + c);
   });
@@ -123,20 +123,18 @@ void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& v
     return ReferenceBackend::batch_norm(x, mean, variance, eps, weight, bias, residual, relu, y);
   const Pixels pixels(x);
   const int64_t c = pixels.channels;
-  cpu::Workspace<float> affine(2 * c);  // y = x scale + shift
+  cpu::Workspace<float> affine(2 * c);  // y = (x - mean) scale + shift
   for (int64_t j = 0; j < c; ++j) {
     const double w = weight.defined() ? reference::load_one(weight, j) : 1.0;
-    const double scale = w / std::sqrt(double(variance.data<float>()[j]) + eps);
-    affine[j] = float(scale);
-    affine[c + j] = float((bias.defined() ? reference::load_one(bias, j) : 0.0) -
-                          scale * double(mean.data<float>()[j]));
+    affine[j] = float(w / std::sqrt(double(variance.data<float>()[j]) + eps));
+    affine[c + j] = bias.defined() ? float(reference::load_one(bias, j)) : 0.0f;
   }
   pixels.each_group([&, &k = simd_kernels()](int64_t first, int64_t last) {
     Blocks input(x, pixels), other(residual, pixels), result(y, pixels);
     pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
       cpu::Output output = result.write(at, rows);
-      k.channel_affine(input.read(at, rows), affine.data(), affine.data() + c, other.read(at, rows),
-                       relu, output.data(), rows, c);
+      k.channel_affine(input.read(at, rows), mean.data<float>(), affine.data(), affine.data() + c,
+                       other.read(at, rows), relu, output.data(), rows, c);
       output.finish();
     });
   });
@@ -152,12 +150,9 @@ void gradient_sums(const Tensor& x, const Tensor& dy, const Tensor& relu_output,
     double* to = sums.data() + first / pixels.group * 2 * c;
     std::fill_n(to, 2 * c, 0.0);
     Blocks input(x, pixels), gradient(dy, pixels), result(relu_output, pixels);
-    cpu::Workspace<float> partial(2 * c);
     pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
-      std::fill_n(partial.data(), 2 * c, 0.0f);
       k.channel_sums(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
-                     mean.data<float>(), rows, c, partial.data(), partial.data() + c);
-      for (int64_t j = 0; j < 2 * c; ++j) to[j] += double(partial[j]);
+                     mean.data<float>(), rows, c, to, to + c);
     });
   });
   std::fill_n(totals, 2 * c, 0.0);
@@ -179,7 +174,7 @@ void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const 
   const Pixels pixels(x);
   const int64_t c = pixels.channels;
   cpu::Workspace<double> sums(2 * c);
-  cpu::Workspace<float> factors(3 * c);  // dx = a g + b x + shift
+  cpu::Workspace<float> factors(3 * c);  // dx = a g + b (x - mean) + shift
   gradient_sums(x, dy, relu_output, mean, pixels, sums.data());
   for (int64_t j = 0; j < c; ++j) {
     const double rstd = 1 / std::sqrt(double(variance.data<float>()[j]) + eps),
@@ -187,8 +182,7 @@ void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const 
     const double a = rstd * (weight.defined() ? reference::load_one(weight, j) : 1.0);
     const double b = training ? -a * rstd * rstd * sums[c + j] / m : 0.0;
     factors[j] = float(a), factors[c + j] = float(b);
-    factors[2 * c + j] =
-        float(training ? -a * sums[j] / m - b * double(mean.data<float>()[j]) : 0.0);
+    factors[2 * c + j] = float(training ? -a * sums[j] / m : 0.0);
     if (dweight.defined()) reference::store_one(sums[c + j] * rstd, dweight, j);
     if (dbias.defined()) reference::store_one(sums[j], dbias, j);
   }
@@ -201,9 +195,9 @@ void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const 
       if (dx.defined()) to_x.emplace(input_gradient.write(at, rows));
       if (dresidual.defined()) to_residual.emplace(residual_gradient.write(at, rows));
       k.channel_backward(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
-                         factors.data(), factors.data() + c, factors.data() + 2 * c,
-                         to_x ? to_x->data() : nullptr, to_residual ? to_residual->data() : nullptr,
-                         rows, c);
+                         mean.data<float>(), factors.data(), factors.data() + c,
+                         factors.data() + 2 * c, to_x ? to_x->data() : nullptr,
+                         to_residual ? to_residual->data() : nullptr, rows, c);
       if (to_x) to_x->finish();
       if (to_residual) to_residual->finish();
     });

@@ -44,15 +44,10 @@ bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
   return true;
 }
 
-bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
-                           Tensor& dbias) {
-  if (onednn::conv_backward_weights(x, dy, g, dw, dbias)) return true;
+bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
+  if (onednn::conv_backward_weights(x, dy, g, dw)) return true;
   if (!cpu::columns_serve(x, dw, g)) return false;
   cpu::conv_backward_weights_by_columns(x, dy, g, dw);
-  if (dbias.defined()) {
-    Tensor sums = dbias.view_as({1, dy.size(1), 1, 1}, {dy.size(1), 1, 1, 1}, dbias.offset());
-    backend_for(dy).reduce(Reduction::sum, dy, sums);
-  }
   return true;
 }
 }  // namespace
@@ -77,12 +72,16 @@ void CpuBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const Con
 
 void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                        Tensor& dw, Tensor& dbias) {
-  if (fast_backward_weights(x, dy, g, dw, dbias)) return;
-  Tensor wide = wide_like(dw), wide_bias = wide_like(dbias);
-  if (!is_short(x) || !fast_backward_weights(widened(x), widened(dy), g, wide, wide_bias))
-    return ReferenceBackend::conv_backward_weights(x, dy, g, dw, dbias);
-  round_into(wide, dw);
-  round_into(wide_bias, dbias);
+  if (!fast_backward_weights(x, dy, g, dw)) {
+    Tensor wide = wide_like(dw);
+    if (!is_short(x) || !fast_backward_weights(widened(x), widened(dy), g, wide))
+      return ReferenceBackend::conv_backward_weights(x, dy, g, dw, dbias);
+    round_into(wide, dw);
+  }
+  if (!dbias.defined()) return;
+  // oneDNN would add it up one pixel after the other.
+  Tensor sums = dbias.view_as({1, dy.size(1), 1, 1}, {dy.size(1), 1, 1, 1}, dbias.offset());
+  reduce(Reduction::sum, dy, sums);
 }
 
 }  // namespace halftone

@@ -4,8 +4,6 @@
 // is never split between threads, so the result does not depend on their number.
 #include <halftone/backends/cpu/gemm.h>
 
-#include <algorithm>
-
 #include <omp.h>
 
 #include <halftone/backends/cpu/staging.h>
@@ -37,13 +35,14 @@ int64_t even_piece(int64_t total, int64_t most, int64_t unit) {
 
 /// How one product is cut.
 struct Blocking {
-  int64_t tile_m, tile_n, chunk, slice, row_tiles, panels, tiles_per_block, row_blocks;
+  int64_t tile_m, tile_n, chunk, slice, chain, row_tiles, panels, tiles_per_block, row_blocks;
 
   Blocking(const simd::Kernels& kernels, int64_t m, int64_t n, int64_t k)
       : tile_m(kernels.tile_rows),
         tile_n(kernels.tile_columns),
         chunk(even_piece(k, chunk_depth, 16)),
         slice(even_piece(std::min(k, chunk), slice_depth, 16)),
+        chain(chain_of(m, n, slice)),
         row_tiles(reference::pieces_of(m, tile_m)),
         panels(reference::pieces_of(n, tile_n)) {
     // Rows are cut where they outgrow the cache, or where the panels do not share out evenly.
@@ -78,10 +77,17 @@ void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, in
     const bool first = chunk_start + d0 == 0;
     const float* bias = to.bias && first ? to.bias + j : nullptr;
     for (int64_t t = t0; t < std::min(cut.row_tiles, t0 + cut.tiles_per_block); ++t)
-      kernels.tile_product(depth, a_panels.data() + (t * chunk + d0) * cut.tile_m, panel,
-                           in_place ? b.row : cut.tile_n, std::min(cut.tile_m, m - t * cut.tile_m),
-                           columns, bias, to.accumulate || !first,
-                           to.c + t * cut.tile_m * to.stride + j, to.stride);
+      multiply_tile(kernels, cut.chain,
+                    {.a = a_panels.data() + (t * chunk + d0) * cut.tile_m,
+                     .b = panel,
+                     .depth = depth,
+                     .b_step = in_place ? b.row : cut.tile_n,
+                     .rows = std::min(cut.tile_m, m - t * cut.tile_m),
+                     .columns = columns,
+                     .bias = bias,
+                     .accumulate = to.accumulate || !first,
+                     .c = to.c + t * cut.tile_m * to.stride + j,
+                     .stride = to.stride});
   };
 
 #pragma omp parallel if (to.parallel && m * n * k > small_product)

@@ -8,34 +8,34 @@
 namespace halftone {
 
 namespace {
-/// A sum of rows of n floats, none of which is added to more than 32 in a row before these join the
-/// others: the error does not grow with the number of rows.
+/// A sum of rows of n floats, at most eight of which are added up in float: the error does not grow
+/// with the number of rows.
 class RowSum {
  public:
-  explicit RowSum(float* total, int64_t n) : total_(total), n_(n), recent_(n) {
-    std::fill_n(total, n, 0.0f), std::fill_n(recent_.data(), n, 0.0f);
+  RowSum(double* total, int64_t n) : total_(total), n_(n), recent_(n) {
+    std::fill_n(total, n, 0.0), std::fill_n(recent_.data(), n, 0.0f);
   }
   float* recent() { return recent_.data(); }
   void row_added() {
-    if (++rows_ % 32 == 0) join();
+    if (++rows_ % 8 == 0) join();
   }
   void join() {
-    simd_kernels().accumulate(recent_.data(), total_, n_);
+    simd_kernels().join(recent_.data(), total_, n_);
     std::fill_n(recent_.data(), n_, 0.0f);
   }
 
  private:
-  float* total_;
+  double* total_;
   int64_t n_, rows_ = 0;
   cpu::Workspace<float> recent_;
 };
 
 /// into = sum over groups of partial[group, n]
-void add_groups(cpu::Workspace<float>& partial, int64_t groups, int64_t n, const Tensor& into) {
+void add_groups(cpu::Workspace<double>& partial, int64_t groups, int64_t n, const Tensor& into) {
   if (!into.defined()) return;
   for (int64_t j = 0; j < n; ++j) {
     double total = 0;
-    for (int64_t g = 0; g < groups; ++g) total += double(partial[g * n + j]);
+    for (int64_t g = 0; g < groups; ++g) total += partial[g * n + j];
     reference::store_one(total, into, j);
   }
 }
@@ -55,7 +55,7 @@ void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
       float centre = 0, variance = 0;
       if (mean.defined()) k.moments(in, n, &centre, &variance);
       else variance = float(k.sum_of_squares(in, n) / double(n));
-      const float scale = 1.0f / std::sqrt(variance + float(eps));
+      const auto scale = float(1 / std::sqrt(double(variance) + eps));
       cpu::Output output(y, row * n, 1, n, scratch.data() + n);
       k.normalize(in, centre, scale, w.data(), b.data(), output.data(), n);
       output.finish();
@@ -74,7 +74,7 @@ void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
   const int64_t n = x.shape()[1], rows = x.shape()[0], group = cpu::group_of(rows, n);
   const int64_t groups = reference::pieces_of(rows, group);
   const cpu::WholeInput w(weight);
-  cpu::Workspace<float> weight_sums(groups * n), bias_sums(groups * n);
+  cpu::Workspace<double> weight_sums(groups * n), bias_sums(groups * n);
   cpu::parallel_pieces(rows, group, [&](int64_t first, int64_t last) {
     cpu::Workspace<float> scratch(3 * n);
     const int64_t at = first / group * n;
@@ -89,10 +89,12 @@ void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
                       output ? output->data() : nullptr,
                       dweight.defined() ? of_weight.recent() : nullptr,
                       dbias.defined() ? of_bias.recent() : nullptr, n);
-      of_weight.row_added(), of_bias.row_added();
+      if (dweight.defined()) of_weight.row_added();
+      if (dbias.defined()) of_bias.row_added();
       if (output) output->finish();
     }
-    of_weight.join(), of_bias.join();
+    if (dweight.defined()) of_weight.join();
+    if (dbias.defined()) of_bias.join();
   });
   add_groups(weight_sums, groups, n, dweight);
   add_groups(bias_sums, groups, n, dbias);

@@ -50,9 +50,7 @@ class Rows {
 };
 
 double dot(const double* a, const double* b, int64_t n) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
+  return sum_of(n, [=](int64_t i) { return a[i] * b[i]; });
 }
 
 /// Heads of q that share one of k and v.
@@ -167,16 +165,16 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
         const double shift = load_one(log_sum_exp, head * l + i);
         const double total =
             log_sum_exp.shape()[0] == 1 ? 1 : load_one(log_sum_exp, heads_in(q) * l + head * l + i);
-        double sum = 0, all = 0;
+        CompensatedSum sums, total_weight;
         for (int64_t j = 0; j < s; ++j) {
           const double kept = weights.kept(i, j);
           w[j] = std::exp(w[j] - shift) / total;
           g[j] = kept * dot(gradient, values[j], ev);
-          sum += w[j] * g[j], all += w[j];
+          sums.add(w[j] * g[j]), total_weight.add(w[j]);
           for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];
         }
         // By the sum of the weights, which rounding leaves a little beside 1: of one key ds is 0.
-        if (all != 0) sum /= all;
+        const double all = total_weight.value(), sum = all != 0 ? sums.value() / all : 0.0;
         std::fill_n(dquery.data(), e, 0.0);
         for (int64_t j = 0; j < s; ++j) {
           const double ds = settings.scale * w[j] * (g[j] - sum);

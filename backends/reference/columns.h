@@ -3,6 +3,9 @@
 // such a matrix.
 #pragma once
 
+#include <cmath>
+#include <utility>
+
 #include <halftone/backends/reference/runs.h>
 
 namespace halftone::reference {
@@ -20,6 +23,20 @@ inline Matrix pixels_of(const Tensor& x) {
   return {channels == 0 ? 0 : x.numel() / channels, channels};
 }
 
+/// A sum beside which what its roundings lost is kept (Neumaier 1974, Knuth's TwoSum).
+class CompensatedSum {
+ public:
+  void add(double x) {
+    const double sum = sum_ + x, taken = sum - sum_;
+    lost_ += (sum_ - (sum - taken)) + (x - taken);
+    sum_ = sum;
+  }
+  double value() const { return std::isfinite(sum_) ? sum_ + lost_ : sum_; }
+
+ private:
+  double sum_ = 0, lost_ = 0;
+};
+
 /// Calls body(row, first_column, count, sums) for every row and every block of columns; body adds
 /// the row's term of quantity q in column first_column + i to sums[q * columns + i]. Totals have
 /// the layout [quantities, columns].
@@ -27,23 +44,31 @@ inline Matrix pixels_of(const Tensor& x) {
 template <class Body>
 void sum_over_rows(Matrix size, int quantities, double* totals, const Body& body) {
   constexpr int64_t rows_at_a_time = 64, columns_at_a_time = 64;
+  constexpr int64_t short_sum = 8;  // rows that are added up before they join the rest
   const int64_t row_pieces = std::max<int64_t>(1, pieces_of(size.rows, rows_at_a_time));
   const int64_t column_pieces = pieces_of(size.columns, columns_at_a_time);
   const int64_t total_count = quantities * size.columns;
-  Workspace<double> partial(row_pieces * total_count);
+  Workspace<double> partial(row_pieces * total_count), some(row_pieces * total_count);
   std::fill_n(partial.data(), partial.size(), 0.0);
+  std::fill_n(some.data(), some.size(), 0.0);
   parallel_tasks(row_pieces * column_pieces, [&](int64_t task) {
     const int64_t piece = task / column_pieces;
     const int64_t column = task % column_pieces * columns_at_a_time;
     const int64_t count = std::min(columns_at_a_time, size.columns - column);
     const int64_t end = std::min(size.rows, (piece + 1) * rows_at_a_time);
-    double* const sums = partial.data() + piece * total_count + column;
-    for (int64_t row = piece * rows_at_a_time; row < end; ++row) body(row, column, count, sums);
+    const int64_t place = piece * total_count + column;
+    for (int64_t first = piece * rows_at_a_time; first < end; first += short_sum) {
+      for (int64_t row = first; row < std::min(end, first + short_sum); ++row)
+        body(row, column, count, some.data() + place);
+      for (int q = 0; q < quantities; ++q)
+        for (int64_t i = place + q * size.columns; i < place + q * size.columns + count; ++i)
+          partial[i] += std::exchange(some[i], 0.0);
+    }
   });
   for (int64_t i = 0; i < total_count; ++i) {
-    totals[i] = 0;
-    for (int64_t piece = 0; piece < row_pieces; ++piece)
-      totals[i] += partial[piece * total_count + i];
+    CompensatedSum sum;
+    for (int64_t piece = 0; piece < row_pieces; ++piece) sum.add(partial[piece * total_count + i]);
+    totals[i] = sum.value();
   }
 }
 

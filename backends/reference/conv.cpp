@@ -160,11 +160,13 @@ ColumnRange columns_inside(const ConvAxis& axis, int64_t kx) {
   return range;
 }
 
-/// One image's part of the gradient of one output channel's weights, dw [kh, kw, in].
+/// One image's part of the gradient of one output channel's weights, dw [kh, kw, in]; `row` is of
+/// the same size. What one row of pixels gives is added up before it joins the rest.
 void add_weight_gradient(const ConvSizes& s, const double* x, const double* dy, int64_t channel,
-                         double* dw) {
-  const int64_t group = channel / s.out;
-  for (int64_t oy = 0; oy < s.rows.out; ++oy)
+                         double* row, double* dw) {
+  const int64_t group = channel / s.out, weights = s.in * s.taps();
+  for (int64_t oy = 0; oy < s.rows.out; ++oy) {
+    std::fill_n(row, weights, 0.0);
     for (int64_t ky = 0; ky < s.rows.kernel; ++ky) {
       const int64_t iy = s.rows.input_of(oy, ky);
       if (iy < 0) continue;
@@ -175,9 +177,11 @@ void add_weight_gradient(const ConvSizes& s, const double* x, const double* dy, 
         const int64_t from = (iy * s.columns.in + ix) * s.in_channels() + group * s.in;
         const int64_t to = (oy * s.columns.out + begin) * s.out_channels() + channel;
         add_product(end - begin, s.in, dy + to, s.out_channels(), x + from,
-                    s.columns.stride * s.in_channels(), dw + (ky * s.columns.kernel + kx) * s.in);
+                    s.columns.stride * s.in_channels(), row + (ky * s.columns.kernel + kx) * s.in);
       }
     }
+    for (int64_t i = 0; i < weights; ++i) dw[i] += row[i];
+  }
 }
 
 }  // namespace
@@ -186,13 +190,14 @@ void ReferenceBackend::conv_backward_weights(const Tensor& x, const Tensor& dy,
                                              const ConvGeometry& g, Tensor& dw, Tensor& dbias) {
   const ConvSizes s(x, dw, g, dy);
   const int64_t channel_weights = s.in * s.taps();
-  Workspace<double> in(s.in_image()), out(s.out_image()), sums(s.weights());
+  Workspace<double> in(s.in_image()), out(s.out_image()), sums(s.weights()), rows(s.weights());
   std::fill_n(sums.data(), sums.size(), 0.0);  // [out, kh, kw, in / groups]
   for (int64_t image = 0; image < s.images; ++image) {
     widen(x, image * s.in_image(), s.in_image(), in.data());
     widen(dy, image * s.out_image(), s.out_image(), out.data());
     parallel_tasks(s.out_channels(), [&](int64_t channel) {
       add_weight_gradient(s, in.data(), out.data(), channel,
+                          rows.data() + channel * channel_weights,
                           sums.data() + channel * channel_weights);
     });
   }

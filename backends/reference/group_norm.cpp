@@ -73,8 +73,8 @@ struct GroupNormGradient {
     s.each_block_of(group, [&](int64_t channel, int64_t begin, int64_t count) {
       const double w = channel_value(weight, channel, 1);
       load_block(group, begin, count, d, x_hat);
-      for (int64_t i = 0; i < count; ++i)
-        means.g += w * d[i] / n, means.g_x_hat += w * d[i] * x_hat[i] / n;
+      means.g += w / n * sum_of(count, [&](int64_t i) { return d[i]; });
+      means.g_x_hat += w / n * sum_of(count, [&](int64_t i) { return d[i] * x_hat[i]; });
     });
     const double scale = load_one(rstd, group);
     s.each_block_of(group, [&](int64_t channel, int64_t begin, int64_t count) {
@@ -88,15 +88,16 @@ struct GroupNormGradient {
 
   /// Of one channel, over images and places.
   void write_weight_gradients(int64_t channel, const Tensor& dweight, const Tensor& dbias) const {
-    double d[block_length], x_hat[block_length], sum = 0, sum_x_hat = 0;
+    double d[block_length], x_hat[block_length];
+    CompensatedSum sum, sum_x_hat;
     for (int64_t image = 0; image < s.images; ++image)
       each_block(s.spatial, [&](int64_t first, int64_t count) {
         const int64_t begin = (image * s.channels + channel) * s.spatial + first;
         load_block(image * s.groups + channel / s.per_group(), begin, count, d, x_hat);
-        for (int64_t i = 0; i < count; ++i) sum += d[i], sum_x_hat += d[i] * x_hat[i];
+        for (int64_t i = 0; i < count; ++i) sum.add(d[i]), sum_x_hat.add(d[i] * x_hat[i]);
       });
-    if (dweight.defined()) store_one(sum_x_hat, dweight, channel);
-    if (dbias.defined()) store_one(sum, dbias, channel);
+    if (dweight.defined()) store_one(sum_x_hat.value(), dweight, channel);
+    if (dbias.defined()) store_one(sum.value(), dbias, channel);
   }
 };
 

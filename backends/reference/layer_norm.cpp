@@ -57,8 +57,8 @@ struct LayerNormGradient {
     GradientMeans means;
     each_block(n, [&](int64_t first, int64_t count) {
       load_block(row, first, count, g, x_hat);
-      for (int64_t i = 0; i < count; ++i)
-        means.g += g[i] / double(n), means.g_x_hat += g[i] * x_hat[i] / double(n);
+      means.g += sum_of(count, [&](int64_t i) { return g[i]; }) / double(n);
+      means.g_x_hat += sum_of(count, [&](int64_t i) { return g[i] * x_hat[i]; }) / double(n);
     });
     if (!mean.defined()) means.g = 0;  // RMS norm subtracts nothing
     const double scale = load_one(rstd, row);

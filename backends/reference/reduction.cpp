@@ -56,6 +56,9 @@ struct Prod {
   template <class T> static T join(T a, T b) { return add(a, b); }
 };
 
+/// Outputs that a task computes side by side.
+constexpr int64_t most_outputs = 256;
+
 /// The loops of one reduction: `kept` of x and y, `reduced` of x.
 struct ReduceLoops {
   LoopNest<2> kept;
@@ -93,14 +96,38 @@ template <class Kind, class T> T result_of(const T* values, int64_t count) {
   return results[0];
 }
 
+/// Results beside which a sum of doubles keeps what rounding lost.
+template <class Kind, class T> class Results {
+ public:
+  void begin(int64_t count) {
+    if constexpr (compensated) std::fill_n(sums_, count, CompensatedSum{});
+    else std::fill_n(values_, count, Kind::template start<T>());
+  }
+  void take(int64_t i, T x) {
+    if constexpr (compensated) sums_[i].add(x);
+    else values_[i] = Kind::join(values_[i], x);
+  }
+  T operator[](int64_t i) const {
+    if constexpr (compensated) return sums_[i].value();
+    else return values_[i];
+  }
+
+ private:
+  static constexpr bool compensated =
+      std::is_same_v<T, double> &&
+      (std::is_same_v<Kind, Sum> || std::is_same_v<Kind, SumOfSquares>);
+  T values_[compensated ? 1 : most_outputs];
+  CompensatedSum sums_[compensated ? most_outputs : 1];
+};
+
 /// Takes the reduced turns begin..end of `count` outputs in; the outputs' first elements are `step`
 /// apart.
 template <class Kind, class T>
 void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t step, int64_t count,
-             int64_t begin, int64_t end, T* results) {
+             int64_t begin, int64_t end, Results<Kind, T>& results) {
   T values[block_length];
   if (loops.across_outputs()) {
-    constexpr int64_t rows = 32;  // that are added up before they join the rest
+    constexpr int64_t rows = 8;  // that are added up before they join the rest
     T some[block_length];
     for (int64_t from = begin; from < end; from += rows) {
       std::fill_n(some, count, Kind::template start<T>());
@@ -112,20 +139,22 @@ void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t s
                                some[i] = Kind::add(some[i], values[i]);
                            }
                          });
-      for (int64_t i = 0; i < count; ++i) results[i] = Kind::join(results[i], some[i]);
+      for (int64_t i = 0; i < count; ++i) results.take(i, some[i]);
     }
     return;
   }
   for (int64_t i = 0; i < count; ++i)
     loops.reduced.runs(begin, end, [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
       load(x, first + i * step + at[0], reduced_step[0], length, values);
-      results[i] = Kind::join(results[i], result_of<Kind>(values, length));
+      constexpr int64_t piece = 64;
+      for (int64_t from = 0; from < length; from += piece)
+        results.take(i, result_of<Kind>(values + from, std::min(piece, length - from)));
     });
 }
 
 /// y = the reduction of x, divided by `divisor` where T is double.
 template <class Kind, class T> void reduce_as(const Tensor& x, Tensor& y, double divisor) {
-  constexpr int64_t chunk_length = 8 * block_length, lanes = 256;
+  constexpr int64_t chunk_length = 8 * block_length, lanes = most_outputs;
   const ReduceLoops loops(x, y);
   const int64_t outputs = y.numel(), reduced = loops.reduced.turns();
   const int64_t chunks = std::max<int64_t>(1, pieces_of(reduced, chunk_length));
@@ -140,9 +169,9 @@ template <class Kind, class T> void reduce_as(const Tensor& x, Tensor& y, double
     const int64_t chunk = task / blocks, output = task % blocks * outputs_at_once;
     const int64_t begin = chunk * chunk_length, end = std::min(reduced, begin + chunk_length);
     const int64_t output_end = std::min(outputs, output + outputs_at_once);
-    T results[lanes];
+    Results<Kind, T> results;
     loops.kept.runs(output, output_end, [&](Offsets<2> at, Offsets<2> steps, int64_t count) {
-      std::fill_n(results, count, Kind::template start<T>());
+      results.begin(count);
       take_in<Kind>(x, loops, at[0], steps[0], count, begin, end, results);
       T* const to = partial.data() + chunk * outputs + at[1];
       for (int64_t i = 0; i < count; ++i) to[i * steps[1]] = results[i];

@@ -30,13 +30,14 @@ void ReferenceBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
     // A row with an infinite total (+inf somewhere, or -inf everywhere) has no softmax: NaN, as
     // PyTorch's.
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    const double log_sum = total.sum > 0 && !std::isinf(total.sum) ? total.log_sum() : nan;
+    const double sum = total.sum > 0 && !std::isinf(total.sum) ? total.sum : nan,
+                 log_sum = std::log(sum);
     each_block(size.columns, [&](int64_t first, int64_t count) {
       double values[block_length];
       load(x, begin + first, count, values);
       for (int64_t i = 0; i < count; ++i) {
-        const double log_y = values[i] - total.shift - log_sum;
-        values[i] = logarithm ? log_y : std::exp(log_y);
+        const double below = values[i] - total.shift;
+        values[i] = logarithm ? below - log_sum : std::exp(below) / sum;
       }
       store(values, count, y, begin + first);
     });

@@ -12,8 +12,8 @@ namespace {
 constexpr double eps = 0x1p-23;
 
 /// Says where `got` is further from the truth than a few roundings of terms up to `scale`.
-template <class Truth>
-std::string beyond(const std::vector<float>& got, double scale, const Truth& truth) {
+template <class Number, class Truth>
+std::string beyond(const std::vector<Number>& got, double scale, const Truth& truth) {
   for (std::size_t i = 0; i < got.size(); ++i)
     if (!(std::abs(double(got[i]) - truth(i)) <= 8 * eps * scale))
       return "element " + std::to_string(i) + " is " + std::to_string(got[i]);
@@ -27,16 +27,18 @@ TEST_CASE("batch-norm kernels") {
       for (const int64_t rows : {1, 9}) {
         const int64_t n = rows * c;
         const std::vector<float> x = numbers.many(n), dy = numbers.many(n), y = numbers.many(n),
-                                 a = numbers.many(c), b = numbers.many(c), m = numbers.many(c);
+                                 a = numbers.many(c), b = numbers.many(c), m = numbers.many(c),
+                                 shift = numbers.many(c);
         const auto channel = [&](std::size_t i) { return i % std::size_t(c); };
         for (const bool adds : {false, true})
           for (const bool relu : {false, true}) {
             std::vector<float> result(x.size());
-            k.channel_affine(x.data(), a.data(), b.data(), adds ? dy.data() : nullptr, relu,
-                             result.data(), rows, c);
+            k.channel_affine(x.data(), m.data(), a.data(), b.data(), adds ? dy.data() : nullptr,
+                             relu, result.data(), rows, c);
             CHECK(beyond(result, 8, [&](std::size_t i) {
-                    const double value = double(x[i]) * double(a[channel(i)]) +
-                                         double(b[channel(i)]) + (adds ? double(dy[i]) : 0.0);
+                    const double value =
+                        (double(x[i]) - double(m[channel(i)])) * double(a[channel(i)]) +
+                        double(b[channel(i)]) + (adds ? double(dy[i]) : 0.0);
                     return relu ? std::max(0.0, value) : value;
                   }) == "");
           }
@@ -47,7 +49,7 @@ TEST_CASE("batch-norm kernels") {
             return total;
           };
         };
-        std::vector<float> first(std::size_t(c), 0.5f), second(first);
+        std::vector<double> first(std::size_t(c), 0.5), second(first);
         k.channel_moments(x.data(), m.data(), rows, c, first.data(), second.data());
         const auto distance = [&](std::size_t i) { return double(x[i]) - double(m[channel(i)]); };
         CHECK(beyond(first, 40, sum(distance)) == "");
@@ -56,20 +58,20 @@ TEST_CASE("batch-norm kernels") {
         for (const bool relu : {false, true}) {
           const auto g = [&](std::size_t i) { return relu && y[i] <= 0 ? 0.0 : double(dy[i]); };
           const float* output = relu ? y.data() : nullptr;
-          std::fill(first.begin(), first.end(), 0.5f), second = first;
+          std::fill(first.begin(), first.end(), 0.5), second = first;
           k.channel_sums(x.data(), dy.data(), output, m.data(), rows, c, first.data(),
                          second.data());
           CHECK(beyond(first, 20, sum(g)) == "");
           CHECK(beyond(second, 80, sum([&](std::size_t i) { return g(i) * distance(i); })) == "");
           for (const int wanted : {1, 2, 3}) {
             std::vector<float> dx(x.size(), 7.0f), dresidual(dx);
-            k.channel_backward(x.data(), dy.data(), output, a.data(), b.data(), m.data(),
-                               wanted & 1 ? dx.data() : nullptr,
+            k.channel_backward(x.data(), dy.data(), output, m.data(), a.data(), b.data(),
+                               shift.data(), wanted & 1 ? dx.data() : nullptr,
                                wanted & 2 ? dresidual.data() : nullptr, rows, c);
             CHECK(beyond(dx, 10, [&](std::size_t i) {
                     return wanted & 1
                                ? double(a[channel(i)]) * g(i) +
-                                     double(b[channel(i)]) * double(x[i]) + double(m[channel(i)])
+                                     double(b[channel(i)]) * distance(i) + double(shift[channel(i)])
                                : 7.0;
                   }) == "");
             CHECK(beyond(dresidual, 1, [&](std::size_t i) { return wanted & 2 ? g(i) : 7.0; }) ==
@@ -84,7 +86,7 @@ TEST_CASE("a maximum of zero lets NaN through") {
   each_level([](const simd::Kernels& k) {
     const std::vector<float> x(40, std::nanf("")), one(40, 1.0f);
     std::vector<float> y(40);
-    k.channel_affine(x.data(), one.data(), one.data(), nullptr, true, y.data(), 1, 40);
+    k.channel_affine(x.data(), one.data(), one.data(), one.data(), nullptr, true, y.data(), 1, 40);
     CHECK(std::ranges::all_of(y, [](float v) { return std::isnan(v); }));
   });
 }

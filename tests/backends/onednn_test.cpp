@@ -71,7 +71,7 @@ std::array<bool, 3> direct(const Layer& layer, DType dtype) {
   };
   taken[0] = checked(onednn::conv(t.x, t.w, t.bias, layer.geometry, t.y));
   taken[1] = checked(onednn::conv_backward_data(t.y, t.w, layer.geometry, t.dx));
-  taken[2] = checked(onednn::conv_backward_weights(t.x, t.y, layer.geometry, t.dw, t.dbias));
+  taken[2] = checked(onednn::conv_backward_weights(t.x, t.y, layer.geometry, t.dw));
   return taken;
 }
 

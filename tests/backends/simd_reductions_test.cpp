@@ -146,7 +146,8 @@ TEST_CASE("sums along rows do not get worse with their length") {
   each_level([&](const simd::Kernels& k) {
     const double expected = double(0.1f) * double(n);
     CHECK(k.dot(x.data(), ones.data(), n) == doctest::Approx(expected).epsilon(8 * eps));
-    float mean, variance, total, squares = 0, sum = 0;
+    float mean, variance, total;
+    double squares = 0, sum = 0;
     k.moments(x.data(), n, &mean, &variance);
     CHECK(mean == doctest::Approx(double(0.1f)).epsilon(8 * eps));
     const int64_t rows = 4096;

@@ -10,7 +10,7 @@ bool conv(const Tensor&, const Tensor&, const Tensor&, const ConvGeometry&, Tens
 bool conv_backward_data(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
   return false;
 }
-bool conv_backward_weights(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&, Tensor&) {
+bool conv_backward_weights(const Tensor&, const Tensor&, const ConvGeometry&, Tensor&) {
   return false;
 }
 std::string description() { return "no oneDNN (install libdnnl-dev and configure again)"; }

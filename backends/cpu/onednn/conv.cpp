@@ -129,10 +129,9 @@ bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
   return true;
 }
 
-bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
-                           Tensor& dbias) {
-  if (!served(x, dw, dbias, g, dy) || miscomputes_weights(dw, g)) return false;
-  const Problem problem(2, x, dw, dbias, dy, g);
+bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
+  if (!served(x, dw, {}, g, dy) || miscomputes_weights(dw, g)) return false;
+  const Problem problem(2, x, dw, {}, dy, g);
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
     const auto description = describe<dnnl::convolution_backward_weights>(
@@ -143,14 +142,12 @@ bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry
                     {DNNL_ARG_DIFF_DST, input_layout(problem.y, description.diff_dst_desc())}};
     built.outputs = {
         {DNNL_ARG_DIFF_WEIGHTS, output_layout(problem.w_plain, description.diff_weights_desc())}};
-    if (problem.has_bias)
-      built.outputs.push_back({DNNL_ARG_DIFF_BIAS, output_layout(problem.bias, problem.bias)});
     finish(built, description);
     return built;
   });
   if (!plan) return false;
   const void* inputs[] = {x.raw_data(), dy.raw_data()};
-  void* outputs[] = {dw.raw_data(), problem.has_bias ? dbias.raw_data() : nullptr};
+  void* outputs[] = {dw.raw_data()};
   execute("conv2d", *plan, inputs, outputs);
   return true;
 }

@@ -12,8 +12,8 @@ namespace halftone::onednn {
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c);
 bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y);
 bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx);
-bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw,
-                           Tensor& dbias);
+/// Without the gradient of the bias, which is a sum over dy.
+bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw);
 
 /// "oneDNN 2.6.3", or how to get it.
 std::string description();

@@ -5,12 +5,12 @@
 namespace halftone::simd::HALFTONE_ISA {
 
 template <bool adds, bool relu>
-static void affine(const float* x, const float* scale, const float* shift, const float* residual,
-                   float* y, int64_t rows, int64_t n) {
+static void affine(const float* x, const float* mean, const float* scale, const float* shift,
+                   const float* residual, float* y, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      float value = x[i] * scale[i] + shift[i];
+      float value = (x[i] - mean[i]) * scale[i] + shift[i];
       if constexpr (adds) value += residual[i];
       if constexpr (relu) value = value < 0.0f ? 0.0f : value;
       y[i] = value;
@@ -19,58 +19,67 @@ static void affine(const float* x, const float* scale, const float* shift, const
   }
 }
 
-static void channel_affine(const float* x, const float* scale, const float* shift,
-                           const float* residual, bool relu, float* y, int64_t rows, int64_t n) {
+static void channel_affine(const float* x, const float* mean, const float* scale,
+                           const float* shift, const float* residual, bool relu, float* y,
+                           int64_t rows, int64_t n) {
   if (residual) {
-    if (relu) affine<true, true>(x, scale, shift, residual, y, rows, n);
-    else affine<true, false>(x, scale, shift, residual, y, rows, n);
+    if (relu) affine<true, true>(x, mean, scale, shift, residual, y, rows, n);
+    else affine<true, false>(x, mean, scale, shift, residual, y, rows, n);
   } else {
-    if (relu) affine<false, true>(x, scale, shift, residual, y, rows, n);
-    else affine<false, false>(x, scale, shift, residual, y, rows, n);
+    if (relu) affine<false, true>(x, mean, scale, shift, residual, y, rows, n);
+    else affine<false, false>(x, mean, scale, shift, residual, y, rows, n);
   }
 }
 
+/// V: the neighbours of a vector, or a single one as double.
 template <class V> static inline V at(const float* x) {
-  if constexpr (sizeof(V) == sizeof(float)) return *x;
+  if constexpr (sizeof(V) == sizeof(double)) return double(*x);
   else return load(x);
 }
 
-/// first += the sum over rows of a, second += that of b, where add(row, column, a, b) adds the
-/// terms of `count` times as many neighbouring channels as a V has. Sums stay in registers, and no
-/// chain of additions is longer than short_chain: rows join in blocks, these in larger ones.
+static inline void join(double x, double* totals) { *totals += x; }
+static inline void join(Vector x, double* totals) {
+  float values[lanes];
+  store(values, x);
+  for (int i = 0; i < lanes; ++i) totals[i] += double(values[i]);
+}
+
+/// first += the sum of a over some rows, second += that of b, where add(row, column, a, b) adds the
+/// terms of `count` times as many neighbouring channels as a V has. Every other row has a sum of
+/// its own: chains of additions are half as long, and need not wait for each other.
 template <class V, int count, class Add>
-[[gnu::always_inline]] static inline void add_two(int64_t rows, int64_t column, const Add& add,
-                                                  float* first, float* second) {
-  constexpr int64_t width = sizeof(V) / sizeof(float);
-  V sums_a[count]{}, sums_b[count]{};
-  for (int64_t r = 0; r < rows;) {
-    V blocks_a[count]{}, blocks_b[count]{};
-    for (int64_t block = 0; block < short_chain && r < rows; ++block) {
-      const int64_t end = rows - r < short_chain ? rows : r + short_chain;
-      V a[count]{}, b[count]{};
-      for (; r < end; ++r)
-        for (int k = 0; k < count; ++k) add(r, column + k * width, a[k], b[k]);
-      for (int k = 0; k < count; ++k) blocks_a[k] += a[k], blocks_b[k] += b[k];
+[[gnu::always_inline]] static inline void add_two(int64_t begin, int64_t end, int64_t column,
+                                                  const Add& add, double* first, double* second) {
+  constexpr int64_t width = count == 1 ? 1 : lanes;
+  V a[2][count]{}, b[2][count]{};
+  int64_t r = begin;
+  for (; r + 2 <= end; r += 2)
+    for (int k = 0; k < count; ++k) {
+      add(r, column + k * width, a[0][k], b[0][k]);
+      add(r + 1, column + k * width, a[1][k], b[1][k]);
     }
-    for (int k = 0; k < count; ++k) sums_a[k] += blocks_a[k], sums_b[k] += blocks_b[k];
-  }
   for (int k = 0; k < count; ++k) {
-    float *to_a = first + column + k * width, *to_b = second + column + k * width;
-    const V all_a = at<V>(to_a) + sums_a[k], all_b = at<V>(to_b) + sums_b[k];
-    __builtin_memcpy(to_a, &all_a, sizeof(V)), __builtin_memcpy(to_b, &all_b, sizeof(V));
+    if (r < end) add(r, column + k * width, a[0][k], b[0][k]);
+    join(a[0][k] + a[1][k], first + column + k * width);
+    join(b[0][k] + b[1][k], second + column + k * width);
   }
 }
 template <class Add>
 [[gnu::always_inline]] static inline void add_two_to_all(int64_t rows, int64_t n, const Add& add,
-                                                         float* first, float* second) {
-  int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) add_two<Vector, 4>(rows, i, add, first, second);
-  for (; i + lanes <= n; i += lanes) add_two<Vector, 1>(rows, i, add, first, second);
-  for (; i < n; ++i) add_two<float, 1>(rows, i, add, first, second);
+                                                         double* first, double* second) {
+  constexpr int count = lanes == 16 ? 4 : 2;  // as many as there are registers for
+  for (int64_t r = 0; r < rows; r += short_chain) {
+    const int64_t end = rows - r < short_chain ? rows : r + short_chain;
+    int64_t i = 0;
+    for (; i + count * lanes <= n; i += count * lanes)
+      add_two<Vector, count>(r, end, i, add, first, second);
+    for (; i + lanes <= n; i += lanes) add_two<Vector, 1>(r, end, i, add, first, second);
+    for (; i < n; ++i) add_two<double, 1>(r, end, i, add, first, second);
+  }
 }
 
 static void channel_moments(const float* x, const float* mean, int64_t rows, int64_t n,
-                            float* sum_d, float* sum_d2) {
+                            double* sum_d, double* sum_d2) {
   const auto add = [=]<class V>(int64_t r, int64_t i, V& sum, V& squares) {
     const V d = at<V>(x + r * n + i) - at<V>(mean + i);
     sum += d, squares += d * d;
@@ -80,7 +89,7 @@ static void channel_moments(const float* x, const float* mean, int64_t rows, int
 
 template <bool relu>
 static void sums(const float* x, const float* dy, const float* output, const float* mean,
-                 int64_t rows, int64_t n, float* sum_g, float* sum_gd) {
+                 int64_t rows, int64_t n, double* sum_g, double* sum_gd) {
   const auto add = [=]<class V>(int64_t r, int64_t i, V& sum, V& products) {
     V g = at<V>(dy + r * n + i);
     if constexpr (relu) g = at<V>(output + r * n + i) > V{} ? g : V{};
@@ -90,22 +99,23 @@ static void sums(const float* x, const float* dy, const float* output, const flo
 }
 
 static void channel_sums(const float* x, const float* dy, const float* relu_output,
-                         const float* mean, int64_t rows, int64_t n, float* sum_g, float* sum_gd) {
+                         const float* mean, int64_t rows, int64_t n, double* sum_g,
+                         double* sum_gd) {
   if (relu_output) sums<true>(x, dy, relu_output, mean, rows, n, sum_g, sum_gd);
   else sums<false>(x, dy, relu_output, mean, rows, n, sum_g, sum_gd);
 }
 
 template <bool relu, bool writes_dx, bool writes_dresidual>
-static void gradients(const float* x, const float* dy, const float* output, const float* a,
-                      const float* b, const float* c, float* dx, float* dresidual, int64_t rows,
-                      int64_t n) {
+static void gradients(const float* x, const float* dy, const float* output, const float* mean,
+                      const float* a, const float* b, const float* c, float* dx, float* dresidual,
+                      int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; ++r, x += n, dy += n) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       float g = dy[i];
       if constexpr (relu) g = output[i] > 0.0f ? g : 0.0f;
       if constexpr (writes_dresidual) dresidual[i] = g;
-      if constexpr (writes_dx) dx[i] = a[i] * g + b[i] * x[i] + c[i];
+      if constexpr (writes_dx) dx[i] = a[i] * g + b[i] * (x[i] - mean[i]) + c[i];
     }
     if constexpr (relu) output += n;
     if constexpr (writes_dresidual) dresidual += n;
@@ -114,19 +124,21 @@ static void gradients(const float* x, const float* dy, const float* output, cons
 }
 
 template <bool relu>
-static void wanted_gradients(const float* x, const float* dy, const float* output, const float* a,
-                             const float* b, const float* c, float* dx, float* dresidual,
-                             int64_t rows, int64_t n) {
-  if (!dx) gradients<relu, false, true>(x, dy, output, a, b, c, dx, dresidual, rows, n);
-  else if (!dresidual) gradients<relu, true, false>(x, dy, output, a, b, c, dx, dresidual, rows, n);
-  else gradients<relu, true, true>(x, dy, output, a, b, c, dx, dresidual, rows, n);
+static void wanted_gradients(const float* x, const float* dy, const float* output,
+                             const float* mean, const float* a, const float* b, const float* c,
+                             float* dx, float* dresidual, int64_t rows, int64_t n) {
+  if (!dx) gradients<relu, false, true>(x, dy, output, mean, a, b, c, dx, dresidual, rows, n);
+  else if (!dresidual)
+    gradients<relu, true, false>(x, dy, output, mean, a, b, c, dx, dresidual, rows, n);
+  else gradients<relu, true, true>(x, dy, output, mean, a, b, c, dx, dresidual, rows, n);
 }
 
 static void channel_backward(const float* x, const float* dy, const float* relu_output,
-                             const float* a, const float* b, const float* c, float* dx,
-                             float* dresidual, int64_t rows, int64_t n) {
-  if (relu_output) wanted_gradients<true>(x, dy, relu_output, a, b, c, dx, dresidual, rows, n);
-  else wanted_gradients<false>(x, dy, relu_output, a, b, c, dx, dresidual, rows, n);
+                             const float* mean, const float* a, const float* b, const float* c,
+                             float* dx, float* dresidual, int64_t rows, int64_t n) {
+  if (relu_output)
+    wanted_gradients<true>(x, dy, relu_output, mean, a, b, c, dx, dresidual, rows, n);
+  else wanted_gradients<false>(x, dy, relu_output, mean, a, b, c, dx, dresidual, rows, n);
 }
 
 void fill_channels(Kernels& table) {

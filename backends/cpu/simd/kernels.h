@@ -58,6 +58,7 @@ struct Kernels {
   float (*max)(const float* x, int64_t n);  // NaN if any is
   /// y[j] = sum_i x[i, j]
   void (*add_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
+  void (*join)(const float* x, double* totals, int64_t n);  // totals += x
 
   // --- rows
   void (*softmax)(const float* x, int64_t n, bool logarithm, float* y);
@@ -82,20 +83,20 @@ struct Kernels {
                         float* dx, float* dweight, float* dbias, int64_t n);
 
   // --- batch norm: rows of n channels
-  /// y = x scale + shift (+ residual, which may be null), at least 0 if relu
-  void (*channel_affine)(const float* x, const float* scale, const float* shift,
+  /// y = (x - mean) scale + shift (+ residual, which may be null), at least 0 if relu
+  void (*channel_affine)(const float* x, const float* mean, const float* scale, const float* shift,
                          const float* residual, bool relu, float* y, int64_t rows, int64_t n);
   /// sum_d += d, sum_d2 += d^2 over rows, d = x - mean
-  void (*channel_moments)(const float* x, const float* mean, int64_t rows, int64_t n, float* sum_d,
-                          float* sum_d2);
+  void (*channel_moments)(const float* x, const float* mean, int64_t rows, int64_t n, double* sum_d,
+                          double* sum_d2);
   /// sum_g += g, sum_gd += g (x - mean) over rows. g is dy where relu_output is positive, all of it
   /// if that is null.
   void (*channel_sums)(const float* x, const float* dy, const float* relu_output, const float* mean,
-                       int64_t rows, int64_t n, float* sum_g, float* sum_gd);
-  /// dx = a g + b x + c; dresidual = g; one of them may be null
+                       int64_t rows, int64_t n, double* sum_g, double* sum_gd);
+  /// dx = a g + b (x - mean) + c; dresidual = g; one of them may be null
   void (*channel_backward)(const float* x, const float* dy, const float* relu_output,
-                           const float* a, const float* b, const float* c, float* dx,
-                           float* dresidual, int64_t rows, int64_t n);
+                           const float* mean, const float* a, const float* b, const float* c,
+                           float* dx, float* dresidual, int64_t rows, int64_t n);
 
   // --- pooling: one output pixel from the pixels of its window, n channels
   void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n,

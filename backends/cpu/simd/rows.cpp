@@ -23,12 +23,12 @@ template <class Term>
 
 /// Equivalent to: double s = 0; for (i < n) s += term(i);
 template <class Term>
-[[gnu::always_inline]] static inline float total(int64_t n, const Term& term) {
-  if (n <= short_sum) return float(total_of(0, n, term));
+[[gnu::always_inline]] static inline double total(int64_t n, const Term& term) {
+  if (n <= short_sum) return total_of(0, n, term);
   double result = 0;
   for (int64_t i = 0; i < n; i += short_sum)
     result += total_of(i, n - i > short_sum ? i + short_sum : n, term);
-  return float(result);
+  return result;
 }
 
 static float largest(const float* x, int64_t n) {
@@ -46,23 +46,24 @@ static float largest(const float* x, int64_t n) {
 static void softmax(const float* x, int64_t n, bool logarithm, float* y) {
   const float top = largest(x, n);
   if (logarithm) {
-    const float log_sum = math::log(total(n, [=](int64_t i) { return math::exp(x[i] - top); }));
+    const float log_sum =
+        math::log(float(total(n, [=](int64_t i) { return math::exp(x[i] - top); })));
     // Not x - (top + log_sum): that sum, rounded, would lose of log_sum what top is larger.
     for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log_sum;
     return;
   }
   for (int64_t i = 0; i < n; ++i) y[i] = math::exp(x[i] - top);
-  const float inverse = 1.0f / total(n, [=](int64_t i) { return y[i]; });
+  const auto inverse = float(1 / total(n, [=](int64_t i) { return y[i]; }));
   for (int64_t i = 0; i < n; ++i) y[i] *= inverse;
 }
 
 static void softmax_backward(const float* y, const float* dy, int64_t n, bool logarithm,
                              float* dx) {
   if (logarithm) {
-    const float sum = total(n, [=](int64_t i) { return dy[i]; });
+    const auto sum = float(total(n, [=](int64_t i) { return dy[i]; }));
     for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] - math::exp(y[i]) * sum;
   } else {
-    const float sum = total(n, [=](int64_t i) { return dy[i] * y[i]; });
+    const auto sum = float(total(n, [=](int64_t i) { return dy[i] * y[i]; }));
     for (int64_t i = 0; i < n; ++i) dx[i] = y[i] * (dy[i] - sum);
   }
 }
@@ -72,11 +73,11 @@ static float exp_sum(const float* x, int64_t n, float* shift) {
   // Infinite values are not subtracted: exp(inf) and exp(-inf) are right as they are.
   const float by = top - top == 0.0f ? top : 0.0f;
   *shift = by;
-  return total(n, [=](int64_t i) { return math::exp(x[i] - by); });
+  return float(total(n, [=](int64_t i) { return math::exp(x[i] - by); }));
 }
 
 static float dot(const float* a, const float* b, int64_t n) {
-  return total(n, [=](int64_t i) { return a[i] * b[i]; });
+  return float(total(n, [=](int64_t i) { return a[i] * b[i]; }));
 }
 
 static void exp_shifted(const float* x, float shift, float scale, float* y, int64_t n) {
@@ -88,7 +89,7 @@ static float exp_scaled(const float* x, float factor, float shift, float scale, 
                         int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(factor * x[i] - shift);
-  return total(n, [=](int64_t i) { return y[i]; });
+  return float(total(n, [=](int64_t i) { return y[i]; }));
 }
 
 static void softmax_gradient(const float* y, const float* dy, float mean, float scale, float* dx,
@@ -98,9 +99,9 @@ static void softmax_gradient(const float* y, const float* dy, float mean, float 
 }
 
 static void moments(const float* x, int64_t n, float* mean, float* variance) {
-  const float m = total(n, [=](int64_t i) { return x[i]; }) / float(n);
+  const auto m = float(total(n, [=](int64_t i) { return x[i]; }) / double(n));
   *mean = m;
-  *variance = total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / float(n);
+  *variance = float(total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / double(n));
 }
 
 static void normalize(const float* x, float mean, float rstd, const float* weight,
@@ -123,9 +124,9 @@ static void input_gradient(const float* x, float mean, float rstd, bool centred,
     if constexpr (weighted) return dy[i] * weight[i];
     else return dy[i];
   };
-  const float mean_g = centred ? total(n, g) / float(n) : 0.0f;
-  const float mean_gz =
-      total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / float(n);
+  const float mean_g = centred ? float(total(n, g) / double(n)) : 0.0f;
+  const auto mean_gz =
+      float(total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / double(n));
   for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (g(i) - mean_g - (x[i] - mean) * rstd * mean_gz);
 }
 static void norm_backward(const float* x, float mean, float rstd, bool centred, const float* weight,
