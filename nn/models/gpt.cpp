@@ -129,6 +129,10 @@ namespace {
 std::string config_of(const Gpt& model) {
   const GptOptions& o = model.options;
   const DType dtype = model.wte.weight.dtype();
+  // GPT-2's <|endoftext|>, which readers of the file take for granted unless told otherwise.
+  constexpr int64_t end_of_text = 50256;
+  const nlohmann::json end =
+      o.vocabulary > end_of_text ? nlohmann::json(end_of_text) : nlohmann::json();
   const nlohmann::json config{{"architectures", {"GPT2LMHeadModel"}},
                               {"model_type", "gpt2"},
                               {"vocab_size", o.vocabulary},
@@ -142,6 +146,8 @@ std::string config_of(const Gpt& model) {
                               {"attn_pdrop", o.dropout},
                               {"embd_pdrop", o.dropout},
                               {"resid_pdrop", o.dropout},
+                              {"bos_token_id", end},
+                              {"eos_token_id", end},
                               {"tie_word_embeddings", true},
                               {"torch_dtype", dtype == bf16  ? "bfloat16"
                                               : dtype == f16 ? "float16"

@@ -91,10 +91,21 @@ TEST_CASE("GPT: what Hugging Face's transformers loads") {
     CHECK(ours.tensors.at(name).shape() == x.shape());
     CHECK(ours.tensors.at(name).to_vector<float>() == x.to_vector<float>());
   }
-  std::ifstream config(directory / "folder/config.json");
-  const nlohmann::json read = nlohmann::json::parse(config);
+  const auto config_in = [&](const char* folder) {
+    std::ifstream config(directory / folder / "config.json");
+    return nlohmann::json::parse(config);
+  };
+  const nlohmann::json read = config_in("folder");
   CHECK(read.at("n_embd") == 32);
   CHECK(read.at("vocab_size") == 65);
+  // The end of a text is a token of GPT-2's vocabulary; a smaller one has none.
+  const nn::models::Gpt whole(
+      {.vocabulary = 50257, .context = 2, .layers = 1, .heads = 1, .width = 2});
+  nn::models::save_gpt2(whole, directory / "whole");
+  for (const char* end : {"bos_token_id", "eos_token_id"}) {
+    CHECK(read.at(end).is_null());
+    CHECK(config_in("whole").at(end) == 50256);
+  }
   nn::models::save_gpt2(model, directory / "alone.safetensors");
   nn::models::Gpt other({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});
   CHECK(nn::models::load_gpt2(other, directory / "alone.safetensors").missing.empty());
