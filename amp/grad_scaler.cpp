@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/optim/gradient_lists.h>
 
 namespace halftone::amp {
 
@@ -72,15 +73,12 @@ void GradScaler::require_scaled(std::string_view verb) const {
 }
 
 void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Tensor& found) const {
-  for (auto begin = gradients.begin(); begin != gradients.end();) {
-    const Device device = begin->device();
-    const auto end =
-        std::find_if(begin, gradients.end(), [&](const Tensor& g) { return g.device() != device; });
+  optim::for_each_device(std::span(gradients), [&](std::span<Tensor> some, Backend& backend) {
+    const Device device = some[0].device();
     Tensor here = zeros({}, f32, device);
-    backend_for(device).unscale({begin, end}, factor.defined() ? factor.to(device) : factor, here);
+    backend.unscale(some, factor.defined() ? factor.to(device) : factor, here);
     found = either(found, here);
-    begin = end;
-  }
+  });
 }
 
 void GradScaler::note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const {
@@ -146,8 +144,8 @@ void GradScaler::rescale(optim::Optimizer& optimizer, const Tensor& made_with) {
   if (!enabled()) return;
   const Tensor& now = scale_tensor();
   const Tensor factor = div(now, made_with.to(now.device()));
-  for (Tensor gradient : optimizer.gradients())
-    backend_for(gradient).scale_all({&gradient, 1}, factor.to(gradient.device()));
+  std::vector<Tensor> gradients = optimizer.gradients();
+  optim::scale_gradients(gradients, factor);
 }
 
 // --- the step

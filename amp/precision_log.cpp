@@ -75,10 +75,13 @@ PrecisionLog::Entry PrecisionLog::total() const {
 
 std::ostream& operator<<(std::ostream& out, const PrecisionLog& log) {
   PlainText text;
+  int width = 16;
+  for (const PrecisionLog::Entry& e : log.entries())
+    width = std::max(width, int(described(e.decided).size()) + 1);
   const auto line = [&](const auto& op, const auto& decided, const auto& runs_in,
                         const auto&... numbers) {
-    text << std::left << std::setw(18) << op << std::setw(18) << decided << std::setw(19) << runs_in
-         << std::right;
+    text << std::left << std::setw(18) << op << std::setw(width) << decided << std::setw(19)
+         << runs_in << std::right;
     ((text << std::setw(10) << numbers), ...);
     text << '\n';
   };

@@ -49,6 +49,7 @@ std::span<const Preset> presets() {
           "log",        "log2",       "log10",         "pow",      "rsqrt",
           "reciprocal", "sum",        "cumsum",        "var",      "norm",
           "kl_div",     "prod"}},
+        {as_is, {"scaled_dot_product_attention"}},
         {banned, {"binary_cross_entropy"}}}},
       // python/paddle/amp/amp_lists.py (2024): white list low, black list f32, the rest promotes.
       {"paddle-o1",
@@ -57,6 +58,7 @@ std::span<const Preset> presets() {
          {"matmul", "linear", "conv2d", "max_pool2d", "scaled_dot_product_attention"}},
         {full_precision, {"interpolate", "cosine_similarity"}},
         {widest_input, {"lstm", "gru"}},
+        {as_is, {"conv_transpose2d", "prelu"}},
         {full_precision,
          {"softplus",      "softmax",        "log_softmax", "layer_norm", "group_norm",
           "cross_entropy", "nll_loss",       "huber",       "exp",        "expm1",

@@ -10,6 +10,7 @@
 #include <halftone/core/plain_numbers.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
+#include <halftone/optim/gradient_lists.h>
 #include <halftone/core/in_place.h>
 
 namespace halftone::amp {
@@ -144,29 +145,11 @@ void Training::backward(const Tensor& loss) {
   if (masters_ && strategy_.accumulate_in_f32) masters_->collect();
 }
 
-namespace {
-/// The Euclidean norm of all gradients as one vector, in f64, on the device of the first.
-Tensor norm_of(const std::vector<Tensor>& gradients) {
-  if (gradients.empty()) return zeros({}, f64);
-  Tensor squares;
-  for (auto begin = gradients.begin(); begin != gradients.end();) {
-    const Device device = begin->device();
-    const auto end =
-        std::find_if(begin, gradients.end(), [&](const Tensor& g) { return g.device() != device; });
-    Tensor here = empty({}, f64, device);
-    backend_for(device).sum_of_squares({begin, end}, here);
-    squares = squares.defined() ? squares + here.to(squares.device()) : here;
-    begin = end;
-  }
-  return sqrt(squares);
-}
-}  // namespace
-
 Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0))
     fail<UsageError>("Training.clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
   const std::vector<Tensor> gradients = optimizer().gradients();
-  Tensor norm = norm_type == 2 ? norm_of(gradients) : optim::p_norm_of(gradients, norm_type);
+  Tensor norm = optim::norm_of(gradients, norm_type);
   if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
   clipping_ = {norm, max_norm};
   return norm;
@@ -182,7 +165,7 @@ Stepped Training::step() {
   Stepped stepped = clipping_ ? step_clipped() : scaler_.step(optimizer());
   if (scaler_.enabled()) scaler_.update();
   account_for(stepped);
-  made_with_ = {}, clipping_.reset(), statistics_.clear();
+  made_with_ = {}, clipping_.reset(), statistics_ = {};
   return stepped;
 }
 
@@ -216,11 +199,11 @@ void Training::account_for(const Stepped& stepped) {
       backend_for(found).accumulate(found.to(skipped_on_device_.device()), skipped_on_device_);
     else skipped_on_device_ = found;
     last_step_ = stepped;
-    restore_statistics(stepped.skip());
+    statistics_.restore_where(stepped.skip());
   } else if (!stepped) {
     ++skipped_steps_;
     note_overflow();
-    restore_statistics(ones({}));
+    statistics_.restore_where(ones({}));
   }
 }
 
@@ -250,24 +233,10 @@ void Training::note_overflow() const {
   }
 }
 
-void Training::restore_statistics(const Tensor& skip) {
-  if (statistics_.empty()) return;
-  const auto buffers = model_.named_buffers();
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    Tensor buffer = buffers[i].second;
-    const Tensor flag = skip.to(buffer.device());
-    const Tensor skipped = not_equal(flag, zeros({}, f32, buffer.device()));
-    write_in_place(buffer, [&](Backend& backend, Tensor& x) {
-      backend.select(views::expand(skipped, x.shape()), statistics_[i], x, x);
-    });
-  }
-}
-
 void Training::keep_statistics() {
   // Without gradients there is no step to come: an evaluation.
-  if (!strategy_.hold_statistics || !statistics_.empty() || !grad_enabled()) return;
-  const MemoryScope scope(MemoryUse::workspace);
-  for (const auto& [name, buffer] : model_.named_buffers()) statistics_.push_back(buffer.clone());
+  if (strategy_.hold_statistics && statistics_.empty() && grad_enabled())
+    statistics_ = nn::BufferCopies(model_);
 }
 
 }  // namespace halftone::amp

@@ -25,7 +25,7 @@
 #include <halftone/amp/strategy.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/ops/cast.h>
-#include <halftone/nn/module.h>
+#include <halftone/nn/buffer_copies.h>
 
 namespace halftone::amp {
 
@@ -104,7 +104,6 @@ class Training {
   Stepped step_clipped();
   void account_for(const Stepped& stepped);
   void note_overflow() const;
-  void restore_statistics(const Tensor& skip);
   /// A state that another strategy saved, as one of this.
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
   void keep_statistics();
@@ -126,7 +125,7 @@ class Training {
   Tensor skipped_on_device_{};       // more of them, that the host has not seen: f64 scalar
   mutable Stepped last_step_{true};  // what first_overflow() has not asked yet
   mutable std::string first_overflow_;
-  std::vector<Tensor> statistics_;  // copies of the model's buffers, under hold_statistics
+  nn::BufferCopies statistics_;  // under hold_statistics
 };
 
 /// Puts a model and its optimizer under a strategy: casts the model's parameters in place (handles

@@ -71,7 +71,7 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
   zero_grad();
-  statistics_.clear();
+  statistics_ = {};
 }
 
 void Training::save(const std::filesystem::path& path) const {

@@ -8,9 +8,9 @@
 
 namespace halftone::data {
 
-/// The given directory if there is one; else $HALFTONE_DATA/name (if the variable is set),
-/// ./data/name and /usr/share/datasets/name. Throws FormatError where the variable names no
-/// directory.
+/// The given directory if there is one; else $HALFTONE_DATA/name (if the variable is set), then
+/// data/name here and /usr/share/datasets/name. Throws FormatError where the variable does not name
+/// a directory.
 std::vector<std::filesystem::path> directories_to_search(const std::string& given,
                                                          std::string_view name);
 /// "a, b or c", for messages.

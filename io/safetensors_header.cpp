@@ -12,7 +12,7 @@
 
 #include <halftone/core/shape.h>
 
-namespace halftone::nn::safetensors {
+namespace halftone::safetensors {
 
 std::string shown(std::string_view name) {
   std::string text = "\"";
@@ -185,4 +185,4 @@ Header parse_header(const std::string& text, const std::string& path) {
   return std::move(reader).take();
 }
 
-}  // namespace halftone::nn::safetensors
+}  // namespace halftone::safetensors

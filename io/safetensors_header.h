@@ -12,7 +12,7 @@
 
 #include <halftone/core/dtype.h>
 
-namespace halftone::nn::safetensors {
+namespace halftone::safetensors {
 
 inline constexpr uint64_t header_limit = 100'000'000;  // bytes, as the official reader
 inline constexpr std::size_t entry_limit = 100'000;    // tensors and metadata keys together
@@ -71,4 +71,4 @@ template <class... Parts>
                     ". The file is damaged or not safetensors: save it again.");
 }
 
-}  // namespace halftone::nn::safetensors
+}  // namespace halftone::safetensors

@@ -25,10 +25,6 @@ Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
                       ClipOptions options = {});
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});
 
-/// The p-norm of all of them as one vector, accumulated in f64, an f64 scalar on the device of the
-/// first; 0 of none. Throws UsageError for p that is not positive.
-Tensor p_norm_of(std::span<const Tensor> gradients, double p);
-
 /// Limits every element of every gradient to [-limit, limit].
 void clip_grad_value(const std::vector<Tensor>& parameters, double limit);
 void clip_gradients_value(std::span<Tensor> gradients, double limit);

@@ -2,6 +2,7 @@
 #include <halftone/optim/optimizer.h>
 
 #include <halftone/core/in_place.h>
+#include <halftone/optim/gradient_lists.h>
 
 namespace halftone::optim {
 
@@ -31,8 +32,7 @@ bool Optimizer::begin_step(const StepControl& control) const {
   if (control.skip.defined() && control.skip.item() != 0) return false;
   if (!control.factor.defined()) return true;
   std::vector<Tensor> all = gradients();
-  for (Tensor& gradient : all)
-    backend_for(gradient).scale_all({&gradient, 1}, control.factor.to(gradient.device()));
+  scale_gradients(all, control.factor);
   return true;
 }
 

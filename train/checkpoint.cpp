@@ -49,7 +49,7 @@ void require_free(bool free, const fs::path& path) {
 
 void write_tensors(const fs::path& path, const optim::NamedTensors& tensors) {
   try {
-    nn::save_safetensors(path, tensors, {{"format", "pt"}});
+    save_safetensors(path, tensors, {{"format", "pt"}});
   } catch (const FormatError& error) {
     fail<FormatError>("checkpoint", "cannot write the tensors: ", error.what());
   }
@@ -57,7 +57,7 @@ void write_tensors(const fs::path& path, const optim::NamedTensors& tensors) {
 
 optim::NamedTensors read_tensors(const fs::path& path) {
   try {
-    return nn::load_safetensors(path).tensors;
+    return load_safetensors(path).tensors;
   } catch (const Error& error) {
     fail<FormatError>("checkpoint", "cannot read the tensors: ", error.what());
   }

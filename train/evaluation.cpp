@@ -17,14 +17,4 @@ Evaluation::~Evaluation() {
   default_generator().set_state(random_);
 }
 
-HeldBuffers::HeldBuffers(const nn::Module& model) {
-  const MemoryScope scope(MemoryUse::workspace);
-  for (const auto& [name, buffer] : model.named_buffers())
-    held_.emplace_back(buffer, buffer.clone());
-}
-
-HeldBuffers::~HeldBuffers() {
-  for (auto& [buffer, copy] : held_) { copy_into(buffer, copy); }
-}
-
 }  // namespace halftone::train

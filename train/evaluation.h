@@ -6,7 +6,7 @@
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/random.h>
-#include <halftone/nn/module.h>
+#include <halftone/nn/buffer_copies.h>
 
 namespace halftone::train {
 
@@ -27,19 +27,17 @@ class Evaluation {
   std::vector<std::pair<nn::Module*, bool>> modes_{};
 };
 
-/// A model's buffers (running statistics) as they are now, put back when the scope ends, unless
-/// they were released: the forward pass of a step changes them before anybody knows whether the
-/// step will be taken.
+/// A model's buffers as they are now, put back when the scope ends, unless they were released.
 class HeldBuffers {
  public:
-  explicit HeldBuffers(const nn::Module& model);
-  ~HeldBuffers();
+  explicit HeldBuffers(const nn::Module& model) : copies_(model) {}
+  ~HeldBuffers() { copies_.restore(); }
   HeldBuffers(const HeldBuffers&) = delete;
   HeldBuffers& operator=(const HeldBuffers&) = delete;
-  void release() { held_.clear(); }
+  void release() { copies_ = {}; }
 
  private:
-  std::vector<std::pair<Tensor, Tensor>> held_{};  // a buffer, its copy
+  nn::BufferCopies copies_;
 };
 
 }  // namespace halftone::train

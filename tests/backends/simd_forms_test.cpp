@@ -1,4 +1,4 @@
-// Weight forms, the check of scaled gradients and RMSprop on every instruction set: forms against
+// Weight forms and the check of scaled gradients on every instruction set: forms against
 // the scalar functions of core/weight_form.h, bit for bit.
 #include "simd_levels.h"
 
@@ -94,50 +94,6 @@ TEST_CASE("one infinity or NaN is found wherever it is") {
           CHECK(y.back() == 9.0f);
         }
     CHECK(k.unscale(nullptr, 2, nullptr, 0));
-  });
-}
-
-TEST_CASE("RMSprop with and without momentum and centring on every instruction set") {
-  Numbers numbers(52);
-  const int64_t n = 131;
-  const std::vector<float> g = numbers.many(n), p0 = numbers.many(n), s0 = numbers.many(n, 1, 2),
-                           b0 = numbers.many(n), a0 = numbers.many(n, -0.5, 0.5);
-  const simd::RmspropNumbers u{.lr = 0.01f,
-                               .alpha = 0.9f,
-                               .rest = 0.1f,
-                               .eps = 1e-6f,
-                               .weight_decay = 0.1f,
-                               .momentum = 0.8f};
-  each_level([&](const simd::Kernels& k) {
-    for (const bool momentum : {false, true})
-      for (const bool centred : {false, true}) {
-        INFO("momentum ", momentum, ", centred ", centred);
-        std::vector<float> p = p0, s = s0, b = b0, a = a0;
-        k.rmsprop(u, g.data(), p.data(), s.data(), momentum ? b.data() : nullptr,
-                  centred ? a.data() : nullptr, n);
-        const auto gradient = [&](std::size_t i) {
-          return double(g[i]) + double(u.weight_decay) * double(p0[i]);
-        };
-        const auto square = [&](std::size_t i) {
-          return double(u.alpha) * double(s0[i]) + double(u.rest) * gradient(i) * gradient(i);
-        };
-        const auto average = [&](std::size_t i) {
-          return double(a0[i]) + double(u.rest) * (gradient(i) - double(a0[i]));
-        };
-        const auto step = [&](std::size_t i) {
-          const double variance = square(i) - (centred ? average(i) * average(i) : 0);
-          const double own = gradient(i) / (std::sqrt(variance) + double(u.eps));
-          return momentum ? double(u.momentum) * double(b0[i]) + own : own;
-        };
-        const auto near = [](std::size_t) { return 0x1p-19; };
-        CHECK(first_beyond(s, square, near) == "");
-        if (centred) CHECK(first_beyond(a, average, near) == "");
-        if (momentum) CHECK(first_beyond(b, step, near) == "");
-        const auto parameter = [&](std::size_t i) {
-          return double(p0[i]) - double(u.lr) * step(i);
-        };
-        CHECK(first_beyond(p, parameter, near) == "");
-      }
   });
 }
 

@@ -32,7 +32,7 @@ void check_rule(const simd::Kernels& k, const Rule& rule, double lr, int64_t bef
   Numbers numbers(30);
   const int64_t n = 131;
   const Floats g = numbers.many(n), p0 = numbers.many(n);
-  const std::array<Floats, 3> s0{numbers.many(n), numbers.many(n, 0.5, 1),
+  const std::array<Floats, 3> s0{numbers.many(n, 0.5, 1), numbers.many(n, 0.5, 1),
                                  numbers.many(n, 0.1, 0.2)};
   Floats p = p0;
   std::array<Floats, 3> s = s0;

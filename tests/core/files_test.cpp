@@ -34,7 +34,7 @@ const std::map<std::string, Write> writers{
     {"open_to_append", [](const fs::path& path) { files::open_to_append("test", path); }},
     {"safetensors",
      [](const fs::path& path) {
-       nn::save_safetensors(path, {{"a", zeros({2})}});
+       save_safetensors(path, {{"a", zeros({2})}});
      }},
     {"png",
      [](const fs::path& path) {

@@ -16,7 +16,6 @@
 
 using namespace halftone;
 using namespace halftone::testing;
-using nn::load_safetensors, nn::NamedTensors, nn::SafetensorsFile, nn::save_safetensors;
 
 namespace {
 /// A file of this header, whose length is told truly, and this data.

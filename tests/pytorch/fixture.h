@@ -25,13 +25,13 @@
 
 namespace halftone::testing {
 
-using nn::NamedTensors;
+using halftone::NamedTensors;
 
 /// The cases of one file: tensors by name, by case.
 inline std::map<std::string, NamedTensors> load_cases(const std::string& family) {
   const auto path = std::filesystem::path(fixtures_directory()) / (family + ".safetensors");
   std::map<std::string, NamedTensors> cases;
-  for (const auto& [name, tensor] : nn::load_safetensors(path).tensors) {
+  for (const auto& [name, tensor] : load_safetensors(path).tensors) {
     const std::size_t slash = name.rfind('/');
     cases[name.substr(0, slash)][name.substr(slash + 1)] = tensor;
   }

@@ -62,7 +62,7 @@ TEST_CASE("checkpoint: a round trip keeps everything, and the model's file is an
   CHECK(std::signbit(loaded.state.numbers.at("best \"so\" far")));
   CHECK(names_in(directory.path()) == std::set<std::string>{"a"});
   CHECK(names_in(directory / "a") == std::set<std::string>(files.begin(), files.end()));
-  const auto model = nn::load_safetensors(directory / "a/model.safetensors").tensors;
+  const auto model = load_safetensors(directory / "a/model.safetensors").tensors;
   CHECK(model.size() == 2);
   CHECK(model.contains("weight"));
 
@@ -197,7 +197,7 @@ TEST_CASE("checkpoint: hostile states and tensors behind a valid manifest") {
   replace_with_valid_sum(path, "optimizer.safetensors", "no tensors");
   CHECK(contains(refusal(path), "cannot read the tensors"));
   const std::string model = read_file(path / "model.safetensors");
-  nn::save_safetensors(directory / "x", {{"model.weight", zeros({1})}});
+  save_safetensors(directory / "x", {{"model.weight", zeros({1})}});
   replace_with_valid_sum(path, "optimizer.safetensors", read_file(directory / "x"));
   CHECK(contains(refusal(path), "a tensor of the model is in"));
 }

@@ -1,0 +1,17 @@
+# cmake --build --preset release --target docs: the API reference, by Debian's doxygen. Where there is none, the target
+# says so. A warning is an error.
+set(HALFTONE_DOCS_INPUT halftone.h docs/api.md)
+foreach(folder core autograd io nn optim data amp train)
+  list(APPEND HALFTONE_DOCS_INPUT ${folder})
+endforeach()
+list(JOIN HALFTONE_DOCS_INPUT " " HALFTONE_DOCS_INPUT)
+configure_file(docs/Doxyfile.in ${PROJECT_BINARY_DIR}/docs/Doxyfile @ONLY)
+find_program(HALFTONE_DOXYGEN doxygen)
+if(HALFTONE_DOXYGEN)
+  add_custom_target(docs COMMAND ${HALFTONE_DOXYGEN} ${PROJECT_BINARY_DIR}/docs/Doxyfile
+                    COMMAND ${CMAKE_COMMAND} -E echo "${PROJECT_BINARY_DIR}/docs/index.html"
+                    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+else()
+  add_custom_target(docs COMMAND ${CMAKE_COMMAND} -E echo "docs: there is no doxygen. Install it (apt-get install doxygen) and configure again."
+                    COMMAND ${CMAKE_COMMAND} -E false)
+endif()
