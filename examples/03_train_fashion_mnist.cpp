@@ -30,7 +30,7 @@ void add_flags(CLI::App& app, Arguments& to) {
   app.add_option("--lr", to.lr, "highest learning rate; default: by optimizer")
       ->check(CLI::PositiveNumber);
   app.add_option("--optimizer", to.optimizer)
-      ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop"}))
+      ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"}))
       ->capture_default_str();
   app.add_option("--seed", to.seed, "of weights and shuffling");
   app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
@@ -52,6 +52,15 @@ std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
                                                 ht::optim::RmspropOptions{.lr = lr(1e-3)});
   if (a.optimizer == "adam")
     return std::make_unique<ht::optim::Adam>(parameters, ht::optim::AdamOptions{.lr = lr(2e-3)});
+  if (a.optimizer == "lion")
+    return std::make_unique<ht::optim::Lion>(
+        parameters, ht::optim::LionOptions{.lr = lr(3e-4), .weight_decay = 0.05});
+  if (a.optimizer == "lamb")
+    return std::make_unique<ht::optim::Lamb>(
+        parameters, ht::optim::LambOptions{.lr = lr(1e-2), .weight_decay = 0.05});
+  if (a.optimizer == "muon")
+    return std::make_unique<ht::optim::Muon>(
+        parameters, ht::optim::MuonOptions{.lr = lr(1e-2), .vector_lr_factor = 0.2});
   return std::make_unique<ht::optim::AdamW>(
       parameters, ht::optim::AdamWOptions{.lr = lr(2e-3), .weight_decay = 0.05});
 }

@@ -5,6 +5,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/setup.sh
-cmake --preset release
+cmake --preset release -DHALFTONE_CUDA=AUTO  # scripts/run.sh leaves it out where there is no GPU
 cmake --build --preset release
 exec ctest --preset release "$@"

@@ -52,7 +52,7 @@ std::string true_manifest(const std::array<std::string_view, 3>& files) {
 bool tensors_are_valid(const fs::path& path) {
   const auto load = [&](std::string_view name) {
     return accepted<FormatError, UnsupportedError>(
-        "load_safetensors", [&] { return nn::load_safetensors(path / name); });
+        "load_safetensors", [&] { return load_safetensors(path / name); });
   };
   const auto model = load(train::model_file), others = load(train::optimizer_file);
   return model && others && std::ranges::none_of(others->tensors, [](const auto& item) {

@@ -16,7 +16,7 @@ const Limits limits{.longest_input = 4096, .allocation_mib = 1, .resident_mib = 
 namespace {
 constexpr std::size_t length_bytes = sizeof(uint64_t);
 
-void require_same(const nn::SafetensorsFile& a, const nn::SafetensorsFile& b) {
+void require_same(const SafetensorsFile& a, const SafetensorsFile& b) {
   require(a.metadata == b.metadata, "saving keeps the metadata");
   require(std::ranges::equal(a.tensors, b.tensors,
                              [](const auto& x, const auto& y) {
@@ -30,8 +30,8 @@ void check(std::string_view bytes) {
   const std::filesystem::path file = scratch_directory() / "file",
                               copy = scratch_directory() / "copy";
   write_file(file, bytes);
-  const std::optional<nn::SafetensorsFile> loaded = accepted<FormatError, UnsupportedError>(
-      "load_safetensors", [&] { return nn::load_safetensors(file); });
+  const std::optional<SafetensorsFile> loaded = accepted<FormatError, UnsupportedError>(
+      "load_safetensors", [&] { return load_safetensors(file); });
   require(peak_tensor_bytes() <= int64_t(bytes.size()), "tensors are not larger than their file");
   if (!loaded) return;
 
@@ -41,11 +41,11 @@ void check(std::string_view bytes) {
   for (const auto& [name, tensor] : loaded->tensors) total += uint64_t(tensor.bytes());
   require(total == bytes.size(), "header and tensors are the whole file");
 
-  nn::save_safetensors(copy, loaded->tensors, loaded->metadata);
+  save_safetensors(copy, loaded->tensors, loaded->metadata);
   const std::string saved = read_file(copy);
-  const nn::SafetensorsFile again = nn::load_safetensors(copy);
+  const SafetensorsFile again = load_safetensors(copy);
   require_same(*loaded, again);
-  nn::save_safetensors(copy, again.tensors, again.metadata);
+  save_safetensors(copy, again.tensors, again.metadata);
   require(read_file(copy) == saved, "there is one way to save tensors");
 }
 

@@ -197,10 +197,10 @@ Mode mode_of(const std::string& name) {
 
 class Runner {
  public:
-  Runner(const nn::NamedTensors& tensors, Mode mode, Device device)
+  Runner(const NamedTensors& tensors, Mode mode, Device device)
       : tensors_(tensors), mode_(mode), device_(device) {}
 
-  void run(const json& test, const std::string& id, nn::NamedTensors& results) const {
+  void run(const json& test, const std::string& id, NamedTensors& results) const {
     Call call{.x = {}, .c = {}, .attributes = test["attributes"]};
     for (int64_t i = 0; i < test["inputs"]; ++i)
       call.x.push_back(
@@ -221,10 +221,10 @@ class Runner {
 
  private:
   Tensor tensor(const std::string& name) const { return tensors_.at(name).to(device_); }
-  static void keep(const std::string& name, const Tensor& x, nn::NamedTensors& results) {
+  static void keep(const std::string& name, const Tensor& x, NamedTensors& results) {
     results[name] = cast(x.to(Device::cpu()), f64);
   }
-  const nn::NamedTensors& tensors_;
+  const NamedTensors& tensors_;
   Mode mode_;
   Device device_;
 };
@@ -242,10 +242,10 @@ int main(int count, char** arguments) {
     std::optional<CpuBackendScope> scope;
     if (backend != "cuda") scope.emplace(backend);
     const json cases = json::parse(std::ifstream(arguments[1]));
-    const nn::NamedTensors tensors = nn::load_safetensors(arguments[2]).tensors;
+    const NamedTensors tensors = load_safetensors(arguments[2]).tensors;
     const Runner runner(tensors, mode_of(arguments[3]),
                         backend == "cuda" ? Device::cuda() : Device::cpu());
-    nn::NamedTensors results;
+    NamedTensors results;
     for (const auto& [id, test] : cases.items()) {
       if (!tensors.contains(id + ".dy")) continue;  // PyTorch has no such operation in this mode
       try {
@@ -254,7 +254,7 @@ int main(int count, char** arguments) {
         std::cerr << id << " " << test << ": " << error.what() << "\n";
       }
     }
-    nn::save_safetensors(arguments[5], results);
+    save_safetensors(arguments[5], results);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
