@@ -22,23 +22,20 @@ struct Arguments {
   int threads = 0;  // 0: as many as OpenMP likes
 };
 
-void add_flags(CLI::App& app, Arguments& to) {
-  app.add_option("--data", to.data, "directory of the four IDX files; default: the usual places");
-  app.add_option("--epochs", to.epochs, "passes over the images; 0 only evaluates")
-      ->check(CLI::Range(0, 1000));
-  app.add_option("--batch", to.batch, "images per step")->check(CLI::Range(1, 60000));
-  app.add_option("--lr", to.lr, "highest learning rate; default: by optimizer")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--optimizer", to.optimizer)
-      ->check(CLI::IsMember({"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"}))
-      ->capture_default_str();
-  app.add_option("--seed", to.seed, "of weights and shuffling");
-  app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
-  add_device_flag(app, to.device);
-  app.add_option("--save", to.save, "where the weights go")->take_last()->capture_default_str();
-  app.add_option("--load", to.load, "weights to start from")->check(CLI::ExistingFile);
-  app.add_option("--limit", to.limit, "use only the first images of each split, for a quick try")
-      ->check(CLI::PositiveNumber);
+void add_flags(Program& program, Arguments& to) {
+  program.flag("--data", to.data, "directory of the four IDX files; default: the usual places");
+  program.flag("--epochs", to.epochs, "passes over the images; 0 only evaluates").within(0, 1000);
+  program.flag("--batch", to.batch, "images per step").within(1, 60000);
+  program.flag("--lr", to.lr, "highest learning rate; default: by optimizer").positive();
+  program.flag("--optimizer", to.optimizer)
+      .one_of({"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"});
+  program.flag("--seed", to.seed, "of weights and shuffling");
+  program.flag("--threads", to.threads).within(1, 1024);
+  program.device(to.device);
+  program.flag("--save", to.save, "where the weights go");
+  program.flag("--load", to.load, "weights to start from").existing_file();
+  program.flag("--limit", to.limit, "use only the first images of each split, for a quick try")
+      .positive();
 }
 
 std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
@@ -144,9 +141,9 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Trains a small convolutional network on Fashion-MNIST.");
-  add_flags(app, arguments);
-  return run_program(app, argc, argv, [&] {
+  Program program("Trains a small convolutional network on Fashion-MNIST.");
+  add_flags(program, arguments);
+  return program.run(argc, argv, [&] {
     if (arguments.threads > 0) omp_set_num_threads(arguments.threads);
     run(arguments);
   });

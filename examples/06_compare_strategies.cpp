@@ -24,25 +24,19 @@ struct Arguments {
   int threads = omp_get_max_threads();
 };
 
-void add_flags(CLI::App& app, Arguments& to) {
-  app.add_option("--strategies", to.strategies, "any of amp/strategy.h, separated by commas")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--model", to.model)
-      ->check(CLI::IsMember({"lenet", "mlp"}))
-      ->capture_default_str();
-  app.add_option("--policy", to.policy, "preset of the amp strategies (o1-fp16 has its own)")
-      ->capture_default_str();
-  app.add_option("--data", to.data, "directory of Fashion-MNIST; default: the usual places");
-  app.add_option("--epochs", to.epochs)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--batch", to.batch)->check(CLI::Range(1, 60000))->capture_default_str();
-  app.add_option("--lr", to.lr, "highest rate of AdamW")->check(CLI::PositiveNumber);
-  app.add_option("--seed", to.seed, "of weights and shuffling");
-  app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
-  app.add_option("--limit", to.limit, "use only the first images of each split")
-      ->check(CLI::PositiveNumber);
-  add_device_flag(app, to.device);
-  app.add_option("--json", to.json, "file for the figures")->take_last();
+void add_flags(Program& program, Arguments& to) {
+  program.list("--strategies", to.strategies, "any of amp/strategy.h, separated by commas");
+  program.flag("--model", to.model).one_of({"lenet", "mlp"});
+  program.flag("--policy", to.policy, "preset of the amp strategies (o1-fp16 has its own)");
+  program.flag("--data", to.data, "directory of Fashion-MNIST; default: the usual places");
+  program.flag("--epochs", to.epochs).within(1, 1000);
+  program.flag("--batch", to.batch).within(1, 60000);
+  program.flag("--lr", to.lr, "highest rate of AdamW").positive();
+  program.flag("--seed", to.seed, "of weights and shuffling");
+  program.flag("--threads", to.threads).within(1, 1024);
+  program.flag("--limit", to.limit, "use only the first images of each split").positive();
+  program.device(to.device);
+  program.flag("--json", to.json, "file for the figures");
 }
 
 std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {
@@ -131,9 +125,9 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Trains one model under several precision strategies and compares them.");
-  add_flags(app, arguments);
-  return run_program(app, argc, argv, [&] {
+  Program program("Trains one model under several precision strategies and compares them.");
+  add_flags(program, arguments);
+  return program.run(argc, argv, [&] {
     omp_set_num_threads(arguments.threads);
     run(arguments);
   });

@@ -153,10 +153,10 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Where gradients lie, and what f16 needs to hold them.");
-  app.add_option("--data", arguments.data, "directory of Fashion-MNIST; default: the usual places");
-  app.add_option("--limit", arguments.limit, "images used")->check(CLI::PositiveNumber);
-  app.add_option("--epochs", arguments.epochs)->check(CLI::Range(1, 100));
-  add_device_flag(app, arguments.device);
-  return run_program(app, argc, argv, [&] { run(arguments); });
+  Program program("Where gradients lie, and what f16 needs to hold them.");
+  program.flag("--data", arguments.data, "directory of Fashion-MNIST; default: the usual places");
+  program.flag("--limit", arguments.limit, "images used").positive();
+  program.flag("--epochs", arguments.epochs).within(1, 100);
+  program.device(arguments.device);
+  return program.run(argc, argv, [&] { run(arguments); });
 }

@@ -25,22 +25,22 @@ struct Arguments {
   int threads = omp_get_max_threads(), workers = 2;
 };
 
-void add_flags(CLI::App& app, Arguments& to) {
-  app.add_option("--data", to.data, "directory with train/CLASS/*.jpg and val/CLASS/*.jpg");
-  app.add_option("--weights", to.weights, "torchvision-style .safetensors to start from");
-  app.add_option("--work", to.work, "directory for what is written")->capture_default_str();
-  app.add_option("--strategy", to.strategy, "of amp/strategy.h")->capture_default_str();
-  app.add_option("--epochs", to.epochs)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--batch", to.batch)->check(CLI::Range(2, 4096))->capture_default_str();
-  app.add_option("--size", to.size, "side of the images")->check(CLI::Range(32, 1024));
-  app.add_option("--width", to.width, "channels of the first stage")->check(CLI::Range(1, 512));
-  app.add_option("--per-class", to.per_class, "without --data: training images of each class")
-      ->check(CLI::Range(10, 5000));
-  app.add_option("--lr", to.lr, "highest rate of AdamW")->check(CLI::PositiveNumber);
-  app.add_option("--seed", to.seed, "of weights, order and augmentation");
-  add_device_flag(app, to.device);
-  app.add_option("--threads", to.threads)->check(CLI::Range(1, 1024));
-  app.add_option("--workers", to.workers, "threads that decode")->check(CLI::Range(0, 64));
+void add_flags(Program& program, Arguments& to) {
+  program.flag("--data", to.data, "directory with train/CLASS/*.jpg and val/CLASS/*.jpg");
+  program.flag("--weights", to.weights, "torchvision-style .safetensors to start from");
+  program.flag("--work", to.work, "directory for what is written");
+  program.flag("--strategy", to.strategy, "of amp/strategy.h");
+  program.flag("--epochs", to.epochs).within(1, 1000);
+  program.flag("--batch", to.batch).within(2, 4096);
+  program.flag("--size", to.size, "side of the images").within(32, 1024);
+  program.flag("--width", to.width, "channels of the first stage").within(1, 512);
+  program.flag("--per-class", to.per_class, "without --data: training images of each class")
+      .within(10, 5000);
+  program.flag("--lr", to.lr, "highest rate of AdamW").positive();
+  program.flag("--seed", to.seed, "of weights, order and augmentation");
+  program.device(to.device);
+  program.flag("--threads", to.threads).within(1, 1024);
+  program.flag("--workers", to.workers, "threads that decode").within(0, 64);
 }
 
 /// Files of a directory, at random places and mirrored for training, in the middle for validation.
@@ -137,12 +137,12 @@ void run(Arguments a) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Fine-tunes a ResNet-18 on a directory of images.");
-  add_flags(app, arguments);
-  return run_program(app, argc, argv, [&] {
+  Program program("Fine-tunes a ResNet-18 on a directory of images.");
+  add_flags(program, arguments);
+  return program.run(argc, argv, [&] {
     omp_set_num_threads(arguments.threads);
-    if (arguments.data.empty() && app.count("--size") == 0) arguments.size = 32;
-    if (arguments.data.empty() && app.count("--width") == 0) arguments.width = 16;
+    if (arguments.data.empty() && !program.given("--size")) arguments.size = 32;
+    if (arguments.data.empty() && !program.given("--width")) arguments.width = 16;
     run(arguments);
   });
 }

@@ -24,23 +24,21 @@ struct Arguments {
   uint64_t seed = 0;
 };
 
-void add_flags(CLI::App& app, Arguments& to) {
-  app.add_option("--text", to.text, "files to train on; default: Debian's common licences");
-  add_device_flag(app, to.device);
-  app.add_option("--strategies", to.strategies, "any of amp/strategy.h, separated by commas")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--layers", to.model.layers)->check(CLI::Range(1, 100))->capture_default_str();
-  app.add_option("--heads", to.model.heads)->check(CLI::Range(1, 100))->capture_default_str();
-  app.add_option("--width", to.model.width)->check(CLI::Range(1, 10000))->capture_default_str();
-  app.add_option("--context", to.model.context)->check(CLI::Range(2, 4096))->capture_default_str();
-  app.add_option("--dropout", to.model.dropout)->check(CLI::Range(0.0, 0.9));
-  app.add_option("--steps", to.steps)->check(CLI::Range(1, 1000000))->capture_default_str();
-  app.add_option("--batch", to.batch)->check(CLI::Range(1, 4096))->capture_default_str();
-  app.add_option("--lr", to.lr, "highest rate of AdamW")->check(CLI::PositiveNumber);
-  app.add_option("--sample", to.sample, "characters to write")->check(CLI::Range(0, 100000));
-  app.add_option("--temperature", to.temperature)->check(CLI::PositiveNumber);
-  app.add_option("--seed", to.seed, "of weights, batches and samples");
+void add_flags(Program& program, Arguments& to) {
+  program.flag("--text", to.text, "files to train on; default: Debian's common licences");
+  program.device(to.device);
+  program.list("--strategies", to.strategies, "any of amp/strategy.h, separated by commas");
+  program.flag("--layers", to.model.layers).within(1, 100);
+  program.flag("--heads", to.model.heads).within(1, 100);
+  program.flag("--width", to.model.width).within(1, 10000);
+  program.flag("--context", to.model.context).within(2, 4096);
+  program.flag("--dropout", to.model.dropout).within(0.0, 0.9);
+  program.flag("--steps", to.steps).within(1, 1000000);
+  program.flag("--batch", to.batch).within(1, 4096);
+  program.flag("--lr", to.lr, "highest rate of AdamW").positive();
+  program.flag("--sample", to.sample, "characters to write").within(0, 100000);
+  program.flag("--temperature", to.temperature).positive();
+  program.flag("--seed", to.seed, "of weights, batches and samples");
 }
 
 std::string read_all(const Arguments& a) {
@@ -138,7 +136,7 @@ void run(Arguments a) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Trains a GPT on text, character by character, and lets it write.");
-  add_flags(app, arguments);
-  return run_program(app, argc, argv, [&] { run(arguments); });
+  Program program("Trains a GPT on text, character by character, and lets it write.");
+  add_flags(program, arguments);
+  return program.run(argc, argv, [&] { run(arguments); });
 }

@@ -1,5 +1,7 @@
 // Lesson 12: a training of your own. You will see what a Trainer shows, kill it (Ctrl-C, or
 // kill -9), start it again, and see it go on where it was.
+#include <iostream>
+
 #include <halftone/halftone.h>
 
 #include "program.h"
@@ -9,11 +11,11 @@ namespace ht = halftone;
 int main(int argc, char** argv) {
   std::string precision = "bf16-mixed", directory = "runs/fashion";
   int64_t batches = 0;
-  CLI::App app("Trains LeNet on Fashion-MNIST with a Trainer.");
-  app.add_option("--precision", precision, "bf16-mixed, 16-mixed, 32-true, ..., or a strategy");
-  app.add_option("--directory", directory, "for checkpoints and logs")->capture_default_str();
-  app.add_option("--batches", batches, "of an epoch; 0: all");
-  return run_program(app, argc, argv, [&] {
+  Program program("Trains LeNet on Fashion-MNIST with a Trainer.");
+  program.flag("--precision", precision, "bf16-mixed, 16-mixed, 32-true, ..., or a strategy");
+  program.flag("--directory", directory, "for checkpoints and logs");
+  program.flag("--batches", batches, "of an epoch; 0: all");
+  return program.run(argc, argv, [&] {
     ht::manual_seed(0);
     ht::nn::models::LeNet model;
     ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});

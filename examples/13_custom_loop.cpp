@@ -91,11 +91,10 @@ void train(const Arguments& a) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Trains LeNet on Fashion-MNIST with a loop by hand.");
-  app.add_option("--strategy", arguments.strategy, "of amp/strategy.h")->capture_default_str();
-  app.add_option("--directory", arguments.directory)->capture_default_str();
-  app.add_option("--epochs", arguments.epochs)->check(CLI::Range(1, 1000));
-  app.add_option("--batches", arguments.batches, "of an epoch; 0: all")
-      ->check(CLI::NonNegativeNumber);
-  return run_program(app, argc, argv, [&] { train(arguments); });
+  Program program("Trains LeNet on Fashion-MNIST with a loop by hand.");
+  program.flag("--strategy", arguments.strategy, "of amp/strategy.h");
+  program.flag("--directory", arguments.directory);
+  program.flag("--epochs", arguments.epochs).within(1, 1000);
+  program.flag("--batches", arguments.batches, "of an epoch; 0: all").not_negative();
+  return program.run(argc, argv, [&] { train(arguments); });
 }

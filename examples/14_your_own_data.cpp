@@ -137,9 +137,9 @@ void run(const std::string& table_path, const fs::path& directory, int64_t epoch
 int main(int argc, char** argv) {
   std::string table, directory = "runs/flats";
   int64_t epochs = 20;
-  CLI::App app("Learns prices from a table.");
-  app.add_option("--table", table, "with the columns size, rooms, age, district and price");
-  app.add_option("--directory", directory, "for the model")->capture_default_str();
-  app.add_option("--epochs", epochs)->capture_default_str()->check(CLI::Range(1, 1000));
-  return run_program(app, argc, argv, [&] { run(table, directory, epochs); });
+  Program program("Learns prices from a table.");
+  program.flag("--table", table, "with the columns size, rooms, age, district and price");
+  program.flag("--directory", directory, "for the model");
+  program.flag("--epochs", epochs).within(1, 1000);
+  return program.run(argc, argv, [&] { run(table, directory, epochs); });
 }

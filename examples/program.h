@@ -1,32 +1,58 @@
 // The frame of every program with flags: parse, run, and turn mistakes into a message and exit
-// code 1. A reader of its output that goes away (`| head`) does not end it.
+// code 1. A reader of its output that goes away (`| head`) does not end it. What parses (CLI11) is
+// in program.cpp, so that a lesson compiles in the time that the lesson takes.
 #pragma once
 
-#include <csignal>
-#include <iostream>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
-#include <CLI/CLI.hpp>
-#include <halftone/core/error.h>
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
-#include "output.h"
+/// What a flag accepts; everything, if nothing is said. Each returns the flag again.
+class Flag {
+ public:
+  explicit Flag(CLI::Option* option) : option_(option) {}
+  const Flag& within(double low, double high) const;
+  const Flag& positive() const;
+  const Flag& not_negative() const;
+  const Flag& one_of(const std::vector<std::string>& names) const;
+  const Flag& existing_file() const;
 
-/// --device, for programs that train.
-inline void add_device_flag(CLI::App& app, std::string& device) {
-  app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
-}
+ private:
+  CLI::Option* option_;
+};
 
-/// run() is called after the flags were read.
-template <class Run> int run_program(CLI::App& app, int argc, char** argv, const Run& run) {
-  std::signal(SIGPIPE, SIG_IGN);
-  try {
-    app.parse(argc, argv);
-    run();
-    return after_output();
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-}
+class Program {
+ public:
+  explicit Program(const std::string& about);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  /// A flag (or, without dashes, an argument) and where its value goes; what is there already is
+  /// the default, which --help shows.
+  Flag flag(const std::string& name, std::string& to, const std::string& help = "");
+  Flag flag(const std::string& name, std::vector<std::string>& to, const std::string& help = "");
+  Flag flag(const std::string& name, int& to, const std::string& help = "");
+  Flag flag(const std::string& name, int64_t& to, const std::string& help = "");
+  Flag flag(const std::string& name, uint64_t& to, const std::string& help = "");
+  Flag flag(const std::string& name, double& to, const std::string& help = "");
+  /// The same for several values, separated by commas.
+  Flag list(const std::string& name, std::vector<std::string>& to, const std::string& help = "");
+  /// --device, for programs that train.
+  void device(std::string& to);
+
+  /// Whether a flag was given; within body.
+  bool given(const std::string& name) const;
+  /// body() after the flags were read; the exit code.
+  int run(int argc, char** argv, const std::function<void()>& body);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+};
