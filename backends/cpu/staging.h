@@ -41,7 +41,6 @@ inline void widen(const Tensor& x, int64_t offset, int64_t count, float* y) {
     k.widen_bf16(reinterpret_cast<const uint16_t*>(x.data<BFloat16>() + offset), y, count);
   else if (x.dtype() == f16)
     k.widen_f16(reinterpret_cast<const uint16_t*>(x.data<Float16>() + offset), y, count);
-  else if (x.dtype() == i16) k.widen_i16(x.data<int16_t>() + offset, y, count);
   else reference::load(x, offset, count, y);
 }
 inline void narrow(const float* x, int64_t count, const Tensor& y, int64_t offset) {
@@ -50,7 +49,6 @@ inline void narrow(const float* x, int64_t count, const Tensor& y, int64_t offse
     k.narrow_bf16(x, reinterpret_cast<uint16_t*>(y.data<BFloat16>() + offset), count);
   else if (y.dtype() == f16)
     k.narrow_f16(x, reinterpret_cast<uint16_t*>(y.data<Float16>() + offset), count);
-  else if (y.dtype() == i16) k.narrow_i16(x, y.data<int16_t>() + offset, count);
   else reference::store(x, count, y, offset);
 }
 

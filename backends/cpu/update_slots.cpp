@@ -55,6 +55,10 @@ SlotBlock::SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, Updat
   }
 }
 
+uint16_t* SlotBlock::halves() const {
+  return reinterpret_cast<uint16_t*>(slot_.parameter.data<BFloat16>() + begin_);
+}
+
 /// The weights themselves, whatever form they are kept in: where they lie, if they are floats.
 float* SlotBlock::read_weights() const {
   float* const buffer = buffers_.weight;
@@ -62,6 +66,11 @@ float* SlotBlock::read_weights() const {
     const Tensor& x = form_.lies == WeightLies::in_companion ? slot_.companion : slot_.parameter;
     if (x.dtype() == f32) return x.data<float>() + begin_;
     widen(x, begin_, count_, buffer);
+    return buffer;
+  }
+  if (slot_.companion.dtype() == i16) {
+    simd_kernels().decode_halves(slot_.form, halves(), slot_.companion.data<int16_t>() + begin_,
+                                 buffer, count_);
     return buffer;
   }
   widen(slot_.parameter, begin_, count_, buffers_.parameter);
@@ -85,6 +94,9 @@ void SlotBlock::write_weights() const {
     if (!in_place) narrow(weight_, count_, slot_.parameter, begin_);
     return;
   }
+  if (form_.has_companion() && slot_.companion.dtype() == i16)
+    return simd_kernels().encode_halves(slot_.form, weight_, halves(),
+                                        slot_.companion.data<int16_t>() + begin_, count_);
   if (form_.uses_rounded) {
     narrow(weight_, count_, slot_.parameter, begin_);
     widen(slot_.parameter, begin_, count_, buffers_.parameter);

@@ -33,6 +33,8 @@ class SlotBlock {
   float* const* states() const { return state_.data(); }
 
  private:
+  /// a bf16 parameter's bits
+  uint16_t* halves() const;
   float* read_weights() const;
   const float* read_gradient() const;
   void write_weights() const;

@@ -38,8 +38,6 @@ struct Kernels {
   void (*narrow_bf16)(const float* x, uint16_t* y, int64_t n);
   void (*widen_f16)(const uint16_t* x, float* y, int64_t n);
   void (*narrow_f16)(const float* x, uint16_t* y, int64_t n);
-  void (*widen_i16)(const int16_t* x, float* y, int64_t n);
-  void (*narrow_i16)(const float* x, int16_t* y, int64_t n);  // of whole numbers in its range
 
   // --- elementwise; outputs may be the inputs
   void (*unary)(FormulaCall f, const float* x, float* y, int64_t n);
@@ -120,12 +118,18 @@ struct Kernels {
   /// one step of a rule; states: three pointers, null where the rule has none
   void (*update)(const UpdateNumbers& u, const float* gradient, float* weight, float* const* states,
                  int64_t n);
-  /// Weights in and out of a form (core/weight_form.h). encode: parameter holds the weight rounded,
-  /// where the form uses that; random and companion are used where the form has them.
+  /// Weights in and out of a form (core/weight_form.h) as floats. encode: parameter holds the
+  /// weight rounded, where the form uses that; random and companion are used where the form has
+  /// them.
   void (*decode)(WeightForm form, const float* parameter, const float* companion, float* weight,
                  int64_t n);
   void (*encode)(WeightForm form, const float* weight, const uint16_t* random, float* parameter,
                  float* companion, int64_t n);
+  /// The same of forms that keep bf16 and i16, from where they lie.
+  void (*decode_halves)(WeightForm form, const uint16_t* parameter, const int16_t* companion,
+                        float* weight, int64_t n);
+  void (*encode_halves)(WeightForm form, const float* weight, uint16_t* parameter,
+                        int16_t* companion, int64_t n);
   /// Whether all of x are numbers; y = x factor (they may be the same), y null: only checked
   bool (*unscale)(const float* x, float factor, float* y, int64_t n);
 

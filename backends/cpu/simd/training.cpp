@@ -37,9 +37,17 @@ static void update(const UpdateNumbers& u, const float* gradient, float* weight,
   });
 }
 
+/// Calls visitor.operator()<Form>() for the form, if it keeps an i16 (`halves`), or if it does not.
+template <bool halves, class Visitor> static void visit_form(WeightForm form, Visitor visitor) {
+  visit_index(WeightForms{}, int(form), [&]<class Form>() {
+    if constexpr ((Form::companion_dtype(bf16) == i16) == halves)
+      visitor.template operator()<Form>();
+  });
+}
+
 static void decode(WeightForm form, const float* parameter, const float* companion, float* weight,
                    int64_t n) {
-  visit_index(WeightForms{}, int(form), [&]<class Form>() {
+  visit_form<false>(form, [&]<class Form>() {
     constexpr bool both = !Form::companion.empty();
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i)
@@ -49,7 +57,7 @@ static void decode(WeightForm form, const float* parameter, const float* compani
 
 static void encode(WeightForm form, const float* weight, const uint16_t* random, float* parameter,
                    float* companion, int64_t n) {
-  visit_index(WeightForms{}, int(form), [&]<class Form>() {
+  visit_form<false>(form, [&]<class Form>() {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       const auto kept = Form::encode(weight[i], Form::uses_rounded ? parameter[i] : weight[i],
@@ -60,11 +68,26 @@ static void encode(WeightForm form, const float* weight, const uint16_t* random,
   });
 }
 
-static void widen_i16(const int16_t* x, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = float(x[i]);
+static void decode_halves(WeightForm form, const uint16_t* parameter, const int16_t* companion,
+                          float* weight, int64_t n) {
+  visit_form<true>(form, [&]<class Form>() {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i)
+      weight[i] = Form::decode(__builtin_bit_cast(float, uint32_t(parameter[i]) << 16),
+                               float(companion[i]));
+  });
 }
-static void narrow_i16(const float* x, int16_t* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = int16_t(int32_t(x[i]));
+
+static void encode_halves(WeightForm form, const float* weight, uint16_t* parameter,
+                          int16_t* companion, int64_t n) {
+  visit_form<true>(form, [&]<class Form>() {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) {
+      const auto kept = Form::encode(weight[i], weight[i], uint16_t(0));
+      parameter[i] = uint16_t(__builtin_bit_cast(uint32_t, kept.parameter) >> 16);
+      companion[i] = int16_t(int32_t(kept.companion));
+    }
+  });
 }
 
 static bool unscale(const float* x, float factor, float* y, int64_t n) {
@@ -85,7 +108,7 @@ static bool unscale(const float* x, float factor, float* y, int64_t n) {
 
 void fill_training(Kernels& table) {
   table.update = update, table.decode = decode, table.encode = encode;
-  table.widen_i16 = widen_i16, table.narrow_i16 = narrow_i16;
+  table.decode_halves = decode_halves, table.encode_halves = encode_halves;
   table.unscale = unscale;
 }
 
