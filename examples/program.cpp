@@ -8,6 +8,10 @@
 
 #include "output.h"
 
+const Flag& Flag::within(int low, int high) const {
+  option_->check(CLI::Range(low, high));
+  return *this;
+}
 const Flag& Flag::within(double low, double high) const {
   option_->check(CLI::Range(low, high));
   return *this;

@@ -18,6 +18,7 @@ class Option;
 class Flag {
  public:
   explicit Flag(CLI::Option* option) : option_(option) {}
+  const Flag& within(int low, int high) const;
   const Flag& within(double low, double high) const;
   const Flag& positive() const;
   const Flag& not_negative() const;
