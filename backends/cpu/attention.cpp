@@ -50,11 +50,12 @@ template <class Blocks> class Forward {
     for (int64_t j = 0; j < keys; j += columns_) {
       const int64_t count = std::min(columns_, keys - j);
       Blocks::multiply(queries_.data(), keys_.data() + Blocks::packed_columns(e, j),
-                       {rows, count, e, e, weights_.row(0), columns_});
+                       {rows, count, e, e, weights_.row(0), columns_, false, call_.chain(e)});
       for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count);
       Blocks::pack_rows(weights_.matrix(), rows, count, weights_packed_.data());
-      Blocks::multiply(weights_packed_.data(), values_.from(j),
-                       {rows, ev, count, values_.depth(j), sums_.data(), ev, true});
+      Blocks::multiply(
+          weights_packed_.data(), values_.from(j),
+          {rows, ev, count, values_.depth(j), sums_.data(), ev, true, call_.chain(count)});
     }
     for (int64_t r = 0; r < rows; ++r) finish(head, i0 + r, r);
   }

@@ -76,10 +76,12 @@ template <class Blocks> class Backward {
       for (int64_t r = 0; r < rows; ++r) mean_[r] = mean_from_result(head, i0 + r);
     for (int64_t j = 0; j < keys; j += columns_) {
       const int64_t count = std::min(columns_, keys - j), column = at_once ? j : 0;
-      Blocks::multiply(query_rows_.data(), keys_by_depth_.data() + Blocks::packed_columns(e, j),
-                       {rows, count, e, e, weights_.row(0, column), weights_.stride()});
+      Blocks::multiply(
+          query_rows_.data(), keys_by_depth_.data() + Blocks::packed_columns(e, j),
+          {rows, count, e, e, weights_.row(0, column), weights_.stride(), false, call_.chain(e)});
       Blocks::multiply(dy_rows_.data(), values_by_depth_.data() + Blocks::packed_columns(ev, j),
-                       {rows, count, ev, ev, gradients_.row(0, column), gradients_.stride()});
+                       {rows, count, ev, ev, gradients_.row(0, column), gradients_.stride(), false,
+                        call_.chain(ev)});
       for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count, at_once);
       if (!at_once) add_gradients(head, i0, rows, j, count, 0);
     }
@@ -104,8 +106,9 @@ template <class Blocks> class Backward {
     Blocks::multiply(computed_.data(), query_columns_.data(),
                      {count, e, rows, rows, dkeys_.data() + j * e, e, true});
     Blocks::pack_rows(gradients_.matrix(column), rows, count, computed_.data());
-    Blocks::multiply(computed_.data(), keys_.from(j),
-                     {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0});
+    Blocks::multiply(
+        computed_.data(), keys_.from(j),
+        {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0, call_.chain(count)});
   }
 
   /// sum over keys of weight times its gradient = y dy.

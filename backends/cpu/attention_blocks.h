@@ -18,6 +18,9 @@ struct Call {
   /// Heads that share one head of keys and values.
   int64_t group = k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1];
   bool any_empty() const { return heads == 0 || l == 0 || s == 0 || e == 0 || ev == 0; }
+  /// Of a product of some depth. By the call, not the block: blocks of queries depend on the number
+  /// of threads, and backward needs the very scores that forward's statistics are of.
+  int64_t chain(int64_t depth) const { return l <= 4 ? std::min<int64_t>(depth, 16) : depth; }
   /// Keys that queries before `end` see.
   int64_t keys_before(int64_t end) const { return settings.causal ? std::min(s, end) : s; }
 };

@@ -1,26 +1,16 @@
 // The loops over tiles. A panel of b stays in the first-level cache while all rows of a pass.
 #include <halftone/backends/cpu/block_products.h>
-#include <halftone/backends/cpu/gemm.h>
 
 namespace halftone::cpu {
 
 void FloatBlocks::multiply(const float* a, const float* b, const BlockProduct& to) {
   const simd::Kernels& kernels = simd_kernels();
   const int64_t rows = kernels.tile_rows, columns = kernels.tile_columns;
-  const int64_t chain = chain_of(to.m, to.n, to.k);
   for (int64_t j = 0; j < to.n; j += columns)
     for (int64_t i = 0; i < to.m; i += rows)
-      multiply_tile(kernels, chain,
-                    {.a = a + i * to.k,
-                     .b = b + j * to.packed_depth,
-                     .depth = to.k,
-                     .b_step = columns,
-                     .rows = std::min(rows, to.m - i),
-                     .columns = std::min(columns, to.n - j),
-                     .bias = nullptr,
-                     .accumulate = to.accumulate,
-                     .c = to.c + i * to.stride + j,
-                     .stride = to.stride});
+      kernels.tile_product(to.k, to.chain, a + i * to.k, b + j * to.packed_depth, columns,
+                           std::min(rows, to.m - i), std::min(columns, to.n - j), nullptr,
+                           to.accumulate, to.c + i * to.stride + j, to.stride);
 }
 
 void AmxBlocks::multiply(const uint16_t* a, const uint16_t* b, const BlockProduct& to) {

@@ -4,6 +4,8 @@
 // is never split between threads, so the result does not depend on their number.
 #include <halftone/backends/cpu/gemm.h>
 
+#include <algorithm>
+
 #include <omp.h>
 
 #include <halftone/backends/cpu/staging.h>
@@ -31,6 +33,13 @@ simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {
 int64_t even_piece(int64_t total, int64_t most, int64_t unit) {
   const int64_t pieces = reference::pieces_of(total, most);
   return round_up(reference::pieces_of(total, pieces), unit);
+}
+
+/// So many products are added up in a row before they join the rest. Of a long row of tiles the
+/// sums stay in registers for all of the depth; small products wait for loads and calls anyway.
+int64_t chain_of(int64_t m, int64_t n, int64_t depth) {
+  if (m <= 4) return 16;
+  return m * n <= 64 * 64 ? 32 : depth;
 }
 
 /// How one product is cut.
@@ -77,17 +86,10 @@ void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, in
     const bool first = chunk_start + d0 == 0;
     const float* bias = to.bias && first ? to.bias + j : nullptr;
     for (int64_t t = t0; t < std::min(cut.row_tiles, t0 + cut.tiles_per_block); ++t)
-      multiply_tile(kernels, cut.chain,
-                    {.a = a_panels.data() + (t * chunk + d0) * cut.tile_m,
-                     .b = panel,
-                     .depth = depth,
-                     .b_step = in_place ? b.row : cut.tile_n,
-                     .rows = std::min(cut.tile_m, m - t * cut.tile_m),
-                     .columns = columns,
-                     .bias = bias,
-                     .accumulate = to.accumulate || !first,
-                     .c = to.c + t * cut.tile_m * to.stride + j,
-                     .stride = to.stride});
+      kernels.tile_product(depth, cut.chain, a_panels.data() + (t * chunk + d0) * cut.tile_m, panel,
+                           in_place ? b.row : cut.tile_n, std::min(cut.tile_m, m - t * cut.tile_m),
+                           columns, bias, to.accumulate || !first,
+                           to.c + t * cut.tile_m * to.stride + j, to.stride);
   };
 
 #pragma omp parallel if (to.parallel && m * n * k > small_product)

@@ -44,12 +44,13 @@ class CompensatedSum {
 template <class Body>
 void sum_over_rows(Matrix size, int quantities, double* totals, const Body& body) {
   constexpr int64_t rows_at_a_time = 64, columns_at_a_time = 64;
-  constexpr int64_t short_sum = 8;  // rows that are added up before they join the rest
+  constexpr int64_t short_sum = 4;  // rows that are added up before they join the rest
   const int64_t row_pieces = std::max<int64_t>(1, pieces_of(size.rows, rows_at_a_time));
   const int64_t column_pieces = pieces_of(size.columns, columns_at_a_time);
   const int64_t total_count = quantities * size.columns;
-  Workspace<double> partial(row_pieces * total_count), some(row_pieces * total_count);
-  std::fill_n(partial.data(), partial.size(), 0.0);
+  Workspace<CompensatedSum> partial(row_pieces * total_count);
+  Workspace<double> some(row_pieces * total_count);
+  std::fill_n(partial.data(), partial.size(), CompensatedSum{});
   std::fill_n(some.data(), some.size(), 0.0);
   parallel_tasks(row_pieces * column_pieces, [&](int64_t task) {
     const int64_t piece = task / column_pieces;
@@ -62,12 +63,13 @@ void sum_over_rows(Matrix size, int quantities, double* totals, const Body& body
         body(row, column, count, some.data() + place);
       for (int q = 0; q < quantities; ++q)
         for (int64_t i = place + q * size.columns; i < place + q * size.columns + count; ++i)
-          partial[i] += std::exchange(some[i], 0.0);
+          partial[i].add(std::exchange(some[i], 0.0));
     }
   });
   for (int64_t i = 0; i < total_count; ++i) {
     CompensatedSum sum;
-    for (int64_t piece = 0; piece < row_pieces; ++piece) sum.add(partial[piece * total_count + i]);
+    for (int64_t piece = 0; piece < row_pieces; ++piece)
+      sum.add(partial[piece * total_count + i].value());
     totals[i] = sum.value();
   }
 }

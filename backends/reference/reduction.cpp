@@ -146,7 +146,7 @@ void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t s
   for (int64_t i = 0; i < count; ++i)
     loops.reduced.runs(begin, end, [&](Offsets<1> at, Offsets<1> reduced_step, int64_t length) {
       load(x, first + i * step + at[0], reduced_step[0], length, values);
-      constexpr int64_t piece = 64;
+      constexpr int64_t piece = 128;
       for (int64_t from = 0; from < length; from += piece)
         results.take(i, result_of<Kind>(values + from, std::min(piece, length - from)));
     });

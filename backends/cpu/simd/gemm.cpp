@@ -141,21 +141,37 @@ template <int Rows, int Vectors>
     }
 }
 
-static void tile_product(int64_t depth, const float* a, const float* b, int64_t b_step,
-                         int64_t rows, int64_t columns, const float* bias, bool accumulate,
-                         float* c, int64_t c_stride) {
+/// The same in pieces of the depth: `chain` products are added up in a row before they join the
+/// rest.
+template <int Rows, int Vectors>
+static void product_in_chains(int64_t depth, int64_t chain, const float* a, const float* b,
+                              int64_t b_step, const float* bias, bool accumulate, float* c,
+                              int64_t c_stride) {
+  int64_t d = 0;
+  do
+    product<Rows, Vectors>(depth - d < chain ? depth - d : chain, a + d * tile_rows, b + d * b_step,
+                           b_step, d == 0 ? bias : nullptr, accumulate || d > 0, c, c_stride);
+  while ((d += chain) < depth);
+}
+
+static void tile_product(int64_t depth, int64_t chain, const float* a, const float* b,
+                         int64_t b_step, int64_t rows, int64_t columns, const float* bias,
+                         bool accumulate, float* c, int64_t c_stride) {
   if (rows == tile_rows && columns == tile_columns)
-    return product<tile_rows, tile_vectors>(depth, a, b, b_step, bias, accumulate, c, c_stride);
+    return product_in_chains<tile_rows, tile_vectors>(depth, chain, a, b, b_step, bias, accumulate,
+                                                      c, c_stride);
   // An incomplete tile is computed beside c, by the smallest kernel that covers it, and the valid
   // part moved over.
   float whole[tile_rows * tile_columns];
   constexpr int medium = tile_rows < 8 ? tile_rows : 8;
-  if (rows <= 4) product<4, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
-  else if (rows <= medium)
-    product<medium, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
-  else if (columns <= lanes)
-    product<tile_rows, 1>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
-  else product<tile_rows, tile_vectors>(depth, a, b, b_step, nullptr, false, whole, tile_columns);
+  const auto compute = [&]<int Rows, int Vectors>() {
+    product_in_chains<Rows, Vectors>(depth, chain, a, b, b_step, nullptr, false, whole,
+                                     tile_columns);
+  };
+  if (rows <= 4) compute.template operator()<4, tile_vectors>();
+  else if (rows <= medium) compute.template operator()<medium, tile_vectors>();
+  else if (columns <= lanes) compute.template operator()<tile_rows, 1>();
+  else compute.template operator()<tile_rows, tile_vectors>();
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {
       float* to = c + i * c_stride + j;

@@ -146,11 +146,11 @@ struct Kernels {
   void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);
   /// [columns / tile_columns][depth][tile_columns]
   void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);
-  void (*tile_product)(int64_t depth, const float* a_panel, const float* b, int64_t b_step,
-                       int64_t rows, int64_t columns, const float* bias, bool accumulate, float* c,
-                       /// c = a b (+ c) (+ bias); b is a panel (step tile_columns), or lies in rows
-                       /// of its own
-                       int64_t c_stride);
+  /// c = a b (+ c) (+ bias), `chain` products added up in a row; b is a panel (step tile_columns),
+  /// or lies in rows of its own
+  void (*tile_product)(int64_t depth, int64_t chain, const float* a_panel, const float* b,
+                       int64_t b_step, int64_t rows, int64_t columns, const float* bias,
+                       bool accumulate, float* c, int64_t c_stride);
 };
 
 namespace baseline {
