@@ -65,7 +65,7 @@ TEST_CASE("sums of columns do not get worse with their length") {
         CAPTURE(rows);
         CAPTURE(columns);
         const Function total = [](const Tensors& in) { return sum(in[0], {0}); };
-        CHECK(error_of(total, {numbers({rows, columns})}, numbers({columns}), {0}) < 1);
+        CHECK(error_of(total, {numbers({rows, columns})}, numbers({columns}), {0}) < 1.3);
       }
   });
 }
@@ -76,7 +76,7 @@ TEST_CASE("gradients of normalisations' weights are sums as good as their terms"
       return layer_norm(in[0], {in[0].size(-1)}, in[1], in[2]);
     };
     const Tensor rows = numbers({400, 48});
-    CHECK(error_of(layer, {rows, numbers({48}), numbers({48})}, numbers({400, 48}), {2, 3}) < 1.1);
+    CHECK(error_of(layer, {rows, numbers({48}), numbers({48})}, numbers({400, 48}), {2, 3}) < 1.4);
     for (const int64_t channels : {4, 24}) {
       CAPTURE(channels);
       const Tensor images = numbers({6, channels, 20, 20}), dy = numbers({6, channels, 20, 20});
@@ -84,7 +84,7 @@ TEST_CASE("gradients of normalisations' weights are sums as good as their terms"
       const Function batch = [&](const Tensors& in) {
         return batch_norm(in[0], in[1], in[2], mean.clone(), variance.clone(), {.training = true});
       };
-      CHECK(error_of(batch, {images, numbers({channels}), numbers({channels})}, dy, {2, 3}) < 1.1);
+      CHECK(error_of(batch, {images, numbers({channels}), numbers({channels})}, dy, {2, 3}) < 1.4);
     }
   });
 }
@@ -103,7 +103,7 @@ TEST_CASE("batch norm far from zero subtracts the mean first") {
                           cast(variance, in[0].dtype()).clone(), {.training = training});
       };
       const Tensor dy = numbers(x.shape());
-      CHECK(error_of(batch, {x, numbers({3}), numbers({3})}, dy, {0}) < 1);
+      CHECK(error_of(batch, {x, numbers({3}), numbers({3})}, dy, {0}) < 1.3);
     }
   });
 }
@@ -115,7 +115,7 @@ TEST_CASE("the gradient of a convolution's bias is a sum like others") {
       const Function convolution = [](const Tensors& in) { return conv2d(in[0], in[1], in[2]); };
       CHECK(error_of(convolution,
                      {numbers({3, 8, 32, 32}), numbers({filters, 8, 3, 3}), numbers({filters})},
-                     numbers({3, filters, 30, 30}), {3}) < 1);
+                     numbers({3, filters, 30, 30}), {3}) < 1.3);
     }
   });
 }
@@ -128,7 +128,7 @@ TEST_CASE("small products are sums of short chains") {
         CAPTURE(rows);
         CAPTURE(depth);
         const Tensors inputs{numbers({rows, depth}), numbers({depth, 24})};
-        CHECK(error_of(product, inputs, numbers({rows, 24}), {0}) < 1.5);
+        CHECK(error_of(product, inputs, numbers({rows, 24}), {0}) < 2);
       }
   });
 }
