@@ -20,7 +20,7 @@ class RegionCaster final : public InputCaster {
   RegionCaster(const Region& region, std::shared_ptr<CastCache> cache)
       : region_(region), cache_(std::move(cache)) {}
 
-  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) override {
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
     if (&op == &Cast::info) return false;
     const CastDecision decision = region_.policy->decide(op, inputs);
     decision.check(op.name);
@@ -29,17 +29,17 @@ class RegionCaster final : public InputCaster {
         log ? std::vector(inputs.begin(), inputs.end()) : std::vector<Tensor>{};
     const CacheCounters counted = cache_->counters();
     uncached_bytes_ = 0;
-    const bool widen = follow(decision, op, inputs, writes_f32);
+    const bool f32_result = follow(decision, op, inputs, has_f32_result);
     const CacheCounters& now = cache_->counters();
     if (log)
       log->record({.op = &op,
                    .decided = decision,
                    .before = before,
                    .after = inputs,
-                   .widened = widen,
+                   .f32_result = f32_result,
                    .cache_hits = now.hits - counted.hits,
                    .bytes = uncached_bytes_ + now.bytes - counted.bytes});
-    return widen;
+    return f32_result;
   }
 
   std::optional<DType> dtype_on(Device device) const {
@@ -61,7 +61,7 @@ class RegionCaster final : public InputCaster {
   }
 
   bool follow(const CastDecision& decision, const OpInfo& op, std::span<Tensor> inputs,
-              bool writes_f32) {
+              bool has_f32_result) {
     switch (decision.cast_class) {
       case CastClass::low_precision:
         for (Tensor& x : inputs)
@@ -70,7 +70,7 @@ class RegionCaster final : public InputCaster {
         return false;
       case CastClass::full_precision:
         // The kernel reads the short floats as they are: the same numbers, without an f32 copy.
-        if (writes_f32 && eligible(inputs[0])) return inputs[0].dtype() != f32;
+        if (has_f32_result && eligible(inputs[0])) return inputs[0].dtype() != f32;
         for (Tensor& x : inputs)
           if (eligible(x)) x = converted(x, f32);
         return false;

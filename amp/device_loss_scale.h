@@ -26,8 +26,8 @@ class DeviceLossScale {
   /// The present scale, f32 scalar. What is returned never changes: when the scale has moved, it is
   /// another tensor.
   const Tensor& present();
-  /// After a step that overflowed where `found`, an f32 scalar on any device, is other than 0.
-  void next(const Tensor& found);
+  /// After a step that overflowed where `found_inf`, an f32 scalar on any device, is other than 0.
+  void next(const Tensor& found_inf);
   void set(double scale);
 
   /// What it holds, on the host: waits for the device. Writing is in place.

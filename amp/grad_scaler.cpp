@@ -72,18 +72,19 @@ void GradScaler::require_scaled(std::string_view verb) const {
     fail<UsageError>(verb, "called before scale(). Call scaler.scale(loss).backward() first.");
 }
 
-void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Tensor& found) const {
+void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor,
+                       Tensor& found_inf) const {
   optim::for_each_device(std::span(gradients), [&](std::span<Tensor> some, Backend& backend) {
     const Device device = some[0].device();
     Tensor here = zeros({}, f32, device);
     backend.unscale(some, factor.defined() ? factor.to(device) : factor, here);
-    found = either(found, here);
+    found_inf = either(found_inf, here);
   });
 }
 
 void GradScaler::note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const {
-  if (progress.first_overflow || !host_decides(use_.decision, progress.found)) return;
-  if (*progress.found.data<float>() != 0) progress.first_overflow = first_not_finite(gradients);
+  if (progress.first_overflow || !host_decides(use_.decision, progress.found_inf)) return;
+  if (*progress.found_inf.data<float>() != 0) progress.first_overflow = first_not_finite(gradients);
 }
 
 void GradScaler::unscale(optim::Optimizer& optimizer) {
@@ -105,7 +106,7 @@ void GradScaler::unscale(optim::Optimizer& optimizer) {
                        "; unscaled in place it would underflow again. Keep the parameters in f32 "
                        "under autocast, or use MasterWeights.");
   if (gradients.empty()) return;
-  check(gradients, inverse_scale(gradients[0].device()), progress.found);
+  check(gradients, inverse_scale(gradients[0].device()), progress.found_inf);
   note_first_overflow(gradients, progress);
   progress.stage = Stage::unscaled;
 }
@@ -122,21 +123,21 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
   std::vector<Tensor> parameters = optimizer.parameters();
   progress.collected.resize(parameters.size());
   const Tensor inverse = inverse_scale(scale_tensor(which).device(), which);
-  Tensor found;
+  Tensor found_inf;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
     const MemoryScope scope(MemoryUse::master_gradient);
     std::vector<Tensor> wide{gradient.dtype() == f32 ? gradient : Cast::converted(gradient, f32)};
-    check(wide, inverse, found);
+    check(wide, inverse, found_inf);
     Tensor& sum = progress.collected[i];
     if (sum.defined()) backend_for(sum).accumulate(wide[0], sum);
     else sum = wide[0];
     parameters[i].set_grad({});
   }
-  if (!found.defined()) return;
-  overflowed_[loss] = either(overflowed_[loss], found);
-  progress.found = either(progress.found, found);
+  if (!found_inf.defined()) return;
+  overflowed_[loss] = either(overflowed_[loss], found_inf);
+  progress.found_inf = either(progress.found_inf, found_inf);
   note_first_overflow(progress.collected, progress);
 }
 
@@ -168,26 +169,27 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
   }
   std::vector<Tensor> gradients = optimizer.gradients();
   const bool divides = progress.stage == Stage::ready && !gradients.empty();
-  if (divides) check(gradients, {}, progress.found), note_first_overflow(gradients, progress);
-  if (!progress.found.defined())
+  if (divides) check(gradients, {}, progress.found_inf), note_first_overflow(gradients, progress);
+  if (!progress.found_inf.defined())
     fail<UsageError>(
         "GradScaler.step",
         "this optimizer has no gradients, so nothing could be checked. Call backward() "
         "on a loss that its parameters are part of, or leave it out.");
   const Tensor factor = divides ? inverse_scale(gradients[0].device()) : Tensor{};
-  Stepped stepped = amp::step(optimizer, {.factor = factor, .skip = progress.found}, use_.decision);
+  Stepped stepped =
+      amp::step(optimizer, {.factor = factor, .skip = progress.found_inf}, use_.decision);
   progress.stage = Stage::stepped;
   return stepped;
 }
 
-void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found) {
+void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found_inf) {
   Progress& progress = progress_[&optimizer];
   if (enabled() && progress.stage == Stage::unscaled)
     fail<UsageError>(
         "GradScaler.report",
         "called after unscale() of this optimizer, whose gradients are divided already. "
         "Clip them with clip_grad_norm() of optim and call the scaler's step().");
-  progress.found = either(progress.found, found);
+  progress.found_inf = either(progress.found_inf, found_inf);
 }
 
 std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& optimizer) const {
@@ -195,7 +197,7 @@ std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& op
   if (known == progress_.end()) return {};
   const Progress& progress = known->second;
   if (progress.first_overflow) return progress.first_overflow;
-  if (!progress.found.defined() || progress.found.item() == 0) return {};
+  if (!progress.found_inf.defined() || progress.found_inf.item() == 0) return {};
   return first_not_finite(progress.collected.empty() ? optimizer.gradients() : progress.collected);
 }
 
@@ -203,7 +205,7 @@ std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& op
 /// where it saw none, an overflow is everybody's.
 Tensor GradScaler::overflow_of(std::size_t loss, const Tensor& any) const {
   Tensor attributed;
-  for (const Tensor& found : overflowed_) attributed = either(attributed, found);
+  for (const Tensor& found_inf : overflowed_) attributed = either(attributed, found_inf);
   if (!attributed.defined()) return any;
   const Tensor none = zeros({}, f32, attributed.device());
   const Tensor own = overflowed_[loss].defined() ? overflowed_[loss].to(none.device()) : none;
@@ -220,7 +222,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     for (DeviceLossScale& s : scales_) s.set(*new_scale);
   } else {
     Tensor any;
-    for (const auto& [optimizer, progress] : progress_) any = either(any, progress.found);
+    for (const auto& [optimizer, progress] : progress_) any = either(any, progress.found_inf);
     if (!any.defined())
       fail<UsageError>("GradScaler.update",
                        "no gradients were checked since the last update(). Call step() of every "

@@ -76,7 +76,7 @@ class GradScaler {
   /// For callers that check by themselves (a fused norm): takes the result, an f32 scalar that is
   /// not 0 after an overflow, in place of a check. Throws UsageError if unscale() has been called:
   /// their gradients are divided already.
-  void report(const optim::Optimizer& optimizer, const Tensor& found);
+  void report(const optim::Optimizer& optimizer, const Tensor& found_inf);
 
   /// PyTorch's five keys: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker
   /// (of further losses with ".1", ".2", ... behind them, and _hysteresis where it is used). Empty
@@ -89,7 +89,8 @@ class GradScaler {
   enum class Stage { ready, unscaled, stepped };
   struct Progress {
     Stage stage = Stage::ready;
-    Tensor found{};  // f32 scalar, not 0 if a gradient overflowed; undefined: nothing was checked
+    Tensor
+        found_inf{};  // f32 scalar, not 0 if a gradient overflowed; undefined: nothing was checked
     std::optional<std::size_t> first_overflow{};  // where the host knows
     std::vector<Tensor> collected{};              // per parameter, f32
   };
@@ -99,7 +100,7 @@ class GradScaler {
   /// 1 / scale, rounded once.
   Tensor inverse_scale(Device device, int which = 0);
   /// Checks gradients, which are multiplied by `factor` if it is defined; adds to what was found.
-  void check(std::vector<Tensor>& gradients, const Tensor& factor, Tensor& found) const;
+  void check(std::vector<Tensor>& gradients, const Tensor& factor, Tensor& found_inf) const;
   /// Where the host may look for free, it does so while the gradients are there.
   void note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const;
   Tensor overflow_of(std::size_t loss, const Tensor& any) const;

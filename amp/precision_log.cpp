@@ -39,7 +39,7 @@ PrecisionLog::~PrecisionLog() { active_log = before_; }
 PrecisionLog* PrecisionLog::active() { return active_log; }
 
 void PrecisionLog::record(const Event& event) {
-  const std::string runs_in = dtypes_of(event.after) + (event.widened ? " -> f32" : "");
+  const std::string runs_in = dtypes_of(event.after) + (event.f32_result ? " -> f32" : "");
   const std::size_t position = entries_.size();
   auto& [first, entry] =
       entries_.try_emplace({std::string(event.op->name), event.decided, runs_in}, position, Entry{})

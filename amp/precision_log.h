@@ -41,7 +41,7 @@ class PrecisionLog {
     const OpInfo* op;
     CastDecision decided;
     std::span<const Tensor> before, after;
-    bool widened;
+    bool f32_result;
     int64_t cache_hits, bytes;
   };
 

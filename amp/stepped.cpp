@@ -24,9 +24,9 @@ std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients) {
   std::size_t position = 0;
   for (Tensor gradient : gradients) {
     if (!gradient.defined()) continue;
-    Tensor found = zeros({}, f32, gradient.device());
-    backend_for(gradient).unscale({&gradient, 1}, {}, found);
-    if (found.item() != 0) return position;
+    Tensor found_inf = zeros({}, f32, gradient.device());
+    backend_for(gradient).unscale({&gradient, 1}, {}, found_inf);
+    if (found_inf.item() != 0) return position;
     ++position;
   }
   return {};

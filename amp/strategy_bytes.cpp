@@ -1,3 +1,4 @@
+// The sums of strategy_bytes.h: shapes times the sizes of what each strategy keeps.
 #include <halftone/amp/strategy_bytes.h>
 
 #include <set>

@@ -162,7 +162,10 @@ void Training::clip_grad_value(double limit) {
 }
 
 Stepped Training::step() {
-  Stepped stepped = clipping_ ? step_clipped() : scaler_.step(optimizer());
+  Stepped stepped(true);
+  if (clipping_) stepped = step_clipped();
+  else if (scaler_.enabled()) stepped = scaler_.step(optimizer());
+  else optimizer().step();
   if (scaler_.enabled()) scaler_.update();
   account_for(stepped);
   made_with_ = {}, clipping_.reset(), statistics_ = {};
@@ -175,18 +178,18 @@ Stepped Training::step_clipped() {
   const Tensor& norm = clipping_->norm;
   const Tensor one = ones({}, f64, norm.device());
   const Tensor quotient = full({}, clipping_->max_norm, f64, norm.device()) / (norm + 1e-6);
-  Tensor factor = where(less(quotient, one), quotient, one), found;
+  Tensor factor = where(less(quotient, one), quotient, one), found_inf;
   if (scaler_.enabled()) {
     factor = factor / cast(scaler_.scale_tensor().to(norm.device()), f64);
-    found = zeros({}, f32, norm.device());
+    found_inf = zeros({}, f32, norm.device());
     Tensor checked = norm;
-    backend_for(norm).unscale({&checked, 1}, {}, found);
-    scaler_.report(optimizer(), found);
+    backend_for(norm).unscale({&checked, 1}, {}, found_inf);
+    scaler_.report(optimizer(), found_inf);
   }
   factor = cast(factor, f32);
   const bool free = norm.device().kind == DeviceKind::cpu;
   if (free && *factor.data<float>() == 1) factor = {};
-  return amp::step(optimizer(), {.factor = factor, .skip = found}, scaler_.decision());
+  return amp::step(optimizer(), {.factor = factor, .skip = found_inf}, scaler_.decision());
 }
 
 /// Counts a skipped step, learns who overflowed, and puts statistics back; for a step that the host
@@ -194,10 +197,12 @@ Stepped Training::step_clipped() {
 void Training::account_for(const Stepped& stepped) {
   last_step_ = Stepped(true);
   if (!stepped.known()) {
-    Tensor found = cast(not_equal(stepped.skip(), zeros({}, f32, stepped.skip().device())), f64);
+    Tensor found_inf =
+        cast(not_equal(stepped.skip(), zeros({}, f32, stepped.skip().device())), f64);
     if (skipped_on_device_.defined())
-      backend_for(found).accumulate(found.to(skipped_on_device_.device()), skipped_on_device_);
-    else skipped_on_device_ = found;
+      backend_for(found_inf).accumulate(found_inf.to(skipped_on_device_.device()),
+                                        skipped_on_device_);
+    else skipped_on_device_ = found_inf;
     last_step_ = stepped;
     statistics_.restore_where(stepped.skip());
   } else if (!stepped) {

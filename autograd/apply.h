@@ -55,7 +55,7 @@ template <Operation Op> struct NodeOf final : Node {
 
 /// Whether an operation can write f32 from short floats (softmax, sums, norms, losses): it declares
 /// a member `bool f32_result`.
-template <class Op> constexpr bool writes_f32 = requires(Op& op) { op.f32_result; };
+template <class Op> constexpr bool has_f32_result = requires(Op& op) { op.f32_result; };
 
 /// The edge along which the gradient of an input leaves; `wide`: through a cast, if it is one of an
 /// f32 tensor.
@@ -114,8 +114,8 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   require_one_device(Op::info, inputs);
   // 1. Precision. Under autocast the policy may replace inputs by recorded casts.
   if (InputCaster* caster = active_caster()) {
-    [[maybe_unused]] const bool widen = caster->cast(Op::info, inputs, writes_f32<Op>);
-    if constexpr (writes_f32<Op>) op.f32_result = widen;
+    [[maybe_unused]] const bool f32_result = caster->cast(Op::info, inputs, has_f32_result<Op>);
+    if constexpr (has_f32_result<Op>) op.f32_result = f32_result;
   }
   // 2. Compute. The operation may skip the gradients that nobody wants.
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));

@@ -27,8 +27,8 @@ struct GradOptions {
 
 /// The gradients of the sum of `outputs` with respect to `inputs` (leaves or computed tensors), one
 /// for each; no leaf's grad() changes. As torch.autograd.grad, without create_graph: gradients have
-/// no history. no history. Throws UsageError as backward() does, for inputs that
-/// want no gradient or are not reached, and for checkpointed segments.
+/// no history. Throws UsageError as backward() does, for inputs that want no gradient or are not
+/// reached, and for checkpointed segments.
 std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                          const GradOptions& options = {});
 std::vector<Tensor> grad(const Tensor& output, const std::vector<Tensor>& inputs,

@@ -19,8 +19,8 @@ class InputCaster {
   virtual ~InputCaster() = default;
   /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the
   /// user set it. Where the operation can compute from short floats straight to f32
-  /// (`writes_f32`), returns whether it shall, instead of casting its inputs up.
-  virtual bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) = 0;
+  /// (`has_f32_result`), returns whether it shall, instead of casting its inputs up.
+  virtual bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
 };
 
 namespace detail {

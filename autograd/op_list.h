@@ -1,5 +1,5 @@
 // The catalogue: every operation of the framework, named once. apply() refuses an operation that is
-// missing here, and tests/op_properties.cpp wants samples for every entry. Elementwise operations
+// missing here, and tests/ops/properties.cpp wants samples for every entry. Elementwise operations
 // enter through their formula lists.
 #pragma once
 

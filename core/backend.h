@@ -50,7 +50,7 @@ struct InterpolationGeometry {
   /// input pixels per output pixel; unused with align_corners
   std::array<double, 2> step{1, 1};
 };
-struct CrossEntropyOptions {
+struct CrossEntropySettings {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
 };
@@ -225,13 +225,14 @@ class Backend {
   /// statistics [rows], log_sum_exp [2, rows]: as above, the shift being 0 where it would be
   /// infinite; losses are weighted
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets,
-                             const Tensor& class_weights, const CrossEntropyOptions& options,
+                             const Tensor& class_weights, const CrossEntropySettings& settings,
                              Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;
   /// row_scale: statistics dtype [rows], stride 0 or 1
   virtual void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
                                       const Tensor& class_weights,
-                                      const CrossEntropyOptions& options, const Tensor& log_sum_exp,
-                                      const Tensor& row_scale, Tensor& dlogits) = 0;
+                                      const CrossEntropySettings& settings,
+                                      const Tensor& log_sum_exp, const Tensor& row_scale,
+                                      Tensor& dlogits) = 0;
   /// rows; weight, bias [n] of any floating dtype, or undefined; mean undefined: RMS norm
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                           Tensor& y, Tensor& mean, Tensor& rstd) = 0;

@@ -8,59 +8,16 @@
 #include <halftone/halftone.h>
 
 #include "fashion.h"
+#include "optimizers.h"
 #include "program.h"
 
 namespace ht = halftone;
 
 namespace {
 
-struct Arguments {
-  std::string data, optimizer = "adamw", save = "lenet.safetensors", load, device = "cpu";
-  int64_t epochs = 5, batch = 128, limit = 0;
-  double lr = 0;  // 0: what suits the optimizer
-  uint64_t seed = 0;
-  int threads = 0;  // 0: as many as OpenMP likes
+struct Arguments : TrainingFlags {
+  std::string optimizer = "adamw", save = "lenet.safetensors", load{};
 };
-
-void add_flags(Program& program, Arguments& to) {
-  program.flag("--data", to.data, "directory of the four IDX files; default: the usual places");
-  program.flag("--epochs", to.epochs, "passes over the images; 0 only evaluates").within(0, 1000);
-  program.flag("--batch", to.batch, "images per step").within(1, 60000);
-  program.flag("--lr", to.lr, "highest learning rate; default: by optimizer").positive();
-  program.flag("--optimizer", to.optimizer)
-      .one_of({"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"});
-  program.flag("--seed", to.seed, "of weights and shuffling");
-  program.flag("--threads", to.threads).within(1, 1024);
-  program.device(to.device);
-  program.flag("--save", to.save, "where the weights go");
-  program.flag("--load", to.load, "weights to start from").existing_file();
-  program.flag("--limit", to.limit, "use only the first images of each split, for a quick try")
-      .positive();
-}
-
-std::unique_ptr<ht::optim::Optimizer> make_optimizer(const Arguments& a,
-                                                     const std::vector<ht::Tensor>& parameters) {
-  const auto lr = [&](double usual) { return a.lr > 0 ? a.lr : usual; };
-  if (a.optimizer == "sgd")
-    return std::make_unique<ht::optim::Sgd>(
-        parameters, ht::optim::SgdOptions{.lr = lr(0.05), .momentum = 0.9, .nesterov = true});
-  if (a.optimizer == "rmsprop")
-    return std::make_unique<ht::optim::Rmsprop>(parameters,
-                                                ht::optim::RmspropOptions{.lr = lr(1e-3)});
-  if (a.optimizer == "adam")
-    return std::make_unique<ht::optim::Adam>(parameters, ht::optim::AdamOptions{.lr = lr(2e-3)});
-  if (a.optimizer == "lion")
-    return std::make_unique<ht::optim::Lion>(
-        parameters, ht::optim::LionOptions{.lr = lr(3e-4), .weight_decay = 0.05});
-  if (a.optimizer == "lamb")
-    return std::make_unique<ht::optim::Lamb>(
-        parameters, ht::optim::LambOptions{.lr = lr(1e-2), .weight_decay = 0.05});
-  if (a.optimizer == "muon")
-    return std::make_unique<ht::optim::Muon>(
-        parameters, ht::optim::MuonOptions{.lr = lr(1e-2), .vector_lr_factor = 0.2});
-  return std::make_unique<ht::optim::AdamW>(
-      parameters, ht::optim::AdamWOptions{.lr = lr(2e-3), .weight_decay = 0.05});
-}
 
 void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
            const ht::data::ByteImages& test_images, const Arguments& arguments) {
@@ -69,7 +26,7 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
   ht::data::DataLoader loader(
       images,
       {.batch_size = arguments.batch, .shuffle = true, .seed = arguments.seed, .device = device});
-  const auto optimizer = make_optimizer(arguments, model.parameters());
+  const auto optimizer = make_optimizer(arguments.optimizer, model.parameters(), arguments.lr);
   // The rate rises during the first steps, then falls along half a cosine to nearly nothing.
   const int64_t steps = arguments.epochs * loader.size(),
                 rising = std::min<int64_t>(steps / 10, 100);
@@ -141,10 +98,11 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
+  arguments.epochs = 5;
   Program program("Trains a small convolutional network on Fashion-MNIST.");
-  add_flags(program, arguments);
-  return program.run(argc, argv, [&] {
-    if (arguments.threads > 0) omp_set_num_threads(arguments.threads);
-    run(arguments);
-  });
+  program.training(arguments);
+  program.flag("--optimizer", arguments.optimizer).one_of(optimizer_names());
+  program.flag("--save", arguments.save, "where the weights go");
+  program.flag("--load", arguments.load, "weights to start from").existing_file();
+  return program.run(argc, argv, [&] { run(arguments); });
 }

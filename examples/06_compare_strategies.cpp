@@ -8,36 +8,18 @@
 
 #include "comparison.h"
 #include "fashion.h"
+#include "optimizers.h"
 #include "program.h"
 
 namespace ht = halftone;
 
 namespace {
 
-struct Arguments {
+struct Arguments : TrainingFlags {
   std::vector<std::string> strategies{"fp32",      "amp-bf16", "o2-bf16",
                                       "full-bf16", "amp-fp16", "split-bf16"};
-  std::string data, model = "lenet", policy = "pytorch-cuda", device = "cpu", json;
-  int64_t epochs = 3, batch = 128, limit = 0;
-  double lr = 2e-3;
-  uint64_t seed = 0;
-  int threads = omp_get_max_threads();
+  std::string model = "lenet", optimizer = "adamw", policy = "pytorch-cuda", json{};
 };
-
-void add_flags(Program& program, Arguments& to) {
-  program.list("--strategies", to.strategies, "any of amp/strategy.h, separated by commas");
-  program.flag("--model", to.model).one_of({"lenet", "mlp"});
-  program.flag("--policy", to.policy, "preset of the amp strategies (o1-fp16 has its own)");
-  program.flag("--data", to.data, "directory of Fashion-MNIST; default: the usual places");
-  program.flag("--epochs", to.epochs).within(1, 1000);
-  program.flag("--batch", to.batch).within(1, 60000);
-  program.flag("--lr", to.lr, "highest rate of AdamW").positive();
-  program.flag("--seed", to.seed, "of weights and shuffling");
-  program.flag("--threads", to.threads).within(1, 1024);
-  program.flag("--limit", to.limit, "use only the first images of each split").positive();
-  program.device(to.device);
-  program.flag("--json", to.json, "file for the figures");
-}
 
 std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {
   if (name == "lenet") return std::make_unique<ht::nn::models::LeNet>();
@@ -64,11 +46,11 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
   const ht::Device device = ht::device_named(a.device);
   const auto model = make_model(a.model);
   model->to(device);
-  ht::optim::AdamW adamw(model->parameters(), {.lr = a.lr, .weight_decay = 0.05});
+  const auto optimizer = make_optimizer(a.optimizer, model->parameters(), a.lr);
   const auto stopwatch = std::make_shared<Stopwatch>();
   std::cout << strategy << std::endl;
   ht::train::Trainer trainer(
-      ht::train::classification(*model), adamw,
+      ht::train::classification(*model), *optimizer,
       {.strategy = strategy,
        .max_epochs = a.epochs,
        .schedule = [](int64_t steps) { return ht::optim::LrSchedule::cosine(steps, 0.01); },
@@ -81,7 +63,7 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
 
   Measured m{.workload = a.model, .strategy = strategy.name};
   m.train_s = result.seconds, m.memory = ht::memory_report(device);
-  m.device = a.device, m.threads = a.threads, m.epochs = a.epochs, m.batch = a.batch,
+  m.device = a.device, m.threads = omp_get_max_threads(), m.epochs = a.epochs, m.batch = a.batch,
   m.steps = result.steps;
   m.parameters = model->parameter_count(), m.skipped_steps = trainer.training().skipped_steps();
   using Use = ht::MemoryUse;
@@ -100,6 +82,8 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
 
 void run(const Arguments& arguments) {
   using ht::data::Split;
+  if (arguments.epochs == 0)
+    ht::fail<ht::UsageError>("--epochs", "0 epochs leave nothing to compare. Give 1 or more.");
   std::vector<ht::amp::Strategy> strategies;
   for (const std::string& name : arguments.strategies) {
     strategies.push_back(ht::amp::Strategy::named(name));
@@ -113,7 +97,7 @@ void run(const Arguments& arguments) {
                                  fashion_images(Split::test, arguments.data, arguments.limit);
   std::cout << arguments.model << " on Fashion-MNIST: " << images.size() << " training and "
             << test_images.size() << " test images, " << arguments.epochs << " epochs each, "
-            << arguments.threads << " threads\n\n";
+            << omp_get_max_threads() << " threads\n\n";
   std::vector<Measured> all;
   for (const ht::amp::Strategy& strategy : strategies)
     all.push_back(measure(strategy, images, test_images, arguments));
@@ -126,9 +110,11 @@ void run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   Arguments arguments;
   Program program("Trains one model under several precision strategies and compares them.");
-  add_flags(program, arguments);
-  return program.run(argc, argv, [&] {
-    omp_set_num_threads(arguments.threads);
-    run(arguments);
-  });
+  program.training(arguments);
+  program.list("--strategies", arguments.strategies, "any of amp/strategy.h, separated by commas");
+  program.flag("--model", arguments.model).one_of({"lenet", "mlp"});
+  program.flag("--optimizer", arguments.optimizer).one_of(optimizer_names());
+  program.flag("--policy", arguments.policy, "preset of the amp strategies (o1-fp16 has its own)");
+  program.flag("--json", arguments.json, "file for the figures");
+  return program.run(argc, argv, [&] { run(arguments); });
 }

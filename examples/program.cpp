@@ -1,6 +1,8 @@
 // Flags by CLI11.
 #include "program.h"
 
+#include <omp.h>
+
 #include <csignal>
 #include <iostream>
 
@@ -70,12 +72,25 @@ Flag Program::flag(const std::string& name, double& to, const std::string& help)
 }
 void Program::device(std::string& to) { flag("--device", to, "cpu, cuda or cuda:N"); }
 
+void Program::training(TrainingFlags& to) {
+  training_ = &to;
+  flag("--data", to.data, "directory of the four IDX files; default: the usual places");
+  flag("--epochs", to.epochs, "passes over the images; 0 only evaluates").within(0, 1000);
+  flag("--batch", to.batch, "images per step").within(1, 60000);
+  flag("--lr", to.lr, "highest learning rate; default: by optimizer").positive();
+  flag("--seed", to.seed, "of weights and shuffling");
+  flag("--threads", to.threads).within(1, 1024);
+  flag("--limit", to.limit, "use only the first images of each split, for a quick try").positive();
+  device(to.device);
+}
+
 bool Program::given(const std::string& name) const { return app_->count(name) > 0; }
 
 int Program::run(int argc, char** argv, const std::function<void()>& body) {
   std::signal(SIGPIPE, SIG_IGN);
   try {
     app_->parse(argc, argv);
+    if (training_ && training_->threads > 0) omp_set_num_threads(training_->threads);
     body();
     return after_output();
   } catch (const CLI::ParseError& error) {

@@ -29,6 +29,15 @@ class Flag {
   CLI::Option* option_;
 };
 
+/// What the programs that train on Fashion-MNIST are told.
+struct TrainingFlags {
+  std::string data{}, device = "cpu";
+  int64_t epochs = 3, batch = 128, limit = 0;  // limit: of each split's images; 0: all
+  double lr = 0;                               // 0: what suits the optimizer
+  uint64_t seed = 0;
+  int threads = 0;  // 0: as many as OpenMP likes
+};
+
 class Program {
  public:
   explicit Program(const std::string& about);
@@ -48,6 +57,8 @@ class Program {
   Flag list(const std::string& name, std::vector<std::string>& to, const std::string& help = "");
   /// --device, for programs that train.
   void device(std::string& to);
+  /// All of them; run() sets the number of threads.
+  void training(TrainingFlags& to);
 
   /// Whether a flag was given; within body.
   bool given(const std::string& name) const;
@@ -56,4 +67,5 @@ class Program {
 
  private:
   std::unique_ptr<CLI::App> app_;
+  const TrainingFlags* training_ = nullptr;
 };

@@ -36,14 +36,14 @@ section "halftone-info" "$build/tools/halftone-info"
 
 tests="$build/tests/halftone_tests"
 export HALFTONE_TEST_BACKENDS=cuda
-section "operations on the GPU" "$tests" "--source-file=*/tests/op_properties*"
-section "operations on the GPU, own kernels alone" env HALFTONE_CUDA_LIBRARIES=off "$tests" "--source-file=*/tests/op_properties*"
+section "operations on the GPU" "$tests" "--source-file=*/tests/ops/properties*"
+section "operations on the GPU, own kernels alone" env HALFTONE_CUDA_LIBRARIES=off "$tests" "--source-file=*/tests/ops/properties*"
 section "training, capture, memory on the GPU" "$tests" "--source-file=*/tests/device/*"
 if [[ -z "${QUICK:-}" ]] && command -v compute-sanitizer >/dev/null; then
   # Exact allocations, so that memcheck sees their ends.
   for tool in memcheck racecheck synccheck; do
     section "compute-sanitizer $tool" env HALFTONE_CUDA_CACHE=off HALFTONE_CUDA_LIBRARIES=off compute-sanitizer --tool "$tool" \
-      --error-exitcode 9 "$tests" "--source-file=*/tests/op_properties.cpp" "--test-case=every backend equals*"
+      --error-exitcode 9 "$tests" "--source-file=*/tests/ops/properties.cpp" "--test-case=every backend equals*"
   done
 fi
 unset HALFTONE_TEST_BACKENDS

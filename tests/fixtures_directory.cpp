@@ -1,8 +1,8 @@
 // The one file of the tests that is compiled with the path of the checkout.
 #include "fixtures_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 
 std::string fixtures_directory() { return HALFTONE_FIXTURES; }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

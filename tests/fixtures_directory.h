@@ -4,8 +4,8 @@
 
 #include <string>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 std::string fixtures_directory();
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 /// For its scope, root is the user nobody, to whom a directory and what is in it are given first.
 /// For other users nothing changes.
@@ -29,4 +29,4 @@ class Nobody {
   uid_t was_;
 };
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -26,7 +26,7 @@ std::size_t bytes_given_out() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace halftone::testing;
+  using namespace halftone::test;
   TrainingCase run = make_training_case(argc > 1 ? argv[1] : "mlp", 0);
   if (argc > 2) run.strategy = argv[2];
   double last = 0;

@@ -13,7 +13,7 @@
 
 #include <halftone/core/error.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 class TemporaryDirectory {
  public:
@@ -72,4 +72,4 @@ inline std::string mutated(std::string bytes, std::mt19937& random) {
   return bytes;
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

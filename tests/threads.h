@@ -3,7 +3,7 @@
 
 #include <omp.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 class Threads {
  public:
@@ -16,4 +16,4 @@ class Threads {
   int before_;
 };
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -9,7 +9,7 @@
 
 #include <halftone/halftone.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 inline constexpr int64_t training_steps = 50, training_batch = 16;
 
@@ -55,4 +55,4 @@ inline void train_case(TrainingCase& run, data::DataLoaderOptions options,
   }
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

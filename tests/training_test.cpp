@@ -13,14 +13,14 @@ namespace halftone {
 
 namespace {
 
-using testing::Threads;
+using test::Threads;
 
 std::vector<double> losses_of(std::string_view name, uint64_t seed, int threads, int prefetch) {
   const Threads scope(threads);
-  testing::TrainingCase run = testing::make_training_case(name, seed);
+  test::TrainingCase run = test::make_training_case(name, seed);
   std::vector<double> losses;
-  testing::train_case(run, {.prefetch = prefetch, .seed = seed},
-                      [&](int64_t, double loss) { losses.push_back(loss); });
+  test::train_case(run, {.prefetch = prefetch, .seed = seed},
+                   [&](int64_t, double loss) { losses.push_back(loss); });
   return losses;
 }
 
@@ -32,7 +32,7 @@ TEST_CASE("one seed and one thread count give bit-identical losses") {
       CAPTURE(name);
       CAPTURE(threads);
       const std::vector<double> first = losses_of(name, 7, threads, 0);
-      REQUIRE(first.size() == std::size_t(testing::training_steps));
+      REQUIRE(first.size() == std::size_t(test::training_steps));
       CHECK(first == losses_of(name, 7, threads, 2));
       CHECK(first != losses_of(name, 8, threads, 2));
     }
@@ -40,12 +40,12 @@ TEST_CASE("one seed and one thread count give bit-identical losses") {
 
 TEST_CASE("a training run learns") {
   // The labels are random, so what falls is the loss on data that has been seen: ten epochs of it.
-  testing::TrainingCase run = testing::make_training_case("mlp", 0);
+  test::TrainingCase run = test::make_training_case("mlp", 0);
   double first = 0, last = 0;
   for (int epoch = 0; epoch < 10; ++epoch) {
     double sum = 0;
-    testing::train_case(run, {.seed = 1}, [&](int64_t, double loss) { sum += loss; });
-    (epoch == 0 ? first : last) = sum / double(testing::training_steps);
+    test::train_case(run, {.seed = 1}, [&](int64_t, double loss) { sum += loss; });
+    (epoch == 0 ? first : last) = sum / double(test::training_steps);
   }
   CHECK(last < 0.8 * first);
 }
@@ -73,12 +73,12 @@ TEST_CASE("the order of the data depends on the seed alone") {
 TEST_CASE("the ledger and the system's memory stand still after the second step") {
   for (const char* name : {"mlp", "lenet"}) {
     CAPTURE(name);
-    testing::TrainingCase run = testing::make_training_case(name, 0);
+    test::TrainingCase run = test::make_training_case(name, 0);
     reset_peak_memory();
     MemoryReport second;
     int64_t allocations = 0;
     // Without prefetch: how far a worker is ahead, and so how many batches are alive, is chance.
-    testing::train_case(run, {.prefetch = 0}, [&](int64_t step, double) {
+    test::train_case(run, {.prefetch = 0}, [&](int64_t step, double) {
       const MemoryReport now = memory_report();
       if (step == 2) {
         second = now;

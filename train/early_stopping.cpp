@@ -1,3 +1,4 @@
+// Counts validations without improvement; its count is part of checkpoints.
 #include <halftone/train/early_stopping.h>
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// What a checkpoint says about the program that wrote it.
 #include <halftone/train/environment.h>
 
 #include <omp.h>

@@ -1,3 +1,4 @@
+// A file that lines are appended to: what could not be written waits, a broken last line is cut.
 #include <halftone/train/log_file.h>
 
 #include <cerrno>

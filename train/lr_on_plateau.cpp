@@ -1,3 +1,4 @@
+// Hands validations to optim::ReduceOnPlateau.
 #include <halftone/train/lr_on_plateau.h>
 
 #include <halftone/core/plain_numbers.h>

@@ -1,3 +1,4 @@
+// Blends each batch with a permutation of itself, targets alike.
 #include <halftone/train/mixup.h>
 
 #include <cmath>

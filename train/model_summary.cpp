@@ -1,3 +1,4 @@
+// The tables of a model: its parts, and what each strategy would keep of it.
 #include <halftone/train/model_summary.h>
 
 #include <cstdio>

@@ -1,3 +1,4 @@
+// Numbers for the log: learning rates, and samples and steps per second since the last record.
 #include <halftone/train/monitors.h>
 
 #include <halftone/train/rates.h>

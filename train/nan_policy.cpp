@@ -1,3 +1,4 @@
+// What a loss that is not finite leads to: an error, an end, or a batch that is left out.
 #include <halftone/train/nan_policy.h>
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// The progress of an epoch in one line, or in lines where there is no terminal.
 #include <halftone/train/progress_bar.h>
 
 #include <algorithm>

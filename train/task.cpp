@@ -1,3 +1,4 @@
+// The built-in tasks: a loss, metrics, and what is said to shapes that cannot be meant.
 #include <halftone/train/task.h>
 
 #include <algorithm>
@@ -23,8 +24,8 @@ Tensor counted(const Tensor& targets, int64_t ignored) {
 Task classification(nn::Layer& model, const ClassificationOptions& options) {
   Task task{.model = model};
   task.forward = [&model](const Tensor& inputs) { return model(inputs); };
-  task.loss = [settings = options.loss](const Tensor& logits, const Tensor& labels) {
-    return cross_entropy(logits, labels, settings);
+  task.loss = [loss = options.loss](const Tensor& logits, const Tensor& labels) {
+    return cross_entropy(logits, labels, loss);
   };
   const int64_t ignored = options.loss.ignore_index;
   task.count = [ignored](const Tensor& labels) {
@@ -52,9 +53,7 @@ Task language_modeling(nn::Layer& model) {
                        ". They must be [n, length, vocabulary] and [n, length].");
     return cross_entropy(flatten(logits, 0, 1), flatten(next));
   };
-  task.count = [](const Tensor& next) {
-    return counted(next, CrossEntropySettings{}.ignore_index);
-  };
+  task.count = [](const Tensor& next) { return counted(next, CrossEntropyOptions{}.ignore_index); };
   task.metrics.emplace_back(
       "perplexity", Perplexity(),
       [](Perplexity& metric, const Outcome& batch) { metric.update(batch.loss, batch.count); });

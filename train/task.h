@@ -103,7 +103,7 @@ struct Task {
 /// all the same.
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
-  CrossEntropySettings loss{};
+  CrossEntropyOptions loss{};
 };
 /// `model` must outlive the task, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});

@@ -1,3 +1,4 @@
+// Scalars in the event files that TensorBoard reads.
 #include <halftone/train/loggers.h>
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// The averaged weights: beside the training, in checkpoints, and swapped in for validation.
 #include <halftone/train/weight_average.h>
 
 #include <halftone/autograd/ops/cast.h>

@@ -5,20 +5,20 @@ namespace halftone {
 
 namespace detail {
 void check_class_loss(std::string_view op, const Tensor& x, const Tensor& targets,
-                      const CrossEntropySettings& settings) {
+                      const CrossEntropyOptions& options) {
   check::floating(op, x);
   check::rank(op, "the input", x, 2);
   check::integers(op, "targets", targets);
   if (targets.rank() != 1 || targets.shape()[0] != x.shape()[0])
     fail<ShapeError>(op, "the input is ", described(x), ", targets are ", described(targets),
                      ". There must be one target per row.");
-  if (!(settings.label_smoothing >= 0 && settings.label_smoothing <= 1))
-    fail<UsageError>(op, "label_smoothing is ", settings.label_smoothing,
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
+    fail<UsageError>(op, "label_smoothing is ", options.label_smoothing,
                      ". Use a value on [0, 1].");
-  check::vector_of(op, "the class weight", settings.weight, x.shape()[1]);
-  if (settings.weight.defined() && settings.weight.device() != x.device())
+  check::vector_of(op, "the class weight", options.weight, x.shape()[1]);
+  if (options.weight.defined() && options.weight.device() != x.device())
     fail<DeviceError>(op, "the input is on ", x.device(), ", the class weight on ",
-                      settings.weight.device(), ". Move them to one device with to().");
+                      options.weight.device(), ". Move them to one device with to().");
 }
 
 namespace {
@@ -69,50 +69,50 @@ Tensor refuse_misses(const Tensor& losses, const Tensor& misses, int64_t classes
 }  // namespace detail
 
 Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
-  detail::check_class_loss("nll_loss", x, targets, settings);
+  detail::check_class_loss("nll_loss", x, targets, options);
   dtype = x.dtype();
   const DType wide = detail::statistics_dtype(dtype);
   const int64_t rows = x.shape()[0], classes = x.shape()[1];
   const Tensor column = views::reshaped(targets, {rows, 1});
   const Tensor nowhere = full({}, -1, i64, x.device());
-  const Tensor kept = not_equal(column, full({}, double(settings.ignore_index), i64, x.device()));
+  const Tensor kept = not_equal(column, full({}, double(options.ignore_index), i64, x.device()));
   const Tensor target = where(kept, column, nowhere);
   chosen = equal(target, detail::places(classes, x.device()));
   const Tensor zero = zeros({}, wide, x.device()), one = full({}, 1, wide, x.device());
-  const Tensor weight = settings.weight.defined() ? cast(settings.weight.detach(), wide) : one;
+  const Tensor weight = options.weight.defined() ? cast(options.weight.detach(), wide) : one;
   row_weights = sum(where(chosen, weight, zero), {1});
   const Tensor logs = sum(where(chosen, cast(x, wide), zero), {1});
   // A row whose target is not one of the classes has chosen nothing, though it is kept.
   const Tensor hits = sum(cast(chosen, wide), {1});
   const Tensor misses = views::reshaped(cast(kept, wide), {rows}) - hits;
   const Tensor losses = detail::refuse_misses(logs * row_weights * -1.0, misses, classes);
-  return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total), dtype);
+  return cast(detail::reduce_rows(losses, row_weights, options.reduction, total), dtype);
 }
 
 std::array<Tensor, 2> NllLoss::backward(const Tensor& dy) const {
   const int64_t rows = chosen.shape()[0];
   const DType wide = row_weights.dtype();
-  const Tensor scale = detail::row_scale(dy, total, settings.reduction, rows, wide);
+  const Tensor scale = detail::row_scale(dy, total, options.reduction, rows, wide);
   const Tensor of_target = cast(views::reshaped(row_weights * scale * -1.0, {rows, 1}), dtype);
   return {where(chosen, of_target, zeros({}, dtype, dy.device())), Tensor{}};
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
-                     const CrossEntropySettings& settings) {
+                     const CrossEntropyOptions& options) {
   if (targets.defined() && logits.defined() && is_floating(targets.dtype()) &&
       targets.shape() == logits.shape())
-    return detail::soft_cross_entropy(logits, targets, settings);
-  return detail::on_rows("cross_entropy", logits, targets, settings.reduction,
+    return detail::soft_cross_entropy(logits, targets, options);
+  return detail::on_rows("cross_entropy", logits, targets, options.reduction,
                          [&](const Tensor& x, const Tensor& t) {
-                           return apply(CrossEntropy{.settings = settings}, x, t);
+                           return apply(CrossEntropy{.options = options}, x, t);
                          });
 }
 
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
-                const CrossEntropySettings& settings) {
+                const CrossEntropyOptions& options) {
   return detail::on_rows(
-      "nll_loss", log_probabilities, targets, settings.reduction,
-      [&](const Tensor& x, const Tensor& t) { return apply(NllLoss{.settings = settings}, x, t); });
+      "nll_loss", log_probabilities, targets, options.reduction,
+      [&](const Tensor& x, const Tensor& t) { return apply(NllLoss{.options = options}, x, t); });
 }
 
 }  // namespace halftone

@@ -9,7 +9,7 @@ namespace halftone {
 
 enum class LossReduction { mean, sum, none };
 
-struct CrossEntropySettings {
+struct CrossEntropyOptions {
   Tensor weight{};              // one weight per class, or undefined
   double label_smoothing = 0;   // on [0, 1)
   int64_t ignore_index = -100;  // rows with this target count for nothing
@@ -36,7 +36,7 @@ inline Tensor row_scale(const Tensor& dy, const Tensor& total, LossReduction red
   return views::expand(reduction == LossReduction::mean ? wide / total : wide, {rows});
 }
 void check_class_loss(std::string_view op, const Tensor& x, const Tensor& targets,
-                      const CrossEntropySettings& settings);
+                      const CrossEntropyOptions& options);
 }  // namespace detail
 
 /// Cross-entropy of logits [rows, classes] with i64 targets [rows]. As
@@ -44,30 +44,30 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
 ///   loss_i = (1 - s) w[t] (-log p[t]) + s / C sum_c w[c] (-log p[c])
 struct CrossEntropy {
   static constexpr OpInfo info = OpInfo::loss("cross_entropy", CastClass::full_precision);
-  CrossEntropySettings settings;
+  CrossEntropyOptions options;
   bool f32_result = false;
   Tensor logits{}, targets{}, log_sum_exp{}, total{};  // log_sum_exp: [2, rows], in two parts
 
-  CrossEntropyOptions options() const { return {settings.label_smoothing, settings.ignore_index}; }
+  CrossEntropySettings settings() const { return {options.label_smoothing, options.ignore_index}; }
 
   Tensor forward(const Tensor& x, const Tensor& t) {
-    detail::check_class_loss("cross_entropy", x, t, settings);
+    detail::check_class_loss("cross_entropy", x, t, options);
     const DType wide = detail::statistics_dtype(x.dtype());
-    if (settings.weight.defined())
-      settings.weight = views::contiguous(cast(settings.weight.detach(), wide));
+    if (options.weight.defined())
+      options.weight = views::contiguous(cast(options.weight.detach(), wide));
     logits = views::contiguous(x), targets = views::contiguous(t);
     log_sum_exp = empty({2, x.shape()[0]}, wide, x.device());
     Tensor losses = empty({x.shape()[0]}, wide, x.device()), row_weights = empty_like(losses);
-    backend_for(x).cross_entropy(logits, targets, settings.weight, options(), losses, row_weights,
+    backend_for(x).cross_entropy(logits, targets, options.weight, settings(), losses, row_weights,
                                  log_sum_exp);
-    return cast(detail::reduce_rows(losses, row_weights, settings.reduction, total),
+    return cast(detail::reduce_rows(losses, row_weights, options.reduction, total),
                 f32_result ? f32 : x.dtype());
   }
   std::array<Tensor, 2> backward(const Tensor& dy) const {
     Tensor dx = empty_like(logits);
     const Tensor scale =
-        detail::row_scale(dy, total, settings.reduction, logits.shape()[0], log_sum_exp.dtype());
-    backend_for(dx).cross_entropy_backward(logits, targets, settings.weight, options(), log_sum_exp,
+        detail::row_scale(dy, total, options.reduction, logits.shape()[0], log_sum_exp.dtype());
+    backend_for(dx).cross_entropy_backward(logits, targets, options.weight, settings(), log_sum_exp,
                                            scale, dx);
     return {dx, Tensor{}};
   }
@@ -77,7 +77,7 @@ struct CrossEntropy {
 /// nll_loss. What is not the target is not chosen, rather than multiplied by 0: it may be infinite.
 struct NllLoss {
   static constexpr OpInfo info = OpInfo::loss("nll_loss", CastClass::full_precision);
-  CrossEntropySettings settings;
+  CrossEntropyOptions options;
   Tensor chosen{}, row_weights{}, total{};  // chosen: bool [rows, classes], true at (i, t_i)
   DType dtype{};
 
@@ -88,15 +88,15 @@ struct NllLoss {
 namespace detail {
 /// cross_entropy() with probabilities as targets, of the logits' shape: soft_targets.cpp
 Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
-                          const CrossEntropySettings& settings);
+                          const CrossEntropyOptions& options);
 }  // namespace detail
 
 /// logits: [classes], [n, classes] or [n, classes, d1, ...]; targets: i64 or i32 without the class
 /// dimension, or probabilities of the logits' shape, whose mean divides by the number of rows.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
-                     const CrossEntropySettings& settings = {});
+                     const CrossEntropyOptions& options = {});
 Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
-                const CrossEntropySettings& settings = {});
+                const CrossEntropyOptions& options = {});
 
 namespace detail {
 /// A formula of outputs and targets, reduced. They do not broadcast: outputs [n, 1] beside targets

@@ -80,16 +80,16 @@ bool plain_targets(const Tensor& logits, const Tensor& class_weights) {
 }  // namespace
 
 void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
-                               const Tensor& class_weights, const CrossEntropyOptions& options,
+                               const Tensor& class_weights, const CrossEntropySettings& settings,
                                Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) {
   const int64_t rows = logits.shape()[0], n = logits.shape()[1];
   const int64_t* target = targets.data<int64_t>();
-  const auto valid = [&](int64_t t) { return t == options.ignore_index || (t >= 0 && t < n); };
+  const auto valid = [&](int64_t t) { return t == settings.ignore_index || (t >= 0 && t < n); };
   // The reference names the first target that is out of range.
   if (!plain_targets(logits, class_weights) || !std::all_of(target, target + rows, valid))
-    return ReferenceBackend::cross_entropy(logits, targets, class_weights, options, losses,
+    return ReferenceBackend::cross_entropy(logits, targets, class_weights, settings, losses,
                                            row_weights, log_sum_exp);
-  const double smoothing = options.label_smoothing;
+  const double smoothing = settings.label_smoothing;
   for_row_groups(rows, n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
     float* const below = scratch + n;
     for (int64_t row = first; row < last; ++row) {
@@ -97,7 +97,7 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
       float shift;
       const float sum = k.exp_sum(x, n, &shift);
       const double log_sum = std::log(double(sum));
-      const bool counts = target[row] != options.ignore_index;
+      const bool counts = target[row] != settings.ignore_index;
       double loss = counts ? double(shift) - double(x[target[row]]) + log_sum : 0.0;
       if (counts && smoothing != 0) {
         for (int64_t j = 0; j < n; ++j) below[j] = x[j] - shift;  // of x itself the sum is rounded
@@ -112,22 +112,22 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
 
 void CpuBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
                                         const Tensor& class_weights,
-                                        const CrossEntropyOptions& options,
+                                        const CrossEntropySettings& settings,
                                         const Tensor& log_sum_exp, const Tensor& row_scale,
                                         Tensor& dlogits) {
   if (!plain_targets(logits, class_weights))
-    return ReferenceBackend::cross_entropy_backward(logits, targets, class_weights, options,
+    return ReferenceBackend::cross_entropy_backward(logits, targets, class_weights, settings,
                                                     log_sum_exp, row_scale, dlogits);
   const int64_t rows = logits.shape()[0], n = logits.shape()[1], step = row_scale.strides()[0];
-  const float even = float(options.label_smoothing / double(n)),
-              own = float(1 - options.label_smoothing);
+  const float even = float(settings.label_smoothing / double(n)),
+              own = float(1 - settings.label_smoothing);
   for_row_groups(rows, n, 2, [&, &k = simd_kernels()](int64_t first, int64_t last, float* scratch) {
     for (int64_t row = first; row < last; ++row) {
       cpu::Output output(dlogits, row * n, 1, n, scratch + n);
       float* dx = output.data();
       const int64_t t = targets.data<int64_t>()[row];
       const float scale = row_scale.data<float>()[row * step];
-      if (t == options.ignore_index) {
+      if (t == settings.ignore_index) {
         std::fill_n(dx, n, 0.0f);
       } else {
         k.exp_shifted(cpu::floats(logits, row * n, 1, n, scratch), log_sum_exp.data<float>()[row],

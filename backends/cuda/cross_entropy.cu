@@ -116,14 +116,14 @@ __global__ void __launch_bounds__(most_row_threads)
 template <class C>
 Targets<C> targets_of(const Context& context, const Tensor& targets, const Tensor& class_weights,
                       const Tensor& all_weights, int64_t classes,
-                      const CrossEntropyOptions& options) {
+                      const CrossEntropySettings& settings) {
   return {Operand(targets),
           targets.rank() == 0 ? 0 : targets.strides()[0],
-          options.ignore_index,
+          settings.ignore_index,
           classes,
           class_weights.defined() ? class_weights.data<C>() : nullptr,
           all_weights.defined() ? all_weights.data<C>() : nullptr,
-          C(options.label_smoothing),
+          C(settings.label_smoothing),
           context.fault()};
 }
 
@@ -142,29 +142,29 @@ Tensor sum_of_weights(CudaBackend& backend, const Tensor& class_weights, double 
 using namespace cuda;
 
 void CudaBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
-                                const Tensor& class_weights, const CrossEntropyOptions& options,
+                                const Tensor& class_weights, const CrossEntropySettings& settings,
                                 Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) {
   const int64_t rows = targets.numel(), classes = logits.size(-1);
   if (rows == 0) return;
-  const Tensor total = sum_of_weights(*this, class_weights, options.label_smoothing);
+  const Tensor total = sum_of_weights(*this, class_weights, settings.label_smoothing);
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = compute_t<T>;
     const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
     launch(context_, cross_entropy_kernel<T>, start.shape, logits.data<T>(), rows, start.warps,
            packs_aligned(row_pack<T>, logits),
-           targets_of<C>(context_, targets, class_weights, total, classes, options),
+           targets_of<C>(context_, targets, class_weights, total, classes, settings),
            losses.data<C>(), row_weights.data<C>(), log_sum_exp.data<C>());
   });
 }
 
 void CudaBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
                                          const Tensor& class_weights,
-                                         const CrossEntropyOptions& options,
+                                         const CrossEntropySettings& settings,
                                          const Tensor& log_sum_exp, const Tensor& row_scale,
                                          Tensor& dlogits) {
   const int64_t rows = targets.numel(), classes = logits.size(-1);
   if (logits.numel() == 0) return;
-  const Tensor total = sum_of_weights(*this, class_weights, options.label_smoothing);
+  const Tensor total = sum_of_weights(*this, class_weights, settings.label_smoothing);
   ConvertedResult result(*this, dlogits, logits.dtype());
   const int64_t scale_step = row_scale.numel() == 1 ? 0 : row_scale.strides()[0];
   visit_floating(logits.dtype(), "cross_entropy", [&]<class T>() {
@@ -172,7 +172,7 @@ void CudaBackend::cross_entropy_backward(const Tensor& logits, const Tensor& tar
     const RowLaunch start = row_launch(context_, rows, classes, row_pack<T>, held_packs<T>);
     launch(context_, cross_entropy_backward_kernel<T>, start.shape, logits.data<T>(), rows,
            start.warps, packs_aligned(row_pack<T>, logits, result.tensor()),
-           targets_of<C>(context_, targets, class_weights, total, classes, options),
+           targets_of<C>(context_, targets, class_weights, total, classes, settings),
            log_sum_exp.data<C>(), row_scale.data<C>(), scale_step, result.tensor().data<T>());
   });
   result.finish();

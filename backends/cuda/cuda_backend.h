@@ -85,10 +85,10 @@ class CudaBackend final : public Backend {
                           const Tensor& log_sum_exp, const Tensor& dy, Tensor& dq, Tensor& dk,
                           Tensor& dv) override;
   void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& class_weights,
-                     const CrossEntropyOptions& options, Tensor& losses, Tensor& row_weights,
+                     const CrossEntropySettings& settings, Tensor& losses, Tensor& row_weights,
                      Tensor& log_sum_exp) override;
   void cross_entropy_backward(const Tensor& logits, const Tensor& targets,
-                              const Tensor& class_weights, const CrossEntropyOptions& options,
+                              const Tensor& class_weights, const CrossEntropySettings& settings,
                               const Tensor& log_sum_exp, const Tensor& row_scale,
                               Tensor& dlogits) override;
   void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,

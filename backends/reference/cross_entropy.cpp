@@ -45,11 +45,11 @@ double total_weight(const Tensor& class_weights, int64_t classes) {
 
 void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
                                      const Tensor& class_weights,
-                                     const CrossEntropyOptions& options, Tensor& losses,
+                                     const CrossEntropySettings& settings, Tensor& losses,
                                      Tensor& row_weights, Tensor& log_sum_exp) {
   const int64_t rows = targets.numel(), classes = logits.size(-1);
-  check_targets(targets, classes, options.ignore_index);
-  const double smoothing = options.label_smoothing;
+  check_targets(targets, classes, settings.ignore_index);
+  const double smoothing = settings.label_smoothing;
   const double all_weights = total_weight(class_weights, classes);
   each_row(rows, classes, [&](int64_t row) {
     ExpSum sum;
@@ -68,7 +68,7 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
     const ExpTotal total = sum.total();
     const int64_t target = target_of(targets, row);
     double loss = 0, weight = 0;
-    if (target != options.ignore_index) {
+    if (target != settings.ignore_index) {
       const double logit = load_one(logits, row * classes + target);
       weight = weight_of(class_weights, target);
       loss = (1 - smoothing) * weight * (total.shift - logit + total.log_sum());
@@ -87,16 +87,16 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
 /// L)
 void ReferenceBackend::cross_entropy_backward(const Tensor& logits, const Tensor& targets,
                                               const Tensor& class_weights,
-                                              const CrossEntropyOptions& options,
+                                              const CrossEntropySettings& settings,
                                               const Tensor& log_sum_exp, const Tensor& row_scale,
                                               Tensor& dlogits) {
   const int64_t rows = targets.numel(), classes = logits.size(-1);
-  const double smoothing = options.label_smoothing, share = smoothing / double(classes);
+  const double smoothing = settings.label_smoothing, share = smoothing / double(classes);
   const double all_weights = total_weight(class_weights, classes);
   const int64_t scale_step = row_scale.numel() == 1 ? 0 : row_scale.strides()[0];
   each_row(rows, classes, [&](int64_t row) {
     const int64_t target = target_of(targets, row);
-    const bool ignored = target == options.ignore_index;
+    const bool ignored = target == settings.ignore_index;
     const double scale = load_one(row_scale, row * scale_step);
     const double shift = load_one(log_sum_exp, row), sum = load_one(log_sum_exp, rows + row);
     const double hard = ignored ? 0 : (1 - smoothing) * weight_of(class_weights, target);

@@ -4,7 +4,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using amp::Autocast;
@@ -276,4 +276,4 @@ TEST_CASE("a batched product with a weight for all hits the cache") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

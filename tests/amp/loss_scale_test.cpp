@@ -4,7 +4,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using amp::HysteresisRule;
@@ -92,4 +92,4 @@ TEST_CASE("senseless options are refused") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

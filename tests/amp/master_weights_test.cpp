@@ -6,7 +6,7 @@
 #include "strategy_cases.h"
 #include "threads.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using amp::MasterWeights;
@@ -364,4 +364,4 @@ TEST_CASE("states that do not fit are refused, and nothing has changed") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

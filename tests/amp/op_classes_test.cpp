@@ -1,10 +1,10 @@
 // The whole operation table under a real region: every operation gives, bit for bit, what it gives
 // on inputs cast by hand outside, on every backend, in both short formats. As PyTorch tests its
 // lists.
-#include "op_properties.h"
+#include "ops/properties.h"
 #include "strategy_cases.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using test::Case;
@@ -70,4 +70,4 @@ TEST_CASE("every operation under autocast equals itself on inputs cast by hand")
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

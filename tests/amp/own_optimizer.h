@@ -8,7 +8,7 @@
 
 #include <halftone/halftone.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 /// p -= lr g, by hand.
 struct OwnOptimizer final : optim::Optimizer {
@@ -33,4 +33,4 @@ struct OwnOptimizer final : optim::Optimizer {
   void load_state_dict(const optim::NamedTensors&) override {}
 };
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -6,7 +6,7 @@
 #include "strategy_cases.h"
 #include "temporary_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using amp::Strategy;
@@ -168,4 +168,4 @@ TEST_CASE("a strategy prints itself") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -3,7 +3,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 TEST_CASE("predicted bytes are those of the ledger, batch norm and frozen weights included") {
@@ -45,4 +45,4 @@ TEST_CASE("what an optimizer keeps decides on its bytes") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

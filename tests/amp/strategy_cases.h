@@ -10,7 +10,7 @@
 
 #include <halftone/halftone.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
@@ -71,4 +71,4 @@ struct StrategyCase {
   }
 };
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -7,7 +7,7 @@
 
 #include <halftone/autograd/ops.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using Values = std::vector<double>;
@@ -231,4 +231,4 @@ TEST_CASE("splitting, sorting and padding say what is wrong") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

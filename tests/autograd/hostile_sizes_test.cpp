@@ -16,7 +16,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 constexpr int64_t huge = std::numeric_limits<int64_t>::max();

@@ -11,7 +11,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 struct ConvCase {
@@ -120,4 +120,4 @@ TEST_CASE("an output padding of the dilation's, stride 1") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

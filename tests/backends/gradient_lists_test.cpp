@@ -31,7 +31,7 @@ std::vector<Tensor> gradients(DType dtype) {
 }
 
 struct Outcome {
-  double found;
+  double found_inf;
   std::vector<Values> values;
   std::vector<uint64_t> versions;
 };
@@ -39,9 +39,9 @@ struct Outcome {
 Outcome unscaled(std::string_view backend, std::vector<Tensor> all, const Tensor& factor,
                  double found_before = 0) {
   const CpuBackendScope scope(backend);
-  Tensor found = scalar(found_before);
-  backend_for(Device::cpu()).unscale(all, factor, found);
-  Outcome outcome{found.item(), {}, {}};
+  Tensor found_inf = scalar(found_before);
+  backend_for(Device::cpu()).unscale(all, factor, found_inf);
+  Outcome outcome{found_inf.item(), {}, {}};
   for (const Tensor& x : all) {
     outcome.values.push_back(x.to_vector<double>());
     outcome.versions.push_back(x.storage()->version());
@@ -56,12 +56,12 @@ TEST_CASE("unscaling by powers of two is exact") {
                   wanted = unscaled("reference", gradients(dtype), scalar(0x1p-3));
     CHECK(got.values == wanted.values);
     CHECK(got.versions == wanted.versions);
-    CHECK(got.found == 0);
-    CHECK(unscaled("cpu", gradients(dtype), scalar(0.5), 1).found == 1);
+    CHECK(got.found_inf == 0);
+    CHECK(unscaled("cpu", gradients(dtype), scalar(0.5), 1).found_inf == 1);
   }
 }
 
-TEST_CASE("any infinity or NaN is found, before the factor, and all tensors are scaled") {
+TEST_CASE("any infinity or NaN is found_inf, before the factor, and all tensors are scaled") {
   for (const DType dtype : {f64, f32, bf16, f16})
     for (const double bad : {infinity, -infinity, std::nan("")})
       for (const std::size_t tensor : {0u, 2u, 3u, 6u, 7u})
@@ -74,9 +74,9 @@ TEST_CASE("any infinity or NaN is found, before the factor, and all tensors are 
           Tensor element = x.view_as({1}, {1}, place);
           backend_for(Device::cpu()).fill(bad, element);
           const Outcome got = unscaled("cpu", all, scalar(0.0));
-          CHECK(got.found == 1);
+          CHECK(got.found_inf == 1);
           CHECK(got.values[1] == Values(7, 0.0));
-          CHECK(unscaled("cpu", all, {}).found == 1);  // infinity * 0 is NaN
+          CHECK(unscaled("cpu", all, {}).found_inf == 1);  // infinity * 0 is NaN
         }
 }
 
@@ -86,14 +86,14 @@ TEST_CASE("without a factor gradients are only checked") {
                   before = unscaled("reference", gradients(dtype), {});
     CHECK(got.values == before.values);
     CHECK(got.versions == before.versions);
-    CHECK(got.found == 0);
+    CHECK(got.found_inf == 0);
   }
 }
 
-TEST_CASE("a factor that overflows is not found: gradients are checked as they are") {
+TEST_CASE("a factor that overflows is not found_inf: gradients are checked as they are") {
   std::vector<Tensor> all{full({3000}, 1e30, f32), full({3000}, 60000, f16)};
   const Outcome got = unscaled("cpu", all, scalar(1e30));
-  CHECK(got.found == 0);
+  CHECK(got.found_inf == 0);
   CHECK(got.values[0][2999] == infinity);
   CHECK(got.values[1][2999] == infinity);
 }
@@ -141,15 +141,15 @@ TEST_CASE("many tensors, more than one list of them") {
   all.reserve(700);
   for (int i = 0; i < 700; ++i) all.push_back(full({i % 5 + 1}, 0.5, i % 2 ? bf16 : f32));
   Backend& backend = backend_for(Device::cpu());
-  Tensor total = zeros({}, f64), found = zeros({});
+  Tensor total = zeros({}, f64), found_inf = zeros({});
   backend.sum_of_squares(all, total);
   CHECK(total.item() == 700 * 3 * 0.25);
-  backend.unscale(all, scalar(2.0), found);
-  CHECK(found.item() == 0);
+  backend.unscale(all, scalar(2.0), found_inf);
+  CHECK(found_inf.item() == 0);
   for (const Tensor& x : all) CHECK(x.to_vector<double>() == Values(std::size_t(x.numel()), 1.0));
   backend.fill(infinity, all[699]);
-  backend.unscale(all, {}, found);
-  CHECK(found.item() == 1);
+  backend.unscale(all, {}, found_inf);
+  CHECK(found_inf.item() == 1);
 }
 
 }  // namespace

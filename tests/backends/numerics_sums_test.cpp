@@ -8,7 +8,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 
-#include "op_properties.h"
+#include "ops/properties.h"
 
 namespace halftone::test {
 namespace {

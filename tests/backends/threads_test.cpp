@@ -9,7 +9,7 @@
 #include "threads.h"
 
 using namespace halftone;
-using testing::Threads;
+using test::Threads;
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "threads.h"
 
 using namespace halftone;
-using testing::Threads;
+using test::Threads;
 
 namespace {
 

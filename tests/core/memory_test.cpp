@@ -16,7 +16,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 /// What a use holds more than at the start of the scope.
@@ -237,8 +237,8 @@ TEST_CASE("more memory than there is") {
         "[allocate] cannot allocate 70368744177665 bytes on the CPU. Use a smaller shape.");
   CHECK(message_of<DeviceError>([] { cached_allocate(std::numeric_limits<std::size_t>::max()); }) ==
         "[allocate] cannot allocate 18446744073709551615 bytes on the CPU. Use a smaller shape.");
-  CHECK(testing::contains(message_of<DeviceError>([] { empty({int64_t(1) << 50}, f64); }),
-                          "[allocate] cannot allocate"));
+  CHECK(test::contains(message_of<DeviceError>([] { empty({int64_t(1) << 50}, f64); }),
+                       "[allocate] cannot allocate"));
   CHECK(cache_statistics().used_bytes == used);
   CHECK(growth.total() == 0);
 }

@@ -16,7 +16,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 /// As in German: 1.234,5.
@@ -85,8 +85,8 @@ std::string everything() {
 
 TEST_CASE("plain numbers: no global locale changes what is printed or written") {
   const std::string expected = everything();
-  CHECK(testing::contains(expected, "[1234, 5]"));
-  CHECK(testing::contains(expected, "shapes do not broadcast: [1234] and [56789]"));
+  CHECK(test::contains(expected, "[1234, 5]"));
+  CHECK(test::contains(expected, "shapes do not broadcast: [1234] and [56789]"));
   const Germany scope;
   CHECK(printed(1234.5) == "1.234,5");  // there is something to resist
   if (!scope.c_too) MESSAGE("skipped for printf: there is no locale de_DE.UTF-8");

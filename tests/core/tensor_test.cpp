@@ -13,7 +13,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 using Values = std::vector<double>;
@@ -170,8 +170,8 @@ TEST_CASE("view_as stays inside the storage") {
         "storage. Use sizes that "
         "fit.");
   const auto refused = [&](const Shape& shape, const Strides& strides, int64_t offset) {
-    return testing::contains(message_of<ShapeError>([&] { x.view_as(shape, strides, offset); }),
-                             "[view_as]");
+    return test::contains(message_of<ShapeError>([&] { x.view_as(shape, strides, offset); }),
+                          "[view_as]");
   };
   CHECK(refused({2}, {1}, 11));
   CHECK(refused({1}, {1}, -1));
@@ -197,10 +197,10 @@ TEST_CASE("mistakes with elements and factories") {
   CHECK(message_of<ShapeError>([&] {
           x.at({1, 3});
         }) == "[at] index 3 is out of range for dimension 1 of [2, 3] f32. Use 0 to 2.");
-  CHECK(testing::contains(message_of<ShapeError>([&] {
-                            x.at({-1, 0});
-                          }),
-                          "index -1 is out of range for dimension 0"));
+  CHECK(test::contains(message_of<ShapeError>([&] {
+                         x.at({-1, 0});
+                       }),
+                       "index -1 is out of range for dimension 0"));
   CHECK(message_of<ShapeError>([&] { x.size(2); }) ==
         "[size] dimension 2 is out of range for rank 2. Use -2 to 1.");
   CHECK(message_of<ShapeError>([] {
@@ -218,8 +218,8 @@ TEST_CASE("mistakes with elements and factories") {
         }) == "[shape] negative size in [2, -2]. Sizes must be at least 0.");
   CHECK(message_of<UsageError>([] { arange(0, 1, 0); }) ==
         "[arange] start 0, end 1, step 0. Numbers must be finite and step not 0.");
-  CHECK(testing::contains(message_of<UsageError>([] { arange(0, NAN, 1); }), "[arange]"));
-  CHECK(testing::contains(message_of<UsageError>([] { arange(0, INFINITY, 1); }), "[arange]"));
+  CHECK(test::contains(message_of<UsageError>([] { arange(0, NAN, 1); }), "[arange]"));
+  CHECK(test::contains(message_of<UsageError>([] { arange(0, INFINITY, 1); }), "[arange]"));
   CHECK(message_of<ShapeError>([] { arange(0, 1e13, 1); }) ==
         "[arange] 1e+13 elements are too many. Use a larger step.");
   CHECK(message_of<UsageError>([] { randint(3, 3, {2}); }) ==

@@ -19,7 +19,7 @@ constexpr auto backward_data = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA
 constexpr auto backward_filter = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 
 Target gpu(const std::string& name) {
-  std::ifstream file(testing::fixtures_directory() + "/gpus/" + name + ".json");
+  std::ifstream file(test::fixtures_directory() + "/gpus/" + name + ".json");
   REQUIRE(file.good());
   std::stringstream text;
   text << file.rdbuf();

@@ -13,12 +13,12 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::BytePairTokenizer, data::first_word;
 
 namespace {
 std::filesystem::path fixture(std::string_view name) {
-  return std::filesystem::path(testing::fixtures_directory()) / "byte_pairs" / name;
+  return std::filesystem::path(test::fixtures_directory()) / "byte_pairs" / name;
 }
 
 BytePairTokenizer trained() { return {fixture("vocab.json"), fixture("merges.txt")}; }

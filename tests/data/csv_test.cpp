@@ -13,7 +13,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::CsvTable, data::csv_from_text, data::read_csv, data::Standardizer;
 
 namespace {

@@ -12,7 +12,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::Batch, data::DataLoader, data::DataLoaderOptions, data::Dataset, data::EpochKey;
 
 namespace {

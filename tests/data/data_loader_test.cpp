@@ -18,7 +18,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::Batch, data::DataLoader, data::DataLoaderOptions, data::Dataset, data::TensorDataset;
 
 static_assert(std::ranges::input_range<DataLoader>);

@@ -15,7 +15,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::Batch, data::DataLoader, data::Dataset, data::EpochKey;
 
 namespace {

@@ -11,7 +11,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::ByteImages, data::fashion_mnist, data::Split;
 
 namespace {

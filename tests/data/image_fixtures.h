@@ -12,7 +12,7 @@
 #include "../fixtures_directory.h"
 #include "../temporary_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 
 inline std::filesystem::path image_fixture(std::string_view name) {
   return std::filesystem::path(fixtures_directory()) / "images" / name;
@@ -43,4 +43,4 @@ inline int largest_difference(const Tensor& a, const Tensor& b) {
   return largest;
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -11,7 +11,7 @@
 #include "image_fixtures.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 std::span<const uint8_t> as_bytes(const std::string& text) {

@@ -8,7 +8,7 @@
 #include "image_fixtures.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::Channels, data::read_image, data::write_png;
 
 TEST_CASE("read_image decodes what Pillow decodes") {

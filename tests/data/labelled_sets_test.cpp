@@ -9,7 +9,7 @@
 #include "image_fixtures.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using namespace halftone::data;
 namespace fs = std::filesystem;
 

@@ -10,7 +10,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::Batch, data::MixedBatch, data::mixup, data::symmetric_beta;
 
 TEST_CASE("mixup blends every row with another and keeps both targets") {

@@ -9,7 +9,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using data::Batch, data::ByteImages, data::TensorDataset;
 
 TEST_CASE("TensorDataset collates rows in the order asked for") {

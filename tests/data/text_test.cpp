@@ -9,7 +9,7 @@
 #include <halftone/core/factory.h>
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using namespace halftone::data;
 
 namespace {

@@ -10,7 +10,7 @@
 #include "image_fixtures.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using namespace halftone::data;
 
 namespace {

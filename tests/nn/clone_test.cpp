@@ -8,7 +8,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 /// A file of this header, whose length is told truly, and this data.

@@ -14,29 +14,32 @@ TEST_CASE("state_dict holds parameters and buffers, without history, sharing dat
   const nn::NamedTensors state = nn::state_dict(model);
   std::vector<std::string> names;
   for (const auto& [name, x] : state) names.push_back(name);
-  CHECK(names == std::vector<std::string>{"0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean",
-                                          "1.running_var", "1.weight"});
+  CHECK(names == std::vector<std::string>{"0.bias", "0.weight", "1.bias", "1.num_batches_tracked",
+                                          "1.running_mean", "1.running_var", "1.weight"});
   CHECK_FALSE(state.at("0.weight").requires_grad());
   nn::init::constant(model.parameters()[0], 7);
   CHECK(state.at("0.weight").to_vector<double>() == std::vector<double>(4, 7));
 }
 
 TEST_CASE("a file brings back every value, also across dtypes") {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   nn::Sequential saved(nn::Linear(3, 2), nn::BatchNorm1d(2));
   saved(rand({4, 3}));
   nn::save(saved, directory / "model.safetensors");
   CHECK(nn::load_safetensors(directory / "model.safetensors").metadata.at("format") == "pt");
 
-  nn::Sequential same(nn::Linear(3, 2), nn::BatchNorm1d(2)), low(nn::Linear(3, 2), nn::BatchNorm1d(2));
+  nn::Sequential same(nn::Linear(3, 2), nn::BatchNorm1d(2)),
+      low(nn::Linear(3, 2), nn::BatchNorm1d(2));
   low.to(bf16);
   nn::load(same, directory / "model.safetensors");
   nn::load(low, directory / "model.safetensors");
-  const nn::NamedTensors expected = nn::state_dict(saved), got = nn::state_dict(same), rounded = nn::state_dict(low);
+  const nn::NamedTensors expected = nn::state_dict(saved), got = nn::state_dict(same),
+                         rounded = nn::state_dict(low);
   for (const auto& [name, x] : expected) {
     CHECK(got.at(name).to_vector<double>() == x.to_vector<double>());
     CHECK(rounded.at(name).dtype() == (x.dtype() == i64 ? i64 : bf16));
-    CHECK(rounded.at(name).to_vector<double>()[0] == doctest::Approx(x.to_vector<double>()[0]).epsilon(0.005));
+    CHECK(rounded.at(name).to_vector<double>()[0] ==
+          doctest::Approx(x.to_vector<double>()[0]).epsilon(0.005));
   }
   CHECK(got.at("1.num_batches_tracked").item() == 1);
 }
@@ -61,14 +64,17 @@ TEST_CASE("everything that does not fit is reported together, and nothing change
   state["extra"] = ones({1}), state["head.bias"] = ones({2});
   state["0.bias"] = full({2}, 9);
 
-  CHECK_THROWS_WITH_AS(nn::load_state_dict(model, state),
-                       "[load_state_dict] the state does not fit the module: Missing: 0.weight, 2.bias. Unexpected: "
-                       "extra, head.bias. Rename them, or pass .strict = false to load what agrees.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      nn::load_state_dict(model, state),
+      "[load_state_dict] the state does not fit the module: Missing: 0.weight, 2.bias. Unexpected: "
+      "extra, head.bias. Rename them, or pass .strict = false to load what agrees.",
+      UsageError);
   state["2.weight"] = ones({2, 2});
   const char* all =
-      "[load_state_dict] the state does not fit the module: Missing: 0.weight, 2.bias. Unexpected: extra, head.bias. "
-      "Misshapen: 2.weight ([4, 2] here, [2, 2] given). Build the module with the sizes that were saved.";
+      "[load_state_dict] the state does not fit the module: Missing: 0.weight, 2.bias. Unexpected: "
+      "extra, head.bias. "
+      "Misshapen: 2.weight ([4, 2] here, [2, 2] given). Build the module with the sizes that were "
+      "saved.";
   CHECK_THROWS_WITH_AS(nn::load_state_dict(model, state), all, ShapeError);
   CHECK_THROWS_WITH_AS(nn::load_state_dict(model, state, {.strict = false}), all, ShapeError);
   CHECK(model.parameters()[1].to_vector<double>() == before);
@@ -77,8 +83,8 @@ TEST_CASE("everything that does not fit is reported together, and nothing change
 TEST_CASE("without strict, what agrees is loaded and the rest reported") {
   nn::Linear layer(2, 2);
   const std::vector<double> bias = layer.bias.to_vector<double>();
-  const nn::LoadReport report =
-      nn::load_state_dict(layer, {{"weight", ones({2, 2})}, {"scale", ones({1})}}, {.strict = false});
+  const nn::LoadReport report = nn::load_state_dict(
+      layer, {{"weight", ones({2, 2})}, {"scale", ones({1})}}, {.strict = false});
   CHECK(report.missing == std::vector<std::string>{"bias"});
   CHECK(report.unexpected == std::vector<std::string>{"scale"});
   CHECK(layer.weight.to_vector<double>() == std::vector<double>(4, 1));
@@ -86,7 +92,7 @@ TEST_CASE("without strict, what agrees is loaded and the rest reported") {
 }
 
 TEST_CASE("a file that does not fit is named") {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const auto path = directory / "other.safetensors";
   nn::save(nn::Linear(2, 2, {.bias = false}), path);
   nn::Linear layer(2, 2);

@@ -53,7 +53,7 @@ struct Call {
 };
 using Function = std::function<Tensor(const Call&)>;
 
-CrossEntropySettings class_settings(const Call& call) {
+CrossEntropyOptions class_options(const Call& call) {
   return {.weight = call.constant(1),
           .label_smoothing = call.number("smoothing"),
           .ignore_index = call.integer("ignore_index", -100)};
@@ -140,8 +140,8 @@ const std::map<std::string, Function>& functions() {
       {"logsumexp", HALFTONE_CASE(logsumexp(call[0], int(call.integer("dim"))))},
       {"softmax", HALFTONE_CASE(softmax(call[0], int(call.integer("dim"))))},
       {"log_softmax", HALFTONE_CASE(log_softmax(call[0], int(call.integer("dim"))))},
-      {"cross_entropy", HALFTONE_CASE(cross_entropy(call[0], call.c[0], class_settings(call)))},
-      {"nll_loss", HALFTONE_CASE(nll_loss(call[0], call.c[0], class_settings(call)))},
+      {"cross_entropy", HALFTONE_CASE(cross_entropy(call[0], call.c[0], class_options(call)))},
+      {"nll_loss", HALFTONE_CASE(nll_loss(call[0], call.c[0], class_options(call)))},
       {"mse", HALFTONE_CASE(mse(call[0], call[1]))},
       {"l1", HALFTONE_CASE(l1(call[0], call[1]))},
       {"smooth_l1", HALFTONE_CASE(smooth_l1(call[0], call[1]))},

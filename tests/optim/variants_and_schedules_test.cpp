@@ -13,7 +13,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using optim::LrSchedule;
 
 namespace {

@@ -4,7 +4,7 @@
 #include "fixture.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 Tensor sdpa(const Inputs& in, const AttentionOptions& options) {

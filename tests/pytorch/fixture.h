@@ -23,7 +23,7 @@
 
 #include "../fixtures_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 
 using halftone::NamedTensors;
 
@@ -139,4 +139,4 @@ inline std::string forgotten(const std::map<std::string, NamedTensors>& cases,
   return names;
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -3,20 +3,20 @@
 #include "fixture.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 
-Computation cross_entropy_with(CrossEntropySettings settings) {
-  return [settings](const Inputs& in) {
-    CrossEntropySettings s = settings;
+Computation cross_entropy_with(CrossEntropyOptions options) {
+  return [options](const Inputs& in) {
+    CrossEntropyOptions s = options;
     s.weight = in["_w"];
     return cross_entropy(in["x"], in["t"], s);
   };
 }
-Computation nll_loss_with(CrossEntropySettings settings) {
-  return [settings](const Inputs& in) {
-    CrossEntropySettings s = settings;
+Computation nll_loss_with(CrossEntropyOptions options) {
+  return [options](const Inputs& in) {
+    CrossEntropyOptions s = options;
     s.weight = in["_w"];
     return nll_loss(in["x"], in["t"], s);
   };

@@ -14,7 +14,7 @@
 #include "fixture.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 std::filesystem::path fixture(const char* name) {

@@ -6,7 +6,7 @@
 #include "fixture.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 namespace init = halftone::nn::init;
 
 namespace {

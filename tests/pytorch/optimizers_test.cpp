@@ -5,7 +5,7 @@
 #include "fixture.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using namespace halftone::optim;
 
 namespace {

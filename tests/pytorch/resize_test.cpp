@@ -2,7 +2,7 @@
 #include "fixture.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "whole_model.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using namespace halftone::nn::models;
 
 namespace {

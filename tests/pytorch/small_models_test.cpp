@@ -5,7 +5,7 @@
 #include "whole_model.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using namespace halftone::nn::models;
 
 TEST_CASE("pytorch: U-Net, logits and training") {

@@ -9,7 +9,7 @@
 
 #include "fixture.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 
 struct WholeModel {
   double lr;  // as in the fixture
@@ -90,4 +90,4 @@ void compare_whole_model(const std::map<std::string, NamedTensors>& cases, const
   compare_logits("eval_bf16", epsilon(bf16) * std::sqrt(double(facts.depth)));
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -1,16 +1,7 @@
-# Who may include whom: each folder includes itself and the folders named here, nothing else. It
-# keeps the promise that amp/ can be deleted and everything below still compiles.
+# Reads every include of the library: each folder includes itself and the folders that layers.cmake names.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
-set(may_core "")
-set(may_autograd core)
-set(may_io core)
-set(may_nn io autograd core)
-set(may_optim autograd core)
-set(may_amp nn io optim autograd core)
-set(may_data core)
-set(may_train amp nn io optim data autograd core)
-set(may_backends core)
+include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 
 foreach(file IN LISTS cpp_files)
   string(REGEX MATCH "^[a-z]+" folder ${file})

@@ -11,7 +11,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 
 namespace fs = std::filesystem;
 
@@ -57,4 +57,4 @@ inline std::string refusal(const fs::path& path) {
   return message.empty() || message.starts_with("[checkpoint] ") ? message : "NOT OURS: " + message;
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -14,7 +14,7 @@
 #include "checkpoint_cases.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using train::Checkpoint, train::load_checkpoint, train::save_checkpoint;
 
 namespace {

@@ -9,7 +9,7 @@
 #include "checkpoint_cases.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using train::checkpoint_name, train::save_checkpoint;
 
 namespace {

@@ -12,7 +12,7 @@
 
 #include "trainer_cases.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using train::DirectoryLock;
@@ -98,4 +98,4 @@ TEST_CASE("Trainer: another one does not get into its directory while it trains"
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

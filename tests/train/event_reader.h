@@ -13,7 +13,7 @@
 
 #include <halftone/train/event_file.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 /// A message's fields by number, each as its raw value: varints and fixed sizes as integers.
 struct Message {
@@ -96,4 +96,4 @@ inline std::vector<Event> read_events(std::string_view file) {
   return events;
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

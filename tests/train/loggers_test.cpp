@@ -19,10 +19,10 @@
 namespace halftone::train {
 namespace {
 
-using testing::contains;
-using testing::message_of;
-using testing::read_file;
-using testing::TemporaryDirectory;
+using test::contains;
+using test::message_of;
+using test::read_file;
+using test::TemporaryDirectory;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
@@ -78,7 +78,7 @@ TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
   }
   const auto csv = lines_of(read_file(directory / "log.csv"));
   const auto json = lines_of(read_file(directory / "log.jsonl"));
-  const auto board = testing::read_events(read_file(events));
+  const auto board = test::read_events(read_file(events));
   CHECK(csv[0] == "step,time,train/loss,\"accuracy, \"\"top-5\"\"\",\xc3\xa9tat");
   CHECK(board[0].version == "brain.Event:2");
   REQUIRE(csv.size() == 5);
@@ -123,7 +123,7 @@ TEST_CASE("text goes to all three") {
     logger->log_text(7, "options", text), logger->flush();
   CHECK(read_file(directory / "log.csv.txt") == "step 7, options:\n" + text + "\n\n");
   CHECK(nlohmann::json::parse(read_file(directory / "log.jsonl"))["text"]["options"] == text);
-  const auto events = testing::read_events(read_file(board.path()));
+  const auto events = test::read_events(read_file(board.path()));
   CHECK(events.at(1).texts.at(0) ==
         std::pair<std::string, std::string>("options/text_summary", text));
 }
@@ -140,7 +140,7 @@ TEST_CASE("a new name adds a column to the whole CSV file, in this run and the n
     log.log({3, 30, both});
   }
   CHECK(read_file(path) == "step,time,loss,\"b,c\"\n1,10,,\n2,20,0.5,\n3,30,0.25,2\n");
-  testing::write_file(path, read_file(path) + "4,40,0.");  // a crash
+  test::write_file(path, read_file(path) + "4,40,0.");  // a crash
   {
     CsvLogger log(path);
     const NamedNumber known[] = {{"b,c", 3}}, unknown[] = {{"d", 4}};
@@ -155,7 +155,7 @@ TEST_CASE("a new name adds a column to the whole CSV file, in this run and the n
 
 TEST_CASE("resumed logs go on: a broken last line is cut, event files lie beside each other") {
   const TemporaryDirectory directory;
-  testing::write_file(directory / "log.jsonl", "{\"step\": 1, \"time\": 1, \"a\": 2}\n{\"ste");
+  test::write_file(directory / "log.jsonl", "{\"step\": 1, \"time\": 1, \"a\": 2}\n{\"ste");
   { JsonLinesLogger(directory / "log.jsonl").log(LogRecord{2, 2.5, {}}); }
   CHECK(read_file(directory / "log.jsonl") ==
         "{\"step\": 1, \"time\": 1, \"a\": 2}\n{\"step\": 2, \"time\": 2.5}\n");
@@ -164,7 +164,7 @@ TEST_CASE("resumed logs go on: a broken last line is cut, event files lie beside
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(directory / "board")) {
     ++files;
-    CHECK(testing::read_events(read_file(entry.path())).size() == 2);
+    CHECK(test::read_events(read_file(entry.path())).size() == 2);
   }
   CHECK(files == 2);
 }
@@ -190,7 +190,7 @@ TEST_CASE("mistakes are errors that log nothing") {
   };
   CHECK(contains(csv("/nowhere/log.csv"), "cannot write /nowhere/log.csv: No such file"));
   CHECK(contains(csv(directory.path()), "Is a directory"));
-  testing::write_file(directory / "other.csv", "epoch,loss\n1,2\n");
+  test::write_file(directory / "other.csv", "epoch,loss\n1,2\n");
   CHECK(contains(csv(directory / "other.csv"), "does not begin with the columns"));
   CHECK(read_file(directory / "other.csv") == "epoch,loss\n1,2\n");
   CHECK(contains(message_of<FormatError>([] { TensorBoardLogger("/nowhere/board"); }),

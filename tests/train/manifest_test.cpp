@@ -7,7 +7,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 using train::CheckpointState, train::Manifest;
 
 namespace {

@@ -16,8 +16,8 @@
 namespace halftone::train {
 namespace {
 
-using testing::contains;
-using testing::message_of;
+using test::contains;
+using test::message_of;
 
 /// The rows whose target has fewer than k classes ahead of it; the definition, row by row.
 double naive_top_k(const Tensor& logits, const Tensor& targets, int64_t k, double& counted) {

@@ -15,10 +15,10 @@ namespace halftone::train {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::contains;
-using testing::screen;
-using testing::Terminal;
-using testing::Variable;
+using test::contains;
+using test::screen;
+using test::Terminal;
+using test::Variable;
 using Clock = std::chrono::steady_clock;
 
 std::size_t count(const std::string& text, char c) {
@@ -56,7 +56,7 @@ TEST_CASE("a status line says what fits, and never more") {
 
 TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within the window") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", nullptr);
-  if (!testing::has_terminals()) return;
+  if (!test::has_terminals()) return;
   Terminal terminal(100);
   std::string bytes;
   int described = 0;
@@ -99,7 +99,7 @@ TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within
 
 TEST_CASE("the line follows the window, notes stand above it, colours can be refused") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", "1");
-  if (!testing::has_terminals()) return;
+  if (!test::has_terminals()) return;
   Terminal terminal(120);
   std::size_t widest = 0;
   ProgressBar bar({.steps_per_epoch = 1000, .output = terminal.file()});
@@ -131,7 +131,7 @@ TEST_CASE("the line follows the window, notes stand above it, colours can be ref
 
 TEST_CASE("a dumb terminal gets whole lines") {
   const Variable term("TERM", "dumb");
-  if (!testing::has_terminals()) return;
+  if (!test::has_terminals()) return;
   Terminal terminal(80);
   ProgressBar bar({.steps_per_epoch = 2, .output = terminal.file()});
   CHECK(!bar.live());
@@ -143,7 +143,7 @@ TEST_CASE("a dumb terminal gets whole lines") {
 }
 
 TEST_CASE("in a file there are whole lines at the interval and at the epoch's end") {
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   const auto path = directory / "log";
   std::FILE* const file = std::fopen(path.c_str(), "w");
   {
@@ -157,7 +157,7 @@ TEST_CASE("in a file there are whole lines at the interval and at the epoch's en
     bar.step();
   }
   std::fclose(file);
-  const std::string text = testing::read_file(path);
+  const std::string text = test::read_file(path);
   INFO(text);
   CHECK(count(text, '\n') == 3);
   CHECK(text.starts_with("epoch 2/3  step 20/25  loss 2.000e-05  norm 0.0000  "));
@@ -170,14 +170,14 @@ TEST_CASE("in a file there are whole lines at the interval and at the epoch's en
 TEST_CASE("an unknown number of steps has no end") {
   const ProgressState state{.epoch = 1, .step = 70, .rate = 2.5, .unit = "tokens", .fields = {}};
   CHECK(status_line(state, 80, false) == "epoch 1  step 70  2.50 tokens/s");
-  CHECK(testing::message_of<UsageError>([] { ProgressBar bar({.interval = 0}); }) != "");
+  CHECK(test::message_of<UsageError>([] { ProgressBar bar({.interval = 0}); }) != "");
 }
 
 TEST_CASE("a step that draws nothing costs far less than a microsecond") {
   const Variable term("TERM", "xterm");
-  if (!testing::has_terminals()) return;
+  if (!test::has_terminals()) return;
   Terminal terminal(80);
-  const testing::TemporaryDirectory directory;
+  const test::TemporaryDirectory directory;
   std::FILE* const file = std::fopen((directory / "log").c_str(), "w");
   const auto cost = [](const ProgressOptions& options) {
     ProgressBar bar(options);

@@ -12,7 +12,7 @@
 #include "../temporary_directory.h"
 
 using namespace halftone;
-using namespace halftone::testing;
+using namespace halftone::test;
 
 namespace {
 constexpr int64_t steps = 14, saved_after = 8;  // of epochs of 6 batches
@@ -120,9 +120,9 @@ TEST_CASE("resume: another model, strategy or schedule is refused, and nothing h
   refused(wider, root / "o2", &wider.scheduler);
   refused(plain, root / "o2", &plain.scheduler);
   refused(split, root / "o2", &split.scheduler);
-  CHECK(testing::contains(refused(same, root / "o2", nullptr), "a schedule that nobody takes"));
-  CHECK(testing::contains(refused(same, root / "bare", &same.scheduler), "no schedule"));
-  CHECK(testing::contains(refused(same, root / "missing", &same.scheduler), "cannot open"));
+  CHECK(test::contains(refused(same, root / "o2", nullptr), "a schedule that nobody takes"));
+  CHECK(test::contains(refused(same, root / "bare", &same.scheduler), "no schedule"));
+  CHECK(test::contains(refused(same, root / "missing", &same.scheduler), "cannot open"));
   train::load_training(root / "bare", same.training);
   CHECK(train::load_training(root / "o2", plain.training, &plain.scheduler, amp::Convert::lossless)
             .step == 3);

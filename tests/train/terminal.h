@@ -14,7 +14,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 
 /// An environment variable for a scope; null unsets it.
 class Variable {
@@ -100,4 +100,4 @@ inline std::vector<std::string> screen(const std::string& bytes, std::size_t& wi
   return lines;
 }
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -6,7 +6,7 @@
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 
 constexpr int64_t trainer_samples = 72;
 
@@ -76,4 +76,4 @@ struct Hooks final : train::Callback {
   }
 };
 
-}  // namespace halftone::testing
+}  // namespace halftone::test

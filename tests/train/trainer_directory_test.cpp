@@ -16,7 +16,7 @@
 #include "../nobody.h"
 #include "trainer_cases.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -264,4 +264,4 @@ TEST_CASE("Trainer: progress and validation show accuracy in one unit") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

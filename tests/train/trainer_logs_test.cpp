@@ -12,7 +12,7 @@
 #include "event_reader.h"
 #include "terminal.h"
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST_CASE("model_summary: parts, parameters, bytes per strategy") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -6,7 +6,7 @@
 #include <halftone/train/early_stopping.h>
 #include <halftone/train/nan_policy.h>
 
-namespace halftone::testing {
+namespace halftone::test {
 namespace {
 
 using train::Trainer;
@@ -143,4 +143,4 @@ TEST_CASE("callbacks refuse numbers out of range, and unknown metrics") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test

@@ -67,11 +67,11 @@ void check_cross_entropy(int64_t rows, int64_t n, DType dtype, double smoothing,
   Tensor targets = random_indices(rows, n);
   targets.data<int64_t>()[0] = -100;
   const Tensor weights = weighted ? rand({n}, wide) : Tensor{};
-  const CrossEntropyOptions options{smoothing, -100};
+  const CrossEntropySettings settings{smoothing, -100};
   const Tensor row = empty({rows}, wide);
   check_beside_reference({logits, targets, weights}, {row, row, empty({2, rows}, wide)}, 64,
                          [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.cross_entropy(in[0], in[1], in[2], options, out[0], out[1],
+                           backend.cross_entropy(in[0], in[1], in[2], settings, out[0], out[1],
                                                  out[2]);
                          });
   check_beside_reference(
@@ -80,8 +80,8 @@ void check_cross_entropy(int64_t rows, int64_t n, DType dtype, double smoothing,
         const Device device = in[0].device();
         Tensor losses = empty({rows}, wide, device), row_weights = empty_like(losses),
                totals = empty({2, rows}, wide, device);
-        backend.cross_entropy(in[0], in[1], in[2], options, losses, row_weights, totals);
-        backend.cross_entropy_backward(in[0], in[1], in[2], options, totals, in[3], out[0]);
+        backend.cross_entropy(in[0], in[1], in[2], settings, losses, row_weights, totals);
+        backend.cross_entropy_backward(in[0], in[1], in[2], settings, totals, in[3], out[0]);
       });
 }
 

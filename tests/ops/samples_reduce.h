@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

@@ -1,6 +1,6 @@
 // Gradients of every operation: against finite differences in f64, and, in lower precision, against
 // the f64 gradient at the same (rounded) point.
-#include "op_properties.h"
+#include "ops/properties.h"
 
 #include <halftone/autograd/gradcheck.h>
 

@@ -1,8 +1,8 @@
 // Samples of the elementwise operations. What is particular to a formula is one line in
-// op_samples_truth.h.
+// samples_truth.h.
 #pragma once
 
-#include "op_samples_truth.h"
+#include "ops/samples_truth.h"
 
 namespace halftone::test {
 

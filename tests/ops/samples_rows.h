@@ -1,7 +1,7 @@
 // Samples of softmax and its kin, and of the losses over classes.
 #pragma once
 
-#include "op_samples_reduce.h"
+#include "ops/samples_reduce.h"
 
 namespace halftone::test {
 
@@ -94,7 +94,7 @@ template <> struct Samples<LogSumExp> {
   }
 };
 
-/// A loss over classes, as both class losses have it: logits, targets and the settings.
+/// A loss over classes, as both class losses have it: logits, targets and the options.
 struct ClassLoss {
   std::string name;
   Shape logits;
@@ -112,8 +112,8 @@ struct ClassLoss {
   }
   int64_t classes() const { return logits[logits.rank() == 1 ? 0 : 1]; }
   double weight(int64_t c) const { return weighted ? 0.5 + 0.25 * double(c) : 1; }
-  CrossEntropySettings settings() const {
-    CrossEntropySettings s{
+  CrossEntropyOptions options() const {
+    CrossEntropyOptions s{
         .label_smoothing = smoothing, .ignore_index = ignored, .reduction = reduction};
     if (!weighted) return s;
     Values weights;
@@ -168,7 +168,7 @@ template <> struct Samples<CrossEntropy> {
         .name = loss.name,
         .inputs = {{.shape = loss.logits, .domain = {-3, 3}},
                    integers(loss.target_shape(), loss.targets)},
-        .call = [loss](const Tensors& in) { return cross_entropy(in[0], in[1], loss.settings()); },
+        .call = [loss](const Tensors& in) { return cross_entropy(in[0], in[1], loss.options()); },
         .oracle =
             [loss](const Arrays& in) {
               const int d = loss.logits.rank() == 1 ? 0 : 1;
@@ -187,7 +187,7 @@ template <> struct Samples<CrossEntropy> {
     cases.push_back(
         of({"smoothed images", {2, 3, 2, 2}, {0, 1, 2, 0, 2, 1, -100, 0}, none, false, 0.2}));
     const auto bad = [](const Shape& x, std::initializer_list<double> t,
-                        CrossEntropySettings s = {}) {
+                        CrossEntropyOptions s = {}) {
       return [=, targets = Values(t)] {
         cross_entropy(ones(x), from_vector(targets, {int64_t(targets.size())}, i64), s);
       };
@@ -228,7 +228,7 @@ template <> struct Samples<NllLoss> {
     return {.name = loss.name,
             .inputs = {{.shape = loss.logits, .domain = {-6, -0.1}},
                        integers(loss.target_shape(), loss.targets)},
-            .call = [loss](const Tensors& in) { return nll_loss(in[0], in[1], loss.settings()); },
+            .call = [loss](const Tensors& in) { return nll_loss(in[0], in[1], loss.options()); },
             .oracle =
                 [loss](const Arrays& in) {
                   return class_loss_oracle(loss, in[1], [&](const Dims& i) { return in[0][i]; });

@@ -1,6 +1,6 @@
 // The vocabulary of the operation table: a case is a set of inputs, a call through the public
 // functions, and an oracle, a naive f64 computation that uses nothing of the library but shapes.
-// tests/op_samples.h collects the cases, tests/op_properties*.cpp checks them.
+// tests/ops/samples.h collects the cases, tests/ops/properties*.cpp checks them.
 #pragma once
 
 #include <cmath>
@@ -185,7 +185,7 @@ inline DType dtype_for(const Input& input, DType under_test) {
   return under_test;
 }
 
-/// Where the inputs of cases are: see Target in op_properties.h.
+/// Where the inputs of cases are: see Target in properties.h.
 inline Device& test_device() {
   static Device device = Device::cpu();
   return device;

@@ -1,7 +1,7 @@
 // Samples of cast and of the operations that move elements: their oracles are permutations.
 #pragma once
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

@@ -2,19 +2,19 @@
 // specialisation is an incomplete type here, so it does not compile.
 #pragma once
 
-#include "op_samples_attention.h"
-#include "op_samples_dot.h"
-#include "op_samples_elementwise.h"
-#include "op_samples_images.h"
-#include "op_samples_index.h"
-#include "op_samples_matmul.h"
-#include "op_samples_norm.h"
-#include "op_samples_other.h"
-#include "op_samples_recurrent.h"
-#include "op_samples_reduce.h"
-#include "op_samples_resize.h"
-#include "op_samples_rows.h"
-#include "op_samples_shape.h"
+#include "ops/samples_attention.h"
+#include "ops/samples_dot.h"
+#include "ops/samples_elementwise.h"
+#include "ops/samples_images.h"
+#include "ops/samples_index.h"
+#include "ops/samples_matmul.h"
+#include "ops/samples_norm.h"
+#include "ops/samples_other.h"
+#include "ops/samples_recurrent.h"
+#include "ops/samples_reduce.h"
+#include "ops/samples_resize.h"
+#include "ops/samples_rows.h"
+#include "ops/samples_shape.h"
 
 namespace halftone::test {
 

@@ -1,7 +1,7 @@
 // Samples of the matrix products: sizes around the edges of tiles, batches, views.
 #pragma once
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

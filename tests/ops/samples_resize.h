@@ -2,7 +2,7 @@
 // minus its distance to the place that is asked for, where that is positive.
 #pragma once
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

@@ -1,7 +1,7 @@
 // Samples of embedding, dropout and checkpoint.
 #pragma once
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

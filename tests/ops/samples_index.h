@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

@@ -1,7 +1,7 @@
 // Samples of the products of vectors.
 #pragma once
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

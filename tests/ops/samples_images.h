@@ -1,7 +1,7 @@
 // Samples of convolutions and pooling: their oracles are the seven nested loops of the definition.
 #pragma once
 
-#include "op_samples_reduce.h"
+#include "ops/samples_reduce.h"
 
 namespace halftone::test {
 

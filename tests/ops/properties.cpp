@@ -1,12 +1,12 @@
 // For every operation in AllOps, on every backend: the result is the oracle's in each dtype, other
 // backends agree with the reference, errors say what they should, and no byte stays
 // behind.
-#include "op_properties.h"
+#include "ops/properties.h"
 
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/variable.h>
 
-#include "op_samples.h"
+#include "ops/samples.h"
 
 namespace halftone::test {
 
@@ -25,7 +25,7 @@ const std::vector<Target>& targets() {
         found.push_back({status.name, status.name == "cuda" ? Device::cuda() : Device::cpu()});
     // Without targets every comparison would pass.
     if (found.empty())
-      throw Error("[op_properties] no backend of HALFTONE_TEST_BACKENDS is present: \"" +
+      throw Error("[ops] no backend of HALFTONE_TEST_BACKENDS is present: \"" +
                   std::string(wanted ? wanted : "") + "\". Name one of reference, cpu, cuda.");
     return found;
   }();

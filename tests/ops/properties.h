@@ -9,11 +9,11 @@
 
 #include <halftone/core/backend.h>
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 
-/// The table of tests/op_samples.h, built once (op_properties.cpp).
+/// The table of tests/ops/samples.h, built once (properties.cpp).
 const std::vector<OpSamples>& all_samples();
 
 /// A backend that the table runs on, and where its tensors are.
@@ -21,7 +21,7 @@ struct Target {
   std::string_view backend;
   Device device;
 };
-/// Those that this machine has (op_properties.cpp); HALFTONE_TEST_BACKENDS=cuda,cpu leaves others
+/// Those that this machine has (properties.cpp); HALFTONE_TEST_BACKENDS=cuda,cpu leaves others
 /// out.
 const std::vector<Target>& targets();
 /// Those where the same numbers give the same bits whatever their dtype was before they were

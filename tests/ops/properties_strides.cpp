@@ -1,6 +1,6 @@
 // The memory layout of inputs does not matter: every operation gives for permuted, stepped,
 // expanded and channels-last views what it gives for contiguous tensors of the same values.
-#include "op_properties.h"
+#include "ops/properties.h"
 
 #include <limits>
 

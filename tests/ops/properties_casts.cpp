@@ -1,6 +1,6 @@
 // Cast classes, with a caster that does what they ask for and nothing more: an
 // operation under it equals, bit for bit, the same operation on inputs cast by hand.
-#include "op_properties.h"
+#include "ops/properties.h"
 
 #include <memory>
 #include <set>
@@ -35,10 +35,10 @@ class ClassCaster final : public InputCaster {
   std::set<std::string> seen;
   int calls = 0;
 
-  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool writes_f32) override {
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
     seen.emplace(op.name), ++calls;
     const bool is_short = eligible(inputs[0]) && inputs[0].dtype() != f32;
-    if (op.cast_class == CastClass::full_precision && writes_f32 && is_short) return true;
+    if (op.cast_class == CastClass::full_precision && has_f32_result && is_short) return true;
     const Tensors replaced = cast_by_hand(op.cast_class, Tensors(inputs.begin(), inputs.end()));
     std::ranges::copy(replaced, inputs.begin());
     return false;

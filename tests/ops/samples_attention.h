@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "op_samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "op_samples_reduce.h"
+#include "ops/samples_reduce.h"
 
 namespace halftone::test {
 

@@ -1,7 +1,7 @@
 // Samples of the recurrent layers: the oracles are the equations, one time step after the other.
 #pragma once
 
-#include "op_samples_elementwise.h"
+#include "ops/samples_elementwise.h"
 
 namespace halftone::test {
 

@@ -1,0 +1,11 @@
+# Who may use whom: each folder itself and the folders named here, nothing else. It keeps the promise that amp/ can be
+# deleted and everything below still compiles. Read by layering.cmake (includes) and layer_symbols.sh (linked symbols).
+set(may_core "")
+set(may_autograd core)
+set(may_io core)
+set(may_nn io autograd core)
+set(may_optim autograd core)
+set(may_amp nn io optim autograd core)
+set(may_data core)
+set(may_train amp nn io optim data autograd core)
+set(may_backends core)
