@@ -20,7 +20,19 @@ class RegionCaster final : public InputCaster {
   RegionCaster(const Region& region, std::shared_ptr<CastCache> cache)
       : region_(region), cache_(std::move(cache)) {}
 
-  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
+  CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
+    return {.f32_result = cast(op, inputs, has_f32_result)};
+  }
+  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override { cast(op, inputs, false); }
+
+  std::optional<DType> dtype_on(Device device) const {
+    return device == Device::cpu() ? region_.dtype
+                                   : (region_.cuda_dtype ? region_.cuda_dtype : region_.dtype);
+  }
+
+ private:
+  /// Follows the policy and tells the log; returns whether to write f32 from short floats.
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) {
     if (&op == &Cast::info) return false;
     const CastDecision decision = region_.policy->decide(op, inputs);
     decision.check(op.name);
@@ -42,12 +54,6 @@ class RegionCaster final : public InputCaster {
     return f32_result;
   }
 
-  std::optional<DType> dtype_on(Device device) const {
-    return device == Device::cpu() ? region_.dtype
-                                   : (region_.cuda_dtype ? region_.cuda_dtype : region_.dtype);
-  }
-
- private:
   bool eligible(const Tensor& x) const {
     return x.defined() && is_floating(x.dtype()) && x.dtype() != f64 && dtype_on(x.device());
   }

@@ -32,6 +32,22 @@ Edge edge_of(const Tensor& input, bool wide) {
   return {input.meta(), input.dtype(), input.shape()};
 }
 
+void check_tapped(const OpInfo& op, const Tensor& result, const Tensor& handed_on) {
+  if (!result.defined())
+    fail<UsageError>(op.name,
+                     "its tap did not run it, so that it has nothing to go back with. Call "
+                     "operation.run() once.");
+  if (!handed_on.defined() || handed_on.dtype() != result.dtype() ||
+      handed_on.shape() != result.shape() || handed_on.device() != result.device())
+    fail<DTypeError>(op.name, "its tap handed on ", described(handed_on), " for a result ",
+                     described(result), ". A tap changes values only.");
+}
+
+Tensor as_planned(Tensor output, std::optional<DType> dtype) {
+  if (!dtype || !is_floating(output.dtype()) || output.dtype() == *dtype) return output;
+  return apply(Cast{.to = *dtype}, output);
+}
+
 Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
                     std::vector<Edge> edges) {
   node->info = &info;

@@ -16,6 +16,7 @@
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/node.h>
+#include <halftone/autograd/op_tap.h>
 #include <halftone/autograd/op_list.h>
 
 namespace halftone {
@@ -45,6 +46,22 @@ template <Operation Op> struct NodeOf final : Node {
     } else {
       fail<UnsupportedError>(Op::info.name, "has no gradient. Use detach() on its result.");
     }
+  }
+  std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) override {
+    const auto wanted = [&](std::size_t i) { return i < 32 && (inputs >> i & 1) != 0; };
+    std::vector<Tensor> gradients;
+    if constexpr (requires { op->needs; }) {
+      const auto needs = op->needs;
+      for (std::size_t i = 0; i < needs.input.size(); ++i)
+        op->needs.input[i] = needs.input[i] && wanted(i);
+      gradients = backward(dy);
+      op->needs = needs;
+    } else {
+      gradients = backward(dy);
+    }
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      if (!wanted(i)) gradients[i] = {};
+    return gradients;
   }
   void release() override {
     if constexpr (requires { Op::survives_backward; }) return;
@@ -101,6 +118,64 @@ template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<con
   else return call_forward(op, inputs, std::make_index_sequence<Count>{});
 }
 
+/// An operation that must not run twice, for its effects beyond the result (statistics), declares
+/// `static constexpr bool once = true`.
+template <class Op> constexpr bool runs_once() {
+  if constexpr (requires { Op::once; }) return Op::once;
+  else return false;
+}
+
+template <std::size_t Count, Operation Op> class OpComputation final : public Computation {
+ public:
+  explicit OpComputation(Op& op) : op_(op) {
+    if constexpr (can_repeat) fresh_.emplace(op);
+  }
+  Tensor run(std::span<const Tensor> inputs) override {
+    return result_ = run_bare<Count>(op_, inputs);
+  }
+  /// Of the last run.
+  const Tensor& result() const { return result_; }
+  Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept) override {
+    if constexpr (can_repeat) {
+      Op other = *fresh_;
+      if constexpr (requires { other.needs; })
+        for (std::size_t i = 0; i < other.needs.input.size() && kept; ++i) {
+          other.needs.input[i] = inputs[i].defined() && is_floating(inputs[i].dtype());
+          if (other.needs.input[i]) other.needs.gradient_dtype[i] = inputs[i].dtype();
+        }
+      Tensor result = run_bare<Count>(other, inputs);
+      if (kept) {
+        *kept = std::make_shared<NodeOf<Op>>(std::move(other));
+        (*kept)->info = &Op::info;
+      }
+      return result;
+    } else {
+      fail<UnsupportedError>(Op::info.name,
+                             "cannot be computed twice. Ask for nothing that needs a second run.");
+    }
+  }
+
+ private:
+  static constexpr bool can_repeat = std::copy_constructible<Op> && !runs_once<Op>();
+  Op& op_;
+  Tensor result_{};
+  std::optional<Op> fresh_{};  // as it was before it saved anything
+};
+
+/// What a tap hands on must be what the operation would have: its graph is made without it.
+void check_tapped(const OpInfo& op, const Tensor& result, const Tensor& handed_on);
+
+/// Forward with somebody around it.
+template <std::size_t Count, Operation Op>
+Tensor run_tapped(Op& op, std::span<const Tensor> inputs, OpTap& tap) {
+  OpComputation<Count, Op> computation(op);
+  const NoGrad no_grad;
+  const CasterScope no_cast(nullptr);
+  Tensor handed_on = tap.forward(inputs, computation);
+  check_tapped(Op::info, computation.result(), handed_on);
+  return handed_on;
+}
+
 bool any_requires_grad(std::span<const Tensor> inputs);
 void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
 /// The output as a tensor with history: `node` gets its edges, its number and what the engine
@@ -108,26 +183,31 @@ void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
 Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
                     std::vector<Edge> edges);
 
+/// The result in the dtype that a plan asks for, by a recorded cast.
+Tensor as_planned(Tensor output, std::optional<DType> dtype);
+
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
   static_assert(contains<Op, AllOps> || std::derived_from<Op, UserOp>,
                 "name this operation in autograd/op_list.h, or derive it from UserOp");
   require_one_device(Op::info, inputs);
   // 1. Precision. Under autocast the policy may replace inputs by recorded casts.
-  if (InputCaster* caster = active_caster()) {
-    [[maybe_unused]] const bool f32_result = caster->cast(Op::info, inputs, has_f32_result<Op>);
-    if constexpr (has_f32_result<Op>) op.f32_result = f32_result;
-  }
+  CastPlan plan;
+  if (InputCaster* caster = active_caster())
+    plan = caster->plan(Op::info, inputs, has_f32_result<Op>);
+  if constexpr (has_f32_result<Op>) op.f32_result = plan.f32_result;
   // 2. Compute. The operation may skip the gradients that nobody wants.
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));
   std::vector<Edge> edges;
   if (record) fill_needs(op, edges = edges_of<Op>(inputs));
-  Tensor output = run_bare<Count>(op, inputs);
+  Tensor output = plan.tap ? run_tapped<Count>(op, inputs, *plan.tap) : run_bare<Count>(op, inputs);
   if (!output.defined())
     fail<UsageError>(Op::info.name, "forward() returned an undefined tensor. Return the result.");
   // 3. Record. The operation, with what it saved, becomes the node.
-  if (!record || !is_floating(output.dtype())) return output;
+  if (!record || !is_floating(output.dtype())) return as_planned(std::move(output), plan.result);
   auto node = std::make_shared<NodeOf<Op>>(std::move(op));
-  return with_history(Op::info, output, std::move(node), std::move(edges));
+  node->tap = std::move(plan.tap);
+  output = with_history(Op::info, output, std::move(node), std::move(edges));
+  return as_planned(std::move(output), plan.result);
 }
 
 /// apply_to for the catalogue: compiled once, in the library (compiled_ops.h), because a hundred

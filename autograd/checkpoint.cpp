@@ -26,6 +26,7 @@ std::vector<Tensor> Checkpoint::backward(const Tensor& dy) const {
   try {
     const EnableGrad recording;
     const CasterScope region(caster);
+    const CallScope scope(place);
     output = segment(again);
   } catch (...) {
     default_generator().set_state(now);
@@ -45,6 +46,7 @@ Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs) {
   Checkpoint op{.segment = std::move(segment),
                 .caster = shared_active_caster(),
                 .random_state = default_generator().state()};
+  if (const CallScope* scope = CallScope::innermost()) op.place = scope->place();
   for (const Tensor& x : inputs) op.wanted.push_back(x.requires_grad());
   // The region's casts belong inside the segment: the inputs themselves pass as they are.
   const CasterScope no_cast(nullptr);

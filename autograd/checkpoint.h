@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <halftone/autograd/apply.h>
+#include <halftone/autograd/call_scope.h>
 #include <halftone/core/random.h>
 
 namespace halftone {
@@ -18,9 +19,11 @@ using Segment = std::function<Tensor(const std::vector<Tensor>&)>;
 struct Checkpoint {
   static constexpr OpInfo info{"checkpoint", CastClass::as_is};
   static constexpr bool always_recorded = true;
+  static constexpr bool once = true;
   Segment segment;
   std::shared_ptr<InputCaster> caster;  // the precision region the segment was recorded in
   RandomKey random_state;               // so that recomputed dropout masks are the same
+  CallScope::Place place{};             // where it stood, so that its operations do again
   std::vector<Tensor> inputs{};
   std::vector<bool> wanted{};  // inputs that require gradients
 

@@ -12,6 +12,7 @@
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/node.h>
+#include <halftone/autograd/op_tap.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
@@ -128,9 +129,12 @@ class ReversePass {
       if (!kept_nodes_.empty())
         if (const auto kept = kept_nodes_.find(&node); kept != kept_nodes_.end()) kept->second = dy;
       const OperationScope running(*node.info);
-      gradients = node.backward(dy);
+      gradients = node.tap ? node.tap->backward(node, dy) : node.backward(dy);
     }
-    if (!retain_graph_) node.release();
+    if (!retain_graph_) {
+      node.release();
+      if (node.released()) node.tap.reset();
+    }
     if (gradients.size() != node.edges.size())
       fail<UsageError>("backward", node.info->name, " returned ", gradients.size(),
                        " gradients for ", node.edges.size(),

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -14,13 +15,24 @@
 
 namespace halftone {
 
+class OpTap;
+
+/// What a caster wants of one operation beyond the casts of its inputs.
+struct CastPlan {
+  bool f32_result = false;        // compute from short floats straight to f32
+  std::optional<DType> result{};  // hand the result on in this dtype, by a recorded cast
+  std::shared_ptr<OpTap> tap{};   // stands around the operation; null: nobody does
+};
+
 class InputCaster {
  public:
   virtual ~InputCaster() = default;
   /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the
   /// user set it. Where the operation can compute from short floats straight to f32
-  /// (`has_f32_result`), returns whether it shall, instead of casting its inputs up.
-  virtual bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
+  /// (`has_f32_result`), the plan says whether it shall, instead of casting its inputs up.
+  virtual CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
+  /// The casts alone, for a function that computes what this operation does out of others.
+  virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };
 
 namespace detail {

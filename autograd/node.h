@@ -15,6 +15,7 @@
 namespace halftone {
 
 struct Node;
+class OpTap;
 
 /// Looks at the gradient of a tensor; returns another in its place, or an undefined tensor for no
 /// change (autograd/gradient_hooks.h).
@@ -44,9 +45,13 @@ struct Node {
   DType output_dtype = f32;
   Shape output_shape{};
   std::vector<Edge> edges;
-  GradientHooks hooks{};  // on the gradient of the output
+  GradientHooks hooks{};         // on the gradient of the output
+  std::shared_ptr<OpTap> tap{};  // stood around forward, stands around backward
   /// One gradient per edge; undefined where none is wanted.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
+  /// The same for some inputs (bit i: input i), the others undefined, so that each product of an
+  /// operation can be given its own dy.
+  virtual std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) = 0;
   /// Drops the operation with all it saved; one that saves nothing may stay, for another backward.
   virtual void release() = 0;
   virtual bool released() const = 0;

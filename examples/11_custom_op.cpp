@@ -49,7 +49,7 @@ struct SwiGlu final : ht::nn::Layer {
   bool fused = true;
   explicit SwiGlu(int64_t width, int64_t hidden)
       : gate(width, hidden), up(width, hidden), down(hidden, width) {}
-  ht::Tensor operator()(const ht::Tensor& x) const override {
+  ht::Tensor forward(const ht::Tensor& x) const override {
     if (fused) return down(swish_gate(gate(x), up(x)));
     return down(ht::silu(gate(x)) * up(x));
   }

@@ -8,46 +8,46 @@
 namespace halftone::nn {
 
 struct Relu final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return relu(x); }
+  Tensor forward(const Tensor& x) const override { return relu(x); }
 };
 struct LeakyRelu final : StatelessLayer {
   double slope;
   explicit LeakyRelu(double negative_slope = 0.01) : slope(negative_slope) {}
-  Tensor operator()(const Tensor& x) const override { return leaky_relu(x, slope); }
+  Tensor forward(const Tensor& x) const override { return leaky_relu(x, slope); }
 };
 /// The tanh form; torch.nn.GELU(approximate="tanh").
 struct Gelu final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return gelu(x); }
+  Tensor forward(const Tensor& x) const override { return gelu(x); }
 };
 /// The exact form; torch.nn.GELU().
 struct GeluErf final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return gelu_erf(x); }
+  Tensor forward(const Tensor& x) const override { return gelu_erf(x); }
 };
 struct Silu final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return silu(x); }
+  Tensor forward(const Tensor& x) const override { return silu(x); }
 };
 struct Elu final : StatelessLayer {
   double alpha;
   explicit Elu(double scale = 1) : alpha(scale) {}
-  Tensor operator()(const Tensor& x) const override { return elu(x, alpha); }
+  Tensor forward(const Tensor& x) const override { return elu(x, alpha); }
 };
 struct Mish final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return mish(x); }
+  Tensor forward(const Tensor& x) const override { return mish(x); }
 };
 struct Hardswish final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return hardswish(x); }
+  Tensor forward(const Tensor& x) const override { return hardswish(x); }
 };
 struct Tanh final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return halftone::tanh(x); }
+  Tensor forward(const Tensor& x) const override { return halftone::tanh(x); }
 };
 struct Sigmoid final : StatelessLayer {
-  Tensor operator()(const Tensor& x) const override { return sigmoid(x); }
+  Tensor forward(const Tensor& x) const override { return sigmoid(x); }
 };
 struct Softplus final : StatelessLayer {
   double beta, threshold;
   explicit Softplus(double sharpness = 1, double linear_above = 20)
       : beta(sharpness), threshold(linear_above) {}
-  Tensor operator()(const Tensor& x) const override { return softplus(x, beta, threshold); }
+  Tensor forward(const Tensor& x) const override { return softplus(x, beta, threshold); }
 };
 
 }  // namespace halftone::nn

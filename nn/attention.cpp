@@ -26,12 +26,14 @@ AttentionOptions MultiheadAttention::with_dropout(const AttentionOptions& option
 }
 
 Tensor MultiheadAttention::operator()(const Tensor& x, const AttentionOptions& options) const {
+  const CallScope scope = call_scope();
   const Tensor qkv = linear(x, in_proj_weight, in_proj_bias);
   return out_proj(self_attention(qkv, heads, with_dropout(options)));
 }
 
 Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
                                       const AttentionOptions& options) const {
+  const CallScope scope = call_scope();
   const int64_t width = in_proj_weight.shape()[1];
   /// [n, l, width], mapped by part 0, 1 or 2, as [n, heads, l, width / heads]
   const auto mapped = [&](const Tensor& x, int part) {

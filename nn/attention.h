@@ -19,8 +19,9 @@ struct MultiheadAttention final : Layer {
   double dropout;
   MultiheadAttention(int64_t width, int64_t heads, MultiheadAttentionOptions options = {});
 
+  using Layer::operator();
   /// Self-attention. x: [n, l, width]; the result likewise.
-  Tensor operator()(const Tensor& x) const override { return (*this)(x, AttentionOptions{}); }
+  Tensor forward(const Tensor& x) const override { return (*this)(x, AttentionOptions{}); }
   /// The same with a mask or causal; the options' dropout is ignored, the layer's holds.
   Tensor operator()(const Tensor& x, const AttentionOptions& options) const;
   /// query: [n, l, width]; key, value: [n, s, width]; the result: [n, l, width].

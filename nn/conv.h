@@ -40,7 +40,7 @@ struct Conv1d final : Layer {
         detail::positional<Stride>,
         "name what follows the kernel: Conv1d(in, out, kernel, {.stride = 1, .padding = 1})");
   }
-  Tensor operator()(const Tensor& x) const override { return conv1d(x, weight, bias, options); }
+  Tensor forward(const Tensor& x) const override { return conv1d(x, weight, bias, options); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -54,7 +54,7 @@ struct Conv2d final : Layer {
         detail::positional<Stride>,
         "name what follows the kernel: Conv2d(in, out, kernel, {.stride = 1, .padding = 1})");
   }
-  Tensor operator()(const Tensor& x) const override { return conv2d(x, weight, bias, options); }
+  Tensor forward(const Tensor& x) const override { return conv2d(x, weight, bias, options); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 
@@ -69,7 +69,7 @@ struct ConvTranspose2d final : Layer {
                   "name what follows the kernel: ConvTranspose2d(in, out, kernel, {.stride = 1, "
                   ".padding = 1})");
   }
-  Tensor operator()(const Tensor& x) const override {
+  Tensor forward(const Tensor& x) const override {
     return conv_transpose2d(x, weight, bias, options);
   }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }

@@ -14,7 +14,7 @@ struct Dropout final : StatelessLayer {
       fail<UsageError>("Dropout", "probability ", p,
                        " is not between 0 and 1. Choose one that is.");
   }
-  Tensor operator()(const Tensor& x) const override { return dropout(x, p, training); }
+  Tensor forward(const Tensor& x) const override { return dropout(x, p, training); }
 };
 
 }  // namespace halftone::nn

@@ -16,7 +16,7 @@ struct Embedding final : Layer {
   int64_t padding_index;
   Embedding(int64_t count, int64_t width, EmbeddingOptions options = {});
   /// indices: integers of any shape; the result has one more dimension, `width`.
-  Tensor operator()(const Tensor& indices) const override {
+  Tensor forward(const Tensor& indices) const override {
     return embedding(indices, weight, padding_index);
   }
   void describe(Fields& field) override { field("weight", weight); }

@@ -10,7 +10,7 @@ namespace halftone::nn {
 struct Flatten final : StatelessLayer {
   int start_dim, end_dim;
   explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}
-  Tensor operator()(const Tensor& x) const override { return flatten(x, start_dim, end_dim); }
+  Tensor forward(const Tensor& x) const override { return flatten(x, start_dim, end_dim); }
 };
 
 }  // namespace halftone::nn

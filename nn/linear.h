@@ -20,7 +20,7 @@ struct Linear final : Layer {
   template <std::same_as<bool> Bias>
   Linear(int64_t in_features, int64_t out_features, Bias with_bias)
       : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}
-  Tensor operator()(const Tensor& x) const override { return linear(x, weight, bias); }
+  Tensor forward(const Tensor& x) const override { return linear(x, weight, bias); }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <halftone/autograd/call_scope.h>
 #include <halftone/nn/fields.h>
 
 namespace halftone::nn {
@@ -51,11 +52,24 @@ struct Module {
   void to(DType dtype, const std::function<bool(const Module&)>& except);
   /// Moves everything but buffers that stay on the host, in the same way.
   void to(Device device);
+
+  /// While it lives, operations of this thread stand in this module: `const CallScope scope =
+  /// call_scope();` is the first line of what a module that is no Layer is called by. `label` names
+  /// a part that is no module; it must outlive the scope.
+  [[nodiscard]] CallScope call_scope(std::string_view label = {}) const {
+    return CallScope(this, label);
+  }
 };
 
 /// A module that maps one tensor to one tensor: what Sequential holds.
 struct Layer : Module {
-  virtual Tensor operator()(const Tensor& x) const = 0;
+  /// What a caller calls: forward(), within a scope that says which module is at work.
+  Tensor operator()(const Tensor& x) const {
+    const CallScope scope = call_scope();
+    return forward(x);
+  }
+  /// What a layer computes. As torch.nn.Module.forward.
+  virtual Tensor forward(const Tensor& x) const = 0;
 };
 
 /// A layer that owns nothing.

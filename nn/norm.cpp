@@ -103,6 +103,7 @@ Tensor BatchNorm::normalized(const Tensor& x) const {
 }
 
 Tensor BatchNorm::then_relu(const Tensor& x, const Tensor& residual) const {
+  const CallScope scope = call_scope();
   check_rank(x);
   return batch_norm_relu(x, weight, bias, running_mean, running_var, count_batch(), residual);
 }

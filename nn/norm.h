@@ -23,7 +23,7 @@ struct LayerNorm final : Layer {
   explicit LayerNorm(const Shape& normalized_shape, LayerNormOptions options = {});
   explicit LayerNorm(int64_t width, LayerNormOptions options = {})
       : LayerNorm(Shape{width}, options) {}
-  Tensor operator()(const Tensor& x) const override {
+  Tensor forward(const Tensor& x) const override {
     return layer_norm(x, normalized_shape, weight, bias, eps);
   }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
@@ -39,7 +39,7 @@ struct RmsNorm final : Layer {
   Parameter weight;
   explicit RmsNorm(const Shape& normalized_shape, RmsNormOptions options = {});
   explicit RmsNorm(int64_t width, RmsNormOptions options = {}) : RmsNorm(Shape{width}, options) {}
-  Tensor operator()(const Tensor& x) const override {
+  Tensor forward(const Tensor& x) const override {
     return rms_norm(x, normalized_shape, weight, eps ? *eps : epsilon(x.dtype()));
   }
   void describe(Fields& field) override { field("weight", weight); }
@@ -54,7 +54,7 @@ struct GroupNorm final : Layer {
   double eps;
   Parameter weight, bias;
   GroupNorm(int64_t groups, int64_t channels, GroupNormOptions options = {});
-  Tensor operator()(const Tensor& x) const override {
+  Tensor forward(const Tensor& x) const override {
     return group_norm(x, groups, weight, bias, eps);
   }
   void describe(Fields& field) override { field("weight", weight), field("bias", bias); }
@@ -91,7 +91,7 @@ struct BatchNorm : Layer {
 /// x: [n, channels] or [n, channels, length].
 struct BatchNorm1d final : BatchNorm {
   explicit BatchNorm1d(int64_t channels, BatchNormOptions options = {});
-  Tensor operator()(const Tensor& x) const override { return normalized(x); }
+  Tensor forward(const Tensor& x) const override { return normalized(x); }
 
  protected:
   void check_rank(const Tensor& x) const override;
@@ -99,7 +99,7 @@ struct BatchNorm1d final : BatchNorm {
 /// x: [n, channels, height, width].
 struct BatchNorm2d final : BatchNorm {
   explicit BatchNorm2d(int64_t channels, BatchNormOptions options = {});
-  Tensor operator()(const Tensor& x) const override { return normalized(x); }
+  Tensor forward(const Tensor& x) const override { return normalized(x); }
 
  protected:
   void check_rank(const Tensor& x) const override;

@@ -22,7 +22,7 @@ struct MaxPool2d final : StatelessLayer {
                 .padding = o.padding,
                 .dilation = o.dilation,
                 .ceil_mode = o.ceil_mode} {}
-  Tensor operator()(const Tensor& x) const override { return max_pool2d(x, options); }
+  Tensor forward(const Tensor& x) const override { return max_pool2d(x, options); }
 };
 
 struct AvgPool2dOptions {
@@ -37,13 +37,13 @@ struct AvgPool2d final : StatelessLayer {
                 .stride = o.stride,
                 .padding = o.padding,
                 .count_include_pad = o.count_include_pad} {}
-  Tensor operator()(const Tensor& x) const override { return avg_pool2d(x, options); }
+  Tensor forward(const Tensor& x) const override { return avg_pool2d(x, options); }
 };
 
 struct AdaptiveAvgPool2d final : StatelessLayer {
   Pair output;
   explicit AdaptiveAvgPool2d(Pair output_size) : output(output_size) {}
-  Tensor operator()(const Tensor& x) const override { return adaptive_avg_pool2d(x, output); }
+  Tensor forward(const Tensor& x) const override { return adaptive_avg_pool2d(x, output); }
 };
 
 }  // namespace halftone::nn

@@ -77,6 +77,7 @@ template <class Step> Tensor Recurrent::through_layers(const Tensor& x, const St
 }
 
 LstmOutput Lstm::operator()(const Tensor& x_in, const Tensor& h0, const Tensor& c0) const {
+  const CallScope scope = call_scope();
   const Tensor x = by_time("Lstm", x_in);
   std::vector<Tensor> states, cells;
   const Tensor y = through_layers(x, [&](std::size_t i, const Tensor& projected, bool reverse) {
@@ -90,6 +91,7 @@ LstmOutput Lstm::operator()(const Tensor& x_in, const Tensor& h0, const Tensor& 
 }
 
 GruOutput Gru::operator()(const Tensor& x_in, const Tensor& h0) const {
+  const CallScope scope = call_scope();
   const Tensor x = by_time("Gru", x_in);
   std::vector<Tensor> states;
   const Tensor y = through_layers(x, [&](std::size_t i, const Tensor& projected, bool reverse) {

@@ -49,6 +49,7 @@ Tensor RecurrentCell::state_for(std::string_view layer, std::string_view what, c
 }
 
 LstmCellOutput LstmCell::operator()(const Tensor& x, const Tensor& h, const Tensor& c) const {
+  const CallScope scope = call_scope();
   const Tensor gates = projected("LstmCell", x);
   const LstmStates next = lstm(gates, state_for("LstmCell", "h", h, x),
                                state_for("LstmCell", "c", c, x), weight_hh, bias_hh);
@@ -57,6 +58,7 @@ LstmCellOutput LstmCell::operator()(const Tensor& x, const Tensor& h, const Tens
 }
 
 Tensor GruCell::operator()(const Tensor& x, const Tensor& h) const {
+  const CallScope scope = call_scope();
   const Tensor gates = projected("GruCell", x);
   const GruStates next = gru(gates, state_for("GruCell", "h", h, x), weight_hh, bias_hh);
   return x.rank() == 1 ? squeeze(next.h, 0) : next.h;

@@ -13,7 +13,7 @@ Layer& Sequential::operator[](int place) const {
   return *layers_[std::size_t(at)];
 }
 
-Tensor Sequential::operator()(const Tensor& x) const {
+Tensor Sequential::forward(const Tensor& x) const {
   Tensor y = x;
   for (const auto& layer : layers_) y = (*layer)(y);
   return y;

@@ -21,7 +21,7 @@ class Sequential final : public Layer {
   template <class L> L& add(L layer) {
     static_assert(std::derived_from<L, Layer>,
                   "Sequential holds Layers: derive it from nn::Layer, not nn::Module, and give it "
-                  "Tensor operator()(const Tensor&) const override");
+                  "Tensor forward(const Tensor&) const override");
     auto owned = std::make_unique<L>(std::move(layer));
     L& result = *owned;
     layers_.push_back(std::move(owned));
@@ -32,7 +32,7 @@ class Sequential final : public Layer {
   /// The layer at a place, counted from the end if negative; throws UsageError.
   Layer& operator[](int place) const;
 
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 
  private:

@@ -10,7 +10,7 @@ namespace halftone::nn {
 struct Upsample final : StatelessLayer {
   InterpolateOptions options;
   explicit Upsample(InterpolateOptions o) : options(o) {}
-  Tensor operator()(const Tensor& x) const override { return interpolate(x, options); }
+  Tensor forward(const Tensor& x) const override { return interpolate(x, options); }
 };
 
 }  // namespace halftone::nn

@@ -66,7 +66,7 @@ Tensor repeated(const Tensor& x, int64_t heads) {
 Tensor by_steps(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                 const AttentionOptions& options, double scale) {
   std::array inputs{q_in, k_in, v_in};
-  if (InputCaster* caster = active_caster()) caster->cast(Attention::info, inputs, false);
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(Attention::info, inputs);
   const CasterScope no_cast(nullptr);
   const DType dtype = inputs[0].dtype(), wide = dtype == f64 ? f64 : f32;
   for (Tensor& x : inputs) x = cast(x, wide);

@@ -110,7 +110,7 @@ Tensor einsum(std::string_view equation, const Tensor& a_in, const Tensor& b_in)
   check_operand(equation, {b_in, e.b});
   // As for PyTorch's einsum, whose name is on the list: cast before anything is summed.
   std::array inputs{a_in, b_in};
-  if (InputCaster* caster = active_caster()) caster->cast(Matmul::info, inputs, false);
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(Matmul::info, inputs);
   const DType common = promote(inputs[0].dtype(), inputs[1].dtype());
   check::floating("einsum", inputs[0]);
   check::floating("einsum", inputs[1]);

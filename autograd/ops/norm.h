@@ -146,6 +146,7 @@ struct BatchNormOptions {
 /// unbiased); in evaluation the running ones do.
 struct BatchNorm {
   static constexpr OpInfo info{"batch_norm", CastClass::as_is};
+  static constexpr bool once = true;  // it moves the running statistics
   Tensor running_mean, running_var;
   BatchNormOptions options;
   Tensor x{}, weight{}, mean{}, variance{};
@@ -181,6 +182,7 @@ struct BatchNorm {
 /// its result, which the next operation saves anyway.
 struct BatchNormRelu {
   static constexpr OpInfo info{"batch_norm_relu", CastClass::as_is};
+  static constexpr bool once = true;  // it moves the running statistics
   BatchNorm norm;
   Tensor y{};
   Needs<4> needs{};

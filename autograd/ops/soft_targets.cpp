@@ -29,7 +29,7 @@ Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
   check_soft_loss(logits, targets, options);
   // Under autocast the result is f32, as that of the operation with indices.
   std::array inputs{logits, targets};
-  if (InputCaster* caster = active_caster()) caster->cast(CrossEntropy::info, inputs, false);
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(CrossEntropy::info, inputs);
   const CasterScope no_further_casts(nullptr);
   const DType result = inputs[0].dtype();
   const DType wide = result == f64 || targets.dtype() == f64 ? f64 : f32;

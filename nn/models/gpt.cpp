@@ -39,7 +39,7 @@ GptBlock::Attention::Attention(const GptOptions& options)
       dropout(options.dropout) {
   detail::require_divisible("Gpt", "width", options.width, options.heads);
 }
-Tensor GptBlock::Attention::operator()(const Tensor& x) const {
+Tensor GptBlock::Attention::forward(const Tensor& x) const {
   const AttentionOptions causal{.dropout = training ? dropout : 0, .causal = true};
   return halftone::dropout(c_proj(self_attention(c_attn(x), heads, causal)), dropout, training);
 }
@@ -51,14 +51,14 @@ GptBlock::Mlp::Mlp(const GptOptions& options)
     : c_fc(small_linear(options.width, 4 * options.width)),
       c_proj(residual_linear(4 * options.width, options)),
       dropout(options.dropout) {}
-Tensor GptBlock::Mlp::operator()(const Tensor& x) const {
+Tensor GptBlock::Mlp::forward(const Tensor& x) const {
   return halftone::dropout(c_proj(gelu(c_fc(x))), dropout, training);
 }
 void GptBlock::Mlp::describe(Fields& field) { field("c_fc", c_fc), field("c_proj", c_proj); }
 
 GptBlock::GptBlock(const GptOptions& options)
     : ln_1(options.width), ln_2(options.width), attn(options), mlp(options) {}
-Tensor GptBlock::operator()(const Tensor& x) const {
+Tensor GptBlock::forward(const Tensor& x) const {
   const Tensor y = x + attn(ln_1(x));
   return y + mlp(ln_2(y));
 }
@@ -77,13 +77,15 @@ Gpt::Gpt(const GptOptions& given)
   for (int64_t i = 0; i < options.layers; ++i) h.emplace_back(options);
 }
 
-Tensor Gpt::operator()(const Tensor& tokens) const {
+Tensor Gpt::forward(const Tensor& tokens) const {
   if (!tokens.defined() || tokens.rank() != 2 || tokens.shape()[1] > options.context)
     fail<ShapeError>("Gpt", "the tokens are ", tokens.defined() ? tokens.shape() : Shape{},
                      ". They must be [n, l], l at most the context ", options.context, ".");
   Tensor x = drop(wte(tokens) + slice(wpe.weight, 0, 0, tokens.shape()[1]));
   for (const GptBlock& block : h) x = block(x);
-  return linear(ln_f(x), head_);
+  const Tensor last = ln_f(x);
+  const CallScope head = call_scope("lm_head");
+  return linear(last, head_);
 }
 
 void Gpt::describe(Fields& field) {

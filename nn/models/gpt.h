@@ -26,21 +26,21 @@ struct GptBlock final : Layer {
     int64_t heads;
     double dropout;
     explicit Attention(const GptOptions& options);
-    Tensor operator()(const Tensor& x) const override;
+    Tensor forward(const Tensor& x) const override;
     void describe(Fields& field) override;
   };
   struct Mlp final : Layer {
     Linear c_fc, c_proj;
     double dropout;
     explicit Mlp(const GptOptions& options);
-    Tensor operator()(const Tensor& x) const override;
+    Tensor forward(const Tensor& x) const override;
     void describe(Fields& field) override;
   };
   LayerNorm ln_1, ln_2;
   Attention attn;
   Mlp mlp;
   explicit GptBlock(const GptOptions& options);
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 
@@ -53,7 +53,7 @@ struct Gpt final : Layer {
   explicit Gpt(const GptOptions& options = {});
   /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of the token
   /// that follows each.
-  Tensor operator()(const Tensor& tokens) const override;
+  Tensor forward(const Tensor& tokens) const override;
   /// The head appears as lm_head.weight, tied to transformer.wte.weight.
   void describe(Fields& field) override;
 

@@ -9,7 +9,7 @@ LeNet::LeNet(LeNetOptions options)
       linear1(64 * 7 * 7, 128),
       linear2(128, options.classes) {}
 
-Tensor LeNet::operator()(const Tensor& x) const {
+Tensor LeNet::forward(const Tensor& x) const {
   Tensor y = max_pool2d(relu(conv1(x)), {.kernel = 2});  // [n, 32, 14, 14]
   y = max_pool2d(relu(conv2(y)), {.kernel = 2});         // [n, 64, 7, 7]
   return linear2(relu(linear1(flatten(y, 1))));

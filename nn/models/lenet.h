@@ -17,7 +17,7 @@ struct LeNet final : Layer {
   Linear linear1, linear2;
   explicit LeNet(LeNetOptions options = {});
   /// x: [n, channels, 28, 28]; the result: logits [n, classes].
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 

@@ -12,7 +12,7 @@ LstmClassifier::LstmClassifier(int64_t vocabulary, LstmClassifierOptions o)
             .dropout = o.dropout}),
       fc(o.hidden * (o.bidirectional ? 2 : 1), o.classes) {}
 
-Tensor LstmClassifier::operator()(const Tensor& tokens) const {
+Tensor LstmClassifier::forward(const Tensor& tokens) const {
   const Tensor h = lstm(embedding(tokens)).h;  // [layers * directions, n, hidden]
   Tensor last = select(h, 0, -1);
   if (lstm.options.bidirectional) last = cat({select(h, 0, -2), last}, 1);

@@ -23,7 +23,7 @@ struct LstmClassifier final : Layer {
   Linear fc;
   explicit LstmClassifier(int64_t vocabulary, LstmClassifierOptions options = {});
   /// tokens: i64 [n, time]; the result: logits [n, classes].
-  Tensor operator()(const Tensor& tokens) const override;
+  Tensor forward(const Tensor& tokens) const override;
   void describe(Fields& field) override;
 };
 

@@ -62,7 +62,7 @@ BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride, bool zero_init
   if (zero_init) init::zeros(bn2.weight);
 }
 
-Tensor BasicBlock::operator()(const Tensor& x) const {
+Tensor BasicBlock::forward(const Tensor& x) const {
   const Tensor y = conv_norm_relu(conv1, bn1, x);
   return norm_add_relu(bn2, conv2(y), identity(downsample, x));
 }
@@ -84,7 +84,7 @@ Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride, bool zero_init
   if (zero_init) init::zeros(bn3.weight);
 }
 
-Tensor Bottleneck::operator()(const Tensor& x) const {
+Tensor Bottleneck::forward(const Tensor& x) const {
   Tensor y = conv_norm_relu(conv1, bn1, x);
   y = conv_norm_relu(conv2, bn2, y);
   return norm_add_relu(bn3, conv3(y), identity(downsample, x));
@@ -110,7 +110,7 @@ ResNet::ResNet(Block block, const std::array<int64_t, 4>& depths, ResNetOptions 
   InitialiseConvolutions().walk(*this);
 }
 
-Tensor ResNet::operator()(const Tensor& x) const {
+Tensor ResNet::forward(const Tensor& x) const {
   Tensor y = conv_norm_relu(conv1, bn1, x);
   if (!cifar_stem) y = max_pool2d(y, {.kernel = 3, .stride = Pair(2), .padding = 1});
   for (const Sequential& stage : layers) y = stage(y);

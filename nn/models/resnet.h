@@ -29,7 +29,7 @@ struct Projection final : Layer {
   BatchNorm2d norm;
   Projection(int64_t in, int64_t out, int64_t stride)
       : conv(in, out, 1, {.stride = stride, .bias = false}), norm(out) {}
-  Tensor operator()(const Tensor& x) const override { return conv_norm(conv, norm, x); }
+  Tensor forward(const Tensor& x) const override { return conv_norm(conv, norm, x); }
   void describe(Fields& field) override { field("0", conv), field("1", norm); }
 };
 
@@ -43,7 +43,7 @@ struct BasicBlock final : Layer {
   std::optional<Projection> downsample{};  // where the shape changes
   BasicBlock(int64_t in, int64_t width, int64_t stride, bool zero_init);
   /// x: [n, in, h, w]; the result: [n, width, h / stride, w / stride].
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 
@@ -60,7 +60,7 @@ struct Bottleneck final : Layer {
   std::optional<Projection> downsample{};
   Bottleneck(int64_t in, int64_t width, int64_t stride, bool zero_init);
   /// x: [n, in, h, w]; the result: [n, 4 width, h / stride, w / stride].
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 
@@ -74,7 +74,7 @@ struct ResNet final : Layer {
   /// depths: blocks per stage. Throws UsageError for sizes below 1.
   ResNet(Block block, const std::array<int64_t, 4>& depths, ResNetOptions options = {});
   /// x: [n, channels, h, w]; the result: logits [n, classes].
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 

@@ -11,7 +11,7 @@ DoubleConv::DoubleConv(int64_t in, int64_t out)
       conv2(out, out, 3, {.padding = 1, .bias = false}),
       bn2(out) {}
 
-Tensor DoubleConv::operator()(const Tensor& x) const {
+Tensor DoubleConv::forward(const Tensor& x) const {
   return conv_norm_relu(conv2, bn2, conv_norm_relu(conv1, bn1, x));
 }
 
@@ -40,7 +40,7 @@ Tensor UNet::enlarged(std::size_t level, const Tensor& x) const {
                      {.scale_factor = Factors(2), .mode = Interpolation::bilinear});
 }
 
-Tensor UNet::operator()(const Tensor& x) const {
+Tensor UNet::forward(const Tensor& x) const {
   const int64_t factor = int64_t(1) << up.size();
   if (x.rank() != 4 || x.size(2) % factor != 0 || x.size(3) % factor != 0)
     fail<ShapeError>("UNet", "needs [n, channels, h, w] with h and w divisible by ", factor,

@@ -26,7 +26,7 @@ struct DoubleConv final : Layer {
   BatchNorm2d bn2;
   DoubleConv(int64_t in, int64_t out);
   /// x: [n, in, h, w]; the result: [n, out, h, w].
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 };
 
@@ -41,7 +41,7 @@ struct UNet final : Layer {
   explicit UNet(UNetOptions options = {});
   /// x: [n, channels, h, w], h and w divisible by 2^depth, else ShapeError; the result: logits [n,
   /// classes, h, w], which cross_entropy takes with targets [n, h, w].
-  Tensor operator()(const Tensor& x) const override;
+  Tensor forward(const Tensor& x) const override;
   void describe(Fields& field) override;
 
  private:

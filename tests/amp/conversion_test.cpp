@@ -143,7 +143,7 @@ TEST_CASE("masters of the plain way convert as fused ones do") {
 struct Tied final : nn::Layer {
   nn::Linear first{24, 24}, second{24, 24}, last{24, 10};
   Tied() { second.weight = first.weight; }
-  Tensor operator()(const Tensor& x) const override { return last(relu(second(relu(first(x))))); }
+  Tensor forward(const Tensor& x) const override { return last(relu(second(relu(first(x))))); }
   void describe(nn::Fields& field) override {
     field("first", first), field("second", second), field("last", last);
   }

@@ -176,7 +176,8 @@ TEST_CASE("results that are not floating have no history") {
 
 TEST_CASE("a new thread records, and has no caster") {
   struct Nothing final : InputCaster {
-    bool cast(const OpInfo&, std::span<Tensor>, bool) override { return false; }
+    CastPlan plan(const OpInfo&, std::span<Tensor>, bool) override { return {}; }
+    void cast_inputs(const OpInfo&, std::span<Tensor>) override {}
   };
   const NoGrad no_grad;
   const CasterScope region(std::make_shared<Nothing>());
@@ -190,9 +191,10 @@ TEST_CASE("a new thread records, and has no caster") {
 
 TEST_CASE("the scope of a caster ends with an exception too") {
   struct Refuses final : InputCaster {
-    bool cast(const OpInfo& op, std::span<Tensor>, bool) override {
+    CastPlan plan(const OpInfo& op, std::span<Tensor>, bool) override {
       fail<UsageError>(op.name, "refused. Do not.");
     }
+    void cast_inputs(const OpInfo&, std::span<Tensor>) override {}
   };
   const Tensor x = leaf({1});
   try {

@@ -1,4 +1,5 @@
-// Module: names, counts, modes, conversion of storage under handles that others hold, and the ledger.
+// Module: names, counts, modes, conversion of storage under handles that others hold, and the
+// ledger.
 #include <doctest/doctest.h>
 
 #include <type_traits>
@@ -23,7 +24,7 @@ using Names = std::vector<std::string>;
 struct Block final : nn::Layer {
   nn::Linear inner{3, 3};
   nn::Sequential tail{nn::BatchNorm1d(3), nn::Relu(), nn::Linear(3, 2, {.bias = false})};
-  Tensor operator()(const Tensor& x) const override { return tail(inner(x)); }
+  Tensor forward(const Tensor& x) const override { return tail(inner(x)); }
   void describe(nn::Fields& field) override { field("inner", inner), field("tail", tail); }
 };
 
@@ -37,13 +38,15 @@ TEST_CASE("paths are PyTorch's, in the order of description") {
         Names{"inner.weight", "inner.bias", "tail.0.weight", "tail.0.bias", "tail.2.weight"});
   CHECK(names_of(block.named_buffers()) ==
         Names{"tail.0.running_mean", "tail.0.running_var", "tail.0.num_batches_tracked"});
-  CHECK(names_of(block.named_modules()) == Names{"", "inner", "tail", "tail.0", "tail.1", "tail.2"});
+  CHECK(names_of(block.named_modules()) ==
+        Names{"", "inner", "tail", "tail.0", "tail.1", "tail.2"});
   CHECK(block.parameters().size() == 5);
   CHECK(block.parameter_count() == 9 + 3 + 3 + 3 + 6);
 }
 
 TEST_CASE("modules move, handles stay; they do not copy") {
-  static_assert(!std::is_copy_constructible_v<nn::Linear> && !std::is_copy_constructible_v<nn::Sequential>);
+  static_assert(!std::is_copy_constructible_v<nn::Linear> &&
+                !std::is_copy_constructible_v<nn::Sequential>);
   Block block;
   const Tensor before = block.parameters()[0];
   Block moved = std::move(block);
@@ -69,12 +72,15 @@ TEST_CASE("a shared parameter is listed once, under its first name") {
 
 TEST_CASE("models have the published sizes") {
   CHECK(nn::models::mlp({784, 128, 10}).parameter_count() == 101770);
-  CHECK(names_of(nn::models::mlp({4, 3, 2}).named_parameters()) == Names{"0.weight", "0.bias", "2.weight", "2.bias"});
+  CHECK(names_of(nn::models::mlp({4, 3, 2}).named_parameters()) ==
+        Names{"0.weight", "0.bias", "2.weight", "2.bias"});
   nn::models::LeNet lenet;
   CHECK(lenet.parameter_count() == 421642);
   CHECK(lenet(zeros({2, 1, 28, 28})).shape() == Shape{2, 10});
-  CHECK(nn::models::LeNet({.channels = 3, .classes = 5}).conv1.weight.shape() == Shape{32, 3, 3, 3});
-  CHECK_THROWS_WITH_AS(nn::models::mlp({784}), "[models.mlp] 1 sizes given. Give at least an input and an output size.",
+  CHECK(nn::models::LeNet({.channels = 3, .classes = 5}).conv1.weight.shape() ==
+        Shape{32, 3, 3, 3});
+  CHECK_THROWS_WITH_AS(nn::models::mlp({784}),
+                       "[models.mlp] 1 sizes given. Give at least an input and an output size.",
                        UsageError);
 }
 
@@ -108,7 +114,8 @@ TEST_CASE("to(dtype) replaces storage under every handle") {
   CHECK(handles[0].requires_grad());
   CHECK(handles[0].is_leaf());
   CHECK_FALSE(handles[0].grad().defined());
-  for (std::size_t i = 0; i < values.size(); ++i) CHECK(handles[0].to_vector<float>()[i] == float(BFloat16(values[i])));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    CHECK(handles[0].to_vector<float>()[i] == float(BFloat16(values[i])));
   const auto& norm = dynamic_cast<nn::BatchNorm1d&>(block.tail[0]);
   CHECK(norm.running_mean.dtype() == bf16);
   CHECK(norm.num_batches_tracked.dtype() == i64);
@@ -120,8 +127,9 @@ TEST_CASE("to(dtype) replaces storage under every handle") {
   CHECK(parameter_bytes() == bytes);
   block.to(Device::cpu());
   CHECK(handles[0].dtype() == f32);
-  CHECK_THROWS_WITH_AS(block.to(i64), "[Module.to] parameters must be floating, got i64. Use f64, f32, f16 or bf16.",
-                       DTypeError);
+  CHECK_THROWS_WITH_AS(
+      block.to(i64), "[Module.to] parameters must be floating, got i64. Use f64, f32, f16 or bf16.",
+      DTypeError);
 }
 
 TEST_CASE("an optimizer made before the conversion trains the converted parameters") {
@@ -181,7 +189,9 @@ TEST_CASE("a walk of one's own may pass over modules") {
   struct WithoutNorms final : nn::Fields {
     Names names;
     void parameter(const std::string& path, nn::Parameter&) override { names.push_back(path); }
-    bool module(const std::string&, nn::Module& x) override { return !dynamic_cast<nn::BatchNorm*>(&x); }
+    bool module(const std::string&, nn::Module& x) override {
+      return !dynamic_cast<nn::BatchNorm*>(&x);
+    }
   } walk;
   Block block;
   walk.walk(block);

@@ -35,13 +35,19 @@ class ClassCaster final : public InputCaster {
   std::set<std::string> seen;
   int calls = 0;
 
-  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
-    seen.emplace(op.name), ++calls;
+  CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
     const bool is_short = eligible(inputs[0]) && inputs[0].dtype() != f32;
-    if (op.cast_class == CastClass::full_precision && has_f32_result && is_short) return true;
+    if (op.cast_class == CastClass::full_precision && has_f32_result && is_short) {
+      seen.emplace(op.name), ++calls;
+      return {.f32_result = true};
+    }
+    cast_inputs(op, inputs);
+    return {};
+  }
+  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
+    seen.emplace(op.name), ++calls;
     const Tensors replaced = cast_by_hand(op.cast_class, Tensors(inputs.begin(), inputs.end()));
     std::ranges::copy(replaced, inputs.begin());
-    return false;
   }
 };
 

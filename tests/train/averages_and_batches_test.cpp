@@ -287,7 +287,7 @@ TEST_CASE("a parameter that no describe() names is found at the first backward p
     nn::Linear known{12, 4};
     nn::Parameter scale{ones({4})};
     nn::Linear also_forgotten{4, 4};
-    Tensor operator()(const Tensor& x) const override { return also_forgotten(known(x) * scale); }
+    Tensor forward(const Tensor& x) const override { return also_forgotten(known(x) * scale); }
     void describe(nn::Fields& field) override { field("known", known); }
   } model;
   optim::Sgd sgd(model.parameters());
