@@ -1,5 +1,5 @@
-// What a Trainer does before its first step: fits options and data together. What it finds in its
-// directory: trainer_directory.cpp.
+// What a Trainer does before its first step: fits options, data and what is in its directory
+// together.
 #include <halftone/train/trainer.h>
 
 #include <algorithm>
@@ -9,10 +9,9 @@
 #include <halftone/train/for_people.h>
 #include <halftone/train/model_summary.h>
 #include <halftone/train/rates.h>
+#include <halftone/train/resume.h>
 
 namespace halftone::train {
-
-namespace fs = std::filesystem;
 
 namespace {
 constexpr std::string_view where = "Trainer";
@@ -74,18 +73,12 @@ std::optional<DirectoryLock> Trainer::set_up(data::DataLoader train,
   const int64_t steps = 1 + (batches_ - 1) / o.accumulate_batches;
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   if (o.progress_bar)
-    progress_.emplace(ProgressOptions{.epochs = o.max_epochs,
-                                      .steps_per_epoch = steps,
-                                      .interval = o.log_every_steps > 0 ? o.log_every_steps : never,
-                                      .output = o.output});
+    records_.show_progress({.epochs = o.max_epochs,
+                            .steps_per_epoch = steps,
+                            .interval = o.log_every_steps > 0 ? o.log_every_steps : never,
+                            .output = o.output});
   std::optional<DirectoryLock> lock;
-  if (!o.directory.empty()) {
-    files::make_directories(where, o.directory);
-    lock.emplace(o.directory);
-    if (!lock->holds())
-      tell("the file system of " + o.directory.string() +
-           " has no locks: nothing keeps another training out of it");
-  }
+  if (directory_) lock = directory_->lock();
   if (!begun_) begin(steps);
   return lock;
 }
@@ -98,17 +91,33 @@ void Trainer::begin(int64_t steps_per_epoch) {
     if (options_.model_summary)
       print_for_people(options_.output,
                        model_summary(task_.model, optimizer, training_.strategy()) + '\n');
-    loggers_ = options_.loggers;
-    if (!options_.directory.empty()) begin_in_directory();
+    records_.write_to(options_.loggers);
+    if (directory_) begin_in_directory();
     if (validation_)
       evaluate(*validation_, std::min(validation_batches_, options_.sanity_check_batches), false);
     begun_ = true;
   } catch (...) {
-    loggers_.clear();
+    records_.write_to({});
     if (scheduler_) set_rates(optimizer, rates);
     scheduler_.reset();
     throw;
   }
+}
+
+void Trainer::begin_in_directory() {
+  const TrainerOptions& o = options_;
+  const auto found = directory_->open({.resume = o.resume, .set_aside = o.set_aside});
+  if (found) {
+    if (found->state.batches > 0) require_same_loader(found->state.numbers, *loader_);
+    if (o.deterministic) require_same_environment(found->state, device());
+  }
+  std::vector<std::shared_ptr<Logger>> loggers = o.loggers;
+  for (auto& one : directory_->loggers(
+           {.csv = o.csv, .json_lines = o.json_lines, .tensorboard = o.tensorboard}))
+    loggers.push_back(std::move(one));
+  records_.write_to(std::move(loggers));
+  if (found) resume(*found);
+  directory_->remove_old();  // a kill may have come between saving and removing
 }
 
 void Trainer::make_scheduler(int64_t steps_per_epoch) {
