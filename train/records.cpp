@@ -43,20 +43,20 @@ void Records::write(int64_t step) {
   numbers.reserve(row.size());
   for (const auto& [name, value] : row) numbers.push_back({name, value});
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  for (const auto& logger : loggers_)
+  for (const auto& logger : loggers)
     logger->log({step, std::chrono::duration<double>(now).count(), numbers});
 }
 
 void Records::flush() {
-  for (const auto& logger : loggers_) logger->flush();
+  for (const auto& logger : loggers) logger->flush();
 }
 
 void Records::note(std::string_view text) {
-  if (progress_) progress_->note(text);
+  if (progress) progress->note(text);
 }
 
 void Records::tell(const std::string& text) {
-  if (progress_) progress_->note(text);
+  if (progress) progress->note(text);
   else print_for_people(stderr, text + '\n');
 }
 

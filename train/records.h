@@ -1,10 +1,5 @@
 // What a training tells while it runs: numbers under names, to loggers in one row per step, and
 // lines to people. The last number of each name stays known, also to a run that resumes.
-//
-//   train::Records records;
-//   records.write_to({std::make_shared<train::CsvLogger>("metrics.csv")});
-//   records.log("train/loss", loss, step), records.log("epoch", 1, step);
-//   records.write(step);
 #pragma once
 
 #include <map>
@@ -30,14 +25,12 @@ class Records {
   /// The same, but throws UsageError, with the nearest name, if there is none.
   double metric(std::string_view name) const;
 
-  /// In the place of the loggers that it had.
-  void write_to(std::vector<std::shared_ptr<Logger>> loggers) { loggers_ = std::move(loggers); }
+  std::vector<std::shared_ptr<Logger>> loggers{};  // who gets the rows
   /// Hands the row, if anything is in it, to every logger, and begins the next one.
   void write(int64_t step);
   void flush();
 
-  void show_progress(const ProgressOptions& options) { progress_.emplace(options); }
-  ProgressBar* progress() { return progress_ ? &*progress_ : nullptr; }
+  std::optional<ProgressBar> progress{};  // where people look, if they do
   /// A line for people, above the progress bar; without one nobody reads it.
   void note(std::string_view text);
   /// A note that must be seen where there is no progress bar, too.
@@ -54,8 +47,6 @@ class Records {
   };
   std::vector<std::pair<std::string, double>> row_{};
   std::map<std::string, Logged, std::less<>> last_{};
-  std::vector<std::shared_ptr<Logger>> loggers_{};
-  std::optional<ProgressBar> progress_{};
 };
 
 }  // namespace halftone::train

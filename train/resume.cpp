@@ -7,6 +7,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/train/environment.h>
+#include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
 
 namespace halftone::train {
@@ -16,22 +17,19 @@ constexpr std::string_view scheduler_prefix = "scheduler.", others_prefix = "oth
 
 /// The entries whose names begin so, without that beginning; they are gone from `all`.
 optim::NamedTensors taken_out(optim::NamedTensors& all, std::string_view beginning) {
-  optim::NamedTensors part;
-  for (const auto& [name, x] : all)
-    if (name.starts_with(beginning)) part[name.substr(beginning.size())] = x;
+  optim::NamedTensors part = part_of(all, std::string(beginning));
   std::erase_if(all, [&](const auto& entry) { return entry.first.starts_with(beginning); });
   return part;
 }
 
-/// The fewest digits that say all of it: 16, 0.1.
-std::string digits(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
-}
-
+/// With the fewest digits that say all of it: 16, 0.1.
 std::string shown(const std::vector<double>& values) {
   std::string text;
-  for (const double value : values) text += (text.empty() ? "" : ", ") + digits(value);
+  for (const double value : values) {
+    char digits[32];
+    text += text.empty() ? "" : ", ";
+    text.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  }
   return text;
 }
 }  // namespace
@@ -91,8 +89,8 @@ void require_same_loader(const std::map<std::string, double>& before, const data
     if (there == before.end() || there->second != here)
       fail<UsageError>("Trainer", "the training stands in the middle of an epoch whose ",
                        name.substr(name.rfind('.') + 1), " is ",
-                       there == before.end() ? "unknown" : digits(there->second),
-                       "; that of this loader is ", digits(here),
+                       there == before.end() ? "unknown" : shown({there->second}),
+                       "; that of this loader is ", shown({here}),
                        ". Go on with the loader that it had.");
   }
 }
@@ -126,26 +124,20 @@ OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrSch
   return values;
 }
 
-std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint) {
+std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
+                                 const CheckpointState& at, const data::DataLoader& loader) {
   std::vector<std::string> lines;
-  for (const auto& [name, now] : checkpoint) {
-    const auto before = program.find(name);
-    if (before != program.end() && before->second != now)
+  for (const auto& [name, now] : checkpoint)
+    if (const auto before = program.find(name); before != program.end() && before->second != now)
       lines.push_back(name + " is " + shown(now) + " in the checkpoint, which counts, and " +
                       shown(before->second) +
                       " in the program: to change it, do so in on_fit_start()");
-  }
-  return lines;
-}
-
-std::vector<std::string> changes(const CheckpointState& state, const data::DataLoader& loader) {
-  std::vector<std::string> lines;
-  for (const auto& [name, now] : loader_numbers(loader)) {
-    const auto before = state.numbers.find(name);
-    if (before != state.numbers.end() && before->second != now)
-      lines.push_back("the loader's " + name.substr(name.rfind('.') + 1) + " is " + digits(now) +
-                      " from now on; it was " + digits(before->second));
-  }
+  if (at.batches > 0) return lines;  // then the loaders are the same
+  for (const auto& [name, now] : loader_numbers(loader))
+    if (const auto before = at.numbers.find(name);
+        before != at.numbers.end() && before->second != now)
+      lines.push_back("the loader's " + name.substr(name.rfind('.') + 1) + " is " + shown({now}) +
+                      " from now on; it was " + shown({before->second}));
   return lines;
 }
 

@@ -45,9 +45,9 @@ void require_same_environment(const CheckpointState& state, Device device);
 /// "lr", "betas", ... of all groups; the rates are those that a schedule multiplies.
 using OptionValues = std::map<std::string, std::vector<double>>;
 OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
-/// Options that a checkpoint has brought back count more than those in the program, and an epoch
-/// may begin with another loader: lines for whoever changed them.
-std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint);
-std::vector<std::string> changes(const CheckpointState& state, const data::DataLoader& loader);
+/// Lines for whoever changed the program since `at` was saved: options of the optimizer, where the
+/// checkpoint's count, and between two epochs the loader, where the program's does.
+std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
+                                 const CheckpointState& at, const data::DataLoader& loader);
 
 }  // namespace halftone::train

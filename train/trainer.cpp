@@ -59,25 +59,6 @@ Tensor count_of(const Task& task, const data::Batch& batch) {
 
 }  // namespace
 
-struct Trainer::Group {
-  int64_t batches;
-  double samples;
-};
-
-class Trainer::Running {
- public:
-  explicit Running(Trainer& trainer) : trainer_(trainer) {
-    trainer.started_at_ = Clock::now();
-    trainer.reason_.reset(), trainer.wish_.clear();
-  }
-  ~Running() { trainer_.seconds_before_ = trainer_.seconds(), trainer_.started_at_.reset(); }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
- private:
-  Trainer& trainer_;
-};
-
 double Trainer::seconds() const {
   if (!started_at_) return seconds_before_;
   return seconds_before_ + std::chrono::duration<double>(Clock::now() - *started_at_).count();
@@ -90,18 +71,28 @@ Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
   const TrainerOptions& o = options_;
   if (!o.directory.empty())
     directory_.emplace(o.directory,
-                       Retention{.last = o.checkpoints.keep_last,
-                                 .best = o.checkpoints.keep_best,
-                                 .metric = o.monitor,
-                                 .larger_is_better = o.larger_is_better},
+                       DirectoryOptions{.retention = {.last = o.checkpoints.keep_last,
+                                                      .best = o.checkpoints.keep_best,
+                                                      .metric = o.monitor,
+                                                      .larger_is_better = o.larger_is_better},
+                                        .resume = o.resume,
+                                        .set_aside = o.set_aside,
+                                        .csv = o.csv,
+                                        .json_lines = o.json_lines,
+                                        .tensorboard = o.tensorboard},
                        [this](const std::string& text) { records_.tell(text); });
 }
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {
+  struct Running {
+    Trainer& trainer;
+    ~Running() { trainer.seconds_before_ = trainer.seconds(), trainer.started_at_.reset(); }
+  };
   FitResult result;
   {
     const StopSignals signals;
-    const Running running(*this);
+    started_at_ = Clock::now(), reason_.reset(), wish_.clear();
+    const Running running{*this};
     const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
     for (const auto& callback : options_.callbacks) callback->on_fit_start(*this);
     if (validation_interrupted_) run_validation();
@@ -121,8 +112,9 @@ FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> v
 void Trainer::run_epoch() {
   // Nothing is left of it where a resumed run has a lower limit, or a callback threw at its end.
   if (position_.batches >= batches_) return follow_up(false);
-  if (ProgressBar* const progress = records_.progress())
-    progress->begin_epoch(position_.epoch + 1, position_.batches / options_.accumulate_batches);
+  if (records_.progress)
+    records_.progress->begin_epoch(position_.epoch + 1,
+                                   position_.batches / options_.accumulate_batches);
   loader_->resume(position_.epoch, position_.batches);
   data::DataLoader::Iterator next = loader_->begin();
   for (const int64_t epoch = position_.epoch; !reason_ && position_.epoch == epoch;)
@@ -131,38 +123,32 @@ void Trainer::run_epoch() {
 
 // --- a step
 
-/// The batches of the step that begins at one, and their samples.
-Trainer::Group Trainer::group_at(int64_t first_batch) const {
-  const int64_t count = std::min(options_.accumulate_batches, batches_ - first_batch),
-                size = loader_->options().batch_size;
-  const int64_t end = std::min((first_batch + count) * size, loader_->dataset().size());
-  return {count, double(end - first_batch * size)};
-}
-
 /// One step, from its batches to its update. False if a callback dropped it.
 bool Trainer::run_group(data::DataLoader::Iterator& next) {
-  const Group group = group_at(position_.batches);
+  const int64_t first = position_.batches, size = loader_->options().batch_size;
+  const int64_t behind = first + std::min(options_.accumulate_batches, batches_ - first);
+  const auto samples = double(std::min(behind * size, loader_->dataset().size()) - first * size);
   std::optional<HeldBuffers> buffers;
   if (std::ranges::any_of(options_.callbacks, [](const auto& c) { return c->drops_steps(); }))
     buffers.emplace(task_.model);
   training_.zero_grad();
   step_loss_.reset();
   bool accepted = true;
-  for (int64_t i = 0; i < group.batches; ++i) {
-    accepted = accepted && accumulate(*next, group);
-    if (position_.batches + i + 1 < batches_) ++next;  // what is behind a limit is not fetched
+  for (int64_t batch = first; batch < behind; ++batch) {
+    accepted = accepted && accumulate(*next, samples);
+    if (batch + 1 < batches_) ++next;  // what is behind a limit is not fetched
   }
   if (accepted) update();
   else training_.zero_grad();
   if (accepted && buffers) buffers->release();
-  position_.batches += group.batches;
-  samples_ += group.samples;
-  show_progress(group);
+  position_.batches = behind;
+  samples_ += samples;
+  show_progress(samples);
   return accepted;
 }
 
 /// Adds a batch's gradients to those of its step. False if a callback refused its loss.
-bool Trainer::accumulate(data::Batch batch, const Group& group) {
+bool Trainer::accumulate(data::Batch batch, double samples_of_step) {
   const int64_t size = batch.inputs.size(0);
   for (const auto& callback : options_.callbacks) callback->on_batch_start(*this, batch);
   if (batch.inputs.size(0) != size)
@@ -178,7 +164,7 @@ bool Trainer::accumulate(data::Batch batch, const Group& group) {
       return false;
     }
   const auto samples = double(size);
-  training_.backward(samples == group.samples ? loss : loss * (samples / group.samples));
+  training_.backward(samples == samples_of_step ? loss : loss * (samples / samples_of_step));
 
   step_loss_.update(loss, samples);
   const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(task_, batch),
@@ -198,10 +184,9 @@ void Trainer::update() {
   if (scheduler_ && stepped) scheduler_->step();  // without a schedule nobody waits to know
 }
 
-void Trainer::show_progress(const Group& group) {
-  ProgressBar* const progress = records_.progress();
-  if (!progress) return;
-  progress->step(int64_t(group.samples), [this](const auto& show) {
+void Trainer::show_progress(double samples) {
+  if (!records_.progress) return;
+  records_.progress->step(int64_t(samples), [this](const auto& show) {
     show("loss", epoch_loss_.value());
     if (options_.train_metrics)
       for (const TaskMetric& metric : task_.metrics)
@@ -302,7 +287,7 @@ FitResult Trainer::finish() {
     records_.tell(StopSignals::meaning(signal) +
                   (directory_ ? ": saved " + directory_->last_saved().string()
                               : ": nothing was saved, for there is no directory"));
-  if (ProgressBar* const progress = records_.progress()) progress->finish();
+  if (records_.progress) records_.progress->finish();
   return {.reason = *reason_,
           .steps = position_.step,
           .epochs = position_.epoch,

@@ -7,8 +7,8 @@
 //   trainer.fit(loader, validation_loader);
 //
 // Steps have the bits of the loop in amp/training.h. The loop is in trainer.cpp, what precedes the
-// first step in trainer_start.cpp, what a checkpoint holds in trainer_state.cpp. What it logs is in
-// records.h, where it saves in training_directory.h; options: trainer_options.h.
+// first step in trainer_start.cpp. What it tells: records.h; where it saves: training_directory.h;
+// options: trainer_options.h.
 #pragma once
 
 #include <chrono>
@@ -84,9 +84,6 @@ class Trainer {
   double step_loss() const { return step_loss_.value(); }
 
  private:
-  class Running;  // this fit(): lets the time run
-  struct Group;   // consecutive batches whose gradients make one step
-
   // --- trainer_start.cpp
   /// With a lock on the directory, if there is one: nobody else trains there during this fit().
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
@@ -94,20 +91,16 @@ class Trainer {
   void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
   void begin(int64_t steps_per_epoch);
   void begin_in_directory();
+  void resume(const FoundCheckpoint& found);
   void make_scheduler(int64_t steps_per_epoch);
   Device device() const;
 
-  // --- trainer_state.cpp
-  void resume(const FoundCheckpoint& found);
-  void restore(const CheckpointState& state);
-
   // --- trainer.cpp
   void run_epoch();
-  Group group_at(int64_t first_batch) const;
   bool run_group(data::DataLoader::Iterator& next);
-  bool accumulate(data::Batch batch, const Group& group);
+  bool accumulate(data::Batch batch, double samples_of_step);
   void update();
-  void show_progress(const Group& group);
+  void show_progress(double samples);
   void follow_up(bool stepped);
   void log_step();
   void end_epoch();

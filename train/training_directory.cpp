@@ -59,11 +59,11 @@ fs::path set_aside(const fs::path& directory) {
 }
 }  // namespace
 
-TrainingDirectory::TrainingDirectory(fs::path path, Retention retention,
+TrainingDirectory::TrainingDirectory(fs::path path, DirectoryOptions options,
                                      std::function<void(const std::string&)> tell)
     : path_(std::move(path)),
       checkpoints_(path_ / checkpoints_name),
-      retention_(std::move(retention)),
+      options_(std::move(options)),
       tell_(std::move(tell)),
       keeper_(checkpoints_) {}
 
@@ -76,11 +76,11 @@ DirectoryLock TrainingDirectory::lock() const {
   return lock;
 }
 
-std::optional<FoundCheckpoint> TrainingDirectory::open(const Earlier& earlier) {
+std::optional<FoundCheckpoint> TrainingDirectory::open() {
   files::make_directories(where, checkpoints_);
   std::optional<FoundCheckpoint> found;
-  if (earlier.resume) found = latest_checkpoint(checkpoints_);
-  if (!found) refuse_or_set_aside(earlier);
+  if (options_.resume) found = latest_checkpoint(checkpoints_);
+  if (!found) refuse_or_set_aside();
   remove_abandoned(checkpoints_);
   saved_ = found;
   return found;
@@ -88,16 +88,16 @@ std::optional<FoundCheckpoint> TrainingDirectory::open(const Earlier& earlier) {
 
 /// Where there is nothing to go on from, there must be nothing that another training would be
 /// written over or behind.
-void TrainingDirectory::refuse_or_set_aside(const Earlier& earlier) const {
+void TrainingDirectory::refuse_or_set_aside() const {
   const std::vector<DamagedCheckpoint> damaged =
-      earlier.resume ? damaged_checkpoints(checkpoints_) : std::vector<DamagedCheckpoint>{};
-  if (earlier.resume ? damaged.empty() : !holds_anything(checkpoints_)) return;
-  if (earlier.set_aside) {
+      options_.resume ? damaged_checkpoints(checkpoints_) : std::vector<DamagedCheckpoint>{};
+  if (options_.resume ? damaged.empty() : !holds_anything(checkpoints_)) return;
+  if (options_.set_aside) {
     const fs::path old = set_aside(path_);
     files::make_directories(where, checkpoints_);
     return tell_("what was in " + path_.string() + " is now in " + old.string());
   }
-  if (!earlier.resume)
+  if (!options_.resume)
     fail<UsageError>(where, checkpoints_.string(),
                      " holds the checkpoints of an earlier training. ",
                      "Pass .resume = true to go on with it, .set_aside = true to move it to ",
@@ -114,11 +114,12 @@ void TrainingDirectory::refuse_or_set_aside(const Earlier& earlier) const {
                     free_old_name(path_).string(), ", or name another directory.");
 }
 
-std::vector<std::shared_ptr<Logger>> TrainingDirectory::loggers(const LogFiles& which) const {
+std::vector<std::shared_ptr<Logger>> TrainingDirectory::loggers() const {
   std::vector<std::shared_ptr<Logger>> all;
-  if (which.csv) all.push_back(std::make_shared<CsvLogger>(path_ / csv_name));
-  if (which.json_lines) all.push_back(std::make_shared<JsonLinesLogger>(path_ / json_lines_name));
-  if (which.tensorboard)
+  if (options_.csv) all.push_back(std::make_shared<CsvLogger>(path_ / csv_name));
+  if (options_.json_lines)
+    all.push_back(std::make_shared<JsonLinesLogger>(path_ / json_lines_name));
+  if (options_.tensorboard)
     all.push_back(std::make_shared<TensorBoardLogger>(path_ / tensorboard_name));
   return all;
 }
