@@ -11,7 +11,7 @@
 namespace halftone::testing {
 namespace {
 
-/// Keeps what it is told: "3: loss 0.5, epoch 1; ".
+/// Keeps what it is told: "3: a=7 b=2; ".
 struct Listener final : train::Logger {
   std::string heard{};
   int flushes = 0;
