@@ -2,10 +2,12 @@
 // first, because a training that has been loaded cannot be taken back.
 #include <halftone/train/resume.h>
 
-#include <vector>
+#include <charconv>
 
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/train/environment.h>
+#include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
 
 namespace halftone::train {
@@ -15,11 +17,20 @@ constexpr std::string_view scheduler_prefix = "scheduler.", others_prefix = "oth
 
 /// The entries whose names begin so, without that beginning; they are gone from `all`.
 optim::NamedTensors taken_out(optim::NamedTensors& all, std::string_view beginning) {
-  optim::NamedTensors part;
-  for (const auto& [name, x] : all)
-    if (name.starts_with(beginning)) part[name.substr(beginning.size())] = x;
+  optim::NamedTensors part = part_of(all, std::string(beginning));
   std::erase_if(all, [&](const auto& entry) { return entry.first.starts_with(beginning); });
   return part;
+}
+
+/// With the fewest digits that say all of it: 16, 0.1.
+std::string shown(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) {
+    char digits[32];
+    text += text.empty() ? "" : ", ";
+    text.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  }
+  return text;
 }
 }  // namespace
 
@@ -59,6 +70,75 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
   }
   if (others) *others = std::move(kept);
   return std::move(checkpoint.state);
+}
+
+// --- what else must be as it was
+
+std::map<std::string, double> loader_numbers(const data::DataLoader& loader) {
+  const data::DataLoaderOptions& o = loader.options();
+  return {{"state.loader.samples", double(loader.dataset().size())},
+          {"state.loader.batch_size", double(o.batch_size)},
+          {"state.loader.shuffle", double(o.shuffle)},
+          {"state.loader.drop_last", double(o.drop_last)},
+          {"state.loader.seed", double(o.seed)}};
+}
+
+void require_same_loader(const std::map<std::string, double>& before, const data::DataLoader& now) {
+  for (const auto& [name, here] : loader_numbers(now)) {
+    const auto there = before.find(name);
+    if (there == before.end() || there->second != here)
+      fail<UsageError>("Trainer", "the training stands in the middle of an epoch whose ",
+                       name.substr(name.rfind('.') + 1), " is ",
+                       there == before.end() ? "unknown" : shown({there->second}),
+                       "; that of this loader is ", shown({here}),
+                       ". Go on with the loader that it had.");
+  }
+}
+
+void require_same_environment(const CheckpointState& state, Device device) {
+  const auto text = state.texts.find("environment");
+  const std::string there = text == state.texts.end() ? "unknown" : text->second,
+                    here = environment_of(device);
+  if (there != here)
+    fail<UsageError>("Trainer",
+                     "this is another environment, whose bits may differ: the checkpoint is "
+                     "of \"",
+                     there, "\", here is \"", here, "\". Resume there, or turn deterministic off.");
+}
+
+OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler) {
+  constexpr std::string_view beginning = "param_groups.";
+  OptionValues values;
+  const bool several = optimizer.group_count() > 1;
+  for (const auto& [name, x] : optimizer.state_dict()) {
+    if (!name.starts_with(beginning) || name.ends_with(".params")) continue;
+    const std::size_t dot = name.find('.', beginning.size());
+    const std::string group = name.substr(beginning.size(), dot - beginning.size());
+    values[name.substr(dot + 1) + (several ? " of group " + group : "")] = x.to_vector<double>();
+  }
+  if (scheduler) {
+    const std::vector<double> rates = scheduler->state_dict().at("base_lrs").to_vector<double>();
+    for (std::size_t group = 0; group < rates.size(); ++group)
+      values[several ? "lr of group " + std::to_string(group) : "lr"] = {rates[group]};
+  }
+  return values;
+}
+
+std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
+                                 const CheckpointState& at, const data::DataLoader& loader) {
+  std::vector<std::string> lines;
+  for (const auto& [name, now] : checkpoint)
+    if (const auto before = program.find(name); before != program.end() && before->second != now)
+      lines.push_back(name + " is " + shown(now) + " in the checkpoint, which counts, and " +
+                      shown(before->second) +
+                      " in the program: to change it, do so in on_fit_start()");
+  if (at.batches > 0) return lines;  // then the loaders are the same
+  for (const auto& [name, now] : loader_numbers(loader))
+    if (const auto before = at.numbers.find(name);
+        before != at.numbers.end() && before->second != now)
+      lines.push_back("the loader's " + name.substr(name.rfind('.') + 1) + " is " + shown({now}) +
+                      " from now on; it was " + shown({before->second}));
+  return lines;
 }
 
 }  // namespace halftone::train

@@ -9,7 +9,11 @@
 //   }
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <halftone/amp/training.h>
+#include <halftone/data/data_loader.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/train/checkpoint.h>
 
@@ -27,5 +31,23 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
                               optim::LrScheduler* scheduler = nullptr,
                               amp::Convert convert = amp::Convert::refuse,
                               optim::NamedTensors* others = nullptr);
+
+// --- what else must be as it was
+
+/// What decides on the batches of an epoch, for CheckpointState::numbers.
+std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
+/// A place in an epoch means something only where the batches are the same: throws UsageError for a
+/// loader of other numbers.
+void require_same_loader(const std::map<std::string, double>& before, const data::DataLoader& now);
+/// Throws UsageError where bits may differ from those at the place of texts["environment"].
+void require_same_environment(const CheckpointState& state, Device device);
+
+/// "lr", "betas", ... of all groups; the rates are those that a schedule multiplies.
+using OptionValues = std::map<std::string, std::vector<double>>;
+OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler);
+/// Lines for whoever changed the program since `at` was saved: options of the optimizer, where the
+/// checkpoint's count, and between two epochs the loader, where the program's does.
+std::vector<std::string> changes(const OptionValues& program, const OptionValues& checkpoint,
+                                 const CheckpointState& at, const data::DataLoader& loader);
 
 }  // namespace halftone::train

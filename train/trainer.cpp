@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <set>
 
@@ -15,6 +16,7 @@
 namespace halftone::train {
 
 namespace {
+using Clock = std::chrono::steady_clock;
 
 bool divides(int64_t every, int64_t count) { return every > 0 && count % every == 0; }
 
@@ -36,23 +38,66 @@ Task checked(Task task) {
   return task;
 }
 
+Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch) {
+  if (!task.forward_batch) return training.forward(task.forward, batch.inputs);
+  const auto forward = [&](const Tensor& inputs) {
+    data::Batch shown{inputs, batch.targets};
+    for (const Tensor& x : batch.more) shown.more.push_back(training.cast_to_weights(x));
+    return task.forward_batch(shown);
+  };
+  return training.forward(forward, batch.inputs);
+}
+
+Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch) {
+  return task.loss ? task.loss(outputs, batch.targets) : task.loss_of_batch(outputs, batch);
+}
+
+Tensor count_of(const Task& task, const data::Batch& batch) {
+  if (task.count) return task.count(batch.targets);
+  return scalar(double(batch.inputs.size(0)), f64, batch.inputs.device());
+}
+
 }  // namespace
+
+double Trainer::seconds() const {
+  if (!started_at_) return seconds_before_;
+  return seconds_before_ + std::chrono::duration<double>(Clock::now() - *started_at_).count();
+}
 
 Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
     : task_(checked(std::move(task))),
       options_(effective(std::move(options))),
-      training_(amp::apply(strategy_of(options_), task_.model, optimizer)) {}
+      training_(amp::apply(strategy_of(options_), task_.model, optimizer)) {
+  const TrainerOptions& o = options_;
+  if (!o.directory.empty())
+    directory_.emplace(o.directory,
+                       DirectoryOptions{.retention = {.last = o.checkpoints.keep_last,
+                                                      .best = o.checkpoints.keep_best,
+                                                      .metric = o.monitor,
+                                                      .larger_is_better = o.larger_is_better},
+                                        .resume = o.resume,
+                                        .set_aside = o.set_aside,
+                                        .csv = o.csv,
+                                        .json_lines = o.json_lines,
+                                        .tensorboard = o.tensorboard},
+                       [this](const std::string& text) { records_.tell(text); });
+}
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {
+  struct Running {
+    Trainer& trainer;
+    ~Running() { trainer.seconds_before_ = trainer.seconds(), trainer.started_at_.reset(); }
+  };
   FitResult result;
   {
     const StopSignals signals;
-    const Stopwatch running(*this);
+    started_at_ = Clock::now(), reason_.reset(), wish_.clear();
+    const Running running{*this};
     const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
     for (const auto& callback : options_.callbacks) callback->on_fit_start(*this);
     if (validation_interrupted_) run_validation();
     check_limits();
-    while (!stopping_) run_epoch();
+    while (!reason_) run_epoch();
     result = finish();
     result.signal = StopSignals::received();
   }
@@ -67,55 +112,50 @@ FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> v
 void Trainer::run_epoch() {
   // Nothing is left of it where a resumed run has a lower limit, or a callback threw at its end.
   if (position_.batches >= batches_) return follow_up(false);
-  if (progress_)
-    progress_->begin_epoch(position_.epoch + 1, position_.batches / options_.accumulate_batches);
+  if (records_.progress)
+    records_.progress->begin_epoch(position_.epoch + 1,
+                                   position_.batches / options_.accumulate_batches);
   loader_->resume(position_.epoch, position_.batches);
   data::DataLoader::Iterator next = loader_->begin();
-  for (const int64_t epoch = position_.epoch; !stopping_ && position_.epoch == epoch;)
+  for (const int64_t epoch = position_.epoch; !reason_ && position_.epoch == epoch;)
     follow_up(run_group(next));
 }
 
 // --- a step
 
-/// The batches of the step that begins at one, and their samples.
-Trainer::Group Trainer::group_at(int64_t first_batch) const {
-  const int64_t count = std::min(options_.accumulate_batches, batches_ - first_batch),
-                size = loader_->options().batch_size;
-  const int64_t end = std::min((first_batch + count) * size, loader_->dataset().size());
-  return {count, double(end - first_batch * size)};
-}
-
 /// One step, from its batches to its update. False if a callback dropped it.
 bool Trainer::run_group(data::DataLoader::Iterator& next) {
-  const Group group = group_at(position_.batches);
+  const int64_t first = position_.batches, size = loader_->options().batch_size;
+  const int64_t behind = first + std::min(options_.accumulate_batches, batches_ - first);
+  const auto samples = double(std::min(behind * size, loader_->dataset().size()) - first * size);
   std::optional<HeldBuffers> buffers;
   if (std::ranges::any_of(options_.callbacks, [](const auto& c) { return c->drops_steps(); }))
     buffers.emplace(task_.model);
   training_.zero_grad();
   step_loss_.reset();
   bool accepted = true;
-  for (int64_t i = 0; i < group.batches; ++i) {
-    accepted = accepted && accumulate(*next, group);
-    if (position_.batches + i + 1 < batches_) ++next;  // what is behind a limit is not fetched
+  for (int64_t batch = first; batch < behind; ++batch) {
+    accepted = accepted && accumulate(*next, samples);
+    if (batch + 1 < batches_) ++next;  // what is behind a limit is not fetched
   }
   if (accepted) update();
   else training_.zero_grad();
   if (accepted && buffers) buffers->release();
-  position_.batches += group.batches;
-  samples_ += group.samples;
-  show_progress(group);
+  position_.batches = behind;
+  samples_ += samples;
+  show_progress(samples);
   return accepted;
 }
 
 /// Adds a batch's gradients to those of its step. False if a callback refused its loss.
-bool Trainer::accumulate(data::Batch batch, const Group& group) {
+bool Trainer::accumulate(data::Batch batch, double samples_of_step) {
   const int64_t size = batch.inputs.size(0);
   for (const auto& callback : options_.callbacks) callback->on_batch_start(*this, batch);
   if (batch.inputs.size(0) != size)
     fail<UsageError>("Trainer", "a callback made a batch of ", size, " samples one of ",
                      batch.inputs.size(0), ". Keep their number.");
-  const Tensor outputs = outputs_of(batch);
-  const Tensor loss = loss_of(outputs, batch);
+  const Tensor outputs = outputs_of(task_, training_, batch);
+  const Tensor loss = loss_of(task_, outputs, batch);
   for (const auto& callback : options_.callbacks)
     if (!callback->on_loss(*this, loss)) {
       if (!callback->drops_steps())
@@ -124,34 +164,15 @@ bool Trainer::accumulate(data::Batch batch, const Group& group) {
       return false;
     }
   const auto samples = double(size);
-  training_.backward(samples == group.samples ? loss : loss * (samples / group.samples));
+  training_.backward(samples == samples_of_step ? loss : loss * (samples / samples_of_step));
 
   step_loss_.update(loss, samples);
-  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(batch),
+  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(task_, batch),
                         batch.more};
   epoch_loss_.update(loss, outcome.count);
   if (options_.train_metrics)
     for (TaskMetric& metric : task_.metrics) metric.update(outcome);
   return true;
-}
-
-Tensor Trainer::outputs_of(const data::Batch& batch) {
-  if (!task_.forward_batch) return training_.forward(task_.forward, batch.inputs);
-  const auto forward = [&](const Tensor& inputs) {
-    data::Batch shown{inputs, batch.targets};
-    for (const Tensor& x : batch.more) shown.more.push_back(training_.cast_to_weights(x));
-    return task_.forward_batch(shown);
-  };
-  return training_.forward(forward, batch.inputs);
-}
-
-Tensor Trainer::loss_of(const Tensor& outputs, const data::Batch& batch) const {
-  return task_.loss ? task_.loss(outputs, batch.targets) : task_.loss_of_batch(outputs, batch);
-}
-
-Tensor Trainer::count_of(const data::Batch& batch) const {
-  if (task_.count) return task_.count(batch.targets);
-  return scalar(double(batch.inputs.size(0)), f64, batch.inputs.device());
 }
 
 void Trainer::update() {
@@ -161,6 +182,21 @@ void Trainer::update() {
   const amp::Stepped stepped = training_.step();
   ++position_.step;
   if (scheduler_ && stepped) scheduler_->step();  // without a schedule nobody waits to know
+}
+
+void Trainer::show_progress(double samples) {
+  if (!records_.progress) return;
+  records_.progress->step(int64_t(samples), [this](const auto& show) {
+    show("loss", epoch_loss_.value());
+    if (options_.train_metrics)
+      for (const TaskMetric& metric : task_.metrics)
+        show(metric.name(), metric.value(), metric.shown());
+    if (training_.scaler().enabled()) {
+      show("scale", training_.scaler().scale_value(), Shown::count);
+      show("skipped", double(training_.skipped_steps()), Shown::count);
+    }
+    if (const auto validated = records_.last("val/loss")) show("val loss", *validated);
+  });
 }
 
 // --- what follows a step, or one that was dropped
@@ -177,11 +213,19 @@ void Trainer::follow_up(bool stepped) {
   if (epoch_over)
     for (const auto& callback : options_.callbacks) callback->on_epoch_end(*this);
 
-  const bool saves = !options_.directory.empty() &&
-                     ((epoch_over && divides(options_.checkpoints.every_epochs, position_.epoch)) ||
-                      (stepped && divides(options_.checkpoints.every_steps, position_.step)));
-  record_and_save(saves);
+  record_and_save((epoch_over && divides(options_.checkpoints.every_epochs, position_.epoch)) ||
+                  (stepped && divides(options_.checkpoints.every_steps, position_.step)));
   check_limits();
+}
+
+void Trainer::log_step() {
+  log("train/loss", step_loss_.value());
+  if (training_.scaler().enabled()) {
+    log("train/loss_scale", training_.scaler().scale_value());
+    log("train/skipped_steps", double(training_.skipped_steps()));
+  }
+  if (options_.clip_norm > 0) log("train/gradient_norm", gradient_norm_.item());
+  for (const auto& callback : options_.callbacks) callback->on_log(*this);
 }
 
 void Trainer::end_epoch() {
@@ -195,33 +239,60 @@ void Trainer::end_epoch() {
   log("epoch", double(position_.epoch));
 }
 
+/// A log that cannot be written costs no checkpoint. What is logged up to a checkpoint is in the
+/// files before it is, so that no kill makes a hole.
+void Trainer::record_and_save(bool saves) {
+  saves = saves && directory_ && !directory_->holds(position_);
+  std::exception_ptr failure;
+  try {
+    records_.write(position_.step);
+    if (saves) records_.flush();
+  } catch (...) { failure = std::current_exception(); }
+  if (saves) {
+    // A monitor that nobody logs would keep nothing, silently.
+    const bool known = records_.last("val/loss") || !options_.monitor.starts_with("val/");
+    if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
+      static_cast<void>(metric(options_.monitor));
+    directory_->save(position_, [this](const std::filesystem::path& path) { save(path); });
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+bool Trainer::may_stop() const {
+  return position_.step >= options_.min_steps && position_.epoch >= options_.min_epochs;
+}
+
 void Trainer::stop(std::string reason) {
-  if (may_stop()) return end(std::move(reason));
-  if (wish_.empty()) wish_ = std::move(reason);
+  if (may_stop()) reason_ = std::move(reason);
+  else if (wish_.empty()) wish_ = std::move(reason);
 }
 
 void Trainer::check_limits() {
-  if (!wish_.empty() && !stopping_ && may_stop()) end(std::exchange(wish_, {}));
-  if (stopping_) return;
-  if (const int signal = StopSignals::received(); signal != 0)
-    return end(StopSignals::meaning(signal));
+  if (!wish_.empty() && !reason_ && may_stop()) reason_ = std::exchange(wish_, {});
+  if (reason_) return;
   const int64_t steps = options_.max_steps, epochs = options_.max_epochs;
-  if (steps > 0 && position_.step >= steps) return end("max_steps is reached");
-  if (epochs > 0 && position_.epoch >= epochs) return end("max_epochs is reached");
-  if (options_.max_time.count() > 0 && seconds() >= options_.max_time.count())
-    return end("max_time is over");
+  const double most_seconds = options_.max_time.count();
+  if (const int signal = StopSignals::received(); signal != 0)
+    reason_ = StopSignals::meaning(signal);
+  else if (steps > 0 && position_.step >= steps) reason_ = "max_steps is reached";
+  else if (epochs > 0 && position_.epoch >= epochs) reason_ = "max_epochs is reached";
+  else if (most_seconds > 0 && seconds() >= most_seconds) reason_ = "max_time is over";
 }
 
 FitResult Trainer::finish() {
   for (const auto& callback : options_.callbacks) callback->on_fit_end(*this);
-  record_and_save(!options_.directory.empty());
-  for (const auto& logger : loggers_) logger->flush();
-  if (const int signal = StopSignals::received(); signal != 0) say_what_was_saved(signal);
-  if (progress_) progress_->finish();
-  FitResult result{
-      .reason = reason_, .steps = position_.step, .epochs = position_.epoch, .seconds = seconds()};
-  for (const auto& [name, logged] : metrics_) result.metrics[name] = logged.value;
-  return result;
+  record_and_save(true);
+  records_.flush();
+  if (const int signal = StopSignals::received(); signal != 0)
+    records_.tell(StopSignals::meaning(signal) +
+                  (directory_ ? ": saved " + directory_->last_saved().string()
+                              : ": nothing was saved, for there is no directory"));
+  if (records_.progress) records_.progress->finish();
+  return {.reason = *reason_,
+          .steps = position_.step,
+          .epochs = position_.epoch,
+          .seconds = seconds(),
+          .metrics = records_.last()};
 }
 
 // --- validation
@@ -259,7 +330,7 @@ Tensor Trainer::predict(data::DataLoader loader) {
   const Evaluation scope(task_.model);
   loader.set_epoch(0);
   std::vector<Tensor> outputs;
-  for (const data::Batch& batch : loader) outputs.push_back(outputs_of(batch));
+  for (const data::Batch& batch : loader) outputs.push_back(outputs_of(task_, training_, batch));
   if (outputs.empty())
     fail<UsageError>("Trainer.predict",
                      "the loader has no batch. Turn drop_last off, or give it "
@@ -281,9 +352,9 @@ std::optional<std::map<std::string, double>> Trainer::evaluate(data::DataLoader&
   auto next = loader.begin();
   for (int64_t i = 0; i < batches; ++i) {
     if (interruptible && StopSignals::received() != 0) return std::nullopt;
-    const Tensor outputs = outputs_of(*next);
-    const Tensor loss = loss_of(outputs, *next);
-    const Outcome outcome{loss, outputs, next->targets, count_of(*next), next->more};
+    const Tensor outputs = outputs_of(task_, training_, *next);
+    const Tensor loss = loss_of(task_, outputs, *next);
+    const Outcome outcome{loss, outputs, next->targets, count_of(task_, *next), next->more};
     loss_mean.update(loss, outcome.count);
     for (TaskMetric& metric : metrics) metric.update(outcome);
     if (i + 1 < batches) ++next;

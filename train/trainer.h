@@ -6,25 +6,22 @@
 //                          {.precision = "bf16-mixed", .max_epochs = 3});
 //   trainer.fit(loader, validation_loader);
 //
-// Steps have the bits of the loop in amp/training.h. fit() is in trainer.cpp, what precedes the
-// first step in trainer_start.cpp and trainer_directory.cpp; options: trainer_options.h.
+// Steps have the bits of the loop in amp/training.h. The loop is in trainer.cpp, what precedes the
+// first step in trainer_start.cpp. What it tells: records.h; where it saves: training_directory.h;
+// options: trainer_options.h.
 #pragma once
 
 #include <chrono>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <halftone/amp/training.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/train/checkpoint.h>
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/directory_lock.h>
-#include <halftone/train/progress_bar.h>
+#include <halftone/train/records.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer_options.h>
+#include <halftone/train/training_directory.h>
 
 namespace halftone::train {
 
@@ -67,12 +64,12 @@ class Trainer {
   void stop(std::string reason);
   /// Adds a number to the record of this step; of equal names the last counts. Throws as
   /// check_log_name().
-  void log(std::string_view name, double value);
+  void log(std::string_view name, double value) { records_.log(name, value, position_.step); }
   /// The number that was logged last under a name. Throws UsageError, with the nearest name, if
   /// there is none.
-  double metric(std::string_view name) const;
+  double metric(std::string_view name) const { return records_.metric(name); }
   /// A line for people, above the progress bar.
-  void note(std::string_view text);
+  void note(std::string_view text) { records_.note(text); }
 
   amp::Training& training() { return training_; }
   nn::Module& model() { return task_.model; }
@@ -87,101 +84,41 @@ class Trainer {
   double step_loss() const { return step_loss_.value(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  /// Consecutive batches whose gradients make one step.
-  struct Group {
-    int64_t batches;
-    double samples;
-  };
-  struct Logged {
-    double value;
-    int64_t step;
-  };
-  /// What distinguishes two checkpoints of one training.
-  struct Place {
-    int64_t step = -1, epoch = 0, batches = 0;
-    bool operator==(const Place&) const = default;
-  };
-  /// Lets a Trainer's time run.
-  class Stopwatch {
-   public:
-    explicit Stopwatch(Trainer& trainer) : trainer_(trainer) {
-      trainer.started_at_ = Clock::now(), trainer.stopping_ = false;
-      trainer.reason_.clear(), trainer.wish_.clear();
-    }
-    ~Stopwatch() { trainer_.seconds_before_ = trainer_.seconds(), trainer_.started_at_.reset(); }
-    Stopwatch(const Stopwatch&) = delete;
-    Stopwatch& operator=(const Stopwatch&) = delete;
-
-   private:
-    Trainer& trainer_;
-  };
-
   // --- trainer_start.cpp
   /// With a lock on the directory, if there is one: nobody else trains there during this fit().
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
                                                     std::optional<data::DataLoader> validation);
   void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
   void begin(int64_t steps_per_epoch);
+  void begin_in_directory();
+  void resume(const FoundCheckpoint& found);
   void make_scheduler(int64_t steps_per_epoch);
   Device device() const;
 
-  // --- trainer_directory.cpp
-  void begin_in_directory();
-  std::filesystem::path checkpoints() const { return options_.directory / "checkpoints"; }
-  void refuse_or_set_aside();
-  void resume(const std::filesystem::path& checkpoint);
-  using OptionValues = std::map<std::string, std::vector<double>>;
-  OptionValues option_values();
-  void tell_changes(const OptionValues& given, const CheckpointState& at);
-  std::vector<std::shared_ptr<Logger>> opened_loggers() const;
-  static void require_same_loader(const std::map<std::string, double>& before,
-                                  const data::DataLoader& now);
-  void require_same_environment(const CheckpointState& state) const;
-
   // --- trainer.cpp
   void run_epoch();
-  Group group_at(int64_t first_batch) const;
   bool run_group(data::DataLoader::Iterator& next);
-  bool accumulate(data::Batch batch, const Group& group);
-  Tensor count_of(const data::Batch& batch) const;
+  bool accumulate(data::Batch batch, double samples_of_step);
   void update();
+  void show_progress(double samples);
   void follow_up(bool stepped);
+  void log_step();
   void end_epoch();
+  void record_and_save(bool saves);
+  bool may_stop() const;
   void check_limits();
-  bool may_stop() const {
-    return position_.step >= options_.min_steps && position_.epoch >= options_.min_epochs;
-  }
-  void end(std::string reason) { reason_ = std::move(reason), stopping_ = true; }
-  Tensor outputs_of(const data::Batch& batch);
-  Tensor loss_of(const Tensor& outputs, const data::Batch& batch) const;
   FitResult finish();
   void run_validation();
   std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
                                                         bool interruptible);
-
-  // --- trainer_report.cpp
-  void show_progress(const Group& group);
-  void log_step();
-  void record_and_save(bool saves);
-  void write_record();
-  void save_in_directory();
-  void remove_old_checkpoints();
-  void say_what_was_saved(int signal);
-  /// A note that must be seen where there is no progress bar, too.
-  void tell(const std::string& text);
-  /// What decides on the batches of an epoch.
-  static std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
-  void restore(const CheckpointState& state);
-  void restore_tensors(const optim::NamedTensors& tensors);
-  std::string state_name(std::size_t callback) const;
-  Place place() const { return {position_.step, position_.epoch, position_.batches}; }
   double seconds() const;
 
   Task task_;
   TrainerOptions options_;
   amp::Training training_;
   std::optional<optim::LrScheduler> scheduler_{};
+  Records records_{};
+  std::optional<TrainingDirectory> directory_{};
 
   // --- the data of this fit()
   std::optional<data::DataLoader> loader_{}, validation_{};
@@ -189,24 +126,14 @@ class Trainer {
 
   // --- where it stands
   CheckpointState position_{};
-  Place saved_{};  // the last checkpoint, at this path:
-  std::filesystem::path saved_path_{};
-  std::optional<Keeper> keeper_{};  // of the checkpoints
-  bool begun_ = false;              // files are open, what there was has been resumed
-  bool stopping_ = false;           // for this reason:
-  std::string reason_{};
+  bool begun_ = false;                   // files are open, what there was has been resumed
+  std::optional<std::string> reason_{};  // to end this fit(), once there is one
   std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
   bool validation_interrupted_ = false;  // by a signal: to be made up for
   double samples_ = 0, seconds_before_ = 0;
-  std::optional<Clock::time_point> started_at_{};
-
-  // --- what it reports
+  std::optional<std::chrono::steady_clock::time_point> started_at_{};
   RunningMean step_loss_{}, epoch_loss_{};
   Tensor gradient_norm_{};
-  std::vector<std::pair<std::string, double>> record_{};
-  std::map<std::string, Logged, std::less<>> metrics_{};
-  std::vector<std::shared_ptr<Logger>> loggers_{};
-  std::optional<ProgressBar> progress_{};
 };
 
 }  // namespace halftone::train

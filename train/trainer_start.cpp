@@ -1,18 +1,20 @@
-// What a Trainer does before its first step: fits options and data together. What it finds in its
-// directory: trainer_directory.cpp.
+// What a Trainer does before its first step: fits options, data and what is in its directory
+// together; and what it saves, so that another one can go on from there.
 #include <halftone/train/trainer.h>
 
 #include <algorithm>
 #include <limits>
 
 #include <halftone/core/error.h>
+#include <halftone/train/class_name.h>
+#include <halftone/train/environment.h>
 #include <halftone/train/for_people.h>
 #include <halftone/train/model_summary.h>
+#include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
+#include <halftone/train/resume.h>
 
 namespace halftone::train {
-
-namespace fs = std::filesystem;
 
 namespace {
 constexpr std::string_view where = "Trainer";
@@ -32,6 +34,10 @@ void require_device(const data::DataLoader& loader, Device device, std::string_v
                       loader.options().device, ". Give it {.device = ...}, or move the model.");
 }
 
+/// "state.callback.0.EarlyStopping."
+std::string state_name(const Callback& callback, std::size_t i) {
+  return "state.callback." + std::to_string(i) + '.' + class_name(typeid(callback)) + '.';
+}
 }  // namespace
 
 Device Trainer::device() const {
@@ -74,18 +80,13 @@ std::optional<DirectoryLock> Trainer::set_up(data::DataLoader train,
   const int64_t steps = 1 + (batches_ - 1) / o.accumulate_batches;
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   if (o.progress_bar)
-    progress_.emplace(ProgressOptions{.epochs = o.max_epochs,
-                                      .steps_per_epoch = steps,
-                                      .interval = o.log_every_steps > 0 ? o.log_every_steps : never,
-                                      .output = o.output});
+    records_.progress.emplace(
+        ProgressOptions{.epochs = o.max_epochs,
+                        .steps_per_epoch = steps,
+                        .interval = o.log_every_steps > 0 ? o.log_every_steps : never,
+                        .output = o.output});
   std::optional<DirectoryLock> lock;
-  if (!o.directory.empty()) {
-    files::make_directories(where, o.directory);
-    lock.emplace(o.directory);
-    if (!lock->holds())
-      tell("the file system of " + o.directory.string() +
-           " has no locks: nothing keeps another training out of it");
-  }
+  if (directory_) lock = directory_->lock();
   if (!begun_) begin(steps);
   return lock;
 }
@@ -98,17 +99,26 @@ void Trainer::begin(int64_t steps_per_epoch) {
     if (options_.model_summary)
       print_for_people(options_.output,
                        model_summary(task_.model, optimizer, training_.strategy()) + '\n');
-    loggers_ = options_.loggers;
-    if (!options_.directory.empty()) begin_in_directory();
+    records_.loggers = options_.loggers;
+    if (directory_) begin_in_directory();
     if (validation_)
       evaluate(*validation_, std::min(validation_batches_, options_.sanity_check_batches), false);
     begun_ = true;
   } catch (...) {
-    loggers_.clear();
+    records_.loggers.clear();
     if (scheduler_) set_rates(optimizer, rates);
     scheduler_.reset();
     throw;
   }
+}
+
+void Trainer::begin_in_directory() {
+  const auto found = directory_->open();
+  if (found && found->state.batches > 0) require_same_loader(found->state.numbers, *loader_);
+  if (found && options_.deterministic) require_same_environment(found->state, device());
+  for (auto& logger : directory_->loggers()) records_.loggers.push_back(std::move(logger));
+  if (found) resume(*found);
+  directory_->remove_old();  // a kill may have come between saving and removing
 }
 
 void Trainer::make_scheduler(int64_t steps_per_epoch) {
@@ -117,6 +127,64 @@ void Trainer::make_scheduler(int64_t steps_per_epoch) {
     of_epochs = std::numeric_limits<int64_t>::max();
   if (of_epochs > 0) steps = steps > 0 ? std::min(steps, of_epochs) : of_epochs;
   scheduler_.emplace(training_.optimizer(), options_.schedule(steps));
+}
+
+// --- checkpoints
+
+void Trainer::save(const std::filesystem::path& path) const {
+  CheckpointState state = position_;
+  records_.save(state);
+  if (loader_) state.numbers.merge(loader_numbers(*loader_));
+  state.numbers["state.seconds"] = seconds();
+  state.numbers["state.validation_interrupted"] = double(validation_interrupted_);
+  const auto add = [&](const std::string& name, const MetricSums& sums) {
+    state.numbers["state.total." + name] = sums.total;
+    state.numbers["state.weight." + name] = sums.weight;
+    if (sums.mean != 0) state.numbers["state.mean." + name] = sums.mean;
+    if (sums.spread != 0) state.numbers["state.spread." + name] = sums.spread;
+  };
+  add("loss", epoch_loss_.sums());
+  for (const TaskMetric& metric : task_.metrics) add(metric.name(), metric.sums());
+  optim::NamedTensors tensors;
+  for (std::size_t i = 0; i < options_.callbacks.size(); ++i) {
+    const Callback& callback = *options_.callbacks[i];
+    const std::string own = state_name(callback, i);
+    for (const auto& [name, value] : callback.state()) state.numbers[own + name] = value;
+    for (const auto& [name, x] : callback.tensors()) tensors[own + name] = x;
+  }
+  state.texts["environment"] = environment_of(device());
+  save_training(path, training_, state, scheduler_ ? &*scheduler_ : nullptr, tensors);
+}
+
+void Trainer::resume(const FoundCheckpoint& found) {
+  optim::LrScheduler* const scheduler = scheduler_ ? &*scheduler_ : nullptr;
+  const OptionValues program = option_values(training_.optimizer(), scheduler);
+  optim::NamedTensors tensors;
+  const CheckpointState state =
+      load_training(found.path, training_, scheduler, amp::Convert::refuse, &tensors);
+  const auto& numbers = state.numbers;
+  for (std::size_t i = 0; i < options_.callbacks.size(); ++i) {
+    Callback& callback = *options_.callbacks[i];
+    const std::string name = state_name(callback, i);
+    if (const auto own = part_of(tensors, name); !own.empty()) callback.load_tensors(own);
+    if (const auto own = part_of(numbers, name); !own.empty()) callback.load_state(own);
+  }
+  position_ = {.step = state.step, .epoch = state.epoch, .batches = state.batches};
+  records_.restore(state);
+  seconds_before_ = number_in(numbers, "state.seconds");
+  validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;
+  const auto sums = [&](const std::string& name) {
+    return MetricSums{
+        number_in(numbers, "state.total." + name), number_in(numbers, "state.weight." + name),
+        number_in(numbers, "state.mean." + name), number_in(numbers, "state.spread." + name)};
+  };
+  epoch_loss_.restore(sums("loss"));
+  for (TaskMetric& metric : task_.metrics) metric.restore(sums(metric.name()));
+
+  note("resumed after step " + std::to_string(state.step) + " from " + found.path.string());
+  for (const std::string& line :
+       changes(program, option_values(training_.optimizer(), scheduler), state, *loader_))
+    records_.tell(line);
 }
 
 }  // namespace halftone::train
