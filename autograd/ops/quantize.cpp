@@ -31,7 +31,7 @@ void check_input(const Tensor& x, const Quantizer& quantizer) {
 
 }  // namespace
 
-Tensor Quantize::forward(const Tensor& x) const {
+Tensor Quantize::forward(const Tensor& x) {
   const QuantizeCall call{.quantizer = quantizer, .key = key};
   if (x.dtype() != f64) return quantized(x, call);
   return Cast::converted(quantized(Cast::converted(x, f32), call), f64);

@@ -14,7 +14,7 @@ struct Quantize {
   Quantizer quantizer;
   RandomKey key{};
 
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x);
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
 };
 
