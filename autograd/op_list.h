@@ -64,6 +64,7 @@ struct Embedding;
 struct Lstm;
 struct Gru;
 struct Dropout;
+struct Quantize;
 struct Checkpoint;
 
 using ElementwiseOps = Concat<Wrap<Unary, UnaryFormulas>, Wrap<Binary, BinaryFormulas>,
@@ -74,7 +75,7 @@ using StructuredOps =
              CumulativeSum, Matmul, Linear, Dot, CosineSimilarity, Softmax, LogSoftmax, LogSumExp,
              Attention, PackedAttention, CrossEntropy, NllLoss, LayerNorm, RmsNorm, GroupNorm,
              InstanceNorm, BatchNorm, BatchNormRelu, Conv2d, ConvTranspose2d, MaxPool2d, AvgPool2d,
-             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Checkpoint>;
+             AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
 /// Base of operations that users define outside the library: exempt from the catalogue.

@@ -20,6 +20,7 @@
 #include <halftone/autograd/ops/operators.h>
 #include <halftone/autograd/ops/overloads.h>
 #include <halftone/autograd/ops/pool.h>
+#include <halftone/autograd/ops/quantize.h>
 #include <halftone/autograd/ops/rearrange.h>
 #include <halftone/autograd/ops/recurrent.h>
 #include <halftone/autograd/ops/reduce.h>

@@ -29,6 +29,11 @@
 
 namespace halftone {
 
+struct Accumulator;
+struct QuantizeCall;
+struct Quantizer;
+struct Rotation;
+
 enum class Reduction : uint8_t { sum, mean, sum_of_squares, max, min, prod };
 
 struct ConvGeometry {
@@ -296,6 +301,24 @@ class Backend {
   /// scale, i64 growth_tracker, i32 overflows_left
   virtual void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
                                Tensor& growth_tracker, Tensor& overflows_left) = 0;
+
+  // --- numbers on a grid: f32, bf16 or f16. core/quantizer.h, core/hadamard.h and
+  // core/accumulator.h have all of the arithmetic, so that every backend gives the same bits.
+  /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if one is. x
+  /// strided
+  virtual void largest_magnitude(const Tensor& x, Tensor& amax) = 0;
+  /// rows; y like x, which it may be
+  virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
+  /// rows of whole groups; y like x, which it may be
+  virtual void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) = 0;
+  /// The end of a step for n tensors whose scaling per tensor is from history, in place: amax f32
+  /// [n] enters the ring history f32 [n, steps] at position i64 [n], scale f32 [n] follows, and
+  /// amax is 0 again. An amax that is not finite changes nothing.
+  virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
+                           Tensor& position, Tensor& scale) = 0;
+  /// matmul(), summed up as the accumulator says, which is not stochastic; c may be f32
+  virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                                   const Accumulator& accumulator, Tensor& c) = 0;
 
   // --- random (dense y; element i in memory order uses number i of the key)
   virtual void uniform(double low, double high, RandomKey key, Tensor& y) = 0;

@@ -95,6 +95,12 @@ class CpuBackend final : public ReferenceBackend {
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
 
+  // --- numbers on a grid (quantize.cpp, accumulate.cpp)
+  void largest_magnitude(const Tensor& x, Tensor& amax) override;
+  void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
+  void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                           const Accumulator& accumulator, Tensor& c) override;
+
   // --- random (random.cpp)
   void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) override;
 };

@@ -132,6 +132,15 @@ class CudaBackend final : public Backend {
   void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
                        Tensor& growth_tracker, Tensor& overflows_left) override;
 
+  // --- numbers on a grid (quantize.cu, accumulating_matmul.cu)
+  void largest_magnitude(const Tensor& x, Tensor& amax) override;
+  void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
+  void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) override;
+  void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history, Tensor& position,
+                   Tensor& scale) override;
+  void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
+                           const Accumulator& accumulator, Tensor& c) override;
+
   // --- random (random.cu)
   void uniform(double low, double high, RandomKey key, Tensor& y) override;
   void normal(double mean, double std, RandomKey key, Tensor& y) override;

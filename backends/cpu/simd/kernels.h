@@ -12,6 +12,13 @@
 #include <halftone/core/update_rules.h>
 #include <halftone/core/weight_form.h>
 
+namespace halftone {
+struct Grid;
+struct QuantizeNumbers;
+struct Scale;
+enum class Rounding : uint8_t;
+}  // namespace halftone
+
 namespace halftone::simd {
 
 /// Where matrices for gemm() come from: element (i, j) is data[i * row + j * column] of a dtype.
@@ -28,6 +35,13 @@ struct UpdateNumbers {
   StateMask states = 0;
   bool moves_weight = true;
   alignas(double) std::byte numbers[64]{};
+};
+
+/// One band of blocks for quantize_blocks(): element (i, j) lies at i row_step + j and is number
+/// first + i number_step + j of its tensor.
+struct BlockBand {
+  int64_t rows, columns, row_step, number_step;
+  uint64_t first;
 };
 
 struct Kernels {
@@ -139,6 +153,19 @@ struct Kernels {
                   int64_t n);
   /// y[i] = random_half(key, first + i)
   void (*random_halves)(RandomKey key, uint64_t first, uint16_t* y, int64_t n);
+
+  // --- numbers on a grid (core/quantizer.h); y may be x
+  /// the bits of the largest |x|; those of a NaN are larger than all others
+  uint32_t (*largest_magnitude)(const float* x, int64_t n);
+  /// element i is number first + i of its tensor; only stochastic rounding asks for the key
+  void (*quantize)(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
+                   uint64_t first, const float* x, float* y, int64_t n);
+  /// the same for one band of blocks side by side, with the scales found here
+  void (*quantize_blocks)(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
+                          const BlockBand& band, const float* x, float* y);
+  /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/accumulator.h)
+  void (*accumulate_on)(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
+                        const float* b, int64_t b_step, float* sums, int64_t n);
 
   // --- gemm: panels of packed operands, and the tile product (cpu/gemm.cpp drives them)
   int tile_rows, tile_columns;

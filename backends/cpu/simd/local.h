@@ -30,6 +30,7 @@ void fill_channels(Kernels& table);
 void fill_images(Kernels& table);
 void fill_training(Kernels& table);
 void fill_random(Kernels& table);
+void fill_quantize(Kernels& table);
 void fill_gemm(Kernels& table);
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -15,6 +15,7 @@ static Kernels make_table() {
   fill_images(table);
   fill_training(table);
   fill_random(table);
+  fill_quantize(table);
   fill_gemm(table);
   return table;
 }

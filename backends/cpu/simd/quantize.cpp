@@ -1,0 +1,120 @@
+// Numbers onto grids: loops around the functions of core/quantizer.h, one per rounding. Compiled
+// without fused multiply-adds, because every instruction set gives the same bits.
+#include <halftone/backends/cpu/simd/philox.h>
+#include <halftone/core/accumulator.h>
+#include <halftone/core/quantizer.h>
+
+namespace halftone::simd::HALFTONE_ISA {
+
+static uint32_t largest_magnitude(const float* x, int64_t n) {
+  int32_t largest = 0;  // signed comparisons are the ones that every instruction set has
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const auto magnitude = int32_t(magnitude_bits(x[i]));
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return uint32_t(largest);
+}
+
+static float as_magnitude(uint32_t bits) {
+  return __builtin_bit_cast(float, bits > 0x7f800000u ? nan_magnitude : bits);
+}
+
+/// words: one each, if the rounding is stochastic.
+template <Rounding rounding, bool wide>
+static void quantize_piece(const Grid on, const Scale by, uint32_t mask, const uint32_t* words,
+                           const float* x, float* y, int64_t n) {
+  const Grid grid = on;  // nothing that is written to y could change these
+  const Scale scale = by;
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = quantize_scaled<rounding, wide>(grid, scale, x[i], x[i] * scale.in,
+                                           rounding == Rounding::stochastic ? words[i] & mask : 0);
+}
+
+template <Rounding rounding, bool wide>
+static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
+                         uint64_t first, const float* x, float* y, int64_t n) {
+  const uint32_t mask = numbers.random_mask;
+  const bool divides =
+      numbers.per == Scaling::Per::block && numbers.kind == ScaleKind::f32 && scale.in != 1;
+  if (rounding != Rounding::stochastic && !divides)
+    return quantize_piece<rounding, wide>(numbers.grid, scale, mask, nullptr, x, y, n);
+  // A block with a divisor has finite numbers only, and so are their quotients: they can stand for
+  // x.
+  const Scale after{divides ? 1 : scale.in, scale.out, scale.tail};
+  uint32_t words[4 * lanes];
+  float quotients[4 * lanes];
+  for (int64_t i = 0; i < n;) {
+    const auto skipped = int64_t((first + uint64_t(i)) % 4);
+    const int64_t count = n - i < 4 * lanes - skipped ? n - i : 4 * lanes - skipped;
+    if (rounding == Rounding::stochastic)
+      random_words(key.seed, key.offset + (first + uint64_t(i)) / 4, words);
+    if (divides)
+      for (int64_t k = 0; k < count; ++k) quotients[k] = x[i + k] / scale.in;
+    quantize_piece<rounding, wide>(numbers.grid, after, mask, words + skipped,
+                                   divides ? quotients : x + i, y + i, count);
+    i += count;
+  }
+}
+
+using Run = void (*)(const QuantizeNumbers&, const Scale&, RandomKey, uint64_t, const float*,
+                     float*, int64_t);
+static Run run_of(const QuantizeNumbers& numbers) {
+  return visit_rounding(numbers.rounding, [&]<Rounding r>() -> Run {
+    return numbers.wide ? quantize_run<r, true> : quantize_run<r, false>;
+  });
+}
+
+static void quantize(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
+                     uint64_t first, const float* x, float* y, int64_t n) {
+  run_of(numbers)(numbers, scale, key, first, x, y, n);
+}
+
+static void quantize_blocks(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
+                            const BlockBand& band, const float* x, float* y) {
+  const Run run = run_of(numbers);
+  for (int64_t column = 0; column < band.columns; column += numbers.columns) {
+    const int64_t width =
+        numbers.columns < band.columns - column ? numbers.columns : band.columns - column;
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < band.rows; ++i) {
+      const uint32_t of_row = largest_magnitude(x + i * band.row_step + column, width);
+      largest = of_row > largest ? of_row : largest;
+    }
+    const Scale scale = scale_of_block(numbers, as_magnitude(largest), amax_tensor);
+    for (int64_t i = 0; i < band.rows; ++i) {
+      const int64_t at = i * band.row_step + column;
+      const uint64_t number = band.first + uint64_t(i * band.number_step + column);
+      run(numbers, scale, key, number, x + at, y + at, width);
+    }
+  }
+}
+
+template <Rounding rounding>
+static void accumulate_rounded(const Grid& on, const float* a, int64_t depth, const float* b,
+                               int64_t b_step, float* sums, int64_t n) {
+  const Grid grid = on;
+  for (int64_t i = 0; i < depth; ++i) {
+    const float factor = a[i];
+    const float* const row = b + i * b_step;
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j)
+      sums[j] =
+          round_on<rounding, true>(grid, rounded_sum(sums[j], rounded_product(factor, row[j])), 0);
+  }
+}
+
+static void accumulate_on(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
+                          const float* b, int64_t b_step, float* sums, int64_t n) {
+  visit_rounding(rounding,
+                 [&]<Rounding r>() { accumulate_rounded<r>(grid, a, depth, b, b_step, sums, n); });
+}
+
+void fill_quantize(Kernels& table) {
+  table.largest_magnitude = largest_magnitude;
+  table.quantize = quantize, table.quantize_blocks = quantize_blocks;
+  table.accumulate_on = accumulate_on;
+}
+
+}  // namespace halftone::simd::HALFTONE_ISA

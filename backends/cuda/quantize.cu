@@ -1,0 +1,188 @@
+// Quantizers by the functions of core/quantizer.h: a thread takes four neighbours, which share a
+// counter of random words, or a warp takes a block. No element's result depends on another thread's
+// but through a largest magnitude, whose order does not matter.
+#include <cmath>
+
+#include <halftone/backends/cuda/block.h>
+#include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/layout.h>
+#include <halftone/backends/cuda/random.h>
+#include <halftone/backends/cuda/values.h>
+#include <halftone/core/hadamard.h>
+#include <halftone/core/quantizer.h>
+
+namespace halftone {
+
+namespace cuda {
+namespace {
+
+/// The call's scalars and random numbers as kernels receive them; null pointers: not given.
+struct QuantizeArguments {
+  const float *amax, *scale, *skip;
+  RandomKey key;
+  uint64_t key_stride;
+  const uint64_t* shift;
+
+  QuantizeArguments(const Context& context, const QuantizeCall& call)
+      : amax(data_of(call.amax)),
+        scale(data_of(call.scale)),
+        skip(data_of(call.skip)),
+        key(call.key),
+        key_stride(call.key_stride),
+        shift(context.key_shift()) {}
+  static const float* data_of(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
+
+  __device__ bool skips() const { return skip && *skip != 0; }
+  /// A generator's key moves with its captured step, another by its stride.
+  __device__ RandomKey own_key() const {
+    if (key_stride != 0) return key_of_replay(key, key_stride, shift);
+    return {key.seed, shift ? key.offset + *shift : key.offset};
+  }
+};
+
+__device__ uint32_t word_of(RandomKey key, uint64_t element) {
+  return Philox::words(key.seed, key.offset + element / 4)[std::size_t(element % 4)];
+}
+
+template <class T>
+__global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                                int64_t count) {
+  if (given.skips()) return;
+  Scale scale;
+  if (n.per == Scaling::Per::tensor) {
+    const float s = n.from_history ? (given.scale ? *given.scale : 1.0f)
+                                   : scale_of_tensor(n, given.amax ? *given.amax : 0.0f);
+    scale = scale_per_tensor(s);
+  }
+  const bool random = n.rounding == Rounding::stochastic;
+  const RandomKey key = given.own_key();
+  for (int64_t group = global_thread(); group * 4 < count; group += all_threads()) {
+    std::array<uint32_t, 4> words{};
+    if (random) words = Philox::words(key.seed, key.offset + uint64_t(group));
+    for (int i = 0; i < 4 && group * 4 + i < count; ++i) {
+      const int64_t at = group * 4 + i;
+      y[at] = narrow<T>(quantize_element(n, scale, widen(x[at]), words[std::size_t(i)]));
+    }
+  }
+}
+
+struct LargerBits {
+  HT_HD uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
+};
+__device__ uint32_t magnitude_of_bits(uint32_t bits) {
+  return bits > 0x7f800000u ? nan_magnitude : bits;
+}
+
+/// Block b of `across` side by side in its band, one warp each.
+template <class T>
+__global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                              int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
+  if (given.skips()) return;
+  const float amax_tensor = given.amax ? *given.amax : 0.0f;
+  const bool random = n.rounding == Rounding::stochastic;
+  const RandomKey key = given.own_key();
+  const int64_t lane = threadIdx.x % warp_lanes;
+  for (int64_t block = global_thread() / warp_lanes; block < blocks;
+       block += all_threads() / warp_lanes) {
+    const int64_t row = block / across * n.rows, column = block % across * n.columns;
+    const int64_t width = columns - column < n.columns ? columns - column : n.columns;
+    const int64_t height = rows - row < n.rows ? rows - row : n.rows;
+    uint32_t largest = 0;
+    for (int64_t i = lane; i < width * height; i += warp_lanes) {
+      const int64_t at = (row + i / width) * columns + column + i % width;
+      largest = LargerBits{}(largest, magnitude_bits(widen(x[at])));
+    }
+    largest = magnitude_of_bits(warp_reduce(largest, LargerBits{}));
+    const Scale scale = scale_of_block(n, std::bit_cast<float>(largest), amax_tensor);
+    for (int64_t i = lane; i < width * height; i += warp_lanes) {
+      const int64_t at = (row + i / width) * columns + column + i % width;
+      const uint32_t word = random ? word_of(key, uint64_t(at)) : 0;
+      y[at] = narrow<T>(quantize_element(n, scale, widen(x[at]), word));
+    }
+  }
+}
+
+__global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* amax) {
+  uint32_t largest = 0;
+  for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads())
+    largest =
+        LargerBits{}(largest, magnitude_bits(load_as<float>(x, layout.at_turn(turn, small).of[0])));
+  largest = block_reduce(magnitude_of_bits(largest), LargerBits{}, uint32_t(0));
+  // Magnitudes are in the order of their bits.
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned*>(amax), largest);
+}
+
+template <class T>
+__global__ void rotate_kernel(Rotation rotation, float inverse_root, const T* x, T* y,
+                              int64_t groups) {
+  for (int64_t group = global_thread(); group < groups; group += all_threads()) {
+    float values[Rotation::largest];
+    const int64_t first = group * rotation.size;
+    for (int i = 0; i < rotation.size; ++i) values[i] = widen(x[first + i]);
+    rotate_group(values, rotation, inverse_root);
+    for (int i = 0; i < rotation.size; ++i) y[first + i] = narrow<T>(values[i]);
+  }
+}
+
+__global__ void next_scales_kernel(QuantizeNumbers n, int64_t steps, bool latest, float* amax,
+                                   float* history, int64_t* position, float* scale, int64_t count) {
+  for (int64_t i = global_thread(); i < count; i += all_threads())
+    next_scale(n, steps, latest, amax[i], history + i * steps, position[i], scale[i]);
+}
+
+}  // namespace
+}  // namespace cuda
+
+using namespace cuda;
+
+void CudaBackend::largest_magnitude(const Tensor& x, Tensor& amax) {
+  const Layout<1> layout(x);
+  if (layout.turns > 0)
+    launch(context_, largest_kernel, shape_for(context_, layout.turns, 8), layout,
+           layout.is_small(), Operand(x), amax.data<float>());
+  amax.storage()->bump_version();
+}
+
+void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) {
+  const int64_t count = x.numel();
+  if (count == 0) return;
+  const QuantizeNumbers n = numbers_of(call.quantizer);
+  const QuantizeArguments given(context_, call);
+  visit_floating(x.dtype(), "quantize", [&]<class T>() {
+    if constexpr (sizeof(T) == 8) return;  // f64 passes through f32: autograd/ops/quantize.cpp
+    else if (n.per != Scaling::Per::block) {
+      launch(context_, quantize_kernel<T>, shape_for(context_, count, 4), n, given, x.data<T>(),
+             y.data<T>(), count);
+    } else {
+      const int64_t columns = x.size(-1), rows = count / columns;
+      const int64_t across = (columns + n.columns - 1) / n.columns;
+      const int64_t blocks = (rows + n.rows - 1) / n.rows * across;
+      launch(context_, blocks_kernel<T>, shape_for(context_, blocks * warp_lanes), n, given,
+             x.data<T>(), y.data<T>(), rows, columns, across, blocks);
+    }
+  });
+}
+
+void CudaBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
+  const int64_t groups = x.numel() / rotation.size;
+  if (groups == 0) return;
+  const auto inverse_root = float(1 / std::sqrt(double(rotation.size)));
+  visit_floating(x.dtype(), "rotate", [&]<class T>() {
+    if constexpr (sizeof(T) <= 4)
+      launch(context_, rotate_kernel<T>, shape_for(context_, groups), rotation, inverse_root,
+             x.data<T>(), y.data<T>(), groups);
+  });
+}
+
+void CudaBackend::next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
+                              Tensor& position, Tensor& scale) {
+  if (amax.numel() == 0) return;
+  launch(context_, next_scales_kernel, shape_for(context_, amax.numel()), numbers_of(quantizer),
+         history.size(-1), quantizer.scaling.latest, amax.data<float>(), history.data<float>(),
+         position.data<int64_t>(), scale.data<float>(), amax.numel());
+  for (const Tensor* written : {&amax, &history, &position, &scale})
+    written->storage()->bump_version();
+}
+
+}  // namespace halftone

@@ -1,0 +1,251 @@
+// Grids of numbers: what a binary floating-point format can hold, as data, and the one definition
+// of how a float gets onto such a grid. Every backend, every instruction set and every quantizer
+// calls round_finite() below, so they agree to the bit. Integers only: exponents are read from
+// bits, never from a logarithm.
+//
+// A format here emulates: its numbers lie in memory as f32 (or in a short dtype that holds them),
+// see core/quantizer.h. The storage dtypes are in core/dtype.h.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <halftone/core/host_device.h>
+
+namespace halftone {
+
+/// Which of the two neighbours on the grid a number between them becomes.
+enum class Rounding : uint8_t {
+  nearest_even,  // ties to the even significand
+  nearest_away,  // ties to the larger magnitude
+  toward_zero,
+  up,      // toward +infinity
+  down,    // toward -infinity
+  to_odd,  // inexact: the odd significand; a second rounding then errs no further than one would
+  stochastic,  // the farther one with the probability of the distance to the nearer: right on
+               // average
+};
+inline constexpr int rounding_count = 7;
+std::string_view name(Rounding rounding);
+/// The rounding of that name ("nearest_even"), if there is one.
+std::optional<Rounding> rounding_named(std::string_view name);
+
+/// A grid of binary floating-point numbers: significands of `significand_bits` (the hidden one
+/// counted), exponents from min_exponent up to that of `max`, equally spaced below 2^min_exponent.
+/// The fields of CPFloat's formats (Fasi & Mikaitis 2023); fixed point is a grid of one exponent.
+struct NumberFormat {
+  int16_t significand_bits = 24, min_exponent = -126;
+  float max = std::numeric_limits<float>::max();
+  /// false: nothing lies between 0 and 2^min_exponent
+  bool subnormals = true;
+  /// what is rounded beyond `max` becomes infinite; else it saturates
+  bool infinity = true;
+  /// of one number in a native encoding, for reports of bytes
+  uint8_t bits = 32;
+
+  /// 1 sign bit and the others as named; the top exponent holds infinity and NaN.
+  static constexpr NumberFormat ieee_like(int exponent_bits, int fraction_bits);
+  /// Sign and magnitude, `integer_bits` in all, scaled so that 1 is the second highest bit: MX's
+  /// INT8 is (127 / 64).
+  static constexpr NumberFormat integer(int integer_bits);
+  bool operator==(const NumberFormat&) const = default;
+};
+
+constexpr NumberFormat NumberFormat::ieee_like(int exponent_bits, int fraction_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const uint32_t largest =
+      (uint32_t(bias + 127) << 23) | (0x7fffffu << (23 - fraction_bits) & 0x7fffffu);
+  return {.significand_bits = int16_t(fraction_bits + 1),
+          .min_exponent = int16_t(1 - bias),
+          .max = std::bit_cast<float>(largest),
+          .bits = uint8_t(1 + exponent_bits + fraction_bits)};
+}
+
+constexpr NumberFormat NumberFormat::integer(int integer_bits) {
+  const float largest = float((1 << (integer_bits - 1)) - 1);
+  return {.significand_bits = int16_t(integer_bits - 1),
+          .min_exponent = 0,
+          .max = largest / float(1 << (integer_bits - 2)),
+          .infinity = false,
+          .bits = uint8_t(integer_bits)};
+}
+
+/// The named ones. e4m3, e3m2, e2m3, e2m1, e8m0, int8: OCP 8-bit floating point 1.0 and
+/// Microscaling 1.0; of e8m0, which is for scales, the grid has 0 and both signs as every grid
+/// does.
+namespace formats {
+/// All codes are numbers, but for those above `max`.
+constexpr NumberFormat ocp(int exponent_bits, int fraction_bits, float max) {
+  NumberFormat format = NumberFormat::ieee_like(exponent_bits, fraction_bits);
+  format.max = max, format.infinity = false;
+  return format;
+}
+inline constexpr NumberFormat f32 = NumberFormat::ieee_like(8, 23);
+inline constexpr NumberFormat tf32 = NumberFormat::ieee_like(8, 10);
+inline constexpr NumberFormat bf16 = NumberFormat::ieee_like(8, 7);
+inline constexpr NumberFormat f16 = NumberFormat::ieee_like(5, 10);
+inline constexpr NumberFormat e5m2 = NumberFormat::ieee_like(5, 2);
+inline constexpr NumberFormat e4m3 = ocp(4, 3, 448);
+inline constexpr NumberFormat e3m2 = ocp(3, 2, 28);
+inline constexpr NumberFormat e2m3 = ocp(2, 3, 7.5f);
+inline constexpr NumberFormat e2m1 = ocp(2, 1, 6);
+inline constexpr NumberFormat e8m0{.significand_bits = 1,
+                                   .min_exponent = -127,
+                                   .max = 0x1p127f,
+                                   .subnormals = false,
+                                   .infinity = false,
+                                   .bits = 8};
+inline constexpr NumberFormat int8 = NumberFormat::integer(8);
+}  // namespace formats
+
+struct NamedFormat {
+  std::string_view name;
+  NumberFormat format;
+};
+/// f32 tf32 bf16 f16 e5m2 e4m3 e3m2 e2m3 e2m1 e8m0 int8.
+std::span<const NamedFormat> named_formats();
+/// One of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "intN" (3 <= N <= 16). The
+/// small named ones are OCP's: other than ieee_like, most of them have no infinity.
+std::optional<NumberFormat> number_format_named(std::string_view name);
+/// Its name, if it has one; else its fields.
+std::string described(const NumberFormat& format);
+/// UsageError of `op` if no float could lie on such a grid.
+void check_format(std::string_view op, const NumberFormat& format);
+
+/// How many numbers the grid has from 0 to max; number i of them in order of size. Both in order of
+/// the codes without their sign.
+int64_t count_of_numbers(const NumberFormat& format);
+double number_at(const NumberFormat& format, int64_t i);
+
+// --- rounding
+
+/// A format as inner loops need it, with what happens beyond its end.
+struct Grid {
+  int32_t drop = 0;            // bits that the 24-bit significand of a normal number loses
+  int32_t subnormal_drop = 0;  // the same at 2^min_exponent for what is smaller
+  int32_t least_field = 1;     // min_exponent as a float's exponent field
+  float max = std::numeric_limits<float>::max();
+  float above = 0, below = 0;  // the magnitude of what is rounded beyond max, by sign
+  float infinite = 0;          // the magnitude of what infinity becomes
+  /// Whether some numbers are so small that floats hold them as subnormals.
+  HT_HD constexpr bool is_wide() const { return least_field - 23 + drop < 1; }
+};
+
+/// saturate: finite numbers beyond max become max whatever the format says.
+constexpr Grid grid_of(const NumberFormat& format, Rounding rounding, bool saturate = false) {
+  const float beyond =
+      format.infinity && !saturate ? std::numeric_limits<float>::infinity() : format.max;
+  // As IEEE 754: directed roundings that point inward stop at the largest number, and that is odd.
+  const bool inward = rounding == Rounding::toward_zero || rounding == Rounding::to_odd;
+  return {.drop = 24 - format.significand_bits,
+          .subnormal_drop = format.subnormals ? 24 - format.significand_bits : 23,
+          .least_field = format.min_exponent + 127,
+          .max = format.max,
+          .above = inward || rounding == Rounding::down ? format.max : beyond,
+          .below = inward || rounding == Rounding::up ? format.max : beyond,
+          .infinite = format.infinity ? std::numeric_limits<float>::infinity() : format.max};
+}
+
+namespace detail {
+/// c ? a : b, by masks: compilers would branch around the arithmetic behind a or b, which keeps
+/// them from using vectors.
+HT_HD constexpr uint32_t choose(bool c, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - uint32_t(c);
+  return (a & mask) | (b & ~mask);
+}
+HT_HD constexpr float choose(bool c, float a, float b) {
+  return std::bit_cast<float>(choose(c, std::bit_cast<uint32_t>(a), std::bit_cast<uint32_t>(b)));
+}
+HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (bits & 0x80000000u));
+}
+}  // namespace detail
+
+/// A finite x on the grid. random: 32 uniform bits, read by stochastic rounding only. wide: what
+/// grid.is_wide() says, for loops that know.
+/// The float's significand s (24 bits) stands for s * 2^(field - 150); the grid keeps all but its
+/// last `lost` bits. What is added before they are cut off is the rounding. Infinity, which a
+/// scaled x may have become, lies beyond max.
+template <Rounding rounding, bool wide>
+HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
+  const uint32_t if_negative = 0u - (bits >> 31);  // all ones, or all zeros
+  uint32_t significand =
+      (magnitude & 0x7fffffu) | detail::choose(magnitude >= 0x800000u, 0x800000u, 0u);
+  int32_t field = int32_t(detail::choose(magnitude >= 0x800000u, magnitude >> 23, 1u));
+  if (wide) {  // numbers below 2^-126 may be normal on the grid: so must x be
+    const uint32_t rest = magnitude & 0x7fffffu;
+    const uint32_t as_float = std::bit_cast<uint32_t>(float(int32_t(rest)));
+    const bool subnormal = magnitude < 0x800000u && rest != 0;
+    field = int32_t(detail::choose(subnormal, (as_float >> 23) - 149u, uint32_t(field)));
+    significand = detail::choose(subnormal, (as_float & 0x7fffffu) | 0x800000u, significand);
+  }
+  const int32_t missing = grid.least_field > field ? grid.least_field - field : 0;
+  const int32_t lost = (missing > 0 ? grid.subnormal_drop : grid.drop) + missing;
+  const int32_t cut = lost < 31 ? lost : 31;
+  const uint32_t mask = (1u << cut) - 1;
+
+  uint32_t kept;
+  if constexpr (rounding == Rounding::nearest_even)
+    kept = (significand + (mask >> 1) + (significand >> cut & mask & 1u)) >> cut;
+  else if constexpr (rounding == Rounding::nearest_away)
+    kept = (significand + (mask >> 1) + (mask & 1u)) >> cut;
+  else if constexpr (rounding == Rounding::toward_zero) kept = significand >> cut;
+  else if constexpr (rounding == Rounding::up) kept = (significand + (mask & ~if_negative)) >> cut;
+  else if constexpr (rounding == Rounding::down) kept = (significand + (mask & if_negative)) >> cut;
+  else if constexpr (rounding == Rounding::to_odd)
+    kept = (significand >> cut) | uint32_t((significand & mask) != 0);
+  else {
+    // Far below the grid the probability is less than a bit of the random number shows at 31 bits.
+    const int32_t deeper = lost - cut < 31 ? lost - cut : 31;
+    kept = ((significand >> deeper) + (random >> 1 >> (31 - cut))) >> cut;
+  }
+
+  const int32_t unit_field = field - 23 + lost;
+  uint32_t unit = uint32_t(unit_field) << 23;
+  if (wide)  // 2^-149 is 1u
+    unit = detail::choose(unit_field > 0, unit, 1u << ((unit_field + 22) & 31));
+  const float value = float(int32_t(kept)) * std::bit_cast<float>(unit);
+  const float beyond = detail::choose(if_negative != 0, grid.below, grid.above);
+  return detail::with_sign_of(bits, detail::choose(value > grid.max, beyond, value));
+}
+
+/// Any x: NaN stays as it is, also where the format has none, so that a broken run shows; infinity
+/// becomes what grid.infinite says.
+template <Rounding rounding, bool wide>
+HT_HD constexpr float round_on(const Grid& grid, float x, uint32_t random) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
+  const float finite = round_finite<rounding, wide>(grid, x, random);
+  const float number =
+      detail::choose(magnitude == 0x7f800000u, detail::with_sign_of(bits, grid.infinite), finite);
+  return detail::choose(magnitude > 0x7f800000u, x, number);
+}
+
+/// function.operator()<rounding>() for a rounding that is known at run time.
+template <class Function>
+HT_HD constexpr decltype(auto) visit_rounding(Rounding rounding, Function&& function) {
+  switch (rounding) {
+    case Rounding::nearest_even: break;
+    case Rounding::nearest_away: return function.template operator()<Rounding::nearest_away>();
+    case Rounding::toward_zero: return function.template operator()<Rounding::toward_zero>();
+    case Rounding::up: return function.template operator()<Rounding::up>();
+    case Rounding::down: return function.template operator()<Rounding::down>();
+    case Rounding::to_odd: return function.template operator()<Rounding::to_odd>();
+    case Rounding::stochastic: return function.template operator()<Rounding::stochastic>();
+  }
+  return function.template operator()<Rounding::nearest_even>();
+}
+
+/// x on the grid of a format, for one number at a time.
+HT_HD constexpr float round_to(const NumberFormat& format, float x,
+                               Rounding rounding = Rounding::nearest_even, uint32_t random = 0) {
+  const Grid grid = grid_of(format, rounding);
+  return visit_rounding(rounding, [&]<Rounding r>() { return round_on<r, true>(grid, x, random); });
+}
+
+}  // namespace halftone

@@ -1,0 +1,253 @@
+// Quantizers: a grid, a rounding and a scaling, i.e. what is done to one tensor so that it holds
+// the numbers that a short format would. Values stay in their dtype (f32, or a short one that holds
+// the results exactly): a quantizer changes values, never dtypes.
+//
+// All arithmetic is here, once: scales from largest magnitudes, and one element. Every product and
+// quotient is of floats, rounded to nearest, and nothing is added up, so that no compiler can fuse
+// what another does not.
+//
+//   scaling       y =                       with                                           as
+//   none          on(x)
+//   tensor        on(x s) (1 / s)           s = max / a, a the largest |x| now or of late
+//   TransformerEngine block, e8m0   on(x 2^-e) 2^e            e from the block's largest by `rule`
+//   OCP MX 1.0, torchao block, f32    on(x / d) d               d = block's largest / max
+//   DeepSeek-V3 block, short  on(x u) b (1 / g)         b: the block's scale on its own grid; g: of
+//   NVFP4
+//                                           the whole tensor; u = 1 / (b (1 / g))
+//
+// Under a scale what is finite saturates; infinity and NaN make their block's (tensor's) scale 1,
+// NaN stays and infinity becomes what the format says.
+#pragma once
+
+#include <string>
+
+#include <halftone/core/dtype.h>
+#include <halftone/core/number_format.h>
+#include <halftone/core/random.h>
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+/// How the exponent of a power-of-two scale follows from a block's largest magnitude a; E is a's
+/// exponent, E_max that of the grid's largest number. The four of torchao.
+enum class ScaleRule : uint8_t {
+  floor,  // E - E_max: OCP's; the largest of a block may saturate
+  ceil,   // one more unless a is a power of two
+  rceil,  // a / max rounded up to a power of two: nothing saturates
+  even,   // E of a rounded to the grid's significand - E_max
+};
+std::string_view name(ScaleRule rule);
+std::optional<ScaleRule> scale_rule_named(std::string_view name);
+
+struct Scaling {
+  enum class Per : uint8_t { none, tensor, block };
+  Per per = Per::none;
+  // --- tensor
+  bool from_history = false;  // s from the largest magnitudes of earlier steps, else from x itself
+  int32_t history = 1024;     // of so many steps
+  bool latest = false;        // of them the last, else the largest
+  int32_t margin = 0;         // s is 2^margin smaller
+  float least = 0;            // the largest magnitude is taken to be at least this
+  bool power_of_two = false;  // s without its fraction
+  // --- block: of `columns` neighbours in each of `rows` rows; columns run along the last dimension
+  int32_t rows = 1, columns = 32;
+  NumberFormat scale_format =
+      formats::e8m0;  // of one significand bit: powers of two; f32; a short one
+  ScaleRule rule = ScaleRule::floor;
+  bool tensor_level = false;  // above a short one: a scale of the whole tensor in f32
+
+  static Scaling per_tensor() { return {.per = Per::tensor}; }
+  static Scaling delayed(int32_t steps = 1024) {
+    return {.per = Per::tensor, .from_history = true, .history = steps};
+  }
+  static Scaling per_block(int32_t block_rows, int32_t block_columns,
+                           const NumberFormat& format = formats::e8m0) {
+    return {
+        .per = Per::block, .rows = block_rows, .columns = block_columns, .scale_format = format};
+  }
+  bool operator==(const Scaling&) const = default;
+};
+
+struct Quantizer {
+  NumberFormat grid{};
+  Rounding rounding = Rounding::nearest_even;
+  /// of stochastic rounding: so many upper bits of the 32 random ones count
+  int32_t random_bits = 32;
+  Scaling scaling{};
+  /// 2, 4, ... 64: so many neighbours along columns are rotated first, and back: y = H^T Q(H x)
+  /// with H the orthogonal Hadamard matrix times signs: that of neighbour j is minus where bit j of
+  /// hadamard_signs is set. 0: not.
+  int32_t hadamard = 0;
+  uint64_t hadamard_signs = 0;
+
+  /// Whether a tensor of that dtype holds every result for an x of that dtype.
+  bool exact_in(DType dtype) const;
+  /// In a native encoding, scales of blocks included.
+  double bits_per_element() const;
+  /// Whether the kernel needs the largest magnitude of x first.
+  bool needs_amax() const {
+    return (scaling.per == Scaling::Per::tensor && !scaling.from_history) ||
+           (scaling.per == Scaling::Per::block && scaling.tensor_level);
+  }
+  bool operator==(const Quantizer&) const = default;
+};
+
+/// A format's name (nearest even, unscaled), or one of mxfp8 mxfp8-e5m2 mxfp6 mxfp6-e3m2 mxfp4
+/// mxint8 nvfp4 fp8_tensor fp8_block; mxfp8 is e4m3, mxfp6 e2m3.
+std::optional<Quantizer> quantizer_named(std::string_view name);
+std::span<const std::string_view> ready_made_quantizers();
+/// In a line: "e2m1, blocks of 1x16 with e4m3 scales under one of the tensor, stochastic".
+std::string described(const Quantizer& quantizer);
+/// UsageError of `op` for fields that make no sense or exclude each other.
+void check_quantizer(std::string_view op, const Quantizer& quantizer);
+
+/// Arguments of one call of the kernel. Scalars are f32 and on the device, so that nobody waits.
+struct QuantizeCall {
+  const Quantizer& quantizer;
+  Tensor amax{};   // the largest magnitude of x, where quantizer.needs_amax()
+  Tensor scale{};  // s, where scaling is from history
+  Tensor skip{};   // where it is not 0, y stays as it is; may be undefined
+  /// of stochastic rounding: element row * columns + column uses word number that of the key
+  RandomKey key{};
+  /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n
+  /// key_stride
+  uint64_t key_stride = 0;
+};
+
+// --- arithmetic
+
+/// What x is multiplied by (divided by, for f32 scales of blocks) before it is rounded, and what
+/// the number on the grid is multiplied by afterwards, one after the other.
+struct Scale {
+  float in = 1, out = 1, tail = 1;
+};
+
+/// How the scale of a block is kept.
+enum class ScaleKind : uint8_t { power_of_two, f32, on_grid };
+
+/// What kernels need of a quantizer, by value.
+struct QuantizeNumbers {
+  Grid grid{}, scale_grid{};
+  Rounding rounding = Rounding::nearest_even;
+  uint32_t random_mask = 0xffffffffu;
+  bool wide = false;
+  // scales
+  Scaling::Per per = Scaling::Per::none;
+  bool from_history = false, power_of_two = false, tensor_level = false;
+  ScaleKind kind = ScaleKind::power_of_two;
+  ScaleRule rule = ScaleRule::floor;
+  float max = 0, inverse_max = 0, scale_max = 0, least = 0, margin = 1;
+  int32_t max_exponent = 0, half_unit = 0;
+  int32_t rows = 1, columns = 32;
+};
+QuantizeNumbers numbers_of(const Quantizer& quantizer);
+
+/// The bits of |x|; those of numbers are in the numbers' order, and NaN is above all.
+HT_HD constexpr uint32_t magnitude_bits(float x) {
+  return std::bit_cast<uint32_t>(x) & 0x7fffffffu;
+}
+/// What stands for NaN in a largest magnitude: one pattern, on every device.
+inline constexpr uint32_t nan_magnitude = 0x7fc00000u;
+HT_HD constexpr bool is_finite_magnitude(float amax) { return magnitude_bits(amax) < 0x7f800000u; }
+/// 2^exponent for -127 to 127.
+HT_HD constexpr float power_of_two(int32_t exponent) {
+  return std::bit_cast<float>(exponent < -126 ? 0x400000u : uint32_t(exponent + 127) << 23);
+}
+
+/// s of scaling per tensor from a largest magnitude; 1 where that is 0 or not finite.
+HT_HD constexpr float scale_of_tensor(const QuantizeNumbers& n, float amax) {
+  constexpr float largest = std::numeric_limits<float>::max(), least = 0x1p-126f;
+  const float bounded = amax < n.least ? n.least : amax;
+  if (!is_finite_magnitude(bounded) || bounded == 0) return 1;
+  float s = n.max / bounded;
+  s = s > largest ? largest : s;
+  if (n.power_of_two) s = std::bit_cast<float>(std::bit_cast<uint32_t>(s) & 0x7f800000u);
+  s *= n.margin;
+  return s < least ? least : s;  // 1 / s must not be infinite
+}
+HT_HD constexpr Scale scale_per_tensor(float s) { return {s, 1 / s, 1}; }
+
+/// The exponent of a power-of-two scale for a block's largest magnitude, which is finite.
+HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
+  const float a = n.rule == ScaleRule::rceil ? amax / n.max : amax;
+  uint32_t bits = magnitude_bits(a);
+  if (n.rule == ScaleRule::even) bits += uint32_t(n.half_unit);
+  int32_t exponent = int32_t(bits >> 23) - 127;
+  const bool fraction = (bits & 0x7fffffu) != 0;
+  if (n.rule == ScaleRule::rceil) {
+    // A subnormal a / max: its power of two is 2^-127 or, above that, 2^-126.
+    if (exponent == -127) exponent = bits > 0x400000u ? -126 : -127;
+    else if (fraction) ++exponent;
+  } else {
+    if (n.rule == ScaleRule::ceil && fraction) ++exponent;
+    exponent -= n.max_exponent;
+  }
+  return exponent < -127 ? -127 : (exponent > 127 ? 127 : exponent);
+}
+
+/// The scale above the blocks of a tensor, g.
+HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tensor) {
+  constexpr float largest = std::numeric_limits<float>::max();
+  if (!n.tensor_level || !is_finite_magnitude(amax_tensor) || amax_tensor == 0) return 1;
+  const float g = n.scale_max * n.max / amax_tensor;
+  return g > largest ? largest : (g == 0 ? 1 : g);
+}
+
+/// The scale of a block from its largest magnitude.
+HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float amax_tensor) {
+  constexpr float largest = std::numeric_limits<float>::max();
+  if (!is_finite_magnitude(amax)) return {};
+  if (n.kind == ScaleKind::power_of_two) {
+    const int32_t e = scale_exponent(n, amax);
+    return {power_of_two(-e), power_of_two(e), 1};
+  }
+  if (n.kind == ScaleKind::f32) {
+    const float d = amax / n.max;
+    return d == 0 ? Scale{} : Scale{d, d, 1};
+  }
+  const float g = tensor_level_of(n, amax_tensor), inverse_g = 1 / g;
+  const float wanted = amax * (g * n.inverse_max);
+  const float b = round_on<Rounding::nearest_even, true>(
+      n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted, 0);
+  const float u = 1 / (b * inverse_g);
+  return {u > largest ? largest : u, b, inverse_g};
+}
+
+/// One element. x: as it came; scaled: times scale.in, or divided by it.
+template <Rounding rounding, bool wide>
+HT_HD constexpr float quantize_scaled(const Grid& grid, const Scale& scale, float x, float scaled,
+                                      uint32_t random) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
+  const float finite = round_finite<rounding, wide>(grid, scaled, random);
+  const float number =
+      detail::choose(magnitude == 0x7f800000u, detail::with_sign_of(bits, grid.infinite), finite);
+  return detail::choose(magnitude > 0x7f800000u, x, number * scale.out * scale.tail);
+}
+HT_HD constexpr float scaled_in(const QuantizeNumbers& n, const Scale& scale, float x) {
+  const bool divides = n.per == Scaling::Per::block && n.kind == ScaleKind::f32;
+  return divides ? x / scale.in : x * scale.in;
+}
+/// The same for numbers that are known at run time only.
+HT_HD constexpr float quantize_element(const QuantizeNumbers& n, const Scale& scale, float x,
+                                       uint32_t random) {
+  const float scaled = scaled_in(n, scale, x);
+  return visit_rounding(n.rounding, [&]<Rounding r>() {
+    return n.wide ? quantize_scaled<r, true>(n.grid, scale, x, scaled, random & n.random_mask)
+                  : quantize_scaled<r, false>(n.grid, scale, x, scaled, random & n.random_mask);
+  });
+}
+
+/// The end of a step for one tensor whose scaling is from history: see Backend::next_scales().
+HT_HD void next_scale(const QuantizeNumbers& n, int64_t steps, bool latest, float& amax,
+                      float* history, int64_t& position, float& scale) {
+  if (is_finite_magnitude(amax)) {
+    history[position % steps] = amax;
+    ++position;
+    float a = amax;
+    for (int64_t i = 0; i < steps && !latest; ++i) a = history[i] > a ? history[i] : a;
+    if (a > 0) scale = scale_of_tensor(n, a);
+  }
+  amax = 0;
+}
+
+}  // namespace halftone
