@@ -10,6 +10,7 @@
 #include "ops/samples_matmul.h"
 #include "ops/samples_norm.h"
 #include "ops/samples_other.h"
+#include "ops/samples_quantize.h"
 #include "ops/samples_recurrent.h"
 #include "ops/samples_reduce.h"
 #include "ops/samples_resize.h"

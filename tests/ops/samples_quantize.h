@@ -2,7 +2,7 @@
 // tests/backends/quantize_test.cpp, to the bit.
 #pragma once
 
-#include "samples_case.h"
+#include "ops/samples_case.h"
 
 namespace halftone::test {
 

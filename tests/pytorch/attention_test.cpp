@@ -21,7 +21,7 @@ nn::MultiheadAttention layer_of(const Inputs& in) {
   return layer;
 }
 
-const Computations attentions{
+const Calls attentions{
     {"sdpa", [](const Inputs& in) { return sdpa(in, {}); }},
     {"sdpa_causal", [](const Inputs& in) { return sdpa(in, {.causal = true}); }},
     {"sdpa_scale", [](const Inputs& in) { return sdpa(in, {.scale = 0.7}); }},

@@ -87,10 +87,10 @@ class Inputs {
   NamedTensors tensors_;
 };
 
-using Computation = std::function<Tensor(const Inputs&)>;
-using Computations = std::map<std::string, Computation>;
+using Call = std::function<Tensor(const Inputs&)>;
+using Calls = std::map<std::string, Call>;
 
-inline void compare_case(const NamedTensors& stored, const Computation& compute, DType dtype) {
+inline void compare_case(const NamedTensors& stored, const Call& compute, DType dtype) {
   NamedTensors inputs;
   double scale = 1;
   int64_t terms = 1;
@@ -115,7 +115,7 @@ inline void compare_case(const NamedTensors& stored, const Computation& compute,
 
 /// Runs a table of computations against the cases of the same names, all of them, in f64 and f32.
 inline void compare_all(const std::map<std::string, NamedTensors>& cases,
-                        const Computations& table) {
+                        const Calls& table) {
   for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const auto& [name, compute] : table) {
@@ -132,7 +132,7 @@ inline void compare_all(const std::map<std::string, NamedTensors>& cases,
 
 /// The cases that a table does not compute, in one line: a fixture that nobody reads is no test.
 inline std::string forgotten(const std::map<std::string, NamedTensors>& cases,
-                             const Computations& table) {
+                             const Calls& table) {
   std::string names;
   for (const auto& [name, tensors] : cases)
     if (!table.contains(name)) names += name + ' ';

@@ -7,14 +7,14 @@ using namespace halftone::test;
 
 namespace {
 
-Computation cross_entropy_with(CrossEntropyOptions options) {
+Call cross_entropy_with(CrossEntropyOptions options) {
   return [options](const Inputs& in) {
     CrossEntropyOptions s = options;
     s.weight = in["_w"];
     return cross_entropy(in["x"], in["t"], s);
   };
 }
-Computation nll_loss_with(CrossEntropyOptions options) {
+Call nll_loss_with(CrossEntropyOptions options) {
   return [options](const Inputs& in) {
     CrossEntropyOptions s = options;
     s.weight = in["_w"];
@@ -23,7 +23,7 @@ Computation nll_loss_with(CrossEntropyOptions options) {
 }
 
 /// f(x) for a function of one tensor.
-template <class F> Computation of_x(F f) {
+template <class F> Call of_x(F f) {
   return [f](const Inputs& in) { return f(in["x"]); };
 }
 
@@ -31,7 +31,7 @@ template <class F> Computation of_x(F f) {
 
 TEST_CASE("pytorch: losses") {
   const auto cases = load_cases("loss");
-  Computations table{
+  Calls table{
       {"ce_weight", cross_entropy_with({})},
       {"ce_smoothing", cross_entropy_with({.label_smoothing = 0.1})},
       {"ce_ignored", cross_entropy_with({})},
@@ -82,7 +82,7 @@ TEST_CASE("pytorch: losses") {
 
 TEST_CASE("pytorch: elementwise functions, reductions, embeddings") {
   const auto cases = load_cases("elementwise");
-  const Computations table{
+  const Calls table{
       {"gelu_erf", of_x([](const Tensor& x) { return gelu_erf(x); })},
       {"gelu_tanh", of_x([](const Tensor& x) { return gelu(x); })},
       {"softplus", of_x([](const Tensor& x) { return softplus(x); })},

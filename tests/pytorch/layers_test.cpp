@@ -10,32 +10,32 @@ using namespace halftone::test;
 
 namespace {
 
-Computation conv2d_with(Conv2dOptions options) {
+Call conv2d_with(Conv2dOptions options) {
   return [options](const Inputs& in) { return conv2d(in["x"], in["w"], in["b"], options); };
 }
-Computation conv1d_with(Conv1dOptions options) {
+Call conv1d_with(Conv1dOptions options) {
   return [options](const Inputs& in) { return conv1d(in["x"], in["w"], in["b"], options); };
 }
-Computation transpose_with(ConvTranspose2dOptions options) {
+Call transpose_with(ConvTranspose2dOptions options) {
   return
       [options](const Inputs& in) { return conv_transpose2d(in["x"], in["w"], in["b"], options); };
 }
-Computation max_pool_with(PoolOptions options) {
+Call max_pool_with(PoolOptions options) {
   return [options](const Inputs& in) { return max_pool2d(in["x"], options); };
 }
-Computation avg_pool_with(PoolOptions options) {
+Call avg_pool_with(PoolOptions options) {
   return [options](const Inputs& in) { return avg_pool2d(in["x"], options); };
 }
-Computation adaptive_to(Pair output) {
+Call adaptive_to(Pair output) {
   return [output](const Inputs& in) { return adaptive_avg_pool2d(in["x"], output); };
 }
-Computation layer_norm_over(Shape shape, double eps = 1e-5) {
+Call layer_norm_over(Shape shape, double eps = 1e-5) {
   return [=](const Inputs& in) { return layer_norm(in["x"], shape, in["w"], in["b"], eps); };
 }
-Computation group_norm_of(int64_t groups, double eps = 1e-5) {
+Call group_norm_of(int64_t groups, double eps = 1e-5) {
   return [=](const Inputs& in) { return group_norm(in["x"], groups, in["w"], in["b"], eps); };
 }
-Computation rms_norm_over(Shape shape, double eps) {
+Call rms_norm_over(Shape shape, double eps) {
   return [=](const Inputs& in) { return rms_norm(in["x"], shape, in["w"], eps); };
 }
 
@@ -70,7 +70,7 @@ void compare_batch_norm(const NamedTensors& stored, std::optional<double> moment
 
 TEST_CASE("pytorch: convolutions") {
   const auto cases = load_cases("convolution");
-  const Computations table{
+  const Calls table{
       {"conv2d_plain", conv2d_with({})},
       {"conv2d_no_bias", conv2d_with({})},
       {"conv2d_one_by_one", conv2d_with({})},
@@ -106,7 +106,7 @@ TEST_CASE("pytorch: pools") {
   const PoolOptions overlapping{.kernel = {3, 2}, .stride = Pair{2, 1}, .padding = one};
   PoolOptions exclusive = overlapping;
   exclusive.count_include_pad = false;
-  const Computations table{
+  const Calls table{
       {"max", max_pool_with({.kernel = 2})},
       {"max_overlap", max_pool_with({.kernel = {3, 2}, .stride = Pair{1, 2}, .padding = 1})},
       {"max_ties", max_pool_with({.kernel = 3, .stride = Pair{2}, .padding = 1})},

@@ -6,7 +6,7 @@ using namespace halftone::test;
 
 namespace {
 
-Computation interpolate_with(InterpolateOptions options) {
+Call interpolate_with(InterpolateOptions options) {
   return [options](const Inputs& in) { return interpolate(in["x"], options); };
 }
 
@@ -21,7 +21,7 @@ TEST_CASE("pytorch: interpolation") {
       {"factors", {.scale_factor = Factors{1.5, 2.75}}},
       {"shrunk", {.scale_factor = Factors{0.6, 0.45}}},
       {"to_one", {.size = 1}}};
-  Computations table{{"nearest_many", interpolate_with({.size = Pair{31, 50}})}};
+  Calls table{{"nearest_many", interpolate_with({.size = Pair{31, 50}})}};
   for (const auto& [name, size] : sizes) {
     InterpolateOptions options = size;
     table["nearest_" + name] = interpolate_with(options);
