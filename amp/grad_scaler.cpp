@@ -82,7 +82,7 @@ void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor, Ten
 }
 
 void GradScaler::note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const {
-  if (progress.first_overflow || !host_decides(use_.decision, progress.found)) return;
+  if (!host_decides(use_.decision, progress.found)) return;
   if (*progress.found.data<float>() != 0) progress.first_overflow = first_not_finite(gradients);
 }
 
@@ -126,8 +126,11 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
-    const MemoryScope scope(MemoryUse::master_gradient);
-    std::vector<Tensor> wide{gradient.dtype() == f32 ? gradient : Cast::converted(gradient, f32)};
+    std::vector<Tensor> wide{gradient};
+    if (gradient.dtype() != f32) {
+      const MemoryScope scope(MemoryUse::master_gradient);
+      wide[0] = Cast::converted(gradient, f32);
+    }
     check(wide, inverse, found);
     Tensor& sum = progress.collected[i];
     if (sum.defined()) backend_for(sum).accumulate(wide[0], sum);
@@ -181,8 +184,9 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
 }
 
 void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found) {
+  if (!enabled()) return;
   Progress& progress = progress_[&optimizer];
-  if (enabled() && progress.stage == Stage::unscaled)
+  if (progress.stage == Stage::unscaled)
     fail<UsageError>(
         "GradScaler.report",
         "called after unscale() of this optimizer, whose gradients are divided already. "
