@@ -181,6 +181,28 @@ TEST_CASE("parameter groups that are not there are the inner optimizer's error")
   for (const int group : {-1, 1}) CHECK_THROWS_AS(masters.group_parameters(group), UsageError);
 }
 
+TEST_CASE("a loaded master sets its parameter; what is saved wants no gradient") {
+  for (const bool fused : {true, false}) {
+    CAPTURE(fused);
+    Case run({2}, {bf16, f32}), other({2}, {bf16, f32});
+    MasterWeights masters(run.sgd, {.fused = fused}), loaded(other.sgd, {.fused = fused});
+    run.set_grads(0.5), masters.step();
+    optim::NamedTensors state = masters.state_dict();
+    CHECK_FALSE(state.contains("master.1"));
+    CHECK_FALSE(state.contains("rounding"));
+    CHECK_FALSE(state.at("master.0").requires_grad());
+    loaded.load_state_dict(state);
+    CHECK(other.parameters[0].at({0}) == 0.5);
+    CHECK(loaded.weight(0).at({0}) == 0.5);
+    CHECK(other.parameters[1].at({0}) == 1);  // the model's state
+    masters.set_weight(0, full({2}, 3));
+    CHECK(loaded.weight(0).at({0}) == 0.5);  // a copy
+    state["master.0"] = {};
+    CHECK_THROWS_WITH_AS(loaded.load_state_dict(state), Contains("no entry \"master.0\""),
+                         UsageError);
+  }
+}
+
 // --- stochastic rounding
 
 TEST_CASE("random numbers are of one parameter and one step, however small the parameters are") {

@@ -2,6 +2,9 @@
 // and what must be carried from one device to the other where an optimizer has parameters on both.
 #include <limits>
 
+#include <halftone/amp/device_loss_scale.h>
+#include <halftone/core/captured_step.h>
+
 #include "device_cases.h"
 #include "gpu.h"
 
@@ -150,6 +153,22 @@ TEST_CASE("the scale's state moves to the GPU as a whole, as workspace, and is h
   scale.next(ones({}, f32, *gpu));
   CHECK(scale.read().scale == 8);
   CHECK(scale.read().growth_tracker == 0);
+}
+
+TEST_CASE("a scale that was handed out stays, also beside a captured step that reads the scale") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  amp::DeviceLossScale scale({.init_scale = 8});
+  scale.move_to(*gpu);
+  CapturedStep step([&](const std::vector<Tensor>& in) { return in[0] * scale.present(); });
+  const Tensor x = full({}, 3, f32, *gpu);
+  for (int i = 0; i < 4; ++i) CHECK(step({x}).item() == 24);
+  CHECK(step.captured());
+  const Tensor handed_out = scale.present();
+  scale.set(2);
+  CHECK(step({x}).item() == 6);
+  CHECK(handed_out.item() == 8);
+  CHECK(scale.present().item() == 2);
 }
 
 TEST_CASE("gradients made under a scale on the CPU are brought to one on the GPU") {
