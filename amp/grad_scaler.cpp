@@ -195,9 +195,8 @@ void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found) 
 }
 
 std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& optimizer) const {
-  const auto known = progress_.find(&optimizer);
-  if (known == progress_.end()) return {};
-  const Progress& progress = known->second;
+  if (!progress_.contains(&optimizer)) return {};
+  const Progress& progress = progress_.at(&optimizer);
   if (progress.first_overflow) return progress.first_overflow;
   if (!progress.found.defined() || progress.found.item() == 0) return {};
   return first_not_finite(progress.collected.empty() ? optimizer.gradients() : progress.collected);
