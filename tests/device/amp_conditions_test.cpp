@@ -134,6 +134,10 @@ TEST_CASE("gradients on the GPU: nothing is known or read before it is asked for
   CHECK(stepped.skip().device() == *gpu);
   CHECK(backend_for(*gpu).waits() == before);
   CHECK_FALSE(stepped);
+  const std::vector<Tensor> gradients{w.grad()};
+  const int64_t looked = backend_for(*gpu).waits();
+  CHECK(amp::first_not_finite(gradients) == 0);
+  CHECK(backend_for(*gpu).waits() > looked);  // the flag lies beside the gradients
 }
 
 TEST_CASE("the scale's state moves to the GPU as a whole, as workspace, and is handed out there") {
