@@ -6,7 +6,7 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
-static uint32_t largest_magnitude(const float* x, int64_t n) {
+[[gnu::always_inline]] static inline uint32_t largest_of(const float* x, int64_t n) {
   int32_t largest = 0;  // signed comparisons are the ones that every instruction set has
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) {
@@ -15,6 +15,7 @@ static uint32_t largest_magnitude(const float* x, int64_t n) {
   }
   return uint32_t(largest);
 }
+static uint32_t largest_magnitude(const float* x, int64_t n) { return largest_of(x, n); }
 
 static float as_magnitude(uint32_t bits) {
   return __builtin_bit_cast(float, bits > 0x7f800000u ? nan_magnitude : bits);
@@ -22,8 +23,9 @@ static float as_magnitude(uint32_t bits) {
 
 /// words: one each, if the rounding is stochastic.
 template <Rounding rounding, bool wide>
-static void quantize_piece(const Grid on, const Scale by, uint32_t mask, const uint32_t* words,
-                           const float* x, float* y, int64_t n) {
+[[gnu::always_inline]] static inline void quantize_piece(const Grid on, const Scale by,
+                                                         uint32_t mask, const uint32_t* words,
+                                                         const float* x, float* y, int64_t n) {
   const Grid grid = on;  // nothing that is written to y could change these
   const Scale scale = by;
 #pragma GCC ivdep
@@ -58,37 +60,40 @@ static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, Ran
   }
 }
 
-using Run = void (*)(const QuantizeNumbers&, const Scale&, RandomKey, uint64_t, const float*,
-                     float*, int64_t);
-static Run run_of(const QuantizeNumbers& numbers) {
-  return visit_rounding(numbers.rounding, [&]<Rounding r>() -> Run {
-    return numbers.wide ? quantize_run<r, true> : quantize_run<r, false>;
+static void quantize(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
+                     uint64_t first, const float* x, float* y, int64_t n) {
+  visit_rounding(numbers.rounding, [&]<Rounding r>() {
+    if (numbers.wide) quantize_run<r, true>(numbers, scale, key, first, x, y, n);
+    else quantize_run<r, false>(numbers, scale, key, first, x, y, n);
   });
 }
 
-static void quantize(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
-                     uint64_t first, const float* x, float* y, int64_t n) {
-  run_of(numbers)(numbers, scale, key, first, x, y, n);
-}
-
-static void quantize_blocks(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
-                            const BlockBand& band, const float* x, float* y) {
-  const Run run = run_of(numbers);
+template <Rounding rounding, bool wide>
+static void quantize_band(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
+                          const BlockBand& band, const float* x, float* y) {
   for (int64_t column = 0; column < band.columns; column += numbers.columns) {
     const int64_t width =
         numbers.columns < band.columns - column ? numbers.columns : band.columns - column;
     uint32_t largest = 0;
     for (int64_t i = 0; i < band.rows; ++i) {
-      const uint32_t of_row = largest_magnitude(x + i * band.row_step + column, width);
+      const uint32_t of_row = largest_of(x + i * band.row_step + column, width);
       largest = of_row > largest ? of_row : largest;
     }
     const Scale scale = scale_of_block(numbers, as_magnitude(largest), amax_tensor);
     for (int64_t i = 0; i < band.rows; ++i) {
       const int64_t at = i * band.row_step + column;
       const uint64_t number = band.first + uint64_t(i * band.number_step + column);
-      run(numbers, scale, key, number, x + at, y + at, width);
+      quantize_run<rounding, wide>(numbers, scale, key, number, x + at, y + at, width);
     }
   }
+}
+
+static void quantize_blocks(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
+                            const BlockBand& band, const float* x, float* y) {
+  visit_rounding(numbers.rounding, [&]<Rounding r>() {
+    if (numbers.wide) quantize_band<r, true>(numbers, amax_tensor, key, band, x, y);
+    else quantize_band<r, false>(numbers, amax_tensor, key, band, x, y);
+  });
 }
 
 template <Rounding rounding>
