@@ -2,31 +2,59 @@
 // in the places that core/random.h gives them; only the order of the work is that of vectors.
 #pragma once
 
+#include <immintrin.h>
+
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
-/// The words of `lanes` neighbouring counters, word k of counter c at words[4 c + k]: Philox::words
-/// with the rounds innermost and unrolled, so that the counters are the lanes of vectors.
-static inline void random_words(uint64_t seed, uint64_t counter, uint32_t (&words)[4 * lanes]) {
-  uint32_t by_word[4][lanes];
-#pragma GCC ivdep
-  for (int i = 0; i < lanes; ++i) {
-    uint32_t c0 = uint32_t(counter) + uint32_t(i), c2 = 0, c3 = 0;
-    uint32_t c1 = uint32_t(counter >> 32) + (c0 < uint32_t(counter) ? 1u : 0u);
-    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+/// Words in the lower halves of lanes of 64 bits, as the instruction that multiplies them wants
+/// them; what stands in the upper halves does not matter.
+using WideWords [[gnu::vector_size(vector_bytes)]] = uint64_t;
+inline constexpr int wide_lanes = vector_bytes / 8;
+
+[[gnu::always_inline]] inline WideWords product_of_words(WideWords a, WideWords b) {
+#if defined(__AVX512F__)
+  // as _mm512_mul_epu32, of which compilers say that it reads what is undefined
+  return WideWords(_mm512_maskz_mul_epu32(__mmask8(-1), __m512i(a), __m512i(b)));
+#elif defined(__AVX2__)
+  return WideWords(_mm256_mul_epu32(__m256i(a), __m256i(b)));
+#else
+  return WideWords(_mm_mul_epu32(__m128i(a), __m128i(b)));
+#endif
+}
+
+/// The words of wide_lanes neighbouring counters, word k of counter c at words[4 c + k]: the rounds
+/// of Philox::words.
+[[gnu::always_inline]] inline void wide_random_words(uint64_t seed, uint64_t counter,
+                                                     uint32_t* words) {
+  WideWords place;
+  for (int i = 0; i < wide_lanes; ++i) place[i] = uint64_t(i);
+  WideWords c0 = place + counter, c1 = c0 >> 32, c2{}, c3{};
+  const WideWords zero{}, multiplier0 = zero + Philox::multiplier0,
+                          multiplier1 = zero + Philox::multiplier1;
+  uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
 #pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t p0 = uint64_t(Philox::multiplier0) * c0;
-      const uint64_t p1 = uint64_t(Philox::multiplier1) * c2;
-      c0 = uint32_t(p1 >> 32) ^ c1 ^ k0, c2 = uint32_t(p0 >> 32) ^ c3 ^ k1;
-      c1 = uint32_t(p1), c3 = uint32_t(p0);
-      k0 += Philox::weyl0, k1 += Philox::weyl1;
-    }
-    by_word[0][i] = c0, by_word[1][i] = c1, by_word[2][i] = c2, by_word[3][i] = c3;
+  for (int round = 0; round < 10; ++round) {
+    const WideWords p0 = product_of_words(c0, multiplier0), p1 = product_of_words(c2, multiplier1);
+    c0 = (p1 >> 32) ^ c1 ^ uint64_t(k0), c2 = (p0 >> 32) ^ c3 ^ uint64_t(k1);
+    c1 = p1, c3 = p0;
+    k0 += Philox::weyl0, k1 += Philox::weyl1;
   }
-  for (int i = 0; i < lanes; ++i)
-    for (int k = 0; k < 4; ++k) words[4 * i + k] = by_word[k][i];
+  const WideWords first = (c0 & 0xffffffffu) | (c1 << 32), second = (c2 & 0xffffffffu) | (c3 << 32);
+  uint64_t pairs[2][wide_lanes];
+  __builtin_memcpy(pairs[0], &first, sizeof first);
+  __builtin_memcpy(pairs[1], &second, sizeof second);
+  for (int i = 0; i < wide_lanes; ++i) {
+    __builtin_memcpy(words + 4 * i, &pairs[0][i], sizeof(uint64_t));
+    __builtin_memcpy(words + 4 * i + 2, &pairs[1][i], sizeof(uint64_t));
+  }
+}
+
+/// The words of `lanes` neighbouring counters.
+static inline void random_words(uint64_t seed, uint64_t counter, uint32_t (&words)[4 * lanes]) {
+  for (int i = 0; i < lanes; i += wide_lanes)
+    wide_random_words(seed, counter + uint64_t(i), words + 4 * i);
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA
