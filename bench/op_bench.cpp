@@ -42,6 +42,7 @@ struct Entry {
   std::vector<Shape> shapes;  // of the inputs, all of the dtype under test
   std::function<Tensor(const Tensors&)> call;
   double flop_forward = 0, flop_backward = 0;  // 0: not what limits the operation
+  bool f32_only = false;
 };
 
 double volume(const Shape& shape) { return double(ht::numel_of(shape)); }
@@ -57,6 +58,25 @@ std::vector<Entry> elementwise_entries() {
           {"dropout", {big}, [](const Tensors& x) { return ht::dropout(x[0], 0.1, true); }},
           // What a device reaches at best: bytes here, operations in the largest product below.
           {"mul", {{16384, 8192}, {16384, 8192}}, [](const Tensors& x) { return x[0] * x[1]; }}};
+}
+
+/// Beside neg, which moves the same bytes.
+std::vector<Entry> quantize_entries() {
+  const Shape big{4096, 1024};
+  std::vector<Entry> entries{{"neg", {big}, [](const Tensors& x) { return ht::neg(x[0]); }}};
+  for (const char* name : {"e4m3", "e2m1", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"})
+    for (const ht::Rounding rounding : {ht::Rounding::nearest_even, ht::Rounding::stochastic}) {
+      ht::Quantizer quantizer = *ht::quantizer_named(name);
+      quantizer.rounding = rounding;
+      const bool random = rounding == ht::Rounding::stochastic;
+      entries.push_back({std::string("quantize_") + name + (random ? "_stochastic" : ""),
+                         {big},
+                         [quantizer](const Tensors& x) { return ht::quantize(x[0], quantizer); },
+                         0,
+                         0,
+                         !quantizer.exact_in(ht::bf16)});
+    }
+  return entries;
 }
 
 std::vector<Entry> row_entries() {
@@ -127,6 +147,7 @@ bool fits(const Entry& entry, ht::Device device) {
 std::vector<Entry> all_entries() {
   std::vector<Entry> entries = elementwise_entries();
   std::ranges::move(row_entries(), std::back_inserter(entries));
+  std::ranges::move(quantize_entries(), std::back_inserter(entries));
   for (Entry& entry : std::vector<Entry>{
            matmul_entry(512, 512, 512), matmul_entry(2048, 2048, 2048), matmul_entry(64, 128, 784),
            matmul_entry(8192, 8192, 8192), matmul_entry(256, 256, 64, 48),
@@ -277,7 +298,8 @@ void run(const Options& options) {
   for (const std::string& dtype_name : options.dtypes) {
     const ht::DType dtype = ht::dtype_named(dtype_name).value();
     for (const Entry& entry : all_entries())
-      if (wanted(entry.op) && fits(entry, options.device)) measure(entry, dtype, options);
+      if (wanted(entry.op) && fits(entry, options.device) && (dtype == ht::f32 || !entry.f32_only))
+        measure(entry, dtype, options);
     if (wanted("adamw")) measure_optimizer<ht::optim::AdamW>("adamw", 4, dtype, options);
     if (wanted("sgd")) measure_optimizer<ht::optim::Sgd>("sgd", 0, dtype, options);
   }
