@@ -68,23 +68,96 @@ static void quantize(const QuantizeNumbers& numbers, const Scale& scale, RandomK
   });
 }
 
+/// The scales of blocks side by side, one for each column: the loops behind need not stop at
+/// blocks.
+struct ColumnScales {
+  static constexpr int64_t most = 512;
+  float in[most], out[most], tail[most];
+
+  void fill(int64_t begin, int64_t end, const Scale& scale) {
+    for (int64_t i = begin; i < end; ++i) in[i] = scale.in;
+    for (int64_t i = begin; i < end; ++i) out[i] = scale.out;
+    for (int64_t i = begin; i < end; ++i) tail[i] = scale.tail;
+  }
+};
+
+/// One row of at most ColumnScales::most columns; x may be y.
+template <Rounding rounding, bool wide>
+static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& scales, RandomKey key,
+                         uint64_t first, const float* x, float* y, int64_t n) {
+  const Grid grid = numbers.grid;
+  const uint32_t mask = numbers.random_mask;
+  float scaled[ColumnScales::most];
+  uint32_t words[ColumnScales::most + 4 * lanes];
+  const auto skipped = int64_t(first % 4);
+  if (rounding == Rounding::stochastic)
+    for (int64_t i = 0; i < skipped + n; i += 4 * lanes) {
+      uint32_t some[4 * lanes];
+      random_words(key.seed, key.offset + (first + uint64_t(i)) / 4, some);
+      __builtin_memcpy(words + i, some, sizeof some);
+    }
+  if (numbers.kind == ScaleKind::f32)
+    for (int64_t i = 0; i < n; ++i) scaled[i] = x[i] / scales.in[i];
+  else
+    for (int64_t i = 0; i < n; ++i) scaled[i] = x[i] * scales.in[i];
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = quantize_scaled<rounding, wide>(
+        grid, Scale{1, scales.out[i], scales.tail[i]}, x[i], scaled[i],
+        rounding == Rounding::stochastic ? words[skipped + i] & mask : 0);
+}
+
+/// Columns [column, column + width) of a band, where a block has at most ColumnScales::most.
+template <Rounding rounding, bool wide>
+static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
+                            const BlockBand& band, int64_t column, int64_t width, const float* x,
+                            float* y) {
+  ColumnScales scales;
+  for (int64_t begin = 0; begin < width; begin += numbers.columns) {
+    const int64_t end = begin + numbers.columns < width ? begin + numbers.columns : width;
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < band.rows; ++i) {
+      const uint32_t of_row = largest_of(x + i * band.row_step + column + begin, end - begin);
+      largest = of_row > largest ? of_row : largest;
+    }
+    scales.fill(begin, end, scale_of_block(numbers, as_magnitude(largest), amax_tensor));
+  }
+  for (int64_t i = 0; i < band.rows; ++i) {
+    const int64_t at = i * band.row_step + column;
+    const uint64_t number = band.first + uint64_t(i * band.number_step + column);
+    quantize_row<rounding, wide>(numbers, scales, key, number, x + at, y + at, width);
+  }
+}
+
+/// One block, however wide.
+template <Rounding rounding, bool wide>
+static void quantize_block(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
+                           const BlockBand& band, int64_t column, int64_t width, const float* x,
+                           float* y) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < band.rows; ++i) {
+    const uint32_t of_row = largest_of(x + i * band.row_step + column, width);
+    largest = of_row > largest ? of_row : largest;
+  }
+  const Scale scale = scale_of_block(numbers, as_magnitude(largest), amax_tensor);
+  for (int64_t i = 0; i < band.rows; ++i) {
+    const int64_t at = i * band.row_step + column;
+    const uint64_t number = band.first + uint64_t(i * band.number_step + column);
+    quantize_run<rounding, wide>(numbers, scale, key, number, x + at, y + at, width);
+  }
+}
+
 template <Rounding rounding, bool wide>
 static void quantize_band(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                           const BlockBand& band, const float* x, float* y) {
-  for (int64_t column = 0; column < band.columns; column += numbers.columns) {
-    const int64_t width =
-        numbers.columns < band.columns - column ? numbers.columns : band.columns - column;
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < band.rows; ++i) {
-      const uint32_t of_row = largest_of(x + i * band.row_step + column, width);
-      largest = of_row > largest ? of_row : largest;
-    }
-    const Scale scale = scale_of_block(numbers, as_magnitude(largest), amax_tensor);
-    for (int64_t i = 0; i < band.rows; ++i) {
-      const int64_t at = i * band.row_step + column;
-      const uint64_t number = band.first + uint64_t(i * band.number_step + column);
-      quantize_run<rounding, wide>(numbers, scale, key, number, x + at, y + at, width);
-    }
+  const bool narrow = numbers.columns <= ColumnScales::most;
+  const int64_t together =
+      narrow ? ColumnScales::most / numbers.columns * numbers.columns : numbers.columns;
+  for (int64_t column = 0; column < band.columns; column += together) {
+    const int64_t width = together < band.columns - column ? together : band.columns - column;
+    if (narrow)
+      quantize_narrow<rounding, wide>(numbers, amax_tensor, key, band, column, width, x, y);
+    else quantize_block<rounding, wide>(numbers, amax_tensor, key, band, column, width, x, y);
   }
 }
 
