@@ -152,7 +152,7 @@ expect_failure(examples.13_bad_directory "--directory. cannot make the directory
 expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
 set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
-expect_failure(tools.bad_format "Did you mean .mxfp4." halftone-lab formats mxfp5)
+expect_failure(tools.bad_format "Did you mean .mxfp8." halftone-lab formats mxfp5)
 expect_failure(tools.few_samples "1 samples are too few" halftone-lab formats --samples 1)
 expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
