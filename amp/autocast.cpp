@@ -73,7 +73,7 @@ class RegionCaster final : public InputCaster {
 
   Tensor converted(const Tensor& x, DType dtype) {
     if (x.dtype() == dtype) return x;
-    if (region_.cache && dtype != f32 && CastCache::serves(x)) return cache_->cast(x, dtype);
+    if (region_.cache && CastCache::serves(x)) return cache_->cast(x, dtype);
     Tensor result = halftone::cast(x, dtype);
     uncached_bytes_ += result.bytes();
     return result;

@@ -83,7 +83,7 @@ void GradScaler::check(std::vector<Tensor>& gradients, const Tensor& factor,
 }
 
 void GradScaler::note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const {
-  if (progress.first_overflow || !host_decides(use_.decision, progress.found_inf)) return;
+  if (!host_decides(use_.decision, progress.found_inf)) return;
   if (*progress.found_inf.data<float>() != 0) progress.first_overflow = first_not_finite(gradients);
 }
 
@@ -127,8 +127,11 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
-    const MemoryScope scope(MemoryUse::master_gradient);
-    std::vector<Tensor> wide{gradient.dtype() == f32 ? gradient : Cast::converted(gradient, f32)};
+    std::vector<Tensor> wide{gradient};
+    if (gradient.dtype() != f32) {
+      const MemoryScope scope(MemoryUse::master_gradient);
+      wide[0] = Cast::converted(gradient, f32);
+    }
     check(wide, inverse, found_inf);
     Tensor& sum = progress.collected[i];
     if (sum.defined()) backend_for(sum).accumulate(wide[0], sum);
@@ -183,8 +186,9 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
 }
 
 void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found_inf) {
+  if (!enabled()) return;
   Progress& progress = progress_[&optimizer];
-  if (enabled() && progress.stage == Stage::unscaled)
+  if (progress.stage == Stage::unscaled)
     fail<UsageError>(
         "GradScaler.report",
         "called after unscale() of this optimizer, whose gradients are divided already. "
@@ -193,9 +197,8 @@ void GradScaler::report(const optim::Optimizer& optimizer, const Tensor& found_i
 }
 
 std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& optimizer) const {
-  const auto known = progress_.find(&optimizer);
-  if (known == progress_.end()) return {};
-  const Progress& progress = known->second;
+  if (!progress_.contains(&optimizer)) return {};
+  const Progress& progress = progress_.at(&optimizer);
   if (progress.first_overflow) return progress.first_overflow;
   if (!progress.found_inf.defined() || progress.found_inf.item() == 0) return {};
   return first_not_finite(progress.collected.empty() ? optimizer.gradients() : progress.collected);

@@ -34,8 +34,7 @@ void LossScaleOptions::check(std::string_view where) const {
                      ". Use a number between 0 and 1.");
   if (growth_interval < 1)
     fail<UsageError>(where, "growth_interval is ", growth_interval, ". Use 1 or more.");
-  if (!(min_scale >= 0 && min_scale <= max_scale && min_scale <= init_scale &&
-        init_scale <= max_scale))
+  if (!(min_scale >= 0 && min_scale <= init_scale && init_scale <= max_scale))
     fail<UsageError>(where, "min_scale is ", min_scale, ", max_scale is ", max_scale,
                      ", the scale is ", init_scale, ". Use 0 <= min_scale <= scale <= max_scale.");
   if (hysteresis < 1) fail<UsageError>(where, "hysteresis is ", hysteresis, ". Use 1 or more.");

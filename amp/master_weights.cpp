@@ -213,7 +213,7 @@ void MasterWeights::step_plain(const optim::StepControl& control) {
     if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
   inner_.step(control);
   for (State::Weight& w : state_->weights) {
-    if (!w.companion.defined() || !w.wide_gradient.defined()) continue;
+    if (!w.wide_gradient.defined()) continue;  // where it is, there is a master
     w.companion.set_grad({});
     copy_into(w.parameter, w.companion);
     w.wide_gradient = {};

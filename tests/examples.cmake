@@ -7,6 +7,11 @@ expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu 
 expect(tools.halftone-info_capped OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16) kernels" COMMAND halftone-info)
 set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx512_bf16)
 
+expect(tools.halftone-lab_formats OUTPUT "e4m3 +8 +4 +-6..8 +448 .*nvfp4 +e2m1, blocks of 1x16 with e4m3 scales" COMMAND halftone-lab
+       formats --samples 4096)
+expect(tools.halftone-lab_numbers OUTPUT "0 0.5 1 1.5 2 3 4 6" COMMAND halftone-lab formats e2m1 --samples 4096)
+expect(tools.halftone-lab_check OUTPUT "nvfp4 +20.4.*all right" COMMAND halftone-lab formats --check)
+
 # Set to nothing is the same as not set.
 expect(tools.empty_variables OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16|avx512_bf16 and amx) kernels.*the CPU uses +cpu"
        COMMAND halftone-info)
@@ -85,6 +90,8 @@ add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --lim
 foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op halftone-info)
   add_test(NAME examples.output_full_${program} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:${program}>)
 endforeach()
+add_test(NAME tools.output_full_halftone-lab COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:halftone-lab>
+         formats --samples 4096)
 foreach(case full closed unread)
   add_test(NAME examples.output_${case}_12_trainer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case} $<TARGET_FILE:12_trainer>
            --batches 5 --directory ${runs}_output/${case})
@@ -145,6 +152,9 @@ expect_failure(examples.13_bad_directory "--directory. cannot make the directory
 expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
 set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
+expect_failure(tools.bad_format "Did you mean .mxfp4." halftone-lab formats mxfp5)
+expect_failure(tools.few_samples "1 samples are too few" halftone-lab formats --samples 1)
+expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")

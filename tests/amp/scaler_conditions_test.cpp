@@ -1,5 +1,6 @@
 // Conditions of the scaler and of the cast cache that a change could drop without another test
-// falling: several losses, several optimizers, views of one storage, states that are empty.
+// falling: several losses, several optimizers, views of one storage, states that are empty, limits
+// of the scale, copies, and what the scale itself costs.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -8,6 +9,7 @@
 
 using namespace halftone;
 using amp::GradScaler;
+using doctest::Contains;
 
 namespace {
 
@@ -101,21 +103,121 @@ TEST_CASE("update() wants a check since the last one; nothing checked has no ove
   GradScaler scaler;
   CHECK_FALSE(scaler.first_overflow(sgd));
   scaler.scale(sum(w)).backward();
-  CHECK_THROWS_AS(scaler.update(), UsageError);
+  CHECK_THROWS_WITH_AS(scaler.update(), Contains("no gradients were checked"), UsageError);
   scaler.step(sgd);
   CHECK_FALSE(scaler.first_overflow(sgd));
   scaler.update();
-  CHECK_THROWS_AS(scaler.update(), UsageError);
+  CHECK_THROWS_WITH_AS(scaler.update(), Contains("no gradients were checked"), UsageError);
 }
 
 TEST_CASE(
     "a state without entries, or with an undefined one, is refused, and nothing has changed") {
   GradScaler scaler({.init_scale = 8});
-  CHECK_THROWS_AS(scaler.load_state_dict({}), UsageError);
+  CHECK_THROWS_WITH_AS(scaler.load_state_dict({}), Contains("the state is empty"), UsageError);
   optim::NamedTensors state = scaler.state_dict();
   state["scale"] = {};
-  CHECK_THROWS_AS(scaler.load_state_dict(state), UsageError);
+  CHECK_THROWS_WITH_AS(scaler.load_state_dict(state), Contains("there is no entry \"scale\""),
+                       UsageError);
   CHECK(scaler.scale_value() == 8);
+}
+
+// --- options
+
+TEST_CASE("update() to a scale beyond the limits is refused, and limits may be met exactly") {
+  GradScaler scaler({.init_scale = 8, .min_scale = 8, .max_scale = 8});
+  scaler.scale(ones({}));
+  for (const double bad : {4, 16}) CHECK_THROWS_AS(scaler.update(bad), UsageError);
+  CHECK(scaler.scale_value() == 8);
+  scaler.update(8);
+  CHECK_THROWS_AS(GradScaler({.min_scale = -1}), UsageError);
+  const double smallest = std::numeric_limits<float>::min();
+  CHECK(GradScaler({.init_scale = smallest}).scale_value() == smallest);
+}
+
+TEST_CASE("new options must suit the scale of every loss, or none changes") {
+  Tensor w = leaf();
+  optim::Sgd sgd({w}, 0.5);
+  GradScaler scaler({.init_scale = 8}, {.losses = 2});
+  scaler.scale(sum(w) * infinity, 0).backward();
+  scaler.collect(sgd, 0);
+  scaler.step(sgd), scaler.update();  // 4 and 8
+  CHECK_THROWS_AS(scaler.set_options({.max_scale = 4}), UsageError);
+  CHECK_THROWS_AS(scaler.set_options({.min_scale = 8}), UsageError);
+  for (const int which : {0, 1}) {
+    CHECK(scaler.loss_scale(which).options.max_scale == infinity);
+    CHECK(scaler.loss_scale(which).options.min_scale == 0);
+  }
+}
+
+TEST_CASE("overflows seen are forgotten by another hysteresis, and by nothing else that is set") {
+  const optim::Sgd sgd({leaf()});
+  GradScaler scaler({.init_scale = 8, .hysteresis = 3});
+  scaler.scale(ones({}));
+  scaler.report(sgd, ones({})), scaler.update();
+  CHECK(scaler.loss_scale().overflows_left == 2);
+  scaler.set_options({.growth_interval = 7, .hysteresis = 3});
+  CHECK(scaler.loss_scale().overflows_left == 2);
+  scaler.set_options({.growth_interval = 7, .hysteresis = 4});
+  CHECK(scaler.loss_scale().overflows_left == 4);
+}
+
+TEST_CASE("copies of a scaler move on by themselves, as its losses do") {
+  const optim::Sgd sgd({leaf()});
+  GradScaler scaler({.init_scale = 8, .growth_interval = 5, .hysteresis = 3}, {.losses = 2});
+  scaler.scale(ones({}));
+  GradScaler copy = scaler;
+  copy.report(sgd, ones({})), copy.update();
+  copy.report(sgd, zeros({})), copy.update();
+  copy.report(sgd, ones({})), copy.update();
+  CHECK(copy.loss_scale().overflows_left == 2);
+  copy.set_options({.hysteresis = 7});
+  CHECK(scaler.loss_scale(0).overflows_left == 3);
+  CHECK(scaler.loss_scale(0).growth_tracker == 0);
+  Tensor w = leaf();
+  optim::Sgd other({w});
+  scaler.scale(sum(w) * infinity, 1).backward();
+  scaler.collect(other, 1);
+  scaler.step(other), scaler.update();
+  CHECK(scaler.loss_scale(0).overflows_left == 3);
+  CHECK(scaler.loss_scale(1).overflows_left == 2);
+}
+
+TEST_CASE("the present scale is one tensor for as long as it stays, and all of it is workspace") {
+  const auto others = [] {
+    const MemoryReport report = memory_report();
+    return report.total_now - report.now_of(MemoryUse::workspace);
+  };
+  const auto workspace = [] { return memory_report().now_of(MemoryUse::workspace); };
+  const int64_t before = others(), before_workspace = workspace();
+  amp::DeviceLossScale scale({.init_scale = 8});
+  CHECK(workspace() == before_workspace + 4 + 8 + 4);  // scale, tracker, overflows left
+  const amp::DeviceLossScale copy = scale;
+  CHECK(workspace() == before_workspace + 2 * (4 + 8 + 4));
+  const Tensor* const present = &scale.present();
+  const std::shared_ptr<TensorBody> body = present->body();
+  CHECK(workspace() == before_workspace + 2 * (4 + 8 + 4) + 4);
+  scale.move_to(Device::cpu());  // it is there
+  CHECK(scale.present().body() == body);
+  CHECK(others() == before);
+}
+
+// --- states
+
+TEST_CASE("a state holds the overflows seen where hysteresis is used, and limits them on loading") {
+  GradScaler scaler({.init_scale = 8, .hysteresis = 2});
+  optim::NamedTensors state = scaler.state_dict();
+  CHECK(state.at("_hysteresis").item() == 2);
+  state["_hysteresis"] = full({}, 5, i64);  // of a scaler with more patience
+  scaler.load_state_dict(state);
+  CHECK(scaler.loss_scale().overflows_left == 2);
+  state["_hysteresis"] = full({}, 1, i64);
+  scaler.load_state_dict(state);
+  CHECK(scaler.loss_scale().overflows_left == 1);
+  for (const char* count : {"_growth_tracker", "growth_interval", "_hysteresis"}) {
+    optim::NamedTensors beyond = state;
+    beyond[count] = full({}, 1e16, f64);  // whole, but no count of steps
+    CHECK_THROWS_AS(scaler.load_state_dict(beyond), UsageError);
+  }
 }
 
 }  // namespace

@@ -52,7 +52,10 @@ TEST_CASE("an operation stands in the module that is being called") {
 
 struct Twice final : nn::Layer {
   nn::Linear inner{3, 3};
-  Tensor forward(const Tensor& x) const override { return tanh(inner(inner(tanh(x)))) + exp(x); }
+  Tensor forward(const Tensor& x) const override {
+    const Tensor y = tanh(inner(inner(tanh(x))));
+    return y + exp(x);
+  }
   void describe(nn::Fields& field) override { field("inner", inner); }
 };
 

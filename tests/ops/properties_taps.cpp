@@ -106,7 +106,8 @@ void check_same(const Outcome& a, const Outcome& b) {
 
 template <class Tap> void check_tap(bool counts_bytes) {
   constexpr std::array dtypes{f32, bf16};
-  each_case(dtypes, [&](const OpSamples&, const Case& test, DType dtype) {
+  each_case(dtypes, [&](const OpSamples& samples, const Case& test, DType dtype) {
+    if (samples.name == "cast") return;  // no caster is asked for casts
     const Tensors inputs = inputs_of(test, dtype);
     const RandomKey state = default_generator().state();
     const int64_t before = memory_report(test_device()).total_now;
@@ -121,8 +122,11 @@ template <class Tap> void check_tap(bool counts_bytes) {
     }
     check_same(plain, tapped);
     if (counts_bytes) {
-      CHECK(tap->forwards > 0);
-      CHECK((!test.gradient || tap->backwards > 0));
+      // Some calls do nothing: a cast to the dtype that is there, dropout of nothing.
+      const bool computed = std::ranges::none_of(
+          inputs, [&](const Tensor& x) { return x.defined() && x.storage() == plain.y.storage(); });
+      CHECK((!computed || tap->forwards > 0));
+      CHECK((!computed || !test.gradient || tap->backwards > 0));
       CHECK(memory_report(test_device()).total_now - before == 2 * kept);
     }
   });
@@ -171,7 +175,7 @@ TEST_CASE("a tap that does not run the operation, or hands on something else, is
                        "operation.run() once.",
                        UsageError);
   CHECK_THROWS_WITH_AS(exp_under(Misbehaves::other_dtype, x),
-                       "[exp] its tap handed on bf16 [3] for a result f32 [3]. A tap changes "
+                       "[exp] its tap handed on [3] bf16 for a result [3] f32. A tap changes "
                        "values only.",
                        DTypeError);
   CHECK_THROWS_AS(exp_under(Misbehaves::other_shape, x), DTypeError);

@@ -1,0 +1,339 @@
+// Quantizers on tensors: every backend and instruction set gives the reference's bits for every
+// rounding, scaling and layout; what the scales mean, against loops written here; rotations,
+// skipping, random numbers, and the operation's gradient.
+#include <limits>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/hadamard.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/quantized.h>
+#include <halftone/core/views.h>
+
+#include "simd_levels.h"
+
+namespace halftone::test {
+namespace {
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+
+/// Bits, with NaN as one pattern.
+std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values)
+    bits.push_back(value != value ? 0x7fc00000u : std::bit_cast<uint32_t>(value));
+  return bits;
+}
+std::vector<uint32_t> bits_of(const Tensor& x) { return bits_of(x.to_vector<float>()); }
+
+/// Magnitudes over many binades, zeros of both signs, and now and then what no scale can help.
+std::vector<float> awkward(int64_t count, uint64_t seed, bool special) {
+  Numbers numbers(seed);
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = std::ldexp(numbers.uniform(-2, 2), int(numbers.word() % 24) - 16);
+    const uint64_t kind = numbers.word() % 997;
+    values.push_back(kind == 0              ? 0.0f
+                     : kind == 1            ? -0.0f
+                     : special && kind == 2 ? infinity
+                     : special && kind == 3 ? -infinity
+                     : special && kind == 4 ? nan
+                     : special && kind < 9  ? std::numeric_limits<float>::max()
+                     : special && kind < 12 ? 0x1p-149f
+                                            : x);
+  }
+  return values;
+}
+
+std::vector<Quantizer> scalings() {
+  std::vector<Quantizer> all;
+  for (const char* name : {"e4m3", "e5m2", "bf16", "e8m0", "int8", "mxfp8", "mxfp4", "nvfp4",
+                           "fp8_tensor", "fp8_block"})
+    all.push_back(*quantizer_named(name));
+  Quantizer powers = *quantizer_named("fp8_tensor");
+  powers.scaling.power_of_two = true, powers.scaling.margin = 1;
+  all.push_back(powers);
+  for (Quantizer square :
+       {*quantizer_named("nvfp4"), *quantizer_named("fp8_block"), *quantizer_named("mxfp6")}) {
+    square.scaling.rows = 16, square.scaling.rule = ScaleRule::rceil;
+    all.push_back(square);
+  }
+  Quantizer wide = *quantizer_named("mxfp8");  // a grid with subnormal floats on it, under a scale
+  wide.grid = formats::bf16;
+  all.push_back(wide);
+  return all;
+}
+
+template <class Body> void each_rounding(Quantizer quantizer, const Body& body) {
+  for (int r = 0; r < rounding_count; ++r) {
+    quantizer.rounding = Rounding(r);
+    INFO(described(quantizer));
+    body(quantizer);
+  }
+}
+
+Tensor with_backend(std::string_view backend, const Tensor& x, const QuantizeCall& call) {
+  const CpuBackendScope scope(backend);
+  return quantized(x, call);
+}
+
+TEST_CASE("quantize: the CPU backend gives the reference's bits") {
+  for (const Shape& shape :
+       {Shape{1}, Shape{7, 5}, Shape{33, 100}, Shape{3, 4, 64}, Shape{2, 40000}, Shape{0, 3}})
+    for (const bool special : {false, true}) {
+      const Tensor x = from_vector(awkward(numel_of(shape), 5, special), shape);
+      for (const Quantizer& plain : scalings())
+        each_rounding(plain, [&](const Quantizer& quantizer) {
+          INFO(x.shape(), special ? ", with infinities and NaN" : "");
+          const QuantizeCall call{.quantizer = quantizer, .key = {11, 3}};
+          CHECK(bits_of(with_backend("cpu", x, call)) ==
+                bits_of(with_backend("reference", x, call)));
+        });
+    }
+}
+
+TEST_CASE("quantize: short dtypes hold what they say they hold") {
+  for (const DType dtype : {bf16, f16}) {
+    const Tensor x = cast(from_vector(awkward(40 * 96, 6, false), {40, 96}), dtype);
+    for (const Quantizer& plain : scalings())
+      each_rounding(plain, [&](const Quantizer& quantizer) {
+        if (!quantizer.exact_in(dtype)) return;
+        INFO(name(dtype));
+        const QuantizeCall call{.quantizer = quantizer, .key = {12, 0}};
+        const Tensor y = with_backend("cpu", x, call);
+        CHECK(y.dtype() == dtype);
+        CHECK(bits_of(y) == bits_of(with_backend("reference", x, call)));
+        CHECK(bits_of(y) == bits_of(with_backend("cpu", cast(x, f32), call)));
+      });
+  }
+}
+
+TEST_CASE("quantize: every instruction set gives the same bits") {
+  const std::vector<float> x = awkward(3000, 7, true);
+  for (const Quantizer& plain : scalings())
+    each_rounding(plain, [&](const Quantizer& quantizer) {
+      const QuantizeNumbers n = numbers_of(quantizer);
+      const bool blocks = n.per == Scaling::Per::block;
+      std::vector<uint32_t> first;
+      each_level([&](const simd::Kernels& k) {
+        std::vector<float> y(x.size());
+        if (blocks)
+          k.quantize_blocks(
+              n, 3, {5, 6},
+              {.rows = 3, .columns = 1000, .row_step = 1000, .number_step = 1000, .first = 2},
+              x.data(), y.data());
+        else
+          k.quantize(n, scale_per_tensor(1.37f), {5, 6}, 2, x.data(), y.data(), int64_t(x.size()));
+        if (first.empty()) first = bits_of(y);
+        CHECK(bits_of(y) == first);
+        CHECK(k.largest_magnitude(x.data(), 3000) > 0x7f800000u);
+      });
+    });
+}
+
+TEST_CASE("quantize: lengths beside vectors, from any word of the random numbers on") {
+  Quantizer quantizer{.grid = formats::e2m1, .rounding = Rounding::stochastic};
+  const QuantizeNumbers n = numbers_of(quantizer);
+  const std::vector<float> x = awkward(9001, 8, false);
+  each_level([&](const simd::Kernels& k) {
+    for (const int64_t length : lengths())
+      for (const uint64_t first : {0u, 1u, 2u, 3u, 5u}) {
+        std::vector<float> y(std::size_t(length) + 1, 77.0f), wanted = y;
+        k.quantize(n, Scale{}, {9, 1}, first, x.data(), y.data(), length);
+        for (int64_t i = 0; i < length; ++i) {
+          const uint64_t element = first + uint64_t(i);
+          const uint32_t word = Philox::words(9, 1 + element / 4)[element % 4];
+          wanted[std::size_t(i)] =
+              round_to(quantizer.grid, x[std::size_t(i)], Rounding::stochastic, word);
+        }
+        CHECK(bits_of(y) == bits_of(wanted));
+      }
+  });
+}
+
+/// A block's values by the definition of MX: nearest number of the grid times 2^e, in f64.
+TEST_CASE("quantize: an MX block holds the nearest multiples of its power of two") {
+  const std::vector<float> x = awkward(320, 9, false);
+  const Tensor y = quantize(from_vector(x, {10, 32}), "mxfp6");
+  const std::vector<double> got = y.to_vector<double>();
+  for (std::size_t block = 0; block < 10; ++block) {
+    double amax = 0;
+    for (std::size_t i = 0; i < 32; ++i) amax = std::max(amax, std::abs(double(x[block * 32 + i])));
+    const int e = std::ilogb(amax) - 2;  // 7.5 has the exponent 2
+    for (std::size_t i = block * 32; i < block * 32 + 32; ++i) {
+      const double unit = std::ldexp(double(x[i]), -e), q = std::ldexp(got[i], -e);
+      CHECK(std::abs(q) <= 7.5);
+      if (std::abs(unit) <= 7.5)
+        CHECK(std::abs(q - unit) <= std::max(std::ldexp(std::abs(unit), -4), 0.0625));
+      else CHECK(std::abs(q) == 7.5);
+    }
+  }
+}
+
+TEST_CASE("quantize: infinity, NaN and what saturates") {
+  const Tensor x = from({1, -1000, double(infinity), 3, double(nan), -double(infinity), 0.3, 2});
+  const auto y = [&](const Quantizer& quantizer) {
+    return quantize(x, quantizer).to_vector<float>();
+  };
+  const std::vector<float> e4m3 = y({.grid = formats::e4m3});
+  CHECK(e4m3[1] == -448);
+  CHECK(e4m3[2] == 448);
+  CHECK(std::isnan(e4m3[4]));
+  CHECK(e4m3[5] == -448);
+  const std::vector<float> e5m2 = y({.grid = formats::e5m2});
+  CHECK(e5m2[2] == infinity);
+  CHECK(e5m2[5] == -infinity);
+  // A scale that infinity or NaN would give is 1: the others are as without one.
+  const std::vector<float> scaled = y({.grid = formats::e4m3, .scaling = Scaling::per_tensor()});
+  CHECK(bits_of(scaled) == bits_of(e4m3));
+  const std::vector<float> blocks = y({.grid = formats::e5m2, .scaling = Scaling::per_block(1, 4)});
+  CHECK(blocks[2] == infinity);
+  CHECK(std::isnan(blocks[4]));
+  CHECK(blocks[3] == 3);
+  // Under a scale what is finite saturates also where the format has infinity.
+  const Tensor large = from({1000, 1});
+  Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
+  const Tensor s = scalar(1000);
+  CHECK(quantized(large, {.quantizer = history, .scale = s}).to_vector<float>()[0] ==
+        57344.0f * (1 / 1000.0f));
+  const Tensor immense = from({3e38, 1});
+  CHECK(quantized(immense, {.quantizer = history, .scale = s}).to_vector<float>()[0] ==
+        57344.0f * (1 / 1000.0f));
+}
+
+TEST_CASE("quantize: layouts do not matter") {
+  const Tensor x = from_vector(awkward(4 * 6 * 5 * 32, 10, false), {4, 6, 5, 32});
+  for (const Quantizer& plain : scalings())
+    each_rounding(plain, [&](const Quantizer& quantizer) {
+      const QuantizeCall call{.quantizer = quantizer, .key = {1, 2}};
+      const std::vector<uint32_t> wanted = bits_of(quantized(x, call));
+      CHECK(bits_of(quantized(views::channels_last(x), call)) == wanted);
+      const Tensor turned = views::contiguous(views::transpose(x, 1, 3));
+      CHECK(bits_of(quantized(views::transpose(turned, 1, 3), call)) == wanted);
+    });
+}
+
+TEST_CASE("quantize: in place, and not where a step is skipped") {
+  const Tensor x = from_vector(awkward(3 * 64, 11, false), {3, 64});
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    for (const Quantizer& quantizer : scalings()) {
+      Tensor kept = x.clone(), changed = x.clone();
+      const Tensor yes = scalar(1), no = scalar(0);
+      quantize_in_place(kept, {.quantizer = quantizer, .skip = yes});
+      CHECK(bits_of(kept) == bits_of(x));
+      quantize_in_place(changed, {.quantizer = quantizer, .skip = no});
+      CHECK(bits_of(changed) == bits_of(quantized(x, {.quantizer = quantizer})));
+    }
+  }
+  Tensor one = scalar(0.3);
+  quantize_in_place(one, {.quantizer = *quantizer_named("e2m1")});
+  CHECK(one.item() == 0.5);
+}
+
+TEST_CASE("quantize: the largest magnitude is a maximum over calls, and NaN wins") {
+  for (const std::string_view backend : {"reference", "cpu"}) {
+    const CpuBackendScope scope(backend);
+    Tensor amax = scalar(0);
+    Backend& kernels = backend_for(amax);
+    kernels.largest_magnitude(from({{1, -7}, {3, 2}}), amax);
+    CHECK(amax.item() == 7);
+    kernels.largest_magnitude(cast(from({5}), bf16), amax);
+    CHECK(amax.item() == 7);
+    kernels.largest_magnitude(views::transpose(from({{1, -70}, {3, 2}}), 0, 1), amax);
+    CHECK(amax.item() == 70);
+    kernels.largest_magnitude(from({double(infinity)}), amax);
+    CHECK(amax.item() == double(infinity));
+    kernels.largest_magnitude(from({1, -double(nan)}), amax);
+    CHECK(std::bit_cast<uint32_t>(*amax.data<float>()) == nan_magnitude);
+  }
+}
+
+TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
+  const std::vector<float> x = awkward(3 * 64, 12, false);
+  for (const int size : {2, 4, 8, 16, 32, 64}) {
+    INFO("groups of ", size);
+    const Tensor from = from_vector(x, {3, 64});
+    Tensor turned = empty_like(from), back = empty_like(from);
+    Backend& backend = backend_for(from);
+    const Rotation rotation{.size = size, .signs = 0x5a5a5a5a5a5a5a5au};
+    backend.rotate(from, rotation, turned);
+    backend.rotate(turned, {.size = size, .signs = rotation.signs, .back = true}, back);
+    const std::vector<double> y = turned.to_vector<double>(), again = back.to_vector<double>();
+    for (std::size_t group = 0; group < x.size(); group += std::size_t(size)) {
+      double before = 0, after = 0;
+      for (std::size_t i = group; i < group + std::size_t(size); ++i)
+        before += double(x[i]) * double(x[i]), after += y[i] * y[i];
+      CHECK(after == doctest::Approx(before).epsilon(1e-5));
+      for (std::size_t i = group; i < group + std::size_t(size); ++i)
+        CHECK(std::abs(again[i] - double(x[i])) <= 1e-6 * std::sqrt(before));
+    }
+  }
+  // The matrix itself: the first number alone goes to all in equal parts; the last with signs.
+  Tensor first = from({1, 0, 0, 0}), last = from({0, 0, 0, 1});
+  Backend& backend = backend_for(first);
+  backend.rotate(first, {.size = 4}, first);
+  CHECK(first.to_vector<float>() == std::vector<float>{0.5f, 0.5f, 0.5f, 0.5f});
+  backend.rotate(last, {.size = 4, .signs = 8}, last);
+  CHECK(last.to_vector<float>() == std::vector<float>{-0.5f, 0.5f, 0.5f, -0.5f});
+  // One outlier becomes a part of each number of its group.
+  Tensor outlier = zeros({16}), largest = scalar(0);
+  outlier.data<float>()[5] = 20;
+  backend.rotate(outlier, {.size = 16, .signs = 0x1234}, outlier);
+  backend.largest_magnitude(outlier, largest);
+  CHECK(largest.item() == 5);
+  // A quantizer turns there and back: what its grid does not lose is what came.
+  Quantizer exact{.grid = formats::f32, .hadamard = 4, .hadamard_signs = 0b0110};
+  const Tensor whole = from({1, 2, 3, 4, -1, 0, 8, 16});
+  CHECK(quantize(whole, exact).to_vector<float>() == whole.to_vector<float>());
+}
+
+TEST_CASE("quantize: the gradient passes as it is, also where values saturated") {
+  for (const char* name : {"e2m1", "mxfp4", "nvfp4", "fp8_tensor"}) {
+    Tensor x = from({100, -0.01, 3, 0});
+    x.set_requires_grad();
+    const Tensor y = quantize(x, name), dy = from({1, 2, -3, 4});
+    y.backward(dy);
+    CHECK(x.grad().to_vector<float>() == dy.to_vector<float>());
+    CHECK(y.dtype() == f32);
+    CHECK(y.requires_grad());
+  }
+}
+
+TEST_CASE("quantize: stochastic rounding draws from the generator, and repeats with it") {
+  const Tensor x = rand({1000});
+  Quantizer quantizer{.grid = formats::e2m1, .rounding = Rounding::stochastic};
+  manual_seed(3);
+  const Tensor a = quantize(x, quantizer), b = quantize(x, quantizer);
+  manual_seed(3);
+  CHECK(bits_of(quantize(x, quantizer)) == bits_of(a));
+  CHECK(bits_of(a) != bits_of(b));
+  const RandomKey before = default_generator().state();
+  quantize(x, "e2m1");
+  CHECK(default_generator().state().offset == before.offset);
+  // With one random bit the mean moves: the bit is 0 or a half.
+  quantizer.random_bits = 1;
+  const Tensor coarse = quantize(full({1000}, 0.2), quantizer);
+  for (const float y : coarse.to_vector<float>()) CHECK(y == 0.0f);
+}
+
+TEST_CASE("quantize: scales from a history, for several tensors at once") {
+  Quantizer quantizer{.grid = formats::e4m3, .scaling = Scaling::delayed(2)};
+  Tensor amax = from({2, 7, 0, double(infinity)}), history = zeros({4, 2}), scale = ones({4});
+  Tensor position = zeros({4}, i64);
+  Backend& backend = backend_for(amax);
+  backend.next_scales(quantizer, amax, history, position, scale);
+  CHECK(scale.to_vector<float>() == std::vector<float>{224, 64, 1, 1});
+  CHECK(amax.to_vector<float>() == std::vector<float>{0, 0, 0, 0});
+  CHECK(position.to_vector<int64_t>() == std::vector<int64_t>{1, 1, 1, 0});
+  CHECK(history.to_vector<float>() == std::vector<float>{2, 0, 7, 0, 0, 0, 0, 0});
+}
+
+TEST_CASE("quantize: no byte stays behind") {
+  const int64_t before = memory_report(Device::cpu()).total_now;
+  for (const char* name : {"e4m3", "mxfp4", "nvfp4", "fp8_tensor"}) quantize(ones({5, 64}), name);
+  CHECK(memory_report(Device::cpu()).total_now == before);
+}
+
+}  // namespace
+}  // namespace halftone::test

@@ -1,0 +1,133 @@
+// Quantizers on the GPU: the reference's bits for every rounding and scaling, at sizes beside those
+// of warps and groups of four, and what a captured step does to random numbers.
+#include "beside_reference.h"
+
+#include <limits>
+
+#include <halftone/core/accumulator.h>
+#include <halftone/core/hadamard.h>
+#include <halftone/core/quantized.h>
+
+namespace halftone::test {
+namespace {
+
+int64_t differences(const Values& got, const Values& wanted) {
+  int64_t count = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const bool both_nan = std::isnan(got[i]) && std::isnan(wanted[i]);
+    const bool equal = got[i] == wanted[i] && std::signbit(got[i]) == std::signbit(wanted[i]);
+    count += !both_nan && !equal;
+  }
+  return count;
+}
+
+/// As check_beside_reference(), but that no rounding is forgiven.
+void check_bits(const Tensors& in, const Tensors& out, const KernelCall& call) {
+  using emulation::ThreadOrder;
+  const CpuBackendScope reference("reference");
+  const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
+  for (const ThreadOrder order : {ThreadOrder::ascending, ThreadOrder::shuffled}) {
+    emulation::set_thread_order(order);
+    const std::vector<Values> got = values_after(call, in, out, Device::cuda(), 1);
+    emulation::set_thread_order(ThreadOrder::ascending);
+    for (std::size_t k = 0; k < out.size(); ++k) {
+      INFO("result ", k, ", thread order ", int(order));
+      CHECK(differences(got[k], wanted[k]) == 0);
+    }
+  }
+}
+
+Tensor spread(const Shape& shape, DType dtype, bool special) {
+  Tensor x = randn(shape);
+  for (int64_t i = 0; i < x.numel(); ++i)
+    x.data<float>()[i] *= std::ldexp(1.0f, int(i * 7 % 31) - 20);
+  if (special && x.numel() > 3) {
+    x.data<float>()[0] = std::numeric_limits<float>::infinity();
+    x.data<float>()[x.numel() - 1] = -std::numeric_limits<float>::quiet_NaN();
+    x.data<float>()[x.numel() / 2] = -0.0f;
+  }
+  Tensor y = empty(shape, dtype);
+  backend_for(y).copy(x, y);
+  return y;
+}
+
+std::vector<Quantizer> quantizers() {
+  std::vector<Quantizer> all;
+  for (const char* name :
+       {"e4m3", "e5m2", "bf16", "e8m0", "mxfp8", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block"})
+    all.push_back(*quantizer_named(name));
+  Quantizer square = *quantizer_named("nvfp4");
+  square.scaling.rows = 16;
+  all.push_back(square);
+  Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
+  all.push_back(history);
+  return all;
+}
+
+TEST_CASE("kernels: quantizers give the reference's bits") {
+  for (const DType dtype : {f32, bf16})
+    for (const Shape& shape : {Shape{1, 1}, Shape{3, 37}, Shape{18, 100}, Shape{2, 1030}})
+      for (const bool special : {false, true})
+        for (Quantizer quantizer : quantizers())
+          for (int rounding = 0; rounding < rounding_count; ++rounding) {
+            quantizer.rounding = Rounding(rounding);
+            if (!quantizer.exact_in(dtype)) continue;
+            INFO(described(quantizer), ", ", shape, " ", dtype);
+            const Tensor x = spread(shape, dtype, special), amax = scalar(3.5), scale = scalar(1.7);
+            check_bits({x, amax, scale}, {empty(shape, dtype)},
+                       [&](Backend& backend, const Tensors& in, Tensors& out) {
+                         const QuantizeCall call{
+                             .quantizer = quantizer, .amax = in[1], .scale = in[2], .key = {4, 9}};
+                         backend.quantize(in[0], call, out[0]);
+                       });
+          }
+}
+
+TEST_CASE("kernels: a skipped quantizer writes nothing") {
+  for (const char* name : {"e4m3", "mxfp4"}) {
+    const Quantizer quantizer = *quantizer_named(name);
+    check_bits({randn({4, 40}), scalar(1)}, {randn({4, 40})},
+               [&](Backend& backend, const Tensors& in, Tensors& out) {
+                 backend.quantize(in[0], {.quantizer = quantizer, .skip = in[1]}, out[0]);
+               });
+  }
+}
+
+TEST_CASE("kernels: largest magnitudes, rotations, scales from a history") {
+  for (const DType dtype : {f32, f16, bf16})
+    for (const int64_t n : {1, 31, 300, 70000})
+      for (const bool special : {false, true})
+        check_bits({spread({n}, dtype, special)}, {scalar(0.25)},
+                   [](Backend& backend, const Tensors& in, Tensors& out) {
+                     backend.largest_magnitude(in[0], out[0]);
+                   });
+  for (const int32_t size : {2, 16, 64})
+    for (const bool back : {false, true})
+      check_bits({randn({3, 128})}, {empty({3, 128})},
+                 [&](Backend& backend, const Tensors& in, Tensors& out) {
+                   backend.rotate(in[0], {.size = size, .signs = 0xf0f1, .back = back}, out[0]);
+                 });
+  const Quantizer quantizer{.grid = formats::e4m3, .scaling = Scaling::delayed(3)};
+  Tensor amax = rand({600}), history = rand({600, 3});
+  amax.data<float>()[7] = std::numeric_limits<float>::infinity(), amax.data<float>()[8] = 0;
+  check_bits({}, {amax, history, randint(0, 9, {600}), ones({600})},
+             [&](Backend& backend, const Tensors&, Tensors& out) {
+               backend.next_scales(quantizer, out[0], out[1], out[2], out[3]);
+             });
+}
+
+TEST_CASE("kernels: products that add up on a grid") {
+  for (const Rounding rounding : {Rounding::nearest_even, Rounding::toward_zero, Rounding::down})
+    for (const int32_t chunk : {0, 5}) {
+      const Accumulator accumulator{formats::f16, rounding, chunk};
+      for (const DType dtype : {f32, bf16})
+        check_bits({randn({2, 5, 33}, dtype), randn({2, 33, 9}, dtype), randn({9}, dtype)},
+                   {empty({2, 5, 9}, dtype)},
+                   [&](Backend& backend, const Tensors& in, Tensors& out) {
+                     backend.matmul_accumulating(in[0], in[1], in[2], accumulator, out[0]);
+                   });
+    }
+}
+
+}  // namespace
+}  // namespace halftone::test

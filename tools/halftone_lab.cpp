@@ -1,0 +1,35 @@
+// halftone-lab: looks at what short numbers do, one subcommand per question. Mistakes become a
+// message and exit code 1.
+#include <csignal>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "../examples/output.h"
+#include "formats_command.h"
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  CLI::App app("What short number formats do to tensors.");
+  app.require_subcommand(1);
+  FormatsOptions formats;
+  CLI::App* const command =
+      app.add_subcommand("formats", "Number formats and quantizers: range, bits, signal to noise.");
+  command->add_option(
+      "names", formats.names,
+      "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); all named ones, "
+      "if none is given. Of a single short format every number is printed.");
+  command->add_flag("--check", formats.check,
+                    "compare with expected numbers; exit code 1 if any differs");
+  command->add_option("--samples", formats.samples, "random numbers for signal to noise")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+    return after_output(run_formats(formats));
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
