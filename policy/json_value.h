@@ -59,4 +59,15 @@ class JsonValue {
   const Json& json_;
 };
 
+/// A check of the library, with its message at the place in the file.
+template <class Check> void checked_at(const JsonValue& at, const Check& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    const std::string_view message = error.what();
+    const std::size_t begin = message.find("] ");
+    at.refuse(begin == std::string_view::npos ? message : message.substr(begin + 2));
+  }
+}
+
 }  // namespace halftone::policy
