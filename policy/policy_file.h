@@ -42,6 +42,8 @@ inline amp::Strategy parse(std::string_view text, std::string_view where = "text
 }
 /// A strategy's name, or a path that ends in ".json". Throws what named() and load() throw.
 amp::Strategy named_or_loaded(std::string_view name);
+/// The same strategy with a session also where no rule asks for one, so that its sites can be seen.
+amp::Strategy watched(const amp::Strategy& strategy);
 /// What a strategy was loaded from; of one without a file, the file that it would be.
 PolicyFile file_of(const amp::Strategy& strategy);
 

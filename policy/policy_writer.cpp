@@ -179,6 +179,13 @@ amp::Strategy strategy_of(PolicyFile file) {
   return strategy;
 }
 
+amp::Strategy watched(const amp::Strategy& strategy) {
+  amp::Strategy result = strategy;
+  if (!result.session)
+    result.session = SessionMaker{std::make_shared<const PolicyFile>(file_of(strategy))};
+  return result;
+}
+
 amp::Strategy named_or_loaded(std::string_view name) {
   return name.ends_with(".json") ? load(name) : amp::Strategy::named(name);
 }

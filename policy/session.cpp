@@ -15,6 +15,16 @@ namespace {
 bool runs_once(std::string_view op) {
   return op == "batch_norm" || op == "batch_norm_relu" || op == "checkpoint";
 }
+double flops_of(std::string_view op, std::span<const Tensor> inputs) {
+  if (inputs.size() < 2 || !inputs[0].defined() || !inputs[1].defined()) return 0;
+  const Tensor &x = inputs[0], &w = inputs[1];
+  if (op == "linear") return 2 * double(x.numel()) * double(w.size(0));
+  if (op == "matmul" && x.rank() > 1 && w.rank() > 1)
+    return 2 * double(std::max(x.numel() * w.size(-1), w.numel() * x.size(-2)));
+  if (op == "conv2d" && x.rank() == 4)
+    return 2 * double(w.numel()) * double(x.size(0) * x.size(2) * x.size(3));
+  return 0;
+}
 bool has_accumulator(std::string_view op) { return op == "matmul" || op == "linear"; }
 }  // namespace
 
@@ -30,7 +40,10 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
     : where_(where),
       names_(model),
       matcher_(where, std::move(rules), names_.paths()),
-      changes_at_(matcher_.next_change(0)) {}
+      changes_at_(matcher_.next_change(0)) {
+  if (matcher_.book().parameters)
+    for (const Tensor& x : model.parameters()) put_on_grid(*matcher_.book().parameters, "start", x);
+}
 
 void PolicySession::begin_pass() {
   names_.refresh();
@@ -56,6 +69,7 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
     resolved.roles.push_back(role);
     resolved.inputs.push_back(x.defined() ? x.dtype() : f32);
   }
+  resolved.flops = flops_of(op.name, inputs);
   entry.name = name(resolved.site);
   entry.seed = site_seed(matcher_.book().seed, entry.name);
   resolved.treatment = checked(entry);
@@ -110,7 +124,9 @@ PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const 
 std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
                                           std::span<const Tensor> after) {
   if (!current_) return nullptr;
-  const ResolvedSite& resolved = current_->resolved;
+  ResolvedSite& resolved = current_->resolved;
+  if (resolved.operands.empty())
+    for (const Tensor& x : after) resolved.operands.push_back(x.defined() ? x.dtype() : f32);
   for (std::size_t i = 0; i < after.size(); ++i)
     if (after[i].defined() && before[i].body() != after[i].body())
       names_.enter(before[i], after[i]);
@@ -138,25 +154,31 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
 
 // --- steps
 
+/// A parameter or a state of the optimizer, in place; `tensor` decides on what is drawn for it.
+void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
+                                const Tensor& x, const Tensor& skip) const {
+  if (!is_floating(x.dtype()) || x.dtype() == f64) return;
+  if (!quantizer.exact_in(x.dtype()))
+    fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
+                     " of parameters and states. Extend a strategy that keeps them in f32.");
+  quantize_in_place(x, {.quantizer = quantizer,
+                        .skip = skip.defined() ? skip.to(x.device()) : skip,
+                        .key = {site_seed(matcher_.book().seed, tensor), uint64_t(step_) << 34}});
+}
+
 void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   scales_->end_step();
   const Rulebook& book = matcher_.book();
-  const auto onto = [&](const Quantizer& quantizer, const std::string& tensor, const Tensor& x) {
-    quantize_in_place(x, {.quantizer = quantizer,
-                          .skip = skip.defined() ? skip.to(x.device()) : skip,
-                          .key = {site_seed(book.seed, tensor), uint64_t(step_) << 34}});
-  };
   if (book.parameters) {
     const std::vector<Tensor> parameters = optimizer.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i)
       if (parameters[i].grad().defined())
-        onto(*book.parameters, "parameter." + std::to_string(i), parameters[i]);
+        put_on_grid(*book.parameters, "parameter." + std::to_string(i), parameters[i], skip);
   }
   if (!book.states.empty())
     for (const auto& [entry, x] : optimizer.state_dict()) {
       const auto rule = book.states.find(entry.substr(entry.rfind('.') + 1));
-      if (rule != book.states.end() && is_floating(x.dtype()) && x.dtype() != f64)
-        onto(rule->second, entry, x);
+      if (rule != book.states.end()) put_on_grid(rule->second, entry, x, skip);
     }
   if (++step_ < changes_at_) return;
   changes_at_ = matcher_.next_change(step_);

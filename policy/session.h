@@ -17,8 +17,10 @@ namespace halftone::policy {
 struct ResolvedSite {
   Site site;
   CastClass asks = CastClass::as_is;
-  std::vector<Role> roles{};    // of its inputs
-  std::vector<DType> inputs{};  // their dtypes, as they came
+  std::vector<Role> roles{};      // of its inputs
+  std::vector<DType> inputs{};    // their dtypes, as they came
+  std::vector<DType> operands{};  // and as the operation gets them, after native casts
+  double flops = 0;               // of linear and matmul; of a convolution, as if its stride were 1
   std::shared_ptr<const Treatment> treatment{};
 };
 
@@ -65,6 +67,8 @@ class PolicySession final : public amp::Session {
              int ordinal) const;
   std::shared_ptr<const Treatment> checked(const Entry& entry) const;
   bool rests() const;
+  void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
+                   const Tensor& skip = {}) const;
 
   std::string where_;
   ModelNames names_;
