@@ -19,4 +19,5 @@
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
+#include <halftone/policy/policy.h>
 #include <halftone/train/train.h>

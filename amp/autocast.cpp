@@ -2,6 +2,7 @@
 #include <halftone/amp/autocast.h>
 
 #include <halftone/amp/precision_log.h>
+#include <halftone/amp/session.h>
 #include <halftone/autograd/ops/cast.h>
 
 namespace halftone::amp {
@@ -21,10 +22,21 @@ class RegionCaster final : public InputCaster {
       : region_(region), cache_(std::move(cache)) {}
 
   CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
-    return {.f32_result = cast(op, inputs, has_f32_result)};
+    if (&op == &Cast::info) return {};
+    if (!region_.session) return {.f32_result = cast(op, inputs, has_f32_result, {})};
+    const std::vector<Tensor> before(inputs.begin(), inputs.end());
+    const Session::Decision wanted = region_.session->decide(op, inputs);
+    CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate};
+    // Where a rule says f32, operands are: what is done to them must not see short floats.
+    plan.f32_result = cast(op, inputs, has_f32_result && !wanted.cast_class, wanted);
+    plan.tap = region_.session->tap(before, inputs);
+    return plan;
   }
-  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override { cast(op, inputs, false); }
+  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
+    cast(op, inputs, false, {});
+  }
 
+  bool casts() const { return region_.enabled; }
   std::optional<DType> dtype_on(Device device) const {
     return device == Device::cpu() ? region_.dtype
                                    : (region_.cuda_dtype ? region_.cuda_dtype : region_.dtype);
@@ -32,9 +44,10 @@ class RegionCaster final : public InputCaster {
 
  private:
   /// Follows the policy and tells the log; returns whether to write f32 from short floats.
-  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) {
-    if (&op == &Cast::info) return false;
-    const CastDecision decision = region_.policy->decide(op, inputs);
+  bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result,
+            const Session::Decision& wanted) {
+    CastDecision decision = region_.policy->decide(op, inputs);
+    if (wanted.cast_class) decision = {*wanted.cast_class, wanted.dtype};
     decision.check(op.name);
     PrecisionLog* log = PrecisionLog::active();
     const std::vector<Tensor> before =
@@ -111,9 +124,12 @@ std::shared_ptr<InputCaster> caster_for(Region region) {
   require_region_dtype(region.cuda_dtype);
   if (nesting.depth == 0) nesting.cache = std::make_shared<CastCache>();
   ++nesting.depth;
-  if (!region.enabled) return nullptr;
-  static const auto standard = std::make_shared<const Policy>();
-  if (!region.policy) region.policy = standard;
+  if (nesting.depth == 1 && region.session) region.session->begin_pass();
+  if (!region.enabled && !region.session) return nullptr;
+  static const auto standard = std::make_shared<const Policy>(),
+                    nothing = std::make_shared<const Policy>(Policy::preset("none"));
+  if (!region.enabled) region.policy = nothing;
+  else if (!region.policy) region.policy = standard;
   return std::make_shared<RegionCaster>(region, nesting.cache);
 }
 
@@ -121,7 +137,9 @@ const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_
 
 }  // namespace
 
-Autocast::Autocast(const Region& region) : scope_(caster_for(region)) {}
+Autocast::Autocast(const Region& region) : scope_(caster_for(region)) {
+  if (region.session && !CallScope::innermost()) root_.emplace(nullptr);
+}
 
 // Checkpointed segments that were recorded here keep the cache object; what it holds ends now.
 Autocast::~Autocast() {
@@ -130,10 +148,10 @@ Autocast::~Autocast() {
   nesting.cache.reset();
 }
 
-bool autocast_enabled() { return active_region() != nullptr; }
+bool autocast_enabled() { return active_region() && active_region()->casts(); }
 std::optional<DType> autocast_dtype(Device device) {
   const RegionCaster* region = active_region();
-  return region ? region->dtype_on(device) : std::nullopt;
+  return region && region->casts() ? region->dtype_on(device) : std::nullopt;
 }
 const CastCache* active_cast_cache() { return nesting.cache.get(); }
 

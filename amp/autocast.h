@@ -15,9 +15,12 @@
 
 #include <halftone/amp/cast_cache.h>
 #include <halftone/amp/policy.h>
+#include <halftone/autograd/call_scope.h>
 #include <halftone/autograd/input_caster.h>
 
 namespace halftone::amp {
+
+class Session;  // amp/session.h
 
 /// What holds inside a region, as a value.
 struct Region {
@@ -28,6 +31,8 @@ struct Region {
   std::optional<DType> cuda_dtype{};
   bool enabled = true;  // false: nothing is cast here, also inside another region
   bool cache = true;    // false: every use of a weight casts it again
+  /// What a policy file wants beyond the policy; also where nothing is cast.
+  std::shared_ptr<Session> session{};
 };
 
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
@@ -44,6 +49,7 @@ class Autocast {
 
  private:
   CasterScope scope_;
+  std::optional<CallScope> root_{};  // where operations outside of every module stand
 };
 
 /// function() inside a region.

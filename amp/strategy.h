@@ -21,7 +21,9 @@
 // state underflows: the square of a gradient below 2e-4 is 0 there.)
 #pragma once
 
+#include <functional>
 #include <iosfwd>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,7 +33,13 @@
 #include <halftone/amp/policy.h>
 #include <halftone/core/weight_form.h>
 
+namespace halftone::nn {
+struct Module;
+}
+
 namespace halftone::amp {
+
+class Session;  // amp/session.h
 
 struct Strategy {
   std::string name;
@@ -56,6 +64,12 @@ struct Strategy {
   /// has changed them before anybody knew.
   bool hold_statistics = false;
   uint64_t seed = 0;  // of stochastic rounding
+
+  // --- what no name says
+  /// In place of the preset `policy`; a subclass may look at tensors.
+  std::shared_ptr<const Policy> own_policy{};
+  /// Makes what a policy file wants beyond all of this (policy/policy_file.h), for a model.
+  std::function<std::shared_ptr<Session>(nn::Module&)> session{};
 
   /// Throws UsageError for unknown names, with the nearest known one.
   static Strategy named(std::string_view name);

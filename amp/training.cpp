@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include <halftone/amp/session.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
@@ -20,7 +21,9 @@ namespace {
 /// are f32 although logits are short, and nothing else is cast.
 Region region_of(const Strategy& strategy) {
   if (strategy.autocast)
-    return {.policy = std::make_shared<Policy>(Policy::preset(strategy.policy)),
+    return {.policy = strategy.own_policy
+                          ? strategy.own_policy
+                          : std::make_shared<Policy>(Policy::preset(strategy.policy)),
             .dtype = strategy.autocast};
   if (strategy.weights == f32 || strategy.weights == f64) return {.enabled = false};
   Policy policy = Policy::preset("none");
@@ -69,25 +72,30 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
       region_(region_of(strategy)) {
   require_f32_parameters(model, optimizer);
   if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
-  if (strategy.weights == f32) return;
+  if (strategy.weights != f32) convert_weights();
+  if (strategy.session) region_.session = strategy.session(model);
+}
+
+void Training::convert_weights() {
+  const Strategy& strategy = strategy_;
   if (!is_floating(strategy.weights))
     fail<DTypeError>("amp.apply", strategy.name, " has ", strategy.weights,
                      " weights. Use f64, f32, f16 or bf16.");
   require_form("amp.apply", strategy.form, strategy.weights);
   const bool keeps = strategy.form != WeightForm::plain || strategy.accumulate_in_f32;
-  const bool fuses = keeps && optimizer.set_weight_keeper(nullptr);
+  const bool fuses = keeps && optimizer_.set_weight_keeper(nullptr);
   if (keeps && !fuses) require_no_keeper(strategy);
   std::vector<Tensor> initial;  // the f32 data; the bodies get other storage below
   if (strategy.form != WeightForm::plain && strategy.form != WeightForm::stochastic)
-    for (const Tensor& x : optimizer.parameters())
+    for (const Tensor& x : optimizer_.parameters())
       initial.emplace_back(std::make_shared<TensorBody>(*x.body()));
-  model.to(strategy.weights,
-           strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
+  model_.to(strategy.weights,
+            strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
   // Those of batch norm alone, kept in f32, need nothing beside them.
-  if (!keeps || std::ranges::none_of(optimizer.parameters(), is_short_float)) return;
+  if (!keeps || std::ranges::none_of(optimizer_.parameters(), is_short_float)) return;
   const bool fused = strategy.form != WeightForm::master || (strategy.fused_master && fuses);
   masters_ = std::make_unique<MasterWeights>(
-      optimizer,
+      optimizer_,
       MasterWeightsOptions{.form = strategy.form,
                            .fused = fused,
                            .accumulate_in_f32 = strategy.accumulate_in_f32,
@@ -168,6 +176,9 @@ Stepped Training::step() {
   else optimizer().step();
   if (scaler_.enabled()) scaler_.update();
   account_for(stepped);
+  if (region_.session)
+    region_.session->end_step(optimizer(),
+                              !stepped.known() ? stepped.skip() : (stepped ? Tensor{} : ones({})));
   made_with_ = {}, clipping_.reset(), statistics_ = {};
   return stepped;
 }

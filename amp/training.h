@@ -101,6 +101,7 @@ class Training {
   }
 
  private:
+  void convert_weights();
   Stepped step_clipped();
   void account_for(const Stepped& stepped);
   void note_overflow() const;

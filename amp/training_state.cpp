@@ -1,6 +1,7 @@
 // Everything a training goes on from, as named tensors. Loading checks everything first and changes
 // the model afterwards. States of other strategies: convert_state.cpp.
 #include <halftone/amp/training.h>
+#include <halftone/amp/session.h>
 
 #include <algorithm>
 
@@ -32,6 +33,7 @@ optim::NamedTensors Training::state_dict() const {
   add(state, "model.", nn::state_dict(model_));
   add(state, "optimizer.", masters_ ? masters_->state_dict() : optimizer_.state_dict());
   add(state, "scaler.", scaler_.state_dict());
+  if (region_.session) add(state, "session.", region_.session->state_dict());
   const RandomKey random = default_generator().state();
   state["generator"] =
       from_vector(std::vector<int64_t>{int64_t(random.seed), int64_t(random.offset)}, {2}, i64);
@@ -46,10 +48,11 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
                     same_dtypes(given, model_);
   NamedTensors state = same ? given : converted(given, convert);
   const NamedTensors model = part_of(state, "model."), optimizer = part_of(state, "optimizer."),
-                     scaler = part_of(state, "scaler.");
+                     scaler = part_of(state, "scaler."), session = part_of(given, "session.");
   for (const auto& [name, x] : state)
     if (!name.starts_with("model.") && !name.starts_with("optimizer.") &&
-        !name.starts_with("scaler.") && name != "generator" && name != "strategy" && name != "form")
+        !name.starts_with("scaler.") && !name.starts_with("session.") && name != "generator" &&
+        name != "strategy" && name != "form")
       fail<UsageError>(where, "the entry \"", name, "\" is unknown. Load what a Training saved.");
   const Tensor generator = take(state, "generator");
   if (generator.shape() != Shape{2} || generator.dtype() != i64)
@@ -67,6 +70,8 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
     nn::load_state_dict(model_, before);
     throw;
   }
+  // What a policy's session remembers of another policy, or of none, is of no use here.
+  if (!session.empty() && region_.session) region_.session->load_state_dict(session);
   scaler_.load_state_dict(scaler);  // in place: captured steps go on from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});

@@ -195,6 +195,7 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   if (InputCaster* caster = active_caster())
     plan = caster->plan(Op::info, inputs, has_f32_result<Op>);
   if constexpr (has_f32_result<Op>) op.f32_result = plan.f32_result;
+  if constexpr (requires { op.accumulate; }) op.accumulate = plan.accumulate;
   // 2. Compute. The operation may skip the gradients that nobody wants.
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));
   std::vector<Edge> edges;

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include <halftone/core/accumulator.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/tensor.h>
 
@@ -19,9 +20,10 @@ class OpTap;
 
 /// What a caster wants of one operation beyond the casts of its inputs.
 struct CastPlan {
-  bool f32_result = false;        // compute from short floats straight to f32
-  std::optional<DType> result{};  // hand the result on in this dtype, by a recorded cast
-  std::shared_ptr<OpTap> tap{};   // stands around the operation; null: nobody does
+  bool f32_result = false;                  // compute from short floats straight to f32
+  std::optional<DType> result{};            // hand the result on in this dtype, by a recorded cast
+  std::shared_ptr<OpTap> tap{};             // stands around the operation; null: nobody does
+  std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
 };
 
 class InputCaster {

@@ -36,7 +36,7 @@ struct Timing {
 Timing time_steps(bench::Workload& w, const std::string& strategy, const Options& options) {
   using Clock = std::chrono::steady_clock;
   ht::optim::AdamW adamw(w.model->parameters(), {.lr = 1e-4, .weight_decay = 0.01});
-  auto training = ht::amp::apply(ht::amp::Strategy::named(strategy), *w.model, adamw);
+  auto training = ht::amp::apply(ht::policy::named_or_loaded(strategy), *w.model, adamw);
   Timing timing;
   const auto step = [&] {
     ht::Tensor loss = bench::loss_of(training.forward(*w.model, w.inputs), w.targets);

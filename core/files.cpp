@@ -96,6 +96,30 @@ bool write_all(const Descriptor& file, std::string_view& bytes) {
   return true;
 }
 
+std::string read_text(std::string_view op, const fs::path& path, std::size_t most) {
+  const Descriptor file = open(path, O_RDONLY | O_NONBLOCK);
+  Status status{};
+  if (!file || fstat(file.get(), &status) != 0)
+    fail<FormatError>(op, "cannot read ", path.string(), ": ", std::strerror(errno),
+                      ". Check the path.");
+  if (!S_ISREG(status.st_mode))
+    fail<FormatError>(op, "cannot read ", path.string(), ": it is no regular file.");
+  if (status.st_size < 0 || uint64_t(status.st_size) > most)
+    fail<FormatError>(op, path.string(), " has ", status.st_size, " bytes. At most ", most,
+                      " make sense.");
+  std::string text(std::size_t(status.st_size), '\0');
+  std::size_t got = 0;
+  while (got < text.size()) {
+    const std::ptrdiff_t count = read_some(file, text.data() + got, text.size() - got);
+    if (count < 0)
+      fail<FormatError>(op, "cannot read ", path.string(), ": ", std::strerror(errno), ".");
+    if (count == 0) break;
+    got += std::size_t(count);
+  }
+  text.resize(got);
+  return text;
+}
+
 Descriptor open_to_append(std::string_view op, const fs::path& path) {
   Status status{};
   // Before it is opened: that alone may wait for a reader, or do something to a device.

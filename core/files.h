@@ -44,6 +44,10 @@ std::ptrdiff_t read_some(const Descriptor& file, void* to, std::size_t size);
 /// refuses before the end.
 bool write_all(const Descriptor& file, std::string_view& bytes);
 
+/// A whole regular file of at most `most` bytes. Throws FormatError, in the name of `op`, for
+/// anything else.
+std::string read_text(std::string_view op, const std::filesystem::path& path, std::size_t most);
+
 /// Opens a file to write at its end, and makes it if there is none. Throws FormatError, in the name
 /// of `op`, for a directory, device, pipe or socket, and where the system refuses.
 Descriptor open_to_append(std::string_view op, const std::filesystem::path& path);

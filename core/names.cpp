@@ -28,16 +28,20 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 }  // namespace
 
-void fail_unknown_name(std::string_view where, std::string_view kind, std::string_view given,
-                       std::span<const std::string_view> known) {
+std::string suggestion(std::string_view given, std::span<const std::string_view> known) {
   const auto nearest = std::ranges::min_element(
       known, {}, [&](std::string_view name) { return edit_distance(given, name); });
   if (nearest != known.end() && edit_distance(given, *nearest) <= 1 + given.size() / 3)
-    fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". Did you mean \"",
-                     *nearest, "\"?");
+    return "Did you mean \"" + std::string(*nearest) + "\"?";
   std::string list;
   for (const std::string_view name : known) list += (list.empty() ? "" : ", ") + std::string(name);
-  fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". Known: ", list, ".");
+  return "Known: " + list + ".";
+}
+
+void fail_unknown_name(std::string_view where, std::string_view kind, std::string_view given,
+                       std::span<const std::string_view> known) {
+  fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". ",
+                   suggestion(given, known));
 }
 
 }  // namespace halftone

@@ -86,7 +86,7 @@ void run(const Arguments& arguments) {
     ht::fail<ht::UsageError>("--epochs", "0 epochs leave nothing to compare. Give 1 or more.");
   std::vector<ht::amp::Strategy> strategies;
   for (const std::string& name : arguments.strategies) {
-    strategies.push_back(ht::amp::Strategy::named(name));
+    strategies.push_back(ht::policy::named_or_loaded(name));
     if (strategies.back().policy == "pytorch-cuda") strategies.back().policy = arguments.policy;
   }
   // Fails before the training rather than after it.
@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
   Arguments arguments;
   Program program("Trains one model under several precision strategies and compares them.");
   program.training(arguments);
-  program.list("--strategies", arguments.strategies, "any of amp/strategy.h, separated by commas");
+  program.list("--strategies", arguments.strategies, "any of amp/strategy.h, or files of policies (x.json), separated by commas");
   program.flag("--model", arguments.model).one_of({"lenet", "mlp"});
   program.flag("--optimizer", arguments.optimizer).one_of(optimizer_names());
   program.flag("--policy", arguments.policy, "preset of the amp strategies (o1-fp16 has its own)");

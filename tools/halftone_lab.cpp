@@ -7,6 +7,7 @@
 
 #include "../examples/output.h"
 #include "formats_command.h"
+#include "show_command.h"
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
@@ -23,8 +24,18 @@ int main(int argc, char** argv) {
                     "compare with expected numbers; exit code 1 if any differs");
   command->add_option("--samples", formats.samples, "random numbers for signal to noise")
       ->capture_default_str();
+  ShowOptions show;
+  CLI::App* const show_command =
+      app.add_subcommand("show", "What a policy does with a model, site by site.");
+  show_command->add_option("policy", show.policy, "a file (x.json), or a strategy's name")
+      ->required();
+  show_command->add_option("--workload", show.workload, "of bench/train_step")
+      ->capture_default_str();
+  show_command->add_option("--diff", show.other, "another policy: only the sites that differ");
+  show_command->add_flag("--json", show.json, "for programs");
   try {
     app.parse(argc, argv);
+    if (show_command->parsed()) return after_output(run_show(show));
     return after_output(run_formats(formats));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <halftone/core/names.h>
+#include <halftone/policy/policy_file.h>
 
 namespace halftone::train {
 
@@ -20,6 +21,7 @@ constexpr Word words[] = {{"64-true", "fp64"},      {"32-true", "fp32"},
 amp::Strategy strategy_for(std::string_view precision) {
   const auto word = std::ranges::find(words, precision, &Word::precision);
   if (word != std::end(words)) return amp::Strategy::named(word->strategy);
+  if (precision.ends_with(".json")) return policy::load(precision);
   const auto names = amp::Strategy::names();
   if (std::ranges::find(names, precision) != names.end()) return amp::Strategy::named(precision);
   std::vector<std::string_view> known;

@@ -29,11 +29,11 @@ Tensor Matmul::forward(const Tensor& a_in, const Tensor& b_in) {
   a_shape = a_in.shape(), b_shape = b_in.shape();
   if (a_in.rank() == 2 && b_in.rank() == 2) {
     a = detail::matrix_layout(a_in), b = detail::matrix_layout(b_in);
-    return product(a, b, a.dtype());
+    return product(a, b, a.dtype(), accumulate);
   }
   batch = broadcast_shapes("matmul", batch_of(a_shape), batch_of(b_shape));
   a = detail::matrix_layout(spread(a_in, batch)), b = detail::matrix_layout(spread(b_in, batch));
-  return detail::as_shape(product(a, b, a.dtype()),
+  return detail::as_shape(product(a, b, a.dtype(), accumulate),
                           with_matrix(batch, a_in.size(-2), b_in.size(-1)));
 }
 
@@ -49,13 +49,15 @@ std::array<Tensor, 2> Matmul::backward(const Tensor& dc_in) const {
 Tensor Matmul::gradient(int which, const Tensor& x, const Tensor& y) const {
   const Shape& shape = which == 0 ? a_shape : b_shape;
   const DType dtype = needs.dtype(which);
-  if (x.rank() == 2) return product(x, y, dtype);
+  if (x.rank() == 2) return product(x, y, dtype, accumulate);
   const Shape full = with_matrix(batch, x.shape()[1], y.shape()[2]);
-  if (numel_of(shape) == numel_of(full)) return detail::as_shape(product(x, y, dtype), shape);
+  if (numel_of(shape) == numel_of(full))
+    return detail::as_shape(product(x, y, dtype, accumulate), shape);
   // One b for the whole batch: the sum over the batch is part of one product's.
   if (which == 1 && numel_of(batch_of(shape)) == 1 && a.is_contiguous() && y.is_contiguous())
-    return detail::as_shape(product(detail::transposed(folded(a)), folded(y), dtype), shape);
-  const Tensor all = product(x, y, dtype == f64 ? f64 : f32);
+    return detail::as_shape(product(detail::transposed(folded(a)), folded(y), dtype, accumulate),
+                            shape);
+  const Tensor all = product(x, y, dtype == f64 ? f64 : f32, accumulate);
   return reduce_to(detail::as_shape(all, full), shape, dtype);
 }
 

@@ -20,6 +20,13 @@ inline Tensor matrix_layout(const Tensor& x) {
 inline Tensor transposed(const Tensor& x) {
   return views::transpose(x, x.rank() - 2, x.rank() - 1);
 }
+/// c = a b + bias, in an emulated accumulator if there is one (not for f64).
+inline void multiply(const Tensor& a, const Tensor& b, const Tensor& bias,
+                     const std::optional<Accumulator>& accumulator, Tensor& c) {
+  if (accumulator && a.dtype() != f64)
+    backend_for(a).matmul_accumulating(a, b, bias, *accumulator, c);
+  else backend_for(a).matmul(a, b, bias, c);
+}
 }  // namespace detail
 
 /// c[.., m, n] = a[.., m, k] b[.., k, n] of rank 2 or more; the batches before broadcast. The
@@ -30,17 +37,19 @@ struct Matmul {
   Tensor a{}, b{};                      // rank 2, or rank 3 with one batch size
   Shape batch{}, a_shape{}, b_shape{};  // the batch of the result, and what the inputs had
   Needs<2> needs{};
+  std::optional<Accumulator> accumulate{};  // of all three products; absent: the kernel's own
 
   Tensor forward(const Tensor& a_in, const Tensor& b_in);
   std::array<Tensor, 2> backward(const Tensor& dc_in) const;
   /// Of the input `which` from x y, of every product of the batch.
   Tensor gradient(int which, const Tensor& x, const Tensor& y) const;
 
-  static Tensor product(const Tensor& a, const Tensor& b, DType dtype) {
+  static Tensor product(const Tensor& a, const Tensor& b, DType dtype,
+                        const std::optional<Accumulator>& accumulator = {}) {
     Shape shape = a.shape();
     shape[a.rank() - 1] = b.shape()[b.rank() - 1];
     Tensor c = empty(shape, dtype, a.device());
-    backend_for(a).matmul(a, b, {}, c);
+    detail::multiply(a, b, {}, accumulator, c);
     return c;
   }
 };
@@ -52,6 +61,7 @@ struct Linear {
   Tensor x{}, weight{};
   Shape shape{};
   Needs<3> needs{};
+  std::optional<Accumulator> accumulate{};  // as Matmul's
 
   Tensor forward(const Tensor& input, const Tensor& w, const Tensor& bias) {
     check_inputs(input, w, bias);
@@ -62,16 +72,17 @@ struct Linear {
     result[shape.rank() - 1] = w.shape()[0];
     Tensor y = empty(result, x.dtype(), x.device());
     Tensor rows = y.view_as({x.shape()[0], w.shape()[0]}, {w.shape()[0], 1}, 0);
-    backend_for(x).matmul(x, detail::transposed(weight),
-                          bias.defined() ? views::contiguous(bias) : bias, rows);
+    detail::multiply(x, detail::transposed(weight), bias.defined() ? views::contiguous(bias) : bias,
+                     accumulate, rows);
     return y;
   }
   std::array<Tensor, 3> backward(const Tensor& dy_in) const {
     const int64_t out = weight.shape()[0];
     const Tensor dy = views::contiguous(views::reshaped(dy_in, {x.shape()[0], out}));
     Tensor dx, dweight, dbias;
-    if (needs[0]) dx = detail::as_shape(Matmul::product(dy, weight, needs.dtype(0)), shape);
-    if (needs[1]) dweight = Matmul::product(detail::transposed(dy), x, needs.dtype(1));
+    if (needs[0])
+      dx = detail::as_shape(Matmul::product(dy, weight, needs.dtype(0), accumulate), shape);
+    if (needs[1]) dweight = Matmul::product(detail::transposed(dy), x, needs.dtype(1), accumulate);
     if (needs[2]) dbias = reduce_to(dy, {1, out}, needs.dtype(2)).view_as({out}, {1}, 0);
     return {dx, dweight, dbias};
   }

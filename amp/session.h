@@ -1,0 +1,47 @@
+// The slot of a policy file: what its rules do in regions and steps. amp/ calls it, policy/ fills
+// it; without one everything here is as it is. A session belongs to one model and to the thread of
+// its regions.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <halftone/autograd/op_tap.h>
+#include <halftone/core/accumulator.h>
+#include <halftone/core/named_tensors.h>
+#include <halftone/core/op_info.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::amp {
+
+class Session {
+ public:
+  /// What it wants of an operation; what is absent is as the region's policy says.
+  struct Decision {
+    std::optional<CastClass> cast_class{};
+    std::optional<DType> dtype{};   // of low_precision, in place of the region's
+    std::optional<DType> result{};  // in which the result is handed on
+    std::optional<Accumulator> accumulate{};
+  };
+
+  virtual ~Session() = default;
+  /// A forward pass with its backward begins: the outermost region of this thread was entered.
+  virtual void begin_pass() = 0;
+  /// For an operation that is about to run, at the place that CallScope says.
+  virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs) = 0;
+  /// After the casts: who stands around this operation; null: nobody. `before`: the inputs as they
+  /// were.
+  virtual std::shared_ptr<OpTap> tap(std::span<const Tensor> before,
+                                     std::span<const Tensor> after) = 0;
+  /// After a step of the optimizer, skipped ones included: scales move, parameters and states go
+  /// onto their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
+  virtual void end_step(optim::Optimizer& optimizer, const Tensor& skip) = 0;
+  /// Everything that a resumed training needs, handles and not copies. load_state_dict() throws
+  /// UsageError for a state that is not its own; then nothing has changed.
+  virtual NamedTensors state_dict() const = 0;
+  virtual void load_state_dict(const NamedTensors& state) = 0;
+};
+
+}  // namespace halftone::amp

@@ -1,0 +1,82 @@
+// Lesson 16: a policy in a file. You will write one, see what it does to each tensor of a model
+// before anything is trained, train under it beside fp32 and bf16, and get it back from the
+// strategy, to the letter.
+#include <cstdio>
+#include <iostream>
+
+#include <halftone/halftone.h>
+#include <halftone/policy/resolved_table.h>
+
+#include "program.h"
+
+namespace ht = halftone;
+
+namespace {
+
+/// FP8 training in a few lines: e4m3 forward, e5m2 for gradients, scales per tensor from the
+/// tensor itself; the last layer stays in f32.
+constexpr const char* text = R"({
+  "halftone_policy": 1,
+  "name": "my-fp8",
+  "about": "e4m3 forward, e5m2 backward, but for the last layer",
+  "extends": "fp32",
+  "quantizers": {
+    "forward": "fp8_tensor",
+    "backward": {"like": "forward", "format": "e5m2"}
+  },
+  "rules": [
+    {"name": "hidden layers",
+     "match": {"op": "linear", "path": "*", "except": "[-1]"},
+     "input": "forward", "weight": "forward", "grad_output": "backward"}
+  ]
+})";
+
+/// Losses of a small regression at a few steps.
+void train(const ht::amp::Strategy& strategy, int64_t steps, bool shows) {
+  ht::manual_seed(0);
+  ht::nn::Sequential model = ht::nn::models::mlp({16, 64, 64, 4});
+  ht::nn::Sequential teacher = ht::nn::models::mlp({16, 32, 4});
+  ht::optim::AdamW adamw(model.parameters(), {.lr = 3e-3});
+  ht::amp::Training training(strategy, model, adamw);
+  std::printf("%-10s", strategy.name.c_str());
+  for (int64_t step = 0; step < steps; ++step) {
+    const ht::Tensor x = ht::randn({64, 16});
+    ht::Tensor wanted;
+    {
+      const ht::NoGrad no_grad;
+      wanted = teacher(x);
+    }
+    training.zero_grad();
+    const ht::Tensor y = training.forward([&](const ht::Tensor& in) { return model(in); }, x);
+    const ht::Tensor loss = ht::mse(y, wanted);
+    training.backward(loss);
+    training.step();
+    if ((step + 1) % (steps / 5) == 0) std::printf("  %8.6f", loss.item());
+  }
+  std::printf("\n");
+  const auto session =
+      std::dynamic_pointer_cast<ht::policy::PolicySession>(training.region().session);
+  if (shows && session) std::cout << '\n' << ht::policy::resolved_table(*session) << '\n';
+}
+
+void run(int64_t steps) {
+  const ht::amp::Strategy mine = ht::policy::parse(text, "my-fp8.json");
+  std::cout << "loss of a student of another network, at five steps:\n";
+  for (const char* name : {"fp32", "full-bf16"})
+    train(ht::amp::Strategy::named(name), steps, false);
+  train(mine, steps, true);
+  const ht::policy::PolicyFile file = ht::policy::file_of(mine);
+  const bool same = ht::policy::write(ht::policy::read_text(ht::policy::write(file), "again")) ==
+                    ht::policy::write(file);
+  std::cout << "written out and read again it is " << (same ? "the same" : "ANOTHER") << ", hash "
+            << ht::policy::hash(file) << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int64_t steps = 300;
+  Program program("Writes a policy, shows what it does, and trains under it.");
+  program.flag("--steps", steps, "of each training").within(5, 100000);
+  return program.run(argc, argv, [&] { run(steps); });
+}

@@ -1,0 +1,73 @@
+// A place in a JSON file: the value, and the pointer that leads there, for errors that say where.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/error.h>
+
+namespace halftone::policy {
+
+using Json = nlohmann::ordered_json;
+
+/// Reads JSON strictly: at most a megabyte, 64 levels, no key twice. Throws FormatError of `where`,
+/// with line and column.
+Json parsed_json(const std::string& where, std::string_view text);
+
+class JsonValue {
+ public:
+  JsonValue(std::string where, std::string pointer, const Json& json)
+      : where_(std::move(where)), pointer_(std::move(pointer)), json_(json) {}
+
+  const Json& json() const { return json_; }
+  const std::string& pointer() const { return pointer_; }
+  bool is_object() const { return json_.is_object(); }
+  bool is_text() const { return json_.is_string(); }
+  bool is_null() const { return json_.is_null(); }
+
+  /// Throws FormatError for entries other than these, with the nearest. `what`: "a rule".
+  void only(std::string_view what, std::span<const std::string_view> known) const;
+  std::optional<JsonValue> find(std::string_view key) const;
+  std::vector<JsonValue> members() const;   // of an object, in the file's order
+  std::vector<JsonValue> elements() const;  // of a list
+  std::string_view key() const;             // the last part of the pointer
+
+  // --- values; FormatError for others
+  std::string text() const;
+  bool boolean() const;
+  double number() const;
+  int64_t integer(int64_t least, int64_t most) const;
+  /// The place of a text among words; FormatError with all of them.
+  std::size_t word(std::span<const std::string_view> words) const;
+
+  /// [policy my.json] /rules/2: message
+  template <class... Parts> [[noreturn]] void refuse(const Parts&... parts) const {
+    fail<FormatError>(where_, pointer_.empty() ? "/" : pointer_, ": ", parts...);
+  }
+  /// there is no `kind` named "given". Did you mean ...
+  [[noreturn]] void refuse_unknown(std::string_view kind, std::string_view given,
+                                   std::span<const std::string_view> known) const;
+
+ private:
+  std::string where_, pointer_;
+  const Json& json_;
+};
+
+/// A check of the library, with its message at the place in the file.
+template <class Check> void checked_at(const JsonValue& at, const Check& check) {
+  try {
+    check();
+  } catch (const UsageError& error) {
+    const std::string_view message = error.what();
+    const std::size_t begin = message.find("] ");
+    at.refuse(begin == std::string_view::npos ? message : message.substr(begin + 2));
+  }
+}
+
+}  // namespace halftone::policy

@@ -1,0 +1,7 @@
+// Policies as files: everything that users of policy/ include.
+#pragma once
+
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/rulebook.h>
+#include <halftone/policy/session.h>
+#include <halftone/policy/site.h>

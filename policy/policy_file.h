@@ -1,0 +1,50 @@
+// A policy as a versioned file: a strategy written down, plus rules. docs/policy_files.md has the
+// grammar.
+//   amp::Strategy strategy = policy::load("policies/mxfp8.json");
+//   amp::Training training(strategy, model, optimizer);
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <halftone/amp/strategy.h>
+#include <halftone/policy/rulebook.h>
+
+namespace halftone::policy {
+
+/// Everything that a file says.
+struct PolicyFile {
+  std::string about{};
+  std::vector<std::string> meant_for{};  // workloads ("for"); none: all
+  amp::Strategy base{};                  // with the file's name; without a session
+  Rulebook rules{};
+};
+
+/// Reads a file, and those that it extends, which lie beside it. Throws FormatError, with the place
+/// in the file, for what is not a policy; UsageError for names that do not exist.
+PolicyFile read(const std::filesystem::path& path);
+/// The same from text; `where` stands for the file's name in errors. It cannot extend files.
+PolicyFile read_text(std::string_view text, std::string_view where);
+/// Everything written out, without `extends`: read_text() gives it back. Throws UsageError for a
+/// strategy with a policy of its own, which no file can say.
+std::string write(const PolicyFile& file);
+/// FNV-1a 64 of write(), in 16 hexadecimal digits.
+std::string hash(const PolicyFile& file);
+
+/// The strategy of a file: one for Training, Trainer, TrainerOptions.
+amp::Strategy strategy_of(PolicyFile file);
+inline amp::Strategy load(const std::filesystem::path& path) { return strategy_of(read(path)); }
+inline amp::Strategy parse(std::string_view text, std::string_view where = "text") {
+  return strategy_of(read_text(text, where));
+}
+/// A strategy's name, or a path that ends in ".json". Throws what named() and load() throw.
+amp::Strategy named_or_loaded(std::string_view name);
+/// The same strategy with a session also where no rule asks for one, so that its sites can be seen.
+amp::Strategy watched(const amp::Strategy& strategy);
+/// What a strategy was loaded from; of one without a file, the file that it would be.
+PolicyFile file_of(const amp::Strategy& strategy);
+
+}  // namespace halftone::policy

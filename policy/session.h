@@ -1,0 +1,84 @@
+// A rulebook at work on one model: finds the site of each operation, gives it its treatment, and
+// keeps what treatments remember. Fills the slot of amp/session.h.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include <halftone/amp/session.h>
+#include <halftone/policy/rulebook.h>
+#include <halftone/policy/tensor_scales.h>
+
+namespace halftone::policy {
+
+/// A site with what it gets in the present step.
+struct ResolvedSite {
+  Site site;
+  CastClass asks = CastClass::as_is;
+  std::vector<Role> roles{};      // of its inputs
+  std::vector<DType> inputs{};    // their dtypes, as they came
+  std::vector<DType> operands{};  // and as the operation gets them, after native casts
+  double flops = 0;               // of linear and matmul; of a convolution, as if its stride were 1
+  std::shared_ptr<const Treatment> treatment{};
+};
+
+class PolicySession final : public amp::Session {
+ public:
+  /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
+  /// that no model could satisfy.
+  PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules);
+
+  void begin_pass() override;
+  Decision decide(const OpInfo& op, std::span<const Tensor> inputs) override;
+  std::shared_ptr<OpTap> tap(std::span<const Tensor> before,
+                             std::span<const Tensor> after) override;
+  void end_step(optim::Optimizer& optimizer, const Tensor& skip) override;
+  NamedTensors state_dict() const override;
+  void load_state_dict(const NamedTensors& state) override;
+
+  /// All sites met so far, in the order in which they were first met.
+  std::vector<ResolvedSite> resolved() const;
+  /// Throws UsageError for a rule that is not optional and matches none of the sites met so far.
+  void require_all_rules_used() const;
+  const Rulebook& rules() const { return matcher_.book(); }
+  const ModelNames& names() const { return names_; }
+
+ private:
+  struct Key {
+    const void* owner;
+    const char* label;
+    const OpInfo* op;
+    int ordinal;
+    bool operator==(const Key&) const = default;
+  };
+  struct HashKey {
+    std::size_t operator()(const Key& key) const;
+  };
+  struct Entry {
+    ResolvedSite resolved;
+    const OpInfo* op;
+    uint64_t seed;
+    std::string name;
+  };
+  Entry& entry_for(const OpInfo& op, std::span<const Tensor> inputs);
+  Entry made(const OpInfo& op, std::span<const Tensor> inputs, const CallScope* scope,
+             int ordinal) const;
+  std::shared_ptr<const Treatment> checked(const Entry& entry) const;
+  bool rests() const;
+  void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
+                   const Tensor& skip = {}) const;
+
+  std::string where_;
+  ModelNames names_;
+  RuleMatcher matcher_;
+  std::unordered_map<Key, Entry, HashKey> entries_;
+  std::vector<Key> order_;
+  std::shared_ptr<TensorScales> scales_ = std::make_shared<TensorScales>();
+  Entry* current_ = nullptr;
+  int64_t step_ = 0, changes_at_;
+  uint64_t pass_ = 0;
+};
+
+}  // namespace halftone::policy

@@ -1,0 +1,38 @@
+// Delayed scaling: for each tensor whose scale follows from earlier steps, what it remembers. As
+// TransformerEngine's DelayedScaling. All of it lives on the tensor's device, so nobody waits.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <halftone/core/named_tensors.h>
+#include <halftone/core/quantizer.h>
+
+namespace halftone::policy {
+
+class TensorScales {
+ public:
+  /// The scale to use now; x's largest magnitude is noted for the end of the step, if `notes`.
+  /// `name`: the tensor's.
+  Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
+                   bool notes);
+  /// What was noted enters the histories, and the scales follow; magnitudes that are not finite
+  /// change nothing.
+  void end_step();
+
+  /// "amax.<name>", "history.<name>", "position.<name>", "scale.<name>"
+  void add_to(NamedTensors& state) const;
+  /// Takes those entries of a state; entries for tensors that were not met yet wait for them.
+  void load(const NamedTensors& state);
+
+ private:
+  struct Memory {
+    Quantizer quantizer{};
+    Tensor amax{}, history{}, position{}, scale{};
+  };
+  Memory& memory_for(const std::string& name, const Quantizer& quantizer, Device device);
+  std::map<std::string, Memory> memories_;
+  NamedTensors waiting_;
+};
+
+}  // namespace halftone::policy

@@ -1,0 +1,128 @@
+// Where a tensor is rounded: operands before the operation, its result behind it; in backward the
+// gradient that arrives, for each product as its rule says, and those that leave. How is in
+// core/quantizer.h, which way it is seen in operands.h.
+#include <halftone/policy/treated_op.h>
+
+#include <bit>
+
+#include <halftone/autograd/node.h>
+#include <halftone/policy/operands.h>
+
+namespace halftone::policy {
+
+uint64_t site_seed(uint64_t seed, std::string_view site) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : site) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
+  uint64_t z = (seed ^ hash) + 0x9e3779b97f4a7c15u;  // SplitMix64
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+RandomKey key_of(uint64_t seed, uint64_t offset, Role role, std::size_t input) {
+  return {seed + uint64_t(role) + 16 * uint64_t(input), offset};
+}
+
+namespace {
+
+class TreatedOp final : public OpTap {
+ public:
+  explicit TreatedOp(TreatedCall call) : call_(std::move(call)) {}
+
+  Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
+    Tensor y;
+    if (call_.treatment->backward_differs()) {
+      y = operation.aside(operands(inputs, false));
+      operation.run(operands(inputs, true));
+    } else {
+      y = operation.run(operands(inputs, false));
+    }
+    return rounded(Role::output, y, Sums::over_last, 0);
+  }
+
+  std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
+    const std::size_t count = node.edges.size();
+    const auto inputs_with = [&](Role role) {
+      uint32_t wanted = 0;
+      for (std::size_t i = 0; i < count && i < 32; ++i)
+        if (node.edges[i].input && role_of(i) == role) wanted |= uint32_t(1) << i;
+      return wanted;
+    };
+    const uint32_t weights = inputs_with(Role::weight), biases = inputs_with(Role::bias);
+    std::vector<Tensor> gradients(count);
+    const auto go = [&](const Tensor& seen, uint32_t wanted) {
+      if (wanted == 0) return;
+      std::vector<Tensor> own = node.backward_for(seen, wanted);
+      for (std::size_t i = 0; i < own.size(); ++i)
+        if (own[i].defined()) gradients[i] = std::move(own[i]);
+    };
+    const Tensor seen = rounded(Role::grad_output, dy, gradient_sums(call_.op, 0), 0);
+    const bool apart = says(Role::grad_output_weight);
+    if (seen.body() == dy.body() && !apart) gradients = node.backward(dy);
+    else if (weights == 0 && biases == 0) gradients = node.backward(seen);
+    else {
+      // A bias's gradient is a sum of dy as it came: no recipe sums rounded values for it.
+      go(seen, inputs_with(Role::input) | (apart ? 0 : weights));
+      if (apart && weights != 0) go(seen_by_weight(dy, weights), weights);
+      go(dy, biases);
+    }
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const Role leaves = role_of(i) == Role::input ? Role::grad_input : Role::grad_weight;
+      gradients[i] = rounded(leaves, gradients[i], Sums::over_last, i);
+    }
+    return gradients;
+  }
+
+ private:
+  Role role_of(std::size_t input) const {
+    return input < call_.roles.size() ? call_.roles[input] : Role::input;
+  }
+
+  std::vector<Tensor> operands(std::span<const Tensor> inputs, bool for_backward) const {
+    std::vector<Tensor> result;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Role role = role_of(i);
+      Sums sums = forward_sums(call_.op, i);
+      if (for_backward) {
+        if (role == Role::input) role = Role::input_backward;
+        if (role == Role::weight) role = Role::weight_backward;
+        if (says(role)) sums = backward_sums(call_.op, i);
+      }
+      result.push_back(rounded(role, inputs[i], sums, i));
+    }
+    return result;
+  }
+
+  /// Whether the rules say something of a use, other than that it is as its role.
+  bool says(Role use) const {
+    const std::optional<RoleRule>& own = call_.treatment->roles[std::size_t(use)];
+    return own && own->kind != RoleRule::Kind::as_used;
+  }
+
+  Tensor seen_by_weight(const Tensor& dy, uint32_t weights) const {
+    const auto input = std::size_t(std::countr_zero(weights));
+    return rounded(Role::grad_output_weight, dy, gradient_sums(call_.op, input), 0);
+  }
+
+  Tensor rounded(Role role, const Tensor& x, Sums sums, std::size_t input) const {
+    const Quantizer* quantizer = call_.treatment->quantizer(role);
+    if (!quantizer || !x.defined() || !is_floating(x.dtype()) || x.dtype() == f64) return x;
+    QuantizeCall call{.quantizer = *quantizer,
+                      .key = key_of(call_.seed, call_.offset, role, input)};
+    if (quantizer->scaling.from_history && quantizer->scaling.per == Scaling::Per::tensor)
+      call.scale = call_.scales->scale_for(
+          call_.site + '.' + std::string(name(role)) + (input > 0 ? std::to_string(input) : ""),
+          *quantizer, x, call_.notes);
+    return quantized_along(x, sums, call);
+  }
+
+  TreatedCall call_;
+};
+
+}  // namespace
+
+std::shared_ptr<OpTap> make_treated_op(TreatedCall call) {
+  return std::make_shared<TreatedOp>(std::move(call));
+}
+
+}  // namespace halftone::policy
