@@ -13,13 +13,14 @@ namespace {
 struct Nesting {
   int depth = 0;
   std::shared_ptr<CastCache> cache;  // of the outermost
+  uint64_t pass = 0;                 // of its session
 };
 thread_local Nesting nesting;
 
 class RegionCaster final : public InputCaster {
  public:
-  RegionCaster(const Region& region, std::shared_ptr<CastCache> cache)
-      : region_(region), cache_(std::move(cache)) {}
+  RegionCaster(const Region& region, std::shared_ptr<CastCache> cache, uint64_t pass)
+      : region_(region), cache_(std::move(cache)), pass_(pass) {}
 
   CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
     if (&op == &Cast::info) return {};
@@ -29,7 +30,7 @@ class RegionCaster final : public InputCaster {
     CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate};
     // Where a rule says f32, operands are: what is done to them must not see short floats.
     plan.f32_result = cast(op, inputs, has_f32_result && !wanted.cast_class, wanted);
-    plan.tap = region_.session->tap(before, inputs);
+    plan.tap = region_.session->tap(before, inputs, pass_);
     return plan;
   }
   void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
@@ -111,6 +112,7 @@ class RegionCaster final : public InputCaster {
 
   Region region_;
   std::shared_ptr<CastCache> cache_;
+  uint64_t pass_;
   int64_t uncached_bytes_ = 0;  // of the casts of one operation, for the log
 };
 
@@ -124,13 +126,13 @@ std::shared_ptr<InputCaster> caster_for(Region region) {
   require_region_dtype(region.cuda_dtype);
   if (nesting.depth == 0) nesting.cache = std::make_shared<CastCache>();
   ++nesting.depth;
-  if (nesting.depth == 1 && region.session) region.session->begin_pass();
+  if (nesting.depth == 1 && region.session) nesting.pass = region.session->begin_pass();
   if (!region.enabled && !region.session) return nullptr;
   static const auto standard = std::make_shared<const Policy>(),
                     nothing = std::make_shared<const Policy>(Policy::preset("none"));
   if (!region.enabled) region.policy = nothing;
   else if (!region.policy) region.policy = standard;
-  return std::make_shared<RegionCaster>(region, nesting.cache);
+  return std::make_shared<RegionCaster>(region, nesting.cache, nesting.pass);
 }
 
 const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_caster()); }

@@ -3,6 +3,7 @@
 // its regions.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,14 +28,15 @@ class Session {
   };
 
   virtual ~Session() = default;
-  /// A forward pass with its backward begins: the outermost region of this thread was entered.
-  virtual void begin_pass() = 0;
+  /// A forward pass with its backward begins: the outermost region of this thread was entered. Its
+  /// number, which the region keeps: segments that run again in backward belong to it.
+  virtual uint64_t begin_pass() = 0;
   /// For an operation that is about to run, at the place that CallScope says.
   virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs) = 0;
   /// After the casts: who stands around this operation; null: nobody. `before`: the inputs as they
   /// were.
-  virtual std::shared_ptr<OpTap> tap(std::span<const Tensor> before,
-                                     std::span<const Tensor> after) = 0;
+  virtual std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
+                                     uint64_t pass) = 0;
   /// After a step of the optimizer, skipped ones included: scales move, parameters and states go
   /// onto their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
   virtual void end_step(optim::Optimizer& optimizer, const Tensor& skip) = 0;

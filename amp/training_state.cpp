@@ -71,7 +71,7 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
     throw;
   }
   // What a policy's session remembers of another policy, or of none, is of no use here.
-  if (!session.empty() && region_.session) region_.session->load_state_dict(session);
+  if (same && !session.empty() && region_.session) region_.session->load_state_dict(session);
   scaler_.load_state_dict(scaler);  // in place: captured steps go on from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <halftone/autograd/grad_mode.h>
+#include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/quantized.h>
 #include <halftone/policy/treated_op.h>
@@ -25,6 +26,9 @@ double flops_of(std::string_view op, std::span<const Tensor> inputs) {
     return 2 * double(w.numel()) * double(x.size(0) * x.size(2) * x.size(3));
   return 0;
 }
+/// Evaluations draw the same numbers each time, which no training pass has.
+constexpr uint64_t evaluation_pass = (uint64_t(1) << 30) - 1;
+
 bool has_accumulator(std::string_view op) { return op == "matmul" || op == "linear"; }
 }  // namespace
 
@@ -45,9 +49,11 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
     for (const Tensor& x : model.parameters()) put_on_grid(*matcher_.book().parameters, "start", x);
 }
 
-void PolicySession::begin_pass() {
+uint64_t PolicySession::begin_pass() {
   names_.refresh();
-  if (grad_enabled()) ++pass_;
+  if (!grad_enabled()) return evaluation_pass;
+  if (recording_step()) repeat_on_replay([at = at_] { ++at->pass; });
+  return ++at_->pass;
 }
 
 bool PolicySession::rests() const { return !matcher_.book().in_evaluation && !grad_enabled(); }
@@ -79,7 +85,8 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
 /// The treatment of this step, which the operation must be able to follow.
 std::shared_ptr<const Treatment> PolicySession::checked(const Entry& entry) const {
   const ResolvedSite& resolved = entry.resolved;
-  auto treatment = std::make_shared<Treatment>(matcher_.treatment(resolved.site, *entry.op, step_));
+  auto treatment =
+      std::make_shared<Treatment>(matcher_.treatment(resolved.site, *entry.op, at_->step));
   if (treatment->backward_differs() && runs_once(entry.op->name))
     fail<UsageError>(where_, entry.name, ": ", entry.op->name,
                      " cannot be computed twice, so \"input.backward\" is not possible here. "
@@ -122,7 +129,7 @@ PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const 
 }
 
 std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
-                                          std::span<const Tensor> after) {
+                                          std::span<const Tensor> after, uint64_t pass) {
   if (!current_) return nullptr;
   ResolvedSite& resolved = current_->resolved;
   if (resolved.operands.empty())
@@ -148,7 +155,7 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
                           .roles = resolved.roles,
                           .scales = scales_,
                           .seed = current_->seed,
-                          .offset = pass_ << 34,
+                          .offset = pass << 34,
                           .notes = grad_enabled()});
 }
 
@@ -161,9 +168,10 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
   if (!quantizer.exact_in(x.dtype()))
     fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
                      " of parameters and states. Extend a strategy that keeps them in f32.");
-  quantize_in_place(x, {.quantizer = quantizer,
-                        .skip = skip.defined() ? skip.to(x.device()) : skip,
-                        .key = {site_seed(matcher_.book().seed, tensor), uint64_t(step_) << 34}});
+  quantize_in_place(x,
+                    {.quantizer = quantizer,
+                     .skip = skip.defined() ? skip.to(x.device()) : skip,
+                     .key = {site_seed(matcher_.book().seed, tensor), uint64_t(at_->step) << 34}});
 }
 
 void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
@@ -180,8 +188,14 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
       const auto rule = book.states.find(entry.substr(entry.rfind('.') + 1));
       if (rule != book.states.end()) put_on_grid(rule->second, entry, x, skip);
     }
-  if (++step_ < changes_at_) return;
-  changes_at_ = matcher_.next_change(step_);
+  if (recording_step()) {
+    if (changes_at_ != std::numeric_limits<int64_t>::max())
+      fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
+                       ", which a captured step cannot follow. Capture behind it.");
+    repeat_on_replay([at = at_] { ++at->step; });
+  }
+  if (++at_->step < changes_at_) return;
+  changes_at_ = matcher_.next_change(at_->step);
   for (auto& [key, entry] : entries_) entry.resolved.treatment = checked(entry);
 }
 
@@ -215,7 +229,7 @@ void PolicySession::require_all_rules_used() const {
 NamedTensors PolicySession::state_dict() const {
   NamedTensors state;
   scales_->add_to(state);
-  state["step"] = scalar(double(step_), i64), state["pass"] = scalar(double(pass_), i64);
+  state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(at_->pass), i64);
   return state;
 }
 
@@ -226,9 +240,9 @@ void PolicySession::load_state_dict(const NamedTensors& state) {
         found->second.dtype() != i64 || found->second.item() < 0)
       fail<UsageError>(where_, "the state has no \"", entry,
                        "\" of a policy's session. Load one that was saved under this policy.");
-  step_ = int64_t(state.at("step").item()), pass_ = uint64_t(state.at("pass").item());
+  at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   scales_->load(state);
-  changes_at_ = matcher_.next_change(step_);
+  changes_at_ = matcher_.next_change(at_->step);
   for (auto& [key, entry] : entries_) entry.resolved.treatment = checked(entry);
 }
 

@@ -30,10 +30,10 @@ class PolicySession final : public amp::Session {
   /// that no model could satisfy.
   PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules);
 
-  void begin_pass() override;
+  uint64_t begin_pass() override;
   Decision decide(const OpInfo& op, std::span<const Tensor> inputs) override;
-  std::shared_ptr<OpTap> tap(std::span<const Tensor> before,
-                             std::span<const Tensor> after) override;
+  std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
+                             uint64_t pass) override;
   void end_step(optim::Optimizer& optimizer, const Tensor& skip) override;
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
@@ -77,8 +77,13 @@ class PolicySession final : public amp::Session {
   std::vector<Key> order_;
   std::shared_ptr<TensorScales> scales_ = std::make_shared<TensorScales>();
   Entry* current_ = nullptr;
-  int64_t step_ = 0, changes_at_;
-  uint64_t pass_ = 0;
+  /// Shared with captured steps, which count on when they are replayed.
+  struct Position {
+    int64_t step = 0;
+    uint64_t pass = 0;
+  };
+  std::shared_ptr<Position> at_ = std::make_shared<Position>();
+  int64_t changes_at_;
 };
 
 }  // namespace halftone::policy

@@ -52,18 +52,18 @@ std::string ModelNames::path_of(const CallScope* scope) const {
 const std::string* ModelNames::parameter_of(const Tensor& x) const {
   if (!x.defined()) return nullptr;
   const auto found = storages_.find(x.storage().get());
-  return found == storages_.end() ? nullptr : &found->second;
+  return found == storages_.end() ? nullptr : found->second;
 }
 
 void ModelNames::enter(const Tensor& source, const Tensor& cast) {
   const std::string* parameter = parameter_of(source);
   if (!parameter || cast.storage() == source.storage()) return;
-  if (storages_.emplace(cast.storage().get(), *parameter).second) casts_.push_back(cast.storage());
+  if (storages_.emplace(cast.storage().get(), parameter).second) casts_.push_back(cast.storage());
 }
 
 void ModelNames::refresh() {
   storages_.clear(), casts_.clear();
-  for (const auto& [name, x] : parameters_) storages_.emplace(x.storage().get(), name);
+  for (const auto& [name, x] : parameters_) storages_.emplace(x.storage().get(), &name);
 }
 
 int64_t ModelNames::size_of(const std::string& parameter) const {

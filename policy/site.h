@@ -66,7 +66,7 @@ class ModelNames {
  private:
   nn::Named<Tensor> parameters_;
   std::unordered_map<const void*, std::string> modules_;
-  std::unordered_map<const Storage*, std::string> storages_;
+  std::unordered_map<const Storage*, const std::string*> storages_;
   std::vector<std::shared_ptr<Storage>> casts_;  // alive, so that no other takes their addresses
   std::vector<std::string> paths_;
 };

@@ -108,7 +108,8 @@ class TreatedOp final : public OpTap {
     const Quantizer* quantizer = call_.treatment->quantizer(role);
     if (!quantizer || !x.defined() || !is_floating(x.dtype()) || x.dtype() == f64) return x;
     QuantizeCall call{.quantizer = *quantizer,
-                      .key = key_of(call_.seed, call_.offset, role, input)};
+                      .key = key_of(call_.seed, call_.offset, role, input),
+                      .key_stride = uint64_t(1) << 34};
     if (quantizer->scaling.from_history && quantizer->scaling.per == Scaling::Per::tensor)
       call.scale = call_.scales->scale_for(
           call_.site + '.' + std::string(name(role)) + (input > 0 ? std::to_string(input) : ""),

@@ -257,6 +257,27 @@ TEST_CASE("a checkpointed segment is treated alike, drawn numbers included") {
   }
 }
 
+TEST_CASE("a segment that runs again belongs to its own pass, though another has begun since") {
+  const std::string text = policy_with(
+      R"({"match": {"op": "linear"}, "input": {"format": "e4m3", "rounding": "stochastic"}})");
+  const auto gradients = [&](bool checkpoints) {
+    Steps run(text);
+    std::vector<Tensor> losses;
+    for (const uint64_t i : {20u, 21u}) {
+      const Tensor y = run.training.forward(
+          [&](const Tensor& in) {
+            if (!checkpoints) return run.model(in);
+            return checkpoint([&](const std::vector<Tensor>& x) { return run.model(x[0]); }, {in});
+          },
+          numbers({5, 6}, i));
+      losses.push_back(mean(y * y));
+    }
+    for (const Tensor& loss : losses) run.training.backward(loss);
+    return floats(run.model.parameters()[0].grad());
+  };
+  CHECK(gradients(true) == gradients(false));
+}
+
 TEST_CASE("evaluation: the same treatment, or none, and nothing moves") {
   const std::string rule = R"({"match": {"op": "linear"}, "input": "e2m1"})";
   Steps same(policy_with(rule)), reference(policy_with(rule, R"(, "evaluation": "reference")")),
