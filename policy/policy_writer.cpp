@@ -99,12 +99,13 @@ Json json_of(const Rule& rule) {
 Json lists_of(const amp::Strategy& base) {
   Json lists{{"preset", base.policy}};
   if (!base.own_policy) return lists;
-  if (typeid(*base.own_policy) != typeid(amp::Policy))
+  const amp::Policy& own = *base.own_policy;
+  if (typeid(own) != typeid(amp::Policy))
     fail<UsageError>("policy.write", base.name,
                      " has a policy that is a class of its own, which no file can say.");
   const amp::Policy preset = amp::Policy::preset(base.policy);
   for (const std::string_view op : amp::Policy::operations()) {
-    const amp::CastDecision& now = (*base.own_policy)[op];
+    const amp::CastDecision& now = own[op];
     if (now == preset[op]) continue;
     if (now.dtype || now.cuda_dtype)
       fail<UsageError>("policy.write", "the policy of ", base.name, " gives ", op, ' ',
