@@ -1,12 +1,14 @@
-# cmake --install gives a package that find_package(halftone) finds. Headers of backends and tests stay private.
+# cmake --install gives a package that find_package(halftone) finds. Headers of backends and tests stay private, and so do
+# those that need a JSON library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS halftone EXPORT halftone_targets)
 foreach(folder core autograd io nn optim data amp policy train)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
-          FILES_MATCHING PATTERN "*.h")
+          FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN quantizer_reader.h EXCLUDE)
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone FILES_MATCHING PATTERN "*.json")
 install(EXPORT halftone_targets FILE halftone-targets.cmake NAMESPACE halftone::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/halftone)
 configure_package_config_file(cmake/halftone-config.cmake.in ${PROJECT_BINARY_DIR}/halftone-config.cmake

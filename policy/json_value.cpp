@@ -12,9 +12,10 @@ namespace halftone::policy {
 namespace {
 constexpr std::size_t most_bytes = 1 << 20;
 constexpr int most_levels = 64;
+constexpr std::size_t most_entries = 10'000;  // they are looked up one by one
 
 std::string shortened(std::string_view text) {
-  return text.size() <= 60 ? std::string(text) : std::string(text.substr(0, 57)) + "...";
+  return printable(text.size() <= 60 ? std::string(text) : std::string(text.substr(0, 57)) + "...");
 }
 
 [[noreturn]] void refuse_at(const std::string& where, std::string_view text, std::size_t byte,
@@ -43,6 +44,8 @@ class Guard {
       if (!keys_.back().insert(key).second)
         fail<FormatError>(where_, "the entry \"", shortened(key),
                           "\" is there twice in one object. Keep one of them.");
+      if (keys_.back().size() > most_entries)
+        fail<FormatError>(where_, "an object has more than ", most_entries, " entries.");
     }
     return true;
   }
@@ -71,6 +74,12 @@ std::string_view kind_of(const Json& json) {
   return json.is_boolean() ? "true or false" : "a number";
 }
 }  // namespace
+
+std::string printable(std::string text) {
+  for (char& c : text)
+    if ((c >= 0 && c < 0x20) || c == 0x7f) c = '?';
+  return text;
+}
 
 Json parsed_json(const std::string& where, std::string_view text) {
   if (text.size() > most_bytes)

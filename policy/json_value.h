@@ -16,9 +16,12 @@ namespace halftone::policy {
 
 using Json = nlohmann::ordered_json;
 
-/// Reads JSON strictly: at most a megabyte, 64 levels, no key twice. Throws FormatError of `where`,
-/// with line and column.
+/// Reads JSON strictly: at most a megabyte, 64 levels, 10,000 entries an object, no key twice.
+/// Throws FormatError of `where`, with line and column.
 Json parsed_json(const std::string& where, std::string_view text);
+
+/// Text of a file as it may stand in a message: nothing in it that a terminal would obey.
+std::string printable(std::string text);
 
 class JsonValue {
  public:
@@ -48,7 +51,9 @@ class JsonValue {
 
   /// [policy my.json] /rules/2: message
   template <class... Parts> [[noreturn]] void refuse(const Parts&... parts) const {
-    fail<FormatError>(where_, pointer_.empty() ? "/" : pointer_, ": ", parts...);
+    PlainText text;
+    (text << ... << parts);
+    fail<FormatError>(where_, pointer_.empty() ? "/" : pointer_, ": ", printable(text.str()));
   }
   /// there is no `kind` named "given". Did you mean ...
   [[noreturn]] void refuse_unknown(std::string_view kind, std::string_view given,

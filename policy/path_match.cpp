@@ -44,6 +44,41 @@ bool like(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
+/// Refuses what could match nothing, or not what was meant.
+void require_well_formed(std::string_view where, std::string_view pattern) {
+  constexpr std::size_t longest = 1000;
+  if (pattern.size() > longest)
+    fail<UsageError>(where, "a path has ", pattern.size(), " letters. At most ", longest,
+                     " make sense.");
+  if (pattern.starts_with('.') || pattern.ends_with('.') ||
+      pattern.find("..") != std::string_view::npos)
+    fail<UsageError>(where, "\"", pattern,
+                     "\" has a segment of no letters. ** is any number of them.");
+  char open = 0;  // the brace or bracket that we are in
+  bool braces = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '.' && open == '{')
+      fail<UsageError>(where, "\"", pattern,
+                       "\" has a dot within braces. Alternatives are of one segment: write two "
+                       "rules, or a list for \"except\".");
+    if (c == '.' && open == 0) braces = false;
+    const bool opens = c == '{' || c == '[', closes = c == '}' || c == ']';
+    if ((opens && open != 0) || (c == '{' && braces))
+      fail<UsageError>(where, "\"", pattern,
+                       "\" has braces or brackets within or beside one another. One pair a segment "
+                       "is enough.");
+    if (closes && open != (c == '}' ? '{' : '['))
+      fail<UsageError>(where, "\"", pattern, "\" has a brace or bracket that does not open.");
+    if (c == '[' && i > 0 && pattern[i - 1] != '.')
+      fail<UsageError>(where, "\"", pattern, "\" has a bracket within a segment. Write h.[0].");
+    if (opens) open = c, braces = braces || c == '{';
+    else if (closes) open = 0;
+  }
+  if (open != 0)
+    fail<UsageError>(where, "\"", pattern, "\" has a brace or bracket that does not close.");
+}
+
 }  // namespace
 
 ListSizes list_sizes_of(const std::vector<std::string>& paths) {
@@ -61,16 +96,16 @@ ListSizes list_sizes_of(const std::vector<std::string>& paths) {
 }
 
 PathPattern::PathPattern(std::string_view where, std::string_view pattern) : text_(pattern) {
-  if (std::ranges::count(pattern, '{') != std::ranges::count(pattern, '}') ||
-      std::ranges::count(pattern, '[') != std::ranges::count(pattern, ']'))
-    fail<UsageError>(where, "\"", pattern, "\" has a brace or bracket that does not close.");
+  require_well_formed(where, pattern);
   for (const std::string_view segment : segments_of(pattern)) {
+    // Several ** in a row are one: each more would multiply the ways to try.
+    if (segment == "**" && !segments_.empty() && segments_.back().any_number) continue;
     Segment& next = segments_.emplace_back();
     if (segment == "**") next.any_number = true;
     else if (segment.starts_with('[')) next.range = range_in(where, pattern, segment);
     else {
       const std::size_t open = segment.find('{'), close = segment.find('}');
-      if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+      if (open == std::string_view::npos) {
         next.alternatives.emplace_back(segment);
         continue;
       }

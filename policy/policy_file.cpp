@@ -38,10 +38,8 @@ class Reader {
       version->refuse("the version is ", version->integer(1, 1 << 30),
                       ", this program reads 1. Use a newer one.");
     read_base(top);
-    if (const auto name = top.find("name")) file_.base.name = name->text();
+    if (const auto name = top.find("name")) file_.base.name = label_in(*name);
     else top.refuse("\"name\" is missing. Give the policy one.");
-    if (file_.base.name.empty() || file_.base.name.size() > 100)
-      top.find("name")->refuse("a name has 1 to 100 letters.");
     if (const auto about = top.find("about")) file_.about = about->text();
     if (const auto meant = top.find("for")) {
       file_.meant_for.clear();
@@ -71,6 +69,14 @@ class Reader {
   }
 
  private:
+  /// A name, which messages repeat.
+  static std::string label_in(const JsonValue& value) {
+    const std::string label = value.text();
+    if (label.empty() || label.size() > 100 || printable(label) != label)
+      value.refuse("a name has 1 to 100 letters, all of them printable.");
+    return label;
+  }
+
   void read_base(const JsonValue& top) {
     file_.base = amp::Strategy::named("fp32");
     const auto extends = top.find("extends");
@@ -153,6 +159,12 @@ class Reader {
 
   // --- rules
 
+  static std::string pattern_in(const JsonValue& value) {
+    const std::string pattern = value.text();
+    checked_at(value, [&] { PathPattern("match", pattern); });
+    return pattern;
+  }
+
   Match match_in(const JsonValue& value) const {
     constexpr std::array<std::string_view, 5> known{"op", "asks", "path", "except", "steps"};
     value.only("a match", known);
@@ -165,19 +177,17 @@ class Reader {
     }
     if (const auto asks = value.find("asks"))
       match.asks = CastClass(asks->word(cast_class_names()));
-    if (const auto path = value.find("path")) match.path = path->text();
+    if (const auto path = value.find("path")) match.path = pattern_in(*path);
     if (const auto except = value.find("except"))
       for (const JsonValue& one : except->is_text() ? std::vector{*except} : except->elements())
-        match.except.push_back(one.text());
-    for (const std::string& pattern : match.except)
-      checked_at(value, [&] { PathPattern("match", pattern); });
-    checked_at(value, [&] { PathPattern("match", match.path); });
+        match.except.push_back(pattern_in(one));
     if (const auto steps = value.find("steps")) {
       const std::vector<JsonValue> edges = steps->elements();
       constexpr int64_t most = int64_t(1) << 53;
-      if (edges.size() != 2) steps->refuse("steps are [first, last], the last not included.");
+      if (edges.size() != 2)
+        steps->refuse("steps are [first, last], the last not included; null: without end.");
       match.from_step = edges[0].integer(0, most);
-      match.to_step = edges[1].integer(0, most);
+      if (!edges[1].is_null()) match.to_step = edges[1].integer(0, most);
       if (match.to_step <= match.from_step)
         steps->refuse("there is no step from ", match.from_step, " up to ", match.to_step, '.');
     }
@@ -222,7 +232,7 @@ class Reader {
     known.insert(known.end(), roles.begin(), roles.end());
     value.only("a rule", known);
     Rule rule;
-    if (const auto name = value.find("name")) rule.name = name->text();
+    if (const auto name = value.find("name")) rule.name = label_in(*name);
     if (const auto about = value.find("about")) rule.about = about->text();
     if (const auto match = value.find("match")) rule.match = match_in(*match);
     if (const auto compute = value.find("compute"))

@@ -18,7 +18,7 @@ namespace halftone::policy {
 /// Everything that a file says.
 struct PolicyFile {
   std::string about{};
-  std::vector<std::string> meant_for{};  // workloads ("for"); none: all
+  std::vector<std::string> meant_for{};  // models ("for"): "gpt", "mlp"; none: all
   amp::Strategy base{};                  // with the file's name; without a session
   Rulebook rules{};
 };

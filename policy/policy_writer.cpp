@@ -16,6 +16,9 @@ namespace {
 Json json_of(const NumberFormat& format) {
   for (const NamedFormat& known : named_formats())
     if (known.format == format) return std::string(known.name);
+  // Fields alone would count a bit of exponent in it.
+  if (format.bits >= 3 && format.bits <= 16 && format == NumberFormat::integer(format.bits))
+    return "int" + std::to_string(format.bits);
   int exponent_bits = 2;  // the bias that min_exponent is of
   while (exponent_bits < 8 && 2 - (1 << (exponent_bits - 1)) != format.min_exponent)
     ++exponent_bits;
@@ -71,7 +74,9 @@ Json json_of(const Match& match) {
   json["path"] = match.path;
   if (!match.except.empty()) json["except"] = match.except;
   const bool always = match.from_step == 0 && match.to_step == Match{}.to_step;
-  if (!always) json["steps"] = Json::array({match.from_step, match.to_step});
+  if (!always)
+    json["steps"] = Json::array(
+        {match.from_step, match.to_step == Match{}.to_step ? Json() : Json(match.to_step)});
   return json;
 }
 
@@ -94,12 +99,13 @@ Json json_of(const Rule& rule) {
 Json lists_of(const amp::Strategy& base) {
   Json lists{{"preset", base.policy}};
   if (!base.own_policy) return lists;
-  if (typeid(*base.own_policy) != typeid(amp::Policy))
+  const amp::Policy& own = *base.own_policy;
+  if (typeid(own) != typeid(amp::Policy))
     fail<UsageError>("policy.write", base.name,
                      " has a policy that is a class of its own, which no file can say.");
   const amp::Policy preset = amp::Policy::preset(base.policy);
   for (const std::string_view op : amp::Policy::operations()) {
-    const amp::CastDecision& now = (*base.own_policy)[op];
+    const amp::CastDecision& now = own[op];
     if (now == preset[op]) continue;
     if (now.dtype || now.cuda_dtype)
       fail<UsageError>("policy.write", "the policy of ", base.name, " gives ", op, ' ',

@@ -18,7 +18,7 @@ Scaling tensor_scaling(const JsonValue& value) {
   if (const auto history = value.find("history"))
     scaling.history = int32_t(history->integer(1, 1 << 20));
   if (const auto take = value.find("take")) scaling.latest = take->word(takes) == 1;
-  if (const auto margin = value.find("margin")) scaling.margin = int32_t(margin->integer(-60, 60));
+  if (const auto margin = value.find("margin")) scaling.margin = int32_t(margin->integer(0, 100));
   if (const auto on = value.find("power_of_two")) scaling.power_of_two = on->boolean();
   if (const auto least = value.find("least")) scaling.least = float(least->number());
   return scaling;
@@ -115,7 +115,7 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
     quantizer.random_bits = int32_t(bits->integer(1, 32));
   if (const auto hadamard = value.find("hadamard")) {
     quantizer.hadamard = int32_t(hadamard->integer(0, 64));
-    quantizer.hadamard_signs = 0x9e3779b97f4a7c15u;
+    quantizer.hadamard_signs = quantizer.hadamard > 0 ? 0x9e3779b97f4a7c15u : 0;
   }
   if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });

@@ -11,6 +11,17 @@ run(${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WO
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
 
+# The policies that are shipped come with it.
+file(GLOB policies RELATIVE ${CMAKE_CURRENT_LIST_DIR}/../../policies ${CMAKE_CURRENT_LIST_DIR}/../../policies/*.json)
+foreach(policy IN LISTS policies)
+  if(NOT EXISTS ${WORK}/prefix/share/halftone/policies/${policy})
+    message(FATAL_ERROR "the policy ${policy} was not installed")
+  endif()
+endforeach()
+if(NOT policies)
+  message(FATAL_ERROR "no policies were found to compare with")
+endif()
+
 file(GLOB_RECURSE headers ${WORK}/prefix/include/halftone/*.h)
 foreach(header IN LISTS headers)
   file(STRINGS ${header} private REGEX "#include <(nlohmann|dnnl|zlib|stb|doctest|CLI)")

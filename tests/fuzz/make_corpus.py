@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets into corpus/, beside this file: small files of every kind, from
 which mutation starts, and those that once were findings. Most images are not here: run.sh takes
-tests/fixtures/images. Run it after a change of a format; it is not part of the build.
+tests/fixtures/images, and policies/*.json. Run it after a change of a format; it is not part of the build.
 """
 
 import gzip
@@ -147,5 +147,32 @@ def make_image():
     put("image", "unknown_chunk.png", png(1, 8, 0, b"x", (b"P\x1bc\0", b"")))
 
 
-for make in (make_idx, make_cifar10, make_safetensors, make_checkpoint, make_csv, make_tokenizer, make_image):
+def policy(**entries):
+    return json.dumps({"halftone_policy": 1, "name": "p"} | entries, ensure_ascii=False).encode()
+
+
+def make_policy_file():
+    # The shipped ones, which run.sh takes, lack some words of the grammar.
+    put("policy_file", "small", policy())
+    put("policy_file", "quantizers", policy(
+        formats={"f": {"exponent": 3, "fraction": 2, "max": 28, "infinity": False, "subnormals": False}},
+        quantizers={"a": {"about": "\u00fc", "format": "f", "rounding": "stochastic", "random_bits": 8, "hadamard": 4,
+                          "scale": {"per": "tensor", "from": "history", "history": 3, "take": "latest", "margin": 1,
+                                    "power_of_two": True, "least": 0.5}},
+                    "b": {"like": "a", "scale": {"per": "block", "block": [2, 16], "format": "e8m0", "rule": "even"}}},
+        optimizer={"state_dtype": "f32", "parameters": "int4", "states": {"exp_avg": "b"}}))
+    put("policy_file", "rules", policy(rules=[
+        {"match": {"op": ["linear", "matmul"], "asks": "low_precision", "path": "h.[0:-1].{a,b_*}.**",
+                   "except": ["h.[-1]", "*"], "steps": [3, None]},
+         "compute": "f32", "result": "f16", "weight.backward": "as_used", "bias": "none", "optional": True,
+         "accumulate": {"format": "e8m13", "rounding": "toward_zero", "chunk": 128}}]))
+    put("policy_file", "strategy", policy(
+        extends="o2-fp16", weights={"dtype": "f16", "form": "kahan", "fused": False}, autocast=None,
+        lists={"preset": "none", "banned": ["softmax"], "as_is": ["linear"]},
+        loss_scale={"init": 8, "growth": 4, "backoff": 0.25, "interval": 5, "min": 1, "max": 64, "hysteresis": 2},
+        evaluation="reference", seed=2**63 - 1))
+
+
+for make in (make_idx, make_cifar10, make_safetensors, make_checkpoint, make_csv, make_tokenizer, make_image,
+             make_policy_file):
     make()

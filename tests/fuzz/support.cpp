@@ -109,8 +109,8 @@ bool same(const Tensor& a, const Tensor& b) {
 void require_message_form(std::string_view op, std::string_view message) {
   bool printable = true;
   for (const char c : message) printable &= static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
-  require(message.starts_with("[" + std::string(op) + "] ") && message.ends_with('.') && printable,
-          message);
+  const bool ends = message.ends_with('.') || message.ends_with('?');  // Did you mean ...?
+  require(message.starts_with("[" + std::string(op) + "] ") && ends && printable, message);
 }
 
 }  // namespace fuzz

@@ -1,0 +1,274 @@
+// Policy files that are refused: every error with its place and words.
+#include <doctest/doctest.h>
+
+#include "policy_cases.h"
+
+namespace halftone::test {
+namespace {
+
+TEST_CASE("what is not JSON is an error with line and column") {
+  CHECK(refusal_of_text("{\n  \"a\": 1,\n  // remark\n}") ==
+        "line 3, column 3: not JSON. Remarks go into \"about\".");
+  CHECK(refusal_of_text("") == "line 1, column 1: not JSON. Remarks go into \"about\".");
+  CHECK(contains(refusal_of_text(R"({"halftone_policy": 1,})"), "line 1, column 23: not JSON"));
+  CHECK(contains(refusal_of_text(R"({"halftone_policy": 1} x)"), "not JSON"));
+  CHECK(contains(refusal_of_text(R"({"halftone_policy": NaN})"), "not JSON"));
+  CHECK(contains(refusal_of_text("{\"a\": \"\xff\"}"), "not JSON"));
+  CHECK(refusal_of(R"("seed": 1e999)") ==
+        "not JSON: a number is out of range, or a text is not UTF-8.");
+  CHECK(refusal_of(R"("seed": 1, "seed": 1)") ==
+        "the entry \"seed\" is there twice in one object. Keep one of them.");
+  CHECK(refusal_of(R"("rules": [{"match": {"op": "add", "op": "mul"}}])") ==
+        "the entry \"op\" is there twice in one object. Keep one of them.");
+  CHECK(refusal_of(R"("rules": )" + std::string(70, '[') + std::string(70, ']')) ==
+        "there are more than 64 levels of braces and brackets.");
+  std::string many = R"("formats": {)";
+  for (int i = 0; i < 10001; ++i) many += '"' + std::to_string(i) + "\": \"e4m3\",";
+  many.back() = '}';
+  CHECK(refusal_of(many) == "an object has more than 10000 entries.");
+  const std::string large = text_of("\"about\": \"" + std::string(1 << 20, ' ') + '"');
+  CHECK(refusal_of_text(large) ==
+        "the file has " + std::to_string(large.size()) + " bytes. A policy has at most 1048576.");
+}
+
+TEST_CASE("the top of a file") {
+  CHECK(refusal_of_text("[]") == "/: a policy is an object, got a list.");
+  CHECK(refusal_of_text("3") == "/: a policy is an object, got a number.");
+  CHECK(refusal_of_text("null") == "/: a policy is an object, got null.");
+  CHECK(refusal_of_text("{}") == "/: \"halftone_policy\": 1 is missing. Is this a policy?");
+  CHECK(refusal_of_text(R"({"halftone_policy": 2, "name": "p"})") ==
+        "/halftone_policy: the version is 2, this program reads 1. Use a newer one.");
+  CHECK(contains(refusal_of_text(R"({"halftone_policy": 0, "name": "p"})"),
+                 "/halftone_policy: expected a whole number from 1 to "));
+  CHECK(contains(refusal_of_text(R"({"halftone_policy": "1", "name": "p"})"),
+                 "/halftone_policy: expected a number, got a text."));
+  CHECK(refusal_of_text(R"({"halftone_policy": 1})") ==
+        "/: \"name\" is missing. Give the policy one.");
+  CHECK(refusal_of_text(R"({"halftone_policy": 1, "name": ""})") ==
+        "/name: a name has 1 to 100 letters, all of them printable.");
+  CHECK(refusal_of_text(R"({"halftone_policy": 1, "name": "a\u001b[31m"})") ==
+        "/name: a name has 1 to 100 letters, all of them printable.");
+  CHECK(refusal_of_text(R"({"halftone_policy": 1, "name": 7})") ==
+        "/name: expected a text, got a number.");
+  CHECK(refusal_of(R"("rule": [])") ==
+        "/rule: a policy has no entry \"rule\". Did you mean \"rules\"?");
+  CHECK(refusal_of("\"a\\u001b\\n~/\": 1")
+            .starts_with("/a??~0~1: a policy has no entry \"a??~/\". "));
+  CHECK(refusal_of(R"("for": "gpt")") == "/for: expected a list, got a text.");
+  CHECK(refusal_of(R"("about": true)") == "/about: expected a text, got true or false.");
+  CHECK(refusal_of(R"("evaluation": "off")") == "/evaluation: same or reference, got \"off\".");
+  CHECK(refusal_of(R"("seed": -1)") ==
+        "/seed: expected a whole number from 0 to 9223372036854775807, got -1.");
+  CHECK(contains(refusal_of(R"("seed": 9223372036854775808)"), "/seed: expected a whole number"));
+  CHECK(contains(refusal_of(R"("seed": 1.5)"), "/seed: expected a whole number"));
+  CHECK(refusal_of(R"("seed": 9223372036854775807)") == "accepted");
+}
+
+TEST_CASE("strategies: base, weights, lists, loss scale") {
+  CHECK(refusal_of(R"("extends": "amp-bf61")") ==
+        "/extends: there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?");
+  CHECK(refusal_of(R"("extends": "other.json")") ==
+        "/extends: only a file can extend a file. Extend a strategy.");
+  CHECK(refusal_of(R"("weights": "bf16")") == "/weights: weights is an object, got a text.");
+  CHECK(refusal_of(R"("weights": {"dtyp": "bf16"})") ==
+        "/weights/dtyp: weights has no entry \"dtyp\". Did you mean \"dtype\"?");
+  CHECK(refusal_of(R"("weights": {"dtype": "e4m3"})") ==
+        "/weights/dtype: f32, bf16, f16 or f64, got \"e4m3\".");
+  CHECK(contains(refusal_of(R"("weights": {"form": "short"})"), "/weights/form: plain, master, "));
+  CHECK(refusal_of(R"("weights": {"fused": 1})") ==
+        "/weights/fused: expected true or false, got a number.");
+  CHECK(refusal_of(R"("autocast": "f32")") == "/autocast: bf16 or f16, got \"f32\".");
+  CHECK(refusal_of(R"("autocast": false)") == "/autocast: expected a text, got true or false.");
+  CHECK(refusal_of(R"("lists": {"preset": "pytorch"})")
+            .starts_with("/lists/preset: there is no preset named \"pytorch\". "));
+  CHECK(refusal_of(R"("lists": {"low": []})")
+            .starts_with("/lists/low: lists has no entry \"low\". "));
+  CHECK(
+      refusal_of(R"("lists": {"low_precision": ["sofmax"]})") ==
+      "/lists/low_precision/0: there is no operation named \"sofmax\". Did you mean \"softmax\"?");
+  CHECK(refusal_of(R"("lists": {"low_precision": "softmax"})") ==
+        "/lists/low_precision: expected a list, got a text.");
+  CHECK(refusal_of(R"("loss_scale": "static")") == "/loss_scale: none or dynamic, got \"static\".");
+  CHECK(refusal_of(R"("loss_scale": -1)") ==
+        "/loss_scale: the scale is -1. Use a positive finite number, best a power of two.");
+  CHECK(refusal_of(R"("loss_scale": null)") == "/loss_scale: expected a number, got null.");
+  CHECK(refusal_of(R"("loss_scale": {"grow": 2})") ==
+        "/loss_scale/grow: a loss scale has no entry \"grow\". Did you mean \"growth\"?");
+  CHECK(refusal_of(R"("loss_scale": {"growth": 1})") ==
+        "/loss_scale: growth_factor is 1. Use a number above 1.");
+  CHECK(contains(refusal_of(R"("loss_scale": {"interval": 0})"), "/loss_scale/interval: expected"));
+  CHECK(contains(refusal_of(R"("loss_scale": {"hysteresis": 2.5})"), "expected a whole number"));
+}
+
+TEST_CASE("formats and quantizers") {
+  CHECK(refusal_of(R"("formats": {"f": {"exponent": 5}})") ==
+        "/formats/f: \"exponent\" and \"fraction\" must both be there.");
+  CHECK(refusal_of(R"("formats": {"f": {"exponent": 9, "fraction": 2}})") ==
+        "/formats/f/exponent: expected a whole number from 2 to 8, got 9.");
+  CHECK(contains(refusal_of(R"("formats": {"f": {"exponent": 5, "fraction": -1}})"),
+                 "/formats/f/fraction: expected a whole number from 0 to 23, got -1."));
+  CHECK(refusal_of(R"("formats": {"f": {"exponent": 4, "fraction": 3, "max": 450}})") ==
+        "/formats/f: the largest number of a grid is 450, which is not one of 4 significand bits. "
+        "Choose 448.");
+  CHECK(contains(refusal_of(R"("formats": {"f": {"exponent": 4, "fraction": 3, "max": 1e300}})"),
+                 "/formats/f: the largest number of a grid is inf."));
+  CHECK(contains(refusal_of(R"("formats": {"f": {"exponent": 4, "fraction": 3, "max": -1}})"),
+                 "It must be finite and at least 2^-6."));
+  CHECK(contains(refusal_of(R"("formats": {"f": {"bias": 3, "exponent": 4, "fraction": 3}})"),
+                 "/formats/f/bias: a format has no entry \"bias\". "));
+  CHECK(refusal_of(R"("formats": {"f": 8})") == "/formats/f: a format is an object, got a number.");
+  CHECK(refusal_of(R"("formats": [])") == "/formats: expected an object, got a list.");
+  CHECK(contains(refusal_of(R"("formats": {"f": "e9m1"})"),
+                 "/formats/f: there is no number format named \"e9m1\". Did you mean \"e"));
+
+  CHECK(refusal_of_quantizer("") == "/quantizers/q: \"format\" or \"like\" is missing.");
+  CHECK(refusal_of(R"("quantizers": {"q": 3})") ==
+        "/quantizers/q: a quantizer is an object, got a number.");
+  CHECK(refusal_of_quantizer(R"("like": "mxfp9")") ==
+        "/quantizers/q/like: there is no quantizer named \"mxfp9\". Did you mean \"mxfp8\"?");
+  CHECK(refusal_of(R"("quantizers": {"q": {"like": "later"}, "later": "mxfp8"})")
+            .starts_with("/quantizers/q/like: there is no quantizer named \"later\". "));
+  CHECK(refusal_of_quantizer(R"("like": "q")")
+            .starts_with("/quantizers/q/like: there is no quantizer named \"q\". "));
+  CHECK(refusal_of_quantizer(R"("format": "e4m4x")")
+            .starts_with("/quantizers/q/format: there is no number format named \"e4m4x\". "));
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "rounding": "nearest")"),
+                 "/quantizers/q/rounding: nearest_even, nearest_away, "));
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "random_bits": 33)"),
+                 "/quantizers/q/random_bits: expected a whole number from 1 to 32, got 33."));
+  CHECK(refusal_of_quantizer(R"("format": "e4m3", "hadamard": 12)") ==
+        "/quantizers/q: rotations are of 12 numbers. Choose 2, 4, 8, 16, 32 or 64, or 0 for none.");
+  CHECK(contains(refusal_of_quantizer(R"("format": "e4m3", "hadamard": 65)"),
+                 "/quantizers/q/hadamard: expected a whole number from 0 to 64"));
+  CHECK(refusal_of_quantizer(R"("format": "e4m3", "scaling": {})") ==
+        "/quantizers/q/scaling: a quantizer has no entry \"scaling\". Did you mean \"scale\"?");
+}
+
+TEST_CASE("scales") {
+  const auto refusal_of_scale = [](const std::string& scale) {
+    return refusal_of_quantizer(R"("format": "e4m3", "scale": )" + scale);
+  };
+  CHECK(refusal_of_scale("\"none\"") == "accepted");
+  CHECK(refusal_of_scale("\"tensor\"") == "/quantizers/q/scale: none, got \"tensor\".");
+  CHECK(refusal_of_scale("1") == "/quantizers/q/scale: a scale is an object, got a number.");
+  CHECK(refusal_of_scale("{}") ==
+        "/quantizers/q/scale: \"per\": \"tensor\" or \"block\" is missing.");
+  CHECK(refusal_of_scale(R"({"per": "row"})") ==
+        "/quantizers/q/scale/per: tensor or block, got \"row\".");
+  CHECK(refusal_of_scale(R"({"per": "block", "format": "bf16"})") ==
+        "/quantizers/q/scale/format: e8m0, e4m3 or f32, got \"bf16\".");
+  CHECK(refusal_of_scale(R"({"per": "block", "history": 4})") ==
+        "/quantizers/q/scale/history: this is of scales per tensor.");
+  CHECK(refusal_of_scale(R"({"per": "tensor", "block": [1, 4]})") ==
+        "/quantizers/q/scale/block: this is of scales per block.");
+  CHECK(refusal_of_scale(R"({"per": "block", "block": 32})") ==
+        "/quantizers/q/scale/block: expected a list, got a number.");
+  CHECK(refusal_of_scale(R"({"per": "block", "block": [32]})") ==
+        "/quantizers/q/scale/block: a block is [rows, columns].");
+  CHECK(refusal_of_scale(R"({"per": "block", "block": [0, 32]})") ==
+        "/quantizers/q/scale/block/0: expected a whole number from 1 to 1048576, got 0.");
+  CHECK(refusal_of_scale(R"({"per": "block", "rule": "round"})") ==
+        "/quantizers/q/scale/rule: floor, ceil, rceil or even, got \"round\".");
+  CHECK(refusal_of_scale(R"({"per": "block", "tensor_level": true})") ==
+        "/quantizers/q: scales of blocks are e8m0 under a scale of the tensor. Only short ones, "
+        "such as e4m3, need that.");
+  CHECK(refusal_of_scale(R"({"per": "tensor", "from": "past"})") ==
+        "/quantizers/q/scale/from: current or history, got \"past\".");
+  CHECK(refusal_of_scale(R"({"per": "tensor", "take": "mean"})") ==
+        "/quantizers/q/scale/take: max or latest, got \"mean\".");
+  CHECK(contains(refusal_of_scale(R"({"per": "tensor", "history": 0})"), "from 1 to 1048576"));
+  CHECK(contains(refusal_of_scale(R"({"per": "tensor", "margin": -1})"), "from 0 to 100"));
+  CHECK(refusal_of_scale(R"({"per": "tensor", "least": -1})") ==
+        "/quantizers/q: the least largest magnitude is -1. It must be finite and not negative.");
+  CHECK(contains(refusal_of_scale(R"({"per": "tensor", "power_of_two": "yes"})"),
+                 "/quantizers/q/scale/power_of_two: expected true or false, got a text."));
+}
+
+TEST_CASE("rules") {
+  CHECK(refusal_of(R"("rules": {})") == "/rules: expected a list, got an object.");
+  CHECK(refusal_of(R"("rules": ["mxfp8"])") == "/rules/0: a rule is an object, got a text.");
+  CHECK(refusal_of(R"("rules": [{}, {"imput": "mxfp8"}])") ==
+        "/rules/1/imput: a rule has no entry \"imput\". Did you mean \"input\"?");
+  CHECK(refusal_of(R"("rules": [{}, {}, {"match": {"op": "sofmax"}}])") ==
+        "/rules/2/match/op: there is no operation named \"sofmax\". Did you mean \"softmax\"?");
+  CHECK(contains(refusal_of_rule(R"("match": {"op": ["linear", "conv3d"]})"),
+                 "/rules/0/match/op/1: there is no operation named \"conv3d\". "));
+  CHECK(contains(refusal_of_rule(R"("match": {"op": 3})"), "/rules/0/match/op: expected a list"));
+  CHECK(contains(refusal_of_rule(R"("match": "linear")"),
+                 "/rules/0/match: a match is an object, got a text."));
+  CHECK(contains(refusal_of_rule(R"("match": {"module": "h"})"),
+                 "/rules/0/match/module: a match has no entry \"module\". "));
+  CHECK(contains(refusal_of_rule(R"("match": {"asks": "low"})"),
+                 "/rules/0/match/asks: low_precision, "));
+  CHECK(refusal_of_rule(R"("match": {"path": "h.[x]"})") ==
+        "/rules/0/match/path: \"[x]\" in \"h.[x]\" names no members of a list. Write [-1], [0:-1] "
+        "or [2:].");
+  CHECK(refusal_of_rule(R"("match": {"except": ["a", "{b"]})") ==
+        "/rules/0/match/except/1: \"{b\" has a brace or bracket that does not close.");
+  CHECK(refusal_of_rule("\"match\": {\"path\": \"\\u001b[0\"}") ==
+        "/rules/0/match/path: \"?[0\" has a bracket within a segment. Write h.[0].");
+  CHECK(refusal_of_rule(R"("match": {"steps": [1]})") ==
+        "/rules/0/match/steps: steps are [first, last], the last not included; null: without end.");
+  CHECK(refusal_of_rule(R"("match": {"steps": [-1, 4]})") ==
+        "/rules/0/match/steps/0: expected a whole number from 0 to 9007199254740992, got -1.");
+  CHECK(contains(refusal_of_rule(R"("match": {"steps": [null, 4]})"), "/rules/0/match/steps/0: "));
+  CHECK(refusal_of_rule(R"("match": {"steps": [4, 4]})") ==
+        "/rules/0/match/steps: there is no step from 4 up to 4.");
+  CHECK(refusal_of_rule(R"("name": "")") ==
+        "/rules/0/name: a name has 1 to 100 letters, all of them printable.");
+  CHECK(refusal_of_rule(R"("compute": "lower")") ==
+        "/rules/0/compute: low, f32, bf16, f16, widest, as_is or refuse, got \"lower\".");
+  CHECK(refusal_of_rule(R"("result": "e4m3")") ==
+        "/rules/0/result: f32, bf16 or f16, got \"e4m3\".");
+  CHECK(refusal_of_rule(R"("input": "mxpf8")") ==
+        "/rules/0/input: there is no quantizer named \"mxpf8\". Did you mean \"mxfp8\"?");
+  CHECK(refusal_of_rule(R"("input": null)") ==
+        "/rules/0/input: a quantizer is an object, got null.");
+  CHECK(refusal_of_rule(R"("input": "as_used")") ==
+        "/rules/0/input: as_used is of input.backward, weight.backward and grad_output.weight. "
+        "\"none\" leaves a role as it is.");
+  CHECK(contains(refusal_of_rule(R"("optional": "yes")"), "/rules/0/optional: expected true or"));
+}
+
+TEST_CASE("a grid that the dtype of computation cannot hold is refused where that is named") {
+  CHECK(
+      refusal_of_rule(R"("compute": "bf16", "input": "fp8_block")") ==
+      "/rules/0/input: the grid of \"input\" is e4m3, blocks of 1x128 with f32 scales, which bf16 "
+      "does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
+  CHECK(contains(refusal_of_rule(R"("compute": "low", "grad_output": "f16")"),
+                 "/rules/0/grad_output: the grid of \"grad_output\" is f16, which bf16 does not"));
+  CHECK(contains(refusal_of(R"("autocast": "f16", "rules": [{"compute": "low", "input": "bf16"}])"),
+                 "which f16 does not hold exactly"));
+  CHECK(refusal_of_rule(R"("compute": "low", "input": "mxfp8")") == "accepted");
+  CHECK(refusal_of_rule(R"("compute": "f32", "input": "fp8_block")") == "accepted");
+}
+
+TEST_CASE("accumulators") {
+  CHECK(refusal_of_rule(R"("match": {"op": "conv2d"}, "accumulate": {"format": "e8m13"})") ==
+        "/rules/0/accumulate: conv2d has no emulated accumulator. linear and matmul do.");
+  CHECK(refusal_of_rule(R"("accumulate": {"rounding": "up"})") ==
+        "/rules/0/accumulate: \"format\" is missing.");
+  CHECK(refusal_of_rule(R"("accumulate": "e8m13")") ==
+        "/rules/0/accumulate: an accumulator is an object, got a text.");
+  CHECK(contains(refusal_of_rule(R"("accumulate": {"format": "e8m13", "rounding": "stochastic"})"),
+                 "/rules/0/accumulate: "));
+  CHECK(contains(refusal_of_rule(R"("accumulate": {"format": "e8m13", "chunk": -1})"),
+                 "/rules/0/accumulate/chunk: expected a whole number from 0 to "));
+}
+
+TEST_CASE("optimizers") {
+  CHECK(contains(refusal_of(R"("optimizer": {"state": {}})"),
+                 "/optimizer/state: optimizer has no entry \"state\". Did you mean \"states\"?"));
+  CHECK(refusal_of(R"("optimizer": {"state_dtype": "e4m3"})") ==
+        "/optimizer/state_dtype: f32, bf16, f16 or f64, got \"e4m3\".");
+  CHECK(contains(refusal_of(R"("optimizer": {"parameters": "fp24"})"),
+                 "/optimizer/parameters: there is no quantizer named \"fp24\". "));
+  CHECK(refusal_of(R"("optimizer": {"states": {"exp_avg":
+                   {"format": "e4m3", "scale": {"per": "tensor", "from": "history"}}}})") ==
+        "/optimizer/states/exp_avg: scales from history are for operands, not for what an "
+        "optimizer keeps.");
+  CHECK(contains(refusal_of(R"("optimizer": {"states": []})"), "/optimizer/states: expected an"));
+}
+
+}  // namespace
+}  // namespace halftone::test
