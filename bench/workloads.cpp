@@ -73,7 +73,8 @@ Workload gpt(const std::string& name, const ht::nn::models::GptOptions& o, int64
 }  // namespace
 
 std::vector<std::string> workload_names() {
-  return {"mlp_tiny", "mlp", "lenet", "resnet18_cifar", "resnet18_224", "gpt_char", "gpt2_124m"};
+  return {"mlp_tiny",     "mlp",      "lenet",    "resnet18_cifar",
+          "resnet18_224", "gpt_tiny", "gpt_char", "gpt2_124m"};
 }
 
 std::string workload_list() {
@@ -97,6 +98,9 @@ Workload on_cpu(const std::string& name, bool large) {
     return resnet18(name, {.classes = 10, .cifar_stem = true}, large ? 512 : 64, 32);
   if (name == "resnet18_224")
     return resnet18(name, {.classes = large ? 1000 : 37}, large ? 256 : 16, 224);
+  if (name == "gpt_tiny")
+    return gpt(name, {.vocabulary = 65, .context = 64, .layers = 4, .heads = 4, .width = 128}, 16,
+               64);
   if (name == "gpt_char")
     return gpt(name, {.vocabulary = 65, .context = 256, .layers = 6, .heads = 6, .width = 384},
                large ? 64 : 8, 256);

@@ -10,6 +10,13 @@ set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_
 expect(tools.halftone-lab_formats OUTPUT "e4m3 +8 +4 +-6..8 +448 .*nvfp4 +e2m1, blocks of 1x16 with e4m3 scales" COMMAND halftone-lab
        formats --samples 4096)
 expect(tools.halftone-lab_numbers OUTPUT "0 0.5 1 1.5 2 3 4 6" COMMAND halftone-lab formats e2m1 --samples 4096)
+set(policies ${PROJECT_SOURCE_DIR}/policies)
+expect(tools.halftone-lab_show OUTPUT "transformer.h.0.attn.c_attn/linear.0 +4 .*rule 0 .*% of the flops.*resolved [0-9a-f]+"
+       COMMAND halftone-lab show ${policies}/te_delayed_hybrid.json --workload gpt_tiny)
+expect(tools.halftone-lab_show_diff OUTPUT "0/linear.0.*- low_precision . f32 .*[+] low_precision . bf16"
+       COMMAND halftone-lab show fp32 --workload mlp_tiny --diff amp-bf16)
+expect(tools.halftone-lab_show_same OUTPUT "no site differs" COMMAND halftone-lab show amp-bf16 --workload mlp_tiny --diff ${policies}/amp-bf16.json)
+expect(tools.halftone-lab_show_json OUTPUT "\"site\": \"0/linear.0\".*\"computes_in\": \"bf16\".*\"hash\"" COMMAND halftone-lab show amp-bf16 --json)
 expect(tools.halftone-lab_check OUTPUT "nvfp4 +20.4.*all right" COMMAND halftone-lab formats --check)
 
 # Set to nothing is the same as not set.
@@ -155,6 +162,8 @@ expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --b
 set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_format "Did you mean .mxfp8." halftone-lab formats mxfp5)
+expect_failure(tools.no_policy "cannot read .*nowhere.json" halftone-lab show nowhere.json)
+expect_failure(tools.unused_rule "matches nothing in this model" halftone-lab show ${policies}/te_delayed_hybrid.json --workload mlp_tiny)
 expect_failure(tools.few_samples "1 samples are too few" halftone-lab formats --samples 1)
 expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
