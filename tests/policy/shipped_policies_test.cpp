@@ -20,6 +20,7 @@
 #include <halftone/policy/session.h>
 
 #include "../policies_directory.h"
+#include "../temporary_directory.h"
 
 namespace halftone::test {
 namespace {
@@ -180,6 +181,24 @@ TEST_CASE("states and weights lie on their grids after a step") {
       CHECK(on_grid(x, high));
     }
   CHECK(momenta == 6);
+}
+
+TEST_CASE("policies in the documents are policies") {
+  const TemporaryDirectory folder;
+  fs::copy_file(policies_directory() / "mxfp8.json", folder / "mxfp8.json");
+  std::vector<PolicyFile> found;
+  for (const char* page : {"policy_files.md", "adding_a_policy.md"}) {
+    const std::string text = read_file(policies_directory().parent_path() / "docs" / page);
+    const std::string begins = "```json\n";
+    for (std::size_t at = 0; (at = text.find(begins, at)) != std::string::npos;) {
+      at += begins.size();
+      write_file(folder / "example.json", text.substr(at, text.find("```", at) - at));
+      found.push_back(policy::read(folder / "example.json"));
+    }
+  }
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].rules == policy::read(policies_directory() / "te_current.json").rules);
+  CHECK(found[1].rules.rules.size() == 2);
 }
 
 TEST_CASE("every rule of nvfp4 leaves the last block and the head alone") {
