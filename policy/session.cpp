@@ -2,10 +2,12 @@
 #include <halftone/policy/session.h>
 
 #include <algorithm>
+#include <set>
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/names.h>
 #include <halftone/core/quantized.h>
 #include <halftone/policy/treated_op.h>
 
@@ -161,6 +163,36 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
 
 // --- steps
 
+namespace {
+struct RuledState {
+  const Quantizer* quantizer;
+  std::string entry;
+  Tensor tensor;
+};
+
+/// The entries of an optimizer's state that rules name. A name that neither this optimizer nor any
+/// of optim/ has is a mistake.
+std::vector<RuledState> ruled_states(std::string_view where,
+                                     const std::map<std::string, Quantizer>& rules,
+                                     const NamedTensors& state) {
+  std::set<std::string_view> known{"exp_avg",         "exp_avg_sq", "max_exp_avg_sq",
+                                   "momentum_buffer", "square_avg", "grad_avg"};
+  std::vector<RuledState> ruled;
+  for (const auto& [entry, x] : state) {
+    if (rules.empty() || !entry.starts_with("state.")) continue;
+    const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
+    known.insert(name);
+    if (const auto rule = rules.find(std::string(name)); rule != rules.end())
+      ruled.push_back({&rule->second, entry, x});
+  }
+  for (const auto& [name, quantizer] : rules)
+    if (!known.contains(name))
+      fail_unknown_name(where, "state of an optimizer", name,
+                        std::vector(known.begin(), known.end()));
+  return ruled;
+}
+}  // namespace
+
 /// A parameter or a state of the optimizer, in place; `tensor` decides on what is drawn for it.
 void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
                                 const Tensor& x, const Tensor& skip) const {
@@ -183,11 +215,8 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
       if (parameters[i].grad().defined())
         put_on_grid(*book.parameters, "parameter." + std::to_string(i), parameters[i], skip);
   }
-  if (!book.states.empty())
-    for (const auto& [entry, x] : optimizer.state_dict()) {
-      const auto rule = book.states.find(entry.substr(entry.rfind('.') + 1));
-      if (rule != book.states.end()) put_on_grid(rule->second, entry, x, skip);
-    }
+  for (const RuledState& state : ruled_states(where_, book.states, optimizer.state_dict()))
+    put_on_grid(*state.quantizer, state.entry, state.tensor, skip);
   if (recording_step()) {
     if (changes_at_ != std::numeric_limits<int64_t>::max())
       fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,

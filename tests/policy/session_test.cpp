@@ -319,19 +319,21 @@ TEST_CASE("emulated bf16 is native bf16, bit for bit, after 500 steps") {
   // reference: products of bf16 run in another order than those of f32 where a CPU has
   // instructions for them.
   const CpuBackendScope reference("reference");
-  const std::string text = policy_with(
-      R"({"name": "everything", "compute": "f32", "result": "bf16", "input": "bf16",
-          "weight": "bf16", "bias": "bf16", "output": "bf16", "grad_output": "bf16",
-          "grad_input": "bf16", "grad_weight": "bf16"})",
-      R"(, "optimizer": {"parameters": "bf16", "states": {"exp_avg": "bf16", "exp_avg_sq": "bf16",
-          "momentum_buffer": "bf16"}})");
-  const amp::Strategy emulated = policy::parse(text), native = amp::Strategy::named("full-bf16");
+  const auto emulated = [](const std::string& states) {
+    return policy::parse(policy_with(
+        R"({"name": "everything", "compute": "f32", "result": "bf16", "input": "bf16",
+            "weight": "bf16", "bias": "bf16", "output": "bf16", "grad_output": "bf16",
+            "grad_input": "bf16", "grad_weight": "bf16"})",
+        R"(, "optimizer": {"parameters": "bf16", "states": {)" + states + "}}"));
+  };
+  const amp::Strategy native = amp::Strategy::named("full-bf16");
   const optim::SgdOptions momentum{.lr = 0.05, .momentum = 0.9};
-  CHECK(trained<optim::Sgd>(emulated, momentum) == trained<optim::Sgd>(native, momentum));
-  CHECK(trained<optim::Sgd>(emulated, momentum) !=
-        trained<optim::Sgd>(amp::Strategy::named("fp32"), momentum));
+  CHECK(trained<optim::Sgd>(emulated(R"("momentum_buffer": "bf16")"), momentum) ==
+        trained<optim::Sgd>(native, momentum));
+  CHECK(trained<optim::Sgd>(emulated(""), momentum) != trained<optim::Sgd>(native, momentum));
   const optim::AdamWOptions options{.lr = 1e-2};
-  CHECK(trained<optim::AdamW>(emulated, options) == trained<optim::AdamW>(native, options));
+  const std::string both = R"("exp_avg": "bf16", "exp_avg_sq": "bf16")";
+  CHECK(trained<optim::AdamW>(emulated(both), options) == trained<optim::AdamW>(native, options));
 }
 
 // --- what cannot be
@@ -348,6 +350,14 @@ TEST_CASE("what an operation cannot do, and rules that match nothing, are errors
   nothing.run();
   auto& session = dynamic_cast<policy::PolicySession&>(*nothing.training.region().session);
   CHECK_THROWS_AS(session.require_all_rules_used(), UsageError);
+}
+
+TEST_CASE("a state that no optimizer has is an error of the first step") {
+  Steps misspelt(policy_with("", R"(, "optimizer": {"states": {"exp_average": "bf16"}})"));
+  CHECK_THROWS_WITH_AS(misspelt.step(0),
+                       "[policy t] there is no state of an optimizer named \"exp_average\". Did "
+                       "you mean \"exp_avg\"?",
+                       UsageError);
 }
 
 }  // namespace
