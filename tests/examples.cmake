@@ -163,7 +163,7 @@ set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "r
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_format "Did you mean .mxfp8." halftone-lab formats mxfp5)
 expect_failure(tools.no_policy "cannot read .*nowhere.json" halftone-lab show nowhere.json)
-expect_failure(tools.unused_rule "matches nothing in this model" halftone-lab show ${policies}/te_delayed_hybrid.json --workload mlp_tiny)
+expect_failure(tools.unused_rule "matches nothing in this model" halftone-lab show ${policies}/deepseek_v3.json --workload mlp_tiny)
 expect_failure(tools.few_samples "1 samples are too few" halftone-lab formats --samples 1)
 expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
