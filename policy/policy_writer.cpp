@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include <halftone/policy/fingerprint.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/policy_words.h>
@@ -168,14 +169,7 @@ std::string write(const PolicyFile& file) {
   return json.dump(2) + '\n';
 }
 
-std::string hash(const PolicyFile& file) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : write(file)) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text(16, '0');
-  for (std::size_t i = 16; i-- > 0; hash >>= 4) text[i] = digits[hash & 15];
-  return text;
-}
+std::string hash(const PolicyFile& file) { return Fingerprint().add(write(file)).text(); }
 
 amp::Strategy strategy_of(PolicyFile file) {
   amp::Strategy strategy = file.base;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include <halftone/core/plain_numbers.h>
+#include <halftone/policy/fingerprint.h>
 #include <halftone/policy/json_value.h>
 
 namespace halftone::policy {
@@ -168,10 +169,8 @@ std::string resolved_difference(const PolicySession& before, const PolicySession
 }
 
 std::string resolved_hash(const PolicySession& session) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  const auto add = [&](std::string_view text) {
-    for (const char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
-  };
+  Fingerprint all;
+  const auto add = [&](std::string_view text) { all.add(text); };
   for (const ResolvedSite& site : session.resolved()) {
     add(name(site.site)), add(name(site.asks)), add(dtypes_in(site.operands));
     for (int role = 0; role < role_count; ++role)
@@ -183,10 +182,7 @@ std::string resolved_hash(const PolicySession& session) {
           add(std::to_string(accumulate->chunk));
     add("\n");
   }
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text(16, '0');
-  for (std::size_t i = 16; i-- > 0; hash >>= 4) text[i] = digits[hash & 15];
-  return text;
+  return all.text();
 }
 
 }  // namespace halftone::policy

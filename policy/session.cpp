@@ -140,12 +140,17 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
     if (after[i].defined() && before[i].body() != after[i].body())
       names_.enter(before[i], after[i]);
   const Treatment& treatment = *resolved.treatment;
+  const auto is_f64 = [](const Tensor& x) { return x.defined() && x.dtype() == f64; };
+  if ((treatment.quantizes() || treatment.accumulate) && std::ranges::any_of(after, is_f64))
+    fail<UsageError>(where_, current_->name,
+                     ": its operands are f64, in which nothing is emulated. "
+                     "Extend a strategy with f32 weights, or except this place.");
   if (!treatment.quantizes()) return nullptr;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const Role role = i < resolved.roles.size() ? resolved.roles[i] : Role::input;
     const Quantizer* quantizer = treatment.quantizer(role);
     if (!quantizer || !after[i].defined() || !is_floating(after[i].dtype())) continue;
-    if (after[i].dtype() != f64 && !quantizer->exact_in(after[i].dtype()))
+    if (!quantizer->exact_in(after[i].dtype()))
       fail<UsageError>(
           where_, current_->name, ": the grid of \"", name(role), "\" is ", described(*quantizer),
           ", which ", after[i].dtype(),
@@ -196,10 +201,10 @@ std::vector<RuledState> ruled_states(std::string_view where,
 /// A parameter or a state of the optimizer, in place; `tensor` decides on what is drawn for it.
 void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
                                 const Tensor& x, const Tensor& skip) const {
-  if (!is_floating(x.dtype()) || x.dtype() == f64) return;
-  if (!quantizer.exact_in(x.dtype()))
+  if (!is_floating(x.dtype())) return;
+  if (x.dtype() == f64 || !quantizer.exact_in(x.dtype()))
     fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
-                     " of parameters and states. Extend a strategy that keeps them in f32.");
+                     " for parameters and states. Extend a strategy that keeps them in f32.");
   quantize_in_place(x,
                     {.quantizer = quantizer,
                      .skip = skip.defined() ? skip.to(x.device()) : skip,
@@ -266,11 +271,11 @@ void PolicySession::load_state_dict(const NamedTensors& state) {
   for (const char* entry : {"step", "pass"})
     if (const auto found = state.find(entry);
         found == state.end() || !found->second.defined() || found->second.numel() != 1 ||
-        found->second.dtype() != i64 || found->second.item() < 0)
+        found->second.dtype() != i64 || found->second.item() < 0 || found->second.item() > 0x1p53)
       fail<UsageError>(where_, "the state has no \"", entry,
                        "\" of a policy's session. Load one that was saved under this policy.");
-  at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   scales_->load(state);
+  at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   changes_at_ = matcher_.next_change(at_->step);
   for (auto& [key, entry] : entries_) entry.resolved.treatment = checked(entry);
 }

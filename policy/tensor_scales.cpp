@@ -12,16 +12,20 @@ namespace halftone::policy {
 TensorScales::Memory& TensorScales::memory_for(const std::string& name, const Quantizer& quantizer,
                                                Device device) {
   Memory& memory = memories_[name];
-  const bool fits =
-      memory.scale.defined() && memory.scale.device() == device && memory.quantizer == quantizer;
-  if (fits) return memory;
+  if (memory.scale.defined() && memory.quantizer == quantizer) {
+    if (memory.scale.device() != device)
+      for (Tensor* x : {&memory.amax, &memory.history, &memory.position, &memory.scale})
+        *x = x->to(device);
+    return memory;
+  }
   const MemoryScope scope(MemoryUse::workspace);
   memory.quantizer = quantizer;
   const int64_t steps = quantizer.scaling.history;
   const auto make = [&](const char* kind, const Shape& shape, DType dtype, double value) {
-    const auto saved = waiting_.find(std::string(kind) + '.' + name);
-    if (saved != waiting_.end() && saved->second.shape() == shape && saved->second.dtype() == dtype)
-      return saved->second.to(device).clone();
+    // What was loaded serves once: later, with another quantizer, it would be of the past.
+    const auto saved = waiting_.extract(std::string(kind) + '.' + name);
+    if (saved && saved.mapped().shape() == shape && saved.mapped().dtype() == dtype)
+      return saved.mapped().to(device).clone();
     return full(shape, value, dtype, device);
   };
   memory.amax = make("amax", {1}, f32, 0);
@@ -57,10 +61,21 @@ void TensorScales::add_to(NamedTensors& state) const {
 }
 
 void TensorScales::load(const NamedTensors& state) {
-  memories_.clear(), waiting_.clear();
-  for (const auto& [name, x] : state)
-    for (const char* kind : {"amax.", "history.", "position.", "scale."})
-      if (name.starts_with(kind)) waiting_[name] = x.clone();
+  NamedTensors loaded;
+  for (const auto& [name, x] : state) {
+    const bool position = name.starts_with("position.");
+    if (!position && !name.starts_with("amax.") && !name.starts_with("history.") &&
+        !name.starts_with("scale."))
+      continue;
+    // A position is a place in memory.
+    if (!x.defined() || x.dtype() != (position ? i64 : f32) ||
+        (position && (x.numel() != 1 || x.item() < 0 || x.item() > 0x1p53)))
+      fail<UsageError>("policy.load_state_dict", "the entry \"", name, "\" is ", described(x),
+                       position ? ", which is no count of steps" : "",
+                       ". Load a state that was saved under this policy.");
+    loaded[name] = x.clone();
+  }
+  memories_.clear(), waiting_ = std::move(loaded);
 }
 
 }  // namespace halftone::policy

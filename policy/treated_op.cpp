@@ -6,14 +6,13 @@
 #include <bit>
 
 #include <halftone/autograd/node.h>
+#include <halftone/policy/fingerprint.h>
 #include <halftone/policy/operands.h>
 
 namespace halftone::policy {
 
 uint64_t site_seed(uint64_t seed, std::string_view site) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : site) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
-  uint64_t z = (seed ^ hash) + 0x9e3779b97f4a7c15u;  // SplitMix64
+  uint64_t z = (seed ^ Fingerprint().add(site).value()) + 0x9e3779b97f4a7c15u;  // SplitMix64
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
   return z ^ (z >> 31);

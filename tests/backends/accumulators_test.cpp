@@ -7,18 +7,10 @@
 #include <halftone/core/views.h>
 
 #include "simd_levels.h"
+#include "backends/float_bits.h"
 
 namespace halftone::test {
 namespace {
-
-/// Bits, with NaN as one pattern.
-std::vector<uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<uint32_t> bits;
-  for (const float value : values)
-    bits.push_back(value != value ? 0x7fc00000u : std::bit_cast<uint32_t>(value));
-  return bits;
-}
-std::vector<uint32_t> bits_of(const Tensor& x) { return bits_of(x.to_vector<float>()); }
 
 /// c = a b + bias, added up as core/accumulator.h says, by its words.
 std::vector<float> summed(const Accumulator& accumulator, const Tensor& a, const Tensor& b,

@@ -10,21 +10,13 @@
 #include <halftone/core/views.h>
 
 #include "simd_levels.h"
+#include "backends/float_bits.h"
 
 namespace halftone::test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-
-/// Bits, with NaN as one pattern.
-std::vector<uint32_t> bits_of(const std::vector<float>& values) {
-  std::vector<uint32_t> bits;
-  for (const float value : values)
-    bits.push_back(value != value ? 0x7fc00000u : std::bit_cast<uint32_t>(value));
-  return bits;
-}
-std::vector<uint32_t> bits_of(const Tensor& x) { return bits_of(x.to_vector<float>()); }
 
 /// Magnitudes over many binades, zeros of both signs, and now and then what no scale can help.
 std::vector<float> awkward(int64_t count, uint64_t seed, bool special) {

@@ -107,6 +107,15 @@ static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& sca
         rounding == Rounding::stochastic ? words[skipped + i] & mask : 0);
 }
 
+static uint32_t largest_of_block(const BlockBand& band, const float* x, int64_t width) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < band.rows; ++i) {
+    const uint32_t of_row = largest_of(x + i * band.row_step, width);
+    largest = of_row > largest ? of_row : largest;
+  }
+  return largest;
+}
+
 /// Columns [column, column + width) of a band, where a block has at most ColumnScales::most.
 template <Rounding rounding, bool wide>
 static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
@@ -115,11 +124,7 @@ static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, R
   ColumnScales scales;
   for (int64_t begin = 0; begin < width; begin += numbers.columns) {
     const int64_t end = begin + numbers.columns < width ? begin + numbers.columns : width;
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < band.rows; ++i) {
-      const uint32_t of_row = largest_of(x + i * band.row_step + column + begin, end - begin);
-      largest = of_row > largest ? of_row : largest;
-    }
+    const uint32_t largest = largest_of_block(band, x + column + begin, end - begin);
     scales.fill(begin, end, scale_of_block(numbers, as_magnitude(largest), amax_tensor));
   }
   for (int64_t i = 0; i < band.rows; ++i) {
@@ -134,11 +139,7 @@ template <Rounding rounding, bool wide>
 static void quantize_block(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                            const BlockBand& band, int64_t column, int64_t width, const float* x,
                            float* y) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < band.rows; ++i) {
-    const uint32_t of_row = largest_of(x + i * band.row_step + column, width);
-    largest = of_row > largest ? of_row : largest;
-  }
+  const uint32_t largest = largest_of_block(band, x + column, width);
   const Scale scale = scale_of_block(numbers, as_magnitude(largest), amax_tensor);
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
