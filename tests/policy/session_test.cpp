@@ -14,43 +14,11 @@
 #include <halftone/policy/policy.h>
 #include <halftone/policy/treated_op.h>
 
+#include "policy/session_cases.h"
 #include "temporary_directory.h"
 
 namespace halftone::test {
 namespace {
-
-Tensor numbers(const Shape& shape, uint64_t seed) {
-  manual_seed(seed);
-  return randn(shape);
-}
-
-std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
-
-std::string policy_with(const std::string& rules, const std::string& more = "") {
-  return R"({"halftone_policy": 1, "name": "t", "extends": "fp32", "rules": [)" + rules + "]" +
-         more + "}";
-}
-
-/// A linear layer in a model, a session made of rules, and one pass through it.
-struct Pass {
-  nn::Sequential model;
-  optim::Sgd sgd;
-  amp::Training training;
-  Tensor x, y;
-  explicit Pass(const std::string& text, int64_t in = 6, int64_t out = 5)
-      : model((manual_seed(1), nn::Linear(in, out))),
-        sgd(model.parameters(), {.lr = 0.1}),
-        training(policy::parse(text), model, sgd),
-        x(numbers({4, in}, 2)) {
-    x.set_requires_grad();
-  }
-  nn::Linear& layer() { return static_cast<nn::Linear&>(model[0]); }
-  Tensor seed() const { return numbers({4, 5}, 3); }
-  void run() {
-    y = training.forward([&](const Tensor& in) { return model(in); }, x);
-    y.backward(seed());
-  }
-};
 
 const Quantizer e4m3 = *quantizer_named("e4m3"), e5m2 = *quantizer_named("e5m2"),
                 tensor_wide = *quantizer_named("fp8_tensor");
@@ -140,29 +108,6 @@ TEST_CASE("an accumulator reaches all three products") {
 
 // --- schedules, passes, histories
 
-struct Steps {
-  nn::Sequential model;
-  optim::AdamW adamw;
-  amp::Training training;
-  explicit Steps(const std::string& text, std::vector<int64_t> sizes = {6, 8, 3})
-      : model((manual_seed(4), nn::models::mlp(sizes))),
-        adamw(model.parameters(), {.lr = 1e-2}),
-        training(policy::parse(text), model, adamw) {}
-  void step(uint64_t number) {
-    training.zero_grad();
-    const Tensor x = numbers({5, 6}, 10 + number);
-    const Tensor y = training.forward([&](const Tensor& in) { return model(in); }, x);
-    training.backward(mean(y * y));
-    training.step();
-  }
-  std::vector<float> weights() const {
-    std::vector<float> all;
-    for (const Tensor& x : model.parameters())
-      for (const float v : floats(x)) all.push_back(v);
-    return all;
-  }
-};
-
 TEST_CASE("rules of steps begin and end with them") {
   const std::string rule = R"({"match": {"op": "linear", "steps": [1, 2]}, "input": "e2m1"})";
   Steps scheduled(policy_with(rule)), plain(policy_with(""));
@@ -200,10 +145,6 @@ TEST_CASE("delayed scaling follows the published rule, infinity and margin inclu
     }
   }
 }
-
-constexpr const char* delayed_policy = R"({"match": {"op": "linear"}, "input": {"format": "e4m3",
-  "scale": {"per": "tensor", "from": "history", "history": 4}}, "grad_output": {"format": "e5m2",
-  "rounding": "stochastic", "scale": {"per": "tensor", "from": "history", "history": 4}}})";
 
 TEST_CASE("a training that is saved and loaded goes on with the same bits") {
   const TemporaryDirectory directory;
@@ -334,67 +275,6 @@ TEST_CASE("emulated bf16 is native bf16, bit for bit, after 500 steps") {
   const optim::AdamWOptions options{.lr = 1e-2};
   const std::string both = R"("exp_avg": "bf16", "exp_avg_sq": "bf16")";
   CHECK(trained<optim::AdamW>(emulated(both), options) == trained<optim::AdamW>(native, options));
-}
-
-// --- what cannot be
-
-TEST_CASE("what an operation cannot do, and rules that match nothing, are errors") {
-  Pass inexact(R"({"halftone_policy": 1, "name": "t", "extends": "amp-bf16", "rules": [
-    {"match": {"op": "linear"}, "input": "fp8_block"}]})");
-  CHECK_THROWS_WITH_AS(inexact.run(),
-                       "[policy t] 0/linear.0: the grid of \"input\" is e4m3, blocks of 1x128 with "
-                       "f32 scales, which bf16 does not hold exactly. Add \"compute\": \"f32\", or "
-                       "a power-of-two scale.",
-                       UsageError);
-  Pass nothing(policy_with(R"({"name": "head", "match": {"path": "head.*"}, "input": "e4m3"})"));
-  nothing.run();
-  auto& session = dynamic_cast<policy::PolicySession&>(*nothing.training.region().session);
-  CHECK_THROWS_AS(session.require_all_rules_used(), UsageError);
-}
-
-TEST_CASE("a state that no optimizer has is an error of the first step") {
-  Steps misspelt(policy_with("", R"(, "optimizer": {"states": {"exp_average": "bf16"}})"));
-  CHECK_THROWS_WITH_AS(misspelt.step(0),
-                       "[policy t] there is no state of an optimizer named \"exp_average\". Did "
-                       "you mean \"exp_avg\"?",
-                       UsageError);
-}
-
-TEST_CASE("a damaged state is refused, and what was there goes on") {
-  Steps damaged(policy_with(delayed_policy)), plain(policy_with(delayed_policy));
-  damaged.step(0), plain.step(0);
-  auto& session = *damaged.training.region().session;
-  const auto with = [&](const char* entry, const Tensor& x) {
-    NamedTensors state = session.state_dict();
-    REQUIRE(state.contains(entry));
-    state[entry] = x;
-    return state;
-  };
-  for (const auto& [entry, x] :
-       {std::pair{"position.0/linear.0.input", full({1}, -3, i64)},
-        std::pair{"position.0/linear.0.input", ones({1})},
-        std::pair{"history.0/linear.0.input", Tensor{}}, std::pair{"step", full({}, -1, i64)},
-        std::pair{"pass", full({}, 9.2e18, i64)}}) {
-    CAPTURE(entry);
-    CHECK_THROWS_AS(session.load_state_dict(with(entry, x)), UsageError);
-  }
-  damaged.step(1), plain.step(1);
-  CHECK(damaged.weights() == plain.weights());
-}
-
-TEST_CASE("f64 is not emulated: an error, not a rule without effect") {
-  for (const char* rule : {R"("input": "e4m3")", R"("accumulate": {"format": "e8m7"})"}) {
-    Pass pass(R"({"halftone_policy": 1, "name": "t", "extends": "fp64", "rules": [
-      {"match": {"op": "linear"}, )" +
-              std::string(rule) + "}]}");
-    CHECK_THROWS_WITH_AS(pass.run(),
-                         "[policy t] 0/linear.0: its operands are f64, in which nothing is "
-                         "emulated. Extend a strategy with f32 weights, or except this place.",
-                         UsageError);
-  }
-  CHECK_THROWS_AS(Pass(R"({"halftone_policy": 1, "name": "t", "extends": "fp64", "optimizer":
-    {"parameters": "e4m3"}})"),
-                  UsageError);
 }
 
 }  // namespace
