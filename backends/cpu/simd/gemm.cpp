@@ -142,16 +142,24 @@ template <int Rows, int Vectors>
 }
 
 /// The same in pieces of the depth: `chain` products are added up in a row before they join the
-/// rest.
+/// rest. Beside the kernel for a whole depth, whose registers this loop would cost.
 template <int Rows, int Vectors>
-static void product_in_chains(int64_t depth, int64_t chain, const float* a, const float* b,
-                              int64_t b_step, const float* bias, bool accumulate, float* c,
-                              int64_t c_stride) {
-  int64_t d = 0;
-  do
+[[gnu::noinline]] static void product_of_chains(int64_t depth, int64_t chain, const float* a,
+                                                const float* b, int64_t b_step, const float* bias,
+                                                bool accumulate, float* c, int64_t c_stride) {
+  for (int64_t d = 0; d < depth; d += chain)
     product<Rows, Vectors>(depth - d < chain ? depth - d : chain, a + d * tile_rows, b + d * b_step,
                            b_step, d == 0 ? bias : nullptr, accumulate || d > 0, c, c_stride);
-  while ((d += chain) < depth);
+}
+
+template <int Rows, int Vectors>
+[[gnu::always_inline]] static inline void product_in_chains(int64_t depth, int64_t chain,
+                                                            const float* a, const float* b,
+                                                            int64_t b_step, const float* bias,
+                                                            bool accumulate, float* c,
+                                                            int64_t c_stride) {
+  if (depth <= chain) product<Rows, Vectors>(depth, a, b, b_step, bias, accumulate, c, c_stride);
+  else product_of_chains<Rows, Vectors>(depth, chain, a, b, b_step, bias, accumulate, c, c_stride);
 }
 
 static void tile_product(int64_t depth, int64_t chain, const float* a, const float* b,
