@@ -147,6 +147,7 @@ void Training::backward(const Tensor& loss) {
       scaler_.rescale(optimizer(), made_with_);
     made_with_ = now;
   }
+  last_pass_.scale = made_with_;
   if (std::exchange(first_backward_, false)) backward_reaching_described(scaled);
   else scaled.backward();
   clipping_.reset();
@@ -249,7 +250,12 @@ void Training::note_overflow() const {
   }
 }
 
-void Training::keep_statistics() {
+std::shared_ptr<Session> Training::set_session(std::shared_ptr<Session> session) {
+  return std::exchange(region_.session, std::move(session));
+}
+
+void Training::begin_forward() {
+  if (grad_enabled()) last_pass_.random = default_generator().state();
   // Without gradients there is no step to come: an evaluation.
   if (strategy_.hold_statistics && statistics_.empty() && grad_enabled())
     statistics_ = nn::BufferCopies(model_);

@@ -46,7 +46,7 @@ class Training {
   /// region where there is autocast. The result is f32 (f64 under fp64), so a loss outside is
   /// computed in f32 alike.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
-    keep_statistics();
+    begin_forward();
     const Autocast region(region_);
     const Tensor result = function(cast_to_weights(inputs)...);
     return is_short_float(result) ? cast(result, f32) : result;
@@ -70,6 +70,7 @@ class Training {
   /// changed, and schedules should not advance either. Asking costs a wait on a GPU.
   Stepped step();
 
+  nn::Module& model() { return model_; }
   const Strategy& strategy() const { return strategy_; }
   const Region& region() const { return region_; }
   GradScaler& scaler() { return scaler_; }
@@ -84,6 +85,16 @@ class Training {
   /// it waits, and looks at the gradients now: ask before zero_grad(), or it is the name of an
   /// earlier step.
   const std::string& first_overflow() const;
+
+  /// What a second run of the last forward pass needs: where the default generator stood when it
+  /// began, and the loss scale that its backward had (undefined: none).
+  struct LastPass {
+    RandomKey random{};
+    Tensor scale{};
+  };
+  const LastPass& last_pass() const { return last_pass_; }
+  /// Puts a session in charge of the regions to come; null: none. Returns the one before.
+  std::shared_ptr<Session> set_session(std::shared_ptr<Session> session);
 
   /// Everything that training goes on from: "model.*", "optimizer.*" (with masters, remainders,
   /// compensation), "scaler.*", "generator", "strategy". Handles, not copies.
@@ -107,7 +118,7 @@ class Training {
   void note_overflow() const;
   /// A state that another strategy saved, as one of this.
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
-  void keep_statistics();
+  void begin_forward();
 
   Strategy strategy_;
   nn::Module& model_;
@@ -127,6 +138,7 @@ class Training {
   mutable Stepped last_step_{true};  // what first_overflow() has not asked yet
   mutable std::string first_overflow_;
   nn::BufferCopies statistics_;  // under hold_statistics
+  LastPass last_pass_{};
 };
 
 /// Puts a model and its optimizer under a strategy: casts the model's parameters in place (handles

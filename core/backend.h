@@ -316,6 +316,9 @@ class Backend {
   /// amax is 0 again. An amax that is not finite changes nothing.
   virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
                            Tensor& position, Tensor& scale) = 0;
+  /// Adds to row, a Survey (core/survey.h), what is in x and what quantize(x, call) made of it, y; x
+  /// and y rows, of one shape. No call: x alone, and y is not looked at
+  virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
   /// matmul(), summed up as the accumulator says, which is not stochastic; c may be f32
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                                    const Accumulator& accumulator, Tensor& c) = 0;

@@ -36,7 +36,14 @@ void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   const Tensor& x = rotates ? to : from;
   QuantizeCall whole = call;
   if (quantizer.needs_amax() && !call.amax.defined()) whole.amax = largest_magnitude_of(x);
-  backend.quantize(x, whole, to);
+  if (call.survey.defined()) {
+    Tensor y = empty_like(to), row = call.survey;  // x may lie where the result will
+    backend.quantize(x, whole, y);
+    backend.survey(x, y, &whole, row);
+    backend.copy(y, to);
+  } else {
+    backend.quantize(x, whole, to);
+  }
   rotation.back = true;
   if (rotates) backend.rotate(to, rotation, to);
 }

@@ -107,6 +107,7 @@ struct QuantizeCall {
   Tensor amax{};   // the largest magnitude of x, where quantizer.needs_amax()
   Tensor scale{};  // s, where scaling is from history
   Tensor skip{};   // where it is not 0, y stays as it is; may be undefined
+  Tensor survey{};  // of quantized(): the row (core/survey.h) that is told; may be undefined
   /// of stochastic rounding: element row * columns + column uses word number that of the key
   RandomKey key{};
   /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n

@@ -8,6 +8,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/optim/update_watch.h>
 
 namespace halftone::optim {
 
@@ -117,10 +118,33 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
       if (keeper_) keeper_->complete(group.first + i, slots_.back());
     }
     batch.slots = slots_;
-    update(group_index, batch, backend);
+    if (UpdateWatcher* const watcher = detail::update_watcher; watcher && watcher->wants())
+      update_watched(group_index, batch, backend, *watcher);
+    else update(group_index, batch, backend);
     if (backend.capturing()) follow_replays(group_index);
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
+}
+
+/// The same update twice: of f32 copies, which nothing rounds, and of the weights themselves.
+void StatefulOptimizer::update_watched(int group, const Batch& batch, Backend& backend,
+                                       UpdateWatcher& watcher) {
+  const MemoryScope scope(MemoryUse::workspace);
+  std::vector<UpdateSlot> copies(batch.slots.begin(), batch.slots.end());
+  std::vector<Tensor> before;
+  for (UpdateSlot& slot : copies) {
+    before.push_back(watcher.weight_of(slot));
+    slot.parameter = before.back().clone();
+    slot.form = WeightForm::plain, slot.companion = {};
+    for (Tensor* x : {&slot.state[0], &slot.state[1], &slot.state[2], &slot.steps})
+      if (x->defined()) *x = x->clone();
+  }
+  Batch unrounded = batch;
+  unrounded.slots = copies;
+  update(group, unrounded, backend);
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    watcher.updating(batch.slots[i], before[i], copies[i].parameter);
+  update(group, batch, backend);
 }
 
 /// What an update is told of the steps before it: only as much as it depends on.

@@ -18,6 +18,8 @@
 
 namespace halftone::optim {
 
+class UpdateWatcher;  // optim/update_watch.h
+
 template <class Options> struct ParameterGroup {
   std::vector<Tensor> parameters;
   Options options{};
@@ -128,6 +130,7 @@ class StatefulOptimizer : public Optimizer {
  private:
   class Reader;
   void step_group(int group, const StepControl& control);
+  void update_watched(int group, const Batch& batch, Backend& backend, UpdateWatcher& watcher);
   void count_on_device(Group& group) const;
   const Tensor& published_rate(const Group& group, Device device) const;
   void require_not_capturing(const Tensor& parameter) const;

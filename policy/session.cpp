@@ -51,11 +51,35 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
     for (const Tensor& x : model.parameters()) put_on_grid(*matcher_.book().parameters, "start", x);
 }
 
+std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model) {
+  auto session = std::make_shared<PolicySession>("observer", model, std::make_shared<Rulebook>());
+  session->lists_sites_ = false;
+  return session;
+}
+
+std::shared_ptr<Observer> PolicySession::observe(std::shared_ptr<Observer> observer) {
+  watched_.clear();
+  return std::exchange(observer_, std::move(observer));
+}
+
+bool PolicySession::watches(uint64_t pass) const {
+  // A checkpointed segment computes twice: without gradients first, and then as its graph has it.
+  return observer_ && grad_enabled() && std::ranges::find(watched_, pass) != watched_.end();
+}
+
+std::shared_ptr<void> PolicySession::repeat_last_pass() {
+  --at_->pass, repeats_ = true;
+  return {this, [](PolicySession* session) { session->repeats_ = false; }};
+}
+
 uint64_t PolicySession::begin_pass() {
+  if (!lists_sites_ && !observer_) return 0;
   names_.refresh();
   if (!grad_enabled()) return evaluation_pass;
   if (recording_step()) repeat_on_replay([at = at_] { ++at->pass; });
-  return ++at_->pass;
+  const uint64_t pass = ++at_->pass;
+  if (observer_ && observer_->begin_pass(at_->step)) watched_.push_back(pass);
+  return pass;
 }
 
 bool PolicySession::rests() const { return !matcher_.book().in_evaluation && !grad_enabled(); }
@@ -111,7 +135,7 @@ PolicySession::Entry& PolicySession::entry_for(const OpInfo& op, std::span<const
 
 PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const Tensor> inputs) {
   current_ = nullptr;
-  if (rests()) return {};
+  if (rests() || (!lists_sites_ && watched_.empty())) return {};
   current_ = &entry_for(op, inputs);
   const Treatment& treatment = *current_->resolved.treatment;
   Decision decision{.result = treatment.result, .accumulate = treatment.accumulate};
@@ -145,7 +169,8 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
     fail<UsageError>(where_, current_->name,
                      ": its operands are f64, in which nothing is emulated. "
                      "Extend a strategy with f32 weights, or except this place.");
-  if (!treatment.quantizes()) return nullptr;
+  const bool watched = watches(pass);
+  if (!treatment.quantizes() && !watched) return nullptr;
   for (std::size_t i = 0; i < after.size(); ++i) {
     const Role role = i < resolved.roles.size() ? resolved.roles[i] : Role::input;
     const Quantizer* quantizer = treatment.quantizer(role);
@@ -156,14 +181,17 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
           ", which ", after[i].dtype(),
           " does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
   }
-  return make_treated_op({.treatment = resolved.treatment,
-                          .site = current_->name,
-                          .op = resolved.site.op,
-                          .roles = resolved.roles,
-                          .scales = scales_,
-                          .seed = current_->seed,
-                          .offset = pass << 34,
-                          .notes = grad_enabled()});
+  return make_treated_op(
+      {.treatment = resolved.treatment,
+       .site = current_->name,
+       .op = resolved.site.op,
+       .roles = resolved.roles,
+       .scales = scales_,
+       .seed = current_->seed,
+       .offset = pass << 34,
+       .notes = grad_enabled() && !repeats_,
+       .observer = watched ? observer_ : nullptr,
+       .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});
 }
 
 // --- steps
@@ -212,6 +240,7 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
 }
 
 void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
+  watched_.clear();
   scales_->end_step();
   const Rulebook& book = matcher_.book();
   if (book.parameters) {
@@ -228,7 +257,9 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
                        ", which a captured step cannot follow. Capture behind it.");
     repeat_on_replay([at = at_] { ++at->step; });
   }
-  if (++at_->step < changes_at_) return;
+  ++at_->step;
+  if (observer_) observer_->end_step();
+  if (at_->step < changes_at_) return;
   changes_at_ = matcher_.next_change(at_->step);
   for (auto& [key, entry] : entries_) entry.resolved.treatment = checked(entry);
 }
@@ -262,12 +293,14 @@ void PolicySession::require_all_rules_used() const {
 
 NamedTensors PolicySession::state_dict() const {
   NamedTensors state;
+  if (!lists_sites_) return state;
   scales_->add_to(state);
   state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(at_->pass), i64);
   return state;
 }
 
 void PolicySession::load_state_dict(const NamedTensors& state) {
+  if (!lists_sites_) return;
   for (const char* entry : {"step", "pass"})
     if (const auto found = state.find(entry);
         found == state.end() || !found->second.defined() || found->second.numel() != 1 ||

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <halftone/amp/session.h>
+#include <halftone/policy/observer.h>
 #include <halftone/policy/rulebook.h>
 #include <halftone/policy/tensor_scales.h>
 
@@ -29,6 +30,16 @@ class PolicySession final : public amp::Session {
   /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
   /// that no model could satisfy.
   PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules);
+  /// One without rules, that only lets somebody observe: between the passes that they want to see
+  /// it costs nothing, and it leaves nothing in checkpoints.
+  static std::shared_ptr<PolicySession> for_observers(nn::Module& model);
+
+  /// Who is told of the passes that it asks for, from the next one on; null: nobody. Returns who
+  /// was before.
+  std::shared_ptr<Observer> observe(std::shared_ptr<Observer> observer);
+  /// A second run of the last pass of training: the numbers that were drawn are drawn again, and
+  /// histories note nothing. Ends with what it returns.
+  [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
 
   uint64_t begin_pass() override;
   Decision decide(const OpInfo& op, std::span<const Tensor> inputs) override;
@@ -67,6 +78,7 @@ class PolicySession final : public amp::Session {
              int ordinal) const;
   std::shared_ptr<const Treatment> checked(const Entry& entry) const;
   bool rests() const;
+  bool watches(uint64_t pass) const;
   void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
                    const Tensor& skip = {}) const;
 
@@ -77,6 +89,9 @@ class PolicySession final : public amp::Session {
   std::vector<Key> order_;
   std::shared_ptr<TensorScales> scales_ = std::make_shared<TensorScales>();
   Entry* current_ = nullptr;
+  std::shared_ptr<Observer> observer_{};
+  std::vector<uint64_t> watched_{};  // passes since the last step that the observer asked for
+  bool lists_sites_ = true, repeats_ = false;
   /// Shared with captured steps, which count on when they are replayed.
   struct Position {
     int64_t step = 0;

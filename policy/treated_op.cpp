@@ -36,6 +36,8 @@ class TreatedOp final : public OpTap {
     } else {
       y = operation.run(operands(inputs, false));
     }
+    if (call_.observer) call_.observer->ran(call_.site, call_.before, operation, y);
+    call_.before.clear();  // they must not outlive the pass
     return rounded(Role::output, y, Sums::over_last, 0);
   }
 
@@ -69,6 +71,7 @@ class TreatedOp final : public OpTap {
       const Role leaves = role_of(i) == Role::input ? Role::grad_input : Role::grad_weight;
       gradients[i] = rounded(leaves, gradients[i], Sums::over_last, i);
     }
+    if (call_.observer) call_.observer->differentiated(call_.site, dy, gradients);
     return gradients;
   }
 
@@ -105,15 +108,33 @@ class TreatedOp final : public OpTap {
 
   Tensor rounded(Role role, const Tensor& x, Sums sums, std::size_t input) const {
     const Quantizer* quantizer = call_.treatment->quantizer(role);
-    if (!quantizer || !x.defined() || !is_floating(x.dtype()) || x.dtype() == f64) return x;
-    QuantizeCall call{.quantizer = *quantizer,
-                      .key = key_of(call_.seed, call_.offset, role, input),
+    const bool quantizes = quantizer && x.defined() && is_floating(x.dtype()) && x.dtype() != f64;
+    const Seen seen{call_.site, call_.op, role, input, quantizes ? quantizer : nullptr};
+    const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;
+    if (call_.observer && x.defined()) call_.observer->tensor(seen, as_it_came(seen, x), y);
+    return y;
+  }
+
+  Tensor quantized_as(const Seen& seen, const Tensor& x, Sums sums) const {
+    const Quantizer& quantizer = *seen.quantizer;
+    QuantizeCall call{.quantizer = quantizer,
+                      .key = key_of(call_.seed, call_.offset, seen.role, seen.input),
                       .key_stride = uint64_t(1) << 34};
-    if (quantizer->scaling.from_history && quantizer->scaling.per == Scaling::Per::tensor)
-      call.scale = call_.scales->scale_for(
-          call_.site + '.' + std::string(name(role)) + (input > 0 ? std::to_string(input) : ""),
-          *quantizer, x, call_.notes);
+    if (quantizer.scaling.from_history && quantizer.scaling.per == Scaling::Per::tensor)
+      call.scale = call_.scales->scale_for(call_.site + '.' + std::string(name(seen.role)) +
+                                               (seen.input > 0 ? std::to_string(seen.input) : ""),
+                                           quantizer, x, call_.notes);
+    if (call_.observer) {
+      call.survey = call_.observer->row_for(seen, x.device());
+      if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
+    }
     return quantized_along(x, sums, call);
+  }
+
+  /// An operand before the region's cast, where nothing else is done to it.
+  const Tensor& as_it_came(const Seen& seen, const Tensor& x) const {
+    const bool operand = seen.role <= Role::bias && seen.input < call_.before.size();
+    return operand && !seen.quantizer ? call_.before[seen.input] : x;
   }
 
   TreatedCall call_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <halftone/autograd/op_tap.h>
+#include <halftone/policy/observer.h>
 #include <halftone/policy/rulebook.h>
 #include <halftone/policy/tensor_scales.h>
 
@@ -21,6 +22,8 @@ struct TreatedCall {
   uint64_t seed = 0;                     // of the site
   uint64_t offset = 0;                   // of the pass
   bool notes = true;                     // largest magnitudes enter histories
+  std::shared_ptr<Observer> observer{};  // null: nobody looks
+  std::vector<Tensor> before{};          // for whom: the inputs without the region's casts
 };
 std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 

@@ -13,6 +13,7 @@
 #include <halftone/train/monitors.h>
 #include <halftone/train/nan_policy.h>
 #include <halftone/train/precision.h>
+#include <halftone/train/precision_monitor.h>
 #include <halftone/train/progress_bar.h>
 #include <halftone/train/resume.h>
 #include <halftone/train/trainer.h>

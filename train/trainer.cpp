@@ -10,6 +10,8 @@
 #include <signal.h>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/plain_numbers.h>
+#include <halftone/policy/overflow.h>
 #include <halftone/train/evaluation.h>
 #include <halftone/train/stop_signals.h>
 
@@ -164,7 +166,13 @@ bool Trainer::accumulate(data::Batch batch, double samples_of_step) {
       return false;
     }
   const auto samples = double(size);
-  training_.backward(samples == samples_of_step ? loss : loss * (samples / samples_of_step));
+  const double share = samples / samples_of_step;
+  training_.backward(share == 1 ? loss : loss * share);
+  if (options_.explain_overflows)
+    last_loss_ = [this, batch, share] {
+      const Tensor again = loss_of(task_, outputs_of(task_, training_, batch), batch);
+      return share == 1 ? again : again * share;
+    };
 
   step_loss_.update(loss, samples);
   const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(task_, batch),
@@ -180,8 +188,18 @@ void Trainer::update() {
     gradient_norm_ = training_.clip_grad_norm(options_.clip_norm, options_.clip_norm_type);
   if (options_.clip_value > 0) training_.clip_grad_value(options_.clip_value);
   const amp::Stepped stepped = training_.step();
+  if (options_.explain_overflows && !stepped) explain_overflow();
   ++position_.step;
   if (scheduler_ && stepped) scheduler_->step();  // without a schedule nobody waits to know
+}
+
+void Trainer::explain_overflow() {
+  const auto found = policy::explain_overflow(training_, std::exchange(last_loss_, {}));
+  PlainText text;
+  text << "step " << position_.step + 1 << " skipped: ";
+  if (found) text << *found;
+  else text << "no tensor of its last batch is infinite or NaN; an earlier one's must be";
+  records_.tell(text.str());
 }
 
 void Trainer::show_progress(double samples) {

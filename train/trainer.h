@@ -100,6 +100,7 @@ class Trainer {
   bool run_group(data::DataLoader::Iterator& next);
   bool accumulate(data::Batch batch, double samples_of_step);
   void update();
+  void explain_overflow();
   void show_progress(double samples);
   void follow_up(bool stepped);
   void log_step();
@@ -134,6 +135,7 @@ class Trainer {
   std::optional<std::chrono::steady_clock::time_point> started_at_{};
   RunningMean step_loss_{}, epoch_loss_{};
   Tensor gradient_norm_{};
+  std::function<Tensor()> last_loss_{};  // of the step's last batch again, under explain_overflows
 };
 
 }  // namespace halftone::train

@@ -82,6 +82,10 @@ struct TrainerOptions {
   bool csv = true, json_lines = false, tensorboard = false;
   std::vector<std::shared_ptr<Logger>> loggers{};  // more of them
   int64_t log_every_steps = 50;
+  /// After a step that was skipped for an overflow: says where the first tensor that is not finite
+  /// stood, and which loss scale would have done (policy/overflow.h), for the step's last batch.
+  /// Slow for such steps; on a GPU every step waits.
+  bool explain_overflows = false;
 
   // --- what people see
   bool progress_bar = true, model_summary = true;

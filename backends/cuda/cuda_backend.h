@@ -132,9 +132,10 @@ class CudaBackend final : public Backend {
   void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
                        Tensor& growth_tracker, Tensor& overflows_left) override;
 
-  // --- numbers on a grid (quantize.cu, accumulating_matmul.cu)
+  // --- numbers on a grid (quantize.cu, survey.cu, accumulating_matmul.cu)
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
   void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
+  void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) override;
   void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) override;
   void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history, Tensor& position,
                    Tensor& scale) override;

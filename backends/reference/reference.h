@@ -122,6 +122,7 @@ class ReferenceBackend : public Backend {
   // --- numbers on a grid
   void largest_magnitude(const Tensor& x, Tensor& amax) override;
   void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) override;
+  void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) override;
   void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) override;
   void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history, Tensor& position,
                    Tensor& scale) override;

@@ -1,0 +1,108 @@
+// Surveys element by element, by survey_element() of core/survey.h. Pieces of the tensor have rows
+// of their own, added up in their order: the sums do not depend on threads.
+#include <halftone/backends/reference/reference.h>
+
+#include <cstring>
+
+#include <halftone/backends/reference/runs.h>
+#include <halftone/core/survey.h>
+
+namespace halftone {
+
+using namespace reference;
+
+namespace {
+
+constexpr int64_t most_pieces = 64;
+
+/// A stretch of neighbours under one scale.
+class Stretches {
+ public:
+  Stretches(const Tensor& x, const Tensor& y, const QuantizeCall* call, const QuantizeNumbers& n)
+      : x_(x), y_(y), numbers_(survey_numbers(call)), quantizer_(n) {}
+
+  void add(const Scale& scale, int64_t first, int64_t count, Survey& to) const {
+    float before[block_length], after[block_length];
+    for (int64_t begin = 0; begin < count; begin += block_length) {
+      const int64_t length = std::min(block_length, count - begin);
+      load(x_, first + begin, length, before);
+      const float* now = before;
+      if (numbers_.rounds) load(y_, first + begin, length, after), now = after;
+      for (int64_t i = 0; i < length; ++i) {
+        const int bin = survey_element(
+            numbers_, scale, before[i],
+            numbers_.rounds ? scaled_in(quantizer_, scale, before[i]) : 0, now[i], to.sums);
+        if (bin >= 0) ++to.binade[std::size_t(bin)];
+      }
+    }
+  }
+  uint32_t largest(int64_t first, int64_t count) const {
+    float values[block_length];
+    uint32_t largest = 0;
+    for (int64_t begin = 0; begin < count; begin += block_length) {
+      const int64_t length = std::min(block_length, count - begin);
+      load(x_, first + begin, length, values);
+      for (int64_t i = 0; i < length; ++i) largest = std::max(largest, magnitude_bits(values[i]));
+    }
+    return largest;
+  }
+
+ private:
+  const Tensor &x_, &y_;
+  SurveyNumbers numbers_;
+  const QuantizeNumbers& quantizer_;
+};
+
+/// add(unit, piece's row) for all units, which pieces share out evenly.
+template <class F> void in_pieces(int64_t units, Tensor& row, F&& add) {
+  const int64_t each = pieces_of(units, std::min(units, most_pieces));
+  std::vector<Survey> own(std::size_t(pieces_of(units, each)));
+  parallel_pieces(units, each, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) add(unit, own[std::size_t(begin / each)]);
+  });
+  Survey total;
+  std::memcpy(static_cast<void*>(&total), row.data<double>(), sizeof total);
+  for (const Survey& piece : own) total.merge(piece);
+  std::memcpy(row.data<double>(), static_cast<const void*>(&total), sizeof total);
+  row.storage()->bump_version();
+}
+
+float scalar_or(const Tensor& x, float otherwise) {
+  return x.defined() ? *x.data<float>() : otherwise;
+}
+
+}  // namespace
+
+void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* call,
+                              Tensor& row) {
+  if (x.numel() == 0) return;
+  const QuantizeNumbers n = call ? numbers_of(call->quantizer) : QuantizeNumbers{};
+  const Stretches stretches(x, y, call, n);
+  if (n.per != Scaling::Per::block) {
+    Scale scale;
+    if (n.per == Scaling::Per::tensor)
+      scale = scale_per_tensor(n.from_history ? scalar_or(call->scale, 1)
+                                              : scale_of_tensor(n, scalar_or(call->amax, 0)));
+    in_pieces(pieces_of(x.numel(), grain_length), row, [&](int64_t unit, Survey& to) {
+      const int64_t first = unit * grain_length;
+      stretches.add(scale, first, std::min(grain_length, x.numel() - first), to);
+    });
+    return;
+  }
+  const int64_t columns = x.size(-1), rows = x.numel() / columns;
+  const float amax_tensor = scalar_or(call->amax, 0);
+  in_pieces(pieces_of(rows, n.rows), row, [&](int64_t unit, Survey& to) {
+    const int64_t begin = unit * n.rows, end = std::min(rows, begin + n.rows);
+    for (int64_t column = 0; column < columns; column += n.columns) {
+      const int64_t width = std::min<int64_t>(n.columns, columns - column);
+      uint32_t largest = 0;
+      for (int64_t r = begin; r < end; ++r)
+        largest = std::max(largest, stretches.largest(r * columns + column, width));
+      const float amax = std::bit_cast<float>(largest > 0x7f800000u ? nan_magnitude : largest);
+      const Scale scale = scale_of_block(n, amax, amax_tensor);
+      for (int64_t r = begin; r < end; ++r) stretches.add(scale, r * columns + column, width, to);
+    }
+  });
+}
+
+}  // namespace halftone

@@ -1,0 +1,31 @@
+// An observer at work on a training.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include <halftone/amp/training.h>
+#include <halftone/policy/session.h>
+
+namespace halftone::policy {
+
+/// Until the scope ends, `observer` watches the passes of a training: through its session, or one
+/// without rules. Throws UsageError in the name of `where` for a session of another kind, and if
+/// somebody observes already and `replaces` is false.
+class Observation {
+ public:
+  Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,
+              bool replaces = false);
+  ~Observation();
+  Observation(const Observation&) = delete;
+  Observation& operator=(const Observation&) = delete;
+  PolicySession& session() const { return *session_; }
+
+ private:
+  amp::Training& training_;
+  PolicySession* session_ = nullptr;
+  std::shared_ptr<Observer> before_{};
+  bool own_ = false;
+};
+
+}  // namespace halftone::policy

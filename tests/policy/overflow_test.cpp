@@ -1,0 +1,290 @@
+// Overflows that are planted at every site in turn are found there; what runs again changes
+// nothing.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <sstream>
+
+#include <halftone/autograd/input_caster.h>
+#include <halftone/autograd/node.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/core/backend.h>
+#include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/lenet.h>
+#include <halftone/policy/policy.h>
+
+#include "policy/session_cases.h"
+
+namespace halftone::test {
+namespace {
+
+using policy::Overflow;
+using policy::Role;
+
+nn::models::Gpt small_gpt() {
+  manual_seed(3);
+  return nn::models::Gpt({.vocabulary = 23, .context = 8, .layers = 2, .heads = 2, .width = 16});
+}
+
+/// A training of a small GPT in which one tensor can be spoilt.
+struct Planted {
+  nn::models::Gpt model = small_gpt();
+  optim::AdamW adamw{model.parameters(), {.lr = 1e-3}};
+  amp::Training training;
+  Tensor tokens = (manual_seed(8), randint(0, 23, {2, 8})), targets = randint(0, 23, {2, 8});
+
+  explicit Planted(const char* strategy, double scale = 65536)
+      : training(scaled(strategy, scale), model, adamw) {}
+  static amp::Strategy scaled(const char* name, double scale) {
+    amp::Strategy strategy = amp::Strategy::named(name);
+    strategy.loss_scale.init_scale = scale;
+    return strategy;
+  }
+  Tensor loss() {
+    const Tensor logits = training.forward([&](const Tensor& in) { return model(in); }, tokens);
+    return cross_entropy(flatten(logits, 0, -2), flatten(targets));
+  }
+  bool step() {
+    training.zero_grad();
+    training.backward(loss());
+    return bool(training.step());
+  }
+  std::optional<Overflow> explain() {
+    return policy::explain_overflow(training, [&] { return loss(); });
+  }
+};
+
+/// An operation whose results are multiplied: the fault that is planted.
+class SpoiltComputation final : public Computation {
+ public:
+  SpoiltComputation(Computation& operation, double factor)
+      : operation_(operation), factor_(factor) {}
+  Tensor run(std::span<const Tensor> inputs) override {
+    return spoilt(operation_.run(inputs), factor_);
+  }
+  Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept) override {
+    return operation_.aside(inputs, kept);
+  }
+  static Tensor spoilt(const Tensor& x, double factor) {
+    if (!x.defined() || !is_floating(x.dtype())) return x;
+    Tensor y = x.clone(), by = full({}, factor, f32);
+    backend_for(y).scale_all({&y, 1}, by);
+    return y;
+  }
+
+ private:
+  Computation& operation_;
+  double factor_;
+};
+
+/// The same for gradients.
+struct SpoiltNode final : Node {
+  Node& node;
+  double factor;
+  SpoiltNode(Node& of, double by) : node(of), factor(by) {
+    info = of.info, output_dtype = of.output_dtype, output_shape = of.output_shape;
+    edges = of.edges;
+  }
+  std::vector<Tensor> spoilt(std::vector<Tensor> gradients) const {
+    for (Tensor& x : gradients) x = SpoiltComputation::spoilt(x, factor);
+    return gradients;
+  }
+  std::vector<Tensor> backward(const Tensor& dy) override { return spoilt(node.backward(dy)); }
+  std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) override {
+    return spoilt(node.backward_for(dy, inputs));
+  }
+  void release() override {}
+  bool released() const override { return false; }
+};
+
+class SpoiltTap final : public OpTap {
+ public:
+  SpoiltTap(std::shared_ptr<OpTap> inner, double forward, double backward)
+      : inner_(std::move(inner)), forward_(forward), backward_(backward) {}
+  Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
+    SpoiltComputation spoilt(operation, forward_);
+    return inner_ ? inner_->forward(inputs, spoilt) : spoilt.run(inputs);
+  }
+  std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
+    SpoiltNode spoilt(node, backward_);
+    return inner_ ? inner_->backward(spoilt, dy) : spoilt.backward(dy);
+  }
+
+ private:
+  std::shared_ptr<OpTap> inner_;
+  double forward_, backward_;
+};
+
+/// Plants a fault in operation number `at` of a pass, and lists the operations.
+class Planter final : public InputCaster {
+ public:
+  Planter(int at, double forward, double backward)
+      : inner_(shared_active_caster()), at_(at), forward_(forward), backward_(backward) {}
+  CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
+    CastPlan plan = inner_->plan(op, inputs, has_f32_result);
+    if (op.name == "cast") return plan;
+    if (count_++ == at_) plan.tap = std::make_shared<SpoiltTap>(plan.tap, forward_, backward_);
+    return plan;
+  }
+  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
+    inner_->cast_inputs(op, inputs);
+  }
+  int count() const { return count_; }
+
+ private:
+  std::shared_ptr<InputCaster> inner_;
+  int at_, count_ = 0;
+  double forward_, backward_;
+};
+
+/// The sites of a pass in order, and their operations.
+std::vector<std::string> sites_of(Planted& p) {
+  struct Lister final : policy::Observer {
+    std::vector<std::string> sites{};
+    bool begin_pass(int64_t) override { return true; }
+    void ran(std::string_view site, std::span<const Tensor>, Computation&, const Tensor&) override {
+      sites.emplace_back(site);
+    }
+  };
+  const auto lister = std::make_shared<Lister>();
+  const policy::Observation observation("test", p.training, lister);
+  p.loss();
+  return lister->sites;
+}
+
+TEST_CASE("a result or a gradient that is too large is found at every site in turn") {
+  Planted listed("amp-fp16");
+  const std::vector<std::string> sites = sites_of(listed);
+  REQUIRE(sites.size() >= 20);
+  int named = 0;
+  for (int at = 0; at < int(sites.size()); ++at)
+    for (const bool backward : {false, true}) {
+      const std::string& site = sites[std::size_t(at)];
+      CAPTURE(site);
+      CAPTURE(backward);
+      Planted p("amp-fp16", 1024);
+      const auto loss = [&] {
+        const Tensor logits = p.training.forward(
+            [&](const Tensor& in) {
+              const auto planter =
+                  std::make_shared<Planter>(at, backward ? 1 : INFINITY, backward ? INFINITY : 1);
+              const CasterScope scope(planter);
+              return p.model(in);
+            },
+            p.tokens);
+        return cross_entropy(flatten(logits, 0, -2), flatten(p.targets));
+      };
+      p.training.backward(loss());
+      p.training.step();
+      const std::optional<Overflow> found = policy::explain_overflow(p.training, loss);
+      REQUIRE(found);
+      CHECK(found->backward == backward);
+      CHECK(found->site == site);
+      const bool gradient = found->role == Role::grad_input || found->role == Role::grad_weight;
+      CHECK((backward ? gradient : found->role == Role::output));
+      CHECK_FALSE(found->arrived);
+      ++named;
+    }
+  CHECK(named >= 40);
+}
+
+TEST_CASE("a weight that is too large is found at its product, of every layer in turn") {
+  Planted names("amp-fp16");
+  int planted = 0;
+  for (const auto& [name, parameter] : names.model.named_parameters()) {
+    // Norms and tables of embeddings are read in f32.
+    if (!name.ends_with("weight") || name.find("ln") != std::string::npos ||
+        name.find(".wte") != std::string::npos || name.find(".wpe") != std::string::npos)
+      continue;
+    CAPTURE(name);
+    Planted p("amp-fp16");
+    for (const auto& [own, x] : p.model.named_parameters())
+      if (own == name) x.data<float>()[3] = 1e30f;
+    CHECK_FALSE(p.step());
+    const std::optional<Overflow> found = p.explain();
+    REQUIRE(found);
+    CHECK(found->site == name.substr(0, name.rfind('.')) + "/linear.0");
+    CHECK(found->role == Role::weight);
+    CHECK(found->cast);
+    CHECK(found->dtype == f16);
+    CHECK(found->bad == 1);
+    CHECK(found->largest_in == doctest::Approx(1e30));
+    CHECK(found->enough == 0);
+    CHECK_FALSE(found->backward);
+    ++planted;
+  }
+  CHECK(planted == 8);
+}
+
+TEST_CASE("a gradient that overflows is found, with the loss scale that would have done") {
+  Planted p("amp-fp16", 0x1p40);
+  CHECK_FALSE(p.step());
+  const std::optional<Overflow> found = p.explain();
+  REQUIRE(found);
+  CHECK(found->backward);
+  CHECK(found->loss_scale == 0x1p40);
+  REQUIRE(found->enough > 0);
+  std::ostringstream text;
+  text << *found;
+  CHECK(text.str().find(" would do") != std::string::npos);
+  // It would: with that scale the step is taken, with twice as much it is not.
+  Planted with("amp-fp16", found->enough), twice("amp-fp16", 2 * found->enough);
+  CHECK(with.step());
+  CHECK_FALSE(twice.step());
+}
+
+TEST_CASE("a pass without overflow has nothing to explain") {
+  Planted p("amp-fp16", 1);
+  CHECK(p.step());
+  CHECK_FALSE(p.explain());
+}
+
+TEST_CASE("explaining changes nothing") {
+  const auto hash = [](bool explains, const char* strategy) {
+    Planted p(strategy, 0x1p40);
+    std::vector<uint32_t> all;  // bits: NaN is not equal to itself
+    const auto add = [&](const Tensor& x) {
+      for (const float value : x.to_vector<float>()) all.push_back(std::bit_cast<uint32_t>(value));
+    };
+    for (int i = 0; i < 4; ++i) {
+      const bool stepped = p.step();
+      if (explains && !stepped) CHECK(p.explain());
+    }
+    for (const auto& [name, x] : p.training.state_dict()) add(x);
+    for (const Tensor& x : p.model.parameters())
+      if (x.grad().defined()) add(x.grad());
+    return all;
+  };
+  for (const char* strategy : {"amp-fp16", "o2-fp16"}) {
+    CAPTURE(strategy);
+    CHECK(hash(true, strategy) == hash(false, strategy));
+  }
+}
+
+TEST_CASE("a function without loss is an error") {
+  Planted p("amp-fp16");
+  p.step();
+  CHECK_THROWS_WITH_AS(policy::explain_overflow(p.training, [] { return Tensor(); }),
+                       doctest::Contains("[explain_overflow] the function returns no loss"),
+                       UsageError);
+}
+
+TEST_CASE("data that are not finite are said to be so") {
+  nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(amp::Strategy::named("amp-fp16"), model, sgd);
+  const Tensor x = from({{1.0, INFINITY, 0.0, 2.0}});
+  const auto loss = [&] {
+    return mean(training.forward([&](const Tensor& in) { return model(in); }, x));
+  };
+  training.backward(loss());
+  CHECK_FALSE(bool(training.step()));
+  const std::optional<Overflow> found = policy::explain_overflow(training, loss);
+  REQUIRE(found);
+  CHECK(found->role == Role::input);
+  CHECK(found->arrived);
+  CHECK_FALSE(found->cast);
+}
+
+}  // namespace
+}  // namespace halftone::test
