@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <halftone/lab/experiment_command.h>
+
 #include "../examples/output.h"
 #include "formats_command.h"
 #include "show_command.h"
@@ -33,8 +35,14 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   show_command->add_option("--diff", show.other, "another policy: only the sites that differ");
   show_command->add_flag("--json", show.json, "for programs");
+  ExperimentOptions experiment;
+  CLI::App* const experiment_command =
+      app.add_subcommand("experiment", "A published result: its table, and whether it is there.");
+  experiment_command->add_option("name", experiment.name, "E1, E2, ... or all")->required();
+  experiment_command->add_flag("--long", experiment.thorough, "more seeds: minutes");
   try {
     app.parse(argc, argv);
+    if (experiment_command->parsed()) return after_output(run_experiment(experiment));
     if (show_command->parsed()) return after_output(run_show(show));
     return after_output(run_formats(formats));
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,27 @@
+// The list of experiments.
+#include <halftone/lab/experiment.h>
+
+#include <array>
+#include <vector>
+
+#include <halftone/core/names.h>
+#include <halftone/lab/experiments/experiments.h>
+
+namespace halftone::lab {
+
+std::span<const Experiment> experiments() {
+  using namespace found;
+  static const std::array all{e1, e3, e5, e8, e10};
+  return all;
+}
+
+const Experiment& experiment_named(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Experiment& experiment : experiments()) {
+    if (experiment.name == name) return experiment;
+    names.push_back(experiment.name);
+  }
+  fail_unknown_name("halftone-lab experiment", "experiment", name, names);
+}
+
+}  // namespace halftone::lab

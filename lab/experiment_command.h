@@ -1,0 +1,13 @@
+// halftone-lab experiment: runs experiments and says whether they found what was claimed.
+#pragma once
+
+#include <string>
+
+struct ExperimentOptions {
+  std::string name = "all";
+  bool thorough = false;  // --long
+};
+
+/// Prints to standard output; the exit code, 1 if a check missed. Throws halftone::UsageError for
+/// unknown names.
+int run_experiment(const ExperimentOptions& options);

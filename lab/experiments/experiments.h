@@ -1,0 +1,11 @@
+// The experiments, each in the file of its name. Numbers are those of docs/experiments.md; one that
+// is not there is not written yet.
+#pragma once
+
+#include <halftone/lab/experiment.h>
+
+namespace halftone::lab::found {
+
+extern const Experiment e1, e2, e3, e5, e8, e10, e11, e15, e17;
+
+}  // namespace halftone::lab::found

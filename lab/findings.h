@@ -1,0 +1,38 @@
+// What an experiment prints to: its table, and below it what must hold.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <string_view>
+
+namespace halftone::lab {
+
+/// What an experiment writes to: its table, and below it one line for each thing that must hold:
+/// what it is, its value, the bar, and "ok" or "MISSED".
+class Findings {
+ public:
+  explicit Findings(std::ostream& out, bool thorough = false) : thorough_(thorough), out_(out) {}
+  /// For tables and remarks.
+  std::ostream& out() { return out_; }
+  /// Whether it may take minutes: more seeds.
+  bool thorough() const { return thorough_; }
+
+  // --- what must hold; NaN never does
+  void within(std::string_view what, double value, double least, double most);
+  void at_least(std::string_view what, double value, double least);
+  void at_most(std::string_view what, double value, double most);
+  void equal(std::string_view what, std::string_view value, std::string_view wanted);
+  void different(std::string_view what, std::string_view value, std::string_view other);
+  void exactly(std::string_view what, double value, double wanted);
+
+  int missed() const { return missed_; }
+  int checked() const { return checked_; }
+
+ private:
+  void say(std::string_view what, const std::string& value, const std::string& bar, bool right);
+  bool thorough_;
+  std::ostream& out_;
+  int checked_ = 0, missed_ = 0;
+};
+
+}  // namespace halftone::lab

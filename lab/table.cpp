@@ -1,0 +1,39 @@
+// Columns as wide as what is in them.
+#include <halftone/lab/table.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ostream>
+
+namespace halftone::lab {
+
+namespace {
+std::string printed(const char* form, int digits, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, form, digits, value);
+  return text;
+}
+}  // namespace
+
+std::string number(double value, int digits) { return printed("%.*g", digits, value); }
+std::string fixed(double value, int digits) { return printed("%.*f", digits, value); }
+std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
+
+std::ostream& operator<<(std::ostream& out, const Table& table) {
+  std::vector<std::size_t> widths;
+  for (const std::vector<std::string>& cells : table.rows_) {
+    widths.resize(std::max(widths.size(), cells.size()));
+    for (std::size_t i = 0; i < cells.size(); ++i) widths[i] = std::max(widths[i], cells[i].size());
+  }
+  for (const std::vector<std::string>& cells : table.rows_) {
+    std::string line = "  ";
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const std::string space(widths[i] - cells[i].size(), ' ');
+      line += i == 0 ? cells[i] + space : "  " + space + cells[i];
+    }
+    out << line << '\n';
+  }
+  return out;
+}
+
+}  // namespace halftone::lab

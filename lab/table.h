@@ -1,0 +1,28 @@
+// Tables of experiments: columns as wide as what is in them, the first to the left, all others to
+// the right.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace halftone::lab {
+
+/// So many significant digits, in the shorter of both notations: "0.0031", "4.5e-05".
+std::string number(double value, int digits = 4);
+/// With so many digits after the point.
+std::string fixed(double value, int digits);
+/// A share of 1 as "12.3 %".
+std::string percent(double share);
+
+class Table {
+ public:
+  explicit Table(std::vector<std::string> heads) : rows_{std::move(heads)} {}
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  friend std::ostream& operator<<(std::ostream& out, const Table& table);
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace halftone::lab
