@@ -8,21 +8,25 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <numeric>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "../examples/output.h"
-#include "workloads.h"
+#include <halftone/halftone.h>
+#include <halftone/lab/synthetic.h>
 
 namespace ht = halftone;
 
 namespace {
 struct Options {
-  std::vector<std::string> workloads = bench::workload_names();
+  std::vector<std::string> workloads = ht::lab::synthetic_names();
   std::vector<std::string> strategies{"fp32"};
   std::string device = "cpu";
   int threads = 2, steps = 30;
+  int64_t probe = 0;  // telemetry every so many steps
   double seconds = 12;
   bool json = false, capture = false;
 };
@@ -31,18 +35,26 @@ struct Timing {
   std::vector<double> milliseconds;  // sorted
   double loss = 0;
   double median() const { return milliseconds[milliseconds.size() / 2]; }
+  double mean() const {
+    return std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0) /
+           double(milliseconds.size());
+  }
 };
 
-Timing time_steps(bench::Workload& w, const std::string& strategy, const Options& options) {
+Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
+                  const Options& options) {
   using Clock = std::chrono::steady_clock;
   ht::optim::AdamW adamw(w.model->parameters(), {.lr = 1e-4, .weight_decay = 0.01});
   auto training = ht::amp::apply(ht::policy::named_or_loaded(strategy), *w.model, adamw);
   Timing timing;
+  std::optional<ht::policy::Probe> probe;
+  if (options.probe > 0) probe.emplace(training, ht::policy::ProbeOptions{.every = options.probe});
   const auto step = [&] {
-    ht::Tensor loss = bench::loss_of(training.forward(*w.model, w.inputs), w.targets);
+    ht::Tensor loss = ht::lab::logits_loss(training.forward(*w.model, w.inputs), w.targets);
     training.backward(loss);
     training.step();
     training.zero_grad();
+    if (probe && !probe->rows().empty()) probe->clear();
     return loss;
   };
   const ht::Device device = w.inputs.device();
@@ -71,7 +83,7 @@ Timing time_steps(bench::Workload& w, const std::string& strategy, const Options
 nlohmann::ordered_json measure(const std::string& name, const std::string& strategy,
                                const Options& options) {
   const ht::Device device = ht::device_named(options.device);
-  bench::Workload w = bench::make_workload(name, device);
+  ht::lab::SyntheticWorkload w = ht::lab::make_synthetic(name, device);
   ht::reset_peak_memory(device);
   const Timing timing = time_steps(w, strategy, options);
   const ht::MemoryReport memory = ht::memory_report(device);
@@ -90,6 +102,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
           {"threads", options.threads},
           {"ms", timing.median()},
           {"min_ms", timing.milliseconds.front()},
+          {"mean_ms", timing.mean()},
           {"samples_per_s", samples},
           {"n", timing.milliseconds.size()},
           {"params", w.model->parameter_count()},
@@ -105,11 +118,12 @@ void print(const nlohmann::ordered_json& cell, bool json) {
     std::cout << cell.dump() << std::endl;
     return;
   }
-  std::printf("%-14s %-15s %9.3f ms (min %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
-              cell["workload"].get<std::string>().c_str(),
-              cell["strategy"].get<std::string>().c_str(), cell["ms"].get<double>(),
-              cell["min_ms"].get<double>(), cell["samples_per_s"].get<double>(),
-              cell["gflop_per_s"].get<double>(), cell["peak_bytes"].get<double>() / 1048576);
+  std::printf(
+      "%-14s %-15s %9.3f ms (min %.3f, mean %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
+      cell["workload"].get<std::string>().c_str(), cell["strategy"].get<std::string>().c_str(),
+      cell["ms"].get<double>(), cell["min_ms"].get<double>(), cell["mean_ms"].get<double>(),
+      cell["samples_per_s"].get<double>(), cell["gflop_per_s"].get<double>(),
+      cell["peak_bytes"].get<double>() / 1048576);
   std::fflush(stdout);
 }
 }  // namespace
@@ -117,7 +131,7 @@ void print(const nlohmann::ordered_json& cell, bool json) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times whole training steps on synthetic data.");
-  app.add_option("--workload", options.workloads, bench::workload_list() + "; several by commas")
+  app.add_option("--workload", options.workloads, ht::lab::synthetic_list() + "; several by commas")
       ->delimiter(',');
   app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');
@@ -126,6 +140,9 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
+  app.add_option("--probe", options.probe,
+                 "telemetry every so many steps (policy/probe.h); 0: none")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--json", options.json, "print JSON lines");
   CLI11_PARSE(app, argc, argv);
   omp_set_num_threads(options.threads);

@@ -14,7 +14,8 @@
 #include <CLI/CLI.hpp>
 
 #include "../examples/output.h"
-#include "workloads.h"
+#include <halftone/halftone.h>
+#include <halftone/lab/synthetic.h>
 
 namespace ht = halftone;
 
@@ -32,7 +33,7 @@ double median(std::vector<double> values) {
 }
 
 /// `batches` times the workload's batch.
-ht::data::DataLoader loader_of(const bench::Workload& w, int64_t batches) {
+ht::data::DataLoader loader_of(const ht::lab::SyntheticWorkload& w, int64_t batches) {
   const int64_t n = w.inputs.size(0);
   ht::Shape inputs = w.inputs.shape(), targets = w.targets.shape();
   inputs[0] = targets[0] = n * batches;
@@ -54,10 +55,10 @@ class Timer {
 };
 
 struct Epochs {
-  bench::Workload w;
+  ht::lab::SyntheticWorkload w;
   ht::optim::AdamW adamw;
   explicit Epochs(const std::string& name)
-      : w(bench::make_workload(name)), adamw(w.model->parameters(), {.lr = 1e-4}) {}
+      : w(ht::lab::make_synthetic(name)), adamw(w.model->parameters(), {.lr = 1e-4}) {}
 };
 
 void measure(const std::string& name, const Options& o, const std::filesystem::path& work) {
@@ -73,7 +74,7 @@ void measure(const std::string& name, const Options& o, const std::filesystem::p
                                     .output = nowhere};
   const auto step = [&](const ht::Tensor& inputs, const ht::Tensor& targets) {
     training.zero_grad();
-    training.backward(bench::loss_of(training.forward(*hand.w.model, inputs), targets));
+    training.backward(ht::lab::logits_loss(training.forward(*hand.w.model, inputs), targets));
     training.step();
   };
   for (int i = 0; i < 5; ++i) step(hand.w.inputs, hand.w.targets);

@@ -7,6 +7,10 @@ foreach(folder core autograd io nn optim data amp policy train)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
           FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN quantizer_reader.h EXCLUDE)
 endforeach()
+if(TARGET halftone_lab_library)
+  install(TARGETS halftone_lab_library EXPORT halftone_targets)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/lab DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone FILES_MATCHING PATTERN "*.h")
+endif()
 install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone FILES_MATCHING PATTERN "*.json")
 install(EXPORT halftone_targets FILE halftone-targets.cmake NAMESPACE halftone::

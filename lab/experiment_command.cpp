@@ -25,7 +25,7 @@ int run_one(const lab::Experiment& experiment, bool thorough) {
 }
 }  // namespace
 
-int run_experiment(const ExperimentOptions& options) {
+int halftone::lab::run_experiment(const ExperimentOptions& options) {
   if (options.name != "all")
     return run_one(lab::experiment_named(options.name), options.thorough) == 0 ? 0 : 1;
   int missed = 0;

@@ -3,3 +3,19 @@ foreach(experiment E1 E3 E5 E8 E10)
   expect(lab.experiment_${experiment} OUTPUT "${experiment} passes: ([0-9]+) of ([0-9]+) checks" COMMAND halftone-lab experiment ${experiment})
 endforeach()
 expect(lab.unknown_experiment EXIT 1 MESSAGE "no experiment named .E33.. Did you mean .E3." COMMAND halftone-lab experiment E33)
+
+# The commands on a small workload.
+set(telemetry ${CMAKE_CURRENT_BINARY_DIR}/lab_runs)
+add_test(NAME lab.clean_runs COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry})
+set_tests_properties(lab.clean_runs PROPERTIES FIXTURES_SETUP lab_runs)
+expect(lab.run OUTPUT "full-bf16 .*%.*dB" MESSAGE "amp-bf16, seed 1: loss"
+       COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
+expect(lab.run_twice EXIT 1 MESSAGE "there is a run in .*student_teacher-amp-bf16-0 already"
+       COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 5 --out ${telemetry})
+set_tests_properties(lab.run PROPERTIES FIXTURES_REQUIRED lab_runs FIXTURES_SETUP lab_first_run)
+set_tests_properties(lab.run_twice PROPERTIES FIXTURES_REQUIRED lab_first_run)
+expect(lab.compare OUTPUT "0/linear.0 +input .*nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher)
+expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
+       COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
+expect(lab.explain_nothing OUTPUT "no step of 3 was skipped" COMMAND halftone-lab explain fp32 --workload student_teacher --steps 3)
+expect(lab.unknown_workload EXIT 1 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)

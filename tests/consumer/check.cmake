@@ -10,6 +10,15 @@ run(${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WO
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_FLAGS=${FLAGS})
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${WORK}/build/consumer)
+if(EXISTS ${WORK}/build/consumer_lab)
+  run(${WORK}/build/consumer_lab show amp-bf16 OUTPUT_QUIET)
+  run(${WORK}/build/consumer_lab run amp-bf16 full-bf16 --steps 4 --probe 2 --out ${WORK}/runs OUTPUT_QUIET ERROR_QUIET)
+  run(${WORK}/build/consumer_lab compare amp-bf16 OUTPUT_QUIET)
+  run(${WORK}/build/consumer_lab explain amp-fp16 --scale 1e30 OUTPUT_QUIET)
+  if(NOT EXISTS ${WORK}/runs/mine-full-bf16-0/probe.jsonl)
+    message(FATAL_ERROR "halftone-lab run left no telemetry")
+  endif()
+endif()
 
 # The policies that are shipped come with it.
 file(GLOB policies RELATIVE ${CMAKE_CURRENT_LIST_DIR}/../../policies ${CMAKE_CURRENT_LIST_DIR}/../../policies/*.json)

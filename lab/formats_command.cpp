@@ -1,6 +1,6 @@
 // Tables of number formats and quantizers. The signal-to-noise ratio is 10 log10(sum x^2 / sum (x -
 // y)^2) over random x: standard normal, uniform on [-1, 1), Laplace.
-#include "formats_command.h"
+#include <halftone/lab/formats_command.h>
 
 #include <array>
 #include <cmath>
@@ -11,6 +11,7 @@
 #include <halftone/core/factory.h>
 
 namespace ht = halftone;
+using ht::lab::FormatsOptions;
 
 namespace {
 
@@ -131,7 +132,7 @@ constexpr std::array<Expected, 9> expected{{{"bf16", 55.59, 0.1},
                                             {"mxfp4", 18.78, 0.15},
                                             {"nvfp4", 20.44, 0.15}}};
 
-int check(const std::vector<Sample>& samples) {
+int check_numbers(const std::vector<Sample>& samples) {
   int failures = 0;
   const auto say = [&](bool right) {
     failures += !right;
@@ -157,12 +158,12 @@ int check(const std::vector<Sample>& samples) {
 
 }  // namespace
 
-int run_formats(const FormatsOptions& options) {
+int halftone::lab::run_formats(const FormatsOptions& options) {
   if (options.samples < 1024)
     ht::fail<ht::UsageError>("halftone-lab formats", options.samples,
                              " samples are too few. Take at least 1024.");
   const std::vector<Sample> samples = samples_of(options.samples);
-  if (options.check) return check(samples);
+  if (options.check) return check_numbers(samples);
   std::vector<ht::NamedFormat> formats;
   std::vector<std::string_view> quantizers;
   for (const std::string& name : options.names) {

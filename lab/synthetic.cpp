@@ -1,9 +1,16 @@
 // Models and batches of the workloads.
-#include "workloads.h"
+#include <halftone/lab/synthetic.h>
 
-namespace bench {
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/random.h>
+#include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/models/resnet.h>
 
-namespace ht = halftone;
+namespace halftone::lab {
 
 namespace {
 /// Forward, backward by data and by weights are one product each; the first layer needs no gradient
@@ -15,27 +22,27 @@ double gflop_of(const std::vector<double>& multiply_adds) {
   return total * 1e-9;
 }
 
-Workload mlp(const std::string& name, const std::vector<int64_t>& sizes, int64_t batch) {
+SyntheticWorkload mlp(const std::string& name, const std::vector<int64_t>& sizes, int64_t batch) {
   std::vector<double> products;
   for (std::size_t i = 0; i + 1 < sizes.size(); ++i)
     products.push_back(double(batch * sizes[i] * sizes[i + 1]));
-  auto model = std::make_unique<ht::nn::Sequential>(ht::nn::models::mlp(sizes));
-  const ht::MemoryScope scope(ht::MemoryUse::input);
-  return {name, std::move(model), ht::randn({batch, sizes.front()}),
-          ht::randint(0, sizes.back(), {batch}), gflop_of(products)};
+  auto model = std::make_unique<nn::Sequential>(nn::models::mlp(sizes));
+  const MemoryScope scope(MemoryUse::input);
+  return {name, std::move(model), randn({batch, sizes.front()}), randint(0, sizes.back(), {batch}),
+          gflop_of(products)};
 }
 
-Workload lenet() {
+SyntheticWorkload lenet() {
   const double n = 128;
-  auto model = std::make_unique<ht::nn::models::LeNet>();
-  const ht::MemoryScope scope(ht::MemoryUse::input);
-  return {"lenet", std::move(model), ht::randn({128, 1, 28, 28}), ht::randint(0, 10, {128}),
+  auto model = std::make_unique<nn::models::LeNet>();
+  const MemoryScope scope(MemoryUse::input);
+  return {"lenet", std::move(model), randn({128, 1, 28, 28}), randint(0, 10, {128}),
           gflop_of({n * 784 * 32 * 9, n * 196 * 64 * 288, n * 3136 * 128, n * 128 * 10})};
 }
 
 /// Convolutions of ResNet-18 on images of `side`, and its linear layer.
-Workload resnet18(const std::string& name, const ht::nn::models::ResNetOptions& o, int64_t batch,
-                  int64_t side) {
+SyntheticWorkload resnet18(const std::string& name, const nn::models::ResNetOptions& o,
+                           int64_t batch, int64_t side) {
   double per_image = 0;
   const auto conv = [&](double in, double out, double kernel, double out_side) {
     per_image += in * out * kernel * kernel * out_side * out_side;
@@ -52,44 +59,43 @@ Workload resnet18(const std::string& name, const ht::nn::models::ResNetOptions& 
     if (stage < 3) width *= 2;
   }
   per_image += width * double(o.classes);
-  auto model = std::make_unique<ht::nn::models::ResNet>(ht::nn::models::resnet18(o));
-  const ht::MemoryScope scope(ht::MemoryUse::input);
-  return {name, std::move(model), ht::randn({batch, 3, side, side}),
-          ht::randint(0, o.classes, {batch}),
+  auto model = std::make_unique<nn::models::ResNet>(nn::models::resnet18(o));
+  const MemoryScope scope(MemoryUse::input);
+  return {name, std::move(model), randn({batch, 3, side, side}), randint(0, o.classes, {batch}),
           gflop_of({double(batch) * stem, double(batch) * (per_image - stem)})};
 }
 
 /// A decoder's linear maps, its head, and the two products of causal attention, which see half.
-Workload gpt(const std::string& name, const ht::nn::models::GptOptions& o, int64_t batch,
-             int64_t length) {
+SyntheticWorkload gpt(const std::string& name, const nn::models::GptOptions& o, int64_t batch,
+                      int64_t length) {
   const auto tokens = double(batch * length), width = double(o.width);
   const double per_token =
       double(o.layers) * width * (12 * width + double(length)) + double(o.vocabulary) * width;
-  auto model = std::make_unique<ht::nn::models::Gpt>(o);
-  const ht::MemoryScope scope(ht::MemoryUse::input);
-  return {name, std::move(model), ht::randint(0, o.vocabulary, {batch, length}),
-          ht::randint(0, o.vocabulary, {batch, length}), gflop_of({0, tokens * per_token})};
+  auto model = std::make_unique<nn::models::Gpt>(o);
+  const MemoryScope scope(MemoryUse::input);
+  return {name, std::move(model), randint(0, o.vocabulary, {batch, length}),
+          randint(0, o.vocabulary, {batch, length}), gflop_of({0, tokens * per_token})};
 }
 }  // namespace
 
-std::vector<std::string> workload_names() {
+std::vector<std::string> synthetic_names() {
   return {"mlp_tiny",     "mlp",      "lenet",    "resnet18_cifar",
           "resnet18_224", "gpt_tiny", "gpt_char", "gpt2_124m"};
 }
 
-std::string workload_list() {
+std::string synthetic_list() {
   std::string list;
-  for (const std::string& name : workload_names()) list += (list.empty() ? "" : ", ") + name;
+  for (const std::string& name : synthetic_names()) list += (list.empty() ? "" : ", ") + name;
   return list;
 }
 
-ht::Tensor loss_of(const ht::Tensor& logits, const ht::Tensor& targets) {
-  return ht::cross_entropy(ht::flatten(logits, 0, -2), ht::flatten(targets));
+Tensor logits_loss(const Tensor& logits, const Tensor& targets) {
+  return cross_entropy(flatten(logits, 0, -2), flatten(targets));
 }
 
 namespace {
 /// A GPU gets batches that can keep it busy.
-Workload on_cpu(const std::string& name, bool large) {
+SyntheticWorkload on_cpu(const std::string& name, bool large) {
   if (name == "mlp_tiny") return mlp(name, {784, 128, 10}, 64);
   if (name == "mlp")
     return large ? mlp(name, {784, 8192, 8192, 10}, 8192) : mlp(name, {784, 2048, 2048, 10}, 512);
@@ -108,18 +114,18 @@ Workload on_cpu(const std::string& name, bool large) {
     return gpt(name,
                {.vocabulary = 50304, .context = 1024, .layers = 12, .heads = 12, .width = 768},
                large ? 16 : 1, large ? 1024 : 512);
-  ht::fail<ht::UsageError>("workload", "there is no workload named \"", name, "\". Use one of ",
-                           workload_list(), ".");
+  fail<UsageError>("workload", "there is no workload named \"", name, "\". Use one of ",
+                   synthetic_list(), ".");
 }
 }  // namespace
 
-Workload make_workload(const std::string& name, ht::Device device) {
-  ht::manual_seed(0);
-  Workload w = on_cpu(name, device.kind != ht::DeviceKind::cpu);
+SyntheticWorkload make_synthetic(const std::string& name, Device device) {
+  manual_seed(0);
+  SyntheticWorkload w = on_cpu(name, device.kind != DeviceKind::cpu);
   w.model->to(device);
-  const ht::MemoryScope scope(ht::MemoryUse::input);
+  const MemoryScope scope(MemoryUse::input);
   w.inputs = w.inputs.to(device), w.targets = w.targets.to(device);
   return w;
 }
 
-}  // namespace bench
+}  // namespace halftone::lab

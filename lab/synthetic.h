@@ -1,6 +1,6 @@
 // The workloads that bench/train_step measures: a model, a fixed batch of synthetic data, and the
 // floating-point operations of one training step. Shapes are those of the PyTorch peer, so that the
-// figures compare.
+// figures compare. What is learned there is noise: data to train on are workload.h's.
 #pragma once
 
 #include <functional>
@@ -8,23 +8,24 @@
 #include <string>
 #include <vector>
 
-#include <halftone/halftone.h>
+#include <halftone/core/device.h>
+#include <halftone/nn/module.h>
 
-namespace bench {
+namespace halftone::lab {
 
-struct Workload {
+struct SyntheticWorkload {
   std::string name;
-  std::unique_ptr<halftone::nn::Layer> model;
-  halftone::Tensor inputs, targets;
+  std::unique_ptr<nn::Layer> model;
+  Tensor inputs, targets;
   double gflop = 0;  // twice the multiply-adds of matrix products and convolutions, all passes
 };
 
-std::vector<std::string> workload_names();
+std::vector<std::string> synthetic_names();
 /// The same in one line, for messages.
-std::string workload_list();
+std::string synthetic_list();
 /// Mean cross-entropy of logits [n, classes] or [n, length, classes].
-halftone::Tensor loss_of(const halftone::Tensor& logits, const halftone::Tensor& targets);
+Tensor logits_loss(const Tensor& logits, const Tensor& targets);
 /// On a device. Throws UsageError for other names.
-Workload make_workload(const std::string& name, halftone::Device device = {});
+SyntheticWorkload make_synthetic(const std::string& name, Device device = {});
 
-}  // namespace bench
+}  // namespace halftone::lab

@@ -1,0 +1,43 @@
+// The training loop by hand, for it ends in the middle.
+#include <halftone/lab/explain.h>
+
+#include <cmath>
+#include <iostream>
+
+#include <halftone/policy/overflow.h>
+#include <halftone/policy/policy_file.h>
+
+namespace halftone::lab {
+
+int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
+  amp::Strategy strategy = policy::named_or_loaded(options.policy);
+  if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
+  const Workload work = make_workload(options.workload, options.seed, own);
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = amp::apply(strategy, *work.model, *optimizer);
+  int64_t step = 0;
+  while (step < options.steps)
+    for (const data::Batch& batch : work.train()) {
+      training.zero_grad();
+      const Tensor loss = loss_of(work, training, batch);
+      training.backward(loss);
+      const bool stepped = bool(training.step());
+      ++step;
+      if (!stepped || !std::isfinite(loss.item())) {
+        const auto found =
+            policy::explain_overflow(training, [&] { return loss_of(work, training, batch); });
+        std::cout << "step " << step << (stepped ? ": " : " skipped: ");
+        if (found) std::cout << *found << '\n';
+        else std::cout << "a second run of it is finite everywhere\n";
+        return 0;
+      }
+      if (step == options.steps) break;
+    }
+  std::cout << "no step of " << step << " was skipped";
+  if (training.scaler().enabled())
+    std::cout << "; the loss scale is " << training.scaler().scale_value();
+  std::cout << '\n';
+  return 0;
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,161 @@
+// The subcommands and their flags; each command is in a file of its own.
+#include <halftone/lab/lab.h>
+
+#include <algorithm>
+#include <csignal>
+#include <iostream>
+#include <iterator>
+
+#include <CLI/CLI.hpp>
+
+#include <halftone/lab/compare.h>
+#include <halftone/lab/experiment_command.h>
+#include <halftone/lab/explain.h>
+#include <halftone/lab/formats_command.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/show_command.h>
+#include <halftone/policy/policy_file.h>
+
+namespace halftone::lab {
+
+namespace {
+
+/// What all commands share: the workloads that there are.
+struct Context {
+  std::vector<NamedWorkload> own;
+  std::string workload;  // the default
+  std::string names;
+
+  explicit Context(const NamedWorkload* first) : workload(first ? first->name : "gpt_tiny") {
+    if (first) own.push_back(*first);
+    std::vector<NamedWorkload> all = own;
+    std::ranges::move(built_in_workloads(), std::back_inserter(all));
+    for (const NamedWorkload& w : all) names += (names.empty() ? "" : ", ") + w.name;
+  }
+};
+
+using Command = std::function<int()>;
+
+Command add_formats(CLI::App& app) {
+  auto options = std::make_shared<FormatsOptions>();
+  app.add_option("names", options->names,
+                 "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); all named ones, if "
+                 "none is given. Of a single short format every number is printed.");
+  app.add_flag("--check", options->check,
+               "compare with expected numbers; exit code 1 if any differs");
+  app.add_option("--samples", options->samples, "random numbers for signal to noise")
+      ->capture_default_str();
+  return [options] { return run_formats(*options); };
+}
+
+Command add_show(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<ShowOptions>();
+  options->workload = context.workload;
+  app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
+  app.add_option("--workload", options->workload, context.names)->capture_default_str();
+  app.add_option("--diff", options->other, "another policy: only the sites that differ");
+  app.add_flag("--json", options->json, "for programs");
+  return [options, &context] { return run_show(*options, context.own); };
+}
+
+Command add_run(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<RunOptions>();
+  options->workload = context.workload;
+  app.add_option(
+         "policies", options->policies,
+         "files (x.json), or strategies' names; the first is what the others are held against")
+      ->required();
+  app.add_option("--workload", options->workload, context.names)->capture_default_str();
+  app.add_option("--steps", options->steps)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--seeds", options->seeds, "separated by commas")->delimiter(',');
+  app.add_option("--probe", options->probe, "telemetry every so many steps; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--lr", options->lr, "the workload's own, if it is not given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--out", options->out, "a folder for each run goes in here");
+  return [options, &context] {
+    const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
+    std::cout << table_of(runs);
+    return 0;
+  };
+}
+
+Command add_compare(CLI::App& app, const Context& context) {
+  struct Options {
+    std::string policy, reference = "fp32", workload;
+    uint64_t seed = 0;
+  };
+  auto options = std::make_shared<Options>();
+  options->workload = context.workload;
+  app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
+  app.add_option("--reference", options->reference)->capture_default_str();
+  app.add_option("--workload", options->workload, context.names)->capture_default_str();
+  app.add_option("--seed", options->seed)->capture_default_str();
+  return [options, &context] {
+    const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
+    std::cout << table_of(compare(make, policy::named_or_loaded(options->reference),
+                                  policy::named_or_loaded(options->policy),
+                                  {.seed = options->seed}));
+    return 0;
+  };
+}
+
+Command add_explain(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<ExplainOptions>();
+  options->workload = context.workload;
+  app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
+  app.add_option("--workload", options->workload, context.names)->capture_default_str();
+  app.add_option("--steps", options->steps, "at most")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--scale", options->scale, "loss scale to begin with, instead of the policy's")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options->seed)->capture_default_str();
+  return [options, &context] { return run_explain(*options, context.own); };
+}
+
+Command add_experiment(CLI::App& app) {
+  auto options = std::make_shared<ExperimentOptions>();
+  app.add_option("name", options->name, "E1, E2, ... or all")->required();
+  app.add_flag("--long", options->thorough, "more seeds: minutes");
+  return [options] { return run_experiment(*options); };
+}
+
+int main_with(int argc, char** argv, const NamedWorkload* own) {
+  std::signal(SIGPIPE, SIG_IGN);
+  CLI::App app("What short number formats do to tensors and trainings.");
+  app.require_subcommand(1);
+  try {
+    const Context context(own);
+    std::vector<std::pair<CLI::App*, Command>> commands;
+    const auto add = [&](const char* name, const char* about, auto&& define) {
+      CLI::App* const command = app.add_subcommand(name, about);
+      commands.emplace_back(command, define(*command));
+    };
+    const auto with = [&](auto define) {
+      return [&context, define](CLI::App& command) { return define(command, context); };
+    };
+    add("formats", "Number formats and quantizers: range, bits, signal to noise.", add_formats);
+    add("show", "What a policy does with a model, site by site.", with(add_show));
+    add("run", "Trains under policies from the same seeds; losses, times, telemetry.",
+        with(add_run));
+    add("compare", "One batch under two policies: where they part, and whether formats say so.",
+        with(add_compare));
+    add("explain", "Trains until a step is skipped, and says what overflowed where.",
+        with(add_explain));
+    add("experiment", "A published result: its table, and whether it is there.", add_experiment);
+    app.parse(argc, argv);
+    for (const auto& [command, go] : commands)
+      if (command->parsed()) return go();
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+  } catch (const std::exception& error) { std::cerr << error.what() << '\n'; }
+  return 1;
+}
+}  // namespace
+
+int main(int argc, char** argv) { return main_with(argc, argv, nullptr); }
+int main(int argc, char** argv, const NamedWorkload& own) { return main_with(argc, argv, &own); }
+
+}  // namespace halftone::lab

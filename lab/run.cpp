@@ -1,0 +1,248 @@
+// One Trainer per run, with a monitor where telemetry is wanted.
+#include <halftone/lab/run.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/files.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/lab/setting.h>
+#include <halftone/lab/table.h>
+#include <halftone/policy/policy.h>
+#include <halftone/policy/resolved_table.h>
+#include <halftone/train/environment.h>
+#include <halftone/train/precision_monitor.h>
+#include <halftone/train/trainer.h>
+
+namespace halftone::lab {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Losses of steps, time of steps, and the worst rows of a probe.
+class Watcher final : public train::Callback {
+ public:
+  explicit Watcher(int64_t every) : every_(every) {}
+  void on_fit_start(train::Trainer& trainer) override {
+    if (every_ > 0) probe_.emplace(trainer.training(), policy::ProbeOptions{.every = every_});
+  }
+  void on_batch_start(train::Trainer&, data::Batch&) override { began_ = Clock::now(); }
+  bool on_loss(train::Trainer&, const Tensor& loss) override {
+    losses.push_back(loss.item());
+    return true;
+  }
+  void on_step_end(train::Trainer&) override {
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - began_).count());
+    if (probe_) collect();
+  }
+  void on_fit_end(train::Trainer&) override { probe_.reset(); }
+
+  std::vector<double> losses{}, seconds{};
+  std::string lines{};  // of probe.jsonl
+  RunResult worst{.worst_underflow = 0, .least_sqnr = std::numeric_limits<double>::infinity()};
+
+ private:
+  void collect() {
+    lines += policy::json_lines(probe_->rows(), probe_->updates());
+    for (const policy::ProbeRow& row : probe_->rows()) {
+      if (row.quantizer.empty()) continue;
+      const std::string place = row.site + ' ' + std::string(policy::name(row.role));
+      if (row.survey.underflow() > worst.worst_underflow)
+        worst.worst_underflow = row.survey.underflow(), worst.worst_site = place;
+      if (row.survey.sqnr() < worst.least_sqnr)
+        worst.least_sqnr = row.survey.sqnr(), worst.least_sqnr_site = place;
+    }
+    probe_->clear();
+  }
+
+  int64_t every_;
+  std::optional<policy::Probe> probe_{};
+  Clock::time_point began_{};
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double tail_mean(const std::vector<double>& values) {
+  const std::size_t count = std::max<std::size_t>(1, values.size() / 10);
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
+}
+
+nlohmann::json number_or_null(double x) {
+  return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr);
+}
+
+void write_folder(const std::filesystem::path& folder, const RunOptions& options,
+                  const RunResult& result, const policy::PolicyFile& file,
+                  const policy::PolicySession& session, const Watcher& watcher, double lr) {
+  const auto put = [&](const char* name, const std::string& text) {
+    files::replace("run", folder / name, text);
+  };
+  put("policy.json", policy::write(file));
+  put("resolved.json", policy::resolved_json(session));
+  if (options.probe > 0) put("probe.jsonl", watcher.lines);
+  nlohmann::ordered_json steps;
+  nlohmann::ordered_json summary{{"format", 1},
+                                 {"policy", result.policy},
+                                 {"policy_hash", result.policy_hash},
+                                 {"resolved_hash", result.resolved_hash},
+                                 {"workload", options.workload},
+                                 {"seed", result.seed},
+                                 {"steps", options.steps},
+                                 {"lr", lr},
+                                 {"loss", number_or_null(result.loss)},
+                                 {"milliseconds_per_step", number_or_null(result.milliseconds)},
+                                 {"skipped_steps", result.skipped},
+                                 {"weights_hash", result.weights_hash},
+                                 {"environment", train::environment_of({})}};
+  nlohmann::ordered_json memory;
+  const MemoryReport report = memory_report();
+  for (int use = 0; use < memory_use_count; ++use)
+    memory[std::string(name(MemoryUse(use)))] = report.at_peak[std::size_t(use)];
+  summary["bytes_at_peak"] = std::move(memory);
+  put("summary.json", summary.dump(1) + "\n");
+}
+
+/// "policies/x.json" -> "x".
+std::string short_name(const std::string& policy) {
+  return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
+}
+
+RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& own,
+                  const std::string& named, uint64_t seed) {
+  const policy::PolicyFile file = policy::file_of(policy::named_or_loaded(named));
+  Workload work = make_workload(options.workload, seed, own);
+  if (options.lr > 0) work.lr = options.lr;
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  const auto watcher = std::make_shared<Watcher>(options.probe);
+  RunResult result{.policy = short_name(named), .seed = seed};
+  std::filesystem::path folder;
+  if (!options.out.empty())
+    folder = options.out / (options.workload + "-" + result.policy + "-" + std::to_string(seed));
+  if (!folder.empty() && std::filesystem::exists(folder / "summary.json"))
+    fail<UsageError>("run", "there is a run in ", folder.string(),
+                     " already. Choose another folder, or remove it.");
+  reset_peak_memory();
+  train::Trainer trainer(work.task, *optimizer,
+                         {.strategy = policy::watched(policy::strategy_of(file)),
+                          .max_steps = options.steps,
+                          .clip_norm = work.clip_norm,
+                          .schedule = work.schedule,
+                          .validate_every_epochs = 0,
+                          .sanity_check_batches = 0,
+                          .directory = folder,
+                          .checkpoints = {.every_epochs = 0},
+                          .csv = false,
+                          .json_lines = true,
+                          .log_every_steps = std::max<int64_t>(1, options.steps / 100),
+                          .progress_bar = false,
+                          .model_summary = false,
+                          .callbacks = {watcher}});
+  trainer.fit(work.train());
+  auto& session = dynamic_cast<policy::PolicySession&>(*trainer.training().region().session);
+  session.require_all_rules_used();
+  result.loss =
+      work.validation ? trainer.validate(work.validation()).at("loss") : tail_mean(watcher->losses);
+  result.milliseconds = 1e3 * median(watcher->seconds);
+  result.skipped = trainer.training().skipped_steps();
+  result.policy_hash = policy::hash(file), result.resolved_hash = policy::resolved_hash(session);
+  result.weights_hash = hash_of(work.model->parameters());
+  result.worst_underflow = watcher->worst.worst_underflow;
+  result.least_sqnr = watcher->worst.least_sqnr;
+  result.worst_site = watcher->worst.worst_site;
+  result.least_sqnr_site = watcher->worst.least_sqnr_site;
+  if (!folder.empty()) write_folder(folder, options, result, file, session, *watcher, work.lr);
+  return result;
+}
+}  // namespace
+
+std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
+                           std::ostream& progress) {
+  if (options.steps < 1 || options.probe < 0 || options.policies.empty() || options.seeds.empty())
+    fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
+                     " seeds, ", options.steps, " steps, a probe every ", options.probe,
+                     ". Use at least one of each, and a probe every 0 (none) or more steps.");
+  for (const std::string& policy : options.policies) policy::named_or_loaded(policy);
+  std::vector<RunResult> results;
+  for (const uint64_t seed : options.seeds)
+    for (const std::string& policy : options.policies) {
+      results.push_back(run_one(options, own, policy, seed));
+      const RunResult& r = results.back();
+      progress << r.policy << ", seed " << seed << ": loss " << number(r.loss) << ", "
+               << number(r.milliseconds, 3) << " ms per step";
+      if (r.skipped > 0) progress << ", " << r.skipped << " steps skipped";
+      progress << std::endl;
+    }
+  return results;
+}
+
+Interval interval_of(const std::vector<double>& numbers) {
+  // 0.975 quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the normal's.
+  constexpr double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                                  2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                                  2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                                  2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
+  const auto n = double(numbers.size());
+  Interval result{.mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / n,
+                  .half = std::numeric_limits<double>::infinity()};
+  if (numbers.size() < 2) return result;
+  double squares = 0;
+  for (const double x : numbers) squares += (x - result.mean) * (x - result.mean);
+  const std::size_t freedom = numbers.size() - 1;
+  const double t = freedom <= 30 ? quantiles[freedom - 1] : 1.96;
+  result.half = t * std::sqrt(squares / double(freedom) / n);
+  return result;
+}
+
+std::string table_of(const std::vector<RunResult>& runs) {
+  std::vector<std::string> policies;
+  for (const RunResult& r : runs)
+    if (std::ranges::find(policies, r.policy) == policies.end()) policies.push_back(r.policy);
+  const auto of = [&](const std::string& policy) {
+    std::vector<const RunResult*> own;
+    for (const RunResult& r : runs)
+      if (r.policy == policy) own.push_back(&r);
+    return own;
+  };
+  const std::vector<const RunResult*> base = of(policies.front());
+  Table table({"policy", "loss", "against " + policies.front() + ", 95 %", "ms/step", "skipped",
+               "worst underflow", "", "least SQNR", ""});
+  for (const std::string& policy : policies) {
+    const std::vector<const RunResult*> own = of(policy);
+    std::vector<double> losses, shares, times;
+    int64_t skipped = 0;
+    const RunResult *under = own.front(), *noisy = own.front();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      losses.push_back(own[i]->loss), times.push_back(own[i]->milliseconds);
+      shares.push_back(own[i]->loss / base[i]->loss - 1), skipped += own[i]->skipped;
+      if (own[i]->worst_underflow > under->worst_underflow) under = own[i];
+      if (own[i]->least_sqnr < noisy->least_sqnr) noisy = own[i];
+    }
+    const Interval difference = interval_of(shares);
+    std::string against = policy == policies.front() ? "" : percent(difference.mean);
+    if (!against.empty() && std::isfinite(difference.half))
+      against += " +- " + percent(difference.half);
+    const bool watched = std::isfinite(noisy->least_sqnr);
+    table.row({policy, number(interval_of(losses).mean), against, number(median(times), 3),
+               std::to_string(skipped), watched ? percent(under->worst_underflow) : "",
+               under->worst_site, watched ? fixed(noisy->least_sqnr, 1) + " dB" : "",
+               noisy->least_sqnr_site});
+  }
+  std::ostringstream text;
+  text << table;
+  return text.str();
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,52 @@
+// Trainings of a workload under policies, from the same seeds, and what is left of each on disk.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include <halftone/lab/workload.h>
+
+namespace halftone::lab {
+
+struct RunOptions {
+  std::string workload;
+  std::vector<std::string> policies;  // files, or names of strategies
+  std::vector<uint64_t> seeds{0};
+  int64_t steps = 300;
+  int64_t probe = 0;            // every so many steps; 0: no telemetry
+  double lr = 0;                // 0: the workload's
+  std::filesystem::path out{};  // a folder per run; empty: no files
+};
+
+/// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
+/// probe.jsonl, summary.json (docs/telemetry.md).
+struct RunResult {
+  std::string policy{};
+  uint64_t seed = 0;
+  double loss = 0;          // of the validation data; without any, of the last tenth of the steps
+  double milliseconds = 0;  // per step, validation left out
+  int64_t skipped = 0;
+  double worst_underflow = 0, least_sqnr = 0;
+  std::string worst_site{}, least_sqnr_site{};
+  std::string policy_hash{}, resolved_hash{}, weights_hash{};
+};
+
+/// Runs them one after the other; tells `progress` of each. Throws what policies, workloads and the
+/// Trainer throw; UsageError for a folder in which a run lies already.
+std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
+                           std::ostream& progress);
+
+/// A line per policy: the mean loss over the seeds and, paired by seed, its difference from the
+/// first policy with a 95 % interval (Student's t), time, and the worst sites.
+std::string table_of(const std::vector<RunResult>& runs);
+
+/// Mean and half width of a 95 % interval of Student's t; infinite for fewer than two numbers.
+struct Interval {
+  double mean = 0, half = 0;
+};
+Interval interval_of(const std::vector<double>& numbers);
+
+}  // namespace halftone::lab

@@ -1,0 +1,67 @@
+// One forward and backward pass of the workload finds the sites; nothing is trained.
+#include <halftone/lab/show_command.h>
+
+#include <iostream>
+
+#include <halftone/amp/training.h>
+#include <halftone/policy/policy_file.h>
+#include <halftone/policy/resolved_table.h>
+
+namespace halftone::lab {
+
+namespace {
+/// A workload under a policy, after its first pass.
+class Shown {
+ public:
+  Shown(const std::string& policy, Workload workload)
+      : file_(policy::file_of(policy::named_or_loaded(policy))),
+        work_(std::move(workload)),
+        optimizer_(optimizer_of(work_)),
+        training_(policy::watched(policy::strategy_of(file_)), *work_.model, *optimizer_) {
+    training_.backward(loss_of(work_, training_, example_of(work_)));
+    session().require_all_rules_used();
+  }
+  const policy::PolicyFile& file() const { return file_; }
+  const amp::Strategy& strategy() const { return training_.strategy(); }
+  policy::PolicySession& session() const {
+    return dynamic_cast<policy::PolicySession&>(*training_.region().session);
+  }
+
+ private:
+  policy::PolicyFile file_;
+  Workload work_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  amp::Training training_;
+};
+
+void warn_of_short_weights(const Shown& shown) {
+  if (shown.strategy().weights == f32 || shown.strategy().weights == f64) return;
+  for (const policy::Rule& rule : shown.file().rules.rules)
+    if (rule.roles.contains(policy::Role::weight)) {
+      std::cout << "note: weights are " << shown.strategy().weights
+                << " already, so those that a rule quantizes are rounded twice.\n";
+      return;
+    }
+}
+}  // namespace
+
+int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) {
+  const Shown shown(options.policy, make_workload(options.workload, 0, own));
+  if (options.json) {
+    std::cout << policy::resolved_json(shown.session());
+    return 0;
+  }
+  if (!options.other.empty()) {
+    const Shown other(options.other, make_workload(options.workload, 0, own));
+    const std::string text = policy::resolved_difference(shown.session(), other.session());
+    std::cout << (text.empty() ? "no site differs\n" : text);
+    return 0;
+  }
+  std::cout << shown.strategy() << "\npolicy " << policy::hash(shown.file()) << ", on "
+            << options.workload << "\n\n"
+            << policy::resolved_table(shown.session());
+  warn_of_short_weights(shown);
+  return 0;
+}
+
+}  // namespace halftone::lab

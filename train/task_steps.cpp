@@ -1,0 +1,20 @@
+// Functions of inputs and targets, or of whole batches.
+#include <halftone/train/task_steps.h>
+
+namespace halftone::train {
+
+Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch) {
+  if (!task.forward_batch) return training.forward(task.forward, batch.inputs);
+  const auto forward = [&](const Tensor& inputs) {
+    data::Batch shown{inputs, batch.targets};
+    for (const Tensor& x : batch.more) shown.more.push_back(training.cast_to_weights(x));
+    return task.forward_batch(shown);
+  };
+  return training.forward(forward, batch.inputs);
+}
+
+Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch) {
+  return task.loss ? task.loss(outputs, batch.targets) : task.loss_of_batch(outputs, batch);
+}
+
+}  // namespace halftone::train
