@@ -1,0 +1,190 @@
+// E2. A student of 32-128-8 learns a teacher of the same shape from fresh Gaussian batches of 64,
+// under a cosine schedule. Eleven policies differ in what the update of a weight loses. Every tenth
+// step an f32 twin of the optimizer says what the update should have been.
+#include <algorithm>
+
+#include <halftone/core/in_place.h>
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/setting.h>
+#include <halftone/lab/table.h>
+
+namespace halftone::lab {
+namespace {
+
+/// What is expected of a policy.
+enum class Kind { reference, like_f32, nearest, truncates };
+
+struct Policy {
+  const char* name;
+  Kind kind;
+  const char* extends;
+  const char* more;  // of its file
+};
+constexpr Policy policies[]{
+    {"f32", Kind::reference, "fp32", ""},
+    {"bf16, f32 weights", Kind::like_f32, "amp-bf16", ""},
+    {"f16, f32 weights, unscaled", Kind::like_f32, "amp-fp16", R"("loss_scale": "none")"},
+    {"bf16, 24-bit weights", Kind::like_f32, "amp-bf16", R"("optimizer": {"parameters": "e8m15"})"},
+    {"bf16, Kahan", Kind::like_f32, "full-bf16-kahan", R"("optimizer": {"state_dtype": "f32"})"},
+    {"bf16, stochastic", Kind::like_f32, "amp-bf16",
+     R"("optimizer": {"parameters": {"format": "bf16", "rounding": "stochastic"}})"},
+    {"bf16, stochastic, states too", Kind::like_f32, "amp-bf16",
+     R"("quantizers": {"sr": {"format": "bf16", "rounding": "stochastic"}},
+        "optimizer": {"parameters": "sr",
+                      "states": {"exp_avg": "sr", "exp_avg_sq": "sr", "momentum_buffer": "sr"}})"},
+    {"bf16, nearest", Kind::nearest, "amp-bf16", R"("optimizer": {"parameters": "bf16"})"},
+    {"bf16, nearest, states too", Kind::nearest, "amp-bf16",
+     R"("optimizer": {"parameters": "bf16", "states": {"exp_avg": "bf16", "exp_avg_sq": "bf16",
+                                                       "momentum_buffer": "bf16"}})"},
+    {"f32, nearest weights alone", Kind::nearest, "fp32", R"("optimizer": {"parameters": "bf16"})"},
+    {"bf16, towards zero", Kind::truncates, "amp-bf16",
+     R"("optimizer": {"parameters": {"format": "bf16", "rounding": "toward_zero"}})"},
+};
+
+struct Setting {
+  const char* name;
+  double lr;
+  int64_t steps;
+  bool adam;
+};
+constexpr Setting settings[]{{"Adam, 1e-3", 1e-3, 1500, true},
+                             {"Adam, 1e-4", 1e-4, 1500, true},
+                             {"SGD, momentum, 1e-2", 1e-2, 1500, false},
+                             {"Adam, 3e-3, 3000 steps", 3e-3, 3000, true}};
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const Setting& setting,
+                                                 std::vector<Tensor> parameters) {
+  if (!setting.adam)
+    return std::make_unique<optim::Sgd>(std::move(parameters),
+                                        optim::SgdOptions{.lr = setting.lr, .momentum = 0.9});
+  return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = setting.lr});
+}
+
+/// Says what an update would be in f32: the optimizer's own, of the same gradient and states, on
+/// weights that are 0.
+class Twin {
+ public:
+  Twin(const Setting& setting, const std::vector<Tensor>& parameters) {
+    for (const Tensor& p : parameters) weights_.push_back(zeros(p.shape()).set_requires_grad());
+    optimizer_ = make_optimizer(setting, weights_);
+  }
+  /// Before a step; weights are those that the next forward pass would see.
+  void look(const optim::Optimizer& optimizer, const std::vector<Tensor>& parameters) {
+    optimizer_->load_state_dict(optimizer.state_dict());
+    before_.clear();
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      fill_with(weights_[i], 0);
+      weights_[i].set_grad(parameters[i].grad().to(f32));
+      before_.push_back(parameters[i].to_vector<double>());
+    }
+    optimizer_->step();
+  }
+  /// Behind it.
+  void compare(const std::vector<Tensor>& parameters) {
+    double lost = 0, meant = 0, along = 0, square = 0;
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      const std::vector<double> intended = weights_[i].to_vector<double>(),
+                                after = parameters[i].to_vector<double>();
+      for (std::size_t j = 0; j < after.size(); ++j) {
+        const double applied = after[j] - before_[i][j];
+        meant += intended[j] != 0, lost += intended[j] != 0 && applied == 0;
+        along += applied * intended[j], square += intended[j] * intended[j];
+      }
+    }
+    lost_ += lost / meant, descent_ += along / square, ++samples_;
+  }
+  double lost() const { return lost_ / samples_; }
+  /// <applied, intended> / <intended, intended> (COLLAGE, arXiv 2405.03637).
+  double effective_descent() const { return descent_ / samples_; }
+
+ private:
+  std::vector<Tensor> weights_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<std::vector<double>> before_;
+  double lost_ = 0, descent_ = 0, samples_ = 0;
+};
+
+struct Result {
+  double error = 0, lost = 0, descent = 0;
+};
+
+Result train(const Policy& policy, const Setting& setting, uint64_t seed) {
+  manual_seed(seed);
+  nn::Sequential teacher = nn::models::mlp({32, 128, 8}), student = nn::models::mlp({32, 128, 8});
+  for (const Tensor& p : teacher.parameters())
+    if (p.rank() == 2) nn::init::kaiming_normal(p);
+  const auto optimizer = make_optimizer(setting, student.parameters());
+  amp::Training training(policy_of(policy.name, policy.extends, policy.more), student, *optimizer);
+  const std::vector<Tensor> parameters = student.parameters();
+  Twin twin(setting, parameters);
+  const auto answers = [&](const Tensor& x) {
+    const NoGrad no_grad;
+    return teacher(x);
+  };
+  const auto schedule = optim::LrSchedule::cosine(setting.steps);
+  for (int64_t step = 0; step < setting.steps; ++step) {
+    optimizer->set_lr(setting.lr * schedule.at(step));
+    const Tensor x = randn({64, 32});
+    training.zero_grad();
+    training.backward(mse(training.forward(student, x), answers(x)));
+    const bool looks = step % 10 == 5;
+    if (looks) twin.look(*optimizer, parameters);
+    training.step();
+    if (looks) twin.compare(parameters);
+  }
+  const NoGrad no_grad;
+  const Tensor x = randn({2048, 32});
+  return {mse(training.forward(student, x), answers(x)).item(), twin.lost(),
+          twin.effective_descent()};
+}
+
+/// Medians over seeds.
+Result median(const Policy& policy, const Setting& setting, int seeds) {
+  std::vector<double> errors, lost, descents;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    const Result r = train(policy, setting, uint64_t(seed));
+    errors.push_back(r.error), lost.push_back(r.lost), descents.push_back(r.descent);
+  }
+  const auto middle = [](std::vector<double>& x) {
+    std::ranges::sort(x);
+    return x[x.size() / 2];
+  };
+  return {middle(errors), middle(lost), middle(descents)};
+}
+
+void run(Findings& found) {
+  for (const Setting& setting : settings) {
+    Table table({setting.name, "error", "over f32", "lost", "effective descent"});
+    std::vector<Result> results;
+    for (const Policy& policy : policies) {
+      const int seeds = found.thorough() && setting.steps <= 1500 ? 3 : 1;
+      const Result& r = results.emplace_back(median(policy, setting, seeds));
+      table.row({policy.name, number(r.error), fixed(r.error / results[0].error, 4),
+                 percent(r.lost), fixed(r.descent, 3)});
+    }
+    found.out() << table << std::flush;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const std::string what = std::string(setting.name) + ", " + policies[i].name + ", ";
+      const double over = results[i].error / results[0].error;
+      if (policies[i].kind == Kind::like_f32)
+        found.within(what + "error over f32", over, 0.99, 1.01);
+      if (policies[i].kind == Kind::truncates)
+        found.at_least(what + "effective descent", results[i].descent, 1.3);
+      if (policies[i].kind != Kind::nearest) continue;
+      found.at_least(what + "error over f32", over, 1.1);
+      found.within(what + "lost updates", results[i].lost, 0.69, 0.97);
+      found.at_most(what + "effective descent", results[i].descent, 0.6);
+    }
+  }
+}
+
+}  // namespace
+
+const Experiment found::e2{
+    "E2",
+    "bf16 rounded to nearest breaks the update of weights, not forward and backward: most updates "
+    "are lost. Any of f32 masters, 8 more bits, compensation or stochastic rounding mends it "
+    "(Zamirai et al. 2020).",
+    run};
+
+}  // namespace halftone::lab

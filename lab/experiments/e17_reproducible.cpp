@@ -1,0 +1,127 @@
+// E17. Everything that an MLP of 32-64-8 hands on or keeps is rounded stochastically to bf16:
+// results, gradients, weights, momentum. It is stopped and resumed, and run on other kernels.
+#include <filesystem>
+
+#include <unistd.h>
+
+#include <halftone/core/backend.h>
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/setting.h>
+#include <halftone/lab/table.h>
+
+namespace halftone::lab {
+namespace {
+
+constexpr int64_t steps = 200;
+
+/// Sums of products go in order of k, so that not even they depend on the kernels.
+amp::Strategy everywhere() {
+  return policy_of("stochastic", "fp32", R"(
+    "quantizers": {"sr": {"format": "bf16", "rounding": "stochastic"}},
+    "rules": [{"output": "sr", "grad_input": "sr", "grad_weight": "sr"},
+              {"match": {"op": "linear"}, "accumulate": {"format": "f32"}}],
+    "optimizer": {"parameters": "sr", "states": {"momentum_buffer": "sr"}}, "seed": 17)");
+}
+
+struct Run {
+  nn::Sequential model;
+  optim::Sgd sgd;
+  amp::Training training;
+  explicit Run(const amp::Strategy& policy, uint64_t seed = 1)
+      : model((manual_seed(seed), nn::Sequential(nn::Linear(32, 64, {.bias = false}), nn::Relu(),
+                                                 nn::Linear(64, 8, {.bias = false})))),
+        sgd(model.parameters(), {.lr = 0.25, .momentum = 0.5}),
+        training(policy, model, sgd) {}
+  /// Batches come from the default generator, which is a part of the training's state.
+  void train(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor x = rand({16, 32}) - 0.5, wanted = rand({16, 8});
+      training.zero_grad();
+      const Tensor y = training.forward(model, x);
+      y.backward((y.detach() - wanted) * (1 / 64.0));  // of a mean of squares, without a sum
+      training.step();
+    }
+  }
+  std::string hash() const {
+    std::vector<Tensor> all;
+    for (const auto& [name, x] : training.state_dict()) all.push_back(x);
+    return hash_of(all);
+  }
+};
+
+std::string whole(const amp::Strategy& policy) {
+  Run run(policy);
+  run.train(steps);
+  return run.hash();
+}
+
+std::string resumed(const amp::Strategy& policy) {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / ("halftone-e17-" + std::to_string(getpid()));
+  {
+    Run run(policy);
+    run.train(steps / 2);
+    run.training.save(file);
+  }
+  Run other(policy, 2);  // other weights, another place in the stream of random numbers
+  other.train(3);
+  other.training.load(file);
+  std::filesystem::remove(file);
+  other.train(steps - steps / 2);
+  return other.hash();
+}
+
+/// What quantizers draw, on numbers of many sizes.
+std::string decisions() {
+  manual_seed(3);
+  const Tensor u = rand({64, 96}) - 0.5, x = u * u * u * 4096;
+  std::vector<Tensor> rounded;
+  for (const char* name :
+       {"bf16", "e4m3", "e5m2", "e2m1", "mxfp8", "mxfp4", "nvfp4", "fp8_block"}) {
+    Quantizer quantizer = *quantizer_named(name);
+    quantizer.rounding = Rounding::stochastic;
+    rounded.push_back(quantize(x, quantizer));
+  }
+  return hash_of(rounded);
+}
+
+void run(Findings& found) {
+  Table table({"hash", "cpu", "reference"});
+  const auto both = [&](const char* what, auto&& hash) {
+    std::string cpu, reference;
+    {
+      const CpuBackendScope scope("cpu");
+      cpu = hash();
+    }
+    {
+      const CpuBackendScope scope("reference");
+      reference = hash();
+    }
+    table.row({what, cpu, reference});
+    return std::pair{cpu, reference};
+  };
+  const amp::Strategy policy = everywhere(), native = amp::Strategy::named("full-bf16-sr");
+  const auto drawn = both("decisions of eight quantizers", decisions);
+  const auto once = both("200 steps", [&] { return whole(policy); });
+  const auto again = both("stopped after 100, resumed", [&] { return resumed(policy); });
+  const auto plain = both("full-bf16-sr, 200 steps", [&] { return whole(native); });
+  const auto plain_again = both("stopped after 100, resumed", [&] { return resumed(native); });
+  found.out() << table;
+  found.equal("decisions, reference and cpu", drawn.second, drawn.first);
+  found.equal("training, reference and cpu", once.second, once.first);
+  for (const auto& [name, first, second] :
+       {std::tuple{"stochastic policy", once, again}, {"full-bf16-sr", plain, plain_again}}) {
+    found.equal(std::string(name) + ", resumed, cpu", second.first, first.first);
+    found.equal(std::string(name) + ", resumed, reference", second.second, first.second);
+  }
+}
+
+}  // namespace
+
+const Experiment found::e17{
+    "E17",
+    "Stochastic rounding with random numbers keyed by tensor, step and element is reproducible: a "
+    "training that is stopped and resumed has the same bits, and so has one on other kernels.",
+    run};
+
+}  // namespace halftone::lab
