@@ -17,6 +17,28 @@ expect(tools.halftone-lab_show_diff OUTPUT "0/linear.0.*- low_precision . f32 .*
        COMMAND halftone-lab show fp32 --workload mlp_tiny --diff amp-bf16)
 expect(tools.halftone-lab_show_same OUTPUT "no site differs" COMMAND halftone-lab show amp-bf16 --workload mlp_tiny --diff ${policies}/amp-bf16.json)
 expect(tools.halftone-lab_show_json OUTPUT "\"site\": \"0/linear.0\".*\"computes_in\": \"bf16\".*\"hash\"" COMMAND halftone-lab show amp-bf16 --json)
+
+# The picture of docs/amp_from_the_inside.md is what the command draws. Where Graphviz is missing the command says so.
+expect(tools.halftone-lab_graph OUTPUT "operations in the order of computation.*double border.*0/linear.0.*tapped.*n8 -> result"
+       COMMAND halftone-lab graph ${policies}/te_delayed_hybrid.json)
+add_test(NAME tools.halftone-lab_graph_write COMMAND halftone-lab graph amp-bf16 --workload mlp_tiny
+         -o ${CMAKE_CURRENT_BINARY_DIR}/mlp_amp-bf16.dot)
+set_tests_properties(tools.halftone-lab_graph_write PROPERTIES FIXTURES_SETUP mlp_graph)
+add_test(NAME tools.halftone-lab_graph_docs COMMAND ${CMAKE_COMMAND} -E compare_files
+         ${CMAKE_CURRENT_BINARY_DIR}/mlp_amp-bf16.dot ${PROJECT_SOURCE_DIR}/docs/pictures/mlp_amp-bf16.dot)
+set_tests_properties(tools.halftone-lab_graph_docs PROPERTIES FIXTURES_REQUIRED mlp_graph)
+expect(tools.halftone-lab_graph_no_graphviz EXIT 1 MESSAGE "cannot be started: No such file.*Install the Debian package graphviz"
+       COMMAND halftone-lab graph amp-bf16 -o ${CMAKE_CURRENT_BINARY_DIR}/unmade.svg)
+set_tests_properties(tools.halftone-lab_graph_no_graphviz PROPERTIES ENVIRONMENT PATH=/nowhere)
+expect(tools.halftone-lab_graph_no_kind EXIT 1 MESSAGE "graph.txt: its ending says no kind of picture. Use .dot, .svg"
+       COMMAND halftone-lab graph amp-bf16 -o graph.txt)
+expect(tools.halftone-lab_graph_unwritable EXIT 1 MESSAGE "cannot write /nowhere/graph.dot"
+       COMMAND halftone-lab graph amp-bf16 -o /nowhere/graph.dot)
+find_program(HALFTONE_GRAPHVIZ dot)
+if(HALFTONE_GRAPHVIZ)
+  add_test(NAME tools.halftone-lab_graph_picture COMMAND halftone-lab graph split-bf16 -o ${CMAKE_CURRENT_BINARY_DIR}/mlp.svg)
+endif()
+
 expect(tools.halftone-lab_check OUTPUT "nvfp4 +20.4.*all right" COMMAND halftone-lab formats --check)
 
 # Set to nothing is the same as not set.

@@ -7,6 +7,7 @@
 
 #include "../examples/output.h"
 #include "formats_command.h"
+#include "graph_command.h"
 #include "show_command.h"
 
 int main(int argc, char** argv) {
@@ -33,8 +34,18 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   show_command->add_option("--diff", show.other, "another policy: only the sites that differ");
   show_command->add_flag("--json", show.json, "for programs");
+  GraphOptions graph;
+  CLI::App* const graph_command =
+      app.add_subcommand("graph", "The recorded graph of one step, as a picture.");
+  graph_command->add_option("policy", graph.policy, "a file (x.json), or a strategy's name")
+      ->required();
+  graph_command->add_option("--workload", graph.workload, "of bench/train_step")
+      ->capture_default_str();
+  graph_command->add_option("-o,--output", graph.output,
+                            "x.dot, or x.svg, x.png, x.pdf by Graphviz; default: .dot, printed");
   try {
     app.parse(argc, argv);
+    if (graph_command->parsed()) return after_output(run_graph(graph));
     if (show_command->parsed()) return after_output(run_show(show));
     return after_output(run_formats(formats));
   } catch (const CLI::ParseError& error) {
