@@ -89,6 +89,10 @@ expect(examples.11_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_inpu
 
 expect(examples.15_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*nearest 2.000, stochastic 2.30" COMMAND 15_what_fp4_does)
 expect(examples.16_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 16_policy_file)
+expect(examples.17_loss_scaler_by_hand OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*0[.]212.*unscale. called twice.*as above +0[.]2123.*1e5 +overflow +stayed +512"
+       COMMAND 17_loss_scaler_by_hand)
+expect(examples.18_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3120.1 +0.0 +0.0 +2072.0 .*amp-fp16.*forward +1560.0 +0.0 +3120.1 +0.0 +778.0 +1304.0 .*o2-bf16.*backward +780.0 +1560.0 +3120.1 +780.0 +0.0 +0.0 "
+       COMMAND 18_bytes_through_one_step)
 expect(examples.14_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
        COMMAND 14_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
 
@@ -118,7 +122,7 @@ add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --lim
          --strategies fp32,amp-bf16,o2-fp16)
 
 # Standard output that is full, closed, or that nobody reads any more.
-foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op halftone-info)
+foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op 17_loss_scaler_by_hand halftone-info)
   add_test(NAME examples.output_full_${program} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:${program}>)
 endforeach()
 add_test(NAME tools.output_full_halftone-lab COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:halftone-lab>
