@@ -12,6 +12,7 @@
 #include <halftone/lab/experiment_command.h>
 #include <halftone/lab/explain.h>
 #include <halftone/lab/formats_command.h>
+#include <halftone/lab/graph_command.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/show_command.h>
 #include <halftone/policy/policy_file.h>
@@ -50,12 +51,22 @@ Command add_formats(CLI::App& app) {
 
 Command add_show(CLI::App& app, const Context& context) {
   auto options = std::make_shared<ShowOptions>();
-  options->workload = context.workload;
+  options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
   app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
   app.add_option("--workload", options->workload, context.names)->capture_default_str();
   app.add_option("--diff", options->other, "another policy: only the sites that differ");
   app.add_flag("--json", options->json, "for programs");
   return [options, &context] { return run_show(*options, context.own); };
+}
+
+Command add_graph(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<GraphOptions>();
+  options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
+  app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
+  app.add_option("--workload", options->workload, context.names)->capture_default_str();
+  app.add_option("-o,--output", options->output,
+                 "x.dot, or x.svg, x.png, x.pdf by Graphviz; default: .dot, printed");
+  return [options, &context] { return run_graph(*options, context.own); };
 }
 
 Command add_run(CLI::App& app, const Context& context) {
@@ -138,6 +149,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     };
     add("formats", "Number formats and quantizers: range, bits, signal to noise.", add_formats);
     add("show", "What a policy does with a model, site by site.", with(add_show));
+    add("graph", "The recorded graph of one step, as a picture.", with(add_graph));
     add("run", "Trains under policies from the same seeds; losses, times, telemetry.",
         with(add_run));
     add("compare", "One batch under two policies: where they part, and whether formats say so.",

@@ -17,6 +17,28 @@ expect(tools.halftone-lab_show_diff OUTPUT "0/linear.0.*- low_precision . f32 .*
        COMMAND halftone-lab show fp32 --workload mlp_tiny --diff amp-bf16)
 expect(tools.halftone-lab_show_same OUTPUT "no site differs" COMMAND halftone-lab show amp-bf16 --workload mlp_tiny --diff ${policies}/amp-bf16.json)
 expect(tools.halftone-lab_show_json OUTPUT "\"site\": \"0/linear.0\".*\"computes_in\": \"bf16\".*\"hash\"" COMMAND halftone-lab show amp-bf16 --json)
+
+# The picture of docs/amp_from_the_inside.md is what the command draws. Where Graphviz is missing the command says so.
+expect(tools.halftone-lab_graph OUTPUT "operations in the order of computation.*double border.*0/linear.0.*tapped.*n8 -> result"
+       COMMAND halftone-lab graph ${policies}/te_delayed_hybrid.json)
+add_test(NAME tools.halftone-lab_graph_write COMMAND halftone-lab graph amp-bf16 --workload mlp_tiny
+         -o ${CMAKE_CURRENT_BINARY_DIR}/mlp_amp-bf16.dot)
+set_tests_properties(tools.halftone-lab_graph_write PROPERTIES FIXTURES_SETUP mlp_graph)
+add_test(NAME tools.halftone-lab_graph_docs COMMAND ${CMAKE_COMMAND} -E compare_files
+         ${CMAKE_CURRENT_BINARY_DIR}/mlp_amp-bf16.dot ${PROJECT_SOURCE_DIR}/docs/pictures/mlp_amp-bf16.dot)
+set_tests_properties(tools.halftone-lab_graph_docs PROPERTIES FIXTURES_REQUIRED mlp_graph)
+expect(tools.halftone-lab_graph_no_graphviz EXIT 1 MESSAGE "cannot be started: No such file.*Install the Debian package graphviz"
+       COMMAND halftone-lab graph amp-bf16 -o ${CMAKE_CURRENT_BINARY_DIR}/unmade.svg)
+set_tests_properties(tools.halftone-lab_graph_no_graphviz PROPERTIES ENVIRONMENT PATH=/nowhere)
+expect(tools.halftone-lab_graph_no_kind EXIT 1 MESSAGE "graph.txt: its ending says no kind of picture. Use .dot, .svg"
+       COMMAND halftone-lab graph amp-bf16 -o graph.txt)
+expect(tools.halftone-lab_graph_unwritable EXIT 1 MESSAGE "cannot write /nowhere/graph.dot"
+       COMMAND halftone-lab graph amp-bf16 -o /nowhere/graph.dot)
+find_program(HALFTONE_GRAPHVIZ dot)
+if(HALFTONE_GRAPHVIZ)
+  add_test(NAME tools.halftone-lab_graph_picture COMMAND halftone-lab graph split-bf16 -o ${CMAKE_CURRENT_BINARY_DIR}/mlp.svg)
+endif()
+
 expect(tools.halftone-lab_check OUTPUT "nvfp4 +20.4.*all right" COMMAND halftone-lab formats --check)
 
 # Set to nothing is the same as not set.
@@ -67,6 +89,10 @@ expect(examples.11_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_inpu
 
 expect(examples.15_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*nearest 2.000, stochastic 2.30" COMMAND 15_what_fp4_does)
 expect(examples.16_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 16_policy_file)
+expect(examples.17_loss_scaler_by_hand OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*0[.]212.*unscale. called twice.*as above +0[.]2123.*1e5 +overflow +stayed +512"
+       COMMAND 17_loss_scaler_by_hand)
+expect(examples.18_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3120.1 +0.0 +0.0 +2072.0 .*amp-fp16.*forward +1560.0 +0.0 +3120.1 +0.0 +778.0 +1304.0 .*o2-bf16.*backward +780.0 +1560.0 +3120.1 +780.0 +0.0 +0.0 "
+       COMMAND 18_bytes_through_one_step)
 expect(examples.14_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
        COMMAND 14_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
 
@@ -96,7 +122,7 @@ add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --lim
          --strategies fp32,amp-bf16,o2-fp16)
 
 # Standard output that is full, closed, or that nobody reads any more.
-foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op halftone-info)
+foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op 17_loss_scaler_by_hand halftone-info)
   add_test(NAME examples.output_full_${program} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:${program}>)
 endforeach()
 add_test(NAME tools.output_full_halftone-lab COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:halftone-lab>
