@@ -1,7 +1,10 @@
 // E2. A student of 32-128-8 learns a teacher of the same shape from fresh Gaussian batches of 64,
-// under a cosine schedule. Eleven policies differ in what the update of a weight loses. Every tenth
-// step an f32 twin of the optimizer says what the update should have been.
+// under a cosine schedule. The teacher's weights have the variance 2 / inputs, the student's begin
+// with 1 / inputs: how much an update loses depends on how large weights are. Eleven policies
+// differ in what the update of a weight is rounded to. Every tenth step an f32 twin of the
+// optimizer says what the update should have been.
 #include <algorithm>
+#include <cmath>
 
 #include <halftone/core/in_place.h>
 #include <halftone/lab/experiments/experiments.h>
@@ -92,27 +95,32 @@ class Twin {
       }
     }
     lost_ += lost / meant, descent_ += along / square, ++samples_;
+    along_ += along, square_ += square;
   }
   double lost() const { return lost_ / samples_; }
-  /// <applied, intended> / <intended, intended> (COLLAGE, arXiv 2405.03637).
+  /// <applied, intended> / <intended, intended> (COLLAGE, arXiv 2405.03637): the mean over steps,
+  /// in which the small updates at the end of a schedule count as much as others; and of sums over
+  /// steps, in which large ones do.
   double effective_descent() const { return descent_ / samples_; }
+  double descent_of_sums() const { return along_ / square_; }
 
  private:
   std::vector<Tensor> weights_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::vector<std::vector<double>> before_;
-  double lost_ = 0, descent_ = 0, samples_ = 0;
+  double lost_ = 0, descent_ = 0, samples_ = 0, along_ = 0, square_ = 0;
 };
 
 struct Result {
-  double error = 0, lost = 0, descent = 0;
+  double error = 0, over_f32 = 1, lost = 0, descent = 0, descent_of_sums = 0;
 };
 
 Result train(const Policy& policy, const Setting& setting, uint64_t seed) {
   manual_seed(seed);
   nn::Sequential teacher = nn::models::mlp({32, 128, 8}), student = nn::models::mlp({32, 128, 8});
-  for (const Tensor& p : teacher.parameters())
-    if (p.rank() == 2) nn::init::kaiming_normal(p);
+  for (const auto& [network, variance] : {std::pair{&teacher, 2.0}, {&student, 1.0}})
+    for (const Tensor& p : network->parameters())
+      if (p.rank() == 2) nn::init::normal(p, 0, std::sqrt(variance / double(p.size(1))));
   const auto optimizer = make_optimizer(setting, student.parameters());
   amp::Training training(policy_of(policy.name, policy.extends, policy.more), student, *optimizer);
   const std::vector<Tensor> parameters = student.parameters();
@@ -134,47 +142,60 @@ Result train(const Policy& policy, const Setting& setting, uint64_t seed) {
   }
   const NoGrad no_grad;
   const Tensor x = randn({2048, 32});
-  return {mse(training.forward(student, x), answers(x)).item(), twin.lost(),
-          twin.effective_descent()};
+  return {mse(training.forward(student, x), answers(x)).item(), 1, twin.lost(),
+          twin.effective_descent(), twin.descent_of_sums()};
 }
 
-/// Medians over seeds.
-Result median(const Policy& policy, const Setting& setting, int seeds) {
-  std::vector<double> errors, lost, descents;
-  for (int seed = 1; seed <= seeds; ++seed) {
-    const Result r = train(policy, setting, uint64_t(seed));
-    errors.push_back(r.error), lost.push_back(r.lost), descents.push_back(r.descent);
+/// One result a seed, with its error over that of the same seed under f32.
+std::vector<Result> train_all(const Policy& policy, const Setting& setting, int seeds,
+                              const std::vector<Result>& f32_results) {
+  std::vector<Result> all;
+  for (int i = 0; i < seeds; ++i) {
+    Result r = train(policy, setting, uint64_t(i + 1));
+    r.over_f32 = f32_results.empty() ? 1 : r.error / f32_results[std::size_t(i)].error;
+    all.push_back(r);
   }
-  const auto middle = [](std::vector<double>& x) {
-    std::ranges::sort(x);
-    return x[x.size() / 2];
-  };
-  return {middle(errors), middle(lost), middle(descents)};
+  return all;
+}
+
+/// Each number by itself.
+Result median(std::vector<Result> all) {
+  Result middle;
+  for (double Result::*what : {&Result::error, &Result::over_f32, &Result::lost, &Result::descent,
+                               &Result::descent_of_sums}) {
+    std::ranges::sort(all, {}, what);
+    middle.*what = all[all.size() / 2].*what;
+  }
+  return middle;
+}
+
+void check(Findings& found, const std::string& what, Kind kind, const Result& r) {
+  if (kind == Kind::like_f32) found.within(what + "error over f32", r.over_f32, 0.99, 1.01);
+  if (kind == Kind::truncates) found.at_least(what + "effective descent", r.descent, 1.3);
+  if (kind != Kind::nearest) return;
+  found.at_least(what + "error over f32", r.over_f32, 1.1);
+  // Published: 69 to 96 %. It is 66 to 98 % with weights that begin smaller (uniform, as layers
+  // do by themselves) or larger (2 / inputs): a spacing grows with its weight.
+  found.within(what + "lost updates", r.lost, 0.65, 0.98);
+  found.at_most(what + "effective descent", r.descent, 0.6);
 }
 
 void run(Findings& found) {
   for (const Setting& setting : settings) {
-    Table table({setting.name, "error", "over f32", "lost", "effective descent"});
-    std::vector<Result> results;
+    const int seeds = found.thorough() && setting.steps <= 1500 ? 3 : 1;
+    Table table({setting.name, "error", "over f32", "lost", "effective descent", "of sums"});
+    std::vector<Result> f32_results, results;
     for (const Policy& policy : policies) {
-      const int seeds = found.thorough() && setting.steps <= 1500 ? 3 : 1;
-      const Result& r = results.emplace_back(median(policy, setting, seeds));
-      table.row({policy.name, number(r.error), fixed(r.error / results[0].error, 4),
-                 percent(r.lost), fixed(r.descent, 3)});
+      const std::vector<Result> all = train_all(policy, setting, seeds, f32_results);
+      if (policy.kind == Kind::reference) f32_results = all;
+      const Result& r = results.emplace_back(median(all));
+      table.row({policy.name, number(r.error), fixed(r.over_f32, 4), percent(r.lost),
+                 fixed(r.descent, 3), fixed(r.descent_of_sums, 3)});
     }
     found.out() << table << std::flush;
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      const std::string what = std::string(setting.name) + ", " + policies[i].name + ", ";
-      const double over = results[i].error / results[0].error;
-      if (policies[i].kind == Kind::like_f32)
-        found.within(what + "error over f32", over, 0.99, 1.01);
-      if (policies[i].kind == Kind::truncates)
-        found.at_least(what + "effective descent", results[i].descent, 1.3);
-      if (policies[i].kind != Kind::nearest) continue;
-      found.at_least(what + "error over f32", over, 1.1);
-      found.within(what + "lost updates", results[i].lost, 0.69, 0.97);
-      found.at_most(what + "effective descent", results[i].descent, 0.6);
-    }
+    for (std::size_t i = 0; i < results.size(); ++i)
+      check(found, std::string(setting.name) + ", " + policies[i].name + ", ", policies[i].kind,
+            results[i]);
   }
 }
 
