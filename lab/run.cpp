@@ -135,6 +135,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   if (!folder.empty() && std::filesystem::exists(folder / "summary.json"))
     fail<UsageError>("run", "there is a run in ", folder.string(),
                      " already. Choose another folder, or remove it.");
+  const bool files = !folder.empty();
   reset_peak_memory();
   train::Trainer trainer(work.task, *optimizer,
                          {.strategy = policy::watched(policy::strategy_of(file)),
@@ -144,9 +145,10 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                           .validate_every_epochs = 0,
                           .sanity_check_batches = 0,
                           .directory = folder,
-                          .checkpoints = {.every_epochs = 0},
+                          .checkpoints = files ? train::CheckpointOptions{.every_epochs = 0}
+                                               : train::CheckpointOptions{},
                           .csv = false,
-                          .json_lines = true,
+                          .json_lines = files,
                           .log_every_steps = std::max<int64_t>(1, options.steps / 100),
                           .progress_bar = false,
                           .model_summary = false,
