@@ -5,6 +5,7 @@
 #include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/write_dot.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
