@@ -3,7 +3,7 @@
 // fails without one and succeeds with it. bf16 has the range of f32 and needs none.
 #include <cmath>
 #include <iostream>
-#include <map>
+#include <optional>
 
 #include "fashion.h"
 #include "program.h"
@@ -11,40 +11,6 @@
 namespace ht = halftone;
 
 namespace {
-
-/// Counts the gradients that pass through it by their exponents.
-struct Histogram {
-  std::map<int, int64_t> counts;
-  int64_t zeros = 0, total = 0;
-
-  void add(const ht::Tensor& gradient) {
-    for (const double g : gradient.to_vector<double>()) {
-      ++total;
-      if (g == 0) ++zeros;
-      else ++counts[std::ilogb(g)];
-    }
-  }
-  /// The share of the gradients that are not zero which lies below 2^exponent.
-  double below(int exponent) const {
-    int64_t sum = 0;
-    for (const auto& [e, count] : counts)
-      if (e < exponent) sum += count;
-    return double(sum) / double(total - zeros);
-  }
-  int largest() const { return counts.rbegin()->first; }
-};
-
-/// An operation that does nothing but look at the gradient: dx = dy.
-struct Tap final : ht::UserOp {
-  static constexpr ht::OpInfo info{"tap", ht::CastClass::as_is};
-  Histogram* histogram;
-  explicit Tap(Histogram* to) : histogram(to) {}
-  ht::Tensor forward(const ht::Tensor& x) { return x.clone(); }
-  std::array<ht::Tensor, 1> backward(const ht::Tensor& dy) const {
-    histogram->add(dy);
-    return {dy};
-  }
-};
 
 struct Arguments {
   std::string data, device = "cpu";
@@ -55,20 +21,12 @@ struct Arguments {
 /// pixels of a batch.
 constexpr double loss_weight = 1e-5;
 
+/// A trained model, and what its probe has counted of the gradients of the three layers' outputs.
 struct Run {
   ht::nn::Sequential model;
-  std::vector<Histogram> taps{3};
-  bool watched = false;
+  std::vector<ht::Survey> gradients{3};
 
   Run() : model((ht::manual_seed(0), ht::nn::models::mlp({784, 256, 128, 10}))) {}
-  ht::Tensor operator()(const ht::Tensor& images) {
-    ht::Tensor x = ht::flatten(images, 1, -1);
-    for (int layer = 0, tap = 0; layer < model.size(); ++layer) {
-      x = model[layer](x);
-      if (watched && layer % 2 == 0) x = ht::apply(Tap(&taps[std::size_t(tap++)]), x);
-    }
-    return x;
-  }
 };
 
 struct Images {
@@ -80,20 +38,29 @@ struct Images {
 Run train(const char* what, const ht::amp::Strategy& strategy, const Images& images, int64_t epochs,
           bool watched = false) {
   Run run;
-  run.watched = watched;
   run.model.to(images.device);
   ht::optim::AdamW adamw(run.model.parameters(), {.lr = 1e-3, .eps = 1e-15});
   ht::amp::Training training = ht::amp::apply(strategy, run.model, adamw);
+  std::optional<ht::policy::Probe> probe;
+  if (watched) probe.emplace(training, ht::policy::ProbeOptions{.every = 10, .updates = false});
   ht::data::DataLoader loader(images.train,
                               {.batch_size = 128, .shuffle = true, .device = images.device});
-  const auto logits = [&](const ht::Tensor& x) { return training.forward(run, x); };
+  const auto logits = [&](const ht::Tensor& x) {
+    return training.forward([&](const ht::Tensor& in) { return run.model(ht::flatten(in, 1, -1)); },
+                            x);
+  };
   for (int64_t epoch = 0; epoch < epochs; ++epoch)
     for (auto [inputs, labels] : loader) {
       training.zero_grad();
       training.backward(ht::cross_entropy(logits(inputs), labels) * loss_weight);
       training.step();
     }
-  run.watched = false;
+  if (probe)
+    for (const ht::policy::ProbeRow& row : probe->rows())
+      for (int layer = 0; layer < 3; ++layer)
+        if (row.site == std::to_string(2 * layer) + "/linear.0" &&
+            row.role == ht::policy::Role::grad_output)
+          run.gradients[std::size_t(layer)].merge(row.survey);
   std::printf("%-34s test accuracy %6.2f %%", what,
               100 * accuracy_of(logits, images.test, images.device));
   const double scale = training.scaler().scale_value();
@@ -102,11 +69,11 @@ Run train(const char* what, const ht::amp::Strategy& strategy, const Images& ima
 }
 
 void print_histogram(const Run& run) {
-  std::printf("\ngradients of the three layers' outputs in f32, share per binade:\n\n");
+  std::printf("\ngradients of the three layers' outputs in f32, share per two binades:\n\n");
   for (int e = -52; e <= -16; e += 2) {
     std::printf("  2^%-4d", e);
-    for (const Histogram& h : run.taps) {
-      const double share = h.below(e + 2) - h.below(e);
+    for (const ht::Survey& survey : run.gradients) {
+      const double share = survey.share_below(e + 2) - survey.share_below(e);
       std::printf(" %5.1f %% %-12s", 100 * share,
                   std::string(std::size_t(share * 36), '#').c_str());
     }
@@ -115,13 +82,12 @@ void print_histogram(const Run& run) {
 }
 
 /// The power of two that lifts all but a thousandth of every layer's gradients out of what f16
-/// rounds to zero, as far as its range (up to 2^16) has room above them.
+/// rounds to zero, as far as its range has room above them.
 double predicted_scale(const Run& run) {
-  int lift = 0, room = 60;
-  for (const Histogram& h : run.taps) {
-    int lowest = h.counts.begin()->first;
-    while (h.below(lowest) < 1e-3) ++lowest;
-    lift = std::max(lift, -24 - lowest), room = std::min(room, 14 - h.largest());
+  int lift = -100, room = 100;
+  for (const ht::Survey& survey : run.gradients) {
+    lift = std::max(lift, survey.sufficient_lift(ht::formats::f16).value_or(0));
+    room = std::min(room, 15 - std::ilogb(survey.sums.largest));
   }
   return std::ldexp(1.0, std::min(lift, room));
 }
@@ -137,7 +103,8 @@ void run(const Arguments& arguments) {
   const Run wide = train("f32", f32, images, arguments.epochs, true);
   print_histogram(wide);
   std::printf("\nrounded to zero by f16:");
-  for (const Histogram& h : wide.taps) std::printf("  %.1f %%", 100 * h.below(-25));
+  for (const ht::Survey& survey : wide.gradients)
+    std::printf("  %.1f %%", 100 * survey.would_underflow(ht::formats::f16));
   const double scale = predicted_scale(wide);
   std::printf("\na loss scale of %g = 2^%d would keep them\n\n", scale, std::ilogb(scale));
 

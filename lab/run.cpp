@@ -51,6 +51,7 @@ class Watcher final : public train::Callback {
  private:
   void collect() {
     lines += policy::json_lines(probe_->rows(), probe_->updates());
+    for (const policy::UpdateRow& row : probe_->updates()) worst.updates.add(row.stored);
     for (const policy::ProbeRow& row : probe_->rows()) {
       if (row.quantizer.empty()) continue;
       const std::string place = row.site + ' ' + std::string(policy::name(row.role));
@@ -161,7 +162,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   result.weights_hash = hash_of(work.model->parameters());
   result.worst_underflow = watcher->worst.worst_underflow;
   result.least_sqnr = watcher->worst.least_sqnr;
-  result.worst_site = watcher->worst.worst_site;
+  result.worst_site = watcher->worst.worst_site, result.updates = watcher->worst.updates;
   result.least_sqnr_site = watcher->worst.least_sqnr_site;
   if (!folder.empty()) write_folder(folder, options, result, file, session, *watcher, work.lr);
   return result;
@@ -218,15 +219,17 @@ std::string table_of(const std::vector<RunResult>& runs) {
   };
   const std::vector<const RunResult*> base = of(policies.front());
   Table table({"policy", "loss", "against " + policies.front() + ", 95 %", "ms/step", "skipped",
-               "worst underflow", "", "least SQNR", ""});
+               "updates lost", "worst underflow", "", "least SQNR", ""});
   for (const std::string& policy : policies) {
     const std::vector<const RunResult*> own = of(policy);
     std::vector<double> losses, shares, times;
     int64_t skipped = 0;
+    policy::UpdateSums updates;
     const RunResult *under = own.front(), *noisy = own.front();
     for (std::size_t i = 0; i < own.size(); ++i) {
       losses.push_back(own[i]->loss), times.push_back(own[i]->milliseconds);
       shares.push_back(own[i]->loss / base[i]->loss - 1), skipped += own[i]->skipped;
+      updates.add(own[i]->updates);
       if (own[i]->worst_underflow > under->worst_underflow) under = own[i];
       if (own[i]->least_sqnr < noisy->least_sqnr) noisy = own[i];
     }
@@ -236,9 +239,9 @@ std::string table_of(const std::vector<RunResult>& runs) {
       against += " +- " + percent(difference.half);
     const bool watched = std::isfinite(noisy->least_sqnr);
     table.row({policy, number(interval_of(losses).mean), against, number(median(times), 3),
-               std::to_string(skipped), watched ? percent(under->worst_underflow) : "",
-               under->worst_site, watched ? fixed(noisy->least_sqnr, 1) + " dB" : "",
-               noisy->least_sqnr_site});
+               std::to_string(skipped), updates.count > 0 ? percent(updates.lost_share()) : "",
+               watched ? percent(under->worst_underflow) : "", under->worst_site,
+               watched ? fixed(noisy->least_sqnr, 1) + " dB" : "", noisy->least_sqnr_site});
   }
   std::ostringstream text;
   text << table;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <halftone/lab/workload.h>
+#include <halftone/policy/update_probe.h>
 
 namespace halftone::lab {
 
@@ -31,6 +32,7 @@ struct RunResult {
   int64_t skipped = 0;
   double worst_underflow = 0, least_sqnr = 0;
   std::string worst_site{}, least_sqnr_site{};
+  policy::UpdateSums updates{};  // of all parameters in the sampled steps, as they are stored
   std::string policy_hash{}, resolved_hash{}, weights_hash{};
 };
 

@@ -8,7 +8,7 @@
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/core/number_format.h>
+#include <halftone/core/survey.h>
 
 namespace halftone::policy {
 
@@ -17,14 +17,55 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// log2 of the spacing of a dtype at w.
-int spacing_exponent(DType dtype, double w) {
-  const auto exponent = [&](int significand_bits, int least) {
-    return std::max(w == 0 ? least : std::ilogb(w), least) - (significand_bits - 1);
-  };
-  if (dtype == bf16) return exponent(8, -126);
-  if (dtype == f16) return exponent(11, -14);
-  return dtype == f64 ? exponent(53, -1022) : exponent(24, -126);
+/// A parameter's dtype as what spaces its numbers.
+struct Spacing {
+  int significand_bits = 24, least_exponent = -126;
+  explicit Spacing(DType dtype) {
+    if (dtype == bf16) significand_bits = 8;
+    if (dtype == f16) significand_bits = 11, least_exponent = -14;
+    if (dtype == f64) significand_bits = 53;
+  }
+  /// log2 of the distance to the next number at w.
+  int exponent_at(float w) const {
+    const int exponent =
+        magnitude_bits(w) == 0 ? least_exponent : binade_of(w) + Survey::lowest_exponent;
+    return std::max(exponent, least_exponent) - (significand_bits - 1);
+  }
+};
+
+/// A weight's elements in T on the host, in the order of its memory's shape.
+template <class T> class Elements {
+ public:
+  explicit Elements(const Tensor& x) : values_(x.to(Device::cpu()).to_vector<T>()) {}
+  T operator[](std::size_t i) const { return values_[i]; }
+  std::size_t size() const { return values_.size(); }
+
+ private:
+  std::vector<T> values_;
+};
+
+template <class T>
+void count(const Tensor& weight, const Tensor& unrounded, const Tensor& forward,
+           const Tensor& stored_now, const Tensor& forward_now, UpdateRow& row) {
+  const Elements<T> before(weight), wanted(unrounded), seen(forward), now(stored_now),
+      seen_now(forward_now);
+  const Spacing spacing(row.dtype);
+  UpdateSums stored, as_seen;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const double w = double(before[i]), u = double(wanted[i]) - w, s = double(seen[i]);
+    stored.ww += w * w, as_seen.ww += s * s;
+    if (u == 0 || !std::isfinite(u)) continue;
+    const double moved = double(now[i]) - w, seen_moved = double(seen_now[i]) - s;
+    ++stored.count, stored.lost += moved == 0 ? 1 : 0;
+    stored.du += moved * u, stored.uu += u * u;
+    as_seen.lost += seen_moved == 0 ? 1 : 0, as_seen.du += seen_moved * u;
+    const auto size = float(u);
+    if (magnitude_bits(size) == 0) continue;
+    const int bin = binade_of(size) + Survey::lowest_exponent - spacing.exponent_at(float(seen[i]));
+    ++row.by_ulp[std::size_t(std::clamp(bin - UpdateRow::lowest_bin, 0, UpdateRow::bins - 1))];
+  }
+  as_seen.count = stored.count, as_seen.uu = stored.uu;
+  row.stored = stored, row.seen = as_seen;
 }
 }  // namespace
 
@@ -62,24 +103,10 @@ std::vector<UpdateRow> UpdateProbe::collect() {
                   .parameter = at.name,
                   .form = std::string(name(at.form)),
                   .dtype = at.parameter.dtype()};
-    const auto before = at.weight.to_vector<double>(), wanted = at.unrounded.to_vector<double>(),
-               forward = at.forward.to_vector<double>(),
-               now = amp::joined_weight(at.form, at.parameter, at.companion).to_vector<double>(),
-               forward_now = at.parameter.to_vector<double>();
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      const double u = wanted[i] - before[i];
-      const auto note = [&](UpdateSums& sums, double w, double after) {
-        sums.ww += w * w;
-        if (u == 0 || !std::isfinite(u)) return;
-        ++sums.count, sums.lost += after == w ? 1 : 0;
-        sums.du += (after - w) * u, sums.uu += u * u;
-      };
-      note(row.stored, before[i], now[i]);
-      note(row.seen, forward[i], forward_now[i]);
-      if (u == 0 || !std::isfinite(u)) continue;
-      const int bin = std::ilogb(u) - spacing_exponent(row.dtype, forward[i]);
-      ++row.by_ulp[std::size_t(std::clamp(bin - UpdateRow::lowest_bin, 0, UpdateRow::bins - 1))];
-    }
+    const Tensor stored_now = amp::joined_weight(at.form, at.parameter, at.companion);
+    if (row.dtype == f64)
+      count<double>(at.weight, at.unrounded, at.forward, stored_now, at.parameter, row);
+    else count<float>(at.weight, at.unrounded, at.forward, stored_now, at.parameter, row);
     if (row.stored.count > 0) rows.push_back(std::move(row));
   }
   watched_.clear(), asked_ = false;

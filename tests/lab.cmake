@@ -15,7 +15,7 @@ expect(lab.unknown_experiment EXIT 1 MESSAGE "no experiment named .E33.. Did you
 set(telemetry ${CMAKE_CURRENT_BINARY_DIR}/lab_runs)
 add_test(NAME lab.clean_runs COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry})
 set_tests_properties(lab.clean_runs PROPERTIES FIXTURES_SETUP lab_runs)
-expect(lab.run OUTPUT "full-bf16 .*%.*dB" MESSAGE "amp-bf16, seed 1: loss"
+expect(lab.run OUTPUT "updates lost.*amp-bf16 .* dB .*full-bf16 .* [1-9][0-9.]* %" MESSAGE "amp-bf16, seed 1: loss"
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
 expect(lab.run_twice EXIT 1 MESSAGE "there is a run in .*student_teacher-amp-bf16-0 already"
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 5 --out ${telemetry})

@@ -15,25 +15,34 @@ namespace {
 
 constexpr int64_t most_pieces = 64;
 
+/// What one piece of the tensor has counted. Whole numbers add up faster than doubles.
+struct Piece {
+  std::array<int64_t, Survey::binades> binade{};
+  SurveySums sums{};
+};
+
 /// A stretch of neighbours under one scale.
 class Stretches {
  public:
   Stretches(const Tensor& x, const Tensor& y, const QuantizeCall* call, const QuantizeNumbers& n)
       : x_(x), y_(y), numbers_(survey_numbers(call)), quantizer_(n) {}
 
-  void add(const Scale& scale, int64_t first, int64_t count, Survey& to) const {
+  void add(const Scale& scale, int64_t first, int64_t count, Piece& to) const {
     float before[block_length], after[block_length];
     for (int64_t begin = 0; begin < count; begin += block_length) {
       const int64_t length = std::min(block_length, count - begin);
       load(x_, first + begin, length, before);
-      const float* now = before;
-      if (numbers_.rounds) load(y_, first + begin, length, after), now = after;
-      for (int64_t i = 0; i < length; ++i) {
-        const int bin = survey_element(
-            numbers_, scale, before[i],
-            numbers_.rounds ? scaled_in(quantizer_, scale, before[i]) : 0, now[i], to.sums);
-        if (bin >= 0) ++to.binade[std::size_t(bin)];
+      if (!numbers_.rounds) {
+        count_all(to, length, [&](int64_t i, SurveySums& sums) {
+          return survey_element({}, scale, before[i], 0, before[i], sums);
+        });
+        continue;
       }
+      load(y_, first + begin, length, after);
+      count_all(to, length, [&](int64_t i, SurveySums& sums) {
+        return survey_element(numbers_, scale, before[i], scaled_in(quantizer_, scale, before[i]),
+                              after[i], sums);
+      });
     }
   }
   uint32_t largest(int64_t first, int64_t count) const {
@@ -48,6 +57,14 @@ class Stretches {
   }
 
  private:
+  /// In sums of its own, which stay in registers.
+  template <class F> static void count_all(Piece& to, int64_t length, F&& element) {
+    SurveySums sums = to.sums;
+    for (int64_t i = 0; i < length; ++i)
+      if (const int bin = element(i, sums); bin >= 0) ++to.binade[std::size_t(bin)];
+    to.sums = sums;
+  }
+
   const Tensor &x_, &y_;
   SurveyNumbers numbers_;
   const QuantizeNumbers& quantizer_;
@@ -56,13 +73,17 @@ class Stretches {
 /// add(unit, piece's row) for all units, which pieces share out evenly.
 template <class F> void in_pieces(int64_t units, Tensor& row, F&& add) {
   const int64_t each = pieces_of(units, std::min(units, most_pieces));
-  std::vector<Survey> own(std::size_t(pieces_of(units, each)));
+  std::vector<Piece> own(std::size_t(pieces_of(units, each)));
   parallel_pieces(units, each, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) add(unit, own[std::size_t(begin / each)]);
   });
   Survey total;
   std::memcpy(static_cast<void*>(&total), row.data<double>(), sizeof total);
-  for (const Survey& piece : own) total.merge(piece);
+  for (const Piece& piece : own) {
+    for (std::size_t i = 0; i < piece.binade.size(); ++i)
+      total.binade[i] += double(piece.binade[i]);
+    total.sums.merge(piece.sums);
+  }
   std::memcpy(row.data<double>(), static_cast<const void*>(&total), sizeof total);
   row.storage()->bump_version();
 }
@@ -83,7 +104,7 @@ void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCa
     if (n.per == Scaling::Per::tensor)
       scale = scale_per_tensor(n.from_history ? scalar_or(call->scale, 1)
                                               : scale_of_tensor(n, scalar_or(call->amax, 0)));
-    in_pieces(pieces_of(x.numel(), grain_length), row, [&](int64_t unit, Survey& to) {
+    in_pieces(pieces_of(x.numel(), grain_length), row, [&](int64_t unit, Piece& to) {
       const int64_t first = unit * grain_length;
       stretches.add(scale, first, std::min(grain_length, x.numel() - first), to);
     });
@@ -91,7 +112,7 @@ void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCa
   }
   const int64_t columns = x.size(-1), rows = x.numel() / columns;
   const float amax_tensor = scalar_or(call->amax, 0);
-  in_pieces(pieces_of(rows, n.rows), row, [&](int64_t unit, Survey& to) {
+  in_pieces(pieces_of(rows, n.rows), row, [&](int64_t unit, Piece& to) {
     const int64_t begin = unit * n.rows, end = std::min(rows, begin + n.rows);
     for (int64_t column = 0; column < columns; column += n.columns) {
       const int64_t width = std::min<int64_t>(n.columns, columns - column);
