@@ -249,8 +249,14 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
       if (parameters[i].grad().defined())
         put_on_grid(*book.parameters, "parameter." + std::to_string(i), parameters[i], skip);
   }
-  for (const RuledState& state : ruled_states(where_, book.states, optimizer.state_dict()))
-    put_on_grid(*state.quantizer, state.entry, state.tensor, skip);
+  // Names of states come with step counts, which the host would have to read.
+  if (!book.states.empty() && recording_step())
+    fail<UsageError>(where_,
+                     "states of the optimizer go onto grids, which a captured step cannot "
+                     "do. Run it uncaptured, or leave \"optimizer\" out of the policy.");
+  if (!book.states.empty())
+    for (const RuledState& state : ruled_states(where_, book.states, optimizer.state_dict()))
+      put_on_grid(*state.quantizer, state.entry, state.tensor, skip);
   if (recording_step()) {
     if (changes_at_ != std::numeric_limits<int64_t>::max())
       fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,

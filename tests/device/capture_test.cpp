@@ -4,6 +4,7 @@
 
 #include "device_cases.h"
 #include "gpu.h"
+#include "policies_directory.h"
 
 namespace halftone::test {
 namespace {
@@ -61,6 +62,17 @@ TEST_CASE("a captured step gives the bits of the step itself") {
     for (const char* kind : {"mlp", "gpt"}) check_captured(kind, strategy, *gpu);
   check_captured("lenet", "amp-fp16", *gpu);
   check_captured("resnet", "amp-bf16", *gpu);  // running statistics
+}
+
+TEST_CASE("a captured step under a policy gives the bits of the step itself") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  for (const char* file : {"te_delayed_hybrid.json", "mxfp8.json", "nvfp4.json"})
+    for (const char* kind : {"mlp", "gpt"})
+      check_captured(kind, (policies_directory() / file).c_str(), *gpu);
+  CHECK_THROWS_WITH_AS(
+      run("mlp", (policies_directory() / "bf16_sr_everywhere.json").string(), *gpu, true),
+      doctest::Contains("which a captured step cannot do"), UsageError);
 }
 
 TEST_CASE("a loss scale that moved on the device is the next step's, recorded or not") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <halftone/policy/policy_file.h>
 #include <halftone/halftone.h>
 
 namespace halftone::test {
@@ -40,7 +41,7 @@ struct DeviceCase {
     optimizer =
         std::make_unique<optim::AdamW>(model->parameters(), optim::AdamWOptions{.lr = 3e-3});
     training = std::make_unique<amp::Training>(
-        amp::apply(amp::Strategy::named(strategy), *model, *optimizer));
+        amp::apply(policy::named_or_loaded(strategy), *model, *optimizer));
     manual_seed(4);
   }
 
