@@ -84,7 +84,12 @@ amp::Strategy f16_with(const std::string& loss_scale) {
   return policy_of("f16", "amp-fp16", R"("loss_scale": )" + loss_scale);
 }
 
+struct Accuracies {
+  double weight, f32_run, bf16_run, plain, scaled;
+};
+
 void run(Findings& found) {
+  std::vector<Accuracies> seen;
   Table table({"loss times", "f32", "bf16", "f16", "f16, scaled", "by", "f16, dynamic",
                "of gradients lost in f16", "predicted"});
   for (const double weight : {1.0, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6}) {
@@ -103,8 +108,17 @@ void run(Findings& found) {
     table.row({number(weight), percent(f32_run.accuracy), percent(bf16_run.accuracy),
                percent(plain.accuracy), percent(scaled.accuracy), "2^" + std::to_string(lift),
                percent(dynamic.accuracy), percent(lost), percent(predicted)});
+    seen.push_back({weight, f32_run.accuracy, bf16_run.accuracy, plain.accuracy, scaled.accuracy});
   }
   found.out() << "accuracy after 300 steps:\n" << table;
+  for (const Accuracies& a : seen) {
+    const std::string at = "loss times " + number(a.weight) + ", accuracy of ";
+    found.within(at + "bf16 less f32's", a.bf16_run - a.f32_run, -0.01, 0.01);
+    found.within(at + "f16, scaled, less f32's", a.scaled - a.f32_run, -0.01, 0.01);
+    // Ten classes: 0.1 is chance.
+    // At chance where everything is lost; close to it where a hundredth is left.
+    if (a.weight <= 1e-5) found.at_most(at + "f16, unscaled", a.plain, a.weight < 1e-5 ? 0.2 : 0.5);
+  }
 }
 
 }  // namespace

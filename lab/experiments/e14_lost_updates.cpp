@@ -1,5 +1,7 @@
 // E14. gpt_tiny (lab/workload.h), 100 steps of AdamW at a constant rate, with weights in f32 and
-// with weights on bf16's grid, to nearest. Every tenth step is watched.
+// with weights on bf16's grid, to nearest. Every tenth step is watched. A rate of
+// 0.01 is not among them: there the model learns worse (a loss of 3.1 against 2.5), the two runs
+// part, and 20 % are lost where the f32 run's histogram says 29 %.
 #include <algorithm>
 #include <cmath>
 
@@ -65,7 +67,7 @@ void run(Findings& found) {
                "loss, bf16"});
   std::vector<double> lost;
   std::vector<std::pair<std::string, double>> beyond;
-  for (const double lr : {1e-2, 1e-3, 1e-4, 1e-5, 1e-6}) {
+  for (const double lr : {1e-3, 3e-4, 1e-4, 1e-5, 1e-6}) {
     const Run wide = train(f32_policy, lr), narrow = train(nearest, lr);
     const double predicted = predicted_lost(wide);
     lost.push_back(narrow.sums.lost_share());
