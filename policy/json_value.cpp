@@ -39,8 +39,11 @@ class Guard {
       if (event == Event::object_start) keys_.emplace_back();
     } else if (event == Event::object_end) {
       keys_.pop_back();
+    } else if (event == Event::value && parsed.is_string()) {
+      check_text(parsed.get_ref<const std::string&>());
     } else if (event == Event::key) {
       const std::string& key = parsed.get_ref<const std::string&>();
+      check_text(key);
       if (!keys_.back().insert(key).second)
         fail<FormatError>(where_, "the entry \"", shortened(key),
                           "\" is there twice in one object. Keep one of them.");
@@ -51,6 +54,13 @@ class Guard {
   }
 
  private:
+  /// Messages quote texts, and what() ends at the first of these.
+  void check_text(const std::string& text) const {
+    if (text.find('\0') != std::string::npos)
+      fail<FormatError>(where_, "the text \"", shortened(text),
+                        "\" has a character U+0000. Leave it out.");
+  }
+
   const std::string& where_;
   std::vector<std::set<std::string>> keys_{};
 };
@@ -95,6 +105,12 @@ Json parsed_json(const std::string& where, std::string_view text) {
   }
 }
 
+JsonValue::JsonValue(const JsonValue& object, std::string_view key, const Json& json)
+    : where_(object.where_),
+      pointer_(object.pointer_ + '/' + escaped(key)),
+      key_(key),
+      json_(json) {}
+
 void JsonValue::refuse_unknown(std::string_view kind, std::string_view given,
                                std::span<const std::string_view> known) const {
   const std::string name = shortened(given);
@@ -106,7 +122,7 @@ void JsonValue::only(std::string_view what, std::span<const std::string_view> kn
   for (const auto& [key, value] : json_.items()) {
     if (std::ranges::find(known, key) != known.end()) continue;
     const std::string name = shortened(key);
-    JsonValue(where_, pointer_ + '/' + escaped(key), value)
+    JsonValue(*this, key, value)
         .refuse(what, " has no entry \"", name, "\". ", suggestion(name, known));
   }
 }
@@ -114,14 +130,13 @@ void JsonValue::only(std::string_view what, std::span<const std::string_view> kn
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
   const auto found = json_.find(std::string(key));
   if (found == json_.end()) return {};
-  return JsonValue(where_, pointer_ + '/' + escaped(key), *found);
+  return JsonValue(*this, key, *found);
 }
 
 std::vector<JsonValue> JsonValue::members() const {
   if (!json_.is_object()) refuse("expected an object, got ", kind_of(json_), '.');
   std::vector<JsonValue> result;
-  for (const auto& [key, value] : json_.items())
-    result.emplace_back(where_, pointer_ + '/' + escaped(key), value);
+  for (const auto& [key, value] : json_.items()) result.push_back(JsonValue(*this, key, value));
   return result;
 }
 
@@ -131,10 +146,6 @@ std::vector<JsonValue> JsonValue::elements() const {
   for (std::size_t i = 0; i < json_.size(); ++i)
     result.emplace_back(where_, pointer_ + '/' + std::to_string(i), json_[i]);
   return result;
-}
-
-std::string_view JsonValue::key() const {
-  return std::string_view(pointer_).substr(pointer_.rfind('/') + 1);
 }
 
 std::string JsonValue::text() const {

@@ -37,9 +37,9 @@ class JsonValue {
   /// Throws FormatError for entries other than these, with the nearest. `what`: "a rule".
   void only(std::string_view what, std::span<const std::string_view> known) const;
   std::optional<JsonValue> find(std::string_view key) const;
-  std::vector<JsonValue> members() const;   // of an object, in the file's order
-  std::vector<JsonValue> elements() const;  // of a list
-  std::string_view key() const;             // the last part of the pointer
+  std::vector<JsonValue> members() const;          // of an object, in the file's order
+  std::vector<JsonValue> elements() const;         // of a list
+  const std::string& key() const { return key_; }  // of a member, as the file has it
 
   // --- values; FormatError for others
   std::string text() const;
@@ -60,7 +60,10 @@ class JsonValue {
                                    std::span<const std::string_view> known) const;
 
  private:
-  std::string where_, pointer_;
+  /// A member of `object`. Pointers escape its key, and shorten a long one.
+  JsonValue(const JsonValue& object, std::string_view key, const Json& json);
+
+  std::string where_, pointer_, key_{};
   const Json& json_;
 };
 

@@ -285,7 +285,7 @@ class Reader {
       file_.rules.parameters = grid_in(*parameters);
     if (const auto states = optimizer.find("states"))
       for (const JsonValue& state : states->members())
-        file_.rules.states[std::string(state.key())] = grid_in(state);
+        file_.rules.states[state.key()] = grid_in(state);
   }
 
   void read_loss_scale(const JsonValue& value) {

@@ -93,7 +93,7 @@ NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
 void QuantizerReader::read_formats(const JsonValue& formats) {
   for (const JsonValue& format : formats.members()) {
     const NumberFormat own = format_in(format);
-    formats_[std::string(format.key())] = own;
+    formats_[format.key()] = own;
   }
 }
 
@@ -139,7 +139,7 @@ Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
 void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
   for (const JsonValue& quantizer : quantizers.members()) {
     const Quantizer own = quantizer_in(quantizer);
-    quantizers_[std::string(quantizer.key())] = own;
+    quantizers_[quantizer.key()] = own;
   }
 }
 

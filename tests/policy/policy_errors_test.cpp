@@ -20,6 +20,11 @@ TEST_CASE("what is not JSON is an error with line and column") {
         "the entry \"seed\" is there twice in one object. Keep one of them.");
   CHECK(refusal_of(R"("rules": [{"match": {"op": "add", "op": "mul"}}])") ==
         "the entry \"op\" is there twice in one object. Keep one of them.");
+  // A message ends at it, and would say half of what was wrong.
+  CHECK(refusal_of("\"rules\": [{\"match\": {\"path\": \"a{\\u0000\"}}]") ==
+        "the text \"a{?\" has a character U+0000. Leave it out.");
+  CHECK(refusal_of("\"formats\": {\"a\\u0000\": 3}") ==
+        "the text \"a?\" has a character U+0000. Leave it out.");
   CHECK(refusal_of(R"("rules": )" + std::string(70, '[') + std::string(70, ']')) ==
         "there are more than 64 levels of braces and brackets.");
   std::string many = R"("formats": {)";

@@ -152,6 +152,19 @@ TEST_CASE("a name of one's own comes before one that every file knows, and after
   CHECK(roles.at(policy::Role::bias).quantizer.grid == formats::e5m2);
 }
 
+TEST_CASE("names are whole names: long ones, and such as a JSON pointer escapes") {
+  const std::string same(200, 'q');
+  const PolicyFile file =
+      file_of(R"("formats": {"f/~": {"exponent": 5, "fraction": 1}}, "quantizers": {")" + same +
+              R"(a": "f/~", ")" + same + R"(b": "e4m3"}, "rules": [{"input": ")" + same +
+              R"(a", "output": ")" + same + R"(b"}], "optimizer": {"states": {"a/~b": "e5m2"}})");
+  const auto& roles = file.rules.rules.at(0).roles;
+  CHECK(roles.at(policy::Role::input).quantizer.grid.significand_bits == 2);
+  CHECK(roles.at(policy::Role::output).quantizer.grid == formats::e4m3);
+  CHECK(file.rules.states.contains("a/~b"));
+  CHECK(policy::write(policy::read_text(policy::write(file), "x")) == policy::write(file));
+}
+
 TEST_CASE("files extend files beside them; the rules of the base come first") {
   const TemporaryDirectory folder;
   write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16",
