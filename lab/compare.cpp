@@ -8,10 +8,10 @@
 #include <sstream>
 
 #include <halftone/autograd/node.h>
+#include <halftone/core/factory.h>
 #include <halftone/core/number_format.h>
 #include <halftone/core/survey.h>
 #include <halftone/lab/table.h>
-#include <halftone/core/factory.h>
 #include <halftone/policy/observation.h>
 #include <halftone/policy/policy_file.h>
 
@@ -109,7 +109,7 @@ class Comparer final : public policy::Observer {
     else if (seen.role < Role::grad_input && seen.role != Role::output)
       operation.backward += error * error;
     if (seen.role == Role::output) finish_result(row, operation, after.dtype(), error);
-    note(std::move(row));
+    to_.rows.push_back(std::move(row));
     rounded_ = {}, scaled_ = nullptr;
   }
 
@@ -214,8 +214,6 @@ class Comparer final : public policy::Observer {
     }
   }
 
-  void note(Deviation row) { to_.rows.push_back(std::move(row)); }
-
   Comparison& to_;
   const Kept& reference_;
   const CompareOptions& options_;
@@ -235,8 +233,7 @@ bool has_history(const amp::Strategy& strategy) {
 
 /// One pass of a new model, which an observer watches; the loss.
 double watched_pass(const std::function<Workload()>& make, const amp::Strategy& strategy,
-                    std::shared_ptr<policy::Observer> observer, const CompareOptions& options,
-                    const ForwardWrapper& wrap) {
+                    std::shared_ptr<policy::Observer> observer, const CompareOptions& options) {
   const Workload work = make();
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   amp::Training training = amp::apply(strategy, *work.model, *optimizer);
@@ -252,21 +249,20 @@ double watched_pass(const std::function<Workload()>& make, const amp::Strategy& 
   if (options.prepare) options.prepare(training);
   const policy::Observation observation("compare", training, std::move(observer));
   manual_seed(options.seed);
-  const Tensor loss = wrap ? wrap(run) : run();
+  const Tensor loss = run();
   training.backward(loss);
   return loss.item();
 }
 }  // namespace
 
 Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
-                   const amp::Strategy& candidate, const CompareOptions& options,
-                   const ForwardWrapper& wrap) {
+                   const amp::Strategy& candidate, const CompareOptions& options) {
   Kept kept;
   Comparison result;
   result.reference_loss =
-      watched_pass(make, reference, std::make_shared<Keeper>(kept), {.seed = options.seed}, {});
-  result.candidate_loss = watched_pass(
-      make, candidate, std::make_shared<Comparer>(result, kept, options), options, wrap);
+      watched_pass(make, reference, std::make_shared<Keeper>(kept), {.seed = options.seed});
+  result.candidate_loss =
+      watched_pass(make, candidate, std::make_shared<Comparer>(result, kept, options), options);
   for (std::size_t i = 0; i < result.rows.size() && result.first < 0; ++i)
     if (!result.rows[i].reason.empty()) result.first = int(i);
   return result;

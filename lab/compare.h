@@ -46,11 +46,9 @@ struct Comparison {
 };
 
 /// One forward and backward pass of the workload's example under both, from the same weights and
-/// random numbers. `wrap`, if given, stands around the candidate's model: for planted faults.
-using ForwardWrapper = std::function<Tensor(const std::function<Tensor()>& run)>;
+/// random numbers.
 Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
-                   const amp::Strategy& candidate, const CompareOptions& options = {},
-                   const ForwardWrapper& wrap = {});
+                   const amp::Strategy& candidate, const CompareOptions& options = {});
 
 /// A line per tensor that was rounded or computed from what was; the first deviation is marked.
 std::string table_of(const Comparison& comparison);

@@ -10,8 +10,8 @@
 namespace halftone::policy {
 
 /// Until the scope ends, `observer` watches the passes of a training: through its session, or one
-/// without rules. Throws UsageError in the name of `where` for a session of another kind, and if
-/// somebody observes already and `replaces` is false.
+/// without rules, which stays there. It may outlive the training. Throws UsageError in the name of
+/// `where` for a session of another kind, and if somebody observes already and `replaces` is false.
 class Observation {
  public:
   Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,
@@ -19,13 +19,12 @@ class Observation {
   ~Observation();
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
-  PolicySession& session() const { return *session_; }
+  /// Null when the training is gone.
+  std::shared_ptr<PolicySession> session() const { return session_.lock(); }
 
  private:
-  amp::Training& training_;
-  PolicySession* session_ = nullptr;
+  std::weak_ptr<PolicySession> session_{};
   std::shared_ptr<Observer> before_{};
-  bool own_ = false;
 };
 
 }  // namespace halftone::policy

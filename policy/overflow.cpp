@@ -106,7 +106,7 @@ std::optional<Overflow> search(amp::Training& training, const std::function<Tens
                                double scale) {
   const auto observer = std::make_shared<OverflowSearch>();
   const Observation observation("explain_overflow", training, observer, true);
-  const std::shared_ptr<void> repeat = observation.session().repeat_last_pass();
+  const std::shared_ptr<void> repeat = observation.session()->repeat_last_pass();
   const Untouched untouched(training);
   const Tensor plain = loss();
   if (!plain.defined() || plain.numel() != 1)

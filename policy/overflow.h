@@ -26,7 +26,7 @@ struct Overflow {
   bool arrived = false;  // it came so: from the data, the weights, or out of a sum of gradients
   bool backward = false;
   double loss_scale = 1;
-  /// The largest power of two, below, with which everything is finite; 0: none is.
+  /// The loss scale, halved until everything is finite; 0: no smaller one helps.
   double enough = 0;
 };
 /// "transformer.h.3.mlp.c_proj/linear.0, grad_input: 12 of 65,536 values are beyond f16's 65504;

@@ -8,33 +8,10 @@
 #include <optional>
 #include <tuple>
 
+#include <halftone/core/captured_step.h>
 #include <halftone/core/files.h>
 
 namespace halftone::policy {
-
-Observation::Observation(std::string_view where, amp::Training& training,
-                         std::shared_ptr<Observer> observer, bool replaces)
-    : training_(training) {
-  if (!training.region().session) {
-    training.set_session(PolicySession::for_observers(training.model()));
-    own_ = true;
-  }
-  session_ = dynamic_cast<PolicySession*>(training.region().session.get());
-  if (!session_)
-    fail<UsageError>(where,
-                     "the training has a session that is no PolicySession, and cannot be "
-                     "observed. Use a strategy by name or by file.");
-  before_ = session_->observe(std::move(observer));
-  if (before_ && !replaces) {
-    session_->observe(before_);
-    fail<UsageError>(where, "the training is being observed already. Destroy that probe first.");
-  }
-}
-
-Observation::~Observation() {
-  if (own_) training_.set_session(nullptr);
-  else session_->observe(std::move(before_));
-}
 
 namespace {
 /// What a native cast does, as a quantizer.
@@ -54,14 +31,14 @@ class Probe::Recorder final : public Observer {
         options_(std::move(options)),
         path_("probe", options_.path),
         lists_(list_sizes_of(ModelNames(training.model()).paths())),
-        updates_probe_(training) {
+        updates_probe_(training.model()) {
     if (options_.every < 1 || options_.first < 0)
       fail<UsageError>("probe", "every is ", options_.every, " and first ", options_.first,
                        ". Use 1 or more, and 0 or more.");
   }
 
   bool begin_pass(int64_t step) override {
-    sampled_ = step >= options_.first && step <= options_.last &&
+    sampled_ = !recording_step() && step >= options_.first && step <= options_.last &&
                (step - options_.first) % options_.every == 0;
     if (!sampled_) return false;
     if (step != step_) step_ = step, present_.clear();

@@ -68,8 +68,10 @@ bool PolicySession::watches(uint64_t pass) const {
 }
 
 std::shared_ptr<void> PolicySession::repeat_last_pass() {
-  --at_->pass, repeats_ = true;
-  return {this, [](PolicySession* session) { session->repeats_ = false; }};
+  const uint64_t pass = at_->pass--;
+  repeats_ = true;
+  return {this,
+          [pass](PolicySession* session) { session->at_->pass = pass, session->repeats_ = false; }};
 }
 
 uint64_t PolicySession::begin_pass() {

@@ -76,8 +76,6 @@ double UpdateSums::lost_share() const { return ratio(lost, count); }
 double UpdateSums::effective_descent() const { return ratio(du, uu); }
 double UpdateSums::update_ratio() const { return std::sqrt(ratio(uu, ww)); }
 
-UpdateProbe::UpdateProbe(amp::Training& training) : training_(training) {}
-
 bool UpdateProbe::wants() const { return asked_ && !recording_step(); }
 
 Tensor UpdateProbe::weight_of(const UpdateSlot& slot) {
@@ -87,8 +85,7 @@ Tensor UpdateProbe::weight_of(const UpdateSlot& slot) {
 }
 
 void UpdateProbe::updating(const UpdateSlot& slot, const Tensor& weight, const Tensor& unrounded) {
-  const std::vector<Tensor> own = training_.optimizer().parameters();
-  for (const auto& [name, x] : training_.model().named_parameters())
+  for (const auto& [name, x] : parameters_)
     if (x.body() == slot.parameter.body() || x.storage() == slot.parameter.storage()) {
       watched_.push_back({name, slot.form, slot.parameter, slot.companion, weight, unrounded,
                           slot.parameter.clone()});

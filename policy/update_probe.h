@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <halftone/amp/training.h>
+#include <halftone/core/weight_form.h>
+#include <halftone/nn/module.h>
 #include <halftone/optim/update_watch.h>
 
 namespace halftone::policy {
@@ -41,10 +42,11 @@ struct UpdateRow {
   std::array<double, bins> by_ulp{};
 };
 
-/// Watches the updates of one training, in the thread that made it.
+/// Watches the updates of one model, in the thread that made it. Masters that are no companions of
+/// their weights (Strategy::fused_master off) are other tensors, and not watched.
 class UpdateProbe final : public optim::UpdateWatcher {
  public:
-  explicit UpdateProbe(amp::Training& training);
+  explicit UpdateProbe(const nn::Module& model) : parameters_(model.named_parameters()) {}
   /// The next step is watched.
   void ask(int64_t step) { asked_ = true, step_ = step; }
   /// After the step: its rows. Waits for a GPU.
@@ -61,7 +63,7 @@ class UpdateProbe final : public optim::UpdateWatcher {
     Tensor parameter, companion;        // handles
     Tensor weight, unrounded, forward;  // before; what it should become; what forward saw
   };
-  amp::Training& training_;
+  nn::Named<Tensor> parameters_;  // handles, which follow the model
   bool asked_ = false;
   int64_t step_ = 0;
   std::vector<Watched> watched_{};

@@ -1,6 +1,7 @@
 // A captured step: the bits of the step itself, whatever it draws, schedules or skips.
 #include <halftone/amp/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
+#include <halftone/policy/probe.h>
 
 #include "device_cases.h"
 #include "gpu.h"
@@ -73,6 +74,27 @@ TEST_CASE("a captured step under a policy gives the bits of the step itself") {
   CHECK_THROWS_WITH_AS(
       run("mlp", (policies_directory() / "bf16_sr_everywhere.json").string(), *gpu, true),
       doctest::Contains("which a captured step cannot do"), UsageError);
+}
+
+TEST_CASE("a probe leaves captured steps alone") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  DeviceCase c("mlp", "amp-bf16", *gpu);
+  policy::Probe probe(*c.training, {.every = 1});
+  c.training->optimizer().publish_rates();
+  CapturedStep step([&](const std::vector<Tensor>& batch) {
+    c.inputs = batch[0];
+    return c.step(true);
+  });
+  const Tensor inputs = c.inputs;
+  for (int i = 0; i < steps; ++i) step({inputs});
+  CHECK(step.captured());
+  std::map<std::string, double> counts;
+  for (const policy::ProbeRow& row : probe.rows())
+    counts[row.site + std::string(policy::name(row.role))] += row.survey.sums.count;
+  const double weights = counts["0/linear.0weight"];
+  const auto size = double(c.model->parameters()[0].numel());
+  CHECK(weights / size < steps);  // those before the capture, and none of its replays
 }
 
 TEST_CASE("a loss scale that moved on the device is the next step's, recorded or not") {

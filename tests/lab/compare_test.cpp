@@ -6,14 +6,14 @@
 #include <set>
 
 #include <halftone/amp/session.h>
-#include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/lab/compare.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/nn.h>
 #include <halftone/policy/policy.h>
+
+#include "policy/planted_faults.h"
 
 namespace halftone::test {
 namespace {
@@ -84,79 +84,39 @@ TEST_CASE("Gaussian numbers in a linear layer round as every format predicts") {
   }
 }
 
-/// Multiplies the result, or the gradients, of operation number `at`.
-class Fault final : public InputCaster {
- public:
-  Fault(int at, float factor) : inner_(shared_active_caster()), at_(at), factor_(factor) {}
-  CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
-    CastPlan plan = inner_->plan(op, inputs, has_f32_result);
-    if (op.name != "cast" && count_++ == at_) plan.tap = std::make_shared<Tap>(plan.tap, factor_);
-    return plan;
-  }
-  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
-    inner_->cast_inputs(op, inputs);
-  }
-
- private:
-  struct Wrong final : Computation {
-    Computation& right;
-    float factor;
-    Wrong(Computation& r, float f) : right(r), factor(f) {}
-    Tensor run(std::span<const Tensor> inputs) override {
-      Tensor y = right.run(inputs).clone(), by = full({}, factor, f32);
-      if (is_floating(y.dtype())) backend_for(y).scale_all({&y, 1}, by);
-      return y;
-    }
-    Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept) override {
-      return right.aside(inputs, kept);
-    }
-  };
-  struct Tap final : OpTap {
-    std::shared_ptr<OpTap> inner;
-    float factor;
-    Tap(std::shared_ptr<OpTap> i, float f) : inner(std::move(i)), factor(f) {}
-    Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
-      Wrong wrong(operation, factor);
-      return inner->forward(inputs, wrong);
-    }
-    std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
-      return inner->backward(node, dy);
-    }
-  };
-  std::shared_ptr<InputCaster> inner_;
-  int at_, count_ = 0;
-  float factor_;
-};
-
-TEST_CASE("a result that is 1 + 2^-5 times what it should be is named first, at every site") {
-  const amp::Strategy f32_strategy = amp::Strategy::named("fp32"),
-                      candidate = amp::Strategy::named("amp-bf16");
-  CHECK(lab::compare(small_gpt, f32_strategy, candidate).first == -1);
+TEST_CASE("a result, or a gradient, 1 + 2^-5 times what it should be is named first, everywhere") {
+  const amp::Strategy candidate = amp::Strategy::named("amp-bf16");
+  const Comparison sound = lab::compare(small_gpt, amp::Strategy::named("fp32"), candidate);
+  CHECK(sound.first == -1);
   std::vector<std::string> sites;
-  for (const Deviation& row : lab::compare(small_gpt, f32_strategy, candidate).rows)
+  for (const Deviation& row : sound.rows)
     if (row.role == Role::output) sites.push_back(row.site);
-  REQUIRE(sites.size() >= 20);
-  for (int at = 0; at < int(sites.size()); ++at) {
-    CAPTURE(sites[std::size_t(at)]);
-    const lab::Workload work = small_gpt();
-    // The task's forward function is wrapped, so that the fault stands inside of the region.
-    const auto make = [&] {
-      lab::Workload spoilt = small_gpt();
-      const auto forward = spoilt.task.forward;
-      spoilt.task.forward = [forward, at](const Tensor& x) {
-        if (!shared_active_caster()) return forward(x);
-        const CasterScope scope(std::make_shared<Fault>(at, 1 + 0x1p-5f));
-        return forward(x);
+  int named = 0;
+  for (int at = 0; at < int(sites.size()); ++at)
+    for (const bool backward : {false, true}) {
+      CAPTURE(sites[std::size_t(at)]);
+      CAPTURE(backward);
+      // The task's forward function is wrapped, so that the fault stands inside of the region.
+      const auto make = [&] {
+        lab::Workload wrong = small_gpt();
+        wrong.task.forward = [forward = wrong.task.forward, at, backward](const Tensor& x) {
+          const double by = 1 + 0x1p-5;
+          const CasterScope scope(
+              std::make_shared<Planter>(at, backward ? 1 : by, backward ? by : 1));
+          return forward(x);
+        };
+        return wrong;
       };
-      return spoilt;
-    };
-    const Comparison c = lab::compare(make, candidate, candidate);
-    REQUIRE(c.first >= 0);
-    CHECK(c.rows[std::size_t(c.first)].site == sites[std::size_t(at)]);
-    CHECK(c.rows[std::size_t(c.first)].role == Role::output);
-    CHECK(c.rows[std::size_t(c.first)].reason.find("times as much as its operands") !=
-          std::string::npos);
-  }
+      const Comparison c = lab::compare(make, candidate, candidate);
+      REQUIRE(c.first >= 0);
+      const Deviation& row = c.rows[std::size_t(c.first)];
+      CHECK(row.site == sites[std::size_t(at)]);
+      const bool gradient = row.role == Role::grad_input || row.role == Role::grad_weight;
+      CHECK((backward ? gradient : row.role == Role::output));
+      CHECK(row.reason.find("times as much as its operands") != std::string::npos);
+      ++named;
+    }
+  CHECK(named >= 40);
 }
 
 TEST_CASE("a stale scale is named first, at every site that has one, forward and backward") {

@@ -5,14 +5,12 @@
 #include <bit>
 #include <sstream>
 
-#include <halftone/autograd/input_caster.h>
-#include <halftone/autograd/node.h>
 #include <halftone/autograd/ops.h>
-#include <halftone/core/backend.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
 #include <halftone/policy/policy.h>
 
+#include "policy/planted_faults.h"
 #include "policy/session_cases.h"
 
 namespace halftone::test {
@@ -52,89 +50,6 @@ struct Planted {
   std::optional<Overflow> explain() {
     return policy::explain_overflow(training, [&] { return loss(); });
   }
-};
-
-/// An operation whose results are multiplied: the fault that is planted.
-class SpoiltComputation final : public Computation {
- public:
-  SpoiltComputation(Computation& operation, double factor)
-      : operation_(operation), factor_(factor) {}
-  Tensor run(std::span<const Tensor> inputs) override {
-    return spoilt(operation_.run(inputs), factor_);
-  }
-  Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept) override {
-    return operation_.aside(inputs, kept);
-  }
-  static Tensor spoilt(const Tensor& x, double factor) {
-    if (!x.defined() || !is_floating(x.dtype())) return x;
-    Tensor y = x.clone(), by = full({}, factor, f32);
-    backend_for(y).scale_all({&y, 1}, by);
-    return y;
-  }
-
- private:
-  Computation& operation_;
-  double factor_;
-};
-
-/// The same for gradients.
-struct SpoiltNode final : Node {
-  Node& node;
-  double factor;
-  SpoiltNode(Node& of, double by) : node(of), factor(by) {
-    info = of.info, output_dtype = of.output_dtype, output_shape = of.output_shape;
-    edges = of.edges;
-  }
-  std::vector<Tensor> spoilt(std::vector<Tensor> gradients) const {
-    for (Tensor& x : gradients) x = SpoiltComputation::spoilt(x, factor);
-    return gradients;
-  }
-  std::vector<Tensor> backward(const Tensor& dy) override { return spoilt(node.backward(dy)); }
-  std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) override {
-    return spoilt(node.backward_for(dy, inputs));
-  }
-  void release() override {}
-  bool released() const override { return false; }
-};
-
-class SpoiltTap final : public OpTap {
- public:
-  SpoiltTap(std::shared_ptr<OpTap> inner, double forward, double backward)
-      : inner_(std::move(inner)), forward_(forward), backward_(backward) {}
-  Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
-    SpoiltComputation spoilt(operation, forward_);
-    return inner_ ? inner_->forward(inputs, spoilt) : spoilt.run(inputs);
-  }
-  std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
-    SpoiltNode spoilt(node, backward_);
-    return inner_ ? inner_->backward(spoilt, dy) : spoilt.backward(dy);
-  }
-
- private:
-  std::shared_ptr<OpTap> inner_;
-  double forward_, backward_;
-};
-
-/// Plants a fault in operation number `at` of a pass, and lists the operations.
-class Planter final : public InputCaster {
- public:
-  Planter(int at, double forward, double backward)
-      : inner_(shared_active_caster()), at_(at), forward_(forward), backward_(backward) {}
-  CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) override {
-    CastPlan plan = inner_->plan(op, inputs, has_f32_result);
-    if (op.name == "cast") return plan;
-    if (count_++ == at_) plan.tap = std::make_shared<SpoiltTap>(plan.tap, forward_, backward_);
-    return plan;
-  }
-  void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
-    inner_->cast_inputs(op, inputs);
-  }
-  int count() const { return count_; }
-
- private:
-  std::shared_ptr<InputCaster> inner_;
-  int at_, count_ = 0;
-  double forward_, backward_;
 };
 
 /// The sites of a pass in order, and their operations.
@@ -267,6 +182,27 @@ TEST_CASE("a function without loss is an error") {
   CHECK_THROWS_WITH_AS(policy::explain_overflow(p.training, [] { return Tensor(); }),
                        doctest::Contains("[explain_overflow] the function returns no loss"),
                        UsageError);
+}
+
+TEST_CASE("a function that fails leaves the session's numbers where they were") {
+  const auto strategy =
+      policy::parse(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3"})"));
+  nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  amp::Training training(strategy, model, sgd);
+  const auto pass = [&] { return training.region().session->state_dict().at("pass").item(); };
+  training.backward(
+      mean(training.forward([&](const Tensor& in) { return model(in); }, numbers({2, 4}, 1))));
+  training.step();
+  const double before = pass();
+  CHECK_THROWS_AS(policy::explain_overflow(training, [] { return Tensor(); }), UsageError);
+  CHECK(pass() == before);
+  policy::explain_overflow(training, [&] {
+    const auto twice = [&](const Tensor& in) { return model(in); };
+    training.forward(twice, numbers({2, 4}, 1));
+    return mean(training.forward(twice, numbers({2, 4}, 1)));
+  });
+  CHECK(pass() == before);
 }
 
 TEST_CASE("data that are not finite are said to be so") {

@@ -285,6 +285,21 @@ TEST_CASE("two probes at once, and options out of range, are errors; afterwards 
   CHECK_FALSE(again.rows().empty());
 }
 
+TEST_CASE("a probe may outlive its training, also one that stopped within a sampled step") {
+  std::optional<policy::Probe> probe;
+  {
+    Steps gone(policy_with(""));
+    probe.emplace(gone.training, policy::ProbeOptions{.every = 1});
+    gone.training.forward([&](const Tensor& in) { return gone.model(in); }, numbers({5, 6}, 1));
+  }
+  Steps other(policy_with(""));
+  other.step(0);  // its updates are not the probe's
+  CHECK_FALSE(probe->rows().empty());
+  CHECK(probe->updates().empty());
+  probe.reset();
+  other.step(1);
+}
+
 TEST_CASE("a probe leaves nothing in a checkpoint of a training without policy") {
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});

@@ -10,5 +10,5 @@ set(may_data core)
 set(may_policy amp nn io optim autograd core)
 set(may_train policy amp nn io optim data autograd core)
 set(may_backends core)
-# No part of the library: nothing else may include it.
+# A library of its own: nothing else may include it.
 set(may_lab train policy data amp nn io optim autograd core)
