@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <iostream>
+#include <optional>
 
 #include <halftone/policy/overflow.h>
 #include <halftone/policy/policy_file.h>
@@ -15,14 +16,22 @@ int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>&
   const Workload work = make_workload(options.workload, options.seed, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   amp::Training training = amp::apply(strategy, *work.model, *optimizer);
+  std::optional<optim::LrScheduler> rates;
+  if (work.schedule) rates.emplace(training.optimizer(), work.schedule(options.steps));
+  data::DataLoader loader = work.train();
+  if (loader.size() == 0)
+    fail<UsageError>("explain", options.workload,
+                     " has training data without a batch. Give it more, or a smaller batch_size.");
   int64_t step = 0;
   while (step < options.steps)
-    for (const data::Batch& batch : work.train()) {
+    for (const data::Batch& batch : loader) {
       training.zero_grad();
       const Tensor loss = loss_of(work, training, batch);
       training.backward(loss);
+      if (work.clip_norm > 0) training.clip_grad_norm(work.clip_norm);
       const bool stepped = bool(training.step());
       ++step;
+      if (rates && stepped) rates->step();
       if (!stepped || !std::isfinite(loss.item())) {
         const auto found =
             policy::explain_overflow(training, [&] { return loss_of(work, training, batch); });

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 #include <ostream>
+#include <set>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -17,7 +19,6 @@
 #include <halftone/policy/policy.h>
 #include <halftone/policy/resolved_table.h>
 #include <halftone/train/environment.h>
-#include <halftone/train/precision_monitor.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::lab {
@@ -45,20 +46,20 @@ class Watcher final : public train::Callback {
   void on_fit_end(train::Trainer&) override { probe_.reset(); }
 
   std::vector<double> losses{}, seconds{};
-  std::string lines{};  // of probe.jsonl
-  RunResult worst{.worst_underflow = 0, .least_sqnr = std::numeric_limits<double>::infinity()};
+  std::string lines{};                                                     // of probe.jsonl
+  RunResult found{.least_sqnr = std::numeric_limits<double>::infinity()};  // of the probe
 
  private:
   void collect() {
     lines += policy::json_lines(probe_->rows(), probe_->updates());
-    for (const policy::UpdateRow& row : probe_->updates()) worst.updates.add(row.stored);
+    for (const policy::UpdateRow& row : probe_->updates()) found.updates.add(row.stored);
     for (const policy::ProbeRow& row : probe_->rows()) {
       if (row.quantizer.empty()) continue;
       const std::string place = row.site + ' ' + std::string(policy::name(row.role));
-      if (row.survey.underflow() > worst.worst_underflow)
-        worst.worst_underflow = row.survey.underflow(), worst.worst_site = place;
-      if (row.survey.sqnr() < worst.least_sqnr)
-        worst.least_sqnr = row.survey.sqnr(), worst.least_sqnr_site = place;
+      if (row.survey.underflow() > found.worst_underflow)
+        found.worst_underflow = row.survey.underflow(), found.worst_site = place;
+      if (row.survey.sqnr() < found.least_sqnr)
+        found.least_sqnr = row.survey.sqnr(), found.least_sqnr_site = place;
     }
     probe_->clear();
   }
@@ -81,10 +82,6 @@ double tail_mean(const std::vector<double>& values) {
   return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
 }
 
-nlohmann::json number_or_null(double x) {
-  return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr);
-}
-
 void write_folder(const std::filesystem::path& folder, const RunOptions& options,
                   const RunResult& result, const policy::PolicyFile& file,
                   const policy::PolicySession& session, const Watcher& watcher, double lr) {
@@ -94,7 +91,6 @@ void write_folder(const std::filesystem::path& folder, const RunOptions& options
   put("policy.json", policy::write(file));
   put("resolved.json", policy::resolved_json(session));
   if (options.probe > 0) put("probe.jsonl", watcher.lines);
-  nlohmann::ordered_json steps;
   nlohmann::ordered_json summary{{"format", 1},
                                  {"policy", result.policy},
                                  {"policy_hash", result.policy_hash},
@@ -103,8 +99,8 @@ void write_folder(const std::filesystem::path& folder, const RunOptions& options
                                  {"seed", result.seed},
                                  {"steps", options.steps},
                                  {"lr", lr},
-                                 {"loss", number_or_null(result.loss)},
-                                 {"milliseconds_per_step", number_or_null(result.milliseconds)},
+                                 {"loss", result.loss},
+                                 {"milliseconds_per_step", result.milliseconds},
                                  {"skipped_steps", result.skipped},
                                  {"weights_hash", result.weights_hash},
                                  {"environment", train::environment_of({})}};
@@ -128,10 +124,10 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   if (options.lr > 0) work.lr = options.lr;
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   const auto watcher = std::make_shared<Watcher>(options.probe);
-  RunResult result{.policy = short_name(named), .seed = seed};
+  const std::string policy = short_name(named);
   std::filesystem::path folder;
   if (!options.out.empty())
-    folder = options.out / (options.workload + "-" + result.policy + "-" + std::to_string(seed));
+    folder = options.out / (options.workload + "-" + policy + "-" + std::to_string(seed));
   if (!folder.empty() && std::filesystem::exists(folder / "summary.json"))
     fail<UsageError>("run", "there is a run in ", folder.string(),
                      " already. Choose another folder, or remove it.");
@@ -156,16 +152,14 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   trainer.fit(work.train());
   auto& session = dynamic_cast<policy::PolicySession&>(*trainer.training().region().session);
   session.require_all_rules_used();
+  RunResult result = watcher->found;
+  result.policy = policy, result.seed = seed;
   result.loss =
       work.validation ? trainer.validate(work.validation()).at("loss") : tail_mean(watcher->losses);
   result.milliseconds = 1e3 * median(watcher->seconds);
   result.skipped = trainer.training().skipped_steps();
   result.policy_hash = policy::hash(file), result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(work.model->parameters());
-  result.worst_underflow = watcher->worst.worst_underflow;
-  result.least_sqnr = watcher->worst.least_sqnr;
-  result.worst_site = watcher->worst.worst_site, result.updates = watcher->worst.updates;
-  result.least_sqnr_site = watcher->worst.least_sqnr_site;
   if (!folder.empty()) write_folder(folder, options, result, file, session, *watcher, work.lr);
   return result;
 }
@@ -177,7 +171,16 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
     fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
                      " seeds, ", options.steps, " steps, a probe every ", options.probe,
                      ". Use at least one of each, and a probe every 0 (none) or more steps.");
-  for (const std::string& policy : options.policies) policy::named_or_loaded(policy);
+  std::set<std::string> names;
+  for (const std::string& policy : options.policies) {
+    policy::named_or_loaded(policy);
+    if (!names.insert(short_name(policy)).second)
+      fail<UsageError>("run", "two policies are called ", short_name(policy),
+                       ". Give each once, in files of different names.");
+  }
+  if (std::set(options.seeds.begin(), options.seeds.end()).size() != options.seeds.size())
+    fail<UsageError>("run", "a seed is given twice among ", options.seeds.size(),
+                     ". A run is repeated by the same command, not by another seed of its number.");
   std::vector<RunResult> results;
   for (const uint64_t seed : options.seeds)
     for (const std::string& policy : options.policies) {

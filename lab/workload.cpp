@@ -190,6 +190,7 @@ Workload make_workload(const std::string& name, uint64_t seed,
   for (const NamedWorkload& workload : all) {
     names.push_back(workload.name);
     if (workload.name != name) continue;
+    if (!workload.make) fail<UsageError>("workload", name, " has no function `make`. Give it one.");
     manual_seed(seed);
     Workload made = workload.make(seed);
     if (!made.model || !made.train)

@@ -15,18 +15,14 @@ namespace halftone::policy {
 // --- for files
 
 namespace {
-/// JSON has no infinity and no NaN.
-nlohmann::json number(double x) {
-  return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr);
-}
-
+// What is infinite or NaN becomes null, for JSON has neither.
 nlohmann::ordered_json object_of(const ProbeRow& row) {
   const SurveySums& s = row.survey.sums;
   nlohmann::ordered_json line{{"step", row.step}, {"site", row.site}, {"role", name(row.role)}};
   if (row.input > 0) line["input"] = row.input;
   line["quantizer"] = row.quantizer;
-  if (row.scale != 0) line["scale"] = number(row.scale), line["ideal"] = number(row.ideal);
-  line["loss_scale"] = number(row.loss_scale);
+  if (row.scale != 0) line["scale"] = row.scale, line["ideal"] = row.ideal;
+  line["loss_scale"] = row.loss_scale;
   for (const auto& [key, value] : {std::pair("count", s.count),
                                    {"zeros", s.zeros},
                                    {"infinite", s.infinite},
@@ -49,7 +45,7 @@ nlohmann::ordered_json object_of(const ProbeRow& row) {
                                    {"sum_relative", s.sum_relative},
                                    {"largest", s.largest},
                                    {"smallest", s.smallest}})
-    line[key] = number(value);
+    line[key] = value;
   return line;
 }
 
@@ -59,9 +55,9 @@ nlohmann::ordered_json object_of(const UpdateRow& row) {
   const auto sums = [](const UpdateSums& s) {
     return nlohmann::ordered_json{{"count", int64_t(s.count)},
                                   {"lost", int64_t(s.lost)},
-                                  {"du", number(s.du)},
-                                  {"uu", number(s.uu)},
-                                  {"ww", number(s.ww)}};
+                                  {"du", s.du},
+                                  {"uu", s.uu},
+                                  {"ww", s.ww}};
   };
   line["stored"] = sums(row.stored), line["seen"] = sums(row.seen);
   nlohmann::ordered_json bins = nlohmann::ordered_json::object();

@@ -27,3 +27,6 @@ expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
 expect(lab.explain_nothing OUTPUT "no step of 3 was skipped" COMMAND halftone-lab explain fp32 --workload student_teacher --steps 3)
 expect(lab.unknown_workload EXIT 1 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)
 expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab run fp32 --workload student_teacher --steps 3)
+expect(lab.run_same_names EXIT 1 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/policies/fp32.json
+       --workload student_teacher --steps 3)
+expect(lab.run_same_seeds EXIT 1 MESSAGE "a seed is given twice" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3 --seeds 1,1)
