@@ -6,7 +6,8 @@ RUN_CASES is the program of tests/numerics/run_cases.cpp. Needs torch and safete
 dtype first; the truth is PyTorch's f64 on these rounded inputs, that of f64 exact.py's, in 80-bit floats. The error of a
 tensor (a result or a gradient) is the root of the mean square of its distances from the truth; the ratio is halftone's
 over PyTorch's, and PyTorch's counts as half a unit in the last place of the result's dtype at least. A case has the
-largest ratio among its tensors. Prints a Markdown table by family and mode, and the cases above 1.5.
+largest ratio among its tensors. Prints a Markdown table by family and mode - the share of cases at most 1.5, the largest
+ratio, and the geometric mean of the ratios of all tensors whose errors are both not 0 - and the cases above 1.5.
 """
 
 import argparse
@@ -101,7 +102,7 @@ def compare(a, cases, directory):
     listed = {str(i): {"op": c.op, "inputs": len(c.inputs), "constants": len(c.constants), "attributes": c.attributes}
               for i, c in enumerate(cases)}
     (directory / "cases.json").write_text(json.dumps(listed))
-    found, absent = [], {}
+    found, absent, logs = [], {}, {}
     for mode in a.modes.split(","):
         dtype, region = MODES[mode]
         tensors, expected = {}, {}
@@ -138,11 +139,13 @@ def compare(a, cases, directory):
                     break
                 ratio, error, peer_error, scale = ratio_of(results[name], peer, exact, peer.dtype)
                 worst = max(worst, (ratio, kind, error, peer_error, scale))
+                if 0 < error < math.inf and 0 < peer_error < math.inf:
+                    logs.setdefault((mode, cases[i].family), []).append(math.log(error / peer_error))
             found.append((mode, i, worst))
-    report(a, cases, found, absent)
+    report(a, cases, found, absent, logs)
 
 
-def report(a, cases, found, absent):
+def report(a, cases, found, absent, logs):
     families = list(dict.fromkeys(c.family for c in cases))
     modes = [m for m in MODES if any(f[0] == m for f in found)]
     print(f"{len(cases)} cases, seed {a.seed}, backend {a.backend}, PyTorch {torch.__version__}\n")
@@ -152,7 +155,9 @@ def report(a, cases, found, absent):
         for mode in modes:
             ratios = [f[2][0] for f in found if f[0] == mode and family in (cases[f[1]].family, "all")]
             good = sum(r <= 1.5 for r in ratios)
-            row.append(f"{100 * good / len(ratios):.1f} %, {max(ratios):.2f}" if ratios else "-")
+            both = [x for (m, f), values in logs.items() if m == mode and family in (f, "all") for x in values]
+            mean = f", {math.exp(sum(both) / len(both)):.2f}" if both else ""
+            row.append(f"{100 * good / len(ratios):.1f} %, {max(ratios):.2f}{mean}" if ratios else "-")
         print("| " + " | ".join(row) + " |")
     total = [f[2][0] for f in found]
     print(f"\n{len(total)} comparisons: {100 * sum(r <= 1.5 for r in total) / len(total):.2f} % at most 1.5, "
