@@ -14,6 +14,7 @@
 #include <halftone/lab/formats_command.h>
 #include <halftone/lab/graph_command.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/search_command.h>
 #include <halftone/lab/show_command.h>
 #include <halftone/policy/policy_file.h>
 
@@ -126,6 +127,53 @@ Command add_explain(CLI::App& app, const Context& context) {
   return [options, &context] { return run_explain(*options, context.own); };
 }
 
+/// What sensitivity and search have in common.
+void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& context) {
+  options.workload = context.workload;
+  app.add_option("policy", options.policy, "the base: a file (x.json), or a strategy's name")
+      ->required();
+  app.add_option("--space", options.space,
+                 "one rule for each of: ops, modules, roles; or the rules of a file (x.json)")
+      ->capture_default_str();
+  app.add_option("--to", options.to,
+                 "what rules ask for: low, bf16, f16, f32, or a quantizer (e4m3, mxfp8, ...)")
+      ->capture_default_str();
+  app.add_option("--reference", options.reference)->capture_default_str();
+  app.add_option("--workload", options.workload, context.names)->capture_default_str();
+  app.add_option("--warm-up", options.warm_up, "steps of training before anything is measured")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--batches", options.batches, "whose gradients are compared")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed)->capture_default_str();
+}
+
+Command add_sensitivity(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<SensitivityOptions>();
+  add_ranking(app, *options, context);
+  return [options, &context] { return run_sensitivity(*options, context.own); };
+}
+
+Command add_search(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<SearchCommand>();
+  add_ranking(app, options->of, context);
+  app.add_option("--objective", options->objective, "what to save: bytes, time, bits")
+      ->capture_default_str();
+  app.add_option("--budget", options->budget,
+                 "relative error of the gradients that may be added to the base's")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--out", options->out, "the policy (x.json); search.json goes beside it");
+  app.add_option("--seeds", options->seeds,
+                 "train the base and what was found from these, separated by commas")
+      ->delimiter(',');
+  app.add_option("--steps", options->steps, "of these trainings")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  return [options, &context] { return run_search(*options, context.own); };
+}
+
 Command add_experiment(CLI::App& app) {
   auto options = std::make_shared<ExperimentOptions>();
   app.add_option("name", options->name, "E1, E2, ... or all")->required();
@@ -156,6 +204,10 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
         with(add_compare));
     add("explain", "Trains until a step is skipped, and says what overflowed where.",
         with(add_explain));
+    add("sensitivity", "What each rule of a space costs alone: gradients, time, bytes.",
+        with(add_sensitivity));
+    add("search", "The rules that save most for an error, as a policy that runs.",
+        with(add_search));
     add("experiment", "A published result: its table, and whether it is there.", add_experiment);
     app.parse(argc, argv);
     for (const auto& [command, go] : commands)

@@ -13,14 +13,12 @@ namespace halftone::policy {
 namespace {
 
 /// "bf16", or "f32, i64" where operands differ.
-std::string dtypes_in(const std::vector<DType>& dtypes) {
+std::string dtypes_in(const std::vector<std::optional<DType>>& operands) {
+  std::vector<DType> dtypes;
+  for (const std::optional<DType> dtype : operands)
+    if (dtype && std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
   std::string text;
-  for (std::size_t i = 0; i < dtypes.size(); ++i) {
-    if (std::find(dtypes.begin(), dtypes.begin() + std::ptrdiff_t(i), dtypes[i]) !=
-        dtypes.begin() + std::ptrdiff_t(i))
-      continue;
-    text += (text.empty() ? "" : ", ") + std::string(name(dtypes[i]));
-  }
+  for (const DType dtype : dtypes) text += (text.empty() ? "" : ", ") + std::string(name(dtype));
   return text;
 }
 

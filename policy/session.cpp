@@ -101,7 +101,6 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
     if (role == Role::weight && resolved.site.parameter.empty())
       resolved.site.parameter = *parameter;
     resolved.roles.push_back(role);
-    resolved.inputs.push_back(x.defined() ? x.dtype() : f32);
   }
   resolved.flops = flops_of(op.name, inputs);
   entry.name = name(resolved.site);
@@ -161,7 +160,8 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
   if (!current_) return nullptr;
   ResolvedSite& resolved = current_->resolved;
   if (resolved.operands.empty())
-    for (const Tensor& x : after) resolved.operands.push_back(x.defined() ? x.dtype() : f32);
+    for (const Tensor& x : after)
+      resolved.operands.push_back(x.defined() ? std::optional(x.dtype()) : std::nullopt);
   for (std::size_t i = 0; i < after.size(); ++i)
     if (after[i].defined() && before[i].body() != after[i].body())
       names_.enter(before[i], after[i]);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -18,10 +19,10 @@ namespace halftone::policy {
 struct ResolvedSite {
   Site site;
   CastClass asks = CastClass::as_is;
-  std::vector<Role> roles{};      // of its inputs
-  std::vector<DType> inputs{};    // their dtypes, as they came
-  std::vector<DType> operands{};  // and as the operation gets them, after native casts
-  double flops = 0;               // of linear and matmul; of a convolution, as if its stride were 1
+  std::vector<Role> roles{};  // of its inputs
+  /// Their dtypes as the operation gets them, after native casts; none: there is no such input.
+  std::vector<std::optional<DType>> operands{};
+  double flops = 0;  // of linear and matmul; of a convolution, as if its stride were 1
   std::shared_ptr<const Treatment> treatment{};
 };
 

@@ -30,3 +30,16 @@ expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab r
 expect(lab.run_same_names EXIT 1 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/policies/fp32.json
        --workload student_teacher --steps 3)
 expect(lab.run_same_seeds EXIT 1 MESSAGE "a seed is given twice" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3 --seeds 1,1)
+
+# Sensitivity and search; what is found is a policy that every command takes.
+expect(lab.sensitivity OUTPUT ".the base.*linear -> mxfp8 .* %" COMMAND halftone-lab sensitivity fp32 --to mxfp8 --workload student_teacher
+       --batches 2 --warm-up 2)
+expect(lab.search OUTPUT "chosen: linear -> mxfp8.*policy [0-9a-f]+: .*policy +loss.*found " COMMAND halftone-lab search fp32 --to mxfp8
+       --objective bits --budget 0.5 --workload student_teacher --batches 2 --warm-up 2 --seeds 0,1 --steps 3 --out ${telemetry}_found/found.json)
+expect(lab.search_found OUTPUT "0/linear.0 .*input=" COMMAND halftone-lab show ${telemetry}_found/found.json --workload student_teacher)
+set_tests_properties(lab.search PROPERTIES FIXTURES_SETUP lab_found)
+set_tests_properties(lab.search_found PROPERTIES FIXTURES_REQUIRED lab_found)
+expect(lab.search_nothing EXIT 1 MESSAGE "no rule of the space .ops. to low changes amp-bf16" COMMAND halftone-lab sensitivity amp-bf16
+       --workload student_teacher --batches 1 --warm-up 0)
+expect(lab.search_no_json EXIT 1 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
+expect(lab.search_no_out EXIT 1 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)

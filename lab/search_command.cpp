@@ -1,0 +1,87 @@
+// Both commands measure each rule of a space alone; search goes on, and trains with what it found.
+#include <halftone/lab/search_command.h>
+
+#include <iostream>
+
+#include <halftone/core/files.h>
+#include <halftone/core/plain_numbers.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/search.h>
+#include <halftone/lab/search_space.h>
+
+namespace halftone::lab {
+
+namespace {
+
+/// A base, and each rule of a space on top of it.
+struct Ranking {
+  policy::PolicyFile base;
+  Trial trial;
+  Measurement of_base;
+  std::vector<Candidate> candidates;
+
+  Ranking(const SensitivityOptions& options, const std::vector<NamedWorkload>& own)
+      : base(policy::file_of(policy::named_or_loaded(options.policy))),
+        trial([&options, &own] { return make_workload(options.workload, options.seed, own); },
+              policy::named_or_loaded(options.reference),
+              {.batches = options.batches,
+               .warm_up = options.warm_up,
+               .rounds = 2,
+               .seed = options.seed}),
+        of_base(trial.set_base(base)) {
+    const std::vector<policy::Rule> space = search_space(
+        options.space, options.to, base, make_workload(options.workload, options.seed, own));
+    if (space.empty())
+      fail<UsageError>("search", "no rule of the space \"", options.space, "\" to ", options.to,
+                       " changes ", options.policy, ". Try another --space or --to.");
+    candidates = sensitivity(trial, base, space, std::cerr);
+  }
+};
+
+/// The found policy under its file's name, with what it is in words.
+void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
+  PlainText about;
+  about << "halftone-lab search " << command.of.policy << " --space " << command.of.space
+        << " --to " << command.of.to << " --objective " << command.objective << " --budget "
+        << command.budget << " --workload " << command.of.workload << ": " << file.about;
+  file.about = about.str();
+  file.base.name = command.out.stem().string();
+  file.meant_for.clear();
+}
+
+}  // namespace
+
+int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
+  const Ranking ranking(options, own);
+  std::cout << table_of(ranking.candidates, ranking.of_base);
+  return 0;
+}
+
+int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own) {
+  const SearchOptions options{.objective = objective_named(command.objective),
+                              .budget = command.budget};
+  if (!command.seeds.empty() && command.out.empty())
+    fail<UsageError>("search", "trainings are asked for, but no file for the policy. Add --out.");
+  if (!command.out.empty() && command.out.extension() != ".json")
+    fail<UsageError>("search", command.out.string(), " is no name of a policy. End it in .json.");
+  Ranking ranking(command.of, own);
+  Found found = search(ranking.trial, ranking.base, ranking.of_base, std::move(ranking.candidates),
+                       options, std::cerr);
+  std::cout << table_of(found.candidates, found.base) << '\n' << table_of(found, options);
+  if (command.out.empty()) return 0;
+  name_policy(found.policy, command);
+  if (command.out.has_parent_path()) std::filesystem::create_directories(command.out.parent_path());
+  files::replace("search", command.out, policy::write(found.policy));
+  files::replace("search", command.out.parent_path() / "search.json", json_of(found, options));
+  std::cout << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
+  if (command.seeds.empty()) return 0;
+  std::cout << '\n'
+            << table_of(run({.workload = command.of.workload,
+                             .policies = {command.of.policy, command.out.string()},
+                             .seeds = command.seeds,
+                             .steps = command.steps},
+                            own, std::cerr));
+  return 0;
+}
+
+}  // namespace halftone::lab

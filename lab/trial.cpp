@@ -1,0 +1,202 @@
+// Every policy gets a model of its own with the kept weights, and the same batches and random
+// numbers.
+#include <halftone/lab/trial.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/random.h>
+#include <halftone/nn/state_dict.h>
+#include <halftone/policy/observation.h>
+
+namespace halftone::lab {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double infinite = std::numeric_limits<double>::infinity();
+
+double distance(const std::vector<float>& x, const std::vector<float>& y) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double d = double(x[i]) - double(y[i]);
+    sum += d * d;
+  }
+  return std::isfinite(sum) ? std::sqrt(sum) : infinite;
+}
+
+/// Bits of a number of a quantizer's, with its share of a block's scale.
+double bits_of(const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
+  const double block = scaling.per == Scaling::Per::block
+                           ? double(scaling.scale_format.bits) /
+                                 double(std::max<int64_t>(1, scaling.rows * scaling.columns))
+                           : 0;
+  return double(quantizer.grid.bits) + block;
+}
+
+int64_t kept_bytes() {
+  const MemoryReport report = memory_report();
+  return report.now_of(MemoryUse::activation) + report.now_of(MemoryUse::cast_cache);
+}
+
+/// The quantized tensors of a forward pass: what of them is alive afterwards was kept.
+class QuantizedTensors final : public policy::Observer {
+ public:
+  bool begin_pass(int64_t) override { return true; }
+  void tensor(const policy::Seen& seen, const Tensor&, const Tensor& after) override {
+    if (seen.quantizer && after.defined())
+      seen_.push_back({after.storage(), double(after.bytes()),
+                       double(after.numel()) * bits_of(*seen.quantizer) / 8});
+  }
+  /// Bytes that native formats would save.
+  double saving() const {
+    double sum = 0;
+    std::set<const Storage*> counted;
+    for (const One& one : seen_)
+      if (const auto storage = one.storage.lock(); storage && counted.insert(storage.get()).second)
+        sum += one.bytes - one.native;
+    return sum;
+  }
+
+ private:
+  struct One {
+    std::weak_ptr<Storage> storage;
+    double bytes, native;
+  };
+  std::vector<One> seen_{};
+};
+
+double mean_bits(const policy::PolicySession& session) {
+  double bits = 0, flops = 0;
+  for (const policy::ResolvedSite& site : session.resolved()) {
+    if (site.flops <= 0) continue;
+    double own = 0;
+    int operands = 0;
+    for (std::size_t i = 0; i < site.operands.size() && i < site.roles.size(); ++i) {
+      const std::optional<DType> dtype = site.operands[i];
+      if (!dtype || !is_floating(*dtype) || site.roles[i] == policy::Role::bias) continue;
+      const Quantizer* const quantizer = site.treatment->quantizer(site.roles[i]);
+      own += quantizer ? bits_of(*quantizer) : 8 * double(size_of(*dtype));
+      ++operands;
+    }
+    if (operands > 0) bits += site.flops * own / operands, flops += site.flops;
+  }
+  return flops > 0 ? bits / flops : 0;
+}
+
+/// Gradients of all parameters, unscaled, one after the other.
+void append_gradients(amp::Training& training, std::vector<float>& to) {
+  const Tensor scale = training.last_pass().scale;
+  const auto factor = float(scale.defined() ? 1 / scale.item() : 1.0);
+  for (const Tensor& parameter : training.model().parameters()) {
+    if (!parameter.grad().defined()) continue;
+    for (const float g : parameter.grad().to_vector<float>()) to.push_back(g * factor);
+  }
+}
+
+void skip_step(amp::Training& training) {
+  if (training.region().session)
+    training.region().session->end_step(training.optimizer(), ones({}));
+  training.zero_grad();
+}
+
+}  // namespace
+
+Trial::Trial(std::function<Workload()> make, const amp::Strategy& reference, TrialOptions options)
+    : make_(std::move(make)), options_(options) {
+  if (options.batches < 1 || options.warm_up < 0 || options.rounds < 1)
+    fail<UsageError>("trial", options.batches, " batches, ", options.warm_up, " steps, ",
+                     options.rounds, " rounds. Use at least one batch and one round.");
+  Workload work = make_();
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = amp::apply(reference, *work.model, *optimizer);
+  int64_t steps = 0;
+  while (std::ssize(batches_) < options.batches) {
+    const int64_t before = steps;
+    data::DataLoader loader = work.train();
+    for (const data::Batch& batch : loader) {
+      if (steps++ >= options.warm_up) batches_.push_back(batch);
+      if (std::ssize(batches_) == options.batches) break;
+      if (steps > options.warm_up) continue;
+      training.zero_grad();
+      training.backward(loss_of(work, training, batch));
+      if (work.clip_norm > 0) training.clip_grad_norm(work.clip_norm);
+      training.step();
+    }
+    if (steps == before)
+      fail<UsageError>("trial", "the workload's training data have no batches. Add some.");
+  }
+  for (const auto& [name, x] : nn::state_dict(*work.model)) weights_.emplace(name, x.clone());
+  reference_ = run(reference);
+  base_ = reference_;
+}
+
+Trial::Pass Trial::run(const amp::Strategy& strategy) const {
+  const Workload work = make_();
+  nn::load_state_dict(*work.model, weights_);
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = amp::apply(strategy, *work.model, *optimizer);
+  const auto forward = [&](std::size_t i) {
+    manual_seed(options_.seed + i);
+    return loss_of(work, training, batches_[i]);
+  };
+  // Once without being measured: histories of scales get a step, kernels their plans.
+  training.backward(forward(0));
+  skip_step(training);
+  Pass pass;
+  pass.cost.milliseconds = infinite;
+  for (int round = 0; round < options_.rounds; ++round)
+    for (std::size_t i = 0; i < batches_.size(); ++i) {
+      const Clock::time_point began = Clock::now();
+      const Tensor loss = forward(i);
+      training.backward(loss);
+      pass.cost.milliseconds =
+          std::min(pass.cost.milliseconds,
+                   1e3 * std::chrono::duration<double>(Clock::now() - began).count());
+      if (round == 0)
+        append_gradients(training, pass.gradients), pass.losses.push_back(loss.item());
+      skip_step(training);
+    }
+  const auto quantized = std::make_shared<QuantizedTensors>();
+  const policy::Observation observation("trial", training, quantized);
+  const int64_t before = kept_bytes();
+  const Tensor loss = forward(0);
+  pass.cost.bytes = double(kept_bytes() - before) - quantized->saving();
+  if (const auto session = observation.session()) pass.cost.bits = mean_bits(*session);
+  return pass;
+}
+
+Measurement Trial::measured(const Pass& pass) const {
+  Measurement result = pass.cost;
+  const double size =
+      distance(reference_.gradients, std::vector<float>(reference_.gradients.size()));
+  if (pass.gradients.size() != reference_.gradients.size())
+    fail<UsageError>("trial", "the policy leaves ", pass.gradients.size(),
+                     " elements with gradients, the reference ", reference_.gradients.size(),
+                     ". Compare policies that train the same parameters.");
+  result.error = distance(pass.gradients, reference_.gradients) / size;
+  result.added = distance(pass.gradients, base_.gradients) / size;
+  double difference = 0, sum = 0;
+  for (std::size_t i = 0; i < pass.losses.size(); ++i)
+    difference += std::abs(pass.losses[i] - reference_.losses[i]),
+        sum += std::abs(reference_.losses[i]);
+  result.loss_error = difference / sum;
+  return result;
+}
+
+Measurement Trial::set_base(const policy::PolicyFile& base) {
+  base_ = run(policy::watched(policy::strategy_of(base)));
+  return measured(base_);
+}
+
+Measurement Trial::measure(const policy::PolicyFile& policy) const {
+  return measured(run(policy::watched(policy::strategy_of(policy))));
+}
+
+}  // namespace halftone::lab
