@@ -16,6 +16,7 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/search_command.h>
 #include <halftone/lab/show_command.h>
+#include <halftone/lab/sweep.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
@@ -90,6 +91,40 @@ Command add_run(CLI::App& app, const Context& context) {
     const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
     std::cout << table_of(runs);
     return 0;
+  };
+}
+
+Command add_sweep(CLI::App& app, const Context& context) {
+  struct Options {
+    SweepOptions sweep{};
+    std::vector<std::string> axes{};
+    std::string seeds = "0";
+  };
+  auto options = std::make_shared<Options>();
+  SweepOptions& sweep = options->sweep;
+  sweep.workload = context.workload;
+  app.add_option("policy", sweep.policy, "a file (x.json), or a strategy's name")->required();
+  app.add_option("--axis", options->axes,
+                 "NAME=VALUE,VALUE: a field of the file (quantizers.q.scale.history), or an option "
+                 "of run (lr, steps, optimizer, schedule); once for each axis")
+      ->required()
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--workload", sweep.workload, context.names)->capture_default_str();
+  app.add_option("--seeds", options->seeds, "0..4, or separated by commas")->capture_default_str();
+  app.add_option("--steps", sweep.steps)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--probe", sweep.probe, "telemetry every so many steps; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--jobs", sweep.jobs, "runs at once")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--out", sweep.out, "policies, logs, and a folder for each run go in here")
+      ->required();
+  return [options] {
+    for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));
+    options->sweep.seeds = seeds_of(options->seeds);
+    return run_sweep(options->sweep, std::cerr);
   };
 }
 
@@ -200,6 +235,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     add("graph", "The recorded graph of one step, as a picture.", with(add_graph));
     add("run", "Trains under policies from the same seeds; losses, times, telemetry.",
         with(add_run));
+    add("sweep", "Trains over the product of axes; goes on where it was stopped.", with(add_sweep));
     add("compare", "One batch under two policies: where they part, and whether formats say so.",
         with(add_compare));
     add("explain", "Trains until a step is skipped, and says what overflowed where.",

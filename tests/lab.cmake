@@ -43,3 +43,19 @@ expect(lab.search_nothing EXIT 1 MESSAGE "no rule of the space .ops. to low chan
        --workload student_teacher --batches 1 --warm-up 0)
 expect(lab.search_no_json EXIT 1 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
 expect(lab.search_no_out EXIT 1 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
+
+# A sweep: 4 cells of 2 seeds; a second time nothing is left to do; other steps are another sweep's.
+add_test(NAME lab.clean_sweep COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_sweep)
+set_tests_properties(lab.clean_sweep PROPERTIES FIXTURES_SETUP lab_sweep)
+set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --workload student_teacher --seeds 0..1 --jobs 2
+    --axis lr=0.001,0.003 --axis quantizers.forward.scale.history=16,64 --out ${telemetry}_sweep)
+expect(lab.sweep OUTPUT "te_delayed_hybrid-lr=0.001-history=16 .*te_delayed_hybrid-lr=0.003-history=64 " MESSAGE ".8/8. "
+       COMMAND ${sweep} --steps 5)
+expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "8 of 8 runs are there" COMMAND ${sweep} --steps 5)
+expect(lab.sweep_other_steps EXIT 1 MESSAGE "was run with 5 steps, not 6" COMMAND ${sweep} --steps 6)
+set_tests_properties(lab.sweep PROPERTIES FIXTURES_REQUIRED lab_sweep FIXTURES_SETUP lab_swept)
+set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept)
+expect(lab.sweep_bad_field EXIT 1 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
+       ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
+expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
+       --workload student_teacher --steps 3 --axis lr=-1,0.001 --out ${telemetry}_failing_sweep)

@@ -23,13 +23,14 @@ class PolicyOnDisk {
  public:
   explicit PolicyOnDisk(policy::PolicyFile policy)
       : path_(std::filesystem::temp_directory_path() /
-              ("halftone-e16-" + std::to_string(getpid()) + "-found.json")) {
+              ("halftone-e16-" + std::to_string(getpid())) / "found.json") {
     policy.base.name = "found";
+    std::filesystem::create_directories(path_.parent_path());
     files::replace("E16", path_, policy::write(policy));
   }
   ~PolicyOnDisk() {
     std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
+    std::filesystem::remove_all(path_.parent_path(), ignored);
   }
   PolicyOnDisk(const PolicyOnDisk&) = delete;
   PolicyOnDisk& operator=(const PolicyOnDisk&) = delete;

@@ -1,0 +1,270 @@
+// Processes, their order, and what is said of them. A cell is a run of this program's own command,
+// so that a crash of one is not the sweep's.
+#include <halftone/lab/sweep.h>
+
+#include <csignal>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/files.h>
+#include <halftone/core/plain_numbers.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/table.h>
+#include <halftone/policy/policy_file.h>
+
+extern char** environ;
+
+namespace halftone::lab {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+volatile std::sig_atomic_t stopped_by = 0;
+
+/// Notes signals that end programs, for its scope, so that waiting ends.
+class Stopping {
+ public:
+  Stopping() {
+    stopped_by = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { stopped_by = signal; };
+    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &action, &before_[i]);
+  }
+  ~Stopping() {
+    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before_[i], nullptr);
+  }
+  Stopping(const Stopping&) = delete;
+  Stopping& operator=(const Stopping&) = delete;
+
+ private:
+  static constexpr std::array signals{SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, signals.size()> before_{};
+};
+
+struct Task {
+  const Cell* cell;
+  uint64_t seed;
+  fs::path policy, folder, log;
+};
+
+/// The last line of a log, which is the error of a program that failed.
+std::string last_line(const fs::path& log) {
+  std::string text;
+  try {
+    text = files::read_text("sweep", log, 1 << 24);
+  } catch (const Error&) { return "its log cannot be read"; }
+  std::string line;
+  for (std::istringstream lines(text); std::getline(lines, text);)
+    if (!text.empty() && !text.starts_with("Run with --help")) line = text;
+  return line;
+}
+
+double number_in_summary(const Task& task, const char* name) {
+  const fs::path file = task.folder / "summary.json";
+  const Json summary = Json::parse(files::read_text("sweep", file, 1 << 24), nullptr, false);
+  if (!summary.is_object() || !summary.contains(name) ||
+      !(summary[name].is_number() || summary[name].is_null()))
+    fail<FormatError>("sweep", file.string(), " has no number \"", name,
+                      "\". Remove the folder, and this run is done again.");
+  return summary[name].is_null() ? std::nan("") : summary[name].get<double>();
+}
+
+RunResult result_of(const Task& task) {
+  return {.policy = task.cell->name,
+          .seed = task.seed,
+          .loss = number_in_summary(task, "loss"),
+          .milliseconds = number_in_summary(task, "milliseconds_per_step"),
+          .skipped = int64_t(number_in_summary(task, "skipped_steps")),
+          .least_sqnr = std::numeric_limits<double>::infinity()};
+}
+
+class Sweep {
+ public:
+  Sweep(const SweepOptions& options, std::ostream& progress)
+      : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
+    for (const char* folder : {"policies", "logs"}) fs::create_directories(options.out / folder);
+    for (const Cell& cell : cells_) {
+      const fs::path policy = options.out / "policies" / (cell.name + ".json");
+      if (fs::exists(policy) && files::read_text("sweep", policy, 1 << 20) != cell.policy)
+        fail<UsageError>("sweep", policy.string(),
+                         " is of another sweep: the policy has changed. Choose another --out.");
+      files::replace("sweep", policy, cell.policy);
+      policy::read(policy);
+    }
+    for (const uint64_t seed : options.seeds)
+      for (const Cell& cell : cells_) {
+        const std::string name = options.workload + "-" + cell.name + "-" + std::to_string(seed);
+        tasks_.push_back({&cell, seed, options.out / "policies" / (cell.name + ".json"),
+                          options.out / name, options.out / "logs" / (name + ".log")});
+      }
+  }
+
+  /// The number of tasks that failed.
+  int run() {
+    const Stopping stopping;
+    std::deque<const Task*> waiting;
+    for (const Task& task : tasks_)
+      if (fs::exists(task.folder / "summary.json")) require_same_steps(task);
+      else waiting.push_back(&task);
+    done_ = tasks_.size() - waiting.size();
+    if (done_ > 0) progress_ << done_ << " of " << tasks_.size() << " runs are there" << std::endl;
+    to_do_ = waiting.size();
+    while (stopped_by == 0 && (!waiting.empty() || !running_.empty())) {
+      if (!waiting.empty() && std::ssize(running_) < options_.jobs) {
+        start(*waiting.front());
+        waiting.pop_front();
+      } else {
+        wait_for_one();
+      }
+    }
+    if (stopped_by != 0) end_all();
+    return failed_;
+  }
+
+  std::vector<RunResult> results() const {
+    std::vector<RunResult> results;
+    for (const Task& task : tasks_)
+      if (complete(*task.cell)) results.push_back(result_of(task));
+    return results;
+  }
+
+ private:
+  void require_same_steps(const Task& task) const {
+    const std::vector<std::string> words = command_of(task);
+    const std::string wanted = *std::next(std::ranges::find(words, "--steps"));
+    const double steps = number_in_summary(task, "steps");
+    if (steps != std::strtod(wanted.c_str(), nullptr))
+      fail<UsageError>("sweep", task.folder.string(), " was run with ", steps, " steps, not ",
+                       wanted, ". Choose another --out.");
+  }
+
+  bool complete(const Cell& cell) const {
+    return std::ranges::all_of(tasks_, [&](const Task& task) {
+      return task.cell != &cell || fs::exists(task.folder / "summary.json");
+    });
+  }
+
+  std::vector<std::string> command_of(const Task& task) const {
+    std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(),
+                                   "run",
+                                   task.policy.string(),
+                                   "--workload",
+                                   options_.workload,
+                                   "--seeds",
+                                   std::to_string(task.seed),
+                                   "--probe",
+                                   std::to_string(options_.probe),
+                                   "--out",
+                                   options_.out.string()};
+    const auto add = [&](const std::string& name, const std::string& value) {
+      words.push_back(name), words.push_back(value);
+    };
+    for (const auto& [name, value] : task.cell->options) add(name, value);
+    if (std::ranges::find(words, "--steps") == words.end())
+      add("--steps", std::to_string(options_.steps));
+    return words;
+  }
+
+  void start(const Task& task) {
+    fs::remove_all(task.folder);  // a run without a summary was stopped on its way
+    std::vector<std::string> words = command_of(task), variables;
+    for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
+    const int threads = std::max(1, int(std::thread::hardware_concurrency()) / options_.jobs);
+    if (options_.jobs > 1 && !std::getenv("OMP_NUM_THREADS"))
+      variables.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> result;
+      for (std::string& text : texts) result.push_back(text.data());
+      result.push_back(nullptr);
+      return result;
+    };
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, task.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0666);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    pid_t process = 0;
+    const int error = posix_spawn(&process, words.front().c_str(), &actions, nullptr,
+                                  pointers(words).data(), pointers(variables).data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0)
+      fail<UsageError>("sweep", "cannot start ", words.front(), ": ", std::strerror(error),
+                       ". Try fewer --jobs.");
+    running_[process] = &task;
+  }
+
+  void wait_for_one() {
+    int status = 0;
+    const pid_t process = waitpid(-1, &status, 0);
+    const auto found = running_.find(process);
+    if (found == running_.end()) return;  // a signal, or a child of somebody else
+    const Task& task = *found->second;
+    running_.erase(found);
+    ++done_, ++finished_;
+    progress_ << '[' << done_ << '/' << tasks_.size() << "] " << task.cell->name << ", seed "
+              << task.seed << ": ";
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      progress_ << "loss " << number(result_of(task).loss);
+    else ++failed_, progress_ << "failed: " << last_line(task.log);
+    const double each = seconds() / double(finished_);
+    if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
+    progress_ << std::endl;
+  }
+
+  void end_all() {
+    for (const auto& [process, task] : running_) kill(process, SIGTERM);
+    for (const auto& [process, task] : running_) waitpid(process, nullptr, 0);
+    progress_ << "stopped; the same command goes on with what is left" << std::endl;
+  }
+
+  static std::string time_left(double seconds) {
+    const bool minutes = seconds >= 120;
+    return "about " + number(std::ceil(minutes ? seconds / 60 : seconds)) +
+           (minutes ? " min left" : " s left");
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+
+  const SweepOptions& options_;
+  std::ostream& progress_;
+  std::vector<Cell> cells_;
+  std::vector<Task> tasks_{};
+  std::map<pid_t, const Task*> running_{};
+  std::size_t done_ = 0, finished_ = 0, to_do_ = 0;
+  int failed_ = 0;
+  Clock::time_point began_ = Clock::now();
+};
+
+}  // namespace
+
+int run_sweep(const SweepOptions& options, std::ostream& progress) {
+  if (options.axes.empty() || options.seeds.empty() || options.jobs < 1 || options.out.empty())
+    fail<UsageError>("sweep", options.axes.size(), " axes, ", options.seeds.size(), " seeds, ",
+                     options.jobs, " jobs, folder \"", options.out.string(),
+                     "\". Give at least one --axis, a seed, a job, and --out.");
+  Sweep sweep(options, progress);
+  const int failed = sweep.run();
+  const std::vector<RunResult> results = sweep.results();
+  if (!results.empty()) std::cout << table_of(results);
+  if (failed > 0) progress << failed << " failed" << std::endl;
+  return failed == 0 && stopped_by == 0 ? 0 : 1;
+}
+
+}  // namespace halftone::lab
