@@ -44,6 +44,8 @@ class Trial {
   Measurement set_base(const policy::PolicyFile& base);
   /// Throws what the policy and its passes throw: an operation that does not run in a dtype.
   Measurement measure(const policy::PolicyFile& policy) const;
+  /// The weights and buffers that everything is measured at.
+  const NamedTensors& weights() const { return weights_; }
 
  private:
   struct Pass {

@@ -1,6 +1,6 @@
 # Experiments (lab/) that take less than 20 s; each checks itself and exits with 1 where it does not find what it claims.
 # One thread: their tensors are small, and waiting threads cost more than they bring.
-foreach(experiment E1 E3 E5 E7 E8 E10 E11 E12 E15 E17)
+foreach(experiment E1 E3 E5 E7 E8 E9 E10 E11 E12 E15 E17 E18)
   expect(lab.experiment_${experiment} OUTPUT "${experiment} passes: ([0-9]+) of ([0-9]+) checks" COMMAND halftone-lab experiment ${experiment})
   set_tests_properties(lab.experiment_${experiment} PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1)
 endforeach()
@@ -59,3 +59,8 @@ expect(lab.sweep_bad_field EXIT 1 MESSAGE "no entry .quantizer.. Did you mean .q
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
        --workload student_teacher --steps 3 --axis lr=-1,0.001 --out ${telemetry}_failing_sweep)
+
+# E18's formula compiled with flags that nothing here is compiled with.
+add_test(NAME lab.compiled_rounding COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPILER} -DINCLUDE=${PROJECT_BINARY_DIR}/include
+         -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cpp -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/compiled_rounding
+         -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cmake)

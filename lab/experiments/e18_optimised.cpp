@@ -1,0 +1,68 @@
+// E18. The decisions of seven roundings on seven grids, 980,000 in all, in this file and in the
+// kernels that the library was compiled to. tests/lab/compiled_rounding.cmake compiles the same
+// formula without optimisation, with all of it, and with -ffast-math, beside rounding by sums of
+// floats (Veltkamp's splitting), of which a compiler that may fuse multiplications and additions
+// leaves nothing.
+#include <cmath>
+#include <sstream>
+
+#include <halftone/core/backend.h>
+#include <halftone/core/factory.h>
+#include <halftone/lab/experiments/experiments.h>
+#include <halftone/lab/experiments/rounding_hash.h>
+#include <halftone/lab/setting.h>
+#include <halftone/lab/table.h>
+
+namespace halftone::lab {
+namespace {
+
+std::string hexadecimal(uint64_t hash) {
+  std::ostringstream text;
+  text << std::hex << hash;
+  return text.str();
+}
+
+/// Floats of all sizes through the quantizers of all named grids.
+std::string by_kernels(const char* backend) {
+  const CpuBackendScope scope(backend);
+  AnyFloats floats;
+  std::vector<float> values;
+  while (values.size() < 30'000)
+    if (const float x = floats.next(); !std::isnan(x)) values.push_back(x);
+  const Tensor x = from_vector(values, {150, 200});
+  manual_seed(18);
+  std::vector<Tensor> rounded;
+  for (const NamedFormat& format : named_formats())
+    for (int r = 0; r < rounding_count; ++r)
+      rounded.push_back(quantize(x, {.grid = format.format, .rounding = Rounding(r)}));
+  return hash_of(rounded);
+}
+
+void run(Findings& found) {
+  const std::string formula = hexadecimal(
+      rounding_hash([](const NumberFormat& format, float x, Rounding rounding, uint32_t random) {
+        return round_to(format, x, rounding, random);
+      }));
+  const std::string left_out = hexadecimal(
+      rounding_hash([](const NumberFormat&, float x, Rounding, uint32_t) { return x; }));
+  const std::string cpu = by_kernels("cpu"), reference = by_kernels("reference");
+  Table table({"decisions", "hash"});
+  table.row({"the formula, as compiled here", formula});
+  table.row({"with rounding left out", left_out});
+  table.row({"kernels, cpu", cpu});
+  table.row({"kernels, reference", reference});
+  found.out() << table;
+  found.equal("the formula", formula, hexadecimal(rounding_hash_everywhere));
+  found.different("with rounding left out", left_out, formula);
+  found.equal("kernels", cpu, reference);
+}
+
+}  // namespace
+
+const Experiment found::e18{
+    "E18",
+    "Emulated formats survive optimisation: rounding by integer arithmetic has the same bits at "
+    "every level of optimisation, -ffast-math included, and in vector code.",
+    run};
+
+}  // namespace halftone::lab

@@ -1,0 +1,20 @@
+# cmake -DCOMPILER=... -DSOURCE=... -DINCLUDE=... -DDIRECTORY=... -P: E18's formula under other flags. The formula must
+# have its bits under each; rounding by sums of floats must lose its own under -ffast-math, or this would show nothing.
+# Linked without the flags: with -ffast-math the linker adds code that makes subnormal numbers 0 in the whole program.
+file(MAKE_DIRECTORY ${DIRECTORY})
+foreach(flags "-O0" "-O3" "-O3 -march=native" "-O3 -march=native -ffast-math")
+  separate_arguments(list UNIX_COMMAND "${flags}")
+  execute_process(COMMAND ${COMPILER} -std=c++20 ${list} -I${INCLUDE} -c ${SOURCE} -o ${DIRECTORY}/rounding.o COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${COMPILER} ${DIRECTORY}/rounding.o -o ${DIRECTORY}/rounding COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${DIRECTORY}/rounding OUTPUT_VARIABLE said RESULT_VARIABLE failed)
+  message("${flags}: ${said}")
+  if(failed)
+    message(FATAL_ERROR "rounding depends on ${flags}")
+  endif()
+  string(REGEX REPLACE ".*right ([0-9]+).*" "\\1" right "${said}")
+  if(flags MATCHES "fast-math" AND right GREATER 100)
+    message(FATAL_ERROR "-ffast-math left the other formula alone, so this test shows nothing")
+  elseif(NOT flags MATCHES "fast-math|native" AND NOT right EQUAL 1000)
+    message(FATAL_ERROR "the other formula is wrong under ${flags}")
+  endif()
+endforeach()
