@@ -8,11 +8,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include <halftone/lab/choices.h>
 #include <halftone/lab/compare.h>
 #include <halftone/lab/experiment_command.h>
 #include <halftone/lab/explain.h>
 #include <halftone/lab/formats_command.h>
 #include <halftone/lab/graph_command.h>
+#include <halftone/lab/rerun.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/show_command.h>
 #include <halftone/policy/policy_file.h>
@@ -69,6 +71,23 @@ Command add_graph(CLI::App& app, const Context& context) {
   return [options, &context] { return run_graph(*options, context.own); };
 }
 
+std::string list_of(std::span<const std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+/// In what a run may differ from its workload.
+void add_choices(CLI::App& app, RunOptions& options) {
+  app.add_option("--lr", options.lr, "the workload's own, if it is not given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--optimizer", options.optimizer, list_of(optimizer_names()));
+  app.add_option("--schedule", options.schedule, "of the rate: " + list_of(schedule_names()));
+  app.add_option("--from", options.from,
+                 "a trained state to begin with: a run's folder, a checkpoint, or a file of "
+                 "Training::save(); what another policy saved is converted");
+}
+
 Command add_run(CLI::App& app, const Context& context) {
   auto options = std::make_shared<RunOptions>();
   options->workload = context.workload;
@@ -82,14 +101,21 @@ Command add_run(CLI::App& app, const Context& context) {
   app.add_option("--probe", options->probe, "telemetry every so many steps; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--lr", options->lr, "the workload's own, if it is not given")
-      ->check(CLI::PositiveNumber);
+  add_choices(app, *options);
   app.add_option("--out", options->out, "a folder for each run goes in here");
   return [options, &context] {
     const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
     std::cout << table_of(runs);
     return 0;
   };
+}
+
+Command add_rerun(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<RerunOptions>();
+  app.add_option("run", options->folder, "the folder of a run")->required();
+  app.add_flag("--check", options->check, "exit code 1 if the weights are others");
+  app.add_option("--from", options->from, "where the state lies now that the run began with");
+  return [options, &context] { return run_rerun(*options, context.own); };
 }
 
 Command add_compare(CLI::App& app, const Context& context) {
@@ -152,6 +178,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     add("graph", "The recorded graph of one step, as a picture.", with(add_graph));
     add("run", "Trains under policies from the same seeds; losses, times, telemetry.",
         with(add_run));
+    add("rerun", "Repeats a run from its folder, and compares the weights.", with(add_rerun));
     add("compare", "One batch under two policies: where they part, and whether formats say so.",
         with(add_compare));
     add("explain", "Trains until a step is skipped, and says what overflowed where.",
