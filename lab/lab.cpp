@@ -8,11 +8,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include <halftone/lab/choices.h>
 #include <halftone/lab/compare.h>
 #include <halftone/lab/experiment_command.h>
 #include <halftone/lab/explain.h>
 #include <halftone/lab/formats_command.h>
 #include <halftone/lab/graph_command.h>
+#include <halftone/lab/rerun.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search_command.h>
 #include <halftone/lab/show_command.h>
@@ -71,6 +73,33 @@ Command add_graph(CLI::App& app, const Context& context) {
   return [options, &context] { return run_graph(*options, context.own); };
 }
 
+std::string list_of(std::span<const std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+/// In what a run may differ from its workload.
+void add_choices(CLI::App& app, RunOptions& options) {
+  app.add_option("--lr", options.lr, "the workload's own, if it is not given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--optimizer", options.optimizer, list_of(optimizer_names()));
+  app.add_option("--schedule", options.schedule, "of the rate: " + list_of(schedule_names()));
+  app.add_option("--from", options.from,
+                 "a trained state to begin with: a run's folder, a checkpoint, or a file of "
+                 "Training::save(); what another policy saved is converted");
+}
+
+/// What a training of run is, but for policies and seeds.
+void add_training(CLI::App& app, RunOptions& options, const Context& context) {
+  app.add_option("--workload", options.workload, context.names)->capture_default_str();
+  app.add_option("--steps", options.steps)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--probe", options.probe, "telemetry every so many steps; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  add_choices(app, options);
+}
+
 Command add_run(CLI::App& app, const Context& context) {
   auto options = std::make_shared<RunOptions>();
   options->workload = context.workload;
@@ -78,14 +107,8 @@ Command add_run(CLI::App& app, const Context& context) {
          "policies", options->policies,
          "files (x.json), or strategies' names; the first is what the others are held against")
       ->required();
-  app.add_option("--workload", options->workload, context.names)->capture_default_str();
-  app.add_option("--steps", options->steps)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seeds", options->seeds, "separated by commas")->delimiter(',');
-  app.add_option("--probe", options->probe, "telemetry every so many steps; 0: none")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--lr", options->lr, "the workload's own, if it is not given")
-      ->check(CLI::PositiveNumber);
+  add_training(app, *options, context);
   app.add_option("--out", options->out, "a folder for each run goes in here");
   return [options, &context] {
     const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
@@ -101,31 +124,36 @@ Command add_sweep(CLI::App& app, const Context& context) {
     std::string seeds = "0";
   };
   auto options = std::make_shared<Options>();
-  SweepOptions& sweep = options->sweep;
-  sweep.workload = context.workload;
-  app.add_option("policy", sweep.policy, "a file (x.json), or a strategy's name")->required();
+  RunOptions& run = options->sweep.run;
+  run.workload = context.workload;
+  app.add_option("policy", options->sweep.policy, "a file (x.json), or a strategy's name")
+      ->required();
   app.add_option("--axis", options->axes,
                  "NAME=VALUE,VALUE: a field of the file (quantizers.q.scale.history), or an option "
-                 "of run (lr, steps, optimizer, schedule); once for each axis")
+                 "of run (lr, steps, optimizer, schedule, from); once for each axis")
       ->required()
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--workload", sweep.workload, context.names)->capture_default_str();
   app.add_option("--seeds", options->seeds, "0..4, or separated by commas")->capture_default_str();
-  app.add_option("--steps", sweep.steps)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--probe", sweep.probe, "telemetry every so many steps; 0: none")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--jobs", sweep.jobs, "runs at once")
+  add_training(app, run, context);
+  app.add_option("--jobs", options->sweep.jobs, "runs at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--out", sweep.out, "policies, logs, and a folder for each run go in here")
+  app.add_option("--out", run.out, "policies, logs, and a folder for each run go in here")
       ->required();
   return [options] {
     for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));
-    options->sweep.seeds = seeds_of(options->seeds);
+    options->sweep.run.seeds = seeds_of(options->seeds);
     return run_sweep(options->sweep, std::cerr);
   };
+}
+
+Command add_rerun(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<RerunOptions>();
+  app.add_option("run", options->folder, "the folder of a run")->required();
+  app.add_flag("--check", options->check, "exit code 1 if the weights are others");
+  app.add_option("--from", options->from, "where the state lies now that the run began with");
+  return [options, &context] { return run_rerun(*options, context.own); };
 }
 
 Command add_compare(CLI::App& app, const Context& context) {
@@ -236,6 +264,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     add("run", "Trains under policies from the same seeds; losses, times, telemetry.",
         with(add_run));
     add("sweep", "Trains over the product of axes; goes on where it was stopped.", with(add_sweep));
+    add("rerun", "Repeats a run from its folder, and compares the weights.", with(add_rerun));
     add("compare", "One batch under two policies: where they part, and whether formats say so.",
         with(add_compare));
     add("explain", "Trains until a step is skipped, and says what overflowed where.",

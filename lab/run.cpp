@@ -4,20 +4,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <ostream>
 #include <set>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/lab/choices.h>
+#include <halftone/lab/identity.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
 #include <halftone/policy/resolved_table.h>
+#include <halftone/policy/worst_rows.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/trainer.h>
 
@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Losses of steps, time of steps, and the worst rows of a probe.
+/// Losses of steps, time of steps, and what a probe found.
 class Watcher final : public train::Callback {
  public:
   explicit Watcher(int64_t every) : every_(every) {}
@@ -41,29 +41,18 @@ class Watcher final : public train::Callback {
   }
   void on_step_end(train::Trainer&) override {
     seconds.push_back(std::chrono::duration<double>(Clock::now() - began_).count());
-    if (probe_) collect();
+    if (!probe_) return;
+    lines += policy::json_lines(probe_->rows(), probe_->updates());
+    worst.add(probe_->rows(), probe_->updates());
+    probe_->clear();
   }
   void on_fit_end(train::Trainer&) override { probe_.reset(); }
 
   std::vector<double> losses{}, seconds{};
-  std::string lines{};                                                     // of probe.jsonl
-  RunResult found{.least_sqnr = std::numeric_limits<double>::infinity()};  // of the probe
+  std::string lines{};  // of probe.jsonl
+  policy::WorstRows worst{};
 
  private:
-  void collect() {
-    lines += policy::json_lines(probe_->rows(), probe_->updates());
-    for (const policy::UpdateRow& row : probe_->updates()) found.updates.add(row.stored);
-    for (const policy::ProbeRow& row : probe_->rows()) {
-      if (row.quantizer.empty()) continue;
-      const std::string place = row.site + ' ' + std::string(policy::name(row.role));
-      if (row.survey.underflow() > found.worst_underflow)
-        found.worst_underflow = row.survey.underflow(), found.worst_site = place;
-      if (row.survey.sqnr() < found.least_sqnr)
-        found.least_sqnr = row.survey.sqnr(), found.least_sqnr_site = place;
-    }
-    probe_->clear();
-  }
-
   int64_t every_;
   std::optional<policy::Probe> probe_{};
   Clock::time_point began_{};
@@ -82,34 +71,44 @@ double tail_mean(const std::vector<double>& values) {
   return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
 }
 
-void write_folder(const std::filesystem::path& folder, const RunOptions& options,
-                  const RunResult& result, const policy::PolicyFile& file,
-                  const policy::PolicySession& session, const Watcher& watcher, double lr) {
+/// Everything that summary.json says: the identity, then what came out.
+policy::Json summary_of(const RunOptions& options, const RunResult& result, double lr,
+                        const policy::Json& training, const policy::Json& from) {
+  policy::Json summary{{"format", 1},
+                       {"policy", result.policy},
+                       {"policy_hash", result.policy_hash},
+                       {"resolved_hash", result.resolved_hash},
+                       {"workload", options.workload},
+                       {"seed", result.seed},
+                       {"steps", options.steps},
+                       {"lr", lr}};
+  summary.update(training);
+  summary["from"] = from;
+  summary.update(identity_of_place());
+  summary.update(policy::Json{{"loss", result.loss},
+                              {"milliseconds_per_step", result.milliseconds},
+                              {"skipped_steps", result.skipped},
+                              {"weights_hash", result.weights_hash},
+                              {"probe", options.probe},
+                              {"environment", train::environment_of({})}});
+  policy::Json memory;
+  const MemoryReport report = memory_report();
+  for (int use = 0; use < memory_use_count; ++use)
+    memory[std::string(name(MemoryUse(use)))] = report.at_peak[std::size_t(use)];
+  summary["bytes_at_peak"] = std::move(memory);
+  return summary;
+}
+
+void write_folder(const std::filesystem::path& folder, const RunResult& result,
+                  const policy::PolicyFile& file, const policy::PolicySession& session,
+                  const std::string* probe_lines) {
   const auto put = [&](const char* name, const std::string& text) {
     files::replace("run", folder / name, text);
   };
   put("policy.json", policy::write(file));
   put("resolved.json", policy::resolved_json(session));
-  if (options.probe > 0) put("probe.jsonl", watcher.lines);
-  nlohmann::ordered_json summary{{"format", 1},
-                                 {"policy", result.policy},
-                                 {"policy_hash", result.policy_hash},
-                                 {"resolved_hash", result.resolved_hash},
-                                 {"workload", options.workload},
-                                 {"seed", result.seed},
-                                 {"steps", options.steps},
-                                 {"lr", lr},
-                                 {"loss", result.loss},
-                                 {"milliseconds_per_step", result.milliseconds},
-                                 {"skipped_steps", result.skipped},
-                                 {"weights_hash", result.weights_hash},
-                                 {"environment", train::environment_of({})}};
-  nlohmann::ordered_json memory;
-  const MemoryReport report = memory_report();
-  for (int use = 0; use < memory_use_count; ++use)
-    memory[std::string(name(MemoryUse(use)))] = report.at_peak[std::size_t(use)];
-  summary["bytes_at_peak"] = std::move(memory);
-  put("summary.json", summary.dump(1) + "\n");
+  if (probe_lines) put("probe.jsonl", *probe_lines);
+  put("summary.json", result.summary);
 }
 
 /// "policies/x.json" -> "x".
@@ -120,19 +119,19 @@ std::string short_name(const std::string& policy) {
 RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& own,
                   const std::string& named, uint64_t seed) {
   const policy::PolicyFile file = policy::file_of(policy::named_or_loaded(named));
+  const Choices choices{options.lr, options.optimizer, options.schedule, options.from};
   Workload work = make_workload(options.workload, seed, own);
-  if (options.lr > 0) work.lr = options.lr;
+  choose(work, choices);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   const auto watcher = std::make_shared<Watcher>(options.probe);
-  const std::string policy = short_name(named);
+  RunResult result{.policy = short_name(named), .seed = seed};
   std::filesystem::path folder;
   if (!options.out.empty())
-    folder = options.out / (options.workload + "-" + policy + "-" + std::to_string(seed));
+    folder = options.out / (options.workload + "-" + result.policy + "-" + std::to_string(seed));
   if (!folder.empty() && std::filesystem::exists(folder / "summary.json"))
     fail<UsageError>("run", "there is a run in ", folder.string(),
                      " already. Choose another folder, or remove it.");
   const bool files = !folder.empty();
-  reset_peak_memory();
   train::Trainer trainer(work.task, *optimizer,
                          {.strategy = policy::watched(policy::strategy_of(file)),
                           .max_steps = options.steps,
@@ -149,18 +148,33 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                           .progress_bar = false,
                           .model_summary = false,
                           .callbacks = {watcher}});
-  trainer.fit(work.train());
+  policy::Json from;
+  if (!options.from.empty()) {
+    const optim::NamedTensors state = trained_state(options.from);
+    from = {{"path", std::filesystem::absolute(options.from).string()}, {"hash", hash_of(state)}};
+    start_from(state, trainer.training());
+  }
+  const data::DataLoader loader = work.train();
+  std::optional<data::DataLoader> validation;
+  if (work.validation) validation = work.validation();
+  const policy::Json training = identity_of_training(
+      work, choices, *optimizer, loader, validation ? &*validation : nullptr, options.steps);
+  reset_peak_memory();
+  trainer.fit(loader);
   auto& session = dynamic_cast<policy::PolicySession&>(*trainer.training().region().session);
   session.require_all_rules_used();
-  RunResult result = watcher->found;
-  result.policy = policy, result.seed = seed;
-  result.loss =
-      work.validation ? trainer.validate(work.validation()).at("loss") : tail_mean(watcher->losses);
+  result.loss = validation ? trainer.validate(*validation).at("loss") : tail_mean(watcher->losses);
   result.milliseconds = 1e3 * median(watcher->seconds);
   result.skipped = trainer.training().skipped_steps();
+  result.worst_underflow = watcher->worst.underflow;
+  result.worst_site = watcher->worst.underflow_at;
+  result.least_sqnr = watcher->worst.sqnr, result.least_sqnr_site = watcher->worst.sqnr_at;
+  result.updates = watcher->worst.stored;
   result.policy_hash = policy::hash(file), result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(work.model->parameters());
-  if (!folder.empty()) write_folder(folder, options, result, file, session, *watcher, work.lr);
+  result.summary = summary_of(options, result, work.lr, training, from).dump(1) + "\n";
+  if (files)
+    write_folder(folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr);
   return result;
 }
 }  // namespace

@@ -13,13 +13,15 @@
 namespace halftone::lab {
 
 struct RunOptions {
-  std::string workload;
-  std::vector<std::string> policies;  // files, or names of strategies
+  std::string workload{};
+  std::vector<std::string> policies{};  // files, or names of strategies
   std::vector<uint64_t> seeds{0};
   int64_t steps = 300;
-  int64_t probe = 0;            // every so many steps; 0: no telemetry
-  double lr = 0;                // 0: the workload's
-  std::filesystem::path out{};  // a folder per run; empty: no files
+  int64_t probe = 0;                    // every so many steps; 0: no telemetry
+  double lr = 0;                        // 0: the workload's; likewise, if they are empty:
+  std::string optimizer{}, schedule{};  // names (choices.h)
+  std::filesystem::path from{};         // a trained state to begin with (choices.h)
+  std::filesystem::path out{};          // a folder per run; empty: no files
 };
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
@@ -34,6 +36,7 @@ struct RunResult {
   std::string worst_site{}, least_sqnr_site{};
   policy::UpdateSums updates{};  // of all parameters in the sampled steps, as they are stored
   std::string policy_hash{}, resolved_hash{}, weights_hash{};
+  std::string summary{};  // what summary.json says
 };
 
 /// Runs them one after the other; tells `progress` of each. Throws what policies, workloads and the

@@ -1,8 +1,11 @@
 // One forward and backward pass of the workload finds the sites; nothing is trained.
 #include <halftone/lab/show_command.h>
 
+#include <iomanip>
 #include <iostream>
+#include <map>
 
+#include <halftone/amp/reasons.h>
 #include <halftone/amp/training.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/resolved_table.h>
@@ -43,6 +46,21 @@ void warn_of_short_weights(const Shown& shown) {
       return;
     }
 }
+/// Of each operation that was met, what it asks for and why.
+void print_reasons(const policy::PolicySession& session) {
+  std::map<std::string, CastClass> met;
+  std::size_t longest = 0;
+  for (const policy::ResolvedSite& site : session.resolved()) {
+    met.emplace(site.site.op, site.asks);
+    longest = std::max(longest, site.site.op.size());
+  }
+  std::cout << "\nwhy, by what operations ask for\n";
+  for (const auto& [op, asks] : met) {
+    const std::string_view why = amp::reason_of(op);
+    std::cout << "  " << std::left << std::setw(int(longest) + 2) << op << std::setw(15)
+              << name(asks) << ' ' << (why.empty() ? "as its author says" : why) << '\n';
+  }
+}
 }  // namespace
 
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) {
@@ -61,6 +79,7 @@ int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) 
             << options.workload << "\n\n"
             << policy::resolved_table(shown.session());
   warn_of_short_weights(shown);
+  print_reasons(shown.session());
   return 0;
 }
 

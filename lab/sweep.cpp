@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <iomanip>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -95,24 +96,33 @@ RunResult result_of(const Task& task) {
           .least_sqnr = std::numeric_limits<double>::infinity()};
 }
 
+/// A number that reads back as itself.
+std::string exact(double value) {
+  PlainText text;
+  text << std::setprecision(17) << value;
+  return text.str();
+}
+
 class Sweep {
  public:
   Sweep(const SweepOptions& options, std::ostream& progress)
       : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
-    for (const char* folder : {"policies", "logs"}) fs::create_directories(options.out / folder);
+    for (const char* folder : {"policies", "logs"})
+      fs::create_directories(options.run.out / folder);
     for (const Cell& cell : cells_) {
-      const fs::path policy = options.out / "policies" / (cell.name + ".json");
+      const fs::path policy = options.run.out / "policies" / (cell.name + ".json");
       if (fs::exists(policy) && files::read_text("sweep", policy, 1 << 20) != cell.policy)
         fail<UsageError>("sweep", policy.string(),
                          " is of another sweep: the policy has changed. Choose another --out.");
       files::replace("sweep", policy, cell.policy);
       policy::read(policy);
     }
-    for (const uint64_t seed : options.seeds)
+    for (const uint64_t seed : options.run.seeds)
       for (const Cell& cell : cells_) {
-        const std::string name = options.workload + "-" + cell.name + "-" + std::to_string(seed);
-        tasks_.push_back({&cell, seed, options.out / "policies" / (cell.name + ".json"),
-                          options.out / name, options.out / "logs" / (name + ".log")});
+        const std::string name =
+            options.run.workload + "-" + cell.name + "-" + std::to_string(seed);
+        tasks_.push_back({&cell, seed, options.run.out / "policies" / (cell.name + ".json"),
+                          options.run.out / name, options.run.out / "logs" / (name + ".log")});
       }
   }
 
@@ -166,19 +176,26 @@ class Sweep {
                                    "run",
                                    task.policy.string(),
                                    "--workload",
-                                   options_.workload,
+                                   options_.run.workload,
                                    "--seeds",
                                    std::to_string(task.seed),
                                    "--probe",
-                                   std::to_string(options_.probe),
+                                   std::to_string(options_.run.probe),
                                    "--out",
-                                   options_.out.string()};
+                                   options_.run.out.string()};
     const auto add = [&](const std::string& name, const std::string& value) {
       words.push_back(name), words.push_back(value);
     };
     for (const auto& [name, value] : task.cell->options) add(name, value);
-    if (std::ranges::find(words, "--steps") == words.end())
-      add("--steps", std::to_string(options_.steps));
+    const auto unless_an_axis = [&](const std::string& name, const std::string& value) {
+      if (!value.empty() && std::ranges::find(words, name) == words.end()) add(name, value);
+    };
+    const RunOptions& run = options_.run;
+    unless_an_axis("--steps", std::to_string(run.steps));
+    unless_an_axis("--lr", run.lr > 0 ? exact(run.lr) : "");
+    unless_an_axis("--optimizer", run.optimizer);
+    unless_an_axis("--schedule", run.schedule);
+    unless_an_axis("--from", run.from.string());
     return words;
   }
 
@@ -255,9 +272,10 @@ class Sweep {
 }  // namespace
 
 int run_sweep(const SweepOptions& options, std::ostream& progress) {
-  if (options.axes.empty() || options.seeds.empty() || options.jobs < 1 || options.out.empty())
-    fail<UsageError>("sweep", options.axes.size(), " axes, ", options.seeds.size(), " seeds, ",
-                     options.jobs, " jobs, folder \"", options.out.string(),
+  if (options.axes.empty() || options.run.seeds.empty() || options.jobs < 1 ||
+      options.run.out.empty())
+    fail<UsageError>("sweep", options.axes.size(), " axes, ", options.run.seeds.size(), " seeds, ",
+                     options.jobs, " jobs, folder \"", options.run.out.string(),
                      "\". Give at least one --axis, a seed, a job, and --out.");
   Sweep sweep(options, progress);
   const int failed = sweep.run();

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/lab/workload.h>
+#include <halftone/lab/run.h>
 
 namespace halftone::lab {
 
 /// "quantizers.forward.scale.history=16,64,1024": a field of the file, by the names (or numbers, in
-/// lists) that lead to it; or an option of run: lr, steps, optimizer, schedule. Values are JSON, and
-/// texts where they are none: a text that looks like a number goes into quotes.
+/// lists) that lead to it; or an option of run: lr, steps, optimizer, schedule, from. Values are
+/// JSON, and texts where they are none: a text that looks like a number goes into quotes.
 struct Axis {
   std::string name;
   std::vector<std::string> values;
@@ -40,12 +40,11 @@ struct Cell {
 std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& axes);
 
 struct SweepOptions {
-  std::string policy, workload{};
+  std::string policy{};
   std::vector<Axis> axes{};
-  std::vector<uint64_t> seeds{0};
-  int64_t steps = 300, probe = 0;
-  int jobs = 1;                 // processes at once, which share the threads
-  std::filesystem::path out{};  // policies/, logs/ and the folders of run
+  RunOptions run{.steps = 300};  // without policies: workload, seeds, what is not an axis, and out,
+                                 // in which are policies/, logs/ and the folders of run
+  int jobs = 1;                  // processes at once, which share the threads
 };
 
 /// Runs what is not there yet, by this program's own command `run`, with a line of progress for

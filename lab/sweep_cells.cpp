@@ -17,7 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 4> run_options{"lr", "steps", "optimizer", "schedule"};
+constexpr std::array<std::string_view, 5> run_options{"lr", "steps", "optimizer", "schedule",
+                                                      "from"};
 constexpr std::size_t most_cells = 10'000;
 
 bool is_run_option(const std::string& name) {

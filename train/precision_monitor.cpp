@@ -1,9 +1,10 @@
 // Rows go to the file after each sampled step, and their memory is given back.
 #include <halftone/train/precision_monitor.h>
 
-#include <algorithm>
+#include <cmath>
 
 #include <halftone/core/files.h>
+#include <halftone/policy/worst_rows.h>
 #include <halftone/train/trainer.h>
 
 namespace halftone::train {
@@ -16,17 +17,12 @@ void PrecisionMonitor::write(Trainer& trainer) {
   const std::vector<policy::ProbeRow>& rows = probe_->rows();
   const std::vector<policy::UpdateRow>& updates = probe_->updates();
   if (rows.empty() && updates.empty()) return;
-  Worst worst{.sqnr = 1e9};
-  for (const policy::ProbeRow& row : rows) {
-    if (row.quantizer.empty()) continue;
-    if (const double underflow = row.survey.underflow(); underflow > worst.underflow)
-      worst.underflow = underflow, worst.site = row.site + ' ' + std::string(name(row.role));
-    if (const double sqnr = row.survey.sqnr(); sqnr < worst.sqnr) worst.sqnr = sqnr;
-  }
-  policy::UpdateSums all;
-  for (const policy::UpdateRow& row : updates) all.add(row.stored);
-  if (all.count > 0) worst.lost = all.lost_share();
-  if (worst.sqnr == 1e9) worst.sqnr = 0;
+  policy::WorstRows found;
+  found.add(rows, updates);
+  const Worst worst{.underflow = found.underflow,
+                    .sqnr = std::isfinite(found.sqnr) ? found.sqnr : 0,
+                    .lost = found.stored.count > 0 ? found.stored.lost_share() : 0,
+                    .site = found.underflow_at};
   worst_ = worst;
   if (!worst.site.empty()) {
     char share[32];
