@@ -25,6 +25,7 @@
 #include <halftone/core/plain_numbers.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
+#include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
 
 extern char** environ;
@@ -109,6 +110,7 @@ class Sweep {
       : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
     for (const char* folder : {"policies", "logs"})
       fs::create_directories(options.run.out / folder);
+    require_same_options();
     for (const Cell& cell : cells_) {
       const fs::path policy = options.run.out / "policies" / (cell.name + ".json");
       if (fs::exists(policy) && files::read_text("sweep", policy, 1 << 20) != cell.policy)
@@ -131,8 +133,7 @@ class Sweep {
     const Stopping stopping;
     std::deque<const Task*> waiting;
     for (const Task& task : tasks_)
-      if (fs::exists(task.folder / "summary.json")) require_same_steps(task);
-      else waiting.push_back(&task);
+      if (!fs::exists(task.folder / "summary.json")) waiting.push_back(&task);
     done_ = tasks_.size() - waiting.size();
     if (done_ > 0) progress_ << done_ << " of " << tasks_.size() << " runs are there" << std::endl;
     to_do_ = waiting.size();
@@ -156,13 +157,19 @@ class Sweep {
   }
 
  private:
-  void require_same_steps(const Task& task) const {
-    const std::vector<std::string> words = command_of(task);
-    const std::string wanted = *std::next(std::ranges::find(words, "--steps"));
-    const double steps = number_in_summary(task, "steps");
-    if (steps != std::strtod(wanted.c_str(), nullptr))
-      fail<UsageError>("sweep", task.folder.string(), " was run with ", steps, " steps, not ",
-                       wanted, ". Choose another --out.");
+  /// What is no axis, so that a folder holds runs that can be compared.
+  void require_same_options() const {
+    const RunOptions& run = options_.run;
+    const Json json{{"workload", run.workload},   {"steps", run.steps},
+                    {"probe", run.probe},         {"lr", run.lr},
+                    {"optimizer", run.optimizer}, {"schedule", run.schedule},
+                    {"from", run.from.string()}};
+    const fs::path file = run.out / "sweep.json";
+    if (!fs::exists(file)) return files::replace("sweep", file, json.dump());
+    const std::string before = files::read_text("sweep", file, 1 << 20);
+    if (before != json.dump())
+      fail<UsageError>("sweep", run.out.string(), " was begun with ", policy::printable(before.substr(0, 1000)),
+                       " and not ", json.dump(), ". Choose another --out.");
   }
 
   bool complete(const Cell& cell) const {
