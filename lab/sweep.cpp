@@ -168,8 +168,9 @@ class Sweep {
     if (!fs::exists(file)) return files::replace("sweep", file, json.dump());
     const std::string before = files::read_text("sweep", file, 1 << 20);
     if (before != json.dump())
-      fail<UsageError>("sweep", run.out.string(), " was begun with ", policy::printable(before.substr(0, 1000)),
-                       " and not ", json.dump(), ". Choose another --out.");
+      fail<UsageError>("sweep", run.out.string(), " was begun with ",
+                       policy::printable(before.substr(0, 1000)), " and not ", json.dump(),
+                       ". Choose another --out.");
   }
 
   bool complete(const Cell& cell) const {
