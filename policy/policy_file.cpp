@@ -325,7 +325,8 @@ class Reader {
 }  // namespace
 
 PolicyFile read(const std::filesystem::path& path) {
-  Reader reader("policy " + path.filename().string(), path.parent_path() / "", 0);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  Reader reader("policy " + path.filename().string(), folder, 0);
   return reader.read(reader.file_text("", path));
 }
 

@@ -185,6 +185,13 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
   // Everything is in what is written, so that it needs no file beside it.
   CHECK(policy::write(policy::read_text(policy::write(file), "x")) == policy::write(file));
 
+  // Also where the path is a bare name.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  const std::string hash = policy::hash(policy::read("top.json"));
+  std::filesystem::current_path(before);
+  CHECK(hash == policy::hash(file));
+
   const auto refusal_of_file = [&](const std::string& name) {
     return message_of<FormatError>([&] { policy::read(folder / name); });
   };
