@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -27,8 +28,6 @@
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
-
-extern char** environ;
 
 namespace halftone::lab {
 
