@@ -19,16 +19,23 @@ struct MasterWeights::State {
   std::vector<Weight> weights;              // of all groups
   std::vector<std::vector<Tensor>> groups;  // the model's parameters
   uint64_t seed = 0, steps = 0, counters_per_step = 0;
+
+  /// Takes charge of the groups that the optimizer has got since the last call, all of them at
+  /// first.
+  void adopt_groups(optim::Optimizer& inner, const MasterWeightsOptions& options,
+                    const std::vector<Tensor>& initial = {});
 };
 
 class MasterWeights::Keeper final : public optim::WeightKeeper {
  public:
   explicit Keeper(std::shared_ptr<State> state) : state_(std::move(state)) {}
   Tensor gradient(std::size_t index, const Tensor& parameter) const override {
+    if (index >= state_->weights.size()) return parameter.grad();  // its group is not adopted yet
     const Tensor& wide = state_->weights[index].wide_gradient;
     return wide.defined() ? wide : parameter.grad();
   }
   void complete(std::size_t index, UpdateSlot& slot) override {
+    if (index >= state_->weights.size()) return;
     const State::Weight& weight = state_->weights[index];
     slot.form = weight.form, slot.companion = weight.companion;
     slot.key = {state_->seed, state_->steps * state_->counters_per_step + weight.first_counter};
@@ -88,34 +95,41 @@ MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions
                      "this optimizer does not update through the backend. Use form master with "
                      ".fused = false.");
   state_->seed = options.seed;
-  std::size_t index = 0;
-  for (int g = 0; g < inner.group_count(); ++g) {
+  state_->adopt_groups(inner, options, initial);
+}
+
+void MasterWeights::State::adopt_groups(optim::Optimizer& inner,
+                                        const MasterWeightsOptions& options,
+                                        const std::vector<Tensor>& initial) {
+  for (int g = int(groups.size()); g < inner.group_count(); ++g) {
     const std::span<Tensor> group = inner.group_parameters(g);
-    state_->groups.emplace_back(group.begin(), group.end());
+    for (const Tensor& parameter : group)
+      if (is_short_float(parameter)) require_form("MasterWeights", options.form, parameter.dtype());
+    groups.emplace_back(group.begin(), group.end());
     for (Tensor& parameter : group) {
-      State::Weight weight{.parameter = parameter, .companion = {}, .wide_gradient = {}};
-      weight.first_counter = state_->counters_per_step;
-      state_->counters_per_step += uint64_t(parameter.numel() + 7) / 8;
+      Weight weight{.parameter = parameter, .companion = {}, .wide_gradient = {}};
+      weight.first_counter = counters_per_step;
+      counters_per_step += uint64_t(parameter.numel() + 7) / 8;
       if (is_short_float(parameter)) {
         weight.form = options.form;
         weight.companion = make_companion(options.form, weight.parameter,
-                                          initial.empty() ? Tensor{} : initial[index]);
+                                          initial.empty() ? Tensor{} : initial[weights.size()]);
         if (!options.fused) parameter = weight.companion.set_requires_grad();
       }
-      state_->weights.push_back(std::move(weight));
-      ++index;
+      weights.push_back(std::move(weight));
     }
   }
 }
 
 MasterWeights::~MasterWeights() {
   if (options_.fused) inner_.set_weight_keeper(nullptr);
-  for (int g = 0; !options_.fused && g < inner_.group_count(); ++g)
+  for (int g = 0; !options_.fused && g < int(state_->groups.size()); ++g)
     std::ranges::copy(state_->groups[std::size_t(g)], inner_.group_parameters(g).begin());
 }
 
 std::span<Tensor> MasterWeights::group_parameters(int group) {
   inner_.group_parameters(group);  // throws for a group that is not there
+  state_->adopt_groups(inner_, options_);
   return state_->groups[std::size_t(group)];
 }
 
@@ -174,6 +188,7 @@ void MasterWeights::materialize_gradients() const {
 }
 
 void MasterWeights::prepare_gradients() const {
+  state_->adopt_groups(inner_, options_);
   if (options_.accumulate_in_f32) add_to_sums();
   else if (!options_.fused) materialize_gradients();
 }
@@ -231,6 +246,7 @@ std::string entry_name(WeightForm form, std::size_t index) {
 }  // namespace
 
 optim::NamedTensors MasterWeights::state_dict() const {
+  state_->adopt_groups(inner_, options_);
   optim::NamedTensors state = inner_.state_dict();
   for (std::size_t i = 0; i < state_->weights.size(); ++i) {
     const State::Weight& w = state_->weights[i];
@@ -243,6 +259,7 @@ optim::NamedTensors MasterWeights::state_dict() const {
 }
 
 void MasterWeights::load_state_dict(const optim::NamedTensors& state) {
+  state_->adopt_groups(inner_, options_);
   optim::NamedTensors rest = state;
   const auto take = [&](const std::string& name, const Shape& shape, DType dtype) {
     const auto entry = rest.extract(name);

@@ -239,6 +239,38 @@ TEST_CASE("an optimizer of a user has masters by the plain way, and is refused b
   CHECK(own.own[0].body() == w.body());  // given back
 }
 
+TEST_CASE("a group that is added later has its weights kept, too") {
+  for (const bool fused : {true, false})
+    for (const WeightForm form : {WeightForm::master, WeightForm::split_rounded}) {
+      if (!fused && form != WeightForm::master) continue;
+      CAPTURE(fused);
+      manual_seed(5);
+      Tensor first = randn({40}).to(bf16).detach(), second = randn({24}).to(bf16).detach();
+      Tensor wide = second.to(f32).clone();
+      for (Tensor* x : {&first, &second, &wide}) x->set_requires_grad();
+      optim::Sgd sgd({first}, {.lr = 1e-3, .momentum = 0.9}),
+          of_wide({wide}, {.lr = 1e-3, .momentum = 0.9});
+      amp::MasterWeights masters(sgd, {.form = form, .fused = fused});
+      const auto step = [&](bool both) {
+        const Tensor g = (randn({24}) * 0.01).to(bf16);
+        first.set_grad(full({40}, 0.01, bf16));
+        if (both) second.set_grad(g), wide.set_grad(g.to(f32)), of_wide.step();
+        masters.step();
+      };
+      step(false);
+      sgd.add_group({.parameters = {second}, .options = {.lr = 1e-3, .momentum = 0.9}});
+      CHECK(masters.state_dict().contains(std::string(facts(form).companion) + ".1"));
+      for (int i = 0; i < 20; ++i) step(true);
+      CHECK(masters.group_count() == 2);
+      CHECK(masters.group_parameters(1)[0].body() == second.body());
+      CHECK(masters.weight(1).to_vector<float>() == wide.to_vector<float>());
+      CHECK(second.to_vector<float>() == wide.to(bf16).to_vector<float>());
+      CHECK(masters.gradients().size() == 2);
+      masters.zero_grad();
+      CHECK_FALSE(second.grad().defined());
+    }
+}
+
 TEST_CASE("without its wrapper an optimizer steps the parameters as they are") {
   Tensor w = ones({2}, bf16).set_requires_grad();
   optim::Sgd sgd({w}, {.lr = 1});
