@@ -31,7 +31,7 @@ std::span<const Reason> reasons() {
        {"square", "pow", "prod"}},
       {full_precision,
        "its result grows with the number of terms: it overflows f16, and in bf16 "
-       "loses the last terms' share",
+       "loses the last terms",
        {"sum", "cumsum", "norm"}},
       {full_precision,
        "a difference from a mean, over a root of squares: both cancel and overflow",
