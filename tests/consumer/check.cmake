@@ -18,6 +18,12 @@ if(EXISTS ${WORK}/build/consumer_lab)
   if(NOT EXISTS ${WORK}/runs/mine-full-bf16-0/probe.jsonl)
     message(FATAL_ERROR "halftone-lab run left no telemetry")
   endif()
+  run(${WORK}/build/consumer_lab rerun ${WORK}/runs/mine-full-bf16-0 --check OUTPUT_QUIET)
+  run(${WORK}/build/consumer_lab search fp32 --to mxfp8 --objective bits --budget 1 --warm-up 2 --out ${WORK}/found.json OUTPUT_QUIET ERROR_QUIET)
+  run(${WORK}/build/consumer_lab sweep ${WORK}/found.json --axis lr=0.001,0.01 --jobs 2 --steps 4 --out ${WORK}/sweep OUTPUT_QUIET ERROR_QUIET)
+  if(NOT EXISTS "${WORK}/sweep/mine-found-lr=0.01-0/summary.json")
+    message(FATAL_ERROR "halftone-lab sweep left no run")
+  endif()
 endif()
 
 # The policies that are shipped come with it.
