@@ -38,12 +38,28 @@ struct Ranking {
   }
 };
 
+constexpr std::string_view made_by = "halftone-lab search ";
+
+/// Before minutes of work: the policy can be written, and takes no place but an earlier search's.
+void check_place_for(const std::filesystem::path& out) {
+  if (out.extension() != ".json")
+    fail<UsageError>("search", out.string(), " is no name of a policy. End it in .json.");
+  if (std::filesystem::exists(out) && !policy::read(out).about.starts_with(made_by))
+    fail<UsageError>("search", out.string(),
+                     " is there, and no earlier search made it. Choose another --out.");
+  std::error_code error;
+  if (out.has_parent_path()) std::filesystem::create_directories(out.parent_path(), error);
+  if (error)
+    fail<UsageError>("search", "cannot make ", out.parent_path().string(), ": ", error.message(),
+                     ". Choose another --out.");
+}
+
 /// The found policy under its file's name, with what it is in words.
 void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
   PlainText about;
-  about << "halftone-lab search " << command.of.policy << " --space " << command.of.space
-        << " --to " << command.of.to << " --objective " << command.objective << " --budget "
-        << command.budget << " --workload " << command.of.workload << ": " << file.about;
+  about << made_by << command.of.policy << " --space " << command.of.space << " --to "
+        << command.of.to << " --objective " << command.objective << " --budget " << command.budget
+        << " --workload " << command.of.workload << ": " << file.about;
   file.about = about.str();
   file.base.name = command.out.stem().string();
   file.meant_for.clear();
@@ -62,15 +78,13 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
                               .budget = command.budget};
   if (!command.seeds.empty() && command.out.empty())
     fail<UsageError>("search", "trainings are asked for, but no file for the policy. Add --out.");
-  if (!command.out.empty() && command.out.extension() != ".json")
-    fail<UsageError>("search", command.out.string(), " is no name of a policy. End it in .json.");
+  if (!command.out.empty()) check_place_for(command.out);
   Ranking ranking(command.of, own);
   Found found = search(ranking.trial, ranking.base, ranking.of_base, std::move(ranking.candidates),
                        options, std::cerr);
   std::cout << table_of(found.candidates, found.base) << '\n' << table_of(found, options);
   if (command.out.empty()) return 0;
   name_policy(found.policy, command);
-  if (command.out.has_parent_path()) std::filesystem::create_directories(command.out.parent_path());
   files::replace("search", command.out, policy::write(found.policy));
   files::replace("search", command.out.parent_path() / "search.json", json_of(found, options));
   std::cout << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';

@@ -134,6 +134,10 @@ Trial::Trial(std::function<Workload()> make, const amp::Strategy& reference, Tri
   }
   for (const auto& [name, x] : nn::state_dict(*work.model)) weights_.emplace(name, x.clone());
   reference_ = run(reference);
+  size_ = distance(reference_.gradients, std::vector<float>(reference_.gradients.size()));
+  if (!(size_ > 0) || !std::isfinite(size_))
+    fail<UsageError>("trial", "the gradients under ", reference.name, " have the norm ", size_,
+                     ", so nothing can be held against them. Choose another reference.");
   base_ = reference_;
 }
 
@@ -174,14 +178,12 @@ Trial::Pass Trial::run(const amp::Strategy& strategy) const {
 
 Measurement Trial::measured(const Pass& pass) const {
   Measurement result = pass.cost;
-  const double size =
-      distance(reference_.gradients, std::vector<float>(reference_.gradients.size()));
   if (pass.gradients.size() != reference_.gradients.size())
     fail<UsageError>("trial", "the policy leaves ", pass.gradients.size(),
                      " elements with gradients, the reference ", reference_.gradients.size(),
                      ". Compare policies that train the same parameters.");
-  result.error = distance(pass.gradients, reference_.gradients) / size;
-  result.added = distance(pass.gradients, base_.gradients) / size;
+  result.error = distance(pass.gradients, reference_.gradients) / size_;
+  result.added = distance(pass.gradients, base_.gradients) / size_;
   double difference = 0, sum = 0;
   for (std::size_t i = 0; i < pass.losses.size(); ++i)
     difference += std::abs(pass.losses[i] - reference_.losses[i]),

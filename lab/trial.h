@@ -37,7 +37,8 @@ struct TrialOptions {
 class Trial {
  public:
   /// Trains a model of `make` for a little while under `reference`, and keeps its weights, the
-  /// batches that follow, and their gradients. Throws UsageError for a workload with too few.
+  /// batches that follow, and their gradients. Throws UsageError for a workload without
+  /// batches, and where the reference's gradients are 0 or not finite.
   Trial(std::function<Workload()> make, const amp::Strategy& reference, TrialOptions options = {});
 
   /// What `added` is held against, from now on.
@@ -61,6 +62,7 @@ class Trial {
   NamedTensors weights_{};
   std::vector<data::Batch> batches_{};
   Pass reference_{}, base_{};
+  double size_ = 0;  // of the reference's gradients
 };
 
 }  // namespace halftone::lab

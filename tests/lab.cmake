@@ -42,6 +42,8 @@ set_tests_properties(lab.search_found PROPERTIES FIXTURES_REQUIRED lab_found)
 expect(lab.search_nothing EXIT 1 MESSAGE "no rule of the space .ops. to low changes amp-bf16" COMMAND halftone-lab sensitivity amp-bf16
        --workload student_teacher --batches 1 --warm-up 0)
 expect(lab.search_no_json EXIT 1 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
+expect(lab.search_in_the_way EXIT 1 MESSAGE "mxfp8.json is there, and no earlier search made it" COMMAND halftone-lab search fp32
+       --out ${PROJECT_SOURCE_DIR}/policies/mxfp8.json)
 expect(lab.search_no_out EXIT 1 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
 
 # A sweep: 4 cells of 2 seeds; a second time nothing is left to do; other steps are another sweep's.

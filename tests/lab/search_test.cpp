@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/in_place.h>
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/search_space.h>
@@ -181,6 +182,13 @@ TEST_CASE("a trial without data is an error") {
     return message_of<UsageError>([&] { Trial(small_gpt, amp::Strategy::named("fp32"), options); });
   };
   CHECK(contains(refusal({.batches = 0}), "0 batches"));
+  const auto flat = [] {
+    lab::Workload work = small_gpt();
+    for (const Tensor& x : work.model->parameters()) fill_with(x.detach(), NAN);
+    return work;
+  };
+  CHECK(contains(message_of<UsageError>([&] { Trial(flat, amp::Strategy::named("fp32")); }),
+                 "the gradients under fp32 have the norm inf"));
   const auto empty = [] {
     lab::Workload work = small_gpt();
     work.train = [] {
