@@ -7,6 +7,8 @@
 #include <map>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/number_format.h>
@@ -287,6 +289,31 @@ std::string table_of(const Comparison& comparison) {
                                   "no operation amplifies\n"
                                 : "");
   return text.str();
+}
+
+std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Deviation& row : comparison.rows)
+    rows.push_back({{"site", row.site},
+                    {"role", policy::name(row.role)},
+                    {"input", row.input},
+                    {"elements", row.elements},
+                    {"rounding", row.rounding},
+                    {"local", row.local},
+                    {"amplification", row.amplification},
+                    {"twin", row.twin},
+                    {"reason", row.reason}});
+  nlohmann::ordered_json file{{"format", 1},
+                              {"policy", names.policy},
+                              {"reference", names.reference},
+                              {"workload", names.workload},
+                              {"seed", seed},
+                              {"reference_loss", comparison.reference_loss},
+                              {"candidate_loss", comparison.candidate_loss},
+                              {"first", nullptr},
+                              {"rows", std::move(rows)}};
+  if (comparison.first >= 0) file["first"] = comparison.first;
+  return file.dump(1) + "\n";
 }
 
 }  // namespace halftone::lab

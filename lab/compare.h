@@ -53,4 +53,10 @@ Comparison compare(const std::function<Workload()>& make, const amp::Strategy& r
 /// A line per tensor that was rounded or computed from what was; the first deviation is marked.
 std::string table_of(const Comparison& comparison);
 
+/// The same, and every row, for programs (docs/telemetry.md); NaN is null.
+struct ComparedNames {
+  std::string policy, reference, workload;
+};
+std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed);
+
 }  // namespace halftone::lab

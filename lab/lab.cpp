@@ -9,16 +9,19 @@
 #include <CLI/CLI.hpp>
 
 #include <halftone/lab/choices.h>
+#include <halftone/core/files.h>
 #include <halftone/lab/compare.h>
 #include <halftone/lab/experiment_command.h>
 #include <halftone/lab/explain.h>
 #include <halftone/lab/formats_command.h>
 #include <halftone/lab/graph_command.h>
 #include <halftone/lab/rerun.h>
+#include <halftone/lab/report.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search_command.h>
 #include <halftone/lab/show_command.h>
 #include <halftone/lab/sweep.h>
+#include <halftone/lab/table_command.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {
@@ -158,7 +161,7 @@ Command add_rerun(CLI::App& app, const Context& context) {
 
 Command add_compare(CLI::App& app, const Context& context) {
   struct Options {
-    std::string policy, reference = "fp32", workload;
+    std::string policy, reference = "fp32", workload, json;
     uint64_t seed = 0;
   };
   auto options = std::make_shared<Options>();
@@ -167,11 +170,19 @@ Command add_compare(CLI::App& app, const Context& context) {
   app.add_option("--reference", options->reference)->capture_default_str();
   app.add_option("--workload", options->workload, context.names)->capture_default_str();
   app.add_option("--seed", options->seed)->capture_default_str();
+  app.add_option("--json", options->json,
+                 "a file for it, too: runs/RUN/compare.json for the report");
   return [options, &context] {
     const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
-    std::cout << table_of(compare(make, policy::named_or_loaded(options->reference),
-                                  policy::named_or_loaded(options->policy),
-                                  {.seed = options->seed}));
+    if (!options->json.empty()) files::require_replaceable("--json", options->json);
+    const Comparison found =
+        compare(make, policy::named_or_loaded(options->reference),
+                policy::named_or_loaded(options->policy), {.seed = options->seed});
+    if (!options->json.empty())
+      files::replace(
+          "--json", options->json,
+          json_of(found, {options->policy, options->reference, options->workload}, options->seed));
+    std::cout << table_of(found);
     return 0;
   };
 }
@@ -237,6 +248,28 @@ Command add_search(CLI::App& app, const Context& context) {
   return [options, &context] { return run_search(*options, context.own); };
 }
 
+Command add_report(CLI::App& app) {
+  auto options = std::make_shared<ReportOptions>();
+  app.add_option("paths", options->paths,
+                 "folders of runs; .csv or .jsonl of another program with columns step and loss; "
+                 ".json of a comparison or a search")
+      ->required();
+  app.add_option("-o,--output", options->output)->capture_default_str();
+  app.add_option("--reference", options->reference,
+                 "the policy that differences are from; default: the first path's");
+  return [options] { return run_report(*options); };
+}
+
+Command add_table(CLI::App& app) {
+  auto options = std::make_shared<TableOptions>();
+  app.add_option("paths", options->paths, "folders of runs")->required();
+  CLI::Option* const csv = app.add_flag_function(
+      "--csv", [](int64_t) {}, "comma-separated values (the default)");
+  app.add_flag("--jsonl", options->json_lines, "an object per line")->excludes(csv);
+  app.add_option("-o,--output", options->output, "a file; default: standard output");
+  return [options] { return run_table(*options); };
+}
+
 Command add_experiment(CLI::App& app) {
   auto options = std::make_shared<ExperimentOptions>();
   app.add_option("name", options->name, "E1, E2, ... or all")->required();
@@ -273,6 +306,8 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
         with(add_sensitivity));
     add("search", "The rules that save most for an error, as a policy that runs.",
         with(add_search));
+    add("report", "What runs left on disk, as one page of HTML.", add_report);
+    add("table", "The same as rows for pandas and other programs.", add_table);
     add("experiment", "A published result: its table, and whether it is there.", add_experiment);
     app.parse(argc, argv);
     for (const auto& [command, go] : commands)

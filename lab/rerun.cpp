@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include <halftone/lab/identity.h>
-#include <halftone/lab/run_folder.h>
+#include <halftone/lab/recorded_run.h>
 
 namespace halftone::lab {
 

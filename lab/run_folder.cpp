@@ -1,112 +1,232 @@
-// Folders of runs come from anywhere: nothing in one is believed.
+// Runs on disk, read again.
 #include <halftone/lab/run_folder.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
+#include <halftone/core/error.h>
 #include <halftone/core/files.h>
-#include <halftone/lab/choices.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/lab/json_input.h>
 
 namespace halftone::lab {
 
+using Json = nlohmann::json;
+
 namespace {
-using policy::Json, policy::JsonValue;
 
-constexpr std::string_view damaged =
-    " It is damaged, or of another program: make it anew with halftone-lab run.";
-
-[[noreturn]] void refuse(const std::filesystem::path& file, std::string_view what) {
-  fail<FormatError>("rerun", policy::printable(file.string()), ": ",
-                    policy::printable(std::string(what)));
+/// {"-31": 17} into counts from `lowest` on; false for a key or a count that is none.
+bool read_bins(const Json& bins, int lowest, double* counts, int size) {
+  for (const auto& [key, count] : bins.items()) {
+    int exponent = 0;
+    const auto read = std::from_chars(key.data(), key.data() + key.size(), exponent);
+    if (read.ec != std::errc() || read.ptr != key.data() + key.size()) return false;
+    if (exponent < lowest || exponent >= lowest + size || !count.is_number()) return false;
+    const double value = count.get<double>();
+    if (!(value >= 0) || !std::isfinite(value)) return false;
+    counts[exponent - lowest] = value;
+  }
+  return true;
 }
 
-/// A reading, whose mistakes are this file's.
-template <class Read> auto of_file(const std::filesystem::path& file, const Read& read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    std::string_view message = error.what();
-    if (const std::size_t end = message.find("] "); message.starts_with('[') && end < message.npos)
-      message.remove_prefix(end + 2);
-    refuse(file, std::string(message) + std::string(damaged));
+/// The numbers of a survey by their names in files.
+constexpr std::pair<const char*, double SurveySums::*> sums[] = {
+    {"count", &SurveySums::count},         {"zeros", &SurveySums::zeros},
+    {"infinite", &SurveySums::infinite},   {"nan", &SurveySums::nan},
+    {"to_zero", &SurveySums::to_zero},     {"subnormal", &SurveySums::subnormal},
+    {"saturated", &SurveySums::saturated}, {"to_infinity", &SurveySums::to_infinity},
+    {"changed", &SurveySums::changed},     {"sum_x2", &SurveySums::sum_x2},
+    {"sum_e2", &SurveySums::sum_e2},       {"sum_e", &SurveySums::sum_e},
+    {"sum_abs_x", &SurveySums::sum_abs_x}, {"sum_relative", &SurveySums::sum_relative},
+    {"largest", &SurveySums::largest},     {"smallest", &SurveySums::smallest}};
+
+std::optional<policy::ProbeRow> survey_row_of(const Json& line) {
+  const auto step = count_in(line, "step");
+  const auto role = policy::role_named(text_in(line, "role"));
+  if (!step || !role || !number_in(line, "count")) return {};
+  policy::ProbeRow row;
+  row.step = *step, row.site = text_in(line, "site"), row.role = *role;
+  row.input = std::size_t(count_in(line, "input").value_or(0));
+  row.quantizer = text_in(line, "quantizer");
+  row.scale = number_in(line, "scale").value_or(0);
+  row.ideal = number_in(line, "ideal").value_or(0);
+  row.loss_scale = number_in(line, "loss_scale").value_or(1);
+  for (const auto& [name, member] : sums)
+    row.survey.sums.*member = number_in(line, name).value_or(0);
+  if (!read_bins(object_in(line, "binades"), Survey::lowest_exponent, row.survey.binade.data(),
+                 Survey::binades))
+    return {};
+  return row;
+}
+
+policy::UpdateSums update_sums_of(const Json& object) {
+  policy::UpdateSums result;
+  const auto read = [&](const char* name) { return number_in(object, name).value_or(0); };
+  result.count = read("count"), result.lost = read("lost");
+  result.du = read("du"), result.uu = read("uu"), result.ww = read("ww");
+  return result;
+}
+
+std::optional<policy::UpdateRow> update_row_of(const Json& line) {
+  const auto step = count_in(line, "step");
+  if (!step) return {};
+  policy::UpdateRow row;
+  row.step = *step, row.parameter = text_in(line, "parameter"), row.form = text_in(line, "form");
+  row.stored = update_sums_of(object_in(line, "stored"));
+  row.seen = update_sums_of(object_in(line, "seen"));
+  if (!read_bins(object_in(line, "by_ulp"), policy::UpdateRow::lowest_bin, row.by_ulp.data(),
+                 policy::UpdateRow::bins))
+    return {};
+  return row;
+}
+
+/// A line's cells at commas; quotes around a cell are taken off.
+std::vector<std::string_view> cells_of(std::string_view line) {
+  std::vector<std::string_view> cells;
+  for (;;) {
+    const std::size_t end = std::min(line.find(','), line.size());
+    std::string_view cell = line.substr(0, end);
+    while (!cell.empty() && std::string_view(" \t\r\"").find(cell.back()) != cell.npos)
+      cell.remove_suffix(1);
+    while (!cell.empty() && std::string_view(" \t\"").find(cell.front()) != cell.npos)
+      cell.remove_prefix(1);
+    cells.push_back(cell);
+    if (end == line.size()) return cells;
+    line.remove_prefix(end + 1);
   }
 }
 
-JsonValue wanted(const JsonValue& object, std::string_view key) {
-  if (!object.is_object()) object.refuse("expected an object.");
-  const auto found = object.find(key);
-  if (!found) object.refuse("the entry \"", key, "\" is missing.");
-  return *found;
+std::optional<double> number_of(std::string_view cell) {
+  double value = 0;
+  const auto read = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (read.ec != std::errc() || read.ptr != cell.data() + cell.size() || !std::isfinite(value))
+    return {};
+  return value;
 }
 
-uint64_t seed_of(const JsonValue& value) {
-  if (!value.json().is_number_unsigned())
-    value.refuse("expected a whole number from 0 to 2^64 - 1.");
-  return value.json().get<uint64_t>();
-}
-
-std::string hash_in(const JsonValue& value) {
-  const std::string text = value.text();
-  if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-    value.refuse("expected 16 hexadecimal digits, got \"", text.substr(0, 40), "\".");
-  return text;
-}
-
-/// What was chosen by name; "" for null, the workload's own.
-std::string choice_in(const JsonValue& value, std::span<const std::string_view> names) {
-  if (value.is_null()) return "";
-  const std::string name = value.text();
-  if (std::ranges::find(names, name) == names.end()) value.refuse_unknown("choice", name, names);
-  return name;
-}
-
-constexpr int64_t most_steps = int64_t(1) << 40;
-
-void read_summary(const JsonValue& summary, RecordedRun& run) {
-  if (const int64_t format = wanted(summary, "format").integer(0, 1'000'000); format != 1)
-    summary.refuse("the format is ", format, ", and this program reads 1.");
-  RunOptions& o = run.options;
-  o.workload = wanted(summary, "workload").text();
-  o.seeds = {seed_of(wanted(summary, "seed"))};
-  o.steps = wanted(summary, "steps").integer(1, most_steps);
-  const JsonValue lr = wanted(summary, "lr");
-  o.lr = lr.number();
-  if (!(o.lr > 0)) lr.refuse("expected a number above 0, got ", o.lr, '.');
-  o.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
-  o.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
-  if (const JsonValue from = wanted(summary, "from"); !from.is_null()) {
-    const JsonValue path = wanted(from, "path");
-    o.from = path.text();
-    if (o.from.empty()) path.refuse("expected a path, got \"\".");
-    run.from_hash = hash_in(wanted(from, "hash"));
-  }
-  run.weights_hash = hash_in(wanted(summary, "weights_hash"));
-  hash_in(wanted(summary, "policy_hash"));
-}
+constexpr const char* files_of_runs[] = {"summary.json", "metrics.jsonl", "metrics.csv",
+                                         "probe.jsonl",  "resolved.json", "compare.json",
+                                         "search.json"};
 }  // namespace
 
-RecordedRun read_run(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "summary.json", policy = folder / "policy.json";
-  if (!std::filesystem::is_regular_file(file))
-    refuse(file,
-           "there is no such file. Give the folder of a run, as halftone-lab run --out leaves "
-           "it.");
-  RecordedRun run;
-  of_file(file, [&] {
-    const std::string text = files::read_text("rerun", file, std::size_t(1) << 20);
-    if (!Json::accept(text)) fail<FormatError>("rerun", "it is no JSON.");
-    run.summary = policy::parsed_json("rerun", text);
-    read_summary(JsonValue("rerun", "", run.summary), run);
-  });
-  of_file(policy, [&] {
-    const std::string there = policy::hash(policy::read(policy));
-    if (const std::string& said = run.summary["policy_hash"].get_ref<const std::string&>();
-        there != said)
-      fail<FormatError>("rerun", "its hash is ", there, ", and that of the run's policy ", said,
-                        ".");
-  });
-  run.options.policies = {policy.string()};
-  return run;
+RunFolder::RunFolder(std::string_view op, std::filesystem::path path)
+    : op_(op), path_(std::move(path)) {
+  std::error_code ignored;
+  if (!path_.has_filename()) path_ = path_.parent_path();  // "runs/x/"
+  is_file_ = std::filesystem::is_regular_file(path_, ignored);
+  const std::string kind = path_.extension().string();
+  if (is_file_ && kind != ".csv" && kind != ".jsonl")
+    fail<FormatError>(op, path_.string(),
+                      ": a file that is neither .csv nor .jsonl. Give folders "
+                      "of runs, or metrics with columns step and loss.");
+  if (!is_file_ && std::ranges::none_of(files_of_runs, [&](const char* file) { return has(file); }))
+    fail<FormatError>(op, path_.string(),
+                      ": no run lies there. Give folders that `halftone-lab run --out` made.");
+}
+
+std::string RunFolder::name() const {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path_, error).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+bool RunFolder::has(const char* file) const {
+  std::error_code ignored;
+  return !is_file_ && std::filesystem::is_regular_file(path_ / file, ignored);
+}
+
+void RunFolder::note_skipped(int64_t lines, const char* file) {
+  if (lines > 0)
+    notes_.push_back((is_file_ ? path_ : path_ / file).string() + ": " + std::to_string(lines) +
+                     (lines == 1 ? " line was" : " lines were") +
+                     " skipped, for what is in them could not be read.");
+}
+
+std::optional<RunSummary> RunFolder::summary() const {
+  if (!has("summary.json")) return {};
+  const Json file = read_json(op_, path_ / "summary.json");
+  RunSummary result;
+  for (const auto& [key, value] : file.items())
+    if (value.is_string()) result.texts[key] = value.get<std::string>();
+    else if (const auto number = number_in(file, key.c_str())) result.numbers[key] = *number;
+  for (const auto& [use, bytes] : object_in(file, "bytes_at_peak").items())
+    if (bytes.is_number() && bytes.get<double>() >= 0)
+      result.bytes_at_peak.emplace_back(use, bytes.get<double>());
+  return result;
+}
+
+void RunFolder::each_metrics_line(const std::function<void(const MetricsLine&)>& use) {
+  if (is_file_ ? path_.extension() == ".csv" : !has("metrics.jsonl")) {
+    if (is_file_ || has("metrics.csv")) read_csv_metrics(use);
+    return;
+  }
+  note_skipped(each_json_line(op_, is_file_ ? path_ : path_ / "metrics.jsonl",
+                              [&](const Json& line) {
+                                MetricsLine numbers;
+                                for (const auto& [key, value] : line.items())
+                                  if (value.is_number() && std::isfinite(value.get<double>()))
+                                    numbers[key] = value.get<double>();
+                                if (!numbers.contains("step")) return false;
+                                use(numbers);
+                                return true;
+                              }),
+               "metrics.jsonl");
+}
+
+void RunFolder::read_csv_metrics(const std::function<void(const MetricsLine&)>& use) {
+  const std::filesystem::path file = is_file_ ? path_ : path_ / "metrics.csv";
+  const std::string text = files::read_text(op_, file, std::size_t(1) << 28);
+  std::vector<std::string> heads;
+  int64_t skipped = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const auto cells = cells_of(std::string_view(text).substr(at, end - at));
+    at = end + 1;
+    if (heads.empty()) {
+      heads.assign(cells.begin(), cells.end());
+      if (std::ranges::find(heads, "step") == heads.end())
+        fail<FormatError>(op_, file.string(),
+                          ": no column is called step. Give a first line such as step,loss.");
+      continue;
+    }
+    MetricsLine numbers;
+    for (std::size_t i = 0; i < std::min(cells.size(), heads.size()); ++i)
+      if (const auto number = number_of(cells[i])) numbers[heads[i]] = *number;
+    if (numbers.contains("step")) use(numbers);
+    else skipped += cells.size() > 1 || !cells[0].empty();
+  }
+  note_skipped(skipped, "metrics.csv");
+}
+
+void RunFolder::each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
+                                const std::function<void(const policy::UpdateRow&)>& update) {
+  if (!has("probe.jsonl")) return;
+  note_skipped(each_json_line(op_, path_ / "probe.jsonl",
+                              [&](const Json& line) {
+                                if (line.contains("site")) {
+                                  const auto row = survey_row_of(line);
+                                  if (row) survey(*row);
+                                  return row.has_value();
+                                }
+                                const auto row = update_row_of(line);
+                                if (row && line.contains("parameter")) update(*row);
+                                return row && line.contains("parameter");
+                              }),
+               "probe.jsonl");
+}
+
+std::vector<ResolvedSite> RunFolder::resolved() const {
+  std::vector<ResolvedSite> result;
+  if (!has("resolved.json")) return result;
+  const Json file = read_json(op_, path_ / "resolved.json");
+  for (const Json& site : array_in(file, "sites")) {
+    if (text_in(site, "site").empty()) continue;
+    ResolvedSite row{text_in(site, "site"), text_in(site, "computes_in"), {}};
+    for (const auto& [role, quantizer] : object_in(site, "roles").items())
+      if (quantizer.is_string()) row.roles.emplace_back(role, quantizer.get<std::string>());
+    result.push_back(std::move(row));
+  }
+  return result;
 }
 
 }  // namespace halftone::lab
