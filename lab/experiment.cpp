@@ -11,7 +11,7 @@ namespace halftone::lab {
 
 std::span<const Experiment> experiments() {
   using namespace found;
-  static const std::array all{e1, e2, e3, e5, e7, e8, e10, e11, e12, e14, e15, e17};
+  static const std::array all{e1, e2, e3, e5, e7, e8, e10, e11, e12, e13, e14, e15, e17};
   return all;
 }
 

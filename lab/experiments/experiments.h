@@ -6,6 +6,6 @@
 
 namespace halftone::lab::found {
 
-extern const Experiment e1, e2, e3, e5, e7, e8, e10, e11, e12, e14, e15, e17;
+extern const Experiment e1, e2, e3, e5, e7, e8, e10, e11, e12, e13, e14, e15, e17;
 
 }  // namespace halftone::lab::found
