@@ -30,8 +30,7 @@ std::span<const Reason> reasons() {
        "squares, powers and products leave f16's range: 256 * 256 is infinite",
        {"square", "pow", "prod"}},
       {full_precision,
-       "its result grows with the number of terms: it overflows f16, and in bf16 "
-       "loses the last terms",
+       "grows with its number of terms: beyond f16's range, or bf16's whole numbers",
        {"sum", "cumsum", "norm"}},
       {full_precision,
        "a difference from a mean, over a root of squares: both cancel and overflow",

@@ -66,3 +66,23 @@ expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, see
 add_test(NAME lab.compiled_rounding COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPILER} -DINCLUDE=${PROJECT_BINARY_DIR}/include
          -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cpp -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/compiled_rounding
          -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cmake)
+
+# A run again, from its folder: the same weights; other weights in the summary are a difference, and an exit code.
+set(tampered ${telemetry}/student_teacher-amp-bf16-1)
+expect(lab.rerun OUTPUT "20 steps of student_teacher, seed 0.*weights: .* here, the same"
+       COMMAND halftone-lab rerun ${telemetry}/student_teacher-amp-bf16-0 --check)
+add_test(NAME lab.tamper COMMAND sed -i -e "s/\"weights_hash\": \"[0-9a-f]*/\"weights_hash\": \"0123456789abcdef/"
+         -e "s/\"threads\": /&9/" ${tampered}/summary.json)
+expect(lab.rerun_of_others EXIT 1 OUTPUT "differs: threads: 9.* there, .*weights: 0123456789abcdef there, [0-9a-f]+ here, others"
+       COMMAND halftone-lab rerun ${tampered} --check)
+expect(lab.rerun_without_check OUTPUT "0123456789abcdef there, [0-9a-f]+ here, others" COMMAND halftone-lab rerun ${tampered})
+expect(lab.rerun_of_nothing EXIT 1 MESSAGE "^.rerun. .*summary.json: there is no such file. Give the folder of a run" COMMAND halftone-lab rerun ${telemetry})
+set_tests_properties(lab.rerun lab.rerun_of_nothing PROPERTIES FIXTURES_REQUIRED lab_first_run)
+set_tests_properties(lab.tamper PROPERTIES FIXTURES_REQUIRED lab_first_run FIXTURES_SETUP lab_tampered)
+set_tests_properties(lab.rerun_of_others lab.rerun_without_check PROPERTIES FIXTURES_REQUIRED lab_tampered)
+expect(lab.run_from OUTPUT "policy +loss.*full-bf16 " COMMAND halftone-lab run full-bf16 --workload student_teacher --steps 3 --schedule constant
+       --from ${telemetry}/student_teacher-amp-bf16-0)
+set_tests_properties(lab.run_from PROPERTIES FIXTURES_REQUIRED lab_first_run)
+expect(lab.run_unknown_optimizer EXIT 1 MESSAGE "no optimizer named .adamv.. Did you mean .adamw." COMMAND halftone-lab run fp32
+       --workload student_teacher --steps 3 --optimizer adamv)
+expect(lab.show_why OUTPUT "why, by what operations ask for.*  linear +low_precision +most of the time" COMMAND halftone-lab show amp-bf16)

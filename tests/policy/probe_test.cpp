@@ -10,6 +10,7 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/quantized.h>
+#include <halftone/policy/fingerprint.h>
 #include <halftone/policy/policy.h>
 
 #include "policies_directory.h"
@@ -26,25 +27,30 @@ const policy::ProbeRow* row_of(const policy::Probe& probe, const std::string& si
   return nullptr;
 }
 
-/// Weights and states after some steps under a strategy, watched or not.
-std::vector<float> trained(const amp::Strategy& strategy, bool watched, int steps = 12) {
+/// A hash of weights, states, scales and the random generator after 100 steps, watched or not.
+std::string trained(const amp::Strategy& strategy, bool watched) {
   nn::Sequential model((manual_seed(4), nn::models::mlp({16, 32, 16})));
   optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
   amp::Training training(strategy, model, adamw);
   std::optional<policy::Probe> probe;
   if (watched) probe.emplace(training, policy::ProbeOptions{.every = 3, .first = 1});
-  for (int i = 0; i < steps; ++i) {
+  for (int i = 0; i < 100; ++i) {
     training.zero_grad();
     const Tensor x = numbers({8, 16}, 10 + uint64_t(i));
     const Tensor y = training.forward([&](const Tensor& in) { return model(in); }, x);
     training.backward(mean(y * y));
     training.step();
   }
-  std::vector<float> result;
-  for (const auto& [name, tensor] : training.state_dict())
-    for (const float value : tensor.to_vector<float>()) result.push_back(value);
-  if (watched) CHECK_FALSE(probe->rows().empty());
-  return result;
+  policy::Fingerprint hash;
+  for (const auto& [name, tensor] : training.state_dict()) {
+    const Tensor host = tensor.detach().to(Device::cpu()).clone();
+    hash.add(name).add({reinterpret_cast<const char*>(host.raw_data()), std::size_t(host.bytes())});
+  }
+  if (watched) {
+    CHECK(probe->rows().size() > 33 * 10);
+    CHECK(probe->updates().size() == 33 * 4);
+  }
+  return hash.text();
 }
 
 TEST_CASE("watching changes no bit under any strategy") {
