@@ -124,35 +124,34 @@ std::string ulp_plot(const std::vector<const ReportGroup*>& groups) {
 
 // --- scales
 
-std::string loss_scales(const ReportData& data) {
-  svg::Plot plot{.title = "loss scale"};
-  plot.x.label = "step", plot.y = {.label = "scale", .logarithmic = true};
+/// A curve per run, level from value to value; of many points every so many.
+std::string staircases(const ReportData& data, const char* title, const char* label,
+                       std::vector<svg::Point> ReportRun::*points, double (*value)(double)) {
+  svg::Plot plot{.title = title};
+  plot.x.label = "step", plot.y.label = label;
   for (const ReportGroup& group : data.groups)
     for (const ReportRun& run : group.runs) {
-      const std::size_t apart = run.loss_scales.size() / 400 + 1;
+      const std::vector<svg::Point>& all = run.*points;
       svg::Curve curve{.name = group.label, .points = {}, .style = group.style, .staircase = true};
-      for (std::size_t i = 0; i < run.loss_scales.size(); i += apart)
-        curve.points.push_back(run.loss_scales[i]);
+      for (std::size_t i = 0; i < all.size(); i += all.size() / 400 + 1)
+        curve.points.push_back({all[i].x, value(all[i].y)});
       if (!curve.points.empty() && plot.curves.size() < 12) plot.curves.push_back(std::move(curve));
     }
   return plot.curves.empty() ? "" : svg::draw(plot);
 }
 
+std::string loss_scales(const ReportData& data) {
+  return staircases(data, "loss scale", "log2", &ReportRun::loss_scales,
+                    [](double scale) { return std::log2(scale); });
+}
+
 std::string skipped_steps(const ReportData& data) {
-  svg::Plot plot{.title = "steps that were skipped, so far"};
-  plot.x.label = "step", plot.y.label = "steps";
-  bool any = false;
   for (const ReportGroup& group : data.groups)
-    for (const ReportRun& run : group.runs) {
-      const std::size_t apart = run.skipped.size() / 400 + 1;
-      svg::Curve curve{.name = group.label, .points = {}, .style = group.style, .staircase = true};
-      for (std::size_t i = 0; i < run.skipped.size(); i += apart) {
-        curve.points.push_back(run.skipped[i]);
-        any |= run.skipped[i].y > 0;
-      }
-      if (!curve.points.empty() && plot.curves.size() < 12) plot.curves.push_back(std::move(curve));
-    }
-  return any ? svg::draw(plot) : "";
+    for (const ReportRun& run : group.runs)
+      if (!run.skipped.empty() && run.skipped.back().y > 0)
+        return staircases(data, "steps that were skipped, so far", "steps", &ReportRun::skipped,
+                          [](double steps) { return steps; });
+  return "";
 }
 
 /// Used over ideal, of the tensors where they are farthest apart.

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include <halftone/core/memory_ledger.h>
 #include <halftone/lab/html.h>
 #include <halftone/lab/report_page.h>
 #include <halftone/lab/run.h>
@@ -40,6 +41,18 @@ std::string sum_of(const ReportGroup& group, const char* name) {
   const std::vector<double> values = group.numbers(name);
   if (values.empty()) return "-";
   return number(std::accumulate(values.begin(), values.end(), 0.0));
+}
+
+/// In the order of the ledger; other names come last.
+int place_of_use(const std::string& use) {
+  for (int i = 0; i < memory_use_count; ++i)
+    if (name(MemoryUse(i)) == use) return i;
+  return memory_use_count;
+}
+
+/// Without exponents as far as a column is wide enough.
+std::string plain(double value) {
+  return std::abs(value) >= 100 && std::abs(value) < 1e7 ? fixed(value, 0) : number(value, 3);
 }
 
 /// What all runs have in common, and no column has.
@@ -161,7 +174,15 @@ std::string loss_differences(const std::vector<const ReportGroup*>& groups, cons
     }
     plot.curves.push_back(std::move(curve)), plot.bands.push_back(std::move(band));
   }
-  return plot.curves.empty() ? "" : svg::draw(plot);
+  if (plot.curves.empty()) return "";
+  // Of two or three seeds an interval can be so wide that no curve is seen: it is cut.
+  double low = 0, high = 0;
+  for (const svg::Curve& curve : plot.curves)
+    for (const svg::Point& p : curve.points)
+      if (std::isfinite(p.y)) low = std::min(low, p.y), high = std::max(high, p.y);
+  const double room = std::max(high - low, 0.01);
+  plot.y.low = low - room, plot.y.high = high + room;
+  return svg::draw(plot);
 }
 
 }  // namespace
@@ -203,7 +224,7 @@ std::string summary_panel(const ReportData& data) {
                  group == &base ? "" : interval_text(group->paired(base, "loss")),
                  group->numbers("milliseconds_per_step").empty()
                      ? "-"
-                     : number(middle(group->numbers("milliseconds_per_step")), 3),
+                     : plain(middle(group->numbers("milliseconds_per_step"))),
                  peaks.empty() ? "-" : number(middle(peaks), 4), sum_of(*group, "skipped_steps"),
                  hash("policy_hash"), hash("resolved_hash")});
     }
@@ -230,9 +251,10 @@ std::string loss_panel(const ReportData& data) {
     text += figures({loss_curves(groups, losses, least > 0 && most > 8 * least),
                      groups.size() > 1 ? loss_differences(groups, losses) : ""});
     text += paragraph(
-        "Left: the median over the seeds, and in the band all of them. Right: the difference of "
+        "Training loss: the median over the seeds, and in the band all of them. The difference: of "
         "runs with the same seed, its mean over the seeds, and in the band the 95 % interval of "
-        "that mean (Student's t); where the band holds 0, these runs do not tell the two apart." +
+        "that mean (Student's t), cut at the border; where the band holds 0, these runs do not "
+        "tell the two apart." +
         (losses.width > 1 ? " Each point is the mean of " + number(losses.width) + " steps." : ""));
   }
   if (text.empty()) return absent("No losses are here", "halftone-lab run POLICY... --out runs");
@@ -249,6 +271,7 @@ std::string memory_panel(const ReportData& data) {
     for (const auto& [use, bytes] : group->runs.front().summary.bytes_at_peak)
       if (bytes > 0 && std::ranges::find(uses, use) == uses.end() && uses.size() < 12)
         uses.push_back(use);
+  std::ranges::stable_sort(uses, std::less(), place_of_use);
   svg::Bars bars{
       .title = "bytes at the peak, by use", .unit = "MiB", .parts = uses, .labels = {}, .bars = {}};
   std::vector<std::string> heads{"policy"};

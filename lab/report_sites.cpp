@@ -24,12 +24,20 @@ std::size_t number_at(std::string_view name, std::size_t at) {
   return end < name.size() && !separates(end) ? 0 : end - at;
 }
 
+/// The dtype, then a line per quantizer with the roles that have it.
 std::string treatment_of(const ResolvedSite& site) {
+  std::vector<std::pair<std::string, std::string>> lines;  // quantizer, roles
+  for (const auto& [role, quantizer] : site.roles) {
+    const auto same =
+        std::ranges::find(lines, quantizer, &std::pair<std::string, std::string>::first);
+    if (same != lines.end()) same->second += ", " + role;
+    else lines.emplace_back(quantizer, role);
+  }
   std::string text =
       escaped(site.computes_in.empty() ? "-" : html::shortened(site.computes_in, 30));
-  for (const auto& [role, quantizer] : site.roles)
-    text += "<br/><b>" + escaped(html::shortened(role, 30)) + "</b> " +
-            escaped(html::shortened(quantizer, 70));
+  for (const auto& [quantizer, roles] : lines)
+    text += "<br/><b>" + escaped(html::shortened(roles, 120)) +
+            "</b>: " + escaped(html::shortened(quantizer, 90));
   return text;
 }
 
@@ -69,8 +77,13 @@ struct Statistic {
   bool least_first;  // the least is the worst
 };
 
-std::string percents(double share) { return number(100 * share, share < 0.0995 ? 2 : 3); }
-std::string whole(double value) { return fixed(value, 0); }
+/// Two digits after the point below 1, one above; what is not 0 is told from what is.
+std::string percents(double share) {
+  if (share == 0) return "0";
+  if (share < 5e-5) return "&lt;0.01";
+  return fixed(100 * share, share < 0.01 ? 2 : 1);
+}
+std::string whole(double value) { return fixed(std::round(value) + 0.0, 0); }
 
 constexpr Statistic statistics[] = {
     {"underflow", "underflow, %", [](const Survey& s) { return s.underflow(); }, percents, true,
@@ -118,28 +131,35 @@ struct Colours {
   }
 };
 
-std::string heat_map_of(const ReportGroup& group, const Statistic& what, std::size_t most) {
-  const std::vector<policy::Role> roles = roles_of(group, what.rounded);
-  if (roles.empty()) return "";
-  std::map<std::string, double> badness;
-  Colours colours{.low = what.rounded && !what.least_first ? 0.0 : HUGE_VAL,
-                  .high = -HUGE_VAL,
-                  .least_first = what.least_first};
-  const auto value_of = [&](const std::string& site, policy::Role role) {
-    const ReportTensor* const tensor = group.tensor(site, role);
-    if (!tensor || (what.rounded && tensor->quantizer.empty())) return svg::automatic;
-    return what.value(tensor->survey);
-  };
-  for (const std::string& site : group.sites)
-    for (const policy::Role role : roles) {
-      const double value = value_of(site, role);
-      if (std::isnan(value)) continue;
-      const double bad = what.least_first ? -value : value;
-      const auto [at, added] = badness.try_emplace(site, bad);
-      if (!added) at->second = std::max(at->second, bad);
+double value_of(const Statistic& what, const ReportTensor* tensor) {
+  if (!tensor || (what.rounded && tensor->quantizer.empty())) return svg::automatic;
+  return what.value(tensor->survey);
+}
+
+/// One scale for all maps of a statistic, so that they can be held against each other.
+Colours colours_of(const std::vector<const ReportGroup*>& groups, const Statistic& what) {
+  Colours colours{
+      .low = what.least_first ? HUGE_VAL : 0.0, .high = -HUGE_VAL, .least_first = what.least_first};
+  for (const ReportGroup* group : groups)
+    for (const auto& [place, tensor] : group->tensors) {
+      const double value = value_of(what, &tensor);
       if (!std::isfinite(value)) continue;
       colours.low = std::min(colours.low, value), colours.high = std::max(colours.high, value);
     }
+  return colours;
+}
+
+std::string heat_map_of(const ReportGroup& group, const Statistic& what, const Colours& colours,
+                        std::size_t most) {
+  const std::vector<policy::Role> roles = roles_of(group, what.rounded);
+  std::map<std::string, double> badness;
+  for (const auto& [place, tensor] : group.tensors) {
+    const double value = value_of(what, &tensor);
+    if (std::isnan(value)) continue;
+    const double bad = what.least_first ? -value : value;
+    const auto [at, added] = badness.try_emplace(place.first, bad);
+    if (!added) at->second = std::max(at->second, bad);
+  }
   const std::vector<std::string> rows = worst_of(group.sites, badness, most);
   if (rows.empty()) return "";
   std::vector<std::string> heads;
@@ -148,15 +168,15 @@ std::string heat_map_of(const ReportGroup& group, const Statistic& what, std::si
   for (const std::string& site : rows) {
     cells.push_back({html::shortened(site, 60), {}});
     for (const policy::Role role : roles) {
-      const double value = value_of(site, role);
+      const ReportTensor* const tensor = group.tensor(site, role);
+      const double value = value_of(what, tensor);
       html::HeatCell cell;
       if (!std::isnan(value)) {
-        const ReportTensor& tensor = *group.tensor(site, role);
         cell.text = std::isinf(value) ? (value > 0 ? "exact" : "0") : what.text(value);
         cell.title =
             std::string(policy::name(role)) +
-            (tensor.quantizer.empty() ? "" : ": " + html::shortened(tensor.quantizer, 40)) + ", " +
-            number(value, 5);
+            (tensor->quantizer.empty() ? "" : ": " + html::shortened(tensor->quantizer, 40)) +
+            ", " + number(value, 5);
         cell.strength = colours.strength(value);
       }
       cells.back().cells.push_back(std::move(cell));
@@ -299,7 +319,7 @@ std::string site_panel(const ReportData& data) {
   if (groups.empty())
     return absent("No surveys are here", "halftone-lab run POLICY... --probe 50 --out runs");
   const std::size_t shown = std::min(groups.size(), most_groups);
-  const std::size_t most = std::clamp<std::size_t>(480 / shown, 20, 80);
+  const std::size_t most = std::clamp<std::size_t>(300 / shown, 20, 50);
   std::string text, links;
   for (const Statistic& what : statistics) {
     const std::string anchor = std::string("site-") + what.anchor;
@@ -307,7 +327,8 @@ std::string site_panel(const ReportData& data) {
         (links.empty() ? "" : " · ") + html::element("a", "href=\"#" + anchor + "\"", what.name);
     text += html::element("h3", "id=\"" + anchor + "\"", defined(what.name, what.anchor));
     std::string maps;
-    for (std::size_t g = 0; g < shown; ++g) maps += heat_map_of(*groups[g], what, most);
+    const Colours colours = colours_of(groups, what);
+    for (std::size_t g = 0; g < shown; ++g) maps += heat_map_of(*groups[g], what, colours, most);
     text += maps.empty() ? paragraph("Nothing is rounded in these runs.")
                          : html::element("div", "class=\"maps\"", "\n" + maps) + "\n";
   }

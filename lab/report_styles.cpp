@@ -39,6 +39,7 @@ code{font:.875em ui-monospace,monospace}
 table{border-collapse:collapse;font-size:.875rem;line-height:1.35;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;white-space:nowrap;font-weight:400}
 th.t,td.t{text-align:left}
+th.t,td.t{white-space:normal;min-width:7rem;max-width:24rem}
 thead th{font-weight:600;border-bottom:1px solid var(--faint);vertical-align:bottom}
 tbody tr+tr>*{border-top:1px solid var(--line)}
 caption{text-align:left;font-weight:600;padding:.25rem 0}
@@ -51,13 +52,14 @@ figure{margin:0;min-width:0;max-width:40rem}
 figure svg{display:block;width:100%;height:auto}
 dt{font-weight:600;margin-top:.6rem}
 dd{margin:0 0 0 1rem}
+@media (max-width:40rem){th.t,td.t{max-width:13rem}}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.875rem}
 .facts dt{margin:0}
 .facts dd{margin:0}
 @media print{
 body{max-width:none;padding:0;font-size:11px}
 table{font-size:9px}
-th,td{white-space:normal;padding:.1rem .3rem}
+th,td,th.t,td.t{white-space:normal;min-width:0;padding:.1rem .3rem}
 .wide{overflow:visible}
 nav{display:none}
 figure,tr{break-inside:avoid}

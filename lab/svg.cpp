@@ -98,7 +98,8 @@ class Drawing {
   }
 
   void axes() {
-    text_ += words(16, 16, "start", html::shortened(plot_.title, 64), "class=\"head\"");
+    if (!plot_.title.empty())
+      text_ += words(16, 16, "start", html::shortened(plot_.title, 64), "class=\"head\"");
     std::string grid;
     for (const double tick : ticks(y_.low, y_.high, y_.logarithmic, 5)) {
       grid += "M" + coordinate(left_) + " " + coordinate(y_(tick)) + "H" + coordinate(right_);

@@ -1,7 +1,6 @@
 // The report of folders that this file writes: complete ones, large ones, broken ones.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <cmath>
 #include <sstream>
 
@@ -111,7 +110,7 @@ TEST_CASE("six runs become a page with every panel") {
   check_page(page);
   CHECK_FALSE(contains(page, "class=\"absent\""));
   // (0.1 / 1, 0.1 / 1.1, 0.1 / 1.2), mean 9.14 %, t(2) = 4.303
-  CHECK(contains(page, "+9.14 % ± 2.1 %"));
+  CHECK(contains(page, "+9.14 ± 2.1 %"));
   CHECK(contains(page, "layers.{0-2}/linear.0 (3)"));
   CHECK(contains(page, "≠ bf16"));
   CHECK(contains(page, ">0, 1, 2<"));
@@ -179,16 +178,13 @@ TEST_CASE("names are text wherever they come from") {
   CHECK(contains(page, "&lt;img src=&#39;x"));
 }
 
-TEST_CASE("a thousand sites in six runs stay below two megabytes and two seconds") {
+TEST_CASE("a thousand sites in six runs stay below two megabytes") {
   const TemporaryDirectory directory;
   lab::ReportOptions options;
   for (const int seed : {0, 1})
     for (const char* policy : {"a", "b", "c"})
       options.paths.push_back(write_run(directory, policy, seed, 1, 1000));
-  const auto start = std::chrono::steady_clock::now();
   const std::string page = report(options);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  MESSAGE("page of ", page.size(), " bytes in ", seconds.count(), " s");
   check_page(page);
   CHECK(contains(page, "worst of 1000 sites"));
 }
@@ -239,11 +235,10 @@ TEST_CASE("broken files are told or left out, and never end the program") {
           R"({"step":1,"parameter":"x","by_ulp":{"a":1}})"}) {
       write_file(run / file, whole + line);
       CAPTURE(line);
-      const std::string page = report({.paths = {run}});
-      check_page(page);
-      CHECK(contains(page, std::string(file) + ": 1 line was skipped") ==
-            !(std::string_view(line).starts_with("{\"step\":-1") && file[0] == 'm'));
+      check_page(report({.paths = {run}}));
     }
+    write_file(run / file, whole + whole.substr(0, 20));  // the last line is cut off
+    CHECK(contains(report({.paths = {run}}), std::string(file) + ": 1 line was skipped"));
     write_file(run / file, whole);
   }
   // Numbers that only just are some.

@@ -20,7 +20,34 @@ TEST_CASE("a curve, a band and a rule, as text") {
   plot.curves.push_back({.name = "fp32", .points = {{0, 1}, {1, 3}, {2, NAN}, {3, 2}, {4, 2}}});
   plot.bands.push_back({.name = "spread", .x = {0, 4}, .low = {1, 1}, .high = {2, 3}, .style = 1});
   plot.rules.push_back({"bar", 2});
-  CHECK(lab::svg::draw(plot) == R"()");
+  CHECK(lab::svg::draw(plot) == R"(<svg class="plot" viewBox="0 0 480 284" role="img">
+<title>a &lt; b</title>
+<text x="16" y="16" class="head">a &lt; b</text>
+<text x="30.2" y="211.9" text-anchor="end" class="small">1</text>
+<text x="30.2" y="170" text-anchor="end" class="small">1.5</text>
+<text x="30.2" y="128" text-anchor="end" class="small">2</text>
+<text x="30.2" y="86" text-anchor="end" class="small">2.5</text>
+<text x="30.2" y="44.1" text-anchor="end" class="small">3</text>
+<text x="36.2" y="236" text-anchor="middle" class="small">0</text>
+<text x="142" y="236" text-anchor="middle" class="small">1</text>
+<text x="247.9" y="236" text-anchor="middle" class="small">2</text>
+<text x="353.7" y="236" text-anchor="middle" class="small">3</text>
+<text x="459.5" y="236" text-anchor="middle" class="small">4</text>
+<path class="grid" d="M36.2 207.9H468M36.2 166H468M36.2 124H468M36.2 82H468M36.2 40.1H468M36.2 30V222M142 30V222M247.9 30V222M353.7 30V222M459.5 30V222"/>
+<path class="axis" d="M36.2 30V218H468"/>
+<text x="252.1" y="253" text-anchor="middle">step</text>
+<path class="band f1" d="M36.2 124L459.5 40.1L459.5 207.9L36.2 207.9z"><title>spread</title></path>
+<path class="rule" d="M36.2 124H468"><title>bar: 2</title></path>
+<path class="l l0" d="M36.2 207.9L142 40.1M353.7 124L459.5 124"><title>fp32</title></path>
+<path class="m f0" d="M32.7 207.9a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 0: 1</title></path>
+<path class="m f0" d="M138.5 40.1a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 1: 3</title></path>
+<path class="m f0" d="M350.2 124a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 3: 2</title></path>
+<path class="m f0" d="M456 124a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"><title>fp32, 4: 2</title></path>
+<path class="l l0" d="M16 272h20"/>
+<path class="m f0" d="M22.5 272a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"/>
+<text x="42" y="276">fp32</text>
+</svg>
+)");
 }
 
 TEST_CASE("a histogram under a format's range, as text") {
@@ -29,7 +56,26 @@ TEST_CASE("a histogram under a format's range, as text") {
   plot.histograms.push_back({.name = "", .first = -4, .heights = {0, 25, 75}});
   plot.ranges.push_back({"e2m1", 0, 2.5, -1});
   plot.width = 300, plot.height = 150;
-  CHECK(lab::svg::draw(plot) == R"()");
+  CHECK(lab::svg::draw(plot) == R"(<svg class="plot" viewBox="0 0 300 172" role="img">
+<text x="22.8" y="134" text-anchor="end" class="small">0</text>
+<text x="22.8" y="114.4" text-anchor="end" class="small">20</text>
+<text x="22.8" y="94.8" text-anchor="end" class="small">40</text>
+<text x="22.8" y="75.1" text-anchor="end" class="small">60</text>
+<text x="28.8" y="148" text-anchor="middle" class="small">-4</text>
+<text x="93.6" y="148" text-anchor="middle" class="small">-2</text>
+<text x="158.4" y="148" text-anchor="middle" class="small">0</text>
+<text x="223.2" y="148" text-anchor="middle" class="small">2</text>
+<text x="288" y="148" text-anchor="middle" class="small">4</text>
+<path class="grid" d="M28.8 130H288M28.8 110.4H288M28.8 90.8H288M28.8 71.1H288M28.8 52V134M93.6 52V134M158.4 52V134M223.2 52V134M288 52V134"/>
+<path class="axis" d="M28.8 52V130H288"/>
+<text x="158.4" y="165" text-anchor="middle">log2 |x|</text>
+<rect class="r" x="158.4" y="26" width="81" height="9" rx="2"><title>e2m1: 0 to 2.5</title></rect>
+<rect class="rf" x="126" y="26" width="32.4" height="9" rx="2"><title>e2m1, subnormal: from -1</title></rect>
+<text x="22.8" y="35" text-anchor="end" class="small">e2m1</text>
+<rect class="f0" x="61.2" y="105.5" width="31.9" height="24.5"><title>-3 to -2: 25</title></rect>
+<rect class="f0" x="93.6" y="56.4" width="31.9" height="73.6"><title>-2 to -1: 75</title></rect>
+</svg>
+)");
 }
 
 TEST_CASE("ticks are 1, 2 or 5 times powers of ten, or powers of ten") {
