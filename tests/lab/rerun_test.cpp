@@ -13,7 +13,7 @@
 #include <halftone/lab/identity.h>
 #include <halftone/lab/rerun.h>
 #include <halftone/lab/run.h>
-#include <halftone/lab/run_folder.h>
+#include <halftone/lab/recorded_run.h>
 #include <halftone/nn/nn.h>
 
 #include "temporary_directory.h"
