@@ -13,9 +13,9 @@ namespace halftone::lab {
 namespace {
 
 /// What a run may differ in beside its policy and its seed, as summaries name it.
-constexpr const char* settings[] = {"workload", "steps",    "lr",          "optimizer",
-                                    "schedule", "momentum", "batch_size",  "batch",
-                                    "from",     "device",   "policy_hash", "resolved_hash"};
+constexpr const char* settings[] = {
+    "workload",       "steps", "lr",        "batch",       "optimizer.named", "optimizer.class",
+    "schedule.named", "from",  "clip_norm", "policy_hash", "resolved_hash"};
 
 std::string setting_of(const RunSummary& summary, const char* name) {
   const auto text = summary.texts.find(name);
@@ -144,20 +144,23 @@ std::vector<std::vector<const ReportGroup*>> ReportData::by_workload() const {
 
 ReportData read_report_data(const ReportOptions& options) {
   ReportData data;
-  std::vector<RunFolder> folders;
+  std::vector<std::filesystem::path> paths;
   for (const std::filesystem::path& path : options.paths) {
-    if (path.extension() == ".json") {
-      const nlohmann::json file = read_json("report", path);
-      if (file.contains("candidates")) data.searches.push_back(path);
-      else if (file.contains("rows")) data.comparisons.push_back(path);
-      else
-        fail<FormatError>("report", path.string(),
-                          ": neither a comparison nor a search. Give what `halftone-lab compare "
-                          "--json` or `halftone-lab search` wrote, or a run's folder.");
+    if (path.extension() != ".json") {
+      paths.push_back(path);
       continue;
     }
-    folders.emplace_back("report", path);
+    const nlohmann::json file = read_json("report", path);
+    if (file.contains("candidates")) data.searches.push_back(path);
+    else if (file.contains("rows")) data.comparisons.push_back(path);
+    else if (options.paths.size() > 1)
+      data.notes.push_back(path.string() + ": neither a comparison nor a search.");
+    else
+      fail<FormatError>("report", path.string(),
+                        ": neither a comparison nor a search. Give what `halftone-lab compare "
+                        "--json` or `halftone-lab search` wrote, or a run's folder.");
   }
+  std::vector<RunFolder> folders = run_folders("report", paths, data.notes);
   std::vector<ReportRun> runs;
   std::vector<std::string> policies;
   for (const RunFolder& folder : folders) {

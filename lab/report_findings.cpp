@@ -1,5 +1,6 @@
 // Panels 10 to 12: comparison, search, definitions.
 #include <algorithm>
+#include <cmath>
 
 #include <halftone/lab/html.h>
 #include <halftone/lab/json_input.h>
@@ -61,15 +62,30 @@ std::string comparison_of(const std::filesystem::path& path) {
   return text;
 }
 
-/// Bytes as they are told apart: the smallest frontier has kilobytes.
-svg::Curve frontier_of(const json& file) {
-  svg::Curve curve{.name = "frontier", .points = {}, .style = 0, .staircase = false};
-  for (const json& point : array_in(file, "frontier")) {
-    const auto bytes = number_in(point, "bytes"), error = number_in(point, "error");
-    if (bytes && error && curve.points.size() < 500)
-      curve.points.push_back({*bytes / 1048576, *error});
-  }
-  return curve;
+/// Where an object with bytes and an error lies in the plot.
+std::optional<svg::Point> place_of(const json& object) {
+  const auto bytes = number_in(object, "bytes"), error = number_in(object, "error");
+  if (!bytes || !error) return {};
+  return svg::Point{*bytes / 1048576, *error};
+}
+
+std::string frontier_plot(const json& file, const std::vector<const json*>& candidates) {
+  svg::Plot plot{.title = "error against memory"};
+  plot.x.label = "MiB from forward to backward", plot.y.label = "error of the gradients";
+  svg::Curve frontier{.name = "frontier", .points = {}, .style = 0};
+  svg::Curve alone{.name = "each alone", .points = {}, .style = 1};
+  svg::Curve base{.name = "base", .points = {}, .style = 2};
+  for (const json& point : array_in(file, "frontier"))
+    if (const auto place = place_of(point); place && frontier.points.size() < 500)
+      frontier.points.push_back(*place);
+  // A gap behind each: they are no curve.
+  for (const json* candidate : candidates)
+    if (const auto place = place_of(*candidate); place && alone.points.size() < 200)
+      alone.points.insert(alone.points.end(), {*place, {svg::automatic, svg::automatic}});
+  if (const auto place = place_of(object_in(file, "base"))) base.points.push_back(*place);
+  for (svg::Curve* curve : {&frontier, &alone, &base})
+    if (!curve->points.empty()) plot.curves.push_back(std::move(*curve));
+  return plot.curves.empty() ? "" : figures({svg::draw(plot)});
 }
 
 std::string search_of(const std::filesystem::path& path) {
@@ -82,31 +98,20 @@ std::string search_of(const std::filesystem::path& path) {
     return number_in(*a, "error").value_or(HUGE_VAL) < number_in(*b, "error").value_or(HUGE_VAL);
   });
   const json& chosen = array_in(file, "chosen");
-  svg::Plot plot{.title = "saved MiB against error"};
-  plot.x.label = "MiB", plot.y.label = "error";
-  plot.curves.push_back(frontier_of(file));
-  svg::Curve alone{.name = "each alone", .points = {}, .style = 1};
-  html::Table table({"candidate", defined("gradient error", "sensitivity"), "loss error", "ms",
-                     "bytes", "chosen"});
+  html::Table table({"candidate", defined("error", "sensitivity"), defined("added", "added"),
+                     "loss error", "ms", "MiB", "bits", ""});
   for (const json* candidate : candidates) {
+    if (table.rows() == most_rows) break;
     const std::string name = text_in(*candidate, "name");
     const bool is_chosen = !name.empty() && std::ranges::find(chosen, json(name)) != chosen.end();
-    const auto bytes = number_in(*candidate, "bytes"), error = number_in(*candidate, "error");
-    if (table.rows() < most_rows)
-      table.row({escaped(html::shortened(name.empty() ? "without a name" : name, 80)),
-                 number_text(*candidate, "error"), number_text(*candidate, "loss_error"),
-                 number_text(*candidate, "milliseconds"), number_text(*candidate, "bytes", 6),
-                 is_chosen ? "yes" : ""});
-    // A gap behind each: they are no curve.
-    if (bytes && error && alone.points.size() < 200)
-      alone.points.insert(alone.points.end(),
-                          {{*bytes / 1048576, *error}, {svg::automatic, svg::automatic}});
+    const auto bytes = number_in(*candidate, "bytes");
+    table.row({escaped(html::shortened(name.empty() ? "without a name" : name, 80)),
+               number_text(*candidate, "error"), number_text(*candidate, "added"),
+               number_text(*candidate, "loss_error"), number_text(*candidate, "milliseconds"),
+               bytes ? number(*bytes / 1048576, 4) : "-", number_text(*candidate, "bits"),
+               is_chosen ? "chosen" : short_text(*candidate, "refused", 100)});
   }
-  plot.curves.push_back(std::move(alone));
-  std::string text = plot.curves[0].points.empty() && plot.curves[1].points.empty()
-                         ? ""
-                         : figures({svg::draw(plot)});
-  text += table.text();
+  std::string text = frontier_plot(file, candidates) + table.text();
   if (candidates.size() > most_rows)
     text += paragraph("The " + std::to_string(most_rows) + " least harmful of " +
                       std::to_string(candidates.size()) + " candidates.");
@@ -158,9 +163,10 @@ constexpr Definition definitions[] = {
      "own rounding. About 1 for products of independent operands."},
     {"twin", "twin",
      "The relative difference from the reference's run: all that has come together so far."},
-    {"sensitivity", "gradient error",
-     "Of a candidate alone on top of the base policy: the relative difference of the gradient from "
-     "the reference's."}};
+    {"sensitivity", "error of the gradients",
+     "Of a candidate alone on top of the base policy, over a few batches: the norm of the "
+     "difference from the reference's gradients over their norm."},
+    {"added", "added", "The same, against the gradients of the base policy."}};
 
 constexpr std::pair<const char*, const char*> commands[] = {
     {"summary.json, resolved.json, metrics.jsonl, policy.json",

@@ -105,7 +105,7 @@ std::string update_plot(const std::vector<const ReportGroup*>& groups, const cha
 std::string ulp_plot(const std::vector<const ReportGroup*>& groups) {
   svg::Plot plot{.title = "updates by size"};
   plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
-  plot.rules.push_back({"below it round-to-nearest loses the update", -1, true});
+  plot.rules.push_back({"left of it: lost by nearest", -1, true});
   for (const ReportGroup* group : groups) {
     double total = 0;
     for (const double count : group->by_ulp) total += count;

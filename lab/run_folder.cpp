@@ -119,9 +119,16 @@ RunFolder::RunFolder(std::string_view op, std::filesystem::path path)
     fail<FormatError>(op, path_.string(),
                       ": a file that is neither .csv nor .jsonl. Give folders "
                       "of runs, or metrics with columns step and loss.");
-  if (!is_file_ && std::ranges::none_of(files_of_runs, [&](const char* file) { return has(file); }))
+  if (!is_file_ && !is_run(path_))
     fail<FormatError>(op, path_.string(),
                       ": no run lies there. Give folders that `halftone-lab run --out` made.");
+}
+
+bool RunFolder::is_run(const std::filesystem::path& folder) {
+  return std::ranges::any_of(files_of_runs, [&](const char* file) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(folder / file, ignored);
+  });
 }
 
 std::string RunFolder::name() const {
@@ -146,9 +153,16 @@ std::optional<RunSummary> RunFolder::summary() const {
   if (!has("summary.json")) return {};
   const Json file = read_json(op_, path_ / "summary.json");
   RunSummary result;
-  for (const auto& [key, value] : file.items())
-    if (value.is_string()) result.texts[key] = value.get<std::string>();
-    else if (const auto number = number_in(file, key.c_str())) result.numbers[key] = *number;
+  const auto keep = [&](const std::string& name, const Json& value) {
+    if (value.is_string()) result.texts[name] = value.get<std::string>();
+    else if (value.is_number() && std::isfinite(value.get<double>()))
+      result.numbers[name] = value.get<double>();
+  };
+  for (const auto& [key, value] : file.items()) {
+    keep(key, value);
+    if (value.is_object() && key != "bytes_at_peak")
+      for (const auto& [inner, member] : value.items()) keep(key + "." + inner, member);
+  }
   for (const auto& [use, bytes] : object_in(file, "bytes_at_peak").items())
     if (bytes.is_number() && bytes.get<double>() >= 0)
       result.bytes_at_peak.emplace_back(use, bytes.get<double>());
@@ -226,6 +240,32 @@ std::vector<ResolvedSite> RunFolder::resolved() const {
       if (quantizer.is_string()) row.roles.emplace_back(role, quantizer.get<std::string>());
     result.push_back(std::move(row));
   }
+  return result;
+}
+
+std::vector<RunFolder> run_folders(std::string_view op,
+                                   const std::vector<std::filesystem::path>& paths,
+                                   std::vector<std::string>& notes) {
+  std::vector<RunFolder> result;
+  std::string first_mistake;
+  for (const std::filesystem::path& path : paths) {
+    try {
+      result.emplace_back(op, path);
+      continue;
+    } catch (const FormatError& error) {
+      std::error_code ignored;
+      if (!std::filesystem::is_directory(path, ignored)) throw;
+      if (first_mistake.empty()) first_mistake = error.what();
+    }
+    std::vector<std::filesystem::path> inner;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path, error))
+      if (RunFolder::is_run(entry.path())) inner.push_back(entry.path());
+    std::ranges::sort(inner);
+    for (const std::filesystem::path& run : inner) result.emplace_back(op, run);
+    if (inner.empty()) notes.push_back(path.string() + ": no run lies there.");
+  }
+  if (result.empty() && !first_mistake.empty()) throw FormatError(first_mistake);
   return result;
 }
 

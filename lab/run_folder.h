@@ -27,6 +27,7 @@ struct ResolvedSite {
 };
 
 struct RunSummary {
+  // Members of objects are named as in "data.hash".
   std::map<std::string, std::string> texts;  // policy, hashes, workload, environment, ...
   std::map<std::string, double> numbers;     // seed, steps, lr, loss, milliseconds_per_step, ...
   std::vector<std::pair<std::string, double>> bytes_at_peak;
@@ -37,6 +38,9 @@ class RunFolder {
  public:
   /// Throws FormatError, in the name of `op`, for a path at which neither is.
   RunFolder(std::string_view op, std::filesystem::path path);
+
+  /// Whether a folder has any of a run's files.
+  static bool is_run(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
   /// The last part of the path.
@@ -65,5 +69,12 @@ class RunFolder {
   bool is_file_ = false;
   std::vector<std::string> notes_{};
 };
+
+/// Of each path its run, or the runs in it by name; a folder without any (a sweep has some beside
+/// its runs) is noted. Throws FormatError for other paths that are no run, and where no run is
+/// left.
+std::vector<RunFolder> run_folders(std::string_view op,
+                                   const std::vector<std::filesystem::path>& paths,
+                                   std::vector<std::string>& notes);
 
 }  // namespace halftone::lab

@@ -186,6 +186,9 @@ class Drawing {
     const std::string path =
         rule.vertical ? "M" + coordinate(at) + " " + coordinate(top_) + "V" + coordinate(bottom_)
                       : "M" + coordinate(left_) + " " + coordinate(at) + "H" + coordinate(right_);
+    // Its name beside it: dashes say nothing by themselves.
+    if (rule.vertical)
+      text_ += words(at + 4, top_ + 11, "start", html::shortened(rule.name, 30), "class=\"small\"");
     text_ +=
         mark("path", "class=\"rule\" d=\"" + path + "\"", rule.name + ": " + label_of(rule.at));
   }

@@ -128,8 +128,9 @@ void write_run(RunFolder& folder, Writer& writer) {
 }  // namespace
 
 void write_table(const TableOptions& options, std::ostream& out) {
-  std::vector<RunFolder> folders;
-  for (const std::filesystem::path& path : options.paths) folders.emplace_back("table", path);
+  std::vector<std::string> notes;
+  std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
+  for (const std::string& note : notes) std::cerr << note << '\n';
   Writer writer(out, options.json_lines);
   for (RunFolder& folder : folders) write_run(folder, writer);
 }

@@ -125,6 +125,33 @@ TEST_CASE("six runs become a page with every panel") {
   CHECK(contains(message_of<UsageError>([&] { report(options); }), "[report] no run is of c"));
 }
 
+TEST_CASE("a folder of folders is all runs in it") {
+  const TemporaryDirectory directory;
+  write_run(directory, "a", 0, 1), write_run(directory, "b", 0, 2);
+  std::filesystem::create_directory(directory / "logs");
+  write_file(directory / "sweep.json", "{}");
+  CHECK(contains(report({.paths = {directory.path()}}), "2 runs, 2 policies"));
+  // As a shell's runs/* has it.
+  const std::string page = report({.paths = {directory / "a-0", directory / "b-0",
+                                             directory / "logs", directory / "sweep.json"}});
+  check_page(page);
+  CHECK(contains(page, "2 runs, 2 policies"));
+  CHECK(contains(page, "logs: no run lies there."));
+  CHECK(contains(page, "sweep.json: neither a comparison nor a search."));
+}
+
+TEST_CASE("runs of one policy under two settings are two lines") {
+  const TemporaryDirectory directory;
+  const Path one = write_run(directory, "a", 0, 1), other = directory / "other";
+  std::filesystem::create_directory(other);
+  write_file(other / "summary.json",
+             R"({"policy":"a","workload":"small","policy_hash":"00ff","steps":20,"lr":0.25,)"
+             R"("optimizer":{"class":"SGD"},"loss":1,"seed":0})");
+  const std::string page = report({.paths = {one, other}});
+  check_page(page);
+  CHECK(contains(page, "a, lr 0.25, optimizer.class SGD"));
+}
+
 TEST_CASE("panels without data say which command makes it") {
   const TemporaryDirectory directory;
   std::filesystem::create_directory(directory / "run");
