@@ -79,13 +79,18 @@ std::optional<NumberFormat> number_format_named(std::string_view wanted) {
 std::string described(const NumberFormat& format) {
   for (const NamedFormat& known : named)
     if (known.format == format) return std::string(known.name);
+  PlainText text;
   for (int exponent = 2; exponent <= 8; ++exponent)
     for (int fraction = 0; fraction <= 23; ++fraction)
-      if (NumberFormat::ieee_like(exponent, fraction) == format)
-        return "e" + std::to_string(exponent) + "m" + std::to_string(fraction);
+      if (NumberFormat::ieee_like(exponent, fraction) == format) {
+        text << 'e' << exponent << 'm' << fraction;
+        return text.str();
+      }
   for (int bits = 3; bits <= 16; ++bits)
-    if (NumberFormat::integer(bits) == format) return "int" + std::to_string(bits);
-  PlainText text;
+    if (NumberFormat::integer(bits) == format) {
+      text << "int" << bits;
+      return text.str();
+    }
   text << "a grid of " << int(format.significand_bits) << " significand bits from 2^"
        << int(format.min_exponent) << " to " << format.max;
   return text.str();

@@ -89,6 +89,11 @@ void write_survey(const policy::ProbeRow& row, Writer& writer) {
   writer.value("root_mean_square", survey.root_mean_square());
   writer.value("largest", s.largest), writer.value("smallest", s.smallest);
   writer.value("loss_scale", row.loss_scale);
+  for (const auto& [name, format] :
+       {std::pair{"f16", formats::f16}, {"e5m2", formats::e5m2}, {"e4m3", formats::e4m3}}) {
+    writer.value(std::string("would_underflow_") + name, survey.would_underflow(format));
+    writer.value(std::string("would_overflow_") + name, survey.would_overflow(format));
+  }
   if (row.scale > 0) writer.value("scale", row.scale), writer.value("ideal", row.ideal);
   if (row.quantizer.empty()) return;
   writer.value("to_zero", s.to_zero), writer.value("subnormal", s.subnormal);

@@ -99,9 +99,9 @@ class Probe::Recorder final : public Observer {
     Tensor row{};
   };
   struct Waiting {
-    ProbeRow given;
-    std::optional<Quantizer> quantizer;
-    Tensor survey, scale, loss_scale;
+    ProbeRow given{};
+    std::optional<Quantizer> quantizer{};
+    Tensor survey{}, scale{}, loss_scale{};
   };
 
   /// What one operation gives is what the next one takes: a tensor is counted once.
@@ -134,16 +134,12 @@ class Probe::Recorder final : public Observer {
     if (const auto known = present_.find(key); known != present_.end())
       return &waiting_[known->second];
     present_[key] = waiting_.size();
-    waiting_.push_back({{.step = step_,
-                         .site = seen.site,
-                         .role = seen.role,
-                         .input = seen.input,
-                         .quantizer = what},
-                        quantizer ? std::optional(*quantizer) : std::nullopt,
-                        new_survey_row(device),
-                        {},
-                        loss_scale_});
-    return &waiting_.back();
+    Waiting& fresh = waiting_.emplace_back();
+    fresh.given.step = step_, fresh.given.site = seen.site, fresh.given.role = seen.role;
+    fresh.given.input = seen.input, fresh.given.quantizer = what;
+    if (quantizer) fresh.quantizer = *quantizer;
+    fresh.survey = new_survey_row(device), fresh.loss_scale = loss_scale_;
+    return &fresh;
   }
 
   amp::Training& training_;
