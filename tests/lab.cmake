@@ -21,6 +21,23 @@ expect(lab.run_twice EXIT 1 MESSAGE "there is a run in .*student_teacher-amp-bf1
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 5 --out ${telemetry})
 set_tests_properties(lab.run PROPERTIES FIXTURES_REQUIRED lab_runs FIXTURES_SETUP lab_first_run)
 set_tests_properties(lab.run_twice PROPERTIES FIXTURES_REQUIRED lab_first_run)
+# What these runs left, as a page, as rows, and in a browser where there is one.
+set(page ${CMAKE_CURRENT_BINARY_DIR}/lab_report.html)
+expect(lab.report OUTPUT "^report: [^\n]*lab_report.html\n$" COMMAND halftone-lab report ${telemetry} -o ${page})
+expect(lab.table OUTPUT "run,policy,seed,step,site,role,input,statistic,value.*full-bf16,1,10,0.weight,update,0,lost_share,0[.][0-9]"
+       COMMAND halftone-lab table ${telemetry} --csv)
+expect(lab.table_jsonl OUTPUT "{.run.:.student_teacher-amp-bf16-0.,.policy.:.amp-bf16.,.seed.:0," COMMAND halftone-lab table ${telemetry} --jsonl)
+set_tests_properties(lab.report lab.table lab.table_jsonl PROPERTIES FIXTURES_REQUIRED lab_first_run)
+set_tests_properties(lab.report PROPERTIES FIXTURES_SETUP lab_page)
+add_test(NAME lab.report_in_a_browser COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/screenshot.sh ${page})
+set_tests_properties(lab.report_in_a_browser PROPERTIES FIXTURES_REQUIRED lab_page SKIP_RETURN_CODE 77)
+expect(lab.report_nothing EXIT 1 MESSAGE ".report. /nowhere: no run lies there. Give folders" COMMAND halftone-lab report /nowhere)
+expect(lab.report_nowhere EXIT 1 MESSAGE "cannot write /nowhere/x.html" COMMAND halftone-lab report ${telemetry} -o /nowhere/x.html)
+expect(lab.table_nothing EXIT 1 MESSAGE ".table. /nowhere: no run lies there" COMMAND halftone-lab table /nowhere)
+expect(lab.compare_json OUTPUT "nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher --json ${telemetry}_compare.json)
+set_tests_properties(lab.compare_json PROPERTIES FIXTURES_SETUP lab_comparison)
+expect(lab.report_of_a_comparison OUTPUT "report: " COMMAND halftone-lab report ${telemetry}_compare.json -o ${page}.2.html)
+set_tests_properties(lab.report_of_a_comparison PROPERTIES FIXTURES_REQUIRED lab_comparison)
 expect(lab.compare OUTPUT "0/linear.0 +input .*nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher)
 expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
