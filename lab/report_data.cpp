@@ -161,6 +161,11 @@ ReportData read_report_data(const ReportOptions& options) {
                         "--json` or `halftone-lab search` wrote, or a run's folder.");
   }
   std::vector<RunFolder> folders = run_folders("report", paths, data.notes);
+  for (const RunFolder& folder : folders) {
+    if (folder.has("compare.json")) data.comparisons.push_back(folder.path() / "compare.json");
+    if (folder.has("search.json")) data.searches.push_back(folder.path() / "search.json");
+  }
+  std::erase_if(folders, [](const RunFolder& folder) { return !folder.was_trained(); });
   std::vector<ReportRun> runs;
   std::vector<std::string> policies;
   for (const RunFolder& folder : folders) {
@@ -171,8 +176,6 @@ ReportData read_report_data(const ReportOptions& options) {
     const auto policy = run.summary.texts.find("policy");
     policies.push_back(policy == run.summary.texts.end() ? run.folder : policy->second);
     runs.push_back(std::move(run));
-    if (folder.has("compare.json")) data.comparisons.push_back(folder.path() / "compare.json");
-    if (folder.has("search.json")) data.searches.push_back(folder.path() / "search.json");
   }
   const auto differing = varying(runs, policies);
   for (std::size_t i = 0; i < folders.size(); ++i) {

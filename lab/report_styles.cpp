@@ -39,7 +39,7 @@ code{font:.875em ui-monospace,monospace}
 table{border-collapse:collapse;font-size:.875rem;line-height:1.35;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;white-space:nowrap;font-weight:400}
 th.t,td.t{text-align:left}
-th.t,td.t{white-space:normal;min-width:7rem;max-width:24rem}
+th.t,td.t{white-space:normal;overflow-wrap:break-word;min-width:7rem;max-width:24rem}
 thead th{font-weight:600;border-bottom:1px solid var(--faint);vertical-align:bottom}
 tbody tr+tr>*{border-top:1px solid var(--line)}
 caption{text-align:left;font-weight:600;padding:.25rem 0}

@@ -131,6 +131,11 @@ bool RunFolder::is_run(const std::filesystem::path& folder) {
   });
 }
 
+bool RunFolder::was_trained() const {
+  return is_file_ || has("summary.json") || has("metrics.jsonl") || has("metrics.csv") ||
+         has("probe.jsonl") || has("resolved.json");
+}
+
 std::string RunFolder::name() const {
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(path_, error).lexically_normal();
@@ -251,7 +256,7 @@ std::vector<RunFolder> run_folders(std::string_view op,
   for (const std::filesystem::path& path : paths) {
     try {
       result.emplace_back(op, path);
-      continue;
+      if (result.back().was_trained()) continue;  // or a comparison lies beside runs
     } catch (const FormatError& error) {
       std::error_code ignored;
       if (!std::filesystem::is_directory(path, ignored)) throw;
@@ -263,7 +268,7 @@ std::vector<RunFolder> run_folders(std::string_view op,
       if (RunFolder::is_run(entry.path())) inner.push_back(entry.path());
     std::ranges::sort(inner);
     for (const std::filesystem::path& run : inner) result.emplace_back(op, run);
-    if (inner.empty()) notes.push_back(path.string() + ": no run lies there.");
+    if (inner.empty() && !RunFolder::is_run(path)) notes.push_back(path.string() + ": no run lies there.");
   }
   if (result.empty() && !first_mistake.empty()) throw FormatError(first_mistake);
   return result;

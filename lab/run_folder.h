@@ -47,6 +47,8 @@ class RunFolder {
   std::string name() const;
   bool is_file() const { return is_file_; }
   bool has(const char* file) const;
+  /// False of a folder in which only a comparison or a search lies.
+  bool was_trained() const;
 
   /// Absent without summary.json. Throws FormatError if it is no JSON.
   std::optional<RunSummary> summary() const;

@@ -137,7 +137,8 @@ void write_table(const TableOptions& options, std::ostream& out) {
   std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
   for (const std::string& note : notes) std::cerr << note << '\n';
   Writer writer(out, options.json_lines);
-  for (RunFolder& folder : folders) write_run(folder, writer);
+  for (RunFolder& folder : folders)
+    if (folder.was_trained()) write_run(folder, writer);
 }
 
 int run_table(const TableOptions& options) {
