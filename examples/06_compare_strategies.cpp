@@ -5,8 +5,10 @@
 
 #include <chrono>
 #include <iostream>
+#include <optional>
 
 #include "comparison.h"
+#include "comparison_page.h"
 #include "fashion.h"
 #include "optimizers.h"
 #include "program.h"
@@ -18,7 +20,7 @@ namespace {
 struct Arguments : TrainingFlags {
   std::vector<std::string> strategies{"fp32",      "amp-bf16", "o2-bf16",
                                       "full-bf16", "amp-fp16", "split-bf16"};
-  std::string model = "lenet", optimizer = "adamw", policy = "pytorch-cuda", json{};
+  std::string model = "lenet", optimizer = "adamw", policy = "pytorch-cuda", json{}, html{};
 };
 
 std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {
@@ -27,15 +29,21 @@ std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {
                                               ht::nn::models::mlp({784, 1024, 1024, 10}));
 }
 
-/// Times a step from its batch to its update.
+/// Times a step from its batch to its update; its loss; and what the first one casts.
 struct Stopwatch final : ht::train::Callback {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start{};
-  std::vector<double> milliseconds{};
+  std::vector<double> milliseconds{}, losses{};
+  std::optional<ht::amp::PrecisionLog> log{};  // reads what is cast: for a step
+  std::vector<ht::amp::PrecisionLog::Entry> casts{};
 
-  void on_batch_start(ht::train::Trainer&, ht::data::Batch&) override { start = Clock::now(); }
+  void on_batch_start(ht::train::Trainer&, ht::data::Batch&) override {
+    if (losses.empty()) log.emplace();
+    start = Clock::now();
+  }
   void on_step_end(ht::train::Trainer& trainer) override {
-    static_cast<void>(trainer.step_loss());  // waits for a GPU, so that the time is the step's
+    losses.push_back(trainer.step_loss());  // waits for a GPU, so that the time is the step's
+    if (log) casts = log->entries(), log.reset();
     milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   }
 };
@@ -73,6 +81,7 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
   std::vector<double>& times = stopwatch->milliseconds;
   std::ranges::sort(times);
   m.ms = times[times.size() / 2], m.min_ms = times.front();
+  m.losses = stopwatch->losses, m.casts = stopwatch->casts;
   m.final_loss = result.metrics.at("train/loss_epoch");
   m.final_scale = trainer.training().scaler().scale_value();
   const ht::data::DataLoader tests(test_images, {.batch_size = 500, .device = device});
@@ -91,6 +100,7 @@ void run(const Arguments& arguments) {
   }
   // Fails before the training rather than after it.
   if (!arguments.json.empty()) ht::files::require_replaceable("--json", arguments.json);
+  if (!arguments.html.empty()) ht::files::require_replaceable("--html", arguments.html);
   ht::amp::Policy::preset(arguments.policy);  // an unknown one is an error before the training
   const ht::data::ByteImages images = fashion_images(Split::train, arguments.data, arguments.limit),
                              test_images =
@@ -103,6 +113,9 @@ void run(const Arguments& arguments) {
     all.push_back(measure(strategy, images, test_images, arguments));
   print_table(all);
   if (!arguments.json.empty()) write_json(all, arguments.json);
+  if (arguments.html.empty()) return;
+  ht::files::replace("--html", arguments.html, comparison_page(all));
+  std::cout << "\nreport: " << arguments.html << std::endl;
 }
 
 }  // namespace
@@ -116,5 +129,6 @@ int main(int argc, char** argv) {
   program.flag("--optimizer", arguments.optimizer).one_of(optimizer_names());
   program.flag("--policy", arguments.policy, "preset of the amp strategies (o1-fp16 has its own)");
   program.flag("--json", arguments.json, "file for the figures");
+  program.flag("--html", arguments.html, "file for a page with the same and more, to look at");
   return program.run(argc, argv, [&] { run(arguments); });
 }

@@ -17,6 +17,8 @@ struct Measured {
   double ms = 0, min_ms = 0;   // of a step: forward, backward, update, without loading data
   double final_loss = 0, test_accuracy = 0, train_s = 0, final_scale = 1;
   halftone::MemoryReport memory{};
+  std::vector<double> losses{};                             // of the steps
+  std::vector<halftone::amp::PrecisionLog::Entry> casts{};  // of the first step
 };
 
 inline double mebibytes(int64_t bytes) { return double(bytes) / 1048576; }

@@ -46,10 +46,6 @@ std::string heading(const ReportData& data) {
 
 }  // namespace
 
-std::string paragraph(std::string_view text) {
-  return html::element("p", "", html::escaped(text)) + "\n";
-}
-
 std::string absent(std::string_view what, std::string_view command) {
   return html::element("p", "class=\"absent\"",
                        html::escaped(what) + ". It is made by " +
@@ -59,13 +55,6 @@ std::string absent(std::string_view what, std::string_view command) {
 
 std::string defined(std::string_view shown, std::string_view anchor) {
   return html::element("a", "href=\"#def-" + std::string(anchor) + "\"", html::escaped(shown));
-}
-
-std::string figures(const std::vector<std::string>& drawings) {
-  std::string text;
-  for (const std::string& drawing : drawings)
-    if (!drawing.empty()) text += html::element("figure", "", "\n" + drawing) + "\n";
-  return text.empty() ? "" : html::element("div", "class=\"figures\"", "\n" + text) + "\n";
 }
 
 std::string report(const ReportOptions& options) {
@@ -85,12 +74,10 @@ std::string report(const ReportOptions& options) {
     top += html::element("p", "class=\"absent\"",
                          "Something could not be read: see " +
                              html::element("a", "href=\"#notes\"", "what was left out") + ".");
-  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-         "<meta name=\"color-scheme\" content=\"light dark\"/>\n<title>halftone report</title>\n" +
-         html::element("style", "", "\n" + svg::styles() + page_styles()) + "\n</head>\n<body>\n" +
-         html::element("header", "", "\n" + top + html::element("nav", "", "\n" + links)) + "\n" +
-         html::element("main", "", "\n" + sections) + "\n</body>\n</html>\n";
+  return html::document(
+      "halftone report",
+      html::element("header", "", "\n" + top + html::element("nav", "", "\n" + links)) + "\n" +
+          html::element("main", "", "\n" + sections));
 }
 
 int run_report(const ReportOptions& options) {

@@ -6,9 +6,13 @@
 #include <string_view>
 #include <vector>
 
+#include <halftone/lab/page.h>
 #include <halftone/lab/report_data.h>
 
 namespace halftone::lab {
+
+using html::figures;
+using html::paragraph;
 
 std::string summary_panel(const ReportData& data);
 std::string loss_panel(const ReportData& data);
@@ -23,17 +27,10 @@ std::string comparison_panel(const ReportData& data);
 std::string search_panel(const ReportData& data);
 std::string definition_panel(const ReportData& data);
 
-/// <p>; the text is plain.
-std::string paragraph(std::string_view text);
 /// Where the data is missing: what makes it.
 std::string absent(std::string_view what, std::string_view command);
 /// The definition of a number, as a link: to `definition_panel`.
 std::string defined(std::string_view shown, std::string_view anchor);
-/// Drawings beside each other as far as there is room.
-std::string figures(const std::vector<std::string>& drawings);
-/// The page's own rules of CSS.
-std::string page_styles();
-
 /// Student's 95 % interval as "+0.4 % ± 0.1 %"; "" for no numbers, no interval for one.
 std::string interval_text(const std::vector<double>& differences);
 /// Runs of equal numbers in names of sites as ranges: "h.{0-3}.mlp" of "h.0.mlp" to "h.3.mlp".

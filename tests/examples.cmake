@@ -114,10 +114,14 @@ expect(examples.12_resumed OUTPUT "resumed after step 120 from .*step-000000120.
 set_tests_properties(examples.12_equals_13 examples.12_resumed PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
-expect(examples.compare_strategies OUTPUT "fp32 +1.00x.*amp-bf16 +1.00x.*o2-bf16 +1.50x.*full-bf16 +0.50x.*full-bf16-kahan +1.00x.*split-bf16 +1.00x"
+expect(examples.compare_strategies OUTPUT
+       "fp32 +1.00x.*amp-bf16 +1.00x.*o2-bf16 +1.50x.*full-bf16 +0.50x.*full-bf16-kahan +1.00x.*split-bf16 +1.00x.*\nreport: [^\n]*comparison.html\n$"
        COMMAND compare_strategies --model mlp --limit 2000 --epochs 1 --batch 64 --strategies
        fp32,amp-bf16,amp-fp16,o1-fp16,o2-bf16,o2-fp16,o3-fp16,full-bf16,full-bf16-sr,full-bf16-kahan,split-bf16 --json
-       ${comparison})
+       ${comparison} --html ${CMAKE_CURRENT_BINARY_DIR}/comparison.html)
+add_test(NAME examples.compare_strategies_in_a_browser
+         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/screenshot.sh ${CMAKE_CURRENT_BINARY_DIR}/comparison.html)
+set_tests_properties(examples.compare_strategies_in_a_browser PROPERTIES FIXTURES_REQUIRED comparison SKIP_RETURN_CODE 77)
 set_tests_properties(examples.compare_strategies PROPERTIES FIXTURES_SETUP comparison)
 add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --limit 500 --epochs 1 --policy apex-o1
          --strategies fp32,amp-bf16,o2-fp16)
@@ -155,6 +159,7 @@ expect_failure(examples.03_not_weights "safetensors" ${program} --load ${CMAKE_C
 expect_failure(examples.06_bad_strategy "Did you mean .amp-bf16." compare_strategies --strategies amp-bf17)
 expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategies --policy apex-o9)
 expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
+expect_failure(examples.06_bad_html "cannot write /nowhere/x.html" compare_strategies --html /nowhere/x.html)
 expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
 # Devices and pipes are no files: replaced, /dev/null would be one for the whole machine. A link is what a mistake may cost.
 file(CREATE_LINK /dev/null ${CMAKE_CURRENT_BINARY_DIR}/null SYMBOLIC)

@@ -8,7 +8,7 @@ if [[ -z "$browser" ]]; then echo "skipped: Chromium is not installed (Debian's 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 chromium() {
-  timeout 100 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" "$@" 2>"$work/log"
+  timeout 300 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" "$@" 2>"$work/log"
 }
 
 # A window of Chromium is at least 500 wide; a frame is as wide as it is told.

@@ -1,9 +1,10 @@
-// How the page looks: two schemes, narrow and wide windows, paper.
-#include <string>
+// How pages look: two schemes, narrow and wide windows, paper.
+#include <halftone/lab/page.h>
 
-#include <halftone/lab/report_page.h>
+#include <halftone/lab/html.h>
+#include <halftone/lab/svg.h>
 
-namespace halftone::lab {
+namespace halftone::lab::html {
 
 namespace {
 
@@ -21,8 +22,6 @@ std::string heat_colours() {
   }
   return text + "@media screen and (prefers-color-scheme:dark){\n" + in_dark + "}\n";
 }
-
-}  // namespace
 
 std::string page_styles() {
   return R"(*{box-sizing:border-box}
@@ -68,4 +67,24 @@ h2,h3{break-after:avoid}
 )" + heat_colours();
 }
 
-}  // namespace halftone::lab
+}  // namespace
+
+std::string paragraph(std::string_view text) { return element("p", "", escaped(text)) + "\n"; }
+
+std::string figures(const std::vector<std::string>& drawings) {
+  std::string text;
+  for (const std::string& drawing : drawings)
+    if (!drawing.empty()) text += element("figure", "", "\n" + drawing) + "\n";
+  return text.empty() ? "" : element("div", "class=\"figures\"", "\n" + text) + "\n";
+}
+
+std::string document(std::string_view title, std::string_view body) {
+  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+         "<meta name=\"color-scheme\" content=\"light dark\"/>\n" +
+         element("title", "", escaped(title)) + "\n" +
+         element("style", "", "\n" + svg::styles() + page_styles()) + "\n</head>\n" +
+         element("body", "", "\n" + std::string(body)) + "\n</html>\n";
+}
+
+}  // namespace halftone::lab::html
