@@ -83,12 +83,12 @@ std::string list_of(std::span<const std::string_view> names) {
 }
 
 /// In what a run may differ from its workload.
-void add_choices(CLI::App& app, RunOptions& options) {
-  app.add_option("--lr", options.lr, "the workload's own, if it is not given")
+void add_choices(CLI::App& app, Choices& choices) {
+  app.add_option("--lr", choices.lr, "the workload's own, if it is not given")
       ->check(CLI::PositiveNumber);
-  app.add_option("--optimizer", options.optimizer, list_of(optimizer_names()));
-  app.add_option("--schedule", options.schedule, "of the rate: " + list_of(schedule_names()));
-  app.add_option("--from", options.from,
+  app.add_option("--optimizer", choices.optimizer, list_of(optimizer_names()));
+  app.add_option("--schedule", choices.schedule, "of the rate: " + list_of(schedule_names()));
+  app.add_option("--from", choices.from,
                  "a trained state to begin with: a run's folder, a checkpoint, or a file of "
                  "Training::save(); what another policy saved is converted");
 }
@@ -100,7 +100,7 @@ void add_training(CLI::App& app, RunOptions& options, const Context& context) {
   app.add_option("--probe", options.probe, "telemetry every so many steps; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  add_choices(app, options);
+  add_choices(app, options.choices);
 }
 
 Command add_run(CLI::App& app, const Context& context) {

@@ -70,14 +70,14 @@ void read_summary(const JsonValue& summary, RecordedRun& run) {
   o.seeds = {seed_of(wanted(summary, "seed"))};
   o.steps = wanted(summary, "steps").integer(1, most_steps);
   const JsonValue lr = wanted(summary, "lr");
-  o.lr = lr.number();
-  if (!(o.lr > 0)) lr.refuse("expected a number above 0, got ", o.lr, '.');
-  o.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
-  o.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
+  o.choices.lr = lr.number();
+  if (!(o.choices.lr > 0)) lr.refuse("expected a number above 0, got ", o.choices.lr, '.');
+  o.choices.optimizer = choice_in(wanted(wanted(summary, "optimizer"), "named"), optimizer_names());
+  o.choices.schedule = choice_in(wanted(wanted(summary, "schedule"), "named"), schedule_names());
   if (const JsonValue from = wanted(summary, "from"); !from.is_null()) {
     const JsonValue path = wanted(from, "path");
-    o.from = path.text();
-    if (o.from.empty()) path.refuse("expected a path, got \"\".");
+    o.choices.from = path.text();
+    if (o.choices.from.empty()) path.refuse("expected a path, got \"\".");
     run.from_hash = hash_in(wanted(from, "hash"));
   }
   run.weights_hash = hash_in(wanted(summary, "weights_hash"));

@@ -41,7 +41,7 @@ struct ReportGroup {
   int style = 0;
   bool is_file = false;  // another program's metrics
   std::vector<ReportRun> runs{};
-  std::vector<ResolvedSite> resolved{};
+  std::vector<RecordedSite> resolved{};
   std::vector<std::string> sites{};  // in the order of computation
   std::map<std::pair<std::string, policy::Role>, ReportTensor> tensors{};
   std::map<int64_t, policy::UpdateSums> updates{};  // by step, as they are stored

@@ -16,13 +16,6 @@ using html::escaped;
 
 namespace {
 
-double middle(std::vector<double> values) {
-  if (values.empty()) return svg::automatic;
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 double peak_of(const ReportRun& run) {
   double sum = 0;
   for (const auto& [use, bytes] : run.summary.bytes_at_peak) sum += bytes;
@@ -130,7 +123,7 @@ std::string loss_curves(const std::vector<const ReportGroup*>& groups, const Los
                    .high = {},
                    .style = groups[g]->style};
     for (const auto& [piece, all] : at) {
-      curve.points.push_back({losses.step_of(piece), middle(all)});
+      curve.points.push_back({losses.step_of(piece), median(all)});
       band.x.push_back(losses.step_of(piece));
       band.low.push_back(std::ranges::min(all)), band.high.push_back(std::ranges::max(all));
     }
@@ -224,8 +217,8 @@ std::string summary_panel(const ReportData& data) {
                  group == &base ? "" : interval_text(group->paired(base, "loss")),
                  group->numbers("milliseconds_per_step").empty()
                      ? "-"
-                     : plain(middle(group->numbers("milliseconds_per_step"))),
-                 peaks.empty() ? "-" : number(middle(peaks), 4), sum_of(*group, "skipped_steps"),
+                     : plain(median(group->numbers("milliseconds_per_step"))),
+                 peaks.empty() ? "-" : number(median(peaks), 4), sum_of(*group, "skipped_steps"),
                  hash("policy_hash"), hash("resolved_hash")});
     }
     if (!base.workload.empty())

@@ -25,7 +25,7 @@ std::size_t number_at(std::string_view name, std::size_t at) {
 }
 
 /// The dtype, then a line per quantizer with the roles that have it.
-std::string treatment_of(const ResolvedSite& site) {
+std::string treatment_of(const RecordedSite& site) {
   std::vector<std::pair<std::string, std::string>> lines;  // quantizer, roles
   for (const auto& [role, quantizer] : site.roles) {
     const auto same =
@@ -51,7 +51,7 @@ std::vector<FoldedSites> fold(const std::vector<const ReportGroup*>& groups) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<std::string>> treatments;
   for (std::size_t g = 0; g < groups.size(); ++g)
-    for (const ResolvedSite& site : groups[g]->resolved) {
+    for (const RecordedSite& site : groups[g]->resolved) {
       auto& row = treatments[site.site];
       if (row.empty()) order.push_back(site.site), row.resize(groups.size(), "not there");
       row[g] = treatment_of(site);

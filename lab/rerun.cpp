@@ -11,11 +11,11 @@ namespace halftone::lab {
 
 int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own) {
   RecordedRun there = read_run(options.folder);
-  if (!options.from.empty()) there.options.from = options.from;
-  if (there.options.from.empty() != there.from_hash.empty())
+  if (!options.from.empty()) there.options.choices.from = options.from;
+  if (there.options.choices.from.empty() != there.from_hash.empty())
     fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
-  if (!there.options.from.empty() && !std::filesystem::exists(there.options.from))
-    fail<UsageError>("rerun", policy::printable(there.options.from.string()),
+  if (!there.options.choices.from.empty() && !std::filesystem::exists(there.options.choices.from))
+    fail<UsageError>("rerun", policy::printable(there.options.choices.from.string()),
                      ", with which the run began, is not there. Say where it is: --from.");
   const RunOptions& run_options = there.options;
   std::cout << policy::printable(options.folder.string()) << ": " << run_options.steps

@@ -11,7 +11,6 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
-#include <halftone/lab/choices.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
@@ -57,13 +56,6 @@ class Watcher final : public train::Callback {
   std::optional<policy::Probe> probe_{};
   Clock::time_point began_{};
 };
-
-double median(std::vector<double> values) {
-  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 double tail_mean(const std::vector<double>& values) {
   const std::size_t count = std::max<std::size_t>(1, values.size() / 10);
@@ -119,7 +111,7 @@ std::string short_name(const std::string& policy) {
 RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& own,
                   const std::string& named, uint64_t seed) {
   const policy::PolicyFile file = policy::file_of(policy::named_or_loaded(named));
-  const Choices choices{options.lr, options.optimizer, options.schedule, options.from};
+  const Choices& choices = options.choices;
   Workload work = make_workload(options.workload, seed, own);
   choose(work, choices);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
@@ -149,9 +141,9 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                           .model_summary = false,
                           .callbacks = {watcher}});
   policy::Json from;
-  if (!options.from.empty()) {
-    const optim::NamedTensors state = trained_state(options.from);
-    from = {{"path", std::filesystem::absolute(options.from).string()}, {"hash", hash_of(state)}};
+  if (!choices.from.empty()) {
+    const optim::NamedTensors state = trained_state(choices.from);
+    from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(state)}};
     start_from(state, trainer.training());
   }
   const data::DataLoader loader = work.train();
@@ -206,6 +198,13 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
       progress << std::endl;
     }
   return results;
+}
+
+double median(std::vector<double> numbers) {
+  if (numbers.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::ranges::sort(numbers);
+  const std::size_t half = numbers.size() / 2;
+  return numbers.size() % 2 == 1 ? numbers[half] : (numbers[half - 1] + numbers[half]) / 2;
 }
 
 Interval interval_of(const std::vector<double>& numbers) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/workload.h>
+#include <halftone/lab/choices.h>
 #include <halftone/policy/update_probe.h>
 
 namespace halftone::lab {
@@ -17,11 +17,9 @@ struct RunOptions {
   std::vector<std::string> policies{};  // files, or names of strategies
   std::vector<uint64_t> seeds{0};
   int64_t steps = 300;
-  int64_t probe = 0;                    // every so many steps; 0: no telemetry
-  double lr = 0;                        // 0: the workload's; likewise, if they are empty:
-  std::string optimizer{}, schedule{};  // names (choices.h)
-  std::filesystem::path from{};         // a trained state to begin with (choices.h)
-  std::filesystem::path out{};          // a folder per run; empty: no files
+  int64_t probe = 0;  // every so many steps; 0: no telemetry
+  Choices choices{};
+  std::filesystem::path out{};  // a folder per run; empty: no files
 };
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
@@ -47,6 +45,9 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
 /// A line per policy: the mean loss over the seeds and, paired by seed, its difference from the
 /// first policy with a 95 % interval (Student's t), time, and the worst sites.
 std::string table_of(const std::vector<RunResult>& runs);
+
+/// Of an even number the mean of the two in the middle; NaN of none.
+double median(std::vector<double> numbers);
 
 /// Mean and half width of a 95 % interval of Student's t; infinite for fewer than two numbers.
 struct Interval {

@@ -234,13 +234,13 @@ void RunFolder::each_probe_line(const std::function<void(const policy::ProbeRow&
                "probe.jsonl");
 }
 
-std::vector<ResolvedSite> RunFolder::resolved() const {
-  std::vector<ResolvedSite> result;
+std::vector<RecordedSite> RunFolder::resolved() const {
+  std::vector<RecordedSite> result;
   if (!has("resolved.json")) return result;
   const Json file = read_json(op_, path_ / "resolved.json");
   for (const Json& site : array_in(file, "sites")) {
     if (text_in(site, "site").empty()) continue;
-    ResolvedSite row{text_in(site, "site"), text_in(site, "computes_in"), {}};
+    RecordedSite row{text_in(site, "site"), text_in(site, "computes_in"), {}};
     for (const auto& [role, quantizer] : object_in(site, "roles").items())
       if (quantizer.is_string()) row.roles.emplace_back(role, quantizer.get<std::string>());
     result.push_back(std::move(row));
@@ -268,7 +268,8 @@ std::vector<RunFolder> run_folders(std::string_view op,
       if (RunFolder::is_run(entry.path())) inner.push_back(entry.path());
     std::ranges::sort(inner);
     for (const std::filesystem::path& run : inner) result.emplace_back(op, run);
-    if (inner.empty() && !RunFolder::is_run(path)) notes.push_back(path.string() + ": no run lies there.");
+    if (inner.empty() && !RunFolder::is_run(path))
+      notes.push_back(path.string() + ": no run lies there.");
   }
   if (result.empty() && !first_mistake.empty()) throw FormatError(first_mistake);
   return result;

@@ -21,7 +21,7 @@ namespace halftone::lab {
 using MetricsLine = std::map<std::string, double>;
 
 /// What one site gets, as resolved.json has it.
-struct ResolvedSite {
+struct RecordedSite {
   std::string site, computes_in;
   std::vector<std::pair<std::string, std::string>> roles;  // role, quantizer
 };
@@ -57,7 +57,7 @@ class RunFolder {
   /// Each line of probe.jsonl.
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
-  std::vector<ResolvedSite> resolved() const;
+  std::vector<RecordedSite> resolved() const;
 
   /// What was skipped, in words.
   const std::vector<std::string>& notes() const { return notes_; }

@@ -69,8 +69,7 @@ std::string legend(const std::vector<LegendEntry>& entries, double left, double 
     if (entry.kind == LegendEntry::Kind::area) {
       text += "<rect class=\"f" + style + "\" x=\"" + coordinate(x) + "\" y=\"" +
               coordinate(y - 10) + "\" width=\"18\" height=\"12\"/>\n";
-      if (!entry.label.empty())
-        text += words(x + 9, y, "middle", entry.label, "class=\"on\"");
+      if (!entry.label.empty()) text += words(x + 9, y, "middle", entry.label, "class=\"on\"");
     } else {
       text += "<path class=\"l l" + style + "\" d=\"M" + coordinate(x) + " " + coordinate(y - 4) +
               "h20\"/>\n<path class=\"m f" + style + "\" d=\"" +

@@ -24,6 +24,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/plain_numbers.h>
+#include <halftone/lab/json_input.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>
@@ -77,22 +78,23 @@ std::string last_line(const fs::path& log) {
   return line;
 }
 
-double number_in_summary(const Task& task, const char* name) {
-  const fs::path file = task.folder / "summary.json";
-  const Json summary = Json::parse(files::read_text("sweep", file, 1 << 24), nullptr, false);
-  if (!summary.is_object() || !summary.contains(name) ||
-      !(summary[name].is_number() || summary[name].is_null()))
-    fail<FormatError>("sweep", file.string(), " has no number \"", name,
-                      "\". Remove the folder, and this run is done again.");
-  return summary[name].is_null() ? std::nan("") : summary[name].get<double>();
-}
+bool is_finished(const Task& task) { return fs::exists(task.folder / "summary.json"); }
 
 RunResult result_of(const Task& task) {
+  const fs::path file = task.folder / "summary.json";
+  const nlohmann::json summary = read_json("sweep", file);
+  const auto needed = [&](const char* name) {
+    const std::optional<double> value = number_in(summary, name);
+    if (value) return *value;
+    if (summary.contains(name) && summary[name].is_null()) return std::nan("");  // it diverged
+    fail<FormatError>("sweep", file.string(), " has no number \"", name,
+                      "\". Remove the folder, and this run is done again.");
+  };
   return {.policy = task.cell->name,
           .seed = task.seed,
-          .loss = number_in_summary(task, "loss"),
-          .milliseconds = number_in_summary(task, "milliseconds_per_step"),
-          .skipped = int64_t(number_in_summary(task, "skipped_steps")),
+          .loss = needed("loss"),
+          .milliseconds = needed("milliseconds_per_step"),
+          .skipped = count_in(summary, "skipped_steps").value_or(0),
           .least_sqnr = std::numeric_limits<double>::infinity()};
 }
 
@@ -110,20 +112,19 @@ class Sweep {
     for (const char* folder : {"policies", "logs"})
       fs::create_directories(options.run.out / folder);
     require_same_options();
-    for (const Cell& cell : cells_) {
-      const fs::path policy = options.run.out / "policies" / (cell.name + ".json");
-      if (fs::exists(policy) && files::read_text("sweep", policy, 1 << 20) != cell.policy)
-        fail<UsageError>("sweep", policy.string(),
-                         " is of another sweep: the policy has changed. Choose another --out.");
-      files::replace("sweep", policy, cell.policy);
-      policy::read(policy);
-    }
     for (const uint64_t seed : options.run.seeds)
       for (const Cell& cell : cells_) {
         const std::string name =
             options.run.workload + "-" + cell.name + "-" + std::to_string(seed);
         tasks_.push_back({&cell, seed, options.run.out / "policies" / (cell.name + ".json"),
                           options.run.out / name, options.run.out / "logs" / (name + ".log")});
+      }
+    for (const Task& task : tasks_)
+      if (is_finished(task)) require_same_policy(task);
+    for (const Task& task : tasks_)
+      if (task.seed == options.run.seeds.front()) {
+        files::replace("sweep", task.policy, task.cell->policy);
+        policy::read(task.policy);
       }
   }
 
@@ -132,7 +133,7 @@ class Sweep {
     const Stopping stopping;
     std::deque<const Task*> waiting;
     for (const Task& task : tasks_)
-      if (!fs::exists(task.folder / "summary.json")) waiting.push_back(&task);
+      if (!is_finished(task)) waiting.push_back(&task);
     done_ = tasks_.size() - waiting.size();
     if (done_ > 0) progress_ << done_ << " of " << tasks_.size() << " runs are there" << std::endl;
     to_do_ = waiting.size();
@@ -159,10 +160,13 @@ class Sweep {
   /// What is no axis, so that a folder holds runs that can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
-    const Json json{{"workload", run.workload},   {"steps", run.steps},
-                    {"probe", run.probe},         {"lr", run.lr},
-                    {"optimizer", run.optimizer}, {"schedule", run.schedule},
-                    {"from", run.from.string()}};
+    const Json json{{"workload", run.workload},
+                    {"steps", run.steps},
+                    {"probe", run.probe},
+                    {"lr", run.choices.lr},
+                    {"optimizer", run.choices.optimizer},
+                    {"schedule", run.choices.schedule},
+                    {"from", run.choices.from.string()}};
     const fs::path file = run.out / "sweep.json";
     if (!fs::exists(file)) return files::replace("sweep", file, json.dump());
     const std::string before = files::read_text("sweep", file, 1 << 20);
@@ -172,10 +176,16 @@ class Sweep {
                        ". Choose another --out.");
   }
 
+  static void require_same_policy(const Task& task) {
+    if (fs::exists(task.policy) &&
+        files::read_text("sweep", task.policy, 1 << 20) != task.cell->policy)
+      fail<UsageError>("sweep", task.folder.string(),
+                       " was run under another policy of this name. Choose another --out.");
+  }
+
   bool complete(const Cell& cell) const {
-    return std::ranges::all_of(tasks_, [&](const Task& task) {
-      return task.cell != &cell || fs::exists(task.folder / "summary.json");
-    });
+    return std::ranges::all_of(
+        tasks_, [&](const Task& task) { return task.cell != &cell || is_finished(task); });
   }
 
   std::vector<std::string> command_of(const Task& task) const {
@@ -199,15 +209,28 @@ class Sweep {
     };
     const RunOptions& run = options_.run;
     unless_an_axis("--steps", std::to_string(run.steps));
-    unless_an_axis("--lr", run.lr > 0 ? exact(run.lr) : "");
-    unless_an_axis("--optimizer", run.optimizer);
-    unless_an_axis("--schedule", run.schedule);
-    unless_an_axis("--from", run.from.string());
+    unless_an_axis("--lr", run.choices.lr > 0 ? exact(run.choices.lr) : "");
+    unless_an_axis("--optimizer", run.choices.optimizer);
+    unless_an_axis("--schedule", run.choices.schedule);
+    unless_an_axis("--from", run.choices.from.string());
     return words;
   }
 
+  /// A run without a summary was stopped on its way. Nothing of it is lost.
+  void put_aside(const fs::path& folder) const {
+    if (!fs::exists(folder)) return;
+    const fs::path place = options_.run.out / "unfinished";
+    fs::create_directories(place);
+    int number = 1;
+    const auto name = [&] {
+      return place / (folder.filename().string() + "-" + std::to_string(number));
+    };
+    while (fs::exists(name())) ++number;
+    fs::rename(folder, name());
+  }
+
   void start(const Task& task) {
-    fs::remove_all(task.folder);  // a run without a summary was stopped on its way
+    put_aside(task.folder);
     std::vector<std::string> words = command_of(task), variables;
     for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
     const int threads = std::max(1, int(std::thread::hardware_concurrency()) / options_.jobs);
@@ -235,11 +258,15 @@ class Sweep {
     running_[process] = &task;
   }
 
+  /// Looks again and again: a signal that comes just before a wait would be seen after it.
   void wait_for_one() {
     int status = 0;
-    const pid_t process = waitpid(-1, &status, 0);
+    const pid_t process = waitpid(-1, &status, WNOHANG);
     const auto found = running_.find(process);
-    if (found == running_.end()) return;  // a signal, or a child of somebody else
+    if (found == running_.end()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      return;
+    }
     const Task& task = *found->second;
     running_.erase(found);
     ++done_, ++finished_;

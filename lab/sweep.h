@@ -48,8 +48,9 @@ struct SweepOptions {
 };
 
 /// Runs what is not there yet, by this program's own command `run`, with a line of progress for
-/// each; then prints a line per cell, as run does. Returns 1 if one of them failed: the others are
-/// run all the same. A signal ends its processes, too.
+/// each; what was stopped on its way goes to unfinished/. Then prints a line per cell, as run does.
+/// Returns 1 if one of them failed: the others are run all the same. A signal ends its processes,
+/// too.
 int run_sweep(const SweepOptions& options, std::ostream& progress);
 
 }  // namespace halftone::lab

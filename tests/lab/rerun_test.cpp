@@ -62,7 +62,7 @@ struct Folder {
 };
 
 TEST_CASE("a run says what it was, and its folder repeats it") {
-  const Folder run({.probe = 2, .lr = 0.03, .optimizer = "sgd", .schedule = "cosine"});
+  const Folder run({.probe = 2, .choices = {.lr = 0.03, .optimizer = "sgd", .schedule = "cosine"}});
   for (const std::string_view field : lab::identity_fields()) {
     CAPTURE(field);
     CHECK(run.summary.contains(std::string(field)));
@@ -72,7 +72,7 @@ TEST_CASE("a run says what it was, and its folder repeats it") {
   CHECK(run.summary["data"]["samples"] == 24);
   CHECK(run.summary["from"].is_null());
   const lab::RecordedRun read = lab::read_run(run.path);
-  CHECK(read.options.lr == 0.03);
+  CHECK(read.options.choices.lr == 0.03);
   CHECK(read.options.seeds == std::vector<uint64_t>{3});
   std::ostringstream progress;
   const lab::RunResult again = lab::run(read.options, small(), progress).at(0);
@@ -81,12 +81,12 @@ TEST_CASE("a run says what it was, and its folder repeats it") {
 }
 
 TEST_CASE("a run from an earlier one's state ends elsewhere, and says where it began") {
-  const Folder first({.optimizer = "sgd"});
-  const Folder later({.optimizer = "sgd", .from = first.path});
+  const Folder first({.choices = {.optimizer = "sgd"}});
+  const Folder later({.choices = {.optimizer = "sgd", .from = first.path}});
   CHECK(later.summary["from"]["hash"].get<std::string>().size() == 16);
   CHECK(later.summary["weights_hash"] != first.summary["weights_hash"]);
   const lab::RecordedRun read = lab::read_run(later.path);
-  CHECK(read.options.from == first.path);
+  CHECK(read.options.choices.from == first.path);
   std::ostringstream progress;
   CHECK(lab::run(read.options, small(), progress).at(0).weights_hash == read.weights_hash);
 }
@@ -196,13 +196,13 @@ TEST_CASE("every optimizer and schedule of the lists trains") {
   for (const std::string_view name : lab::optimizer_names()) {
     CAPTURE(name);
     std::ostringstream progress;
-    const lab::RunResult result = lab::run({.workload = "small",
-                                            .policies = {"fp32"},
-                                            .steps = 2,
-                                            .optimizer = std::string(name),
-                                            .schedule = "warm_up_cosine"},
-                                           small(), progress)
-                                      .at(0);
+    const lab::RunResult result =
+        lab::run({.workload = "small",
+                  .policies = {"fp32"},
+                  .steps = 2,
+                  .choices = {.optimizer = std::string(name), .schedule = "warm_up_cosine"}},
+                 small(), progress)
+            .at(0);
     CHECK(std::isfinite(result.loss));
   }
   for (const std::string_view name : lab::schedule_names())
