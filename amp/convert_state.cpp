@@ -15,7 +15,7 @@
 namespace halftone::amp {
 
 namespace {
-using entries::take, entries::text_of, entries::where;
+using entries::take, entries::text_of, entries::loading;
 using optim::NamedTensors;
 
 /// A parameter or buffer of the model; tied ones have several names.
@@ -53,16 +53,16 @@ bool same_values(const Tensor& a, const Tensor& b) {
 Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
   Tensor value = take(state, tensor.names[0]);
   if (value.shape() != tensor.target.shape())
-    fail<ShapeError>(where, '"', tensor.names[0], "\" is ", described(value), " instead of ",
+    fail<ShapeError>(loading, '"', tensor.names[0], "\" is ", described(value), " instead of ",
                      tensor.target.shape(), ". Build the model with the sizes that were saved.");
   if (tensor.position && value.dtype() != f64 && value.dtype() != f32 && !is_short_float(value))
-    fail<DTypeError>(where, '"', tensor.names[0], "\" is ", described(value),
+    fail<DTypeError>(loading, '"', tensor.names[0], "\" is ", described(value),
                      ", but weights are saved in f64, f32, bf16 or f16. The state is damaged.");
   for (std::size_t i = 1; i < tensor.names.size(); ++i)
     if (const Tensor other = take(state, tensor.names[i]);
         other.dtype() != value.dtype() || !same_values(other, value))
       fail<UsageError>(
-          where, '"', tensor.names[i], "\" is not \"", tensor.names[0],
+          loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
           "\", but the model has the two tied. Load what a model saved that has, too.");
   return value;
 }
@@ -76,13 +76,13 @@ std::string companion_entry(WeightForm form, std::size_t position) {
 /// The weight that a saved parameter and its companion, which is taken out, stand for.
 Tensor take_weight(NamedTensors& state, WeightForm form, const Tensor& parameter,
                    std::size_t position) {
-  require_form(where, form, parameter.dtype());
+  require_form(loading, form, parameter.dtype());
   if (!facts(form).has_companion()) return joined_weight(form, parameter, {});
   const std::string entry = companion_entry(form, position);
   const Tensor companion = take(state, entry);
   if (companion.shape() != parameter.shape() ||
       companion.dtype() != facts(form).companion_dtype(parameter.dtype()))
-    fail<ShapeError>(where, '"', entry, "\" is ", described(companion), ", which does not fit ",
+    fail<ShapeError>(loading, '"', entry, "\" is ", described(companion), ", which does not fit ",
                      described(parameter), ". The state is damaged.");
   return joined_weight(form, parameter, companion);
 }
@@ -103,17 +103,17 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
   const std::string from = text_of(given, "strategy"), form_name = text_of(given, "form");
   const std::optional<WeightForm> saved_form = weight_form_named(form_name);
   if (!saved_form)
-    fail<FormatError>(where, "\"form\" is \"", form_name,
+    fail<FormatError>(loading, "\"form\" is \"", form_name,
                       "\", which is no form of weights. The state is damaged, or newer than this "
                       "library.");
   if (convert == Convert::refuse)
-    fail<UsageError>(where, "the state was saved under ", from,
+    fail<UsageError>(loading, "the state was saved under ", from,
                      from == strategy_.name ? " with other options" : "", ", this is ",
                      strategy_.name,
                      ". Pass Convert::lossless or Convert::rounding to convert it.");
   const auto require_same = [&](const Tensor& held, const Tensor& value, const std::string& name) {
     if (convert == Convert::lossless && !same_values(held, value))
-      fail<UsageError>(where, strategy_.name, " cannot hold what ", from, " saved to the bit: \"",
+      fail<UsageError>(loading, strategy_.name, " cannot hold what ", from, " saved to the bit: \"",
                        name, "\" would be rounded. Pass Convert::rounding to accept that.");
   };
   const MemoryScope scope(MemoryUse::workspace);

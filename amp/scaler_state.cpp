@@ -10,7 +10,7 @@
 namespace halftone::amp {
 
 namespace {
-constexpr std::string_view where = "GradScaler.load_state_dict";
+constexpr std::string_view loading_scale = "GradScaler.load_state_dict";
 
 std::string key(std::string_view name, std::size_t loss) {
   std::string text(name);
@@ -25,10 +25,10 @@ class Entries {
   double take(const std::string& name) {
     const auto found = state_.find(name);
     if (found == state_.end() || !found->second.defined())
-      fail<UsageError>(where, "there is no entry \"", name,
+      fail<UsageError>(loading_scale, "there is no entry \"", name,
                        "\". Load what a GradScaler of as many losses saved.");
     if (found->second.numel() != 1)
-      fail<UsageError>(where, "the entry \"", name, "\" is ", described(found->second),
+      fail<UsageError>(loading_scale, "the entry \"", name, "\" is ", described(found->second),
                        ". It must have one element.");
     taken_.insert(name);
     return found->second.item();
@@ -37,7 +37,7 @@ class Entries {
   void finish() const {
     for (const auto& [name, x] : state_)
       if (!taken_.contains(name))
-        fail<UsageError>(where, "the entry \"", name,
+        fail<UsageError>(loading_scale, "the entry \"", name,
                          "\" is unknown. Load what a GradScaler of as many losses saved.");
   }
 
@@ -48,7 +48,7 @@ class Entries {
 
 int64_t whole(double value, std::string_view name) {
   if (!(value >= 0 && value <= 9e15 && value == std::floor(value)))
-    fail<UsageError>(where, name, " is ", value, ". It must be a whole number, 0 or more.");
+    fail<UsageError>(loading_scale, name, " is ", value, ". It must be a whole number, 0 or more.");
   return int64_t(value);
 }
 }  // namespace
@@ -72,7 +72,7 @@ optim::NamedTensors GradScaler::state_dict() const {
 void GradScaler::load_state_dict(const optim::NamedTensors& state) {
   if (!enabled()) return;
   if (state.empty())
-    fail<UsageError>(where,
+    fail<UsageError>(loading_scale,
                      "the state is empty: it was saved by a disabled scaler. Disable this "
                      "one, or leave the state out.");
   Entries entries(state);
@@ -85,7 +85,7 @@ void GradScaler::load_state_dict(const optim::NamedTensors& state) {
     s.options.backoff_factor = entries.take(key("backoff_factor", i));
     s.options.growth_interval = whole(entries.take(key("growth_interval", i)), "growth_interval");
     s.growth_tracker = whole(entries.take(key("_growth_tracker", i)), "_growth_tracker");
-    s.options.check(where);
+    s.options.check(loading_scale);
     s.scale = float(s.options.init_scale);
     if (const std::string left = key("_hysteresis", i); entries.has(left))
       s.overflows_left =

@@ -10,7 +10,7 @@
 
 namespace halftone::amp::entries {
 
-inline constexpr std::string_view where = "Training.load_state_dict";
+inline constexpr std::string_view loading = "Training.load_state_dict";
 
 inline void add(optim::NamedTensors& state, std::string_view prefix,
                 const optim::NamedTensors& part) {
@@ -29,7 +29,7 @@ inline optim::NamedTensors part_of(const optim::NamedTensors& state, std::string
 inline Tensor take(optim::NamedTensors& state, const std::string& name) {
   const auto entry = state.extract(name);
   if (entry.empty() || !entry.mapped().defined())
-    fail<UsageError>(where, "there is no entry \"", name, "\". Load what a Training saved.");
+    fail<UsageError>(loading, "there is no entry \"", name, "\". Load what a Training saved.");
   return entry.mapped();
 }
 
@@ -37,7 +37,7 @@ inline Tensor take(optim::NamedTensors& state, const std::string& name) {
 inline std::string text_of(const optim::NamedTensors& state, const std::string& name) {
   const auto found = state.find(name);
   if (found == state.end() || !found->second.defined() || found->second.dtype() != u8)
-    fail<UsageError>(where, "there is no entry \"", name, "\". Load what a Training saved.");
+    fail<UsageError>(loading, "there is no entry \"", name, "\". Load what a Training saved.");
   std::string text;
   for (const int64_t letter : found->second.to_vector<int64_t>()) text += char(letter);
   return text;

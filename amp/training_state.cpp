@@ -12,7 +12,7 @@
 namespace halftone::amp {
 
 namespace {
-using entries::add, entries::part_of, entries::take, entries::text_of, entries::where;
+using entries::add, entries::part_of, entries::take, entries::text_of, entries::loading;
 using optim::NamedTensors;
 
 Tensor text_tensor(std::string_view text) {
@@ -53,10 +53,10 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
     if (!name.starts_with("model.") && !name.starts_with("optimizer.") &&
         !name.starts_with("scaler.") && !name.starts_with("session.") && name != "generator" &&
         name != "strategy" && name != "form")
-      fail<UsageError>(where, "the entry \"", name, "\" is unknown. Load what a Training saved.");
+      fail<UsageError>(loading, "the entry \"", name, "\" is unknown. Load what a Training saved.");
   const Tensor generator = take(state, "generator");
   if (generator.shape() != Shape{2} || generator.dtype() != i64)
-    fail<ShapeError>(where, "\"generator\" is ", described(generator), " instead of [2] i64.");
+    fail<ShapeError>(loading, "\"generator\" is ", described(generator), " instead of [2] i64.");
   // The parts check before they change anything, the model first; if a later part does not fit,
   // what was loaded is put back.
   NamedTensors before;

@@ -11,10 +11,10 @@ template <class... F> constexpr auto table_of(TypeList<F...>) {
       WeightFormFacts{F::name, F::companion, F::lies, F::only_bf16, F::uses_random, F::uses_rounded,
                       F::companion_dtype}...};
 }
-constexpr auto table = table_of(WeightForms{});
+constexpr auto form_facts = table_of(WeightForms{});
 }  // namespace
 
-const WeightFormFacts& facts(WeightForm form) { return table[std::size_t(form)]; }
+const WeightFormFacts& facts(WeightForm form) { return form_facts[std::size_t(form)]; }
 
 std::string_view name(WeightForm form) { return facts(form).name; }
 

@@ -7,6 +7,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/data/image.h>
+#include <halftone/data/per_channel.h>
 #include <halftone/data/tensor_dataset.h>
 
 namespace halftone::data {
@@ -33,16 +34,6 @@ void check_labels(const Tensor& labels, int64_t classes) {
       fail<UsageError>("ByteImages", "label out of range: sample ", i, " has label ", label[i],
                        " of ", classes, " classes. Number classes from 0.");
 }
-
-/// One value per channel; `values` may be empty, which stands for `otherwise`.
-std::vector<double> per_channel(std::string_view what, std::vector<double> values, double otherwise,
-                                int64_t channels) {
-  if (values.empty()) values.assign(std::size_t(channels), otherwise);
-  if (int64_t(values.size()) != channels)
-    fail<UsageError>("ByteImages", values.size(), " values of ", what, " for images of ", channels,
-                     " channels. Give one value per channel.");
-  return values;
-}
 }  // namespace
 
 ByteImages::ByteImages(const Tensor& images, const Tensor& labels, ByteImagesOptions options)
@@ -53,8 +44,10 @@ ByteImages::ByteImages(const Tensor& images, const Tensor& labels, ByteImagesOpt
   if (!class_names_.empty()) check_labels(labels_, int64_t(class_names_.size()));
 
   const int64_t channels = images_.size(1);
-  const std::vector<double> mean = per_channel("mean", std::move(options.mean), 0, channels);
-  const std::vector<double> std = per_channel("std", std::move(options.std), 1, channels);
+  const std::vector<double> mean =
+      per_channel("ByteImages", "mean", std::move(options.mean), 0, channels);
+  const std::vector<double> std =
+      per_channel("ByteImages", "std", std::move(options.std), 1, channels);
   value_of_.resize(std::size_t(channels));
   for (std::size_t c = 0; c < value_of_.size(); ++c) {
     if (!(std[c] > 0) || !std::isfinite(std[c]) || !std::isfinite(mean[c]))

@@ -8,6 +8,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 #include <halftone/data/image.h>
+#include <halftone/data/per_channel.h>
 #include <halftone/data/random_uniform.h>
 #include <halftone/data/transforms.h>
 
@@ -17,16 +18,6 @@ namespace {
 void check_size(std::string_view op, int64_t size) {
   if (size < 1 || size > 65535)
     fail<UsageError>(op, "size is ", size, ". Give a size from 1 to 65535.");
-}
-
-/// One value per channel; `values` may be empty, which stands for `otherwise`.
-std::vector<double> per_channel(std::string_view what, std::vector<double> values, double otherwise,
-                                int64_t channels) {
-  if (values.empty()) values.assign(std::size_t(channels), otherwise);
-  if (int64_t(values.size()) != channels)
-    fail<UsageError>("Normalize", values.size(), " values of ", what, " for an image of ", channels,
-                     " channels. Give one value per channel.");
-  return values;
 }
 }  // namespace
 
@@ -137,8 +128,8 @@ Tensor Normalize::operator()(const Tensor& image, Generator&) const {
   check_image("Normalize", image);
   const Tensor x = views::contiguous(image);
   const int64_t channels = x.size(2), plane = x.size(0) * x.size(1);
-  const std::vector<double> means = per_channel("mean", mean, 0, channels);
-  const std::vector<double> deviations = per_channel("std", std, 1, channels);
+  const std::vector<double> means = per_channel("Normalize", "mean", mean, 0, channels);
+  const std::vector<double> deviations = per_channel("Normalize", "std", std, 1, channels);
   Tensor y = empty({channels, x.size(0), x.size(1)}, f32);
   float* to = y.data<float>();
   for (int64_t c = 0; c < channels; ++c, to += plane) {

@@ -9,19 +9,20 @@
 namespace halftone::train {
 
 namespace {
-constexpr std::string_view where = "Trainer";
 
 void require_at_least(int64_t least, int64_t value, std::string_view option) {
-  if (value < least) fail<UsageError>(where, option, " is ", value, ". Use ", least, " or more.");
+  if (value < least)
+    fail<UsageError>("Trainer", option, " is ", value, ". Use ", least, " or more.");
 }
 
 void require_not_negative(double value, std::string_view option) {
   if (!(value >= 0) || std::isinf(value))
-    fail<UsageError>(where, option, " is ", value, ". Use 0 for none, or a positive number.");
+    fail<UsageError>("Trainer", option, " is ", value, ". Use 0 for none, or a positive number.");
 }
 
 void exclude(bool both, std::string_view first, std::string_view second) {
-  if (both) fail<UsageError>(where, first, " and ", second, " contradict each other. Pass one.");
+  if (both)
+    fail<UsageError>("Trainer", first, " and ", second, " contradict each other. Pass one.");
 }
 
 void check_numbers(const TrainerOptions& o) {
@@ -52,7 +53,7 @@ void check(const TrainerOptions& o) {
   exclude(o.strategy && o.precision != TrainerOptions{}.precision, "strategy", "precision");
   exclude(o.clip_norm > 0 && o.clip_value > 0, "clip_norm", "clip_value");
   if (!(o.clip_norm_type > 0))
-    fail<UsageError>(where, "clip_norm_type is ", o.clip_norm_type,
+    fail<UsageError>("Trainer", "clip_norm_type is ", o.clip_norm_type,
                      ". Use a positive number, or infinity.");
   exclude(o.max_steps > 0 && o.min_steps > o.max_steps, "min_steps above max_steps", "max_steps");
   exclude(o.max_epochs > 0 && o.min_epochs > o.max_epochs, "min_epochs above max_epochs",
@@ -67,13 +68,14 @@ void check(const TrainerOptions& o) {
           "limit_validation_batches");
   const amp::Strategy strategy = strategy_of(o);
   if (o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0 && o.max_time.count() == 0)
-    fail<UsageError>(where, "nothing ends this training. Pass max_epochs, max_steps or max_time.");
+    fail<UsageError>("Trainer",
+                     "nothing ends this training. Pass max_epochs, max_steps or max_time.");
   if (o.schedule && o.fast_dev_run == 0 && o.max_epochs == 0 && o.max_steps == 0)
-    fail<UsageError>(where,
+    fail<UsageError>("Trainer",
                      "a schedule needs to know the number of steps, and max_time alone "
                      "does not say it. Pass max_epochs or max_steps, too.");
   if (o.clip_value > 0 && strategy.scales_loss && strategy.weights == f16)
-    fail<UsageError>(where, "clip_value needs unscaled gradients, and under ", strategy.name,
+    fail<UsageError>("Trainer", "clip_value needs unscaled gradients, and under ", strategy.name,
                      " these would be f16, which underflows. Use clip_norm.");
   const std::pair<bool, std::string_view> need_files[] = {
       {o.resume, "resume"},
@@ -83,18 +85,18 @@ void check(const TrainerOptions& o) {
       {o.checkpoints != CheckpointOptions{}, "checkpoints"}};
   for (const auto& [asked, option] : need_files)
     if (asked && o.directory.empty())
-      fail<UsageError>(where, option, " needs a place for files. Pass directory.");
+      fail<UsageError>("Trainer", option, " needs a place for files. Pass directory.");
   if (o.checkpoints.keep_best > 0 && o.monitor.empty())
-    fail<UsageError>(where, "checkpoints.keep_best is ", o.checkpoints.keep_best,
+    fail<UsageError>("Trainer", "checkpoints.keep_best is ", o.checkpoints.keep_best,
                      ", but monitor is empty. Name a metric, such as \"val/loss\".");
   if (o.output == nullptr && (o.progress_bar || o.model_summary))
-    fail<UsageError>(where,
+    fail<UsageError>("Trainer",
                      "output is null. Leave it stdout, or turn progress_bar and "
                      "model_summary off.");
   for (const auto& callback : o.callbacks)
-    if (!callback) fail<UsageError>(where, "a callback is null. Leave it out.");
+    if (!callback) fail<UsageError>("Trainer", "a callback is null. Leave it out.");
   for (const auto& logger : o.loggers)
-    if (!logger) fail<UsageError>(where, "a logger is null. Leave it out.");
+    if (!logger) fail<UsageError>("Trainer", "a logger is null. Leave it out.");
 }
 }  // namespace
 

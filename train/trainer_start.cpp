@@ -17,21 +17,21 @@
 namespace halftone::train {
 
 namespace {
-constexpr std::string_view where = "Trainer";
 
 int64_t limited(int64_t size, int64_t limit) { return limit > 0 ? std::min(size, limit) : size; }
 
 void require_batches(const data::DataLoader& loader, std::string_view which) {
   if (loader.size() == 0)
-    fail<UsageError>(where, "the ", which, " loader has no batch: ", loader.dataset().size(),
+    fail<UsageError>("Trainer", "the ", which, " loader has no batch: ", loader.dataset().size(),
                      " samples, batch_size ", loader.options().batch_size,
                      ". Turn drop_last off, or make batches smaller.");
 }
 
 void require_device(const data::DataLoader& loader, Device device, std::string_view which) {
   if (loader.options().device != device)
-    fail<DeviceError>(where, "the model is on ", device, ", the ", which, " loader delivers to ",
-                      loader.options().device, ". Give it {.device = ...}, or move the model.");
+    fail<DeviceError>("Trainer", "the model is on ", device, ", the ", which,
+                      " loader delivers to ", loader.options().device,
+                      ". Give it {.device = ...}, or move the model.");
 }
 
 /// "state.callback.0.EarlyStopping."
@@ -58,7 +58,7 @@ void Trainer::require_data(const data::DataLoader& train,
   const bool validates = validation && (o.validate_every_epochs > 0 || o.validate_every_steps > 0);
   const bool wants = o.checkpoints.keep_best > 0 && o.monitor.starts_with("val/");
   if ((o.validate_every_steps > 0 && !validation) || (wants && !validates))
-    fail<UsageError>(where,
+    fail<UsageError>("Trainer",
                      wants ? "checkpoints.keep_best by " + o.monitor : "validate_every_steps",
                      " needs something to validate on, and a time for it. Pass fit() a second "
                      "loader, and validate_every_epochs or validate_every_steps.");

@@ -14,7 +14,6 @@ namespace halftone::train {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr std::string_view where = "Trainer";
 
 /// Whether there is anything but hidden names.
 bool holds_anything(const fs::path& directory) {
@@ -23,7 +22,7 @@ bool holds_anything(const fs::path& directory) {
        at.increment(error))
     if (!at->path().filename().string().starts_with('.')) return true;
   if (error)
-    fail<FormatError>(where, "cannot list ", directory.string(), ": ", error.message(),
+    fail<FormatError>("Trainer", "cannot list ", directory.string(), ": ", error.message(),
                       ". Check its permissions.");
   return false;
 }
@@ -46,13 +45,13 @@ fs::path free_old_name(const fs::path& directory) {
 /// Moves them to old-N, and returns that directory.
 fs::path set_aside(const fs::path& directory) {
   const fs::path old = free_old_name(directory);
-  files::make_directories(where, old);
+  files::make_directories("Trainer", old);
   for (const char* name : own_entries) {
     std::error_code error;
     fs::rename(directory / name, old / name, error);
     if (error && error != std::errc::no_such_file_or_directory)
-      fail<FormatError>(where, "cannot move ", (directory / name).string(), " to ", old.string(),
-                        ": ", error.message(), ". Check the permissions of both.");
+      fail<FormatError>("Trainer", "cannot move ", (directory / name).string(), " to ",
+                        old.string(), ": ", error.message(), ". Check the permissions of both.");
   }
   sync_directory(old), sync_directory(directory);
   return old;
@@ -68,7 +67,7 @@ TrainingDirectory::TrainingDirectory(fs::path path, DirectoryOptions options,
       keeper_(checkpoints_) {}
 
 DirectoryLock TrainingDirectory::lock() const {
-  files::make_directories(where, path_);
+  files::make_directories("Trainer", path_);
   DirectoryLock lock(path_);
   if (!lock.holds())
     tell_("the file system of " + path_.string() +
@@ -77,7 +76,7 @@ DirectoryLock TrainingDirectory::lock() const {
 }
 
 std::optional<FoundCheckpoint> TrainingDirectory::open() {
-  files::make_directories(where, checkpoints_);
+  files::make_directories("Trainer", checkpoints_);
   std::optional<FoundCheckpoint> found;
   if (options_.resume) found = latest_checkpoint(checkpoints_);
   if (!found) refuse_or_set_aside();
@@ -94,11 +93,11 @@ void TrainingDirectory::refuse_or_set_aside() const {
   if (options_.resume ? damaged.empty() : !holds_anything(checkpoints_)) return;
   if (options_.set_aside) {
     const fs::path old = set_aside(path_);
-    files::make_directories(where, checkpoints_);
+    files::make_directories("Trainer", checkpoints_);
     return tell_("what was in " + path_.string() + " is now in " + old.string());
   }
   if (!options_.resume)
-    fail<UsageError>(where, checkpoints_.string(),
+    fail<UsageError>("Trainer", checkpoints_.string(),
                      " holds the checkpoints of an earlier training. ",
                      "Pass .resume = true to go on with it, .set_aside = true to move it to ",
                      free_old_name(path_).string(), ", or name another directory.");
@@ -108,7 +107,8 @@ void TrainingDirectory::refuse_or_set_aside() const {
     reasons += (i ? "; " : "") + damaged[i].path.filename().string() + ": " + damaged[i].reason;
   if (damaged.size() > most_shown)
     reasons += "; and " + std::to_string(damaged.size() - most_shown) + " more";
-  fail<FormatError>(where, "there is no valid checkpoint in ", checkpoints_.string(), ": ", reasons,
+  fail<FormatError>("Trainer", "there is no valid checkpoint in ", checkpoints_.string(), ": ",
+                    reasons,
                     ". Put a good copy there, or start over: pass .set_aside = true, which moves "
                     "what is there to ",
                     free_old_name(path_).string(), ", or name another directory.");

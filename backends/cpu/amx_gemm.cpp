@@ -9,6 +9,7 @@
 
 #include <omp.h>
 
+#include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/simd/amx.h>
 #include <halftone/backends/cpu/staging.h>
 
@@ -21,7 +22,7 @@ using simd::amx::panel_width;
 
 constexpr int64_t block_elements = 5 << 17;  // of b, packed: they fill the second-level cache
 constexpr int64_t most_columns = 512;        // of such a block
-constexpr int64_t slice_depth = 640;  // a panel of a, so deep, stays in the first-level cache
+constexpr int64_t amx_slice_depth = 640;  // a panel of a, so deep, stays in the first-level cache
 // c in f32 holds sums between chunks of the depth. Small chunks make wide blocks, and a is packed
 // once per block. c in bf16 cannot hold them, so only the caller's staging makes chunks there.
 constexpr int64_t f32_chunk = 1024;
@@ -29,17 +30,7 @@ constexpr int64_t f32_chunk = 1024;
 constexpr int64_t group_rows = 64;
 // A block so narrow reads a too few times for packing to pay.
 constexpr int64_t narrow_columns = 128;
-constexpr int64_t small_product = 1 << 20;  // multiply-adds below which threads do not pay
-
-/// `total` in pieces of at most about `most`, all alike.
-int64_t even_piece(int64_t total, int64_t most, int64_t unit) {
-  return pieces_of(pieces_of(total, pieces_of(total, most)), unit) * unit;
-}
-
-simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {
-  return {static_cast<const uint16_t*>(x.data) + i * x.row + j * x.column, x.element, x.row,
-          x.column};
-}
+constexpr int64_t small_amx_product = 1 << 20;  // multiply-adds below which threads do not pay
 
 /// The stride of a dimension of one element says nothing: such a matrix may have no unit stride.
 simd::Matrix with_unit_stride(simd::Matrix x, int64_t rows, int64_t columns) {
@@ -57,7 +48,7 @@ struct Cut {
       : row_panels(pieces_of(m, panel_width)),
         column_panels(pieces_of(n, panel_width)),
         chunk(even_piece(k, bf16 ? amx_depth : f32_chunk, depth_unit)),
-        slice(even_piece(chunk, slice_depth, depth_unit)) {
+        slice(even_piece(chunk, amx_slice_depth, depth_unit)) {
     const int64_t most = std::min(most_columns, block_elements / chunk) / panel_width;
     const int64_t least = pieces_of(column_panels, most);
     int64_t best_cost = 0;
@@ -170,7 +161,7 @@ class Worker {
 
 void amx_gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
               const AmxProduct& to) {
-  const bool parallel = to.parallel && m * n * k > small_product;
+  const bool parallel = to.parallel && m * n * k > small_amx_product;
   const Cut cut(m, n, k, to.bf16, parallel ? omp_get_max_threads() : 1);
   const int64_t height = pieces_of(cut.row_panels, cut.row_blocks) * panel_width;
   const int64_t width = pieces_of(cut.column_panels, cut.column_blocks) * panel_width;

@@ -1,6 +1,7 @@
 // Average pooling over NHWC images: rows of pixels are added up first, in long vectors, then the
 // pixels of each window in that one row. Backward does the same with the windows over each input.
 #include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/backends/cpu/image_rows.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/pool_axis.h>
 
@@ -61,21 +62,11 @@ void add_image_rows(const Tensor& x, int64_t first, Range range, int64_t n, cons
   }
 }
 
-/// Calls body(image, row, scratch) for all rows of images, in parallel.
-template <class Body>
-void each_row(int64_t images, int64_t rows, int64_t scratch_size, const Body& body) {
-  constexpr int64_t rows_of_task = 8;
-  cpu::parallel_pieces(images * rows, rows_of_task, [&](int64_t begin, int64_t end) {
-    cpu::Workspace<float> scratch(scratch_size);
-    for (int64_t row = begin; row < end; ++row) body(row / rows, row % rows, scratch.data());
-  });
-}
-
 void average(const Pooling& p, const Tensor& x, const Tensor& y) {
   const simd::Kernels& k = simd_kernels();
   const Weights row_weights(p.rows, p.whole[0]), column_weights(p.columns, p.whole[1]);
   const int64_t in_row = p.columns.in * p.channels, out_row = p.columns.out * p.channels;
-  each_row(
+  cpu::each_image_row(
       p.images, p.rows.out, 2 * in_row + out_row, [&](int64_t image, int64_t oy, float* scratch) {
         float* const sums = scratch + in_row;
         add_image_rows(
@@ -96,22 +87,22 @@ void spread(const Pooling& p, const Tensor& dy, const Tensor& dx) {
   const simd::Kernels& k = simd_kernels();
   const Weights row_weights(p.rows, p.whole[0]), column_weights(p.columns, p.whole[1]);
   const int64_t in_row = p.columns.in * p.channels, out_row = p.columns.out * p.channels;
-  each_row(p.images, p.rows.in, 2 * out_row + in_row,
-           [&](int64_t image, int64_t iy, float* scratch) {
-             float* const sums = scratch + out_row;
-             add_image_rows(
-                 dy, image * p.rows.out, p.rows.reader(iy), out_row,
-                 [&](int64_t oy) { return row_weights.of(oy); }, scratch, sums);
-             for (int64_t ox = 0; ox < p.columns.out; ++ox)
-               k.scale(column_weights.of(ox), sums + ox * p.channels, p.channels);
-             cpu::Output output(dx, (image * p.rows.in + iy) * in_row, 1, in_row, sums + out_row);
-             for (int64_t ix = 0; ix < p.columns.in; ++ix) {
-               const Range readers = p.columns.reader(ix);
-               k.add_rows(sums + readers.begin * p.channels, readers.length(), p.channels,
-                          p.channels, output.data() + ix * p.channels);
-             }
-             output.finish();
-           });
+  cpu::each_image_row(
+      p.images, p.rows.in, 2 * out_row + in_row, [&](int64_t image, int64_t iy, float* scratch) {
+        float* const sums = scratch + out_row;
+        add_image_rows(
+            dy, image * p.rows.out, p.rows.reader(iy), out_row,
+            [&](int64_t oy) { return row_weights.of(oy); }, scratch, sums);
+        for (int64_t ox = 0; ox < p.columns.out; ++ox)
+          k.scale(column_weights.of(ox), sums + ox * p.channels, p.channels);
+        cpu::Output output(dx, (image * p.rows.in + iy) * in_row, 1, in_row, sums + out_row);
+        for (int64_t ix = 0; ix < p.columns.in; ++ix) {
+          const Range readers = p.columns.reader(ix);
+          k.add_rows(sums + readers.begin * p.channels, readers.length(), p.channels, p.channels,
+                     output.data() + ix * p.channels);
+        }
+        output.finish();
+      });
 }
 }  // namespace
 

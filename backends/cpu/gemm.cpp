@@ -8,6 +8,7 @@
 
 #include <omp.h>
 
+#include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/staging.h>
 
 namespace halftone::cpu {
@@ -20,20 +21,6 @@ constexpr int64_t most_rows =
     1024;  // a slice of so many packed rows stays in the second-level cache
 constexpr int64_t small_product =
     1 << 18;  // multiply-adds below which threads cost more than they bring
-
-int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
-
-simd::Matrix part(const simd::Matrix& x, int64_t i, int64_t j) {
-  const int64_t size = x.element == simd::Element::f32 ? 4 : 2;
-  return {static_cast<const std::byte*>(x.data) + (i * x.row + j * x.column) * size, x.element,
-          x.row, x.column};
-}
-
-/// `total` in pieces of at most about `most`, all alike: the last one is not a small remainder.
-int64_t even_piece(int64_t total, int64_t most, int64_t unit) {
-  const int64_t pieces = reference::pieces_of(total, most);
-  return round_up(reference::pieces_of(total, pieces), unit);
-}
 
 /// So many products are added up in a row before they join the rest. Of a long row of tiles the
 /// sums stay in registers for all of the depth; small products wait for loads and calls anyway.

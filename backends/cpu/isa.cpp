@@ -22,6 +22,24 @@ struct Level {
   bool amx = false;
 };
 
+// Null where this build leaves a set out (cmake/instruction_sets.cmake).
+using KernelsOf = const simd::Kernels& (*)();
+#ifdef HALFTONE_HAS_avx2
+constexpr KernelsOf kernels_avx2 = simd::avx2::kernels;
+#else
+constexpr KernelsOf kernels_avx2 = nullptr;
+#endif
+#ifdef HALFTONE_HAS_avx512
+constexpr KernelsOf kernels_avx512 = simd::avx512::kernels;
+#else
+constexpr KernelsOf kernels_avx512 = nullptr;
+#endif
+#ifdef HALFTONE_HAS_avx512_bf16
+constexpr KernelsOf kernels_avx512_bf16 = simd::avx512_bf16::kernels;
+#else
+constexpr KernelsOf kernels_avx512_bf16 = nullptr;
+#endif
+
 /// Asks Linux, once, to let the threads of this process use tiles (8 KiB of registers each).
 bool tiles_are_granted() {
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
@@ -41,15 +59,15 @@ Level choose() {
                       __builtin_cpu_supports("avx512vl");
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
   const std::array<Level, 5> levels{{{"baseline", true, simd::baseline::kernels},
-                                     {"avx2", avx2, simd::avx2::kernels},
-                                     {"avx512", avx512, simd::avx512::kernels},
-                                     {"avx512_bf16", avx512_bf16, simd::avx512_bf16::kernels},
-                                     {"amx", avx512_bf16, simd::avx512_bf16::kernels, true}}};
+                                     {"avx2", avx2, kernels_avx2},
+                                     {"avx512", avx512, kernels_avx512},
+                                     {"avx512_bf16", avx512_bf16, kernels_avx512_bf16},
+                                     {"amx", avx512_bf16, kernels_avx512_bf16, true}}};
   const char* cap = environment_variable("HALFTONE_MAX_ISA");
   const Level* best = &levels[0];
   bool known = cap == nullptr;
   for (const Level& level : levels) {
-    if (level.supported) best = &level;
+    if (level.supported && level.kernels) best = &level;
     if (cap && level.name == cap) {
       known = true;
       break;

@@ -207,7 +207,7 @@ TEST_CASE("transforms explain what they cannot take") {
   CHECK(message_of<UsageError>([&] {
           run(Normalize{.mean = {1, 2}}, x);
         }) ==
-        "[Normalize] 2 values of mean for an image of 3 channels. Give one value per channel.");
+        "[Normalize] 2 values of mean for images of 3 channels. Give one value per channel.");
   CHECK(contains(message_of<UsageError>([&] {
                    run(Normalize{.std = {1, 0, 1}}, x);
                  }),
