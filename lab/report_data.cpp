@@ -73,6 +73,7 @@ void read_probe(RunFolder& folder, ReportGroup& group) {
           tensor.scales.try_emplace(row.step, row.scale, row.ideal);
       },
       [&](const policy::UpdateRow& row) {
+        if (!row.state.empty()) return;  // of the optimizer's, which no panel shows
         group.updates[row.step].add(row.stored);
         group.stored.add(row.stored), group.seen.add(row.seen);
         for (std::size_t i = 0; i < row.by_ulp.size(); ++i) group.by_ulp[i] += row.by_ulp[i];

@@ -72,6 +72,7 @@ std::optional<policy::UpdateRow> update_row_of(const Json& line) {
   if (!step) return {};
   policy::UpdateRow row;
   row.step = *step, row.parameter = text_in(line, "parameter"), row.form = text_in(line, "form");
+  row.state = text_in(line, "state");
   row.stored = update_sums_of(object_in(line, "stored"));
   row.seen = update_sums_of(object_in(line, "seen"));
   if (!read_bins(object_in(line, "by_ulp"), policy::UpdateRow::lowest_bin, row.by_ulp.data(),

@@ -107,13 +107,14 @@ void write_survey(const policy::ProbeRow& row, Writer& writer) {
 }
 
 void write_updates(const policy::UpdateRow& row, Writer& writer) {
-  const auto write = [&](const char* role, const policy::UpdateSums& sums) {
+  const auto write = [&](const std::string& role, const policy::UpdateSums& sums) {
     writer.begin_place(row.step, row.parameter, role);
     writer.value("count", sums.count), writer.value("lost", sums.lost);
     writer.value("lost_share", sums.lost_share());
     writer.value("effective_descent", sums.effective_descent());
     writer.value("update_ratio", sums.update_ratio());
   };
+  if (!row.state.empty()) return write("update.state." + row.state, row.stored);
   write("update", row.stored), write("update.seen", row.seen);
 }
 

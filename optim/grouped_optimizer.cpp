@@ -118,7 +118,7 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
       if (keeper_) keeper_->complete(group.first + i, slots_.back());
     }
     batch.slots = slots_;
-    if (UpdateWatcher* const watcher = detail::update_watcher; watcher && watcher->wants())
+    if (UpdateWatcher* const watcher = watcher_of_updates())
       update_watched(group_index, batch, backend, *watcher);
     else update(group_index, batch, backend);
     if (backend.capturing()) follow_replays(group_index);

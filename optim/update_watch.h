@@ -2,13 +2,15 @@
 // (policy/update_probe.h). Optimizers of this folder ask; where nobody watches that is all.
 #pragma once
 
+#include <string_view>
 #include <utility>
 
 #include <halftone/core/tensor.h>
 
 namespace halftone {
+struct Quantizer;   // core/quantizer.h
 struct UpdateSlot;  // core/backend.h
-}
+}  // namespace halftone
 
 namespace halftone::optim {
 
@@ -20,6 +22,9 @@ class UpdateWatcher {
   virtual Tensor weight_of(const UpdateSlot& slot) = 0;
   /// A slot before its update, its weight, and what that becomes without rounding: f32 (f64).
   virtual void updating(const UpdateSlot& slot, const Tensor& weight, const Tensor& unrounded) = 0;
+  /// After updates: a tensor that they wrote is about to go onto a grid. `state` is its name
+  /// ("exp_avg"), or empty for a parameter.
+  virtual void rounding(std::string_view state, const Tensor& x, const Quantizer& quantizer) = 0;
 
  protected:
   ~UpdateWatcher() = default;
@@ -27,6 +32,11 @@ class UpdateWatcher {
 
 namespace detail {
 inline thread_local UpdateWatcher* update_watcher = nullptr;
+}
+/// Whoever of this thread wants to see the updates that happen now; null: nobody.
+inline UpdateWatcher* watcher_of_updates() {
+  UpdateWatcher* const watcher = detail::update_watcher;
+  return watcher && watcher->wants() ? watcher : nullptr;
 }
 
 /// Until the scope ends, `watcher` watches the optimizers of this thread.

@@ -51,6 +51,7 @@ nlohmann::ordered_json object_of(const ProbeRow& row) {
 
 nlohmann::ordered_json object_of(const UpdateRow& row) {
   nlohmann::ordered_json line{{"step", row.step}, {"parameter", row.parameter}};
+  if (!row.state.empty()) line["state"] = row.state;
   line["form"] = row.form, line["dtype"] = name(row.dtype);
   const auto sums = [](const UpdateSums& s) {
     return nlohmann::ordered_json{{"count", int64_t(s.count)},
@@ -123,25 +124,29 @@ void print_rows(std::ostream& out, std::string_view title, const std::vector<Mer
 std::ostream& operator<<(std::ostream& out, const Probe& probe) {
   std::vector<Merged> rounded = merged(probe.rows());
   std::erase_if(rounded, [](const Merged& m) { return m.row->quantizer.empty(); });
-  if (rounded.empty()) return out << "nothing was rounded in the sampled steps\n";
   const auto ten = [&](auto&& worse) {
     std::ranges::stable_sort(rounded, worse);
     return std::vector(rounded.begin(),
                        rounded.begin() + std::ptrdiff_t(std::min<std::size_t>(10, rounded.size())));
   };
-  print_rows(out, "most underflow (x != 0 that became 0; saturated; signal to noise)",
-             ten([](const Merged& a, const Merged& b) {
-               return a.survey.underflow() > b.survey.underflow();
-             }));
-  print_rows(out, "least signal to noise", ten([](const Merged& a, const Merged& b) {
-               return a.survey.sqnr() < b.survey.sqnr();
-             }));
-  UpdateSums all;
-  for (const UpdateRow& row : probe.updates()) all.add(row.stored);
-  if (all.count > 0) {
+  if (rounded.empty()) {
+    out << "nothing was rounded in the sampled steps\n";
+  } else {
+    print_rows(out, "most underflow (x != 0 that became 0; saturated; signal to noise)",
+               ten([](const Merged& a, const Merged& b) {
+                 return a.survey.underflow() > b.survey.underflow();
+               }));
+    print_rows(out, "least signal to noise", ten([](const Merged& a, const Merged& b) {
+                 return a.survey.sqnr() < b.survey.sqnr();
+               }));
+  }
+  std::map<std::string, UpdateSums> sums;
+  for (const UpdateRow& row : probe.updates()) sums[row.state].add(row.stored);
+  for (const auto& [state, all] : sums) {
     PlainText text;
-    text << "updates: " << 100 * all.lost_share() << " % lost, effective descent "
-         << all.effective_descent() << ", |u| / |w| " << all.update_ratio();
+    text << "updates" << (state.empty() ? "" : " of " + state + ", on its grid") << ": "
+         << 100 * all.lost_share() << " % lost, effective descent " << all.effective_descent()
+         << ", |u| / |w| " << all.update_ratio();
     out << text.str() << '\n';
   }
   return out;

@@ -9,6 +9,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/names.h>
 #include <halftone/core/quantized.h>
+#include <halftone/optim/update_watch.h>
 #include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
@@ -228,13 +229,19 @@ std::vector<RuledState> ruled_states(std::string_view where,
 }
 }  // namespace
 
-/// A parameter or a state of the optimizer, in place; `tensor` decides on what is drawn for it.
+/// A parameter or a state of the optimizer, in place; `tensor`, "parameter.0" or
+/// "state.0.exp_avg", decides on what is drawn for it.
 void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
                                 const Tensor& x, const Tensor& skip) const {
   if (!is_floating(x.dtype())) return;
   if (x.dtype() == f64 || !quantizer.exact_in(x.dtype()))
     fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
                      " for parameters and states. Extend a strategy that keeps them in f32.");
+  if (optim::UpdateWatcher* const watcher = optim::watcher_of_updates())
+    watcher->rounding(tensor.starts_with("state.")
+                          ? std::string_view(tensor).substr(tensor.rfind('.') + 1)
+                          : std::string_view(),
+                      x, quantizer);
   quantize_in_place(x,
                     {.quantizer = quantizer,
                      .skip = skip.defined() ? skip.to(x.device()) : skip,

@@ -17,9 +17,11 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// A parameter's dtype as what spaces its numbers.
+/// What spaces the numbers of a tensor: its dtype, or an unscaled grid.
 struct Spacing {
   int significand_bits = 24, least_exponent = -126;
+  explicit Spacing(const NumberFormat& grid)
+      : significand_bits(grid.significand_bits), least_exponent(grid.min_exponent) {}
   explicit Spacing(DType dtype) {
     if (dtype == bf16) significand_bits = 8;
     if (dtype == f16) significand_bits = 11, least_exponent = -14;
@@ -32,6 +34,13 @@ struct Spacing {
     return std::max(exponent, least_exponent) - (significand_bits - 1);
   }
 };
+
+/// Nothing where scales stretch a grid.
+std::optional<Spacing> spacing_of(const std::optional<Quantizer>& grid, DType dtype) {
+  if (!grid) return Spacing(dtype);
+  if (grid->scaling.per != Scaling::Per::none || grid->hadamard != 0) return {};
+  return Spacing(grid->grid);
+}
 
 /// A weight's elements in T on the host, in the order of its memory's shape.
 template <class T> class Elements {
@@ -46,10 +55,10 @@ template <class T> class Elements {
 
 template <class T>
 void count(const Tensor& weight, const Tensor& unrounded, const Tensor& forward,
-           const Tensor& stored_now, const Tensor& forward_now, UpdateRow& row) {
+           const Tensor& stored_now, const Tensor& forward_now,
+           const std::optional<Spacing>& spacing, UpdateRow& row) {
   const Elements<T> before(weight), wanted(unrounded), seen(forward), now(stored_now),
       seen_now(forward_now);
-  const Spacing spacing(row.dtype);
   UpdateSums stored, as_seen;
   for (std::size_t i = 0; i < before.size(); ++i) {
     const double w = double(before[i]), u = double(wanted[i]) - w, s = double(seen[i]);
@@ -60,8 +69,9 @@ void count(const Tensor& weight, const Tensor& unrounded, const Tensor& forward,
     stored.du += moved * u, stored.uu += u * u;
     as_seen.lost += seen_moved == 0 ? 1 : 0, as_seen.du += seen_moved * u;
     const auto size = float(u);
-    if (magnitude_bits(size) == 0) continue;
-    const int bin = binade_of(size) + Survey::lowest_exponent - spacing.exponent_at(float(seen[i]));
+    if (!spacing || magnitude_bits(size) == 0) continue;
+    const int bin =
+        binade_of(size) + Survey::lowest_exponent - spacing->exponent_at(float(seen[i]));
     ++row.by_ulp[std::size_t(std::clamp(bin - UpdateRow::lowest_bin, 0, UpdateRow::bins - 1))];
   }
   as_seen.count = stored.count, as_seen.uu = stored.uu;
@@ -88,9 +98,22 @@ void UpdateProbe::updating(const UpdateSlot& slot, const Tensor& weight, const T
   for (const auto& [name, x] : parameters_)
     if (x.body() == slot.parameter.body() || x.storage() == slot.parameter.storage()) {
       watched_.push_back({name, slot.form, slot.parameter, slot.companion, weight, unrounded,
-                          slot.parameter.clone()});
+                          slot.parameter.clone(), slot.state});
+      Watched& at = watched_.back();
+      for (std::size_t i = 0; i < at.states.size(); ++i)
+        if (at.states[i].defined()) at.states_before[i] = at.states[i].clone();
       return;
     }
+}
+
+void UpdateProbe::rounding(std::string_view state, const Tensor& x, const Quantizer& quantizer) {
+  for (Watched& at : watched_) {
+    if (at.parameter.storage() == x.storage()) at.grid = quantizer;
+    for (std::size_t i = 0; i < at.states.size(); ++i)
+      if (at.states[i].defined() && at.states[i].storage() == x.storage())
+        states_.push_back(
+            {at.name, std::string(state), x, at.states_before[i], x.clone(), quantizer});
+  }
 }
 
 std::vector<UpdateRow> UpdateProbe::collect() {
@@ -101,12 +124,23 @@ std::vector<UpdateRow> UpdateProbe::collect() {
                   .form = std::string(name(at.form)),
                   .dtype = at.parameter.dtype()};
     const Tensor stored_now = amp::joined_weight(at.form, at.parameter, at.companion);
+    const auto spacing = spacing_of(at.grid, row.dtype);
     if (row.dtype == f64)
-      count<double>(at.weight, at.unrounded, at.forward, stored_now, at.parameter, row);
-    else count<float>(at.weight, at.unrounded, at.forward, stored_now, at.parameter, row);
+      count<double>(at.weight, at.unrounded, at.forward, stored_now, at.parameter, spacing, row);
+    else count<float>(at.weight, at.unrounded, at.forward, stored_now, at.parameter, spacing, row);
     if (row.stored.count > 0) rows.push_back(std::move(row));
   }
-  watched_.clear(), asked_ = false;
+  for (const WatchedState& at : states_) {
+    UpdateRow row{.step = step_,
+                  .parameter = at.parameter,
+                  .state = at.name,
+                  .form = std::string(name(WeightForm::plain)),
+                  .dtype = at.state.dtype()};
+    count<float>(at.before, at.unrounded, at.before, at.state, at.state,
+                 spacing_of(at.grid, row.dtype), row);
+    if (row.stored.count > 0) rows.push_back(std::move(row));
+  }
+  watched_.clear(), states_.clear(), asked_ = false;
   return rows;
 }
 

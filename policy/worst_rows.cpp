@@ -4,7 +4,8 @@
 namespace halftone::policy {
 
 void WorstRows::add(const std::vector<ProbeRow>& rows, const std::vector<UpdateRow>& updates) {
-  for (const UpdateRow& row : updates) stored.add(row.stored);
+  for (const UpdateRow& row : updates)
+    if (row.state.empty()) stored.add(row.stored);
   for (const ProbeRow& row : rows) {
     if (row.quantizer.empty()) continue;
     const std::string place = row.site + ' ' + std::string(name(row.role));
