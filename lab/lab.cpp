@@ -15,6 +15,7 @@
 #include <halftone/lab/explain.h>
 #include <halftone/lab/formats_command.h>
 #include <halftone/lab/graph_command.h>
+#include <halftone/lab/picture_command.h>
 #include <halftone/lab/rerun.h>
 #include <halftone/lab/report.h>
 #include <halftone/lab/run.h>
@@ -80,6 +81,15 @@ std::string list_of(std::span<const std::string_view> names) {
   std::string text;
   for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
   return text;
+}
+
+Command add_picture(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<PictureOptions>();
+  options->workload = context.own.empty() ? "gpt_tiny" : context.workload;
+  app.add_option("name", options->name, list_of(picture_names()))->required();
+  app.add_option("--workload", options->workload, context.names)->capture_default_str();
+  app.add_option("-o,--output", options->output, "x.svg")->required();
+  return [options, &context] { return run_picture(*options, context.own); };
 }
 
 /// In what a run may differ from its workload.
@@ -294,6 +304,8 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     add("formats", "Number formats and quantizers: range, bits, signal to noise.", add_formats);
     add("show", "What a policy does with a model, site by site.", with(add_show));
     add("graph", "The recorded graph of one step, as a picture.", with(add_graph));
+    add("picture", "What a short format does, as a drawing of a small training.",
+        with(add_picture));
     add("run", "Trains under policies from the same seeds; losses, times, telemetry.",
         with(add_run));
     add("sweep", "Trains over the product of axes; goes on where it was stopped.", with(add_sweep));

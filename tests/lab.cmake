@@ -103,3 +103,14 @@ set_tests_properties(lab.run_from PROPERTIES FIXTURES_REQUIRED lab_first_run)
 expect(lab.run_unknown_optimizer EXIT 1 MESSAGE "no optimizer named .adamv.. Did you mean .adamw." COMMAND halftone-lab run fp32
        --workload student_teacher --steps 3 --optimizer adamv)
 expect(lab.show_why OUTPUT "why, by what operations ask for.*  linear +low_precision +most of the time" COMMAND halftone-lab show amp-bf16)
+
+# The pictures of docs/amp_from_the_inside.md, of a smaller training.
+foreach(picture exponents loss-scale bytes updates staircase)
+  set(drawn ${CMAKE_CURRENT_BINARY_DIR}/${picture}.svg)
+  expect(lab.picture_${picture} OUTPUT "wrote .*${picture}.svg" COMMAND halftone-lab picture ${picture} --workload mlp_tiny -o ${drawn})
+  add_test(NAME lab.picture_${picture}_drawn COMMAND grep -c "<title>" ${drawn})  # of every mark
+  set_tests_properties(lab.picture_${picture} PROPERTIES FIXTURES_SETUP picture_${picture})
+  set_tests_properties(lab.picture_${picture}_drawn PROPERTIES FIXTURES_REQUIRED picture_${picture})
+endforeach()
+expect(lab.picture_unknown EXIT 1 MESSAGE "exponent.*Did you mean \"exponents\"" COMMAND halftone-lab picture exponent -o x.svg)
+expect(lab.picture_nowhere EXIT 1 MESSAGE "no-such-folder" COMMAND halftone-lab picture bytes -o no-such-folder/x.svg)
