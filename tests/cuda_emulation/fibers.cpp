@@ -13,6 +13,8 @@
 
 #include <cuda_runtime.h>
 
+#include "machine.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -65,6 +67,7 @@ struct Block {
   void* scheduler = nullptr;
   const std::function<void()>* thread = nullptr;
   ThreadOrder order = ThreadOrder::ascending;
+  uint64_t block_order = number_from("HALFTONE_EMULATED_BLOCK_ORDER");
 };
 Block& block() {
   static Block* instance = new Block;
@@ -192,6 +195,15 @@ int in_order(int n) {
   return int((int64_t(n) * step + 13) % b.threads);
 }
 
+/// The n-th block to run: as above, by a step and a start of the seed's choice.
+uint64_t block_in_order(uint64_t n, uint64_t blocks) {
+  const uint64_t seed = block().block_order;
+  if (seed == 0) return n;
+  uint64_t step = seed % blocks + blocks / 3 + 1;
+  while (std::gcd(step, blocks) != 1) ++step;
+  return (n % blocks * (step % blocks) + seed) % blocks;
+}
+
 void run_block() {
   Block& b = block();
   for (int i = 0; i < b.threads; ++i) prepare(b.fibers[std::size_t(i)]);
@@ -221,14 +233,16 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& thread) {
   for (unsigned z = 0; z < threads.z; ++z)
     for (unsigned y = 0; y < threads.y; ++y)
       for (unsigned x = 0; x < threads.x; ++x) b.fibers[std::size_t(i++)].index = {x, y, z};
-  for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        run_block();
-      }
+  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+  for (uint64_t n = 0; n < blocks; ++n) {
+    const uint64_t at = block_in_order(n, blocks);
+    blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y),
+                unsigned(at / grid.x / grid.y)};
+    run_block();
+  }
 }
 
+void set_block_order(uint64_t seed) { block().block_order = seed; }
 void set_thread_order(ThreadOrder order) { block().order = order; }
 
 int lane() { return block().current % warp; }
