@@ -29,14 +29,13 @@ bool attention_lengthened(const Context& context, const Tensor& q, const Tensor&
                           Tensor& y, Tensor& log_sum_exp, const AttentionCall& call) {
   const int64_t l = q.shape()[2];
   const int64_t length = (l + attention_step - 1) / attention_step * attention_step;
-  const int last = log_sum_exp.rank() - 1;
   Tensor longer_y = room_for(context, y, 2, length);
-  Tensor longer_sums = room_for(context, log_sum_exp, last, length);
+  Tensor longer_sums = room_for(context, log_sum_exp, 3, length);
   if (!call(lengthened(context, q, 2, length), lengthened(context, k, 2, length),
             lengthened(context, v, 2, length), longer_y, longer_sums))
     return false;
   backend_for(y).copy(views::slice(longer_y, 2, 0, l), y);
-  backend_for(y).copy(views::slice(longer_sums, last, 0, l), log_sum_exp);
+  backend_for(y).copy(views::slice(longer_sums, 3, 0, l), log_sum_exp);
   return true;
 }
 

@@ -24,7 +24,7 @@ inline AttentionRoute attention_route(int64_t batch_heads, int64_t l, int64_t s,
   return causal && l == s ? AttentionRoute::lengthened : AttentionRoute::library;
 }
 
-/// q, k, v, y [n, heads, l, e] and log_sum_exp [.., n, heads, l].
+/// q, k, v, y [n, heads, l, e] and log_sum_exp [parts, n, heads, l].
 using AttentionCall = std::function<bool(const Tensor& q, const Tensor& k, const Tensor& v,
                                          Tensor& y, Tensor& log_sum_exp)>;
 /// Causal attention of l queries to l keys by `call` on the next multiple of attention_step, zeros
