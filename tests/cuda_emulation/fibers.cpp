@@ -55,6 +55,7 @@ struct Fiber {
   void* stack_pointer = nullptr;
   std::byte* stack = nullptr;
   State state = State::done;
+  int rests = 0;          // turns, although it is ready
   unsigned mask = 0;      // of the exchange it waits in
   unsigned turn = 0;      // how many exchanges it has been through
   uint64_t offered[2]{};  // by parity: nobody is two exchanges ahead of a lane of its own
@@ -64,6 +65,7 @@ struct Fiber {
 struct Block {
   std::vector<Fiber> fibers;
   int threads = 0, current = 0;
+  bool running = false;  // a thread is
   void* scheduler = nullptr;
   const std::function<void()>* thread = nullptr;
   ThreadOrder order = ThreadOrder::ascending;
@@ -132,7 +134,7 @@ void prepare(Fiber& fiber) {
   *--top = reinterpret_cast<void*>(&fiber_main);
   for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
   fiber.stack_pointer = top;
-  fiber.state = State::ready, fiber.turn = 0;
+  fiber.state = State::ready, fiber.turn = 0, fiber.rests = 0;
 }
 
 void resume(int thread) {
@@ -140,7 +142,9 @@ void resume(int thread) {
   Fiber& fiber = b.fibers[std::size_t(thread)];
   b.current = thread;
   threadIdx = fiber.index;
+  b.running = true;
   switch_stack(&b.scheduler, fiber.stack_pointer, fiber.stack, stack_bytes);
+  b.running = false;
 }
 
 bool release_exchanges() {
@@ -211,8 +215,13 @@ void run_block() {
     int ran = 0, done = 0;
     for (int n = 0; n < b.threads; ++n) {
       const int i = in_order(n);
-      if (b.fibers[std::size_t(i)].state == State::ready) resume(i), ++ran;
-      done += b.fibers[std::size_t(i)].state == State::done;
+      Fiber& fiber = b.fibers[std::size_t(i)];
+      if (fiber.state == State::ready) {
+        if (fiber.rests > 0) --fiber.rests;
+        else resume(i);
+        ++ran;
+      }
+      done += fiber.state == State::done;
     }
     if (done == b.threads) return;
     const bool released = release_exchanges() || release_block_barrier();
@@ -240,6 +249,12 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& thread) {
                 unsigned(at / grid.x / grid.y)};
     run_block();
   }
+}
+
+void hand_over(int turns) {
+  if (!block().running) return;
+  block().fibers[std::size_t(block().current)].rests = turns;
+  yield();
 }
 
 void set_block_order(uint64_t seed) { block().block_order = seed; }
