@@ -107,6 +107,7 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
     Batch batch{.slots = {}, .steps = steps, .skip = here(control.skip)};
     if (backend.capturing()) batch.device_lr = published_rate(group, device);
     slots_.clear();
+    const auto first = begin;
     for (; begin != end; ++begin) {
       const std::size_t i = *begin;
       prepare(parameters[i], group_index, states[i]);
@@ -121,6 +122,8 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
     if (UpdateWatcher* const watcher = watcher_of_updates())
       update_watched(group_index, batch, backend, *watcher);
     else update(group_index, batch, backend);
+    for (auto done = first; done != end; ++done)  // not before: there may be no memory for it
+      if (!states[*done].count.defined()) ++states[*done].steps;
     if (backend.capturing()) follow_replays(group_index);
   }
   slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
@@ -154,13 +157,11 @@ int64_t StatefulOptimizer::steps_before(const ParameterState& state) const {
   return state.tensors[0].defined() ? 1 : 0;
 }
 
-/// Counts the step, unless the backend does, and makes the state that is missing; moves it after a
-/// parameter that changed its device.
+/// Makes the state that is missing; moves it after a parameter that changed its device.
 void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
   const DynamicStates needed{needed_state(group, parameter)};
-  if (!state.count.defined()) ++state.steps;
-  else if (state.count.device() != parameter.device())
+  if (state.count.defined() && state.count.device() != parameter.device())
     state.count = state.count.to(parameter.device());
   for (std::size_t i = 0; i < state.tensors.size(); ++i) {
     Tensor& tensor = state.tensors[i];

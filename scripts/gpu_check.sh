@@ -52,7 +52,7 @@ if [[ -e data/fashion-mnist || -e /usr/share/datasets/fashion-mnist ]]; then
   section "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3
 fi
 section "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
-section "training steps" "$build/bench/train_step" --device cuda --strategy fp32,amp-bf16,amp-fp16,o2-bf16,full-bf16 --json
+section "training steps" env HALFTONE_CUDA_LOG=1 "$build/bench/train_step" --device cuda --strategy fp32,amp-bf16,amp-fp16,o2-bf16,full-bf16 --json
 section "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 --json
 if [[ -n "${PYTHON:-}" ]]; then
   workloads=mlp_tiny,mlp,lenet,resnet18_cifar,resnet18_224,gpt_char,gpt2_124m

@@ -57,7 +57,8 @@ void print_backends() {
 void print_environment() {
   for (const char* variable :
        {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_DATA", "HALFTONE_CUDA_LIBRARIES",
-        "HALFTONE_CUDA_CACHE", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS"})
+        "HALFTONE_CUDA_CACHE", "HALFTONE_CUDA_LOG", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA",
+        "OMP_NUM_THREADS"})
     if (const char* value = std::getenv(variable))
       line("environment") << variable << '=' << value << '\n';
 }

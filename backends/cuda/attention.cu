@@ -5,6 +5,7 @@
 #include <halftone/backends/cuda/attention_tiles.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/library_calls.h>
 
 namespace halftone {
 
@@ -108,7 +109,8 @@ void CudaBackend::attention(const Tensor& q, const Tensor& k, const Tensor& v, c
   const Sizes sizes = sizes_of(q, k, v);
   if (sizes.batch_heads * sizes.l == 0) return;
   if (!sizes.any_empty() && cudnn::attention(context_, q, k, v, mask, settings, y, log_sum_exp))
-    return;
+    return count_call(Family::attention, By::cudnn);
+  count_call(Family::attention, By::own_kernel);
   visit_kernels(q.dtype(), sizes.ev, [&]<class T, int across>() {
     using C = compute_t<T>;
     const int64_t slices = slices_of(sizes.ev, across);

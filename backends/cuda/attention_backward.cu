@@ -8,6 +8,7 @@
 #include <halftone/backends/cuda/attention_tiles.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/library_calls.h>
 
 namespace halftone {
 
@@ -231,7 +232,8 @@ void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Ten
   if (sizes.batch_heads == 0) return;
   if (!sizes.any_empty() &&
       cudnn::attention_backward(context_, q, k, v, mask, settings, y, log_sum_exp, dy, dq, dk, dv))
-    return;
+    return count_call(Family::attention_backward, By::cudnn);
+  count_call(Family::attention_backward, By::own_kernel);
   const Tensor delta = scratch(context_, {sizes.batch_heads, sizes.l}, log_sum_exp.dtype());
   const auto blocks = [&](int64_t blocks_of_rows, int64_t slices) -> LaunchShape {
     return {blocks_for(sizes.batch_heads * blocks_of_rows * slices, 1), product_threads};

@@ -23,7 +23,7 @@ BlockCache::Slabs::iterator BlockCache::slab_of(void* data) {
 
 void* BlockCache::new_slab(std::size_t bytes) {
   void* slab = source_.allocate(bytes);
-  if (slab) return slab;
+  if (slab || current_ != 0) return slab;
   trim_locked();
   return source_.allocate(bytes);
 }
@@ -32,13 +32,14 @@ void* BlockCache::allocate(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   SizeClass wanted = size_class(bytes, alignment);
   if (!caching_) wanted.bytes = bytes > 0 ? bytes : 1;
-  std::vector<void*>& blocks = pools_[current_][wanted.index];
+  const int pool = std::this_thread::get_id() == filling_ ? current_ : 0;
+  std::vector<void*>& blocks = pools_[pool][wanted.index];
   if (blocks.empty() || !caching_) {
     const bool shared = caching_ && wanted.bytes <= largest_shared;
     const std::size_t size = shared ? slab_bytes : wanted.bytes;
     auto* const slab = static_cast<std::byte*>(new_slab(size));
     if (!slab) return nullptr;
-    slabs_[slab] = {size, wanted.bytes, current_};
+    slabs_[slab] = {size, wanted.bytes, pool};
     statistics_.reserved += size, ++statistics_.slabs;
     for (std::size_t at = size / wanted.bytes; at-- > 0;)
       blocks.push_back(slab + at * wanted.bytes);
@@ -52,8 +53,13 @@ void* BlockCache::allocate(std::size_t bytes) {
 void BlockCache::release(void* data, std::size_t /*bytes*/) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = slab_of(data);
+  statistics_.used -= found->second.block_bytes;
+  if (current_ != 0 && found->second.pool != current_) kept_[current_].push_back(data);
+  else put_back(found, data);
+}
+
+void BlockCache::put_back(Slabs::iterator found, void* data) noexcept {
   const Slab& slab = found->second;
-  statistics_.used -= slab.block_bytes;
   if (caching_ || slab.pool != 0) {
     pools_[slab.pool][size_class(slab.block_bytes, alignment).index].push_back(data);
     return;
@@ -69,6 +75,7 @@ void BlockCache::trim() noexcept {
 }
 
 void BlockCache::trim_locked() noexcept {
+  if (current_ != 0) return;
   FreeLists& lists = pools_[0];  // graphs use what is free in their own pools, with every replay
   std::map<std::byte*, std::size_t> unused;  // bytes of free blocks per slab
   for (const std::vector<void*>& blocks : lists)
@@ -96,12 +103,13 @@ void BlockCache::trim_locked() noexcept {
 
 void BlockCache::end_pool() {
   const std::lock_guard lock(mutex_);
-  current_ = 0;
+  current_ = 0, filling_ = {};
 }
 
 int BlockCache::begin_pool() {
   const std::lock_guard lock(mutex_);
   current_ = next_pool_++;
+  filling_ = std::this_thread::get_id();
   pools_[current_];
   return current_;
 }
@@ -117,12 +125,26 @@ void BlockCache::dissolve(int pool) noexcept {
     to.insert(to.end(), found->second[i].begin(), found->second[i].end());
   }
   pools_.erase(found);
+  // Their own pool may be that of another graph, or this one was dissolved while one was filled.
+  for (void* data : std::exchange(kept_[pool], {})) put_back(slab_of(data), data);
+  kept_.erase(pool);
   if (!caching_) trim_locked();
 }
 
 BlockCache::Statistics BlockCache::statistics() const {
   const std::lock_guard lock(mutex_);
   return statistics_;
+}
+
+std::vector<std::pair<void*, std::size_t>> BlockCache::free_blocks() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<void*, std::size_t>> blocks;
+  for (const std::vector<void*>& list : pools_.at(0))
+    for (void* data : list) {
+      const auto slab = std::prev(slabs_.upper_bound(static_cast<std::byte*>(data)));
+      blocks.emplace_back(data, slab->second.block_bytes);
+    }
+  return blocks;
 }
 
 }  // namespace halftone::cuda

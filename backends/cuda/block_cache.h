@@ -1,8 +1,9 @@
 // Device memory that is kept for reuse. Asking the driver costs a wait for the device, so blocks
 // are cut from slabs, come in size classes (core/size_class.h), and go back to lists. A captured
 // graph replays with the addresses it was captured with: what is allocated meanwhile comes from a
-// pool of its own, which lives as long as the graph. Knows nothing of CUDA: where slabs come from
-// is given.
+// pool of its own, which lives as long as the graph, and what others had before and release
+// meanwhile is kept beside that pool: the work that is recorded may use it. Knows nothing of CUDA:
+// where slabs come from is given.
 #pragma once
 
 #include <array>
@@ -11,6 +12,8 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace halftone::cuda {
@@ -30,16 +33,20 @@ class BlockCache {
 
   static constexpr std::size_t alignment = 512;
 
-  /// At least `bytes`; null when the source has no more, after everything unused was given back.
+  /// At least `bytes`; null when the source has no more, after everything unused was given back
+  /// (not between begin_pool() and end_pool(): giving memory back waits for the device, which a
+  /// stream that is captured does not allow).
   void* allocate(std::size_t bytes);
   void release(void* data, std::size_t bytes) noexcept;
-  /// Gives slabs back that nothing uses: no tensor, and no captured graph.
+  /// Gives slabs back that nothing uses: no tensor, and no captured graph. Between begin_pool()
+  /// and end_pool() it does nothing.
   void trim() noexcept;
 
-  /// From here on blocks come from a new pool; its number.
+  /// From here on blocks that this thread asks for come from a new pool; its number. Blocks of
+  /// other pools that anybody releases before end_pool() stay unused until dissolve().
   int begin_pool();
   void end_pool();
-  /// The memory of that pool serves everybody again.
+  /// The memory of that pool, and what was kept beside it, serves everybody again.
   void dissolve(int pool) noexcept;
 
   struct Statistics {
@@ -48,6 +55,9 @@ class BlockCache {
     int64_t slabs = 0;         // taken from the source so far
   };
   Statistics statistics() const;
+
+  /// What nobody has of the memory outside of graphs: addresses and bytes. For tests.
+  std::vector<std::pair<void*, std::size_t>> free_blocks() const;
 
  private:
   struct Slab {
@@ -59,6 +69,7 @@ class BlockCache {
 
   Slabs::iterator slab_of(void* data);
   void* new_slab(std::size_t bytes);
+  void put_back(Slabs::iterator slab, void* data) noexcept;
   void trim_locked() noexcept;
 
   Source source_;
@@ -66,7 +77,9 @@ class BlockCache {
   mutable std::mutex mutex_;
   Slabs slabs_;
   std::map<int, FreeLists> pools_;
+  std::map<int, std::vector<void*>> kept_;  // beside a pool: released while it was filled
   int current_ = 0, next_pool_ = 1;
+  std::thread::id filling_;  // the thread whose blocks come from the current pool
   Statistics statistics_;
 };
 

@@ -46,11 +46,15 @@ void CudaBackend::begin_capture() {
   if (capturing())
     fail<UsageError>("captured_step", "a step is being recorded already. Captures do not nest.");
   context_.activate();
+  if (!context_.begin_recording())
+    fail<UsageError>("captured_step", "another thread is recording a step on ", context_.device(),
+                     ". Record steps of one device one after the other.");
   // Relaxed: the cache may ask the driver for memory meanwhile.
-  check(cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeRelaxed),
-        "beginning to record");
+  const cudaError_t result =
+      cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeRelaxed);
+  if (result != cudaSuccess) context_.end_recording();
+  check(result, "beginning to record");
   capture_pool_ = context_.memory().begin_pool();
-  context_.set_capturing(true);
 }
 
 std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
@@ -59,7 +63,7 @@ std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);
-  context_.set_capturing(false);
+  context_.end_recording();
   context_.memory().end_pool();
   if (result == cudaSuccess) {
     result = cudaGraphInstantiate(&executable, graph, 0);
@@ -75,7 +79,7 @@ void CudaBackend::abandon_capture() {
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(context_.stream(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
   cudaGetLastError();
-  context_.set_capturing(false);
+  context_.end_recording();
   context_.memory().end_pool();
   context_.memory().dissolve(capture_pool_);
 }

@@ -1,6 +1,7 @@
 // Opening a device, and the errors of the CUDA runtime as errors of the framework.
 #include <halftone/backends/cuda/context.h>
 
+#include <halftone/backends/cuda/versions.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
@@ -14,8 +15,10 @@ void check(cudaError_t result, std::string_view what) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
   fail<DeviceError>("cuda", what, " failed: ", cudaGetErrorName(result), ", ",
-                    cudaGetErrorString(result), " (driver ", driver, ", runtime ", runtime,
-                    "). If it repeats, run under compute-sanitizer to see where.");
+                    cudaGetErrorString(result), " (driver ", driver, ", runtime ", runtime, ")",
+                    driver < runtime
+                        ? ": " + driver_advice(driver, runtime) + "."
+                        : ". If it repeats, run under compute-sanitizer to see where.");
 }
 
 void raise(const Fault& fault) {
@@ -81,7 +84,8 @@ Context::Context(int index) : index_(index), memory_(memory_of(index), caching_w
     fail<DeviceError>("cuda", "device ", index, ", ", properties.name, ", has compute capability ",
                       properties.major, ".", properties.minor,
                       ". The kernels need 8.0 (Ampere) or later: use the CPU.");
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  for (cudaStream_t* stream : {&stream_, &recording_stream_})
+    check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "making a stream");
   check(cudaMalloc(&fault_, sizeof(Fault)), "allocating");
   check(cudaMalloc(&key_shift_, 2 * sizeof(uint64_t)), "allocating");
   void* reported = nullptr;
@@ -95,13 +99,18 @@ Context::~Context() {
   use_device(index_);
   cudaStreamSynchronize(stream_);
   cudaFree(fault_), cudaFree(key_shift_), cudaFreeHost(reported_);
-  cudaStreamDestroy(stream_);
+  cudaStreamDestroy(stream_), cudaStreamDestroy(recording_stream_);
 }
 
 void Context::activate() const { check(use_device(index_), "choosing a device"); }
 
+bool Context::begin_recording() {
+  std::thread::id nobody;
+  return recorder_.compare_exchange_strong(nobody, std::this_thread::get_id());
+}
+
 void Context::require_not_capturing() const {
-  if (capturing_)
+  if (capturing())
     fail<UsageError>("cuda",
                      "a value is read back to the host while a step is captured. Leave item(), "
                      "to_vector(), synchronize() and printing until after the step.");
@@ -118,6 +127,12 @@ void Context::wait() {
   const Fault fault = *reported_;
   check(cudaMemsetAsync(fault_, 0, sizeof(Fault), stream_), "clearing memory");
   raise(fault);
+}
+
+std::optional<Tensor> workspace(const Context& context, int64_t bytes) {
+  try {
+    return scratch(context, {bytes}, u8);
+  } catch (const DeviceError&) { return std::nullopt; }
 }
 
 Tensor scratch(const Context& context, const Shape& shape, DType dtype) {

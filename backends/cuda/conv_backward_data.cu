@@ -2,6 +2,7 @@
 // each pixel and the weights.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/library_calls.h>
 #include <halftone/backends/cuda/narrow_product.h>
 
 namespace halftone {
@@ -11,7 +12,9 @@ using namespace cuda;
 void CudaBackend::conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
                                      Tensor& dx) {
   if (dx.numel() == 0) return;
-  if (dy.numel() > 0 && cudnn::conv_backward_data(context_, dy, w, g, dx)) return;
+  if (dy.numel() > 0 && cudnn::conv_backward_data(context_, dy, w, g, dx))
+    return count_call(Family::conv_backward_data, By::cudnn);
+  count_call(Family::conv_backward_data, By::own_kernel);
   const ConvSizes s(dx, w, g, dy);
   const ProductSizes sizes{s.groups, s.in_pixels(), s.in, int64_t(s.taps()) * s.out};
   visit_floating(dy.dtype(), "conv_backward_data", [&]<class T>() {

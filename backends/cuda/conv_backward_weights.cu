@@ -2,6 +2,7 @@
 // of dy and windows of x over all pixels, and sums of the columns of dy.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/library_calls.h>
 #include <halftone/backends/cuda/narrow_product.h>
 
 namespace halftone {
@@ -65,6 +66,7 @@ void CudaBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const
   const ConvSizes s(x, dw, g, dy);
   const bool empty = x.numel() == 0 || dy.numel() == 0;
   const bool done = !empty && cudnn::conv_backward_weights(context_, x, dy, g, dw);
+  count_call(Family::conv_backward_weights, done ? By::cudnn : By::own_kernel);
   visit_floating(x.dtype(), "conv_backward_weights", [&]<class T>() {
     if (!done) weights_gradient<T>(context_, x, dy, s, dw);
     if (dbias.defined()) bias_gradient<T>(context_, dy, s, dbias);

@@ -9,6 +9,8 @@
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/library_calls.h>
+#include <halftone/backends/cuda/versions.h>
 
 namespace halftone {
 
@@ -20,16 +22,13 @@ int device_count(std::string* why = nullptr) {
   if (result == cudaSuccess && devices > 0) return devices;
   cudaGetLastError();
   if (why) {
-    *why =
-        result == cudaErrorInsufficientDriver
-            ? "the driver is missing or older than this build's CUDA runtime: install a newer one"
-            : std::string("no GPU was found (") + cudaGetErrorString(result) + ")";
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
+    *why = result == cudaErrorInsufficientDriver
+               ? cuda::driver_advice(driver, runtime)
+               : std::string("no GPU was found (") + cudaGetErrorString(result) + ")";
   }
   return 0;
-}
-
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 }  // namespace
 
@@ -58,8 +57,9 @@ std::string cuda_description() {
     text << (i ? "; " : "") << i << ": " << properties.name << " (sm_" << properties.major
          << properties.minor << ", " << (properties.totalGlobalMem >> 20) << " MiB)";
   }
-  text << "; CUDA " << version_text(runtime) << ", driver " << version_text(driver) << ", "
-       << cuda::cublaslt::description() << ", " << cuda::cudnn::description();
+  text << "; CUDA " << cuda::version_text(runtime) << ", driver " << cuda::version_text(driver)
+       << ", " << cuda::cublaslt::description() << ", " << cuda::cudnn::description()
+       << cuda::calls_summary();
   return text.str();
 }
 

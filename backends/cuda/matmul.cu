@@ -1,6 +1,7 @@
 // Matrix products: cuBLASLt where it takes the call, else the tiles of product.h.
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
+#include <halftone/backends/cuda/library_calls.h>
 #include <halftone/backends/cuda/product.h>
 #include <halftone/core/views.h>
 
@@ -33,12 +34,16 @@ using namespace cuda;
 
 void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   if (c.numel() == 0) return;
-  if (a.numel() > 0 && cublaslt::matmul(context_, a, b, bias, c)) return;
+  if (a.numel() > 0 && cublaslt::matmul(context_, a, b, bias, c))
+    return count_call(Family::matmul, By::cublaslt);
   // It adds a bias of c's dtype only, and none in f64: then after the product, where c is wide
   // enough for a sum of its own.
   if (a.numel() > 0 && bias.defined() && size_of(c.dtype()) > 2 &&
-      cublaslt::matmul(context_, a, b, {}, c))
+      cublaslt::matmul(context_, a, b, {}, c)) {
+    count_call(Family::matmul, By::cublaslt);
     return binary(call_of<BinaryFormulas>(formula::Add{}), c, views::expand(bias, c.shape()), c);
+  }
+  count_call(Family::matmul, By::own_kernel);
   const ProductSizes sizes{c.rank() == 3 ? c.shape()[0] : 1, c.size(-2), c.size(-1), a.size(-1)};
   visit_floating(a.dtype(), "matmul", [&]<class T>() {
     const StoreMatrix<compute_t<T>> store{Operand(c), Operand(bias), sizes.rows, sizes.columns};

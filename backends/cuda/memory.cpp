@@ -80,9 +80,9 @@ void* CudaBackend::allocate(std::size_t bytes) {
   const auto human = [](std::size_t n) { return HumanBytes{int64_t(n)}; };
   fail<DeviceError>("allocate", "cannot allocate ", human(bytes), " on ", context_.device(), ": ",
                     human(free), " of ", human(total), " are free, ",
-                    human(context_.memory().statistics().reserved),
-                    " are held by this process. Use a smaller batch or model.\n",
-                    memory_report(context_.device()));
+                    human(context_.memory().statistics().reserved), " are held by this process. ",
+                    capturing() ? "While a step is recorded nothing can be given back. " : "",
+                    "Use a smaller batch or model.\n", memory_report(context_.device()));
 }
 
 void CudaBackend::release(void* data, std::size_t bytes) noexcept {

@@ -2,6 +2,7 @@
 // dtypes and the form of the weights (core/weight_form.h). In it gradients are unscaled and
 // clipped, an overflow turns the step into nothing, the low-precision weight is written back. What
 // depends on the number of the step is computed before, by one thread per parameter, in double.
+#include <algorithm>
 #include <cmath>
 
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -98,55 +99,64 @@ __global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layou
   }
 }
 
+/// Where the numbers of one list are, and then of the next. Made before anything is changed: if
+/// there is no memory for it, no parameter has moved.
+template <class Rule> Tensor room_for_numbers(const Context& context, std::size_t slots) {
+  constexpr std::size_t bytes = std::max(sizeof(typename Rule::template Numbers<double>),
+                                         sizeof(typename Rule::template Numbers<float>));
+  const std::size_t count = std::min(slots, std::size_t(SlotList::capacity_threads));
+  return scratch(context, {int64_t(bytes * count)}, u8);
+}
+
 template <class C, class Rule>
-Tensor prepared(const Context& context, const SlotList& list, const Rule& rule,
-                const StepControl& control) {
+auto* prepared(const Context& context, const SlotList& list, const Rule& rule,
+               const StepControl& control, const Tensor& room) {
   using Numbers = typename Rule::template Numbers<C>;
-  Tensor numbers = scratch(context, {int64_t(sizeof(Numbers)) * list.count}, u8);
+  auto* const numbers = reinterpret_cast<Numbers*>(room.raw_data());
   launch(context, prepare_kernel<C, Rule>, {dim3(1), dim3(SlotList::capacity_threads)}, list, rule,
-         control, reinterpret_cast<Numbers*>(numbers.raw_data()));
-  return numbers;
+         control, numbers);
+  return static_cast<const Numbers*>(numbers);
 }
 
 template <class Rule>
 void update_list(const Context& context, const SlotList& list, const Rule& rule,
-                 const StepControl& control) {
-  const Tensor numbers = prepared<float>(context, list, rule, control);
+                 const StepControl& control, const Tensor& room) {
+  const auto* const numbers = prepared<float>(context, list, rule, control, room);
   launch(context, update_kernel<Rule>, shape_for_chunks(context, list), list, rule.states(),
-         control, context.key_shift(),
-         reinterpret_cast<const typename Rule::template Numbers<float>*>(numbers.raw_data()));
+         control, context.key_shift(), numbers);
 }
 
 template <class C, class Rule>
 void update_strided(const Context& context, const UpdateSlot& slot, const Rule& rule,
-                    const StepControl& control) {
+                    const StepControl& control, const Tensor& room) {
   const Layout<slot_tensors> layout(slot.parameter, slot.gradient, slot.companion, slot.state[0],
                                     slot.state[1], slot.state[2]);
   SlotList list;
   list.add(SlotPlace(slot), slot.parameter.numel());
-  const Tensor numbers = prepared<C>(context, list, rule, control);
+  const auto* const numbers = prepared<C>(context, list, rule, control, room);
   if (layout.turns == 0) return;
   launch(context, update_strided_kernel<C, Rule>, shape_for(context, layout.turns), list.items[0],
-         layout, layout.is_small(), rule.states(), control, context.key_shift(),
-         reinterpret_cast<const typename Rule::template Numbers<C>*>(numbers.raw_data()));
+         layout, layout.is_small(), rule.states(), control, context.key_shift(), numbers);
 }
 
 template <class Rule>
 void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rule& rule,
                   const StepControl& control) {
+  if (slots.empty()) return;
+  const Tensor room = room_for_numbers<Rule>(context, slots.size());
   SlotList list;
   for (const UpdateSlot& slot : slots) {
     if (slot.parameter.dtype() == f64) {
-      update_strided<double>(context, slot, rule, control);
+      update_strided<double>(context, slot, rule, control, room);
     } else if (!lies_alike(slot)) {
-      update_strided<float>(context, slot, rule, control);
+      update_strided<float>(context, slot, rule, control, room);
     } else {
       list.add(SlotPlace(slot), slot.parameter.numel());
-      if (list.full()) update_list(context, list, rule, control), list.clear();
+      if (list.full()) update_list(context, list, rule, control, room), list.clear();
     }
     slot.bump_versions();
   }
-  if (list.count > 0) update_list(context, list, rule, control);
+  if (list.count > 0) update_list(context, list, rule, control, room);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <utility>
 #include <fstream>
 #include <sstream>
 
@@ -98,6 +99,23 @@ TEST_CASE("cuDNN knows attention, forward and backward, packed and not, in deter
         CHECK(attention_graph(target, packed, packed, packed, y, statistics, causal).has_value());
         CHECK(attention_backward_graph(target, packed, packed, packed, y, statistics, y, packed,
                                        packed, packed, causal)
+                  .has_value());
+      }
+  }
+}
+
+TEST_CASE(
+    "cuDNN knows attention on every GPU, in both short dtypes, at the lengths that it is given") {
+  // Multiples of 64, and others where there are many scores: attention_route.h.
+  for (const char* name : gpus) {
+    const Target target = gpu(name);
+    for (const DType dtype : {bf16, f16})
+      for (const auto& [queries, keys] : {std::pair{64, 1024}, {197, 197}}) {
+        INFO(name, ", ", std::string(halftone::name(dtype)), ", ", queries, " x ", keys);
+        const Form q = rows({32, 12, queries, 64}, dtype), k = rows({32, 12, keys, 64}, dtype),
+                   statistics = rows({32, 12, queries, 1}, f32);
+        CHECK(attention_graph(target, q, k, k, q, statistics, false).has_value());
+        CHECK(attention_backward_graph(target, q, k, k, q, statistics, q, q, k, k, false)
                   .has_value());
       }
   }

@@ -1,7 +1,9 @@
 // A stand-in for cuBLASLt that computes what its descriptors say, in double, element by element.
-// Addresses that are less aligned than the heuristic was told are refused, as a GPU would fault.
+// Addresses that are less aligned than the heuristic was told, and a bias below 16 bytes, are
+// refused where a GPU would fault. Tests can have any call refused.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include <halftone/backends/cuda/cublaslt/functions.h>
@@ -100,7 +102,24 @@ bool aligned(const void* data, uint64_t bytes) {
   return bytes == 0 || reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
+/// What tests want to be refused, and what happened.
+struct Refusals {
+  int status = 0, algorithms = 0;
+  int64_t calls = 0, done = 0, refused = 0;
+};
+Refusals& refusals() {
+  static Refusals all;
+  return all;
+}
+
 }  // namespace
+
+void emulation::refuse_products(int status, int64_t count) {
+  refusals().status = status, refusals().calls = count;
+}
+void emulation::refuse_algorithms(int count) { refusals().algorithms = count; }
+int64_t emulation::products_done() { return refusals().done; }
+int64_t emulation::products_refused() { return refusals().refused; }
 
 std::size_t cublasLtGetVersion() { return 130000; }
 const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the stand-in"; }
@@ -153,18 +172,22 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   std::memcpy(&preference->values[attribute], value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
-/// The alignments that the caller promised travel in the algorithm, and are held to.
+/// The alignments that the caller promised travel in the algorithm, and are held to; behind them
+/// its number.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int,
-                                              cublasLtMatmulHeuristicResult_t* result, int* found) {
-  *found = fits(*product, *a, *b, *d);
-  if (!*found) return CUBLAS_STATUS_NOT_SUPPORTED;
-  result->workspaceSize = 4096;
-  std::memcpy(result->algo.data, &preference->values[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
-              4 * 8);
-  return CUBLAS_STATUS_SUCCESS;
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
+  *found = fits(*product, *a, *b, *d) ? std::min(wanted, 3) : 0;
+  for (int i = 0; i < *found; ++i) {
+    results[i].workspaceSize = 4096, results[i].state = CUBLAS_STATUS_SUCCESS;
+    std::memcpy(results[i].algo.data,
+                &preference->values[CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], 4 * 8);
+    results[i].algo.data[4] = uint64_t(i);
+  }
+  return *found > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void*,
                               const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
@@ -172,9 +195,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
+  Refusals& r = refusals();
+  const auto refused = [&](int status) { return ++r.refused, cublasStatus_t(status); };
+  if (r.calls > 0) return --r.calls, refused(r.status);
+  if (int(algorithm->data[4]) < r.algorithms) return refused(CUBLAS_STATUS_NOT_SUPPORTED);
+  const bool has_bias = product->epilogue == CUBLASLT_EPILOGUE_BIAS;
   if (!aligned(a, algorithm->data[0]) || !aligned(b, algorithm->data[1]) ||
-      !aligned(d, algorithm->data[3]) || !workspace || workspace_bytes < 4096)
-    return CUBLAS_STATUS_INVALID_VALUE;
+      !aligned(d, algorithm->data[3]) || (has_bias && !aligned(product->bias, 16)) || !workspace ||
+      workspace_bytes < 4096)
+    return refused(CUBLAS_STATUS_INVALID_VALUE);
+  ++r.done;
   auto* const call = new Call{*product, *a_layout, *b_layout, *d_layout, a, b, d};
   emulation::enqueue(
       stream, [](void* data) { multiply(*static_cast<Call*>(data)); }, call,
@@ -199,3 +229,4 @@ const cuda::cublaslt::Functions* cuda::cublaslt::functions() {
                                    cublasLtMatmul};
   return &table;
 }
+std::string cuda::cublaslt::refusal() { return {}; }

@@ -5,11 +5,16 @@
 // memory ordering between blocks, speed, and what the libraries (cuBLASLt, cuDNN) do.
 //
 // A page without access follows every allocation of device memory, so that a kernel that leaves one
-// stops there (with HALFTONE_CUDA_CACHE=off, where allocations are exact). With
-// HALFTONE_EMULATED_CLOSED set, the host has no access to any of it while no kernel runs: host code
-// that follows a device pointer stops at once.
+// stops there (with HALFTONE_CUDA_CACHE=off, where allocations are exact). Switches that make it
+// harder than hardware, as environment variables for a whole program and as functions for a test:
+//
+//   HALFTONE_EMULATED_CLOSED=1        the host has no access to device memory while no kernel runs
+//   HALFTONE_EMULATED_DEFERRED=seed   work waits in its stream: set_deferred()
+//   HALFTONE_EMULATED_POISON=1        new memory and, around replays, free memory: set_poison()
+//   HALFTONE_EMULATED_BLOCK_ORDER=seed, HALFTONE_EMULATED_MULTIPROCESSORS=n
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace halftone::emulation {
@@ -18,17 +23,54 @@ namespace halftone::emulation {
 /// the same result under all of them.
 enum class ThreadOrder { ascending, descending, shuffled };
 void set_thread_order(ThreadOrder order);
+/// Blocks run in an order of that number's choice; 0: ascending.
+void set_block_order(uint64_t seed);
+/// What contexts that are opened from here on see.
+void set_multiprocessors(int count);
 
 /// How often the host waited for the device, or read from it, so far.
 int64_t host_waits();
 int64_t kernel_launches();
 
+/// With a seed that is not 0 work is queued: kernels, copies in both directions, and replays run
+/// when the host waits, when device memory is freed, or at moments that the seed chooses, each
+/// stream for itself. Until then events are not ready, and copies have not read their source. 0:
+/// work is done when it is enqueued.
+void set_deferred(uint64_t seed);
+bool deferred();
+/// Work that was enqueued and has not run.
+std::size_t pending_work();
+
+/// What cudaMalloc hands out is full of NaNs. So is, before each replay of a captured graph, what
+/// nobody has of the memory outside of such graphs; and a replay that wrote there (another tensor
+/// might have had it) is an error at the next wait.
+/// Returns whether it was on.
+bool set_poison(bool on);
+/// Replays that did, so far.
+int64_t replays_outside();
+
 /// Device memory that the emulated GPU has; smaller to see an allocation fail.
 void set_total_memory(std::size_t bytes);
+/// After so many more calls of cudaMalloc, so many fail.
+void fail_allocations(int64_t after, int64_t failures);
+/// Calls of cudaMalloc so far.
+int64_t allocations();
 /// What the device says it is: 90 for Hopper.
 void set_compute_capability(int major, int minor);
+/// The CUDA version that the driver is for, as 1000 major + 10 minor. Below 13000, that of the
+/// runtime, it finds no devices.
+void set_driver_version(int version);
 /// Bytes handed out by cudaMalloc and not freed.
 std::size_t allocated_bytes();
+
+/// The next `count` calls of cublasLtMatmul are refused with this status, before anything is done.
+void refuse_products(int status, int64_t count);
+/// Of the three algorithms that its heuristic proposes, the first so many are refused with
+/// NOT_SUPPORTED.
+void refuse_algorithms(int count);
+/// Calls of cublasLtMatmul that were done, and that were refused, so far.
+int64_t products_done();
+int64_t products_refused();
 
 /// While one lives, the host may read and write device memory: for stand-ins of libraries.
 class DeviceAccess {
@@ -39,7 +81,7 @@ class DeviceAccess {
   DeviceAccess& operator=(const DeviceAccess&) = delete;
 };
 
-/// Runs work that a library enqueues on a stream: at once, or recorded while it is captured.
+/// Runs work that a library enqueues on a stream, or records it while that is captured.
 void enqueue(void* stream, void (*work)(void*), void* argument, void (*destroy)(void*));
 
 }  // namespace halftone::emulation

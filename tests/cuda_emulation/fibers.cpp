@@ -13,6 +13,8 @@
 
 #include <cuda_runtime.h>
 
+#include "machine.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -53,6 +55,7 @@ struct Fiber {
   void* stack_pointer = nullptr;
   std::byte* stack = nullptr;
   State state = State::done;
+  int rests = 0;          // turns, although it is ready
   unsigned mask = 0;      // of the exchange it waits in
   unsigned turn = 0;      // how many exchanges it has been through
   uint64_t offered[2]{};  // by parity: nobody is two exchanges ahead of a lane of its own
@@ -62,9 +65,11 @@ struct Fiber {
 struct Block {
   std::vector<Fiber> fibers;
   int threads = 0, current = 0;
+  bool running = false;  // a thread is
   void* scheduler = nullptr;
   const std::function<void()>* thread = nullptr;
   ThreadOrder order = ThreadOrder::ascending;
+  uint64_t block_order = number_from("HALFTONE_EMULATED_BLOCK_ORDER");
 };
 Block& block() {
   static Block* instance = new Block;
@@ -129,7 +134,7 @@ void prepare(Fiber& fiber) {
   *--top = reinterpret_cast<void*>(&fiber_main);
   for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
   fiber.stack_pointer = top;
-  fiber.state = State::ready, fiber.turn = 0;
+  fiber.state = State::ready, fiber.turn = 0, fiber.rests = 0;
 }
 
 void resume(int thread) {
@@ -137,7 +142,9 @@ void resume(int thread) {
   Fiber& fiber = b.fibers[std::size_t(thread)];
   b.current = thread;
   threadIdx = fiber.index;
+  b.running = true;
   switch_stack(&b.scheduler, fiber.stack_pointer, fiber.stack, stack_bytes);
+  b.running = false;
 }
 
 bool release_exchanges() {
@@ -192,6 +199,15 @@ int in_order(int n) {
   return int((int64_t(n) * step + 13) % b.threads);
 }
 
+/// The n-th block to run: as above, by a step and a start of the seed's choice.
+uint64_t block_in_order(uint64_t n, uint64_t blocks) {
+  const uint64_t seed = block().block_order;
+  if (seed == 0) return n;
+  uint64_t step = seed % blocks + blocks / 3 + 1;
+  while (std::gcd(step, blocks) != 1) ++step;
+  return (n % blocks * (step % blocks) + seed) % blocks;
+}
+
 void run_block() {
   Block& b = block();
   for (int i = 0; i < b.threads; ++i) prepare(b.fibers[std::size_t(i)]);
@@ -199,8 +215,13 @@ void run_block() {
     int ran = 0, done = 0;
     for (int n = 0; n < b.threads; ++n) {
       const int i = in_order(n);
-      if (b.fibers[std::size_t(i)].state == State::ready) resume(i), ++ran;
-      done += b.fibers[std::size_t(i)].state == State::done;
+      Fiber& fiber = b.fibers[std::size_t(i)];
+      if (fiber.state == State::ready) {
+        if (fiber.rests > 0) --fiber.rests;
+        else resume(i);
+        ++ran;
+      }
+      done += fiber.state == State::done;
     }
     if (done == b.threads) return;
     const bool released = release_exchanges() || release_block_barrier();
@@ -221,14 +242,22 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& thread) {
   for (unsigned z = 0; z < threads.z; ++z)
     for (unsigned y = 0; y < threads.y; ++y)
       for (unsigned x = 0; x < threads.x; ++x) b.fibers[std::size_t(i++)].index = {x, y, z};
-  for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        run_block();
-      }
+  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+  for (uint64_t n = 0; n < blocks; ++n) {
+    const uint64_t at = block_in_order(n, blocks);
+    blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y),
+                unsigned(at / grid.x / grid.y)};
+    run_block();
+  }
 }
 
+void hand_over(int turns) {
+  if (!block().running) return;
+  block().fibers[std::size_t(block().current)].rests = turns;
+  yield();
+}
+
+void set_block_order(uint64_t seed) { block().block_order = seed; }
 void set_thread_order(ThreadOrder order) { block().order = order; }
 
 int lane() { return block().current % warp; }

@@ -1,4 +1,7 @@
 // A captured step: the bits of the step itself, whatever it draws, schedules or skips.
+#include <exception>
+#include <thread>
+
 #include <halftone/amp/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/policy/probe.h>
@@ -214,6 +217,55 @@ TEST_CASE("a step that copies from the host, or nests, is refused when it is cap
                 "[captured_step] a step is being recorded already. Captures do not nest.");
   CHECK(inner({x}).to_vector<float>() == std::vector<float>(8, 2));
   CHECK(inner.captured());  // by itself it may
+}
+
+TEST_CASE("what other threads do while a step is captured is no part of it") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  Tensor count = zeros({}, f32, *gpu);
+  const Tensor one = ones({}, f32, *gpu);
+  std::vector<float> seen;
+  CapturedStep step([&](const std::vector<Tensor>& in) {
+    const Tensor y = in[0] * 2.0;
+    std::exception_ptr error;
+    std::thread([&] {  // allocates, computes, copies both ways and waits
+      try {
+        const NoGrad scope;
+        backend_for(*gpu).accumulate(one, count);
+        const Tensor z = full({700}, 3).to(*gpu) + 1.0;
+        seen.push_back(z.to_vector<float>()[699]);
+        backend_for(*gpu).synchronize();
+      } catch (...) { error = std::current_exception(); }
+    })
+        .join();
+    if (error) std::rethrow_exception(error);
+    return y + 1.0;
+  });
+  const Tensor x = ones({700}, f32, *gpu);
+  for (int i = 0; i < 6; ++i) CHECK(step({x}).to_vector<float>() == std::vector<float>(700, 3));
+  CHECK(step.captured());
+  CHECK(seen == std::vector<float>{4, 4, 4});  // twice before, and when it was captured
+  CHECK(count.item() == 3);
+}
+
+TEST_CASE("two threads cannot record steps of one device at a time") {
+  const auto gpu = gpu_or_skip();
+  if (!gpu) return;
+  const Tensor x = ones({4}, f32, *gpu);
+  std::string refused;
+  CapturedStep step([&](const std::vector<Tensor>& in) {
+    if (recording_step())
+      std::thread([&] {
+        try {
+          backend_for(*gpu).begin_capture();
+        } catch (const UsageError& error) { refused = error.what(); }
+      }).join();
+    return in[0] * 2.0;
+  });
+  for (int i = 0; i < 4; ++i) CHECK(step({x}).to_vector<float>() == std::vector<float>(4, 2));
+  CHECK(refused ==
+        "[captured_step] another thread is recording a step on cuda:0. Record steps of one device "
+        "one after the other.");
 }
 
 TEST_CASE("batch norm without momentum is refused when it is captured") {

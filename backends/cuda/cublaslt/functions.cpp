@@ -6,6 +6,8 @@
 
 #include <dlfcn.h>
 
+#include <halftone/backends/cuda/versions.h>
+
 namespace halftone::cuda::cublaslt {
 
 namespace {
@@ -45,14 +47,25 @@ bool find_all(Finder find, Functions& f) {
 }
 }  // namespace
 
-const Functions* functions() {
-  static const Functions* const found = []() -> const Functions* {
+namespace {
+struct Found {
+  const Functions* functions = nullptr;
+  std::string refusal{};
+};
+const Found& found() {
+  static const Found once = []() -> Found {
     void* const library = open_library();
-    if (!library) return nullptr;
+    if (!library) return {};
     static Functions table;
-    return find_all(Finder{library}, table) ? &table : nullptr;
+    if (!find_all(Finder{library}, table)) return {nullptr, "cuBLASLt lacks functions"};
+    const std::string refused = cublaslt_refusal(table.version(), CUBLAS_VERSION);
+    return {refused.empty() ? &table : nullptr, refused};
   }();
-  return found;
+  return once;
 }
+}  // namespace
+
+const Functions* functions() { return found().functions; }
+std::string refusal() { return found().refusal; }
 
 }  // namespace halftone::cuda::cublaslt

@@ -2,6 +2,8 @@
 // gigabyte; linking it would cost every program of a CUDA build 0.15 s at its start.
 #pragma once
 
+#include <string>
+
 #include <cublasLt.h>
 
 namespace halftone::cuda::cublaslt {
@@ -25,5 +27,7 @@ struct Functions {
 
 /// Null if the library is not there, or older than this build's headers.
 const Functions* functions();
+/// Why one that is there is not used; empty else.
+std::string refusal();
 
 }  // namespace halftone::cuda::cublaslt

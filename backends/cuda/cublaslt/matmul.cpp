@@ -1,16 +1,20 @@
 // Matrix products by cuBLASLt. It counts columns first, so c = a b is computed as c^T = b^T a^T: a
 // row-major [k, n] is its column-major [n, k], and nothing is copied. The bias is added in the
-// epilogue; short floats are summed in f32, also into an f32 result. What the heuristic chose for
-// a shape is kept.
+// epilogue; short floats are summed in f32, also into an f32 result. What the heuristic proposed
+// for a shape is kept; what it proposed and the library then refuses is left out.
 #include <array>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/backends/cuda/libraries.h>
+#include <halftone/backends/cuda/library_calls.h>
+#include <halftone/backends/cuda/plan_cache.h>
+#include <halftone/backends/cuda/versions.h>
 #include <halftone/core/error.h>
 
 namespace halftone::cuda::cublaslt {
@@ -62,12 +66,15 @@ int alignment_of(const Tensor& x) {
   return address == 0 ? 256 : int(std::min<uintptr_t>(256, address & (~address + 1)));
 }
 
+/// What a bias must be aligned to: epilogues load it 16 bytes at a time.
+constexpr int least_bias_alignment = 16;
+
 struct Product {
   int64_t m, n, k, batch;
   DType in, out;
   std::optional<DType> bias;
   Matrix a, b;
-  std::array<int, 4> alignment;  // of a, b, c, bias
+  std::array<int, 3> alignment;  // of a, b, c
 
   auto operator<=>(const Product&) const = default;
 };
@@ -77,19 +84,19 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
   const auto matrix_a = matrix_of(a), matrix_b = matrix_of(b);
   const int last = c.rank() - 1;
   if (!matrix_a || !matrix_b || a.dtype() != b.dtype() || c.numel() == 0 || a.shape()[last] == 0 ||
-      (bias.defined() && bias.strides()[0] != 1 && bias.numel() > 1))
+      (bias.defined() && bias.strides()[0] != 1 && bias.numel() > 1) ||
+      alignment_of(bias) < least_bias_alignment)
     return std::nullopt;
-  return Product{
-      .m = c.shape()[last - 1],
-      .n = c.shape()[last],
-      .k = a.shape()[last],
-      .batch = c.rank() == 3 ? c.shape()[0] : 1,
-      .in = a.dtype(),
-      .out = c.dtype(),
-      .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
-      .a = *matrix_a,
-      .b = *matrix_b,
-      .alignment = {alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(bias)}};
+  return Product{.m = c.shape()[last - 1],
+                 .n = c.shape()[last],
+                 .k = a.shape()[last],
+                 .batch = c.rank() == 3 ? c.shape()[0] : 1,
+                 .in = a.dtype(),
+                 .out = c.dtype(),
+                 .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
+                 .a = *matrix_a,
+                 .b = *matrix_b,
+                 .alignment = {alignment_of(a), alignment_of(b), alignment_of(c)}};
 }
 
 // --- cuBLASLt's objects
@@ -126,7 +133,21 @@ class Layout {
   cublasLtMatrixLayout_t layout_ = nullptr;
 };
 
-/// The descriptors of a product and, once chosen, the algorithm.
+/// What a status says of a call: a refusal of this algorithm for these matrices, want of memory, or
+/// an error, which is thrown.
+Outcome outcome_of(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return {};
+    case CUBLAS_STATUS_INVALID_VALUE:
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return {Answer::unsupported, functions()->status_text(status)};
+    case CUBLAS_STATUS_ALLOC_FAILED: return {Answer::not_now, functions()->status_text(status)};
+    default: check_status(status, "a product"); return {};
+  }
+}
+
+/// The descriptors of a product and, once proposed, its algorithms.
 class Plan {
  public:
   /// Matrices of cuBLASLt, columns first: `left` is b, `right` is a, `result` is c.
@@ -151,7 +172,7 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  /// Asks for an algorithm; false if there is none. The bias is not read, but the heuristic learns
+  /// Asks for algorithms; false if there is none. The bias is not read, but the heuristic learns
   /// its alignment from its address.
   bool choose(cublasLtHandle_t handle, const Product& p, const Tensor& bias) {
     if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
@@ -168,50 +189,61 @@ class Plan {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t(p.alignment[0]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t(p.alignment[2]));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(p.alignment[2]));
-    cublasLtMatmulHeuristicResult_t found{};
+    std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
     int count = 0;
     const cublasStatus_t status =
         functions()->heuristic(handle, product_, left_.get(), right_.get(), result_.get(),
-                               result_.get(), preference, 1, &found, &count);
+                               result_.get(), preference, int(found.size()), found.data(), &count);
     functions()->preference_destroy(preference);
-    algorithm_ = found.algo, workspace_bytes_ = found.workspaceSize;
-    return status == CUBLAS_STATUS_SUCCESS && count > 0;
+    if (status != CUBLAS_STATUS_SUCCESS) return false;
+    for (int i = count; i-- > 0;)
+      if (found[std::size_t(i)].state == CUBLAS_STATUS_SUCCESS)
+        proposals_.push_back(found[std::size_t(i)]);
+    return !proposals_.empty();
   }
 
-  void run(cublasLtHandle_t handle, const Context& context, const Tensor& a, const Tensor& b,
-           const Tensor& bias, const Tensor& c) const {
+  /// By the first algorithm that the library takes; those that it refuses are not tried again.
+  Outcome run(cublasLtHandle_t handle, const Context& context, const Tensor& a, const Tensor& b,
+              const Tensor& bias, const Tensor& c) {
+    for (;;) {
+      Outcome outcome = run(proposals_.back(), handle, context, a, b, bias, c);
+      if (outcome.answer != Answer::unsupported) return outcome;
+      proposals_.pop_back();
+      if (proposals_.empty()) return outcome;
+    }
+  }
+
+ private:
+  Outcome run(const cublasLtMatmulHeuristicResult_t& proposal, cublasLtHandle_t handle,
+              const Context& context, const Tensor& a, const Tensor& b, const Tensor& bias,
+              const Tensor& c) const {
     if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
     const double one = 1, zero = 0;
     const float one_f32 = 1, zero_f32 = 0;
     const bool wide = a.dtype() == f64;
-    const Tensor workspace = scratch(context, {int64_t(workspace_bytes_)}, u8);
-    check_status(
-        functions()->matmul(handle, product_, wide ? static_cast<const void*>(&one) : &one_f32,
-                            b.raw_data(), left_.get(), a.raw_data(), right_.get(),
-                            wide ? static_cast<const void*>(&zero) : &zero_f32, c.raw_data(),
-                            result_.get(), c.raw_data(), result_.get(), &algorithm_,
-                            workspace_bytes_ > 0 ? workspace.raw_data() : nullptr, workspace_bytes_,
-                            context.stream()),
-        "a product");
+    const std::size_t bytes = proposal.workspaceSize;
+    const Tensor workspace = scratch(context, {int64_t(bytes)}, u8);
+    return outcome_of(functions()->matmul(
+        handle, product_, wide ? static_cast<const void*>(&one) : &one_f32, b.raw_data(),
+        left_.get(), a.raw_data(), right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32,
+        c.raw_data(), result_.get(), c.raw_data(), result_.get(), &proposal.algo,
+        bytes > 0 ? workspace.raw_data() : nullptr, bytes, context.stream()));
   }
 
- private:
   template <class T> void set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
     check_status(functions()->product_set(product_, attribute, &value, sizeof value),
                  "describing a product");
   }
   Layout left_, right_, result_;
   cublasLtMatmulDesc_t product_ = nullptr;
-  cublasLtMatmulAlgo_t algorithm_{};
-  std::size_t workspace_bytes_ = 0;
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals_;  // the best one last
 };
 
-/// Per device: the handle, and a plan for every product seen; null for those that cuBLASLt
-/// declines.
+/// Per device: the handle, and a plan for every product seen. Plans hold no memory of the device.
 struct Library {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
-  std::map<Product, std::unique_ptr<Plan>> plans;
+  PlanCache<Product, Plan> plans{4096};
 };
 
 Library& library_of(const Context& context) {
@@ -226,10 +258,18 @@ Library& library_of(const Context& context) {
   return *library;
 }
 
+std::string text_of(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c) {
+  PlainText text;
+  text << described(a) << " and " << described(b);
+  if (bias.defined()) text << " and a bias " << described(bias);
+  text << " into " << described(c);
+  return text.str();
+}
+
 }  // namespace
 
 std::string description() {
-  if (!functions()) return "no cuBLASLt found";
+  if (!functions()) return refusal().empty() ? "no cuBLASLt found" : refusal();
   const std::size_t version = functions()->version();
   return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
          "." + std::to_string(version % 100);
@@ -237,19 +277,27 @@ std::string description() {
 
 bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   if (!libraries_wanted() || !functions()) return false;
+  const auto declined = [&](const std::string& why) {
+    if (log_wanted()) say_declined(By::cublaslt, Family::matmul, text_of(a, b, bias, c), why);
+    return false;
+  };
   const std::optional<Product> product = product_of(a, b, bias, c);
-  if (!product) return false;
+  if (!product) return declined("strides, sizes or an alignment that it does not take");
   context.activate();
   Library& library = library_of(context);
   const std::lock_guard lock(library.mutex);
-  const auto [place, is_new] = library.plans.try_emplace(*product);
-  if (is_new) {
-    auto plan = std::make_unique<Plan>(*product);
-    if (plan->choose(library.handle, *product, bias)) place->second = std::move(plan);
-  }
-  if (!place->second) return false;
-  place->second->run(library.handle, context, a, b, bias, c);
-  return true;
+  const auto make = [&](std::unique_ptr<Plan>& plan) -> Outcome {
+    auto made = std::make_unique<Plan>(*product);
+    if (!made->choose(library.handle, *product, bias)) return {Answer::unsupported, "no algorithm"};
+    plan = std::move(made);
+    return {};
+  };
+  const Outcome outcome = library.plans.run(
+      *product,
+      {.make = make,
+       .run = [&](Plan& plan) { return plan.run(library.handle, context, a, b, bias, c); },
+       .trim = [&] { context.memory().trim(); }});
+  return outcome.answer == Answer::done || declined(outcome.why);
 }
 
 }  // namespace halftone::cuda::cublaslt

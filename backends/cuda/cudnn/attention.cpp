@@ -6,9 +6,9 @@
 #include <array>
 #include <limits>
 
+#include <halftone/backends/cuda/attention_route.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
-#include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/views.h>
 
 namespace halftone::cuda::cudnn {
@@ -73,8 +73,8 @@ std::optional<ReadyGraph> ready(Graph& graph, const Target& target, std::vector<
 bool takes(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
            const AttentionSettings& settings) {
   const bool is_short = q.dtype() == f16 || q.dtype() == bf16;
-  return libraries_wanted() && is_short && !mask.defined() && settings.dropout == 0 &&
-         q.numel() > 0 && k.numel() > 0 && v.numel() > 0 && q.shape()[1] == k.shape()[1];
+  return usable() && is_short && !mask.defined() && settings.dropout == 0 && q.numel() > 0 &&
+         k.numel() > 0 && v.numel() > 0 && q.shape()[1] == k.shape()[1];
 }
 
 Key key_of(int direction, bool causal, std::initializer_list<const Tensor*> tensors) {
@@ -171,25 +171,58 @@ std::optional<ReadyGraph> attention_backward_graph(const Target& target, const F
   return ready(graph, target, std::move(tensors));
 }
 
-bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
-               const Tensor& mask, const AttentionSettings& settings, Tensor& y,
-               Tensor& statistics) {
-  if (!takes(q, k, v, mask, settings)) return false;
+namespace {
+/// At the lengths as they are.
+bool forward_of(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+                const AttentionSettings& settings, const Tensor& y, const Tensor& statistics) {
   const Tensor log_sum_exp = in_one_part(statistics);
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
-  const ReadyGraph* graph = library.graph(
-      key_of(0, settings.causal, {&q, &k, &v, &y, &log_sum_exp}), [&](const Target& target) {
-        return attention_graph(target, Form(q), Form(k), Form(v), Form(y),
-                               statistics_form(log_sum_exp), settings.causal);
-      });
-  if (!graph) return false;
+  const auto make = [&](const Target& target) {
+    return attention_graph(target, Form(q), Form(k), Form(v), Form(y), statistics_form(log_sum_exp),
+                           settings.causal);
+  };
   const auto scale = float(settings.scale);
   std::vector<const void*> addresses{q.raw_data(), k.raw_data(),           v.raw_data(),
                                      y.raw_data(), log_sum_exp.raw_data(), &scale};
   if (settings.causal) addresses.push_back(&minus_infinity);
-  library.run(*graph, context, addresses);
-  return true;
+  return library.run(context, Family::attention, log_wanted() ? text_of({&q, &k, &v}) : "",
+                     key_of(0, settings.causal, {&q, &k, &v, &y, &log_sum_exp}), make, addresses);
+}
+
+AttentionRoute route_of(const Tensor& q, const Tensor& k, const AttentionSettings& settings) {
+  const Shape& s = q.shape();
+  return attention_route(s[0] * s[1], s[2], k.shape()[2], settings.causal);
+}
+
+/// Says why no plan is asked for; false, which is what the caller returns.
+bool left_to_own_kernels(Family family, const Tensor& q, const Tensor& k, const Tensor& v,
+                         std::string_view why) {
+  if (log_wanted() && usable()) say_declined(By::cudnn, family, text_of({&q, &k, &v}), why);
+  return false;
+}
+constexpr std::string_view not_taken = "a mask, dropout, shared heads, or no short floats",
+                           too_short = "short, and no plan is kept for such a length";
+}  // namespace
+
+bool attention(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
+               const Tensor& mask, const AttentionSettings& settings, Tensor& y,
+               Tensor& statistics) {
+  if (!takes(q, k, v, mask, settings))
+    return left_to_own_kernels(Family::attention, q, k, v, not_taken);
+  switch (route_of(q, k, settings)) {
+    case AttentionRoute::own_kernels:
+      return left_to_own_kernels(Family::attention, q, k, v, too_short);
+    case AttentionRoute::library: break;
+    case AttentionRoute::lengthened:
+      return attention_lengthened(context, q, k, v, y, statistics,
+                                  [&](const Tensor& longer_q, const Tensor& longer_k,
+                                      const Tensor& longer_v, Tensor& longer_y, Tensor& sums) {
+                                    return forward_of(context, longer_q, longer_k, longer_v,
+                                                      settings, longer_y, sums);
+                                  });
+  }
+  return forward_of(context, q, k, v, settings, y, statistics);
 }
 
 namespace {
@@ -201,14 +234,11 @@ bool backward_of(Context& context, const BackwardTensors& t, const AttentionSett
                &dq = t[6], &dk = t[7], &dv = t[8];
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
-  const ReadyGraph* graph =
-      library.graph(key_of(1, settings.causal, {&q, &k, &v, &y, &log_sum_exp, &dy, &dq, &dk, &dv}),
-                    [&](const Target& target) {
-                      return attention_backward_graph(
-                          target, Form(q), Form(k), Form(v), Form(y), statistics_form(log_sum_exp),
-                          Form(dy), Form(dq), Form(dk), Form(dv), settings.causal);
-                    });
-  if (!graph) return false;
+  const auto make = [&](const Target& target) {
+    return attention_backward_graph(target, Form(q), Form(k), Form(v), Form(y),
+                                    statistics_form(log_sum_exp), Form(dy), Form(dq), Form(dk),
+                                    Form(dv), settings.causal);
+  };
   const Tensor delta = scratch(context, log_sum_exp.shape(), f32);
   const auto scale = float(settings.scale);
   const float one = 1;
@@ -218,8 +248,9 @@ bool backward_of(Context& context, const BackwardTensors& t, const AttentionSett
                         static_cast<const void*>(&scale), static_cast<const void*>(&one)})
     addresses.push_back(x);
   if (settings.causal) addresses.push_back(&minus_infinity);
-  library.run(*graph, context, addresses);
-  return true;
+  return library.run(context, Family::attention_backward, log_wanted() ? text_of({&q, &k, &v}) : "",
+                     key_of(1, settings.causal, {&q, &k, &v, &y, &log_sum_exp, &dy, &dq, &dk, &dv}),
+                     make, addresses);
 }
 
 /// The most that each of equal parts of `total` may have, at most `most`.
@@ -248,7 +279,10 @@ bool attention_backward(Context& context, const Tensor& q, const Tensor& k, cons
                         const Tensor& statistics, const Tensor& dy, Tensor& dq, Tensor& dk,
                         Tensor& dv) {
   constexpr int64_t largest_scores = int64_t(256) << 20;  // bytes
-  if (!takes(q, k, v, mask, settings)) return false;
+  if (!takes(q, k, v, mask, settings))
+    return left_to_own_kernels(Family::attention_backward, q, k, v, not_taken);
+  if (route_of(q, k, settings) == AttentionRoute::own_kernels)
+    return left_to_own_kernels(Family::attention_backward, q, k, v, too_short);
   const BackwardTensors all{q, k, v, y, in_one_part(statistics), dy, dq, dk, dv};
   const int64_t count = q.shape()[0], head_count = q.shape()[1];
   const int64_t fitting = largest_scores / (q.shape()[2] * k.shape()[2] * size_of(q.dtype()));

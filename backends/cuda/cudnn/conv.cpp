@@ -3,7 +3,6 @@
 // alike both ways). f64 goes to the own kernels.
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
-#include <halftone/backends/cuda/libraries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/views.h>
@@ -24,7 +23,7 @@ Edge edge(Graph& graph, const Form& form) {
 
 bool takes(const Tensor& x, const Tensor& w, const Tensor& y) {
   const bool short_or_f32 = x.dtype() == f32 || x.dtype() == f16 || x.dtype() == bf16;
-  return libraries_wanted() && short_or_f32 && x.numel() > 0 && w.numel() > 0 && y.numel() > 0;
+  return usable() && short_or_f32 && x.numel() > 0 && w.numel() > 0 && y.numel() > 0;
 }
 
 Key key_of(cudnnBackendDescriptorType_t direction, const Tensor& x, const Tensor& w,
@@ -61,14 +60,25 @@ Tensor as_image(const Tensor& bias) {
   return bias.view_as({1, n, 1, 1}, {n, bias.strides()[0], n, n}, bias.offset());
 }
 
-const ReadyGraph* find(Library& library, cudnnBackendDescriptorType_t direction, const Tensor& x,
-                       const Tensor& w, const Tensor& y, const Tensor& bias,
-                       const ConvGeometry& g) {
-  return library.graph(key_of(direction, x, w, y, bias, g), [&](const Target& target) {
+Family family_of(cudnnBackendDescriptorType_t direction) {
+  if (direction == forward) return Family::conv;
+  return direction == backward_data ? Family::conv_backward_data : Family::conv_backward_weights;
+}
+
+/// bias as an image, or undefined. False if cuDNN declines.
+bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direction,
+         const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
+         const ConvGeometry& g) {
+  std::vector<const void*> addresses{x.raw_data(), w.raw_data(), y.raw_data()};
+  if (bias.defined()) addresses.push_back(bias.raw_data());
+  const auto make = [&](const Target& target) {
     return conv_graph(target, direction, channels_last_form(x), channels_last_form(w),
                       channels_last_form(y),
                       bias.defined() ? std::optional(Form(bias)) : std::nullopt, g);
-  });
+  };
+  return library.run(context, family_of(direction),
+                     log_wanted() ? text_of({&x, &w, &y, &bias}) : "",
+                     key_of(direction, x, w, y, bias, g), make, addresses);
 }
 
 }  // namespace
@@ -101,16 +111,8 @@ bool conv(Context& context, const Tensor& x, const Tensor& w, const Tensor& bias
   const std::lock_guard lock(library.mutex());
   const Tensor weight = channels_last_weight(context, w);
   const Tensor image_bias = bias.defined() ? as_image(bias) : bias;
-  if (bias.defined()) {
-    if (const ReadyGraph* fused = find(library, forward, x, weight, y, image_bias, g)) {
-      library.run(*fused, context,
-                  {x.raw_data(), weight.raw_data(), y.raw_data(), bias.raw_data()});
-      return true;
-    }
-  }
-  const ReadyGraph* plain = find(library, forward, x, weight, y, {}, g);
-  if (!plain) return false;
-  library.run(*plain, context, {x.raw_data(), weight.raw_data(), y.raw_data()});
+  if (bias.defined() && run(library, context, forward, x, weight, y, image_bias, g)) return true;
+  if (!run(library, context, forward, x, weight, y, {}, g)) return false;
   if (bias.defined())
     backend_for(y).binary(call_of<BinaryFormulas>(formula::Add{}), y,
                           views::expand(image_bias, y.shape()), y);
@@ -123,10 +125,7 @@ bool conv_backward_data(Context& context, const Tensor& dy, const Tensor& w, con
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
   const Tensor weight = channels_last_weight(context, w);
-  const ReadyGraph* graph = find(library, backward_data, dx, weight, dy, {}, g);
-  if (!graph) return false;
-  library.run(*graph, context, {dx.raw_data(), weight.raw_data(), dy.raw_data()});
-  return true;
+  return run(library, context, backward_data, dx, weight, dy, {}, g);
 }
 
 bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
@@ -139,9 +138,7 @@ bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
   for (const DType dtype : {dw.dtype(), x.dtype()}) {
     const bool in_place = dtype == dw.dtype() && dw.is_channels_last();
     Tensor written = in_place ? dw : channels_last_scratch(context, dw.shape(), dtype);
-    const ReadyGraph* graph = find(library, backward_filter, x, written, dy, {}, g);
-    if (!graph) continue;
-    library.run(*graph, context, {x.raw_data(), written.raw_data(), dy.raw_data()});
+    if (!run(library, context, backward_filter, x, written, dy, {}, g)) continue;
     if (!in_place) backend_for(dw).copy(written, dw);
     return true;
   }

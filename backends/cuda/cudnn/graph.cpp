@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include <halftone/core/error.h>
 
@@ -20,10 +21,15 @@ std::vector<int64_t> numbers(const Dims& dims) { return {dims.begin(), dims.end(
 }  // namespace
 
 void check_status(cudnnStatus_t status, std::string_view what) {
-  if (status != CUDNN_STATUS_SUCCESS)
-    fail<DeviceError>("cudnn", what, " failed: ", cudnnGetErrorString(status), ", ", reason(),
-                      " (cuDNN ", cudnnGetVersion(),
-                      "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
+  const auto refuse = [&]<class Kind>(std::type_identity<Kind>) {
+    fail<Kind>("cudnn", what, " failed: ", cudnnGetErrorString(status), ", ", reason(), " (cuDNN ",
+               cudnnGetVersion(), "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
+  };
+  switch (answer_of_cudnn(status)) {
+    case Answer::done: return;
+    case Answer::unsupported: refuse(std::type_identity<DeviceError>{}); break;
+    case Answer::not_now: refuse(std::type_identity<RefusedForNow>{});
+  }
 }
 
 cudnnDataType_t data_type(DType dtype) {
@@ -56,7 +62,7 @@ void Descriptor::set_all(cudnnBackendAttributeName_t name, cudnnBackendAttribute
   check_status(cudnnBackendSetAttribute(handle_, name, type, count, values),
                "setting an attribute");
 }
-bool Descriptor::try_finalize() { return cudnnBackendFinalize(handle_) == CUDNN_STATUS_SUCCESS; }
+Answer Descriptor::try_finalize() { return answer_of_cudnn(cudnnBackendFinalize(handle_)); }
 void Descriptor::finalize(std::string_view what) {
   check_status(cudnnBackendFinalize(handle_), what);
 }
@@ -232,7 +238,7 @@ std::vector<Descriptor> proposals(const Descriptor& graph, const Target& target,
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
   if (target.description()) heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.description());
-  if (!heuristic.try_finalize()) return {};
+  if (heuristic.try_finalize() != Answer::done) return {};
   int64_t count = 0;
   cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr);
@@ -282,7 +288,20 @@ std::optional<Plan> Graph::plan(const Target& target, bool full_precision) {
                 int64_t(operations_.size()), operations_.data());
   if (target.handle())
     graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle());
-  if (!graph.try_finalize()) return std::nullopt;
+  bool may_pass = false;
+  const auto finalized = [&](Descriptor& descriptor) {
+    const Answer answer = descriptor.try_finalize();
+    may_pass |= answer == Answer::not_now;
+    return answer == Answer::done;
+  };
+  const auto none = [&]() -> std::optional<Plan> {
+    if (may_pass)
+      fail<RefusedForNow>("cudnn", "no plan could be made now: ", reason(), " (cuDNN ",
+                          cudnnGetVersion(),
+                          "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
+    return std::nullopt;
+  };
+  if (!finalized(graph)) return none();
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
     for (Descriptor& configuration : proposals(graph, target, mode)) {
       if (!acceptable(configuration, full_precision)) continue;
@@ -291,23 +310,24 @@ std::optional<Plan> Graph::plan(const Target& target, bool full_precision) {
       if (target.handle())
         plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle());
       else plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.description());
-      if (!plan.descriptor.try_finalize()) continue;
+      if (!finalized(plan.descriptor)) continue;
       int64_t count = 0;
       cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                CUDNN_TYPE_INT64, 1, &count, &plan.workspace_bytes);
       if (plan.workspace_bytes <= largest_workspace) return plan;
     }
-  return std::nullopt;
+  return none();
 }
 
-void Plan::run(cudnnHandle_t handle, const Context& context,
-               const std::vector<std::pair<int64_t, const void*>>& addresses) const {
-  const Tensor workspace = scratch(context, {workspace_bytes}, u8);
+Outcome Plan::run(cudnnHandle_t handle, const Context& context,
+                  const std::vector<std::pair<int64_t, const void*>>& addresses) const {
+  const std::optional<Tensor> room = workspace(context, workspace_bytes);
+  if (!room) return {Answer::not_now, "no memory for its workspace"};
   std::vector<int64_t> ids;
   std::vector<const void*> pointers;
   for (const auto& [number, address] : addresses)
     ids.push_back(number), pointers.push_back(address);
-  const void* const workspace_data = workspace_bytes > 0 ? workspace.raw_data() : nullptr;
+  const void* const workspace_data = workspace_bytes > 0 ? room->raw_data() : nullptr;
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
   pack.set_all(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, int64_t(pointers.size()),
@@ -315,7 +335,10 @@ void Plan::run(cudnnHandle_t handle, const Context& context,
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace_data);
   pack.finalize("collecting addresses");
   check_status(cudnnSetStream(handle, context.stream()), "choosing a stream");
-  check_status(cudnnBackendExecute(handle, descriptor.get(), pack.get()), "running a plan");
+  const cudnnStatus_t status = cudnnBackendExecute(handle, descriptor.get(), pack.get());
+  // An error of the device: it may have begun.
+  if (status / 1000 == CUDNN_STATUS_EXECUTION_FAILED / 1000) check_status(status, "running a plan");
+  return {answer_of_cudnn(status), status == CUDNN_STATUS_SUCCESS ? "" : reason()};
 }
 
 }  // namespace halftone::cuda::cudnn

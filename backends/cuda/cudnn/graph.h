@@ -13,10 +13,18 @@
 #include <cudnn_backend.h>
 
 #include <halftone/backends/cuda/context.h>
+#include <halftone/backends/cuda/plan_cache.h>
+#include <halftone/core/error.h>
 
 namespace halftone::cuda::cudnn {
 
-/// Throws DeviceError, naming the operation and cuDNN's own reason.
+/// cuDNN declines for a reason that may pass: no memory, or an error inside it.
+struct RefusedForNow : DeviceError {
+  using DeviceError::DeviceError;
+};
+
+/// Throws DeviceError, naming the operation and cuDNN's own reason; RefusedForNow where that may
+/// pass.
 void check_status(cudnnStatus_t status, std::string_view what);
 
 cudnnDataType_t data_type(DType dtype);
@@ -44,8 +52,8 @@ class Descriptor {
   }
   void set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
                const void* values);
-  /// False where cuDNN does not support what the attributes say.
-  bool try_finalize();
+  /// What cuDNN says to the attributes.
+  Answer try_finalize();
   void finalize(std::string_view what);
   cudnnBackendDescriptor_t get() const { return handle_; }
 
@@ -73,9 +81,10 @@ struct Plan {
   Descriptor descriptor, configuration;  // the plan, and the engine that it is made of
   int64_t workspace_bytes = 0;
 
-  /// addresses: by the numbers that Graph gave to its tensors; of scalars, host addresses.
-  void run(cudnnHandle_t handle, const Context& context,
-           const std::vector<std::pair<int64_t, const void*>>& addresses) const;
+  /// addresses: by the numbers that Graph gave to its tensors; of scalars, host addresses. Throws
+  /// if the device reports an error; where cuDNN declines, nothing has run.
+  Outcome run(cudnnHandle_t handle, const Context& context,
+              const std::vector<std::pair<int64_t, const void*>>& addresses) const;
 };
 
 /// A tensor of a graph.
@@ -107,7 +116,8 @@ class Graph {
   void reshape(const Edge& x, const Edge& y);
 
   /// The first engine of cuDNN's choice that gives the same bits in every run and, for full
-  /// precision, does not round its inputs; none if there is no such engine.
+  /// precision, does not round its inputs; none if there is no such engine. Throws RefusedForNow
+  /// if there may be one at another time.
   std::optional<Plan> plan(const Target& target, bool full_precision);
 
  private:

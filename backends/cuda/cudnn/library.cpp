@@ -1,11 +1,29 @@
 // Opening cuDNN, once per device.
 #include <halftone/backends/cuda/cudnn/library.h>
 
+#include <map>
+
 #include <halftone/backends/cuda/cudnn/cudnn.h>
+#include <halftone/backends/cuda/libraries.h>
+#include <halftone/backends/cuda/versions.h>
 
 namespace halftone::cuda::cudnn {
 
+namespace {
+/// Plans for so many calls are kept; engines that were compiled for one have code on the device.
+constexpr std::size_t most_plans = 512;
+
+/// Why it is not used; empty else. Without the CUDA it was made for it may fail anywhere.
+const std::string& refusal() {
+  static const std::string text = cudnn_refusal(int(cudnnGetCudartVersion()), CUDART_VERSION);
+  return text;
+}
+}  // namespace
+
+bool usable() { return libraries_wanted() && refusal().empty(); }
+
 std::string description() {
+  if (!refusal().empty()) return refusal();
   const std::size_t version = cudnnGetVersion();
   return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
          "." + std::to_string(version % 100);
@@ -32,18 +50,51 @@ Library& Library::of(const Context& context) {
   return *library;
 }
 
-Library::Library(const Context& context) {
+std::string text_of(std::initializer_list<const Tensor*> tensors) {
+  PlainText text;
+  for (const Tensor* x : tensors)
+    if (x->defined()) text << (text.str().empty() ? "" : ", ") << described(*x);
+  return text.str();
+}
+
+Library::Library(const Context& context)
+    : graphs_(most_plans, [&context] {
+        check(cudaStreamSynchronize(context.stream()), "waiting for plans that are given up");
+      }) {
   context.activate();
   check_status(cudnnCreate(&handle_), "opening it");
 }
 
-void Library::run(const ReadyGraph& graph, const Context& context,
-                  const std::vector<const void*>& addresses) const {
-  std::vector<std::pair<int64_t, const void*>> pairs;
-  for (std::size_t i = 0; i < addresses.size(); ++i)
-    pairs.emplace_back(graph.tensors[i], addresses[i]);
+Outcome Library::make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const {
+  try {
+    std::optional<ReadyGraph> made = make(Target(handle_));
+    if (!made) return {Answer::unsupported, "it has no engine that gives the same bits each time"};
+    graph = std::make_unique<ReadyGraph>(std::move(*made));
+    return {};
+  } catch (const RefusedForNow& refused) {
+    return {Answer::not_now, refused.what()};
+  } catch (const DeviceError& refused) {  // while describing: nothing has run
+    return {Answer::unsupported, refused.what()};
+  }
+}
+
+bool Library::run(Context& context, Family family, const std::string& call, const Key& key,
+                  const Make& make, const std::vector<const void*>& addresses) {
   context.activate();
-  graph.plan.run(handle_, context, pairs);
+  const auto run_graph = [&](ReadyGraph& graph) {
+    std::vector<std::pair<int64_t, const void*>> pairs;
+    for (std::size_t i = 0; i < addresses.size(); ++i)
+      pairs.emplace_back(graph.tensors[i], addresses[i]);
+    return graph.plan.run(handle_, context, pairs);
+  };
+  const Outcome outcome =
+      graphs_.run(key, {.make = [&](auto& graph) { return make_graph(make, graph); },
+                        .run = run_graph,
+                        .trim = [&] { context.memory().trim(); },
+                        .recorded = context.capturing()});
+  if (outcome.answer == Answer::done) return true;
+  if (log_wanted()) say_declined(By::cudnn, family, call, outcome.why);
+  return false;
 }
 
 }  // namespace halftone::cuda::cudnn

@@ -1,14 +1,16 @@
-// cuDNN on one device: its handle, and the plans that were made, by a key that says all that the
-// graph depends on. A plan that does not exist is remembered as well.
+// cuDNN on one device: its handle, and the plans that were made (plan_cache.h), by a key that says
+// all that the graph depends on.
 #pragma once
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include <halftone/backends/cuda/cudnn/graph.h>
-#include <halftone/core/error.h>
+#include <halftone/backends/cuda/library_calls.h>
+#include <halftone/backends/cuda/plan_cache.h>
 
 namespace halftone::cuda::cudnn {
 
@@ -22,6 +24,10 @@ struct ReadyGraph {
 using Key = std::vector<int64_t>;
 /// Appends what a graph depends on of a tensor: shape, strides, dtype, alignment.
 void append(Key& key, const Tensor& x);
+/// Shapes and dtypes, for the log.
+std::string text_of(std::initializer_list<const Tensor*> tensors);
+/// Whether the cuDNN that is there was made for this build's CUDA, and nobody switched it off.
+bool usable();
 /// The power of two that the address of x is a multiple of, at most 16.
 int64_t alignment_of(const Tensor& x);
 
@@ -30,28 +36,21 @@ class Library {
   /// The one of a context's device.
   static Library& of(const Context& context);
 
-  /// The graph of a key, made by make(target) when it is first asked for; null if there is none, or
-  /// cuDNN takes no such tensors (strides of 0, mixed dtypes) in the first place.
-  template <class Make> const ReadyGraph* graph(const Key& key, const Make& make) {
-    const auto [place, is_new] = graphs_.try_emplace(key);
-    if (!is_new) return place->second.get();
-    try {
-      if (std::optional<ReadyGraph> made = make(Target(handle_)))
-        place->second = std::make_unique<ReadyGraph>(std::move(*made));
-    } catch (const DeviceError&) {  // while describing: nothing has run
-    }
-    return place->second.get();
-  }
-  void run(const ReadyGraph& graph, const Context& context,
-           const std::vector<const void*>& addresses) const;
+  using Make = std::function<std::optional<ReadyGraph>(const Target&)>;
+  /// Runs the graph of a key, made by make(target) when it is first asked for; false if there is
+  /// none, cuDNN takes no such tensors (strides of 0, mixed dtypes) in the first place, or it
+  /// declines now: then nothing has run. `call` names it in the log.
+  bool run(Context& context, Family family, const std::string& call, const Key& key,
+           const Make& make, const std::vector<const void*>& addresses);
   std::mutex& mutex() { return mutex_; }
 
  private:
   explicit Library(const Context& context);
+  Outcome make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const;
 
   std::mutex mutex_;
   cudnnHandle_t handle_ = nullptr;
-  std::map<Key, std::unique_ptr<ReadyGraph>> graphs_;
+  PlanCache<Key, ReadyGraph> graphs_;
 };
 
 }  // namespace halftone::cuda::cudnn

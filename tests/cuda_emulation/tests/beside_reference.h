@@ -1,5 +1,5 @@
 // A kernel called on the emulated GPU and on the reference backend, with the same numbers: results
-// must agree, and must not depend, to the last bit, on the order in which threads run.
+// must agree, and must not depend, to the last bit, on the order in which threads and blocks run.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -81,13 +81,18 @@ inline void check_beside_reference(const Tensors& in, const Tensors& out, double
   const CpuBackendScope reference("reference");
   const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
   for (const int64_t offset : {0, 1}) {
+    // Where work waits in its stream, it is that which is tested: one run of each is enough.
+    if (emulation::deferred() && offset == 0) continue;
     std::vector<Values> first;
     for (const ThreadOrder order :
          {ThreadOrder::ascending, ThreadOrder::descending, ThreadOrder::shuffled}) {
+      if (emulation::deferred() && order != ThreadOrder::shuffled) continue;
       INFO("offset ", offset, ", thread order ", int(order));
       emulation::set_thread_order(order);
+      emulation::set_block_order(uint64_t(order) * 7919);
       const std::vector<Values> got = values_after(call, in, out, Device::cuda(), offset);
       emulation::set_thread_order(ThreadOrder::ascending);
+      emulation::set_block_order(0);
       if (first.empty()) first = got;
       for (std::size_t k = 0; k < out.size(); ++k) {
         if (!out[k].defined()) continue;

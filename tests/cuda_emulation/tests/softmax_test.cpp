@@ -102,8 +102,8 @@ TEST_CASE("kernels: a target out of range is reported, and nothing outside is re
   Tensor losses = empty({3}, f32, Device::cuda()), row_weights = empty_like(losses),
          totals = empty({2, 3}, f32, Device::cuda()), dlogits = empty_like(logits);
   backend.cross_entropy(logits, targets, weights, {}, losses, row_weights, totals);
-  CHECK_THROWS_WITH_AS(backend.synchronize(),
-                       doctest::Contains("target 10 is out of range for 10 classes"), UsageError);
+  CHECK_THROWS_WITH_AS(backend.synchronize(), doctest::Contains("is out of range for 10 classes"),
+                       UsageError);  // of two
   CHECK(losses.to_vector<double>()[1] == 0);
   CHECK(losses.to_vector<double>()[2] == 0);
   CHECK(std::isfinite(losses.to_vector<double>()[0]));

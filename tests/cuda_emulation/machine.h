@@ -1,0 +1,56 @@
+// The state of the emulated GPU, behind one lock: what runtime.cpp (devices, memory), streams.cpp
+// (streams, events, graphs) and poison.cpp share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "device_memory.h"
+#include "emulator.h"
+
+namespace halftone::emulation {
+
+using Work = std::function<void()>;
+
+struct Machine {
+  std::recursive_mutex mutex;
+  DeviceMemory memory;
+  int64_t waits = 0, launches = 0;
+  cudaError_t last_error = cudaSuccess;
+  cudaError_t found = cudaSuccess;  // by work that ran; the next wait says so
+  int major = 9, minor = 0;         // compute capability
+  int driver = 13000, multiprocessors = 4;
+  int64_t allocations = 0, good_allocations = 0, bad_allocations = 0;
+};
+Machine& machine();
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+/// Notes an error for cudaGetLastError, and returns it.
+cudaError_t failed(cudaError_t error);
+/// Does the work, queues it, or records it while the stream is captured. With the lock.
+cudaError_t perform(cudaStream_t stream, Work work);
+/// Does all work of all streams. With the lock.
+void run_all();
+
+/// A number from an environment variable, 0 if there is none.
+uint64_t number_from(const char* variable);
+
+/// Poisoned memory: poison.cpp.
+bool poisoned();
+void poison(void* data, std::size_t bytes);
+struct FreeBlock {
+  void* data;
+  std::size_t bytes;
+};
+/// What nobody has of the memory outside of captured graphs. Without the lock: the cache of the
+/// backend has one of its own.
+std::vector<FreeBlock> free_blocks();
+/// A replay, between filling these blocks and looking at them.
+void replay_poisoned(const std::vector<FreeBlock>& blocks, const std::vector<Work>& replay);
+
+}  // namespace halftone::emulation
