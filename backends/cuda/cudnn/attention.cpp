@@ -15,9 +15,6 @@ namespace halftone::cuda::cudnn {
 
 namespace {
 
-Edge edge(Graph& graph, const Form& form) {
-  return graph.tensor(form.shape, form.strides, form.dtype, form.alignment);
-}
 /// The last two dimensions exchanged.
 Form transposed(Form form) {
   std::swap(form.shape[2], form.shape[3]), std::swap(form.strides[2], form.strides[3]);

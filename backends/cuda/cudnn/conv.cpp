@@ -17,10 +17,6 @@ constexpr auto backward_filter = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FI
 
 std::vector<int64_t> list(const std::array<int64_t, 2>& two) { return {two[0], two[1]}; }
 
-Edge edge(Graph& graph, const Form& form) {
-  return graph.tensor(form.shape, form.strides, form.dtype, form.alignment);
-}
-
 bool takes(const Tensor& x, const Tensor& w, const Tensor& y) {
   const bool short_or_f32 = x.dtype() == f32 || x.dtype() == f16 || x.dtype() == bf16;
   return usable() && short_or_f32 && x.numel() > 0 && w.numel() > 0 && y.numel() > 0;

@@ -21,6 +21,10 @@ struct Form {
   explicit Form(const Tensor& x)
       : shape(x.shape()), strides(x.strides()), dtype(x.dtype()), alignment(alignment_of(x)) {}
 };
+/// A tensor of a graph that looks so.
+inline Edge edge(Graph& graph, const Form& form) {
+  return graph.tensor(form.shape, form.strides, form.dtype, form.alignment);
+}
 
 /// Forward: x, w -> y (and bias [1, out, 1, 1] between, if there is one); backward data: x is dx, y
 /// is dy; backward filter: w is dw. All channels-last. Tensors in the order x, w, y, bias.
