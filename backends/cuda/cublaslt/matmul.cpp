@@ -49,7 +49,7 @@ struct Matrix {
 };
 
 std::optional<Matrix> matrix_of(const Tensor& x) {
-  const int last = x.rank() - 1;
+  const int last = x.rank() == 3 ? 2 : 1;
   const int64_t rows = x.shape()[last - 1], columns = x.shape()[last];
   const int64_t row_step = x.strides()[last - 1], column_step = x.strides()[last];
   Matrix m{.batch_stride = x.rank() == 3 && x.shape()[0] > 1 ? x.strides()[0] : 0};
