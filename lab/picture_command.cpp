@@ -5,12 +5,15 @@
 #include <array>
 #include <cmath>
 #include <iostream>
+#include <optional>
 
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/ops.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/names.h>
+#include <halftone/lab/distribution.h>
 #include <halftone/lab/experiments/small_gradients.h>
-#include <halftone/lab/svg.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 
@@ -33,20 +36,8 @@ struct Course {
   /// Of rates as a training has them in the end; in the beginning few updates are lost.
   void slow_down() { optimizer->set_lr(0.1 * optimizer->lr()); }
 
-  void run(int64_t steps, const std::function<void(int64_t step)>& after = {}) {
-    data::DataLoader loader = workload.train();
-    for (int64_t step = 0; step < steps;) {
-      const int64_t before = step;
-      for (const data::Batch& batch : loader) {
-        training.zero_grad();
-        training.backward(loss_of(workload, training, batch));
-        if (workload.clip_norm > 0) training.clip_grad_norm(workload.clip_norm);
-        training.step();
-        if (after) after(step);
-        if (++step == steps) return;
-      }
-      if (step == before) fail<UsageError>(command, "the workload has no batch. Give it data.");
-    }
+  void run(int64_t steps, const std::function<void(int64_t, const Tensor&)>& after = {}) {
+    train_steps(workload, training, steps, after);
   }
 };
 
@@ -68,32 +59,16 @@ std::string exponents(const std::string& workload, const Own& own) {
     Survey all;
     for (const policy::ProbeRow& row : probe.rows())
       if (row.role == kinds[kind].second) all.merge(row.survey);
-    double total = 0;
-    for (const double count : all.binade) total += count;
-    if (!(total > 0)) continue;
-    svg::Curve curve{.name = kinds[kind].first,
-                     .points = {},
-                     .style = int(kind),
-                     .staircase = true,
-                     .shapes = false};
-    int first = 0, last = Survey::binades - 1;
     // Bins that no eye can see do not stretch the axis.
-    const double visible = 1e-4 * total;
-    while (all.binade[std::size_t(first)] < visible) ++first;
-    while (all.binade[std::size_t(last)] < visible) --last;
-    for (int i = first; i <= last + 1; ++i)
-      curve.points.push_back({double(Survey::lowest_exponent + i),
-                              i <= last ? 100 * all.binade[std::size_t(i)] / total : 0.0});
+    svg::Curve curve =
+        distribution(kinds[kind].first, all.binade, Survey::lowest_exponent, int(kind), 1e-4);
+    if (curve.points.empty()) continue;
+    curve.shapes = false;
     low = std::min(low, curve.points.front().x), high = std::max(high, curve.points.back().x);
     plot.curves.push_back(std::move(curve));
   }
   plot.x.low = low, plot.x.high = high;
-  for (const std::string_view name : {"f16", "bf16", "e4m3", "e5m2"}) {
-    const NumberFormat format = *number_format_named(name);
-    plot.ranges.push_back({std::string(name), double(format.min_exponent),
-                           std::log2(double(format.max)),
-                           double(format.min_exponent - format.significand_bits + 1)});
-  }
+  plot.ranges = ranges_of_formats();
   plot.width = 640;
   return svg::draw(plot, svg::Place::file);
 }
@@ -144,7 +119,7 @@ std::string bytes(const std::string& workload, const Own& own) {
   const std::vector<Part> parts{
       {"weights", "w", {MemoryUse::parameter}},
       {"masters", "m", {MemoryUse::master_weight, MemoryUse::compensation}},
-      {"state of AdamW", "s", {MemoryUse::optimizer_state}},
+      {"optimizer state", "s", {MemoryUse::optimizer_state}},
       {"gradients", "g", {MemoryUse::gradient, MemoryUse::master_gradient}},
       {"casts of weights", "c", {MemoryUse::cast_cache}},
       {"activations", "a", {MemoryUse::activation}},
@@ -195,54 +170,57 @@ std::string updates(const std::string& workload, const Own& own) {
       for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += row.by_ulp[i];
       seen.add(row.stored);
     }
-    svg::Curve curve{.name = std::string(ways[way]) + ": " +
-                             std::to_string(int(std::lround(100 * seen.lost_share()))) + " % lost",
-                     .points = {},
-                     .style = int(way),
-                     .staircase = true,
-                     .shapes = false};
-    for (int i = 0; i < policy::UpdateRow::bins; ++i)
-      if (const double share = 100 * sums[std::size_t(i)] / seen.count;
-          share > 0.01 || !curve.points.empty())
-        curve.points.push_back({double(policy::UpdateRow::lowest_bin + i), share});
-    while (!curve.points.empty() && curve.points.back().y <= 0.01) curve.points.pop_back();
-    if (!curve.points.empty()) curve.points.push_back({curve.points.back().x + 1, 0});
+    const std::string name = std::string(ways[way]) + ": " +
+                             std::to_string(int(std::lround(100 * seen.lost_share()))) + " % lost";
+    svg::Curve curve = distribution(name, sums, policy::UpdateRow::lowest_bin, int(way), 1e-4);
+    curve.shapes = false;
     plot.curves.push_back(std::move(curve));
   }
   plot.width = 640;
   return svg::draw(plot, svg::Place::file);
 }
 
+/// Of the first parameter the largest element that has somewhere to go in f32: by four places of
+/// bf16 and more.
+int64_t travelling_element(const std::string& workload, int64_t steps, const Own& own) {
+  Course course(workload, amp::Strategy::named("fp32"), own);
+  course.slow_down();
+  const Tensor weight = course.workload.model->parameters().front();
+  const std::vector<double> first = weight.to_vector<double>();
+  course.run(steps);
+  const std::vector<double> last = weight.to_vector<double>();
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const double place = std::ldexp(1.0, std::ilogb(first[i]) - 7);
+    if (std::abs(last[i] - first[i]) >= 4 * place && std::abs(first[i]) > std::abs(first[chosen]))
+      chosen = i;
+  }
+  return int64_t(chosen);
+}
+
 std::string staircase(const std::string& workload, const Own& own) {
   constexpr int64_t steps = 100;
   svg::Plot plot{.title = "one weight over the steps: " + workload + ", a tenth of its rate"};
   plot.x.label = "step", plot.y.label = "change";
-  // Of the first parameter the largest weight that has somewhere to go: by four places and more.
-  std::size_t chosen = 0;
-  double begin = 0;
+  const int64_t chosen = travelling_element(workload, steps, own);
+  std::optional<double> begin;
   for (std::size_t way = 0; way < ways.size(); ++way) {
     Course course(workload, amp::Strategy::named(ways[way]), own);
     course.slow_down();
     const Tensor weight = course.workload.model->parameters().front();
-    const std::vector<double> first = weight.to_vector<double>();
-    std::vector<std::vector<double>> values;
-    course.run(steps, [&](int64_t) { values.push_back(weight.to_vector<double>()); });
-    if (way == 0) {
-      for (std::size_t i = 0; i < first.size(); ++i) {
-        const double place = std::ldexp(1.0, std::ilogb(first[i]) - 7);  // of bf16
-        if (std::abs(values.back()[i] - first[i]) >= 4 * place &&
-            std::abs(first[i]) > std::abs(first[chosen]))
-          chosen = i;
-      }
-      begin = first[chosen];
-    }
+    const auto now = [&] {
+      const NoGrad no_grad;
+      return slice(reshape(weight, Shape{weight.numel()}), 0, chosen, chosen + 1).item();
+    };
+    if (!begin) begin = now();
     svg::Curve curve{.name = ways[way],
-                     .points = {{0, first[chosen] - begin}},
+                     .points = {{0, now() - *begin}},
                      .style = int(way),
                      .staircase = true,
                      .shapes = false};
-    for (std::size_t step = 0; step < values.size(); ++step)
-      curve.points.push_back({double(step + 1), values[step][chosen] - begin});
+    course.run(steps, [&](int64_t step, const Tensor&) {
+      curve.points.push_back({double(step + 1), now() - *begin});
+    });
     plot.curves.push_back(std::move(curve));
   }
   plot.width = 640;

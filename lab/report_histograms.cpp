@@ -4,6 +4,7 @@
 #include <set>
 
 #include <halftone/core/number_format.h>
+#include <halftone/lab/distribution.h>
 #include <halftone/lab/html.h>
 #include <halftone/lab/report_page.h>
 #include <halftone/lab/table.h>
@@ -13,8 +14,6 @@ namespace halftone::lab {
 using html::escaped;
 
 namespace {
-
-constexpr std::string_view shown_formats[] = {"f16", "bf16", "e4m3", "e5m2"};
 
 /// A tensor of a group, by how bad it is.
 struct Place {
@@ -47,16 +46,6 @@ std::vector<Place> worst_places(const ReportData& data, std::size_t most) {
   for (const auto& entry : all)
     if (result.size() < most && taken.insert(std::get<3>(entry).tensor->first).second)
       result.push_back(std::get<3>(entry));
-  return result;
-}
-
-std::vector<svg::Range> ranges_of_formats() {
-  std::vector<svg::Range> result;
-  for (const std::string_view name : shown_formats) {
-    const NumberFormat format = *number_format_named(name);
-    result.push_back({std::string(name), double(format.min_exponent), std::log2(double(format.max)),
-                      double(format.min_exponent - format.significand_bits + 1)});
-  }
   return result;
 }
 
@@ -107,16 +96,9 @@ std::string ulp_plot(const std::vector<const ReportGroup*>& groups) {
   plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
   plot.rules.push_back({"left of it: lost by nearest", -1, true});
   for (const ReportGroup* group : groups) {
-    double total = 0;
-    for (const double count : group->by_ulp) total += count;
-    if (!(total > 0)) continue;
-    svg::Curve curve{.name = group->label, .points = {}, .style = group->style, .staircase = true};
-    int first = 0, last = policy::UpdateRow::bins - 1;
-    while (group->by_ulp[std::size_t(first)] == 0) ++first;
-    while (group->by_ulp[std::size_t(last)] == 0) --last;
-    for (int i = first; i <= last + 1; ++i)
-      curve.points.push_back({double(policy::UpdateRow::lowest_bin + i),
-                              i <= last ? 100 * group->by_ulp[std::size_t(i)] / total : 0.0});
+    svg::Curve curve =
+        distribution(group->label, group->by_ulp, policy::UpdateRow::lowest_bin, group->style);
+    if (curve.points.empty()) continue;
     plot.curves.push_back(std::move(curve));
   }
   return svg::draw(plot);

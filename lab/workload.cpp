@@ -217,4 +217,24 @@ Tensor loss_of(const Workload& workload, amp::Training& training, const data::Ba
   return train::loss_of(workload.task, train::outputs_of(workload.task, training, batch), batch);
 }
 
+void train_steps(const Workload& workload, amp::Training& training, int64_t steps,
+                 const std::function<void(int64_t step, const Tensor& loss)>& after) {
+  data::DataLoader loader = workload.train();
+  for (int64_t step = 0; step < steps;) {
+    const int64_t before = step;
+    for (const data::Batch& batch : loader) {
+      training.zero_grad();
+      const Tensor loss = loss_of(workload, training, batch);
+      training.backward(loss);
+      if (workload.clip_norm > 0) training.clip_grad_norm(workload.clip_norm);
+      training.step();
+      if (after) after(step, loss);
+      if (++step == steps) return;
+    }
+    if (step == before)
+      fail<UsageError>("workload",
+                       "the training data have no batch. Add some, or use a smaller batch_size.");
+  }
+}
+
 }  // namespace halftone::lab

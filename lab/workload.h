@@ -50,5 +50,10 @@ data::Batch example_of(const Workload& workload);
 std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
 /// The loss of a batch, as the training runs it.
 Tensor loss_of(const Workload& workload, amp::Training& training, const data::Batch& batch);
+/// So many steps, over the training data as often as it takes: zero_grad, the loss, backward,
+/// clipping, step; then after(step, loss), from step 0. Rates are left to `after`. Throws
+/// UsageError for data without a batch.
+void train_steps(const Workload& workload, amp::Training& training, int64_t steps,
+                 const std::function<void(int64_t step, const Tensor& loss)>& after = {});
 
 }  // namespace halftone::lab

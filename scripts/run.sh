@@ -3,7 +3,7 @@
 # a small CNN on Fashion-MNIST under six precision strategies. Arguments go to the program (--help
 # lists them); figures also go to build/release/comparison.json, and with pictures to
 # build/release/comparison.html, a page whose path is the last line. The SIMD kernels are compiled for this CPU alone, the
-# CUDA backend where there is a GPU, for that GPU: the rest would be half of the wait (scripts/test.sh builds it).
+# CUDA backend where there is a GPU, for that GPU: what this machine cannot run is not waited for (scripts/test.sh builds it).
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 

@@ -29,16 +29,8 @@ Trained trained() {
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
   amp::Training training(policy_of("f32", "fp32", ""), *workload.model, *optimizer);
   optim::LrScheduler rates(training.optimizer(), workload.schedule(steps));
-  data::DataLoader loader = workload.train(), held = workload.validation();
-  int64_t step = 0;
-  for (const data::Batch& batch : loader) {
-    training.zero_grad();
-    training.backward(loss_of(workload, training, batch));
-    training.clip_grad_norm(workload.clip_norm);
-    training.step();
-    rates.step();
-    if (++step == steps) break;
-  }
+  data::DataLoader held = workload.validation();
+  train_steps(workload, training, steps, [&](int64_t, const Tensor&) { rates.step(); });
   Trained result;
   for (const auto& [name, x] : nn::state_dict(*workload.model)) result.weights[name] = x.detach();
   const data::Batch all = *held.begin();

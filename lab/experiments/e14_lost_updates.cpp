@@ -30,17 +30,9 @@ Run train(const amp::Strategy& strategy, double lr) {
   // No site has this path: updates alone are looked at.
   policy::Probe probe(training, {.every = 10, .path = "updates_alone"});
   Run run;
-  data::DataLoader loader = workload.train();
-  int64_t step = 0;
-  for (const data::Batch& batch : loader) {
-    training.zero_grad();
-    const Tensor loss = loss_of(workload, training, batch);
-    training.backward(loss);
-    training.clip_grad_norm(workload.clip_norm);
-    training.step();
+  train_steps(workload, training, steps, [&](int64_t step, const Tensor& loss) {
     if (step >= steps - 10) run.loss += loss.item() / 10;
-    if (++step == steps) break;
-  }
+  });
   for (const policy::UpdateRow& row : probe.updates()) {
     run.sums.add(row.stored);
     for (std::size_t i = 0; i < run.by_ulp.size(); ++i) run.by_ulp[i] += row.by_ulp[i];

@@ -199,11 +199,7 @@ TEST_CASE("updates of bf16 weights are those of a simulation by hand") {
   const policy::UpdateRow& row = probe.updates()[0];
   CHECK(row.parameter == "0.weight");
   CHECK(row.dtype == bf16);
-  CHECK(row.stored.count == wanted.count);
-  CHECK(row.stored.lost == wanted.lost);
-  CHECK(row.stored.du == doctest::Approx(wanted.du).epsilon(1e-5));
-  CHECK(row.stored.uu == doctest::Approx(wanted.uu).epsilon(1e-5));
-  CHECK(row.stored.ww == doctest::Approx(wanted.ww));
+  check_sums(row.stored, wanted);
   double under = 0;
   for (int k = 0; k < -1 - policy::UpdateRow::lowest_bin; ++k) under += row.by_ulp[std::size_t(k)];
   CHECK(under == below_half);

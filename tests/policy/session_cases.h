@@ -1,6 +1,8 @@
 // A linear layer, and a small MLP that is trained, under a policy from text.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
 #include <halftone/policy/policy.h>
+#include <halftone/policy/update_probe.h>
 
 namespace halftone::test {
 
@@ -72,5 +75,13 @@ inline constexpr const char* delayed_policy =
     R"({"match": {"op": "linear"}, "input": {"format": "e4m3",
   "scale": {"per": "tensor", "from": "history", "history": 4}}, "grad_output": {"format": "e5m2",
   "rounding": "stochastic", "scale": {"per": "tensor", "from": "history", "history": 4}}})";
+
+inline void check_sums(const policy::UpdateSums& found, const policy::UpdateSums& wanted) {
+  CHECK(found.count == wanted.count);
+  CHECK(found.lost == wanted.lost);
+  CHECK(found.du == doctest::Approx(wanted.du).epsilon(1e-5));
+  CHECK(found.uu == doctest::Approx(wanted.uu).epsilon(1e-5));
+  CHECK(found.ww == doctest::Approx(wanted.ww));
+}
 
 }  // namespace halftone::test

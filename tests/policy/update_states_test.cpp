@@ -51,11 +51,7 @@ TEST_CASE("updates of states on a grid are those of a simulation by hand") {
   }
   const policy::UpdateRow row = row_of(probe, "exp_avg");
   CHECK(row.dtype == f32);
-  CHECK(row.stored.count == wanted.count);
-  CHECK(row.stored.lost == wanted.lost);
-  CHECK(row.stored.du == doctest::Approx(wanted.du).epsilon(1e-5));
-  CHECK(row.stored.uu == doctest::Approx(wanted.uu).epsilon(1e-5));
-  CHECK(row.stored.ww == doctest::Approx(wanted.ww));
+  check_sums(row.stored, wanted);
   CHECK(bins_below(row, -1) == under_half);
   CHECK(row_of(probe, "").stored.count > 0);  // the parameter's, beside it
   for (const policy::UpdateRow& other : probe.updates()) CHECK(other.state != "exp_avg_sq");
