@@ -39,17 +39,18 @@ template <int distance> [[gnu::always_inline]] static inline void exchange(Vecto
 }
 
 /// Packs whole blocks of `lanes` depths of a panel whose rows lie along the depth; returns the
-/// depths done. Equivalent to: panel[d * Width + k] = x[k * stride + d], zero for k >= width.
+/// depths done. Equivalent to: panel[d * Width + k] = rows[k][d], zero where rows[k] is null.
 template <int Width>
-static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth,
-                               float* panel) {
+static int64_t pack_transposed(const float* const* from, int64_t depth, float* panel) {
   const int64_t blocks = depth / lanes;
   for (int64_t block = 0; block < blocks; ++block)
+#pragma GCC unroll 4
     for (int first = 0; first < Width; first += lanes) {
       Vector rows[lanes];
 #pragma GCC unroll 16
       for (int k = 0; k < lanes; ++k)
-        rows[k] = first + k < width ? load(x + (first + k) * stride + block * lanes) : Vector{};
+        rows[k] =
+            first + k < Width && from[first + k] ? load(from[first + k] + block * lanes) : Vector{};
       exchange<lanes / 2>(rows);
       constexpr int kept_in_last = Width % lanes == 0 ? lanes : Width % lanes;
       const int kept = first + lanes <= Width ? lanes : kept_in_last;
@@ -70,9 +71,12 @@ static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, i
     if (width < Width) __builtin_memset(panels, 0, std::size_t(depth * Width) * sizeof(float));
     int64_t done = 0;
     if constexpr (E == Element::f32)
-      if (depth_stride == 1)
-        done = pack_transposed<Width>(static_cast<const float*>(data) + o * outer_stride,
-                                      outer_stride, width, depth, panels);
+      if (depth_stride == 1) {
+        const float* rows[Width] = {};
+        for (int64_t k = 0; k < width; ++k)
+          rows[k] = static_cast<const float*>(data) + (o + k) * outer_stride;
+        done = pack_transposed<Width>(rows, depth, panels);
+      }
     for (int64_t d = done; d < depth; ++d) {
       const int64_t from = o * outer_stride + d * depth_stride;
       float* to = panels + d * Width;
@@ -98,6 +102,10 @@ static void pack_any(const Matrix& x, int64_t outer_stride, int64_t depth_stride
 
 static void pack_rows(const Matrix& a, int64_t rows, int64_t depth, float* panels) {
   pack_any<tile_rows>(a, a.row, a.column, rows, depth, panels);
+}
+static void pack_row_pointers(const float* const* rows, int64_t depth, float* panel) {
+  for (int64_t d = pack_transposed<tile_rows>(rows, depth, panel); d < depth; ++d)
+    for (int k = 0; k < tile_rows; ++k) panel[d * tile_rows + k] = rows[k] ? rows[k][d] : 0.0f;
 }
 static void pack_columns(const Matrix& b, int64_t depth, int64_t columns, float* panels) {
   pack_any<tile_columns>(b, b.column, b.row, columns, depth, panels);
@@ -189,7 +197,8 @@ static void tile_product(int64_t depth, int64_t chain, const float* a, const flo
 
 void fill_gemm(Kernels& table) {
   table.tile_rows = tile_rows, table.tile_columns = tile_columns;
-  table.pack_rows = pack_rows, table.pack_columns = pack_columns, table.tile_product = tile_product;
+  table.pack_rows = pack_rows, table.pack_row_pointers = pack_row_pointers,
+  table.pack_columns = pack_columns, table.tile_product = tile_product;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -171,6 +171,8 @@ struct Kernels {
   int tile_rows, tile_columns;
   /// [rows / tile_rows][depth][tile_rows]
   void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);
+  /// One panel from rows that lie anywhere: tile_rows pointers, null for a row of zeros.
+  void (*pack_row_pointers)(const float* const* rows, int64_t depth, float* panel);
   /// [columns / tile_columns][depth][tile_columns]
   void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);
   /// c = a b (+ c) (+ bias), `chain` products added up in a row; b is a panel (step tile_columns),
