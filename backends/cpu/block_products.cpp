@@ -9,9 +9,8 @@ void FloatBlocks::multiply(const float* a, const float* b, const BlockProduct& t
   for (int64_t j = 0; j < to.n; j += columns)
     for (int64_t i = 0; i < to.m; i += rows)
       kernels.tile_product(to.k, to.chain, a + i * to.k, b + j * to.packed_depth, columns,
-                           std::min(rows, to.m - i), std::min(columns, to.n - j),
-                           to.bias ? to.bias + j : nullptr, to.accumulate, to.c + i * to.stride + j,
-                           to.stride);
+                           std::min(rows, to.m - i), std::min(columns, to.n - j), nullptr,
+                           to.accumulate, to.c + i * to.stride + j, to.stride);
 }
 
 void AmxBlocks::multiply(const uint16_t* a, const uint16_t* b, const BlockProduct& to) {
@@ -27,7 +26,7 @@ void AmxBlocks::multiply(const uint16_t* a, const uint16_t* b, const BlockProduc
                          .stride = to.stride,
                          .rows = std::min(width, to.m - i),
                          .columns = std::min(width, to.n - j),
-                         .bias = to.bias ? to.bias + j : nullptr,
+                         .bias = nullptr,
                          .partial = to.accumulate ? c : nullptr,
                          .partial_stride = to.stride});
     }

@@ -17,7 +17,6 @@ struct BlockProduct {
   int64_t stride;  // between rows of c
   bool accumulate = false;
   int64_t chain = k;  // so many products are added up in a row (in f32; AMX has its own ways)
-  const float* bias = nullptr;  // [n], or null
 };
 
 class FloatBlocks {

@@ -2,11 +2,12 @@
 //   y [P, O] = windows of x [P, T C] w^T      dw [O, T C] = dy^T windows of x
 //   dx [P, C] = windows of dy [P, T O] w, once for each place of a pixel between strides: with
 //   stride s only every s-th tap reaches it.
-// Products of windows and weights go block by block: rows of windows are packed into a thread's
-// second-level cache, all weights beforehand.
+// Weights are packed once; windows are read where they lie, a block of them at a time, so that they
+// stay in a thread's second-level cache while all weights pass.
 #include <halftone/backends/cpu/conv_products.h>
 
-#include <cstring>
+#include <optional>
+#include <vector>
 
 #include <halftone/backends/cpu/block_products.h>
 #include <halftone/backends/cpu/blocked_product.h>
@@ -17,7 +18,9 @@
 namespace halftone::cpu {
 
 namespace {
-constexpr int64_t block_depth = 384;  // of windows packed at a time
+constexpr int64_t block_depth =
+    384;  // a panel of weights, depth x tile_columns floats, stays near the first-level cache
+constexpr int64_t few_channels = 8;
 
 struct Sizes {
   int64_t images, groups, in, out, rows, columns, out_rows, out_columns, kernel_rows,
@@ -40,8 +43,9 @@ struct Sizes {
   int64_t taps() const { return kernel_rows * kernel_columns; }
   int64_t window() const { return taps() * in; }
 
-  /// The windows of the output's pixels over one group of x.
+  /// The windows of the output's pixels over one group of x, or of its padded() copy.
   Windows forward(const float* x, int64_t group) const {
+    if (is_padded()) return over_padded(x);
     Windows w{.source = x + group * in,
               .images = images,
               .rows = out_rows,
@@ -55,6 +59,50 @@ struct Sizes {
     for (int64_t ky = 0; ky < kernel_rows; ++ky)
       for (int64_t kx = 0; kx < kernel_columns; ++kx)
         w.taps.push_back({ky * g.dilation[0] - g.padding[0], kx * g.dilation[1] - g.padding[1]});
+    return w;
+  }
+
+  // Of few channels the neighbours in a window's row are one piece, if the image has its padding.
+  bool is_padded() const {
+    return groups == 1 && in < few_channels && kernel_columns > 1 && g.dilation[1] == 1;
+  }
+  int64_t padded_rows() const {
+    return (out_rows - 1) * g.stride[0] + (kernel_rows - 1) * g.dilation[0] + 1;
+  }
+  int64_t padded_columns() const { return (out_columns - 1) * g.stride[1] + kernel_columns; }
+  /// x, or into `buffer` with zeros around it, whichever forward() takes.
+  const float* padded(const float* x, std::optional<Workspace<float>>& buffer) const {
+    if (!is_padded()) return x;
+    const int64_t wide = padded_columns(), high = padded_rows();
+    buffer.emplace(images * high * wide * in);
+    parallel_pieces(images * high, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        float* to = buffer->data() + line * wide * in;
+        std::fill_n(to, wide * in, 0.0F);
+        const int64_t row = line % high - g.padding[0];
+        const int64_t first = std::max<int64_t>(0, -g.padding[1]),
+                      count = std::min(columns - first, wide - g.padding[1] - first);
+        if (row >= 0 && row < rows && count > 0)
+          std::copy_n(x + ((line / high * rows + row) * columns + first) * in, count * in,
+                      to + (first + g.padding[1]) * in);
+      }
+    });
+    return buffer->data();
+  }
+
+ private:
+  Windows over_padded(const float* x) const {
+    Windows w{.source = x,
+              .images = images,
+              .rows = out_rows,
+              .columns = out_columns,
+              .source_rows = padded_rows(),
+              .source_columns = padded_columns(),
+              .channels = kernel_columns * in,
+              .pixel = in,
+              .step = {g.stride[0], g.stride[1]},
+              .taps = {}};
+    for (int64_t ky = 0; ky < kernel_rows; ++ky) w.taps.push_back({ky * g.dilation[0], 0});
     return w;
   }
 };
@@ -88,14 +136,18 @@ struct Weights {
   }
 };
 
-/// windows w, handed on in blocks: take(first pixel, pixels, first column, columns, block, stride
-/// of its rows). Sums are in slices of the depth, whatever the threads.
+/// windows times weights, handed on in blocks: take(first pixel, pixels, first column, columns,
+/// block, stride of its rows). Sums are in slices of the depth, whatever the threads.
 template <class Take>
 void multiply_windows(const Windows& windows, const Weights& weights, const float* bias,
                       const Take& take) {
   const int64_t depth = windows.depth(), n = weights.columns;
   const int64_t rows = FloatBlocks::block_rows(), unit = FloatBlocks::column_unit();
-  const int64_t slice = even_piece(depth, block_depth, 1);
+  // Slices of the depth: whole taps, or parts of one.
+  const int64_t taps = int64_t(windows.taps.size()), channels = windows.channels;
+  const int64_t channels_at_once = even_piece(channels, block_depth, 1);
+  const int64_t taps_at_once = even_piece(taps, std::max<int64_t>(1, block_depth / channels), 1);
+  const std::vector<float> zeros(std::size_t(channels), 0.0F);
   Workspace<float> packed(FloatBlocks::packed_columns(depth, n));
   weights.pack(packed.data());
   // Few pixels: threads share the columns, too.
@@ -105,26 +157,31 @@ void multiply_windows(const Windows& windows, const Weights& weights, const floa
   const int64_t column_blocks = reference::pieces_of(n, width);
 #pragma omp parallel if (windows.pixels() * depth * n > (1 << 18))
   {
-    Workspace<float> a(FloatBlocks::packed_rows(rows, slice)), block(rows * width);
+    const simd::Kernels& kernels = simd_kernels();
+    const int64_t tile = kernels.tile_rows;
+    Workspace<const float*> pieces(rows / tile * taps * tile);
+    Workspace<float> block(rows * width);
 #pragma omp for schedule(static)
     for (int64_t task = 0; task < row_blocks * column_blocks; ++task) {
-      const int64_t first = task / column_blocks * rows, j = task % column_blocks * width;
+      const int64_t first = task / column_blocks * rows, j0 = task % column_blocks * width;
       const int64_t count = std::min(rows, windows.pixels() - first),
-                    columns = std::min(width, n - j);
-      for (int64_t d = 0; d < depth; d += slice) {
-        const int64_t end = std::min(d + slice, depth);
-        pack_window_rows(windows, first, count, d, end, a.data());
-        FloatBlocks::multiply(a.data(), packed.data() + j * depth + d * unit,
-                              {.m = count,
-                               .n = columns,
-                               .k = end - d,
-                               .packed_depth = depth,
-                               .c = block.data(),
-                               .stride = width,
-                               .accumulate = d > 0,
-                               .bias = bias && d == 0 ? bias + j : nullptr});
-      }
-      take(first, count, j, columns, block.data(), width);
+                    columns = std::min(width, n - j0);
+      find_windows(windows, first, count, zeros.data(), pieces.data());
+      for (int64_t tap = 0; tap < taps; tap += taps_at_once)
+        for (int64_t c = 0; c < channels; c += channels_at_once) {
+          const int64_t these = std::min(taps_at_once, taps - tap),
+                        length = std::min(channels_at_once, channels - c);
+          const bool begins = tap == 0 && c == 0;
+          for (int64_t j = 0; j < columns; j += unit)
+            for (int64_t i = 0; i < count; i += tile)
+              kernels.tile_product_of_pieces(
+                  these, length, pieces.data() + i * taps + tap * tile, c,
+                  packed.data() + (j0 + j) * depth + (tap * channels + c) * unit,
+                  std::min(tile, count - i), std::min(unit, columns - j),
+                  bias && begins ? bias + j0 + j : nullptr, !begins, block.data() + i * width + j,
+                  width);
+        }
+      take(first, count, j0, columns, block.data(), width);
     }
   }
 }
@@ -139,6 +196,8 @@ void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, cons
                       Tensor& y) {
   const Sizes s(x, w, y, g);
   const Tensor innermost = channels_innermost(w);
+  std::optional<Workspace<float>> buffer;
+  const float* const source = s.padded(x.data<float>(), buffer);
   const int64_t pixel = s.groups * s.out;
   for (int64_t group = 0; group < s.groups; ++group) {
     Weights weights{.data = innermost.data<float>() + group * s.out * s.window(),
@@ -149,7 +208,7 @@ void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, cons
                     .column = s.window()};
     for (int64_t t = 0; t < s.taps(); ++t) weights.tap.push_back(t * s.in);
     float* to = y.data<float>() + group * s.out;
-    multiply_windows(s.forward(x.data<float>(), group), weights,
+    multiply_windows(s.forward(source, group), weights,
                      bias.defined() ? bias.data<float>() + group * s.out : nullptr,
                      [&](int64_t first, int64_t count, int64_t j, int64_t columns,
                          const float* block, int64_t stride) {
@@ -226,8 +285,10 @@ void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const 
   const simd::Kernels& kernels = simd_kernels();
   const MemoryScope scope(MemoryUse::workspace);
   Tensor gradient = empty({dw.size(0), s.kernel_rows, s.kernel_columns, s.in});
+  std::optional<Workspace<float>> buffer;
+  const float* const source = s.padded(x.data<float>(), buffer);
   for (int64_t group = 0; group < s.groups; ++group) {
-    const Windows windows = s.forward(x.data<float>(), group);
+    const Windows windows = s.forward(source, group);
     const simd::Matrix outputs{dy.data<float>() + group * s.out, simd::Element::f32, 1,
                                s.groups * s.out};
     blocked_product(

@@ -1,4 +1,4 @@
-// Walks over pixels and taps; the transposition is the SIMD kernels'.
+// Walks over pixels and taps.
 #include <halftone/backends/cpu/windows.h>
 
 #include <algorithm>
@@ -9,8 +9,6 @@
 namespace halftone::cpu {
 
 namespace {
-constexpr int64_t most_tile_rows = 32;
-
 /// A pixel of the grid: where its image begins, and the source pixel of the tap (0, 0).
 struct Place {
   const float* image;
@@ -59,39 +57,58 @@ void for_taps(const Windows& w, int64_t begin, int64_t end, const Body& body) {
 }
 }  // namespace
 
-void pack_window_rows(const Windows& w, int64_t first, int64_t count, int64_t begin, int64_t end,
-                      float* panels) {
-  const simd::Kernels& kernels = simd_kernels();
-  const int64_t tile = kernels.tile_rows;
+void find_windows(const Windows& w, int64_t first, int64_t count, const float* zeros,
+                  const float** pieces) {
+  const int64_t tile = simd_kernels().tile_rows, taps = int64_t(w.taps.size());
   Pixels pixels(w, first);
-  for (int64_t start = 0; start < count; start += tile, panels += (end - begin) * tile) {
-    const int64_t valid = std::min(tile, count - start);
-    std::array<Place, most_tile_rows> places;
-    for (int64_t r = 0; r < valid; ++r) places[std::size_t(r)] = pixels.next();
-    for_taps(w, begin, end,
-             [&](const Windows::Tap& tap, int64_t channel, int64_t run, int64_t at_entry) {
-               std::array<const float*, most_tile_rows> rows{};
-               for (int64_t r = 0; r < valid; ++r)
-                 if (const float* x = at(w, places[std::size_t(r)], tap))
-                   rows[std::size_t(r)] = x + channel;
-               kernels.pack_row_pointers(rows.data(), run, panels + at_entry * tile);
-             });
+  for (int64_t start = 0; start < count; start += tile, pieces += taps * tile)
+    for (int64_t r = 0; r < tile; ++r) {
+      const bool valid = start + r < count;
+      const Place place = valid ? pixels.next() : Place{};
+      for (int64_t t = 0; t < taps; ++t) {
+        const float* x = valid ? at(w, place, w.taps[std::size_t(t)]) : nullptr;
+        pieces[t * tile + r] = x ? x : zeros;
+      }
+    }
+}
+
+namespace {
+/// One tap of pixels that are neighbours in a row of the grid: of each `run` numbers from `channel`
+/// on, zeros outside of the source's line (null: all are outside), to every tile-th place.
+void copy_line(const Windows& w, const float* line, int64_t column, int64_t count, int64_t channel,
+               int64_t run, float* to, int64_t tile) {
+  for (int64_t p = 0; p < count; ++p, column += w.step[1], to += tile) {
+    const bool inside = line && uint64_t(column) < uint64_t(w.source_columns);
+    if (!inside) {
+      std::fill_n(to, run, 0.0F);
+      continue;
+    }
+    const float* from = line + column * w.pixel + channel;
+    if (run == 16) std::memcpy(to, from, 16 * sizeof(float));
+    else
+      for (int64_t i = 0; i < run; ++i) to[i] = from[i];
   }
 }
+}  // namespace
 
 void pack_window_columns(const Windows& w, int64_t first, int64_t count, int64_t begin, int64_t end,
                          float* panel) {
   const int64_t tile = simd_kernels().tile_columns;
   if (end - begin < tile) std::memset(panel, 0, std::size_t(count * tile) * sizeof(float));
+  const int64_t image = w.source_rows * w.source_columns * w.pixel;
   for_taps(w, begin, end,
-           [&](const Windows::Tap& tap, int64_t channel, int64_t run, int64_t at_entry) {
-             Pixels pixels(w, first);
-             float* to = panel + at_entry;
-             for (int64_t p = 0; p < count; ++p, to += tile) {
-               const float* x = at(w, pixels.next(), tap);
-               if (x && run == 16) std::memcpy(to, x + channel, 16 * sizeof(float));
-               else if (x) std::copy_n(x + channel, run, to);
-               else std::fill_n(to, run, 0.0F);
+           [&](const Windows::Tap& tap, int64_t channel, int64_t run, int64_t entry) {
+             for (int64_t p = first; p < first + count;) {
+               const int64_t column = p % w.columns, row = p / w.columns % w.rows,
+                             source_row = row * w.step[0] + tap.row;
+               const int64_t here = std::min(w.columns - column, first + count - p);
+               const float* line = nullptr;
+               if (uint64_t(source_row) < uint64_t(w.source_rows))
+                 line = w.source + p / (w.rows * w.columns) * image +
+                        source_row * w.source_columns * w.pixel;
+               copy_line(w, line, column * w.step[1] + tap.column, here, channel, run,
+                         panel + (p - first) * tile + entry, tile);
+               p += here;
              }
            });
 }

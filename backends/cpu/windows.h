@@ -1,6 +1,6 @@
 // The windows that a convolution lays over an image, as the rows of a matrix that nobody stores:
-// packed for a product from where their pixels lie (an implicit matrix product, as in Chetlur et
-// al. 2014). Images are f32, NHWC.
+// products find them where their pixels lie (an implicit matrix product, as in Chetlur et al.
+// 2014). Images are f32, NHWC.
 #pragma once
 
 #include <array>
@@ -29,9 +29,11 @@ struct Windows {
   int64_t depth() const { return int64_t(taps.size()) * channels; }
 };
 
-/// Entries [begin, end) of `count` windows as the rows of a product (simd/kernels.h: pack_rows).
-void pack_window_rows(const Windows& w, int64_t first, int64_t count, int64_t begin, int64_t end,
-                      float* panels);
+/// Where `count` windows lie, for a product of pieces (simd/kernels.h): pieces[tile][tap][row of
+/// the tile]. `zeros`, as many as channels, stands for what is outside and for rows behind the
+/// last.
+void find_windows(const Windows& w, int64_t first, int64_t count, const float* zeros,
+                  const float** pieces);
 /// Entries [begin, end), at most tile_columns of them, of `count` windows, which are its depth, as
 /// a panel of columns (pack_columns).
 void pack_window_columns(const Windows& w, int64_t first, int64_t count, int64_t begin, int64_t end,

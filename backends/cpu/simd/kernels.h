@@ -171,8 +171,6 @@ struct Kernels {
   int tile_rows, tile_columns;
   /// [rows / tile_rows][depth][tile_rows]
   void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);
-  /// One panel from rows that lie anywhere: tile_rows pointers, null for a row of zeros.
-  void (*pack_row_pointers)(const float* const* rows, int64_t depth, float* panel);
   /// [columns / tile_columns][depth][tile_columns]
   void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);
   /// c = a b (+ c) (+ bias), `chain` products added up in a row; b is a panel (step tile_columns),
@@ -180,6 +178,12 @@ struct Kernels {
   void (*tile_product)(int64_t depth, int64_t chain, const float* a_panel, const float* b,
                        int64_t b_step, int64_t rows, int64_t columns, const float* bias,
                        bool accumulate, float* c, int64_t c_stride);
+  /// The same with rows of a that are nowhere packed: their depth comes in `count` pieces of
+  /// `length`, of piece p row i at pieces[p * tile_rows + i] + skip. All tile_rows are read. b:
+  /// packed.
+  void (*tile_product_of_pieces)(int64_t count, int64_t length, const float* const* pieces,
+                                 int64_t skip, const float* b, int64_t rows, int64_t columns,
+                                 const float* bias, bool accumulate, float* c, int64_t c_stride);
 };
 
 namespace baseline {
