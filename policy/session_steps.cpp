@@ -22,7 +22,7 @@ struct RuledState {
 };
 
 /// 3 of "state.3.exp_avg".
-std::size_t number_in(std::string_view entry) {
+std::size_t number_of_parameter(std::string_view entry) {
   std::size_t number = 0;
   entry.remove_prefix(std::string_view("state.").size());
   std::from_chars(entry.data(), entry.data() + entry.size(), number);
@@ -42,7 +42,7 @@ std::vector<RuledState> ruled_states(std::string_view where,
     const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
     known.insert(name);
     if (const auto rule = rules.find(std::string(name)); rule != rules.end())
-      ruled.push_back({&rule->second, number_in(entry), rule->first, x});
+      ruled.push_back({&rule->second, number_of_parameter(entry), rule->first, x});
   }
   for (const auto& [name, quantizer] : rules)
     if (!known.contains(name))
