@@ -93,12 +93,20 @@ Command add_picture(CLI::App& app, const Context& context) {
   return [options, &context] { return run_picture(*options, context.own); };
 }
 
-/// Whole numbers from 0: without the check -1 would be the largest of them.
+/// Without it -1 would be the largest whole number.
+CLI::Validator is_seed() {
+  return {[](std::string& text) {
+            const bool digits =
+                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            return digits ? "" : "a seed is a whole number from 0, got " + text;
+          },
+          ""};
+}
 void add_seed(CLI::App& app, uint64_t& seed) {
-  app.add_option("--seed", seed)->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--seed", seed)->capture_default_str()->check(is_seed());
 }
 void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& about) {
-  app.add_option("--seeds", seeds, about)->delimiter(',')->check(CLI::NonNegativeNumber);
+  app.add_option("--seeds", seeds, about)->delimiter(',')->check(is_seed());
 }
 
 /// In what a run may differ from its workload.

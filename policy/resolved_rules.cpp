@@ -18,7 +18,6 @@ bool is_use(Role role) {
 /// Without what is so anyway: a use that is "as_used", and another role that is not quantized.
 Json content_of_treatment(const Treatment& treatment) {
   Json json = Json::object();
-  if (treatment.compute) json["compute"] = name(*treatment.compute);
   if (treatment.result) json["result"] = name(*treatment.result);
   for (int i = 0; i < role_count; ++i) {
     const std::optional<RoleRule>& said = treatment.roles[std::size_t(i)];
@@ -27,6 +26,16 @@ Json content_of_treatment(const Treatment& treatment) {
   }
   if (treatment.accumulate) json["accumulate"] = content_of(*treatment.accumulate);
   return json;
+}
+
+/// "f32, i64" where operands differ.
+std::string dtypes_in(const ResolvedSite& site) {
+  std::vector<DType> dtypes;
+  for (const std::optional<DType> dtype : site.operands)
+    if (dtype && std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
+  std::string text;
+  for (const DType dtype : dtypes) text += (text.empty() ? "" : ", ") + std::string(name(dtype));
+  return text;
 }
 
 /// Shared with nobody: the session keeps it.
@@ -42,13 +51,9 @@ std::string text_of(const StepRange& steps) {
   return "steps " + std::to_string(steps.from) + " to " + std::to_string(steps.to - 1);
 }
 
-std::string dtypes_in(const ResolvedSite& site) {
-  std::vector<DType> dtypes;
-  for (const std::optional<DType> dtype : site.operands)
-    if (dtype && std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
-  std::string text;
-  for (const DType dtype : dtypes) text += (text.empty() ? "" : ", ") + std::string(name(dtype));
-  return text;
+std::string computes_in(const ResolvedSite& site, const Treatment& now, const Treatment& met) {
+  if (now.compute == met.compute) return dtypes_in(site);
+  return now.compute ? std::string(name(*now.compute)) : "as listed";
 }
 
 ResolvedRules::ResolvedRules(const PolicySession& session)
@@ -83,9 +88,13 @@ std::vector<StepTreatment> ResolvedRules::treatments(const ResolvedSite& site) c
 
 Json ResolvedRules::content_of(const ResolvedSite& site) const {
   Json treatment = Json::array();
-  StepRange open;
-  for (const StepTreatment& part : treatments(site)) {
+  const StepRange open;
+  const std::vector<StepTreatment> parts = treatments(site);
+  const Treatment& met = parts.front().treatment;
+  for (const StepTreatment& part : parts) {
     Json now = content_of_treatment(part.treatment);
+    if (part.treatment.compute != met.compute)
+      now["compute"] = computes_in(site, part.treatment, met);
     if (!treatment.empty() && treatment.back()["does"] == now) {
       treatment.back()["steps"][1] = part.steps.to == open.to ? Json() : Json(part.steps.to);
       continue;

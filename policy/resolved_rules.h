@@ -35,8 +35,9 @@ class ResolvedRules {
   /// In the order of steps; neighbours differ.
   std::vector<StepTreatment> treatments(const ResolvedSite& site) const;
 
-  /// {"asks", "computes_in", "treatment": [{"steps", "compute", "result", roles, "accumulate"}]}:
+  /// {"asks", "computes_in", "treatment": [{"steps", "does": {"result", roles, "accumulate"}}]}:
   /// everything at a site that has an effect on numbers; neither names nor numbers of rules.
+  /// "compute" is in what is done after the first steps, where it is another.
   Json content_of(const ResolvedSite& site) const;
   /// "parameters" and "states", as their grids, "evaluation" and "seed".
   Json content_beside_sites() const;
@@ -50,7 +51,8 @@ class ResolvedRules {
   std::vector<StepRange> ranges_{};
 };
 
-/// "bf16", or "f32, i64" where operands differ.
-std::string dtypes_in(const ResolvedSite& site);
+/// In what a site computes: "bf16", or "f32, i64" where operands differ. Under a treatment that
+/// casts otherwise than the one that it was met under, which nobody has seen, the word of its rule.
+std::string computes_in(const ResolvedSite& site, const Treatment& now, const Treatment& met);
 
 }  // namespace halftone::policy

@@ -23,13 +23,6 @@ std::string said_of(const RoleRule& rule, bool full) {
   return full ? rule.named + " (" + grid + ")" : rule.named;
 }
 
-/// In what a site computes under a treatment that is not the one that it was met under: as its rule
-/// says, for nobody has seen it.
-std::string computes_in(const ResolvedSite& site, const Treatment& now, const Treatment& met) {
-  if (now.compute == met.compute) return dtypes_in(site);
-  return now.compute ? std::string(name(*now.compute)) : "as listed";
-}
-
 std::string line_of(const ResolvedSite& site, const Treatment& now, const Treatment& met,
                     bool full) {
   PlainText text;

@@ -16,7 +16,7 @@ namespace halftone::policy {
 /// states, what each rule reaches, and the products that none does.
 std::string resolved_table(const PolicySession& session);
 /// {"sites": [...], "rules": [...], "parameters": ..., "states": ..., "evaluation": ..., "seed":
-/// ..., "hash": "..."}; docs/telemetry.md has the fields.
+/// ..., "hash": "..."}; docs/policy_files.md has the fields.
 std::string resolved_json(const PolicySession& session);
 /// What the second policy does otherwise than the first, whatever either calls it: by site, then of
 /// parameters, states, evaluation and seed; "" if nothing differs.

@@ -50,8 +50,6 @@ std::string shipped_policy(const std::string& name) {
 TEST_CASE("show --json parses on every workload") {
   for (const lab::NamedWorkload& workload : lab::built_in_workloads()) {
     CAPTURE(workload.name);
-    // A pass of theirs takes a minute and gigabytes, and they differ from their neighbours in size.
-    if (workload.name == "gpt2_124m" || workload.name == "resnet18_224") continue;
     const Said said = said_by({.policy = "amp-bf16", .workload = workload.name, .json = true});
     const json all = json::parse(said.output);
     CHECK_FALSE(all.at("sites").empty());
