@@ -21,6 +21,11 @@ DType dtype_in(const JsonValue& value, std::span<const std::string_view> allowed
   return *dtype_named(allowed[value.word(allowed)]);
 }
 
+/// "policy x.json", before messages; a file may be called anything.
+std::string where_of(const std::filesystem::path& path) {
+  return "policy " + printable(path.filename().string());
+}
+
 class Reader {
  public:
   Reader(std::string where, std::filesystem::path folder, int depth)
@@ -95,7 +100,7 @@ class Reader {
     if (folder_.empty()) extends->refuse("only a file can extend a file. Extend a strategy.");
     if (depth_ > 8) extends->refuse("more than 8 files extend one another, perhaps in a circle.");
     const std::filesystem::path path = folder_ / base;
-    Reader reader("policy " + path.filename().string(), path.parent_path(), depth_ + 1);
+    Reader reader(where_of(path), path.parent_path(), depth_ + 1);
     file_ = reader.read(file_text(extends->pointer(), path));
     grids_ = std::move(reader.grids_);
   }
@@ -108,8 +113,8 @@ class Reader {
     } catch (const FormatError& error) {
       const std::string at = asked.empty() ? "" : std::string(asked) + ": ";
       const std::string_view message = error.what();
-      fail<FormatError>(where_, at,
-                        message.substr(std::min(message.find("] ") + 2, message.size())));
+      const std::size_t begin = std::min(message.find("] ") + 2, message.size());
+      fail<FormatError>(where_, at, printable(std::string(message.substr(begin))));
     }
   }
 
@@ -347,7 +352,7 @@ std::span<const std::string_view> model_names() {
 
 PolicyFile read(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  Reader reader("policy " + path.filename().string(), folder, 0);
+  Reader reader(where_of(path), folder, 0);
   return reader.read(reader.file_text("", path));
 }
 

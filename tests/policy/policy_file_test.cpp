@@ -200,6 +200,13 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
   CHECK(contains(refusal_of_file("orphan.json"), "[policy orphan.json] /extends: cannot read "));
   CHECK(contains(refusal_of_file("absent.json"), "[policy absent.json] cannot read "));
   CHECK(contains(refusal_of_file("."), "it is no regular file"));
+  write_file(folder / "turned.json",
+             "{\"halftone_policy\": 1, \"name\": \"x\", \"extends\": \"\\u202e\\u001b.json\"}");
+  const std::string turned = refusal_of_file("turned.json");
+  CHECK(turned.starts_with("[policy turned.json] /extends: cannot read "));
+  CHECK(contains(turned, "/\?\?.json: "));
+  write_file(folder / "\x1b.json", "[]");
+  CHECK(refusal_of_file("\x1b.json") == "[policy ?.json] /: a policy is an object, got a list.");
   write_file(folder / "self.json",
              R"({"halftone_policy": 1, "name": "self", "extends": "self.json"})");
   CHECK(refusal_of_file("self.json") ==
