@@ -9,6 +9,7 @@
 #include <halftone/amp/reasons.h>
 #include <halftone/amp/training.h>
 #include <halftone/lab/policy_note.h>
+#include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/resolved_table.h>
 
@@ -58,7 +59,8 @@ std::string line_of(amp::Strategy strategy) {
 void print_difference(const Shown& shown, const Shown& other, bool json) {
   const std::string before = line_of(shown.strategy()), after = line_of(other.strategy());
   if (json) {
-    policy::Json all = policy::resolved_difference_json(shown.session(), other.session());
+    policy::Json all =
+        policy::Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
     if (before != after) all["strategy"] = {{"before", before}, {"after", after}};
     std::cout << all.dump(2) << '\n';
     return;

@@ -214,7 +214,7 @@ std::string resolved_difference(const PolicySession& before, const PolicySession
   return text;
 }
 
-Json resolved_difference_json(const PolicySession& before, const PolicySession& after) {
+std::string resolved_difference_json(const PolicySession& before, const PolicySession& after) {
   const ResolvedRules first(before), second(after);
   Json sites = Json::object();
   for (const SitePair& pair : pairs_of(first, second)) {
@@ -223,7 +223,7 @@ Json resolved_difference_json(const PolicySession& before, const PolicySession& 
   }
   Json all{{"sites", std::move(sites)}};
   all.update(differing(first.content_beside_sites(), second.content_beside_sites()));
-  return all;
+  return all.dump(2) + '\n';
 }
 
 }  // namespace halftone::policy

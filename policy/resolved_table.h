@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <halftone/policy/json_value.h>
 #include <halftone/policy/session.h>
 
 namespace halftone::policy {
@@ -23,7 +22,7 @@ std::string resolved_json(const PolicySession& session);
 std::string resolved_difference(const PolicySession& before, const PolicySession& after);
 /// The same: {"sites": {name: {"before": ..., "after": ...}}, "parameters": {...}, ...}, without
 /// what does not differ; null where a site is not there.
-Json resolved_difference_json(const PolicySession& before, const PolicySession& after);
+std::string resolved_difference_json(const PolicySession& before, const PolicySession& after);
 /// FNV-1a 64 of everything that has an effect on numbers: sites with their treatments, grids of
 /// parameters and states, seed; in 16 hexadecimal digits. Names do not count.
 std::string resolved_hash(const PolicySession& session);

@@ -122,7 +122,7 @@ TEST_CASE("grids of parameters and states, seed and evaluation differ, too") {
   CHECK(contains(policy::resolved_difference(grids.session(), plain.session()),
                  "parameters\n  - e8m15\n  + none\n"));
   const auto found =
-      json::parse(policy::resolved_difference_json(plain.session(), grids.session()).dump());
+      json::parse(policy::resolved_difference_json(plain.session(), grids.session()));
   CHECK(found["sites"].empty());
   CHECK(found["parameters"]["before"] == "none");
   CHECK(found["parameters"]["after"]["format"]["significand_bits"] == 16);
@@ -133,8 +133,7 @@ TEST_CASE("grids of parameters and states, seed and evaluation differ, too") {
                  "state exp_avg, after each step: bf16\n"));
 
   const Resolved rule(input_rule(R"("e4m3")"));
-  const auto sites =
-      json::parse(policy::resolved_difference_json(plain.session(), rule.session()).dump());
+  const auto sites = json::parse(policy::resolved_difference_json(plain.session(), rule.session()));
   CHECK(sites.size() == 1);
   REQUIRE(sites["sites"].size() == 2);
   const json& site = sites["sites"]["0/linear.0"];
