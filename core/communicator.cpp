@@ -20,6 +20,7 @@ std::ostream& operator<<(std::ostream& out, const TrafficReport& report) {
   for (int i = 0; i < traffic_use_count; ++i)
     text << (i ? ", " : " ") << name(TrafficUse(i)) << ' '
          << HumanBytes{report.sent[std::size_t(i)]} << " in " << report.messages[std::size_t(i)];
+  text << "; waited " << report.waited << " s";
   return out << text.str();
 }
 

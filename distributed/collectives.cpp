@@ -47,11 +47,14 @@ void broadcast_into(Communicator& group, std::string_view what, TrafficUse use, 
 /// "batch_size 64" and "batch_size 32": where two texts of lines part.
 std::pair<std::string_view, std::string_view> first_difference(std::string_view a,
                                                                std::string_view b) {
+  const auto take_line = [](std::string_view& text) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    return line;
+  };
   while (true) {
-    const std::string_view line_a = a.substr(0, a.find('\n')), line_b = b.substr(0, b.find('\n'));
-    if (line_a != line_b || line_a.size() == a.size() || line_b.size() == b.size())
-      return {line_a, line_b};
-    a.remove_prefix(line_a.size() + 1), b.remove_prefix(line_b.size() + 1);
+    const std::string_view line_a = take_line(a), line_b = take_line(b);
+    if (line_a != line_b || (a.empty() && b.empty())) return {line_a, line_b};
   }
 }
 }  // namespace

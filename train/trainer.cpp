@@ -257,6 +257,7 @@ void Trainer::log_step() {
     log("train/skipped_steps", double(training_.skipped_steps()));
   }
   if (options_.clip_norm > 0) log("train/gradient_norm", gradient_norm_.item());
+  log_waiting();
   for (const auto& callback : options_.callbacks) callback->on_log(*this);
 }
 

@@ -139,6 +139,7 @@ class Trainer {
   MetricSums of_all(const MetricSums& own) const;
   double value_of_all(RunningMean mean) const;
   double value_of_all(TaskMetric metric) const;
+  void log_waiting();
   [[noreturn]] void end_all(std::string_view message) const;
 
   Communicator& world_;
@@ -161,6 +162,7 @@ class Trainer {
   std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
   bool validation_interrupted_ = false;  // by a signal: to be made up for
   double samples_ = 0, seconds_before_ = 0;
+  double waited_before_ = 0;  // of this rank, when that was logged last
   std::optional<std::chrono::steady_clock::time_point> started_at_{};
   RunningMean step_loss_{}, epoch_loss_{};
   Tensor gradient_norm_{};

@@ -3,8 +3,11 @@
 // all have needs no word, the rest is agreed on here.
 #include <halftone/train/trainer.h>
 
+#include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
+#include <utility>
 
 #include <halftone/core/plain_numbers.h>
 #include <halftone/core/factory.h>
@@ -161,10 +164,23 @@ double Trainer::value_of_all(TaskMetric metric) const {
   return metric.value();
 }
 
+/// How long ranks have waited for each other since the last record: the slowest one waits least.
+void Trainer::log_waiting() {
+  if (ranks() == 1) return;
+  const double waited = world_.traffic().waited;
+  const Tensor own = scalar(waited - std::exchange(waited_before_, waited), f64);
+  std::vector<double> all;
+  for (const Tensor& x :
+       distributed::all_gather(world_, "how long ranks waited", TrafficUse::control, own))
+    all.push_back(x.item());
+  log("train/waited_most", std::ranges::max(all)), log("train/waited_least", std::ranges::min(all));
+}
+
 /// What all ranks have done wrong alike is said once, by rank 0.
 void Trainer::end_all(std::string_view message) const {
   if (rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   world_.abort(message);
+  std::terminate();  // compilers do not see that a virtual function does not return
 }
 
 }  // namespace halftone::train

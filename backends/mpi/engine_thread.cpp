@@ -35,7 +35,10 @@ double patience_of_environment() {
   if (!text) return 300;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  return *end == 0 && seconds >= 0 ? seconds : 300;
+  if (*end != 0 || !(seconds >= 0))
+    fail<UsageError>("HALFTONE_DISTRIBUTED_TIMEOUT", "it is \"", text,
+                     "\". Give seconds, or 0 for no limit.");
+  return seconds;
 }
 }  // namespace
 
@@ -62,7 +65,9 @@ void EngineThread::initialise() {
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Comm_dup(MPI_COMM_WORLD, &communicator_);
-  MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+  // Errors of several requests at once are nobody's; libraries differ in whose handler they ask.
+  for (const MPI_Comm asked : {communicator_, MPI_COMM_WORLD, MPI_COMM_SELF})
+    MPI_Comm_set_errhandler(asked, MPI_ERRORS_RETURN);
   MPI_Comm local;
   MPI_Comm_split_type(communicator_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
   int local_rank = 0;

@@ -22,7 +22,7 @@ class MpiCommunicator final : public Communicator {
       fail<UsageError>("distributed", "started ", launched, " times, but MPI sees ", engine_.size,
                        " of these processes: another MPI's mpirun started them, and this program "
                        "is linked with ",
-                       mpi_description(), ". Use its own, e.g. mpirun.openmpi.");
+                       mpi_description(), ". Use its own: mpirun.openmpi or mpirun.mpich.");
     if (!environment_variable("OMP_NUM_THREADS"))
       omp_set_num_threads(std::max(1, omp_get_num_procs() / engine_.local_size));
     note_binding();
@@ -88,8 +88,10 @@ std::string mpi_description() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
   MPI_Get_library_version(text, &length);
-  const std::string_view all(text, std::size_t(length));
-  return std::string(all.substr(0, all.find_first_of(",\n")));
+  std::string line(text, std::size_t(length));
+  line.resize(std::min(line.size(), line.find_first_of(",\n")));
+  std::ranges::replace(line, '\t', ' ');
+  return line;
 }
 
 std::unique_ptr<Communicator> start_mpi(int launched) {

@@ -30,6 +30,7 @@ expect_end kill 'signal 9|KILLED'
 expect_end segv 'signal 11|SEGV|[Ss]egmentation'
 expect_end alike 'rank 1 has batch_size 2, rank 0 has batch_size 3\. Start all ranks alike'
 expect_end none 'accumulate_batches is 2 for 3 processes' batches=2
+HALFTONE_DISTRIBUTED_TIMEOUT=soon expect_end none 'HALFTONE_DISTRIBUTED_TIMEOUT. it is "soon"\. Give seconds'
 # What all do wrong alike is said once, by rank 0.
 mkdir "$work/taken" && "$launch" 0 "$program" "${training[@]}" directory="$work/taken" max_steps=1 >"$work/out"
 expect_end none '^\[rank 0\] .*saved under o2-bf16' directory="$work/taken" strategy=fp32
