@@ -12,6 +12,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/data/data.h>
+#include <halftone/distributed/distributed.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
 #include <halftone/nn/models/lstm_classifier.h>

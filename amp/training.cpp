@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include <halftone/amp/session.h>
+#include <halftone/amp/together.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
@@ -104,6 +105,9 @@ void Training::convert_weights() {
       std::move(initial));
 }
 
+Training::Training(Training&&) noexcept = default;
+Training::~Training() = default;
+
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer) {
   return {strategy, model, optimizer};
 }
@@ -112,6 +116,7 @@ Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& op
 
 void Training::zero_grad() {
   optimizer().zero_grad();
+  if (together_) together_->drop();
   made_with_ = {}, last_step_ = Stepped(true), clipping_.reset();
 }
 
@@ -141,23 +146,34 @@ void backward_reaching_described(const Tensor& loss) {
 }  // namespace
 
 void Training::backward(const Tensor& loss) {
+  if (together_) require_fresh_gradients();
   const Tensor scaled = scaler_.scale(loss);
   if (scaler_.enabled()) {
     const Tensor& now = scaler_.scale_tensor();  // another tensor since the scale has moved
-    if (made_with_.defined() && made_with_.body() != now.body())
+    if (made_with_.defined() && made_with_.body() != now.body()) {
+      if (together_)
+        fail<UsageError>("Training.backward",
+                         "the loss scale moved between two batches of a step, whose gradients are "
+                         "summed up already. Update the scaler between steps.");
       scaler_.rescale(optimizer(), made_with_);
+    }
     made_with_ = now;
   }
   last_pass_.scale = made_with_;
-  if (std::exchange(first_backward_, false)) backward_reaching_described(scaled);
-  else scaled.backward();
+  {
+    const GradientListenerScope sends(together_ ? &together_->reducer : nullptr);
+    if (std::exchange(first_backward_, false)) backward_reaching_described(scaled);
+    else scaled.backward();
+  }
   clipping_.reset();
-  if (masters_ && strategy_.accumulate_in_f32) masters_->collect();
+  if (together_) together_->add_batches(true);
+  else if (masters_ && strategy_.accumulate_in_f32) masters_->collect();
 }
 
 Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0))
     fail<UsageError>("Training.clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
+  gather_gradients();
   const std::vector<Tensor> gradients = optimizer().gradients();
   Tensor norm = optim::norm_of(gradients, norm_type);
   if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
@@ -166,6 +182,7 @@ Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
 }
 
 void Training::clip_grad_value(double limit) {
+  gather_gradients();
   if (scaler_.enabled()) scaler_.unscale(optimizer());
   std::vector<Tensor> gradients = optimizer().gradients();
   optim::clip_gradients_value(gradients, limit);
@@ -186,6 +203,7 @@ void Training::say_if_nothing_was_cast() {
 Stepped Training::step() {
   if (region_.session) region_.session->before_step();
   say_if_nothing_was_cast();
+  gather_gradients();
   Stepped stepped(true);
   if (clipping_) stepped = step_clipped();
   else if (scaler_.enabled()) stepped = scaler_.step(optimizer());
@@ -270,10 +288,13 @@ std::shared_ptr<Session> Training::set_session(std::shared_ptr<Session> session)
 }
 
 void Training::begin_forward() {
-  if (grad_enabled()) last_pass_.random = default_generator().state();
-  // Without gradients there is no step to come: an evaluation.
-  if (strategy_.hold_statistics && statistics_.empty() && grad_enabled())
-    statistics_ = nn::BufferCopies(model_);
+  if (!grad_enabled()) return;  // then there is no step to come: an evaluation
+  last_pass_.random = default_generator().state();
+  hold_statistics();
+}
+
+void Training::hold_statistics() {
+  if (strategy_.hold_statistics && statistics_.empty()) statistics_ = nn::BufferCopies(model_);
 }
 
 }  // namespace halftone::amp

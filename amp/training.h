@@ -27,6 +27,9 @@
 #include <halftone/amp/strategy.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/ops/cast.h>
+#include <halftone/autograd/statistics_sink.h>
+#include <halftone/core/communicator.h>
+#include <halftone/distributed/options.h>
 #include <halftone/nn/buffer_copies.h>
 
 namespace halftone::amp {
@@ -43,12 +46,15 @@ class Training {
  public:
   /// See apply(). Model and optimizer must outlive this.
   Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+  Training(Training&&) noexcept;
+  ~Training();
 
   /// function(inputs...) as the strategy runs it: f32 inputs cast to the weights' dtype, inside a
   /// region where there is autocast. The result is f32 (f64 under fp64), so a loss outside is
   /// computed in f32 alike.
   template <class F, std::same_as<Tensor>... In> Tensor forward(F&& function, const In&... inputs) {
     begin_forward();
+    const StatisticsScope statistics(statistics_sink());
     const Autocast region(region_);
     const Tensor result = function(cast_to_weights(inputs)...);
     return is_short_float(result) ? cast(result, f32) : result;
@@ -71,6 +77,23 @@ class Training {
   /// Updates the weights and the loss scale. False if a gradient overflowed: then nothing else has
   /// changed, and schedules should not advance either. Asking costs a wait on a GPU.
   Stepped step();
+
+  // --- steps of several batches, of one process or of several (training_together.cpp)
+  /// From now on each backward() hands the gradients of one batch of a step, on every rank of
+  /// `group`, to a sum in f32 that depends on the order of the batches alone: see
+  /// distributed/reducer.h. Losses are weighed so that their sum is the step's (samples of the
+  /// batch / samples of the step). Collective, once, before the first step: rank 0's state and seed
+  /// go to all. Throws UsageError, on all ranks, if they differ in model, strategy or environment.
+  void train_together(Communicator& group = world(), const distributed::Options& options = {});
+  /// Before a batch's forward pass: its random numbers are those of this number, whoever computes
+  /// it. Numbers begin at 0 and are below 2^30 - 2.
+  static void begin_batch(int64_t number);
+  /// In the place of backward() on a rank that has no batch while others have one.
+  void no_backward();
+  /// Puts the sums of the step's batches into the parameters' grad(), where clipping and step(),
+  /// which do this by themselves, find them. Collective.
+  void gather_gradients();
+  bool trains_together() const { return together_ != nullptr; }
 
   nn::Module& model() { return model_; }
   const Strategy& strategy() const { return strategy_; }
@@ -122,6 +145,9 @@ class Training {
   /// A state that another strategy saved, as one of this.
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
   void begin_forward();
+  void hold_statistics();
+  void require_fresh_gradients() const;
+  StatisticsSink* statistics_sink() const;
 
   Strategy strategy_;
   nn::Module& model_;
@@ -143,11 +169,17 @@ class Training {
   mutable std::string first_overflow_;
   nn::BufferCopies statistics_;  // under hold_statistics
   LastPass last_pass_{};
+  struct Together;
+  std::unique_ptr<Together> together_;
 };
 
 /// Puts a model and its optimizer under a strategy: casts the model's parameters in place (handles
 /// follow), gives the optimizer masters where the strategy has any. The model must be f32 and its
 /// parameters those of the optimizer. Throws UsageError if they are not; then nothing has changed.
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+/// The same for steps of several batches, on all processes of world(): see
+/// Training::train_together().
+Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+               const distributed::Options& options);
 
 }  // namespace halftone::amp

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/gradient_listener.h>
 #include <halftone/autograd/input_caster.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/node.h>
@@ -100,6 +103,28 @@ class ReversePass {
       else kept_[x.meta().get()];
   }
 
+  /// Tells it of leaves, as soon as the last of their uses below `root` has given its gradient.
+  void tell(GradientListener& listener, const Tensor& root) {
+    std::vector<const Node*> open{root.meta()->creator.get()};
+    std::unordered_set<const Node*> seen(open.begin(), open.end());
+    while (!open.empty()) {
+      const Node* const node = open.back();
+      open.pop_back();
+      if (!node) continue;
+      if (node->info->name == Checkpoint::info.name) {  // its segment's leaves are not to be seen
+        uses_left_.clear();
+        return;
+      }
+      for (const Edge& edge : node->edges) {
+        if (!edge.input) continue;
+        const Node* const creator = edge.input->creator.get();
+        if (!creator) ++uses_left_[edge.input.get()];
+        else if (seen.insert(creator).second) open.push_back(creator);
+      }
+    }
+    listener_ = &listener;
+  }
+
   void run() {
     while (!ready_.empty()) {
       const std::shared_ptr<Node> node = ready_.top();
@@ -141,11 +166,17 @@ class ReversePass {
                        " inputs. Return one per input, undefined where none is wanted.");
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const Edge& edge = node.edges[i];
-      if (!edge.input || !gradients[i].defined()) continue;
-      check_gradient(node, edge, gradients[i]);
-      pass_on(edge, std::move(gradients[i]));
+      if (edge.input && gradients[i].defined()) {
+        check_gradient(node, edge, gradients[i]);
+        pass_on(edge, std::move(gradients[i]));
+      }
+      if (listener_ && edge.input && !edge.input->creator) count_use(*edge.input);
     }
     if (node.released()) node.edges.clear();
+  }
+
+  void count_use(AutogradMeta& leaf) {
+    if (--uses_left_[&leaf] == 0 && leaf.hooks.empty()) listener_->on_gradient(leaf);
   }
 
   void pass_on(const Edge& edge, Tensor gradient) {
@@ -174,6 +205,8 @@ class ReversePass {
 
   bool retain_graph_;
   bool adds_to_leaves_ = true;
+  GradientListener* listener_ = nullptr;
+  std::unordered_map<const AutogradMeta*, int64_t> uses_left_;
   std::unordered_map<AutogradMeta*, Tensor> kept_;
   std::unordered_map<Node*, Tensor> kept_nodes_;
   std::vector<std::pair<Edge, Tensor>> hooked_leaves_;  // in the order in which they were reached
@@ -223,6 +256,9 @@ void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
   const CasterScope no_cast(nullptr);
   const MemoryScope scope(MemoryUse::activation);
   ReversePass pass(retain_graph);
+  GradientListener* const listener = detail::gradient_listener;
+  const GradientListenerScope nested(nullptr);
+  if (listener) pass.tell(*listener, root);
   pass.start(root, start);
   pass.run();
 }

@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS halftone EXPORT halftone_targets)
-foreach(folder core autograd io nn optim data amp policy train)
+foreach(folder core autograd distributed io nn optim data amp policy train)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
           FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN quantizer_reader.h EXCLUDE)
 endforeach()

@@ -55,6 +55,22 @@ Batch on_device(const Batch& batch, Device device) {
 }
 }  // namespace
 
+namespace {
+/// How many of the first `batches` of an epoch are this share's.
+int64_t own_of(int64_t batches, const LoaderShare& share) {
+  const auto within = [&](int64_t count) {
+    return count > share.rank ? 1 + (count - 1 - share.rank) / share.of : 0;
+  };
+  return batches / share.group * within(share.group) + within(batches % share.group);
+}
+/// The number, among all, of this share's batch `own`.
+int64_t number_of(int64_t own, const LoaderShare& share) {
+  const int64_t each = own_of(share.group, share);
+  return own / each * share.group + own % each * share.of + share.rank;
+}
+}  // namespace
+
+/// Batches are counted here among those of the share.
 class DataLoader::Epoch {
  public:
   Epoch(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, int64_t epoch,
@@ -64,6 +80,7 @@ class DataLoader::Epoch {
         key_{options.seed, epoch},
         batch_size_(options.batch_size),
         device_(options.device),
+        share_(options.share),
         end_(batches),
         claimed_(done),
         delivered_(done),
@@ -106,9 +123,9 @@ class DataLoader::Epoch {
   };
   Slot& slot_of(int64_t index) { return slots_[std::size_t(index) % slots_.size()]; }
 
-  Batch collate(int64_t index) const {
+  Batch collate(int64_t own) const {
     const MemoryScope scope(MemoryUse::input);  // per thread, so it has to be here
-    const int64_t first = index * batch_size_,
+    const int64_t first = number_of(own, share_) * batch_size_,
                   count = std::min(batch_size_, int64_t(order_.size()) - first);
     Batch batch = dataset_->batch_in_epoch(
         std::span(order_).subspan(std::size_t(first), std::size_t(count)), key_);
@@ -149,6 +166,7 @@ class DataLoader::Epoch {
   const EpochKey key_;
   const int64_t batch_size_;
   const Device device_;
+  const LoaderShare share_;
 
   std::mutex mutex_;  // guards what follows, if there are workers
   std::condition_variable_any room_, arrived_;
@@ -170,6 +188,11 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
   if (options_.workers < 0 || options_.workers > 1024)
     fail<UsageError>("DataLoader", "workers is ", options_.workers,
                      ". Use 0 for no thread, or a number of threads up to 1024.");
+  const LoaderShare& share = options_.share;
+  if (share.of < 1 || share.rank < 0 || share.rank >= share.of || share.group < share.of)
+    fail<UsageError>("DataLoader", "the share is {rank ", share.rank, ", of ", share.of, ", group ",
+                     share.group,
+                     "}. Use ranks from 0 to of - 1, and groups of at least one batch for each.");
 }
 
 int64_t DataLoader::size() const {
@@ -192,8 +215,9 @@ void DataLoader::resume(int64_t epoch, int64_t batches_done) {
 }
 
 DataLoader::Iterator DataLoader::begin() {
-  return Iterator(std::make_unique<Epoch>(dataset_, options_, epoch_++, size(),
-                                          std::exchange(batches_done_, 0)));
+  const int64_t done = own_of(std::exchange(batches_done_, 0), options_.share);
+  return Iterator(
+      std::make_unique<Epoch>(dataset_, options_, epoch_++, own_of(size(), options_.share), done));
 }
 
 DataLoader::Iterator::Iterator(std::unique_ptr<Epoch> epoch) : epoch_(std::move(epoch)) { ++*this; }

@@ -15,6 +15,15 @@
 
 namespace halftone::data {
 
+/// One rank's batches of steps that several processes share: of each `group` batches (from the
+/// epoch's first on) those whose number is rank, rank + of, rank + 2 of, ...
+struct LoaderShare {
+  int64_t rank = 0, of = 1;
+  int64_t group = 1;  // batches of a step, at least `of`
+
+  bool operator==(const LoaderShare&) const = default;
+};
+
 struct DataLoaderOptions {
   int64_t batch_size = 1;
   bool shuffle = false;
@@ -23,6 +32,7 @@ struct DataLoaderOptions {
   int prefetch = 2;        // batches collated ahead per worker; 0: the loop collates
   uint64_t seed = 0;       // of the shuffles and of the dataset's random transforms
   Device device{};         // where batches go; copies to a GPU run beside the loop
+  LoaderShare share{};     // which of the batches; size() and resume() count all of them
 };
 
 class DataLoader {

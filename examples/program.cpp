@@ -70,6 +70,9 @@ Flag Program::flag(const std::string& name, uint64_t& to, const std::string& hel
 Flag Program::flag(const std::string& name, double& to, const std::string& help) {
   return added(*app_, name, to, help);
 }
+Flag Program::flag(const std::string& name, bool& to, const std::string& help) {
+  return Flag(app_->add_flag(name, to, help));
+}
 void Program::device(std::string& to) { flag("--device", to, "cpu, cuda or cuda:N"); }
 
 void Program::training(TrainingFlags& to) {

@@ -53,6 +53,8 @@ class Program {
   Flag flag(const std::string& name, int64_t& to, const std::string& help = "");
   Flag flag(const std::string& name, uint64_t& to, const std::string& help = "");
   Flag flag(const std::string& name, double& to, const std::string& help = "");
+  /// A flag that takes no value.
+  Flag flag(const std::string& name, bool& to, const std::string& help = "");
   /// The same for several values, separated by commas.
   Flag list(const std::string& name, std::vector<std::string>& to, const std::string& help = "");
   /// --device, for programs that train.

@@ -2,6 +2,7 @@
 // statistics.
 #include <halftone/nn/norm.h>
 
+#include <halftone/autograd/statistics_sink.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/nn/arguments.h>
 #include <halftone/nn/init.h>
@@ -87,7 +88,14 @@ void BatchNorm::count_replays() const {
 halftone::BatchNormOptions BatchNorm::count_batch() const {
   const bool tracking = running_mean.defined();
   double weight_of_batch = momentum.value_or(0);
-  if (training && tracking) {
+  if (StatisticsSink* sink = active_statistics_sink(); sink && training && tracking) {
+    if (!momentum)
+      fail<UsageError>(
+          "batch_norm",
+          "without momentum a batch's weight is the number of batches before it, which "
+          "steps of several batches do not know in time. Give it a momentum.");
+    sink->counted(num_batches_tracked);
+  } else if (training && tracking) {
     // Tensors are handles: a const layer may write to what they refer to.
     const int64_t batches = ++*num_batches_tracked.data<int64_t>();
     mark_written(num_batches_tracked);

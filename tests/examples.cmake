@@ -96,6 +96,8 @@ expect(examples.17_loss_scaler_by_hand OUTPUT "2.24 +overflow +stayed +0.*2.2[0-
        COMMAND 17_loss_scaler_by_hand)
 expect(examples.18_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3120.1 +0.0 +0.0 +2072.0 .*amp-fp16.*forward +1560.0 +0.0 +3120.1 +0.0 +778.0 +1304.0 .*o2-bf16.*backward +780.0 +1560.0 +3120.1 +780.0 +0.0 +0.0 "
        COMMAND 18_bytes_through_one_step)
+expect(examples.19_distributed OUTPUT "1 process; test accuracy [5-9][0-9].*\nhash [0-9a-f]+\n$"
+       COMMAND 19_distributed --strategy split-bf16 --batches 40 --batches-per-step 2 --hash)
 expect(examples.14_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
        COMMAND 14_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
 

@@ -8,6 +8,7 @@
 
 #include <cpuid.h>
 
+#include <halftone/core/communicator.h>
 #include <halftone/halftone.h>
 
 #include "../examples/output.h"
@@ -54,11 +55,20 @@ void print_backends() {
   line("the CPU uses") << ht::backend_for(ht::Device::cpu()).name() << '\n';
 }
 
+void print_processes() {
+  for (const ht::EngineStatus& engine : ht::engine_statuses())
+    line(engine.name) << (engine.present ? "" : "absent: ") << engine.description << '\n';
+  const ht::Communicator& world = ht::world();
+  if (world.size() > 1)
+    line("process") << world.rank() << " of " << world.size() << ", on " << world.machines()
+                    << (world.machines() == 1 ? " machine" : " machines") << '\n';
+}
+
 void print_environment() {
   for (const char* variable :
        {"HALFTONE_CPU_BACKEND", "HALFTONE_MAX_ISA", "HALFTONE_DATA", "HALFTONE_CUDA_LIBRARIES",
         "HALFTONE_CUDA_CACHE", "HALFTONE_CUDA_LOG", "CUDA_VISIBLE_DEVICES", "ONEDNN_MAX_CPU_ISA",
-        "OMP_NUM_THREADS"})
+        "HALFTONE_DISTRIBUTED_TIMEOUT", "OMP_NUM_THREADS"})
     if (const char* value = std::getenv(variable))
       line("environment") << variable << '=' << value << '\n';
 }
@@ -70,6 +80,7 @@ int main() {
     print_build();
     print_cpu();
     print_backends();
+    print_processes();
     print_environment();
   } catch (const ht::Error& error) {
     std::cerr << error.what() << '\n';

@@ -56,6 +56,7 @@ void Records::note(std::string_view text) {
 }
 
 void Records::tell(const std::string& text) {
+  if (silent) return;
   if (progress) progress->note(text);
   else print_for_people(stderr, text + '\n');
 }

@@ -31,6 +31,7 @@ class Records {
   void flush();
 
   std::optional<ProgressBar> progress{};  // where people look, if they do
+  bool silent = false;                    // of a process that is not to speak to people
   /// A line for people, above the progress bar; without one nobody reads it.
   void note(std::string_view text);
   /// A note that must be seen where there is no progress bar, too.

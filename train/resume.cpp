@@ -49,12 +49,17 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others) {
   const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
-  Checkpoint checkpoint = load_checkpoint(path);
+  return load_training(load_checkpoint(path), path.string(), training, scheduler, convert, others);
+}
+
+CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp::Training& training,
+                              optim::LrScheduler* scheduler, amp::Convert convert,
+                              optim::NamedTensors* others) {
   const optim::NamedTensors schedule = taken_out(checkpoint.tensors, scheduler_prefix);
   optim::NamedTensors kept = taken_out(checkpoint.tensors, others_prefix);
   if (schedule.empty() != !scheduler)
     fail<UsageError>("checkpoint", scheduler ? "no schedule" : "a schedule that nobody takes",
-                     " is in ", path.string(), ". Resume with what was saved.");
+                     " is in ", from, ". Resume with what was saved.");
 
   optim::Optimizer& optimizer = training.optimizer();
   const std::vector<double> rates = rates_of(optimizer);

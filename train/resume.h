@@ -31,6 +31,10 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
                               optim::LrScheduler* scheduler = nullptr,
                               amp::Convert convert = amp::Convert::refuse,
                               optim::NamedTensors* others = nullptr);
+/// The same of a checkpoint that has been read; `from` is for messages.
+CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp::Training& training,
+                              optim::LrScheduler* scheduler, amp::Convert convert,
+                              optim::NamedTensors* others);
 
 // --- what else must be as it was
 

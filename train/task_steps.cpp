@@ -1,6 +1,8 @@
 // Functions of inputs and targets, or of whole batches.
 #include <halftone/train/task_steps.h>
 
+#include <halftone/core/factory.h>
+
 namespace halftone::train {
 
 Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch) {
@@ -15,6 +17,11 @@ Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& 
 
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch) {
   return task.loss ? task.loss(outputs, batch.targets) : task.loss_of_batch(outputs, batch);
+}
+
+Tensor count_of(const Task& task, const data::Batch& batch) {
+  if (task.count) return task.count(batch.targets);
+  return scalar(double(batch.inputs.size(0)), f64, batch.inputs.device());
 }
 
 }  // namespace halftone::train

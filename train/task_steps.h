@@ -11,4 +11,7 @@ Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& 
 /// Their mean loss.
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch);
 
+/// What its loss is a mean over: an f64 scalar.
+Tensor count_of(const Task& task, const data::Batch& batch);
+
 }  // namespace halftone::train

@@ -41,11 +41,6 @@ Task checked(Task task) {
   return task;
 }
 
-Tensor count_of(const Task& task, const data::Batch& batch) {
-  if (task.count) return task.count(batch.targets);
-  return scalar(double(batch.inputs.size(0)), f64, batch.inputs.device());
-}
-
 }  // namespace
 
 double Trainer::seconds() const {
@@ -54,11 +49,15 @@ double Trainer::seconds() const {
 }
 
 Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
-    : task_(checked(std::move(task))),
-      options_(effective(std::move(options))),
-      training_(amp::apply(strategy_of(options_), task_.model, optimizer)) {
+    : world_(world()),
+      task_(checked(std::move(task))),
+      options_(for_this_rank(effective(std::move(options)))),
+      training_(strategy_of(options_), task_.model, optimizer) {
   const TrainerOptions& o = options_;
-  if (!o.directory.empty())
+  group_ = std::max<int64_t>(o.accumulate_batches, world_.size());
+  if (group_ > 1) training_.train_together(world_, o.distributed);
+  records_.silent = world_.rank() != 0;
+  if (!o.directory.empty() && world_.rank() == 0)
     directory_.emplace(o.directory,
                        DirectoryOptions{.retention = {.last = o.checkpoints.keep_last,
                                                       .best = o.checkpoints.keep_best,
@@ -73,6 +72,13 @@ Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
 }
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {
+  if (world_.size() == 1) return fit_here(std::move(train), std::move(validation));
+  try {
+    return fit_here(std::move(train), std::move(validation));
+  } catch (const std::exception& error) { end_all(error.what()); }
+}
+
+FitResult Trainer::fit_here(data::DataLoader train, std::optional<data::DataLoader> validation) {
   struct Running {
     Trainer& trainer;
     ~Running() { trainer.seconds_before_ = trainer.seconds(), trainer.started_at_.reset(); }
@@ -88,7 +94,6 @@ FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> v
     check_limits();
     while (!reason_) run_epoch();
     result = finish();
-    result.signal = StopSignals::received();
   }
   // Another training of this process may have to finish its step: the last one ends it.
   if (result.signal != 0 && options_.exit_on_signal && !StopSignals::any()) {
@@ -102,8 +107,7 @@ void Trainer::run_epoch() {
   // Nothing is left of it where a resumed run has a lower limit, or a callback threw at its end.
   if (position_.batches >= batches_) return follow_up(false);
   if (records_.progress)
-    records_.progress->begin_epoch(position_.epoch + 1,
-                                   position_.batches / options_.accumulate_batches);
+    records_.progress->begin_epoch(position_.epoch + 1, position_.batches / group_);
   loader_->resume(position_.epoch, position_.batches);
   data::DataLoader::Iterator next = loader_->begin();
   for (const int64_t epoch = position_.epoch; !reason_ && position_.epoch == epoch;)
@@ -112,10 +116,18 @@ void Trainer::run_epoch() {
 
 // --- a step
 
-/// One step, from its batches to its update. False if a callback dropped it.
+/// A batch that has been through the model.
+struct Trainer::Pass {
+  data::Batch batch;
+  Tensor outputs, loss;
+  bool accepted;  // by all callbacks of this rank
+};
+
+/// One step, from its batches to its update. False if a callback dropped it. Ranks compute one
+/// batch each, then the next; in a last round some have none.
 bool Trainer::run_group(data::DataLoader::Iterator& next) {
   const int64_t first = position_.batches, size = loader_->options().batch_size;
-  const int64_t behind = first + std::min(options_.accumulate_batches, batches_ - first);
+  const int64_t behind = first + std::min(group_, batches_ - first);
   const auto samples = double(std::min(behind * size, loader_->dataset().size()) - first * size);
   std::optional<HeldBuffers> buffers;
   if (std::ranges::any_of(options_.callbacks, [](const auto& c) { return c->drops_steps(); }))
@@ -123,10 +135,20 @@ bool Trainer::run_group(data::DataLoader::Iterator& next) {
   training_.zero_grad();
   step_loss_.reset();
   bool accepted = true;
-  for (int64_t batch = first; batch < behind; ++batch) {
-    accepted = accepted && accumulate(*next, samples);
-    if (batch + 1 < batches_) ++next;  // what is behind a limit is not fetched
+  const auto key_of = [&](int64_t batch) { return position_.epoch * batches_ + batch; };
+  for (int64_t round = first; round < behind; round += ranks()) {
+    const int64_t batch = round + rank();
+    std::optional<Pass> pass;
+    if (training_.trains_together()) amp::Training::begin_batch(key_of(batch));
+    if (accepted && batch < behind) pass.emplace(forward(*next));
+    if (buffers) accepted = all_accept(accepted && (!pass || pass->accepted));
+    if (accepted && pass) backward(std::move(*pass), samples);
+    else if (accepted) training_.no_backward();
+    // What is behind a limit is not fetched.
+    const int64_t own_next = batch + ranks() < behind ? batch + ranks() : behind + rank();
+    if (batch < behind && own_next < batches_) ++next;
   }
+  if (training_.trains_together()) amp::Training::begin_batch(key_of(behind));
   if (accepted) update();
   else training_.zero_grad();
   if (accepted && buffers) buffers->release();
@@ -136,8 +158,7 @@ bool Trainer::run_group(data::DataLoader::Iterator& next) {
   return accepted;
 }
 
-/// Adds a batch's gradients to those of its step. False if a callback refused its loss.
-bool Trainer::accumulate(data::Batch batch, double samples_of_step) {
+Trainer::Pass Trainer::forward(data::Batch batch) {
   const int64_t size = batch.inputs.size(0);
   for (const auto& callback : options_.callbacks) callback->on_batch_start(*this, batch);
   if (batch.inputs.size(0) != size)
@@ -150,13 +171,19 @@ bool Trainer::accumulate(data::Batch batch, double samples_of_step) {
       if (!callback->drops_steps())
         fail<UsageError>("Trainer", "a callback dropped a step, but its drops_steps() is false. ",
                          "Let it say true, so that buffers are kept.");
-      return false;
+      return {batch, outputs, loss, false};
     }
-  const auto samples = double(size);
+  return {batch, outputs, loss, true};
+}
+
+/// Adds a batch's gradients to those of its step.
+void Trainer::backward(Pass pass, double samples_of_step) {
+  const auto& [batch, outputs, loss, accepted] = pass;
+  const auto samples = double(batch.inputs.size(0));
   const double share = samples / samples_of_step;
   training_.backward(share == 1 ? loss : loss * share);
   if (options_.explain_overflows)
-    last_loss_ = [this, batch, share] {
+    last_loss_ = [this, batch = pass.batch, share] {
       const Tensor again = loss_of(task_, outputs_of(task_, training_, batch), batch);
       return share == 1 ? again : again * share;
     };
@@ -167,7 +194,6 @@ bool Trainer::accumulate(data::Batch batch, double samples_of_step) {
   epoch_loss_.update(loss, outcome.count);
   if (options_.train_metrics)
     for (TaskMetric& metric : task_.metrics) metric.update(outcome);
-  return true;
 }
 
 void Trainer::update() {
@@ -181,6 +207,7 @@ void Trainer::update() {
 }
 
 void Trainer::explain_overflow() {
+  if (!last_loss_) return;  // this rank had no batch
   const auto found = policy::explain_overflow(training_, std::exchange(last_loss_, {}));
   PlainText text;
   text << "step " << position_.step + 1 << " skipped: ";
@@ -224,20 +251,21 @@ void Trainer::follow_up(bool stepped) {
 }
 
 void Trainer::log_step() {
-  log("train/loss", step_loss_.value());
+  log("train/loss", value_of_all(step_loss_));
   if (training_.scaler().enabled()) {
     log("train/loss_scale", training_.scaler().scale_value());
     log("train/skipped_steps", double(training_.skipped_steps()));
   }
   if (options_.clip_norm > 0) log("train/gradient_norm", gradient_norm_.item());
+  log_waiting();
   for (const auto& callback : options_.callbacks) callback->on_log(*this);
 }
 
 void Trainer::end_epoch() {
-  log("train/loss_epoch", epoch_loss_.value());
+  log("train/loss_epoch", value_of_all(epoch_loss_));
   epoch_loss_.reset();
   for (TaskMetric& metric : task_.metrics) {
-    if (options_.train_metrics) log("train/" + metric.name() + "_epoch", metric.value());
+    if (options_.train_metrics) log("train/" + metric.name() + "_epoch", value_of_all(metric));
     metric.reset();
   }
   ++position_.epoch, position_.batches = 0;
@@ -247,7 +275,7 @@ void Trainer::end_epoch() {
 /// A log that cannot be written costs no checkpoint. What is logged up to a checkpoint is in the
 /// files before it is, so that no kill makes a hole.
 void Trainer::record_and_save(bool saves) {
-  saves = saves && directory_ && !directory_->holds(position_);
+  saves = saves && rank_0_says(directory_ && !directory_->holds(position_));
   std::exception_ptr failure;
   try {
     records_.write(position_.step);
@@ -258,7 +286,9 @@ void Trainer::record_and_save(bool saves) {
     const bool known = records_.last("val/loss") || !options_.monitor.starts_with("val/");
     if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
       static_cast<void>(metric(options_.monitor));
-    directory_->save(position_, [this](const std::filesystem::path& path) { save(path); });
+    if (directory_)
+      directory_->save(position_, [this](const std::filesystem::path& path) { save(path); });
+    else save({});  // its share of what rank 0 saves
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -274,7 +304,7 @@ void Trainer::stop(std::string reason) {
 
 void Trainer::check_limits() {
   if (!wish_.empty() && !reason_ && may_stop()) reason_ = std::exchange(wish_, {});
-  if (reason_) return;
+  if (reason_) return agree_on_reason();
   const int64_t steps = options_.max_steps, epochs = options_.max_epochs;
   const double most_seconds = options_.max_time.count();
   if (const int signal = StopSignals::received(); signal != 0)
@@ -282,91 +312,25 @@ void Trainer::check_limits() {
   else if (steps > 0 && position_.step >= steps) reason_ = "max_steps is reached";
   else if (epochs > 0 && position_.epoch >= epochs) reason_ = "max_epochs is reached";
   else if (most_seconds > 0 && seconds() >= most_seconds) reason_ = "max_time is over";
+  agree_on_reason();
 }
 
 FitResult Trainer::finish() {
   for (const auto& callback : options_.callbacks) callback->on_fit_end(*this);
   record_and_save(true);
   records_.flush();
-  if (const int signal = StopSignals::received(); signal != 0)
+  const int signal = signal_of_all();  // who has an answer knows that rank 0 has saved
+  if (signal != 0)
     records_.tell(StopSignals::meaning(signal) +
                   (directory_ ? ": saved " + directory_->last_saved().string()
                               : ": nothing was saved, for there is no directory"));
   if (records_.progress) records_.progress->finish();
   return {.reason = *reason_,
+          .signal = signal,
           .steps = position_.step,
           .epochs = position_.epoch,
           .seconds = seconds(),
           .metrics = records_.last()};
-}
-
-// --- validation
-
-bool Trainer::validates() const {
-  return validation_ && (options_.validate_every_epochs > 0 || options_.validate_every_steps > 0);
-}
-
-/// A signal interrupts it: then it is made up for by the run that resumes.
-void Trainer::run_validation() {
-  if (!validation_) return;
-  const auto values = evaluate(*validation_, validation_batches_, true);
-  validation_interrupted_ = !values;
-  if (!values) return;
-  std::string line = "  validation";
-  for (const auto& [name, value] : *values) {
-    log("val/" + name, value);
-    const auto metric = std::ranges::find(task_.metrics, name, &TaskMetric::name);
-    const Shown shown = metric == task_.metrics.end() ? Shown::number : metric->shown();
-    line += "  " + name + ' ' + shown_text(value, shown);
-  }
-  note(line);
-  for (const auto& callback : options_.callbacks) callback->on_validation_end(*this);
-}
-
-std::map<std::string, double> Trainer::validate(data::DataLoader loader) {
-  return *evaluate(loader, loader.size(), false);
-}
-
-Tensor Trainer::predict(data::DataLoader loader) {
-  if (loader.options().shuffle)
-    fail<UsageError>("Trainer.predict",
-                     "the loader shuffles, so nobody would know which output "
-                     "belongs to which sample. Give one without shuffle.");
-  const Evaluation scope(task_.model);
-  loader.set_epoch(0);
-  std::vector<Tensor> outputs;
-  for (const data::Batch& batch : loader) outputs.push_back(outputs_of(task_, training_, batch));
-  if (outputs.empty())
-    fail<UsageError>("Trainer.predict",
-                     "the loader has no batch. Turn drop_last off, or give it "
-                     "samples.");
-  return cat(outputs, 0);
-}
-
-std::optional<std::map<std::string, double>> Trainer::evaluate(data::DataLoader& loader,
-                                                               int64_t batches,
-                                                               bool interruptible) {
-  const Evaluation scope(task_.model);
-  std::vector<std::shared_ptr<void>> held;
-  for (const auto& callback : options_.callbacks)
-    held.push_back(callback->during_validation(*this));
-  RunningMean loss_mean;
-  std::vector<TaskMetric> metrics = task_.metrics;
-  for (TaskMetric& metric : metrics) metric.reset();
-  loader.set_epoch(0);  // the same samples in the same order, each time
-  auto next = loader.begin();
-  for (int64_t i = 0; i < batches; ++i) {
-    if (interruptible && StopSignals::received() != 0) return std::nullopt;
-    const Tensor outputs = outputs_of(task_, training_, *next);
-    const Tensor loss = loss_of(task_, outputs, *next);
-    const Outcome outcome{loss, outputs, next->targets, count_of(task_, *next), next->more};
-    loss_mean.update(loss, outcome.count);
-    for (TaskMetric& metric : metrics) metric.update(outcome);
-    if (i + 1 < batches) ++next;
-  }
-  std::map<std::string, double> values{{"loss", loss_mean.value()}};
-  for (const TaskMetric& metric : metrics) values[metric.name()] = metric.value();
-  return values;
 }
 
 }  // namespace halftone::train

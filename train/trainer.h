@@ -1,13 +1,14 @@
 // A training from start to end: batches into steps under a precision strategy, validation, limits,
-// records, checkpoints, and a way back after a kill. What PyTorch Lightning's Trainer is, of one
-// process and one device:
+// records, checkpoints, and a way back after a kill. What PyTorch Lightning's Trainer is, on one
+// device for each process:
 //
 //   train::Trainer trainer(train::classification(model), adamw,
 //                          {.precision = "bf16-mixed", .max_epochs = 3});
 //   trainer.fit(loader, validation_loader);
 //
 // Steps have the bits of the loop in amp/training.h. The loop is in trainer.cpp, what precedes the
-// first step in trainer_start.cpp. What it tells: records.h; where it saves: training_directory.h;
+// first step in trainer_start.cpp, what several processes agree on in trainer_ranks.cpp. What it
+// tells: records.h; where it saves: training_directory.h;
 // options: trainer_options.h.
 #pragma once
 
@@ -17,6 +18,7 @@
 #include <string>
 
 #include <halftone/amp/training.h>
+#include <halftone/core/communicator.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/train/records.h>
 #include <halftone/train/task.h>
@@ -46,7 +48,8 @@ class Trainer {
   /// Trains until a limit is reached, somebody stops it, or a signal comes. Called again, it goes
   /// on from there. Throws what the task, the dataset and the callbacks throw, FormatError where
   /// files cannot be written, UsageError where a checkpoint does not belong to this training; then
-  /// what was saved before is still there.
+  /// what was saved before is still there. Of several processes all call it, with data alike; one
+  /// that throws ends all of them with its message.
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
   /// The loss and the task's metrics over an epoch of a loader, in evaluation mode; neither
   /// modules' modes nor random numbers are changed by it.
@@ -80,8 +83,11 @@ class Trainer {
   const CheckpointState& position() const { return position_; }
   /// Samples that this object has trained on.
   double samples() const { return samples_; }
-  /// The mean loss of the last step. Waits for a GPU.
-  double step_loss() const { return step_loss_.value(); }
+  /// The mean loss of the last step. Waits for a GPU, and for the other processes.
+  double step_loss() const { return value_of_all(step_loss_); }
+  /// This process among those that train together; only the first writes files and speaks.
+  int rank() const { return world_.rank(); }
+  int ranks() const { return world_.size(); }
 
  private:
   // --- trainer_start.cpp
@@ -89,16 +95,21 @@ class Trainer {
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
                                                     std::optional<data::DataLoader> validation);
   void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
-  void begin(int64_t steps_per_epoch);
-  void begin_in_directory();
+  void begin();
+  void begin_in_directory(const std::optional<FoundCheckpoint>& found);
   void resume(const FoundCheckpoint& found);
+  void make_progress();
+  int64_t steps_per_epoch() const { return 1 + (batches_ - 1) / group_; }
   void make_scheduler(int64_t steps_per_epoch);
   Device device() const;
 
   // --- trainer.cpp
+  FitResult fit_here(data::DataLoader train, std::optional<data::DataLoader> validation);
   void run_epoch();
   bool run_group(data::DataLoader::Iterator& next);
-  bool accumulate(data::Batch batch, double samples_of_step);
+  struct Pass;
+  Pass forward(data::Batch batch);
+  void backward(Pass pass, double samples_of_step);
   void update();
   void explain_overflow();
   void show_progress(double samples);
@@ -114,6 +125,24 @@ class Trainer {
                                                         bool interruptible);
   double seconds() const;
 
+  // --- trainer_ranks.cpp: what several processes do together; with one of them nothing
+  TrainerOptions for_this_rank(TrainerOptions options) const;
+  void share_out();
+  void require_alike() const;
+  std::optional<FoundCheckpoint> found_by_rank_0(std::optional<FoundCheckpoint> found) const;
+  bool adopt_group(const CheckpointState& state);
+  Checkpoint read_by_rank_0(const FoundCheckpoint& found) const;
+  bool all_accept(bool accepted) const;
+  bool rank_0_says(bool own) const;
+  void agree_on_reason();
+  int signal_of_all() const;
+  MetricSums of_all(const MetricSums& own) const;
+  double value_of_all(RunningMean mean) const;
+  double value_of_all(TaskMetric metric) const;
+  void log_waiting();
+  [[noreturn]] void end_all(std::string_view message) const;
+
+  Communicator& world_;
   Task task_;
   TrainerOptions options_;
   amp::Training training_;
@@ -124,6 +153,7 @@ class Trainer {
   // --- the data of this fit()
   std::optional<data::DataLoader> loader_{}, validation_{};
   int64_t batches_ = 0, validation_batches_ = 0;  // of an epoch
+  int64_t group_ = 1;                             // batches of a step, over all ranks
 
   // --- where it stands
   CheckpointState position_{};
@@ -132,6 +162,7 @@ class Trainer {
   std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
   bool validation_interrupted_ = false;  // by a signal: to be made up for
   double samples_ = 0, seconds_before_ = 0;
+  double waited_before_ = 0;  // of this rank, when that was logged last
   std::optional<std::chrono::steady_clock::time_point> started_at_{};
   RunningMean step_loss_{}, epoch_loss_{};
   Tensor gradient_norm_{};

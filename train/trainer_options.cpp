@@ -31,7 +31,7 @@ void check_numbers(const TrainerOptions& o) {
   require_at_least(0, o.min_epochs, "min_epochs");
   require_at_least(0, o.min_steps, "min_steps");
   require_not_negative(o.max_time.count(), "max_time");
-  require_at_least(1, o.accumulate_batches, "accumulate_batches");
+  require_at_least(0, o.accumulate_batches, "accumulate_batches");
   require_not_negative(o.clip_norm, "clip_norm");
   require_not_negative(o.clip_value, "clip_value");
   require_at_least(0, o.validate_every_epochs, "validate_every_epochs");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <halftone/amp/strategy.h>
+#include <halftone/distributed/options.h>
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/train/callback.h>
 #include <halftone/train/logger.h>
@@ -39,8 +40,12 @@ struct TrainerOptions {
   int64_t min_epochs = 0, min_steps = 0;
 
   // --- a step
-  /// Batches whose gradients make one step: their mean over all samples.
-  int64_t accumulate_batches = 1;
+  /// Batches whose gradients make one step: their mean over all samples. Of several processes each
+  /// computes its share of them, and the weights at the end do not depend on how many there are.
+  /// 0: one for each process; a training that resumes keeps what its checkpoint has.
+  int64_t accumulate_batches = 0;
+  /// What gradients are on their way between processes, where a step has several batches.
+  distributed::Options distributed{};
   double clip_norm = 0, clip_value = 0;  // 0: none; of unscaled gradients
   double clip_norm_type = 2;             // p of the norm; infinity for the largest element
   /// Makes the schedule of the learning rates from the number of steps that the training will have

@@ -50,6 +50,10 @@ void Trainer::require_data(const data::DataLoader& train,
   const TrainerOptions& o = options_;
   require_batches(train, "training");
   require_device(train, device(), "training");
+  if (train.options().share != data::LoaderShare{})
+    fail<UsageError>("Trainer",
+                     "the loader delivers a share of the batches. Leave it whole: the "
+                     "Trainer shares them out.");
   if (position_.batches > 0 && loader_) require_same_loader(loader_numbers(*loader_), train);
   if (validation) {
     require_batches(*validation, "validation");
@@ -77,30 +81,44 @@ std::optional<DirectoryLock> Trainer::set_up(data::DataLoader train,
   batches_ = limited(loader_->size(), o.limit_train_batches);
   validation_batches_ = validation_ ? limited(validation_->size(), o.limit_validation_batches) : 0;
 
-  const int64_t steps = 1 + (batches_ - 1) / o.accumulate_batches;
+  require_alike();
+  make_progress();
+  std::optional<DirectoryLock> lock;
+  if (directory_) lock = directory_->lock();
+  if (!begun_) begin();
+  share_out();
+  return lock;
+}
+
+void Trainer::make_progress() {
+  const TrainerOptions& o = options_;
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   if (o.progress_bar)
     records_.progress.emplace(
         ProgressOptions{.epochs = o.max_epochs,
-                        .steps_per_epoch = steps,
+                        .steps_per_epoch = steps_per_epoch(),
                         .interval = o.log_every_steps > 0 ? o.log_every_steps : never,
                         .output = o.output});
-  std::optional<DirectoryLock> lock;
-  if (directory_) lock = directory_->lock();
-  if (!begun_) begin(steps);
-  return lock;
 }
 
-void Trainer::begin(int64_t steps_per_epoch) {
+void Trainer::begin() {
   optim::Optimizer& optimizer = training_.optimizer();
   const std::vector<double> rates = rates_of(optimizer);
   try {
-    if (options_.schedule) make_scheduler(steps_per_epoch);
+    if (options_.schedule) make_scheduler(steps_per_epoch());
     if (options_.model_summary)
       print_for_people(options_.output,
                        model_summary(task_.model, optimizer, training_.strategy()) + '\n');
     records_.loggers = options_.loggers;
-    if (directory_) begin_in_directory();
+    if (!options_.directory.empty()) {
+      const auto found =
+          found_by_rank_0(directory_ ? directory_->open() : std::optional<FoundCheckpoint>());
+      if (found && adopt_group(found->state)) {
+        if (scheduler_) set_rates(optimizer, rates), make_scheduler(steps_per_epoch());
+        make_progress();
+      }
+      begin_in_directory(found);
+    }
     if (validation_)
       evaluate(*validation_, std::min(validation_batches_, options_.sanity_check_batches), false);
     begun_ = true;
@@ -112,13 +130,13 @@ void Trainer::begin(int64_t steps_per_epoch) {
   }
 }
 
-void Trainer::begin_in_directory() {
-  const auto found = directory_->open();
+void Trainer::begin_in_directory(const std::optional<FoundCheckpoint>& found) {
   if (found && found->state.batches > 0) require_same_loader(found->state.numbers, *loader_);
   if (found && options_.deterministic) require_same_environment(found->state, device());
-  for (auto& logger : directory_->loggers()) records_.loggers.push_back(std::move(logger));
+  if (directory_)
+    for (auto& logger : directory_->loggers()) records_.loggers.push_back(std::move(logger));
   if (found) resume(*found);
-  directory_->remove_old();  // a kill may have come between saving and removing
+  if (directory_) directory_->remove_old();  // a kill may have come between saving and removing
 }
 
 void Trainer::make_scheduler(int64_t steps_per_epoch) {
@@ -143,8 +161,10 @@ void Trainer::save(const std::filesystem::path& path) const {
     if (sums.mean != 0) state.numbers["state.mean." + name] = sums.mean;
     if (sums.spread != 0) state.numbers["state.spread." + name] = sums.spread;
   };
-  add("loss", epoch_loss_.sums());
-  for (const TaskMetric& metric : task_.metrics) add(metric.name(), metric.sums());
+  add("loss", of_all(epoch_loss_.sums()));
+  for (const TaskMetric& metric : task_.metrics) add(metric.name(), of_all(metric.sums()));
+  if (rank() != 0) return;
+  if (group_ > 1) state.numbers["state.loader.group"] = double(group_);
   optim::NamedTensors tensors;
   for (std::size_t i = 0; i < options_.callbacks.size(); ++i) {
     const Callback& callback = *options_.callbacks[i];
@@ -160,8 +180,8 @@ void Trainer::resume(const FoundCheckpoint& found) {
   optim::LrScheduler* const scheduler = scheduler_ ? &*scheduler_ : nullptr;
   const OptionValues program = option_values(training_.optimizer(), scheduler);
   optim::NamedTensors tensors;
-  const CheckpointState state =
-      load_training(found.path, training_, scheduler, amp::Convert::refuse, &tensors);
+  const CheckpointState state = load_training(read_by_rank_0(found), found.path.string(), training_,
+                                              scheduler, amp::Convert::refuse, &tensors);
   const auto& numbers = state.numbers;
   for (std::size_t i = 0; i < options_.callbacks.size(); ++i) {
     Callback& callback = *options_.callbacks[i];
@@ -174,6 +194,7 @@ void Trainer::resume(const FoundCheckpoint& found) {
   seconds_before_ = number_in(numbers, "state.seconds");
   validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;
   const auto sums = [&](const std::string& name) {
+    if (rank() != 0) return MetricSums{};  // sums of all ranks, which one continues
     return MetricSums{
         number_in(numbers, "state.total." + name), number_in(numbers, "state.weight." + name),
         number_in(numbers, "state.mean." + name), number_in(numbers, "state.spread." + name)};

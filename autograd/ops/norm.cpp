@@ -2,6 +2,7 @@
 #include <halftone/autograd/ops/norm.h>
 
 #include <halftone/autograd/ops/elementwise.h>
+#include <halftone/autograd/statistics_sink.h>
 
 namespace halftone {
 
@@ -80,10 +81,20 @@ Tensor BatchNormRelu::forward(const Tensor& in, const Tensor& w, const Tensor& b
 
 void BatchNorm::update_running_statistics() const {
   const double count = double(x.numel()) / double(x.shape()[1]);
-  Tensor target_mean = running_mean, target_var = running_var;
-  backend_for(x).lerp(cast(mean, target_mean.dtype()), options.momentum, target_mean);
-  backend_for(x).lerp(cast(variance * (count / (count - 1)), target_var.dtype()), options.momentum,
-                      target_var);
+  const BatchStatistics batch{
+      .running_mean = running_mean,
+      .running_var = running_var,
+      .mean = cast(mean, running_mean.dtype()),
+      .variance = cast(variance * (count / (count - 1)), running_var.dtype()),
+      .momentum = options.momentum};
+  if (StatisticsSink* sink = active_statistics_sink()) sink->measured(batch);
+  else move_running_statistics(batch);
+}
+
+void move_running_statistics(const BatchStatistics& batch) {
+  Tensor target_mean = batch.running_mean, target_var = batch.running_var;
+  backend_for(target_mean).lerp(batch.mean, batch.momentum, target_mean);
+  backend_for(target_var).lerp(batch.variance, batch.momentum, target_var);
 }
 
 namespace {

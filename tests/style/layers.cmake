@@ -2,13 +2,14 @@
 # deleted and everything below still compiles. Read by layering.cmake (includes) and layer_symbols.sh (linked symbols).
 set(may_core "")
 set(may_autograd core)
+set(may_distributed autograd core)
 set(may_io core)
 set(may_nn io autograd core)
 set(may_optim autograd core)
-set(may_amp nn io optim autograd core)
+set(may_amp distributed nn io optim autograd core)
 set(may_data core)
-set(may_policy amp nn io optim autograd core)
-set(may_train policy amp nn io optim data autograd core)
+set(may_policy amp distributed nn io optim autograd core)
+set(may_train policy amp distributed nn io optim data autograd core)
 set(may_backends core)
 # A library of its own: nothing else may include it.
-set(may_lab train policy data amp nn io optim autograd core)
+set(may_lab train policy data amp distributed nn io optim autograd core)

@@ -28,8 +28,8 @@ TEST_CASE("Trainer: options that contradict each other") {
   CHECK(refused({}) ==
         "[Trainer] nothing ends this training. Pass max_epochs, max_steps or max_time.");
   CHECK(refused({.max_epochs = -1}) == "[Trainer] max_epochs is -1. Use 0 or more.");
-  CHECK(refused({.max_epochs = 1, .accumulate_batches = 0}) ==
-        "[Trainer] accumulate_batches is 0. Use 1 or more.");
+  CHECK(refused({.max_epochs = 1, .accumulate_batches = -1}) ==
+        "[Trainer] accumulate_batches is -1. Use 0 or more.");
   CHECK(refused({.max_epochs = 1, .clip_norm = -1}) ==
         "[Trainer] clip_norm is -1. Use 0 for none, or a positive number.");
   CHECK(refused({.max_epochs = 1, .clip_norm = 1, .clip_value = 1}) ==

@@ -1,0 +1,48 @@
+// The slot of whoever keeps running statistics alike on several processes: while it is filled,
+// batch norm hands over what it measured in the place of moving its running statistics, and they
+// move later, in the order of the batches. Per thread, as the caster's.
+#pragma once
+
+#include <utility>
+
+#include <halftone/core/tensor.h>
+
+namespace halftone {
+
+/// What a batch norm measured on one batch.
+struct BatchStatistics {
+  Tensor running_mean, running_var;  // the buffers that are to move
+  Tensor mean, variance;             // towards these, in the buffers' dtypes; unbiased
+  double momentum = 0;
+};
+
+class StatisticsSink {
+ public:
+  virtual ~StatisticsSink() = default;
+  virtual void measured(const BatchStatistics& batch) = 0;
+  /// A layer has seen a batch: `batches`, an i64 scalar on the host, is to count it.
+  virtual void counted(const Tensor& batches) = 0;
+};
+
+namespace detail {
+inline thread_local StatisticsSink* statistics_sink = nullptr;
+}
+inline StatisticsSink* active_statistics_sink() { return detail::statistics_sink; }
+
+/// Fills the slot until the scope ends; with null it empties it.
+class StatisticsScope {
+ public:
+  explicit StatisticsScope(StatisticsSink* sink)
+      : before_(std::exchange(detail::statistics_sink, sink)) {}
+  ~StatisticsScope() { detail::statistics_sink = before_; }
+  StatisticsScope(const StatisticsScope&) = delete;
+  StatisticsScope& operator=(const StatisticsScope&) = delete;
+
+ private:
+  StatisticsSink* before_;
+};
+
+/// Moves running statistics by one batch, as batch norm does: r += momentum (x - r).
+void move_running_statistics(const BatchStatistics& batch);
+
+}  // namespace halftone

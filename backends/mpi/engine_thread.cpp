@@ -1,0 +1,292 @@
+// Exchanges are posted in the order in which they came and completed in that order; a tag per
+// exchange, so that a rank that is ahead is not mistaken. Point to point throughout: the receipt of
+// each message is known by itself, so that a deadline can say who is missing.
+#include <halftone/backends/mpi/engine_thread.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include <sched.h>
+
+#include <halftone/core/error.h>
+#include <halftone/core/variable.h>
+
+namespace halftone::mpi {
+
+namespace {
+constexpr int tags = 32000, goodbye_tag = 32001;
+constexpr int64_t largest_message = int64_t(1) << 30;  // counts of MPI are ints
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string text_of(int error) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(error, text, &length);
+  return std::string(text, std::size_t(length));
+}
+
+double patience_of_environment() {
+  const char* text = environment_variable("HALFTONE_DISTRIBUTED_TIMEOUT");
+  if (!text) return 300;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end != 0 || !(seconds >= 0))
+    fail<UsageError>("HALFTONE_DISTRIBUTED_TIMEOUT", "it is \"", text,
+                     "\". Give seconds, or 0 for no limit.");
+  return seconds;
+}
+}  // namespace
+
+EngineThread::EngineThread() : patience_(patience_of_environment()) {
+  thread_ = std::thread([this] { run(); });
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return started_; });
+  if (start_error_.empty()) return;
+  lock.unlock();
+  thread_.join();
+  fail<DeviceError>("distributed", "MPI does not start: ", start_error_,
+                    ". Does its mpirun start other programs?");
+}
+
+EngineThread::~EngineThread() {
+  if (thread_.joinable()) leave();
+}
+
+void EngineThread::initialise() {
+  int provided = 0;
+  if (const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided)) {
+    start_error_ = text_of(error);
+    return;
+  }
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Comm_dup(MPI_COMM_WORLD, &communicator_);
+  // Errors of several requests at once are nobody's; libraries differ in whose handler they ask.
+  for (const MPI_Comm asked : {communicator_, MPI_COMM_WORLD, MPI_COMM_SELF})
+    MPI_Comm_set_errhandler(asked, MPI_ERRORS_RETURN);
+  MPI_Comm local;
+  MPI_Comm_split_type(communicator_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
+  int local_rank = 0;
+  MPI_Comm_rank(local, &local_rank), MPI_Comm_size(local, &local_size);
+  MPI_Comm_free(&local);
+  std::vector<int> local_ranks(std::size_t(size), 0);
+  MPI_Allgather(&local_rank, 1, MPI_INT, local_ranks.data(), 1, MPI_INT, communicator_);
+  machines = int(std::ranges::count(local_ranks, 0));
+  goodbyes_.resize(std::size_t(size)), left_.resize(std::size_t(size));
+  goodbyes_in_.assign(std::size_t(size), MPI_REQUEST_NULL);
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank)
+      MPI_Irecv(&goodbyes_[std::size_t(peer)], 1, MPI_CHAR, peer, goodbye_tag, communicator_,
+                &goodbyes_in_[std::size_t(peer)]);
+}
+
+void EngineThread::run() {
+  {
+    const std::lock_guard lock(mutex_);
+    initialise();
+    started_ = true;
+  }
+  done_.notify_all();
+  if (!start_error_.empty()) return;
+  Clock::time_point leaving{};
+  while (true) {
+    const bool leaves = take_new();
+    if (aborting_) end_all(last_words_);
+    if (!under_way_.empty() && progress(*under_way_.front())) {
+      under_way_.pop_front();
+      if (!under_way_.empty()) under_way_.front()->first_in_line = Clock::now();
+      continue;
+    }
+    if (leaves && under_way_.empty()) {
+      if (goodbyes_out_.empty()) say_goodbye(), leaving = Clock::now();
+      if (others_have_left()) break;
+      if (patience_ > 0 && seconds_since(leaving) > patience_)
+        end_all("[distributed] rank " + std::to_string(rank) + " is at its end; others are not");
+    }
+    if (waiting_ > 0) sched_yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  MPI_Waitall(int(goodbyes_out_.size()), goodbyes_out_.data(), MPI_STATUSES_IGNORE);
+  MPI_Comm_free(&communicator_);
+  MPI_Finalize();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  done_.notify_all();
+}
+
+/// Posts what has come; with nothing under way it sleeps until something does. True if this process
+/// is at its end.
+bool EngineThread::take_new() {
+  std::unique_lock lock(mutex_);
+  if (under_way_.empty())
+    wake_.wait(lock, [this] { return leaving_ || aborting_ || !new_.empty(); });
+  while (!new_.empty()) {
+    under_way_.push_back(std::move(new_.front()));
+    new_.pop_front();
+    post(*under_way_.back());
+  }
+  return leaving_;
+}
+
+void EngineThread::post(Work& work) {
+  const int tag = sequence_++ % tags;
+  int error = MPI_SUCCESS;
+  const auto post_all = [&](const std::vector<Message>& messages, const auto& one) {
+    for (const Message& message : messages)
+      for (int64_t at = 0, bytes = message.tensor.bytes(); at < bytes; at += largest_message) {
+        work.requests.push_back(MPI_REQUEST_NULL);
+        const int here = one(message.tensor.raw_data() + at,
+                             int(std::min(largest_message, bytes - at)), message.peer);
+        if (here != MPI_SUCCESS) error = here;
+      }
+  };
+  post_all(work.in, [&](void* data, int bytes, int peer) {
+    work.senders.push_back(peer);
+    return MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, communicator_, &work.requests.back());
+  });
+  post_all(work.out, [&](const void* data, int bytes, int peer) {
+    return MPI_Isend(data, bytes, MPI_BYTE, peer, tag, communicator_, &work.requests.back());
+  });
+  work.first_in_line = Clock::now();
+  if (error != MPI_SUCCESS) work.error = text_of(error);
+}
+
+/// Whether this exchange is complete; then its waiter knows.
+bool EngineThread::progress(Work& work) {
+  int all = 0;
+  statuses_.resize(work.requests.size());
+  const int error =
+      MPI_Testall(int(work.requests.size()), work.requests.data(), &all, statuses_.data());
+  if (error == MPI_SUCCESS && !all) {
+    look_at_the_clock(work);
+    return false;
+  }
+  if (error != MPI_SUCCESS) {
+    int first = error;
+    if (error == MPI_ERR_IN_STATUS)
+      for (const MPI_Status& status : statuses_)
+        if (status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
+          first = status.MPI_ERROR;
+    work.error = text_of(first);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    work.done = true;
+  }
+  done_.notify_all();
+  return true;
+}
+
+/// The ranks that have not sent what this exchange waits for: " 1 2".
+std::string EngineThread::missing(const Work& work) {
+  std::vector<bool> late(std::size_t(size), false);
+  for (std::size_t i = 0; i < work.senders.size(); ++i) {
+    int here = 0;
+    MPI_Request_get_status(work.requests[i], &here, MPI_STATUS_IGNORE);
+    if (!here) late[std::size_t(work.senders[i])] = true;
+  }
+  std::string ranks;
+  for (int peer = 0; peer < size; ++peer)
+    if (late[std::size_t(peer)]) ranks += ' ' + std::to_string(peer);
+  return ranks.empty() ? " (all have sent, one does not receive)" : ranks;
+}
+
+void EngineThread::look_at_the_clock(Work& work) {
+  const double waited = seconds_since(work.first_in_line);
+  if (waited < 0.1) return;
+  const std::string self = "[distributed] rank " + std::to_string(rank);
+  others_have_left();
+  for (std::size_t i = 0; i < work.senders.size(); ++i) {
+    int here = 0;
+    MPI_Request_get_status(work.requests[i], &here, MPI_STATUS_IGNORE);
+    if (!here && left_[std::size_t(work.senders[i])])
+      end_all(self + " waits in \"" + work.what + "\" for rank " + std::to_string(work.senders[i]) +
+              ", which has left");
+  }
+  if (patience_ == 0) return;
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g s", waited);
+  if (waited > patience_)
+    end_all(self + ": \"" + work.what + "\" has waited " + seconds + " for rank" + missing(work) +
+            ". It hangs, died, or does something else. HALFTONE_DISTRIBUTED_TIMEOUT=SECONDS waits "
+            "longer");
+  if (waited > patience_ / 3 && !std::exchange(work.warned, true))
+    std::fprintf(stderr, "%s: \"%s\" has waited %s for rank%s\n", self.c_str(), work.what.c_str(),
+                 seconds, missing(work).c_str());
+}
+
+// --- the end
+
+void EngineThread::say_goodbye() {
+  for (int peer = 0; peer < size; ++peer)
+    if (peer != rank) {
+      goodbyes_out_.push_back(MPI_REQUEST_NULL);
+      MPI_Isend(&goodbye_, 1, MPI_CHAR, peer, goodbye_tag, communicator_, &goodbyes_out_.back());
+    }
+}
+
+/// Whether all others have; left_ says which.
+bool EngineThread::others_have_left() {
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank || left_[std::size_t(peer)]) continue;
+    int here = 0;
+    MPI_Test(&goodbyes_in_[std::size_t(peer)], &here, MPI_STATUS_IGNORE);
+    left_[std::size_t(peer)] = here != 0;
+  }
+  return int(std::ranges::count(left_, true)) == size - 1;
+}
+
+/// The pause lets the message through: a launcher drops what its processes said last.
+void EngineThread::end_all(const std::string& message) noexcept {
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::fflush(stderr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::_Exit(1);
+}
+
+// --- the main thread's
+
+void EngineThread::start(std::shared_ptr<Work> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    new_.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
+void EngineThread::wait_for(const Work& work) {
+  ++waiting_;
+  {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&work] { return work.done; });
+  }
+  --waiting_;
+}
+
+void EngineThread::abort(std::string_view message) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    last_words_ = "[rank " + std::to_string(rank) + "] " + std::string(message);
+    aborting_ = true;
+  }
+  wake_.notify_one();
+  while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+void EngineThread::leave() noexcept {
+  ++waiting_;
+  {
+    std::unique_lock lock(mutex_);
+    leaving_ = true;
+    wake_.notify_one();
+    done_.wait(lock, [this] { return ended_; });
+  }
+  thread_.join();
+}
+
+}  // namespace halftone::mpi

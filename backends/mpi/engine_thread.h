@@ -1,0 +1,89 @@
+// The thread that makes every MPI call: MPI itself makes no progress while a program computes, and
+// allows one thread to call it (MPI_THREAD_FUNNELED, the thread that initialised it). It naps
+// between two looks while the main thread computes, and yields while that waits.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <mpi.h>
+
+#include <halftone/core/communicator.h>
+
+namespace halftone::mpi {
+
+using Clock = std::chrono::steady_clock;
+
+/// An exchange on its way. Once it is queued it is the engine thread's, but for `done` and `error`.
+struct Work {
+  std::string what{};
+  std::vector<Message> out{}, in{};
+  std::vector<MPI_Request> requests{};  // of what comes in, then of what goes out
+  std::vector<int> senders{};           // whom the first so many requests wait for
+  Clock::time_point first_in_line{};
+  bool warned = false;
+  bool done = false;    // guarded by the engine's mutex
+  std::string error{};  // of MPI, complete once it is done
+};
+
+class EngineThread {
+ public:
+  /// Starts MPI and returns when the numbers below are known. Throws DeviceError where MPI refuses.
+  EngineThread();
+  /// As leave(), which may have been called.
+  ~EngineThread();
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  int rank = 0, size = 1, local_size = 1, machines = 1;
+
+  void start(std::shared_ptr<Work> work);
+  void wait_for(const Work& work);
+  /// Prints and ends all ranks.
+  [[noreturn]] void abort(std::string_view message) noexcept;
+  /// The end of this process: says so to the others, waits for theirs, and ends MPI. Where others
+  /// still want something of this rank, they find that it has left, and everybody ends with 1.
+  void leave() noexcept;
+
+ private:
+  void run();
+  void initialise();
+  bool take_new();
+  void post(Work& work);
+  bool progress(Work& work);
+  void look_at_the_clock(Work& work);
+  void say_goodbye();
+  bool others_have_left();
+  std::string missing(const Work& work);
+  [[noreturn]] void end_all(const std::string& message) noexcept;
+
+  // --- the engine thread's
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  std::deque<std::shared_ptr<Work>> under_way_{};
+  std::vector<MPI_Status> statuses_{};
+  int sequence_ = 0;
+  double patience_ = 300;  // seconds; 0: endless
+  char goodbye_ = 1;
+  std::vector<char> goodbyes_{};
+  std::vector<MPI_Request> goodbyes_in_{}, goodbyes_out_{};
+  std::vector<bool> left_{};  // by rank
+
+  // --- shared
+  std::mutex mutex_{};
+  std::condition_variable wake_{}, done_{};
+  std::deque<std::shared_ptr<Work>> new_{};
+  std::string start_error_{}, last_words_{};
+  bool started_ = false, leaving_ = false, ended_ = false;
+  std::atomic<int> waiting_ = 0;
+  std::atomic<bool> aborting_ = false;
+  std::thread thread_{};  // last: it uses everything above
+};
+
+}  // namespace halftone::mpi

@@ -1,0 +1,16 @@
+# Finds MPI, which is optional: Open MPI or MPICH, through CMake's own module. HALFTONE_MPI: AUTO (where it is found), ON
+# or OFF. Its C++ bindings, which a C++ compiler would otherwise ask for, are long gone from the standard.
+set(HALFTONE_HAVE_MPI FALSE)
+set(HALFTONE_MPI_SUMMARY "off (HALFTONE_MPI=OFF): one process")
+if(NOT HALFTONE_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS C)
+  if(MPI_C_FOUND)
+    set(HALFTONE_HAVE_MPI TRUE)
+    list(GET MPI_C_LIBRARIES 0 library)
+    set(HALFTONE_MPI_SUMMARY "${library}")
+  elseif(HALFTONE_MPI STREQUAL "ON")
+    message(FATAL_ERROR "HALFTONE_MPI=ON, but no MPI was found. Install libopenmpi-dev or libmpich-dev, or set MPI_C_COMPILER.")
+  else()
+    set(HALFTONE_MPI_SUMMARY "not found (install libopenmpi-dev to train on several processes)")
+  endif()
+endif()

@@ -1,0 +1,143 @@
+// Exchanges of everybody with everybody, or of rank 0 with the others.
+#include <halftone/distributed/collectives.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/views.h>
+
+namespace halftone::distributed {
+
+namespace {
+Tensor bytes_of(std::string_view text) {
+  Tensor bytes = empty({int64_t(text.size())}, u8);
+  if (!text.empty()) std::memcpy(bytes.raw_data(), text.data(), text.size());
+  return bytes;
+}
+std::string text_of(const Tensor& bytes) {
+  return {reinterpret_cast<const char*>(bytes.raw_data()), std::size_t(bytes.numel())};
+}
+Tensor number(int64_t value) { return from_vector(std::vector<int64_t>{value}, {1}, i64); }
+
+/// The tensors, by rank, from those that the others have; each may be of another size.
+void exchange_all(Communicator& group, std::string_view what, TrafficUse use, const Tensor& own,
+                  std::vector<Tensor>& all) {
+  std::vector<Message> out, in;
+  for (int step = 1; step < group.size(); ++step) {  // each begins with its neighbour
+    const int to = (group.rank() + step) % group.size(),
+              from = (group.rank() + group.size() - step) % group.size();
+    if (own.numel() > 0) out.push_back({to, own});
+    if (all[std::size_t(from)].numel() > 0) in.push_back({from, all[std::size_t(from)]});
+  }
+  group.exchange(what, use, out, in)->wait();
+  all[std::size_t(group.rank())] = own;
+}
+
+/// Rank 0's, into the tensor that each of the others has for it.
+void broadcast_into(Communicator& group, std::string_view what, TrafficUse use, const Tensor& x) {
+  if (x.numel() == 0) return;
+  std::vector<Message> out, in;
+  if (group.rank() != 0) in.push_back({0, x});
+  for (int peer = 1; group.rank() == 0 && peer < group.size(); ++peer) out.push_back({peer, x});
+  group.exchange(what, use, out, in)->wait();
+}
+
+/// "batch_size 64" and "batch_size 32": where two texts of lines part.
+std::pair<std::string_view, std::string_view> first_difference(std::string_view a,
+                                                               std::string_view b) {
+  const auto take_line = [](std::string_view& text) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    return line;
+  };
+  while (true) {
+    const std::string_view line_a = take_line(a), line_b = take_line(b);
+    if (line_a != line_b || (a.empty() && b.empty())) return {line_a, line_b};
+  }
+}
+}  // namespace
+
+std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
+                               const Tensor& own) {
+  std::vector<Tensor> all(std::size_t(group.size()));
+  for (Tensor& x : all) x = empty(own.shape(), own.dtype());
+  exchange_all(group, what, use, own, all);
+  return all;
+}
+
+std::vector<std::string> all_gather_texts(Communicator& group, std::string_view what,
+                                          std::string_view own) {
+  const auto sizes = all_gather(group, what, TrafficUse::control, number(int64_t(own.size())));
+  std::vector<Tensor> all;
+  for (const Tensor& size : sizes) all.push_back(empty({*size.data<int64_t>()}, u8));
+  exchange_all(group, what, TrafficUse::control, bytes_of(own), all);
+  std::vector<std::string> texts;
+  for (const Tensor& bytes : all) texts.push_back(text_of(bytes));
+  return texts;
+}
+
+int64_t largest(Communicator& group, std::string_view what, int64_t own) {
+  if (group.size() == 1) return own;
+  int64_t most = own;
+  for (const Tensor& x : all_gather(group, what, TrafficUse::control, number(own)))
+    most = std::max(most, *x.data<int64_t>());
+  return most;
+}
+
+std::string broadcast_text(Communicator& group, std::string_view what, std::string_view text) {
+  const Tensor size = number(int64_t(text.size()));
+  broadcast_into(group, what, TrafficUse::control, size);
+  const Tensor bytes = group.rank() == 0 ? bytes_of(text) : empty({*size.data<int64_t>()}, u8);
+  broadcast_into(group, what, TrafficUse::control, bytes);
+  return text_of(bytes);
+}
+
+NamedTensors broadcast(Communicator& group, std::string_view what, const NamedTensors& tensors) {
+  if (group.size() == 1) return tensors;
+  // What each is: its name in a line, its dtype and shape as numbers.
+  std::string names;
+  std::vector<int64_t> numbers;
+  if (group.rank() == 0)
+    for (const auto& [name, x] : tensors) {
+      names += name + '\n';
+      numbers.push_back(int64_t(x.dtype())), numbers.push_back(x.rank());
+      for (const int64_t size : x.shape()) numbers.push_back(size);
+    }
+  names = broadcast_text(group, what, names);
+  Tensor count = number(int64_t(numbers.size()));
+  broadcast_into(group, what, TrafficUse::control, count);
+  numbers.resize(std::size_t(*count.data<int64_t>()));
+  const Tensor all_numbers = from_vector(numbers, {int64_t(numbers.size())}, i64);
+  broadcast_into(group, what, TrafficUse::control, all_numbers);
+
+  NamedTensors result;
+  const int64_t* next = all_numbers.data<int64_t>();
+  for (std::size_t at = 0; at < names.size();) {
+    const std::size_t end = names.find('\n', at);
+    const std::string name = names.substr(at, end - at);
+    at = end + 1;
+    const auto dtype = DType(*next++);
+    Shape shape;
+    for (int64_t rank = *next++; rank > 0; --rank) shape.push_back(*next++);
+    Tensor x = group.rank() == 0 ? views::contiguous(tensors.at(name)).to(Device::cpu())
+                                 : empty(shape, dtype);
+    broadcast_into(group, what, TrafficUse::state, x);
+    result[name] = group.rank() == 0 ? tensors.at(name) : x;
+  }
+  return result;
+}
+
+void require_agreement(Communicator& group, std::string_view what, std::string_view text) {
+  if (group.size() == 1) return;
+  const std::vector<std::string> all = all_gather_texts(group, what, text);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto [there, here] = first_difference(all[rank], all[0]);
+    fail<UsageError>("distributed", "rank ", rank, " has ", there.empty() ? "nothing" : there,
+                     ", rank 0 has ", here.empty() ? "nothing" : here, ". Start all ranks alike.");
+  }
+}
+
+}  // namespace halftone::distributed

@@ -1,0 +1,37 @@
+// Running statistics of batch norm on several processes: each batch is normalised by its own
+// statistics, as ever, and the running ones move by all batches of a step, in their order, on every
+// rank.
+#pragma once
+
+#include <vector>
+
+#include <halftone/autograd/statistics_sink.h>
+#include <halftone/core/communicator.h>
+
+namespace halftone::distributed {
+
+class OrderedStatistics final : public StatisticsSink {
+ public:
+  /// The model's buffers, in one order on all ranks.
+  OrderedStatistics(Communicator& group, std::vector<Tensor> buffers);
+
+  void measured(const BatchStatistics& batch) override { measured_.push_back(batch); }
+  void counted(const Tensor& batches) override { counted_.push_back(batches); }
+  /// Moves the running statistics by what all ranks have measured since the last call, in the order
+  /// of the ranks. Collective.
+  void apply();
+  /// Forgets what has been measured.
+  void drop() { measured_.clear(), counted_.clear(); }
+
+ private:
+  std::string packed() const;
+  void apply_packed(std::string_view bytes) const;
+  std::size_t position_of(const Tensor& buffer) const;
+
+  Communicator& group_;
+  std::vector<Tensor> buffers_;
+  std::vector<BatchStatistics> measured_{};
+  std::vector<Tensor> counted_{};
+};
+
+}  // namespace halftone::distributed

@@ -1,0 +1,80 @@
+// Lesson 19: one training on several processes. You will see that the weights at the end do not
+// depend on their number, to the bit:
+//
+//   19_distributed --hash
+//   mpirun -n 2 --bind-to none 19_distributed --hash
+//   mpirun -n 4 --bind-to none 19_distributed --hash
+//
+// A step has --batches-per-step batches, whoever computes them: with four of them, each of four
+// processes computes one, and one process computes all four. Their gradients are added in the order
+// of the batches. What the program does about it: nothing but saying how many there are.
+#include <iostream>
+
+#include <zlib.h>
+
+#include <halftone/halftone.h>
+
+#include "program.h"
+
+namespace ht = halftone;
+
+namespace {
+
+struct Arguments {
+  std::string strategy = "o2-bf16", wire = "own";
+  int64_t batches_per_step = 4, batches = 40, epochs = 1;
+  bool hash = false;
+};
+
+/// Of everything that the training is made of: weights, optimizer, masters, loss scale.
+uint32_t hash_of(const ht::optim::NamedTensors& state) {
+  uLong sum = crc32(0, nullptr, 0);
+  for (const auto& [name, x] : state) {
+    const ht::Tensor copy = x.clone();
+    sum = crc32(sum, reinterpret_cast<const Bytef*>(name.data()), uInt(name.size()));
+    sum = crc32(sum, reinterpret_cast<const Bytef*>(copy.raw_data()), uInt(copy.bytes()));
+  }
+  return uint32_t(sum);
+}
+
+void train(const Arguments& a) {
+  ht::manual_seed(0);
+  ht::nn::models::LeNet model;
+  ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});
+  const ht::data::DataLoader images(ht::data::fashion_mnist(), {.batch_size = 32, .shuffle = true}),
+      test_images(ht::data::fashion_mnist({.split = ht::data::Split::test}), {.batch_size = 500});
+  ht::distributed::Options distributed;  // what gradients are on their way
+  if (a.wire != "own") distributed.wire = a.wire == "bf16" ? ht::bf16 : ht::f32;
+
+  ht::train::Trainer trainer(ht::train::classification(model), adamw,
+                             {.precision = a.strategy,
+                              .max_epochs = a.epochs,
+                              .accumulate_batches = a.batches_per_step,
+                              .distributed = distributed,
+                              .limit_train_batches = a.batches});
+  const ht::train::FitResult result = trainer.fit(images, test_images);
+
+  // Every process is here, with the same weights. One of them speaks.
+  if (trainer.rank() != 0) return;
+  std::cout << trainer.ranks() << (trainer.ranks() == 1 ? " process" : " processes")
+            << "; test accuracy "
+            << ht::train::shown_text(result.metrics.at("val/top1"), ht::train::Shown::percent)
+            << '\n';
+  if (trainer.ranks() > 1) std::cout << "rank 0 " << ht::world().traffic() << '\n';
+  if (a.hash) std::cout << "hash " << std::hex << hash_of(trainer.training().state_dict()) << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments a;
+  Program program("Trains LeNet on Fashion-MNIST on as many processes as mpirun starts.");
+  program.flag("--strategy", a.strategy, "of amp/strategy.h");
+  program.flag("--wire", a.wire, "what gradients are on their way; own: what they are")
+      .one_of({"own", "f32", "bf16"});
+  program.flag("--batches-per-step", a.batches_per_step, "over all processes").positive();
+  program.flag("--batches", a.batches, "of an epoch; 0: all").not_negative();
+  program.flag("--epochs", a.epochs).within(1, 1000);
+  program.flag("--hash", a.hash, "prints a checksum of the training at its end");
+  return program.run(argc, argv, [&] { train(a); });
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# same_bits.sh LAUNCH PROGRAM: trainings of every strategy end with the same bits and the same metrics on 1, 2, 3 and 4
+# processes, and so they do on a short wire; checkpoints are the same bytes, and a training that stops and goes on, on
+# other numbers of processes each time, ends as one that was left alone. Exit status 77, "skipped", without mpirun.
+set -euo pipefail
+launch="$1" program="$2"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+fail() { echo "$*"; exit 1; }
+
+"$launch" 0 "$program" >"$work/alone"
+strategies="$(wc -l <"$work/alone")"
+((strategies >= 12)) || fail "only $strategies strategies"
+[[ "$(awk '{ print $4 }' "$work/alone" | sort -u | wc -l)" == "$strategies" ]] || fail "sums repeat: $(cat "$work/alone")"
+for ranks in 2 3 4; do
+  status=0
+  "$launch" "$ranks" "$program" >"$work/$ranks" 2>"$work/err" || status=$?
+  ((status != 77)) || exit 77
+  ((status == 0)) || { cat "$work/err"; fail "$ranks processes: exit status $status"; }
+  diff "$work/alone" "$work/$ranks" || fail "$ranks processes end with other bits"
+done
+
+# A wire that rounds gives other bits, the same ones on any number of processes.
+short=(strategy=fp32 model=mlp wire=bf16)
+"$launch" 0 "$program" "${short[@]}" >"$work/short"
+"$launch" 3 "$program" "${short[@]}" | diff "$work/short" - || fail "wire=bf16: other bits on 3 processes"
+grep -qF "$(cat "$work/short")" "$work/alone" && fail "wire=bf16 rounds nothing"
+
+# Steps of fewer batches are other steps: the comparison sees that.
+"$launch" 0 "$program" strategy=fp32 batches=4 | grep -qF -f - "$work/alone" && fail "batches=4 is batches=12"
+
+# The same bytes in checkpoints, whoever trained.
+one=(strategy=o2-bf16 model=resnet optimizer=adamw)
+"$launch" 0 "$program" "${one[@]}" directory="$work/by1" >"$work/one"
+"$launch" 4 "$program" "${one[@]}" directory="$work/by4" | diff "$work/one" - || fail "with a directory: other bits"
+for file in model.safetensors optimizer.safetensors; do
+  cmp "$work/by1/checkpoints/step-000000004/$file" "$work/by4/checkpoints/step-000000004/$file" || fail "$file differs"
+done
+# Stopped after each step and gone on with on another number of processes, once in the middle of an epoch.
+steps=0
+for ranks in 4 2 1 3; do
+  steps=$((steps + 1))
+  count=$ranks
+  ((ranks != 1)) || count=0
+  "$launch" "$count" "$program" "${one[@]}" directory="$work/moved" max_steps=$steps batches=$((steps == 1 ? 12 : 0)) \
+    >"$work/moved_out" 2>"$work/err" || { cat "$work/err"; fail "step $steps on $ranks processes"; }
+done
+diff "$work/one" "$work/moved_out" || fail "moved between numbers of processes it has other bits"
+echo "$strategies strategies on 1, 2, 3 and 4 processes"

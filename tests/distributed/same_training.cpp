@@ -1,0 +1,177 @@
+// same_training KEY=VALUE...: small trainings whose steps have several batches, one after the
+// other, with a line for each: what it is, the checksum of everything that it is made of, its
+// metrics. The lines must not depend on the number of processes.
+//   strategy=NAME, model=NAME, optimizer=NAME   one of each; without: all strategies, in turn with
+//                                               the models and optimizers
+//   batches=K  epochs=N  max_steps=N  wire=DTYPE  directory=DIR
+//   fault=WHAT   what rank 1 does in the third step: see Fault
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <thread>
+
+#include <unistd.h>
+#include <zlib.h>
+
+#include <halftone/halftone.h>
+
+using namespace halftone;
+
+namespace {
+using Arguments = std::map<std::string, std::string>;
+
+std::string value_of(const Arguments& arguments, const std::string& key, std::string otherwise) {
+  const auto found = arguments.find(key);
+  return found == arguments.end() ? std::move(otherwise) : found->second;
+}
+
+uint32_t sum_of(const optim::NamedTensors& state) {
+  uLong sum = crc32(0, nullptr, 0);
+  for (const auto& [name, x] : state) {
+    const Tensor copy = x.clone();
+    sum = crc32(sum, reinterpret_cast<const Bytef*>(name.data()), uInt(name.size()));
+    sum = crc32(sum, reinterpret_cast<const Bytef*>(copy.raw_data()), uInt(copy.bytes()));
+  }
+  return uint32_t(sum);
+}
+
+/// What can happen to a process in the middle of a training.
+struct Fault final : train::Callback {
+  std::string what;
+  explicit Fault(std::string w) : what(std::move(w)) {}
+
+  void on_batch_start(train::Trainer& trainer, data::Batch& batch) override {
+    if (trainer.rank() != 1 || trainer.position().step != 2) return;
+    if (what == "throw") fail<UsageError>("image", "the third batch is broken. Mend it.");
+    if (what == "exit0") std::exit(0);
+    if (what == "kill") raise(SIGKILL);
+    if (what == "segv") raise(SIGSEGV);
+    if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+    if (what == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (what == "other" && !std::exchange(done_, true))
+      distributed::largest(world(), "something else", 1);
+    if (what == "overflow") batch.inputs = batch.inputs * 1e38F;
+    if (what == "term" && !std::exchange(done_, true)) raise(SIGTERM);
+  }
+
+ private:
+  bool done_ = false;
+};
+
+/// Of 16 batches the last has 2 samples; a step of 12 of them is followed by one of 4.
+constexpr int64_t samples = 47, batch_size = 3;
+
+struct Case {
+  std::unique_ptr<nn::Layer> model;
+  std::unique_ptr<data::DataLoader> loader, validation;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  bool of_tokens = false;
+};
+
+Case case_of(const std::string& model, const std::string& optimizer, int64_t size) {
+  manual_seed(7);
+  Case c;
+  Tensor inputs, targets;
+  if (model == "gpt") {  // tied weights, dropout, embeddings
+    c.of_tokens = true;
+    const Tensor tokens = randint(0, 9, {samples, 7});
+    inputs = views::contiguous(views::slice(tokens, 1, 0, 6));
+    targets = views::contiguous(views::slice(tokens, 1, 1, 6));
+    c.model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
+        .vocabulary = 9, .context = 6, .layers = 1, .heads = 2, .width = 16, .dropout = 0.1});
+  } else if (model == "resnet") {  // convolutions, batch norm
+    inputs = randn({samples, 3, 8, 8}), targets = randint(0, 4, {samples});
+    c.model = std::make_unique<nn::models::ResNet>(
+        nn::models::ResNet::Block::basic, std::array<int64_t, 4>{1, 1, 1, 1},
+        nn::models::ResNetOptions{.classes = 4, .width = 4, .cifar_stem = true});
+  } else {  // dropout, batch norm over a vector
+    inputs = randn({samples, 20}), targets = randint(0, 4, {samples});
+    c.model = std::make_unique<nn::Sequential>(nn::Linear(20, 48), nn::BatchNorm1d(48), nn::Gelu(),
+                                               nn::Dropout(0.2), nn::Linear(48, 4));
+  }
+  const data::TensorDataset all(inputs, targets);
+  c.loader = std::make_unique<data::DataLoader>(
+      all, data::DataLoaderOptions{.batch_size = size, .shuffle = true, .seed = 3});
+  c.validation = std::make_unique<data::DataLoader>(all, data::DataLoaderOptions{.batch_size = 5});
+  const std::vector<Tensor> parameters = c.model->parameters();
+  if (optimizer == "sgd")
+    c.optimizer =
+        std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.02, .momentum = 0.9});
+  else if (optimizer == "rmsprop")
+    c.optimizer = std::make_unique<optim::Rmsprop>(parameters, optim::RmspropOptions{.lr = 1e-3});
+  else c.optimizer = std::make_unique<optim::AdamW>(parameters, optim::AdamWOptions{.lr = 5e-3});
+  return c;
+}
+
+void train_case(const std::string& strategy, const std::string& model, const std::string& optimizer,
+                const Arguments& arguments) {
+  const std::string fault = value_of(arguments, "fault", "");
+  const int64_t size = fault == "alike" && world().rank() == 1 ? 2 : batch_size;
+  Case c = case_of(model, optimizer, size);
+  distributed::Options options;
+  const std::map<std::string, DType> wires{{"f32", f32}, {"bf16", bf16}, {"f16", f16}};
+  if (const std::string wire = value_of(arguments, "wire", ""); !wire.empty())
+    options.wire = wires.at(wire);
+  options.bucket_bytes = std::atoll(value_of(arguments, "bucket_bytes", "3000").c_str());
+  const std::string directory = value_of(arguments, "directory", "");
+  const int64_t max_steps = std::atoll(value_of(arguments, "max_steps", "0").c_str());
+  train::Trainer trainer(
+      c.of_tokens ? train::language_modeling(*c.model) : train::classification(*c.model),
+      *c.optimizer,
+      {.precision = strategy,
+       .max_epochs = std::atoll(value_of(arguments, "epochs", "2").c_str()),
+       .max_steps = max_steps,
+       .accumulate_batches = std::atoll(value_of(arguments, "batches", "12").c_str()),
+       .distributed = options,
+       .clip_norm = optimizer == "adamw" ? 1.0 : 0.0,
+       .schedule = [](int64_t) { return optim::LrSchedule::cosine(8); },
+       .directory = directory,
+       .checkpoints = directory.empty()
+                          ? train::CheckpointOptions{}
+                          : train::CheckpointOptions{.every_steps = 1, .keep_last = 2},
+       .resume = !directory.empty(),
+       .log_every_steps = 1,
+       .progress_bar = false,
+       .model_summary = false,
+       .callbacks = {std::make_shared<Fault>(fault)}});
+  const train::FitResult result = trainer.fit(*c.loader, *c.validation);
+  if (trainer.rank() != 0) return;
+  std::printf("%s %s %s %08x loss %.9g skipped %lld", strategy.c_str(), model.c_str(),
+              optimizer.c_str(), sum_of(trainer.training().state_dict()),
+              trainer.metric("train/loss"),
+              static_cast<long long>(trainer.training().skipped_steps()));
+  for (const auto& [name, value] : result.metrics)
+    if (name.starts_with("val/")) std::printf(" %s %.12g", name.c_str(), value);
+  std::printf("\n");
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos) return 2;
+    arguments[word.substr(0, equals)] = word.substr(equals + 1);
+  }
+  constexpr std::array models{"mlp", "resnet", "gpt"};
+  constexpr std::array optimizers{"adamw", "sgd", "rmsprop"};
+  try {
+    if (arguments.contains("strategy")) {
+      train_case(arguments["strategy"], value_of(arguments, "model", "mlp"),
+                 value_of(arguments, "optimizer", "adamw"), arguments);
+      return 0;
+    }
+    std::size_t i = 0;
+    for (const std::string_view strategy : amp::Strategy::names()) {
+      train_case(std::string(strategy), models[i % 3], optimizers[(i / 3 + i) % 3], arguments);
+      ++i;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

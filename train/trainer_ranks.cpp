@@ -1,0 +1,186 @@
+// What several processes of one training do together. Each computes its share of every step's
+// batches and steps with the sums of all (distributed/reducer.h); what is decided by numbers that
+// all have needs no word, the rest is agreed on here.
+#include <halftone/train/trainer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include <halftone/core/plain_numbers.h>
+#include <halftone/core/factory.h>
+#include <halftone/distributed/collectives.h>
+#include <halftone/train/manifest.h>
+#include <halftone/train/numbers.h>
+#include <halftone/train/resume.h>
+#include <halftone/train/stop_signals.h>
+
+namespace halftone::train {
+
+/// Rank 0 alone writes files and speaks.
+TrainerOptions Trainer::for_this_rank(TrainerOptions options) const {
+  if (options.accumulate_batches > 0 && options.accumulate_batches < world_.size())
+    fail<UsageError>(
+        "Trainer", "accumulate_batches is ", options.accumulate_batches, " for ", world_.size(),
+        " processes, some of which would have no batch. Use 0, or as many as there are "
+        "processes, or more.");
+  if (world_.rank() == 0) return options;
+  options.progress_bar = options.model_summary = false;
+  options.loggers.clear();
+  return options;
+}
+
+void Trainer::share_out() {
+  if (group_ == 1) return;
+  data::DataLoaderOptions options = loader_->options();
+  options.share = {.rank = rank(), .of = ranks(), .group = group_};
+  loader_ = loader_->with_options(options);
+}
+
+void Trainer::require_alike() const {
+  if (ranks() == 1) return;
+  const TrainerOptions& o = options_;
+  PlainText text;
+  const auto add = [&](const std::string& what, const data::DataLoader& loader) {
+    for (const auto& [name, value] : loader_numbers(loader))
+      text << what << name.substr(name.rfind('.') + 1) << ' ' << value << '\n';
+  };
+  add("", *loader_);
+  if (validation_) add("validation ", *validation_);
+  text << "batches of an epoch " << batches_ << "\nbatches of a validation " << validation_batches_
+       << "\naccumulate_batches " << group_ << "\nmax_epochs " << o.max_epochs << "\nmax_steps "
+       << o.max_steps << "\nclip_norm " << o.clip_norm << "\nclip_value " << o.clip_value
+       << "\nclip_norm_type " << o.clip_norm_type << "\nvalidate_every_epochs "
+       << o.validate_every_epochs << "\nvalidate_every_steps " << o.validate_every_steps
+       << "\nlog_every_steps " << o.log_every_steps << "\ncheckpoints.every_epochs "
+       << o.checkpoints.every_epochs << "\ncheckpoints.every_steps " << o.checkpoints.every_steps
+       << "\na schedule: " << (o.schedule ? "yes" : "no")
+       << "\na directory: " << (o.directory.empty() ? "no" : "yes") << "\ncallbacks "
+       << o.callbacks.size();
+  distributed::require_agreement(world_, "agreement on data and options", text.str());
+}
+
+std::optional<FoundCheckpoint> Trainer::found_by_rank_0(
+    std::optional<FoundCheckpoint> found) const {
+  if (ranks() == 1 || !rank_0_says(found.has_value())) return found;
+  constexpr std::string_view what = "the checkpoint that rank 0 found";
+  const std::string path =
+      distributed::broadcast_text(world_, what, found ? found->path.string() : "");
+  const std::string state =
+      distributed::broadcast_text(world_, what, found ? state_text(found->state) : "");
+  return FoundCheckpoint{path, parse_state(state, path)};
+}
+
+/// Where nobody said how many batches make a step, those of the checkpoint do. Whether that is
+/// another number.
+bool Trainer::adopt_group(const CheckpointState& state) {
+  const auto entry = state.numbers.find("state.loader.group");
+  const int64_t before = entry == state.numbers.end() ? 1 : int64_t(entry->second);
+  if (before == group_) return false;
+  if (options_.accumulate_batches > 0) {
+    if (state.batches > 0)
+      fail<UsageError>("Trainer", "the training stands in the middle of an epoch whose steps have ",
+                       before, " batches; accumulate_batches is ", group_, ". Go on with ", before,
+                       '.');
+    records_.tell("steps have " + std::to_string(group_) + " batches from now on; they had " +
+                  std::to_string(before));
+    return false;
+  }
+  if (before < ranks())
+    fail<UsageError>("Trainer", "the steps of this training have ", before,
+                     " batches, and there are ", ranks(), " processes. Start at most ", before,
+                     ", or set accumulate_batches to go on with other steps.");
+  records_.tell("steps have " + std::to_string(before) + " batches, as those of the checkpoint");
+  group_ = before;
+  if (!training_.trains_together()) training_.train_together(world_, options_.distributed);
+  return true;
+}
+
+Checkpoint Trainer::read_by_rank_0(const FoundCheckpoint& found) const {
+  if (ranks() == 1) return load_checkpoint(found.path);
+  Checkpoint checkpoint;
+  if (rank() == 0) checkpoint = load_checkpoint(found.path);
+  checkpoint.tensors =
+      distributed::broadcast(world_, "the tensors of the checkpoint", checkpoint.tensors);
+  checkpoint.state = found.state;
+  return checkpoint;
+}
+
+bool Trainer::all_accept(bool accepted) const {
+  return distributed::largest(world_, "whether all go on", accepted ? 0 : 1) == 0;
+}
+
+bool Trainer::rank_0_says(bool own) const {
+  return distributed::largest(world_, "what rank 0 says", rank() == 0 && own ? 1 : 0) != 0;
+}
+
+/// All leave after the same step, for the reason of the lowest rank that has one.
+void Trainer::agree_on_reason() {
+  if (ranks() == 1) return;
+  constexpr std::string_view what = "the end of a step";
+  if (distributed::largest(world_, what, reason_ ? 1 : 0) == 0) return;
+  for (const std::string& reason :
+       distributed::all_gather_texts(world_, what, reason_.value_or("")))
+    if (!reason.empty()) {
+      reason_ = reason;
+      return;
+    }
+}
+
+/// Which ended the training: launchers and people may tell one process or all.
+int Trainer::signal_of_all() const {
+  return int(distributed::largest(world_, "signals", StopSignals::received()));
+}
+
+/// Sums of all ranks, added in their order; means and spreads are put together as Chan et al.
+/// (1979) do.
+MetricSums Trainer::of_all(const MetricSums& own) const {
+  if (ranks() == 1) return own;
+  const Tensor numbers =
+      from_vector(std::vector<double>{own.total, own.weight, own.mean, own.spread}, {4}, f64);
+  MetricSums all;
+  for (const Tensor& x :
+       distributed::all_gather(world_, "sums of metrics", TrafficUse::control, numbers)) {
+    const auto* const next = x.data<double>();
+    const MetricSums more{next[0], next[1], next[2], next[3]};
+    if (more.weight == 0) continue;
+    const double apart = more.mean - all.mean, weight = all.weight + more.weight;
+    all.spread += more.spread + apart * apart * (all.weight * more.weight / weight);
+    all.mean += apart * (more.weight / weight);
+    all.total += more.total, all.weight = weight;
+  }
+  return all;
+}
+
+double Trainer::value_of_all(RunningMean mean) const {
+  if (ranks() > 1) mean.restore(of_all(mean.sums()));
+  return mean.value();
+}
+
+double Trainer::value_of_all(TaskMetric metric) const {
+  if (ranks() > 1) metric.restore(of_all(metric.sums()));
+  return metric.value();
+}
+
+/// How long ranks have waited for each other since the last record: the slowest one waits least.
+void Trainer::log_waiting() {
+  if (ranks() == 1) return;
+  const double waited = world_.traffic().waited;
+  const Tensor own = scalar(waited - std::exchange(waited_before_, waited), f64);
+  std::vector<double> all;
+  for (const Tensor& x :
+       distributed::all_gather(world_, "how long ranks waited", TrafficUse::control, own))
+    all.push_back(x.item());
+  log("train/waited_most", std::ranges::max(all)), log("train/waited_least", std::ranges::min(all));
+}
+
+/// What all ranks have done wrong alike is said once, by rank 0.
+void Trainer::end_all(std::string_view message) const {
+  if (rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  world_.abort(message);
+  std::terminate();  // compilers do not see that a virtual function does not return
+}
+
+}  // namespace halftone::train
