@@ -90,12 +90,19 @@ Json loss_scale_of(const amp::Strategy& base) {
   return json;
 }
 
+std::string hash_if_a_file_can_say(const PolicyFile& file) {
+  try {
+    return hash(file);
+  } catch (const UsageError&) { return {}; }
+}
+
 /// Makes sessions; std::function::target finds the file again.
 struct SessionMaker {
   std::shared_ptr<const PolicyFile> file;
   std::shared_ptr<amp::Session> operator()(nn::Module& model) const {
     const std::shared_ptr<const Rulebook> rules(file, &file->rules);
-    return std::make_shared<PolicySession>("policy " + file->base.name, model, rules);
+    return std::make_shared<PolicySession>("policy " + file->base.name, model, rules,
+                                           hash_if_a_file_can_say(*file));
   }
 };
 

@@ -6,6 +6,7 @@
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/names.h>
+#include <halftone/policy/fingerprint.h>
 #include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
@@ -40,8 +41,9 @@ std::size_t PolicySession::HashKey::operator()(const Key& key) const {
 }
 
 PolicySession::PolicySession(std::string_view where, nn::Module& model,
-                             std::shared_ptr<const Rulebook> rules)
+                             std::shared_ptr<const Rulebook> rules, std::string_view hash)
     : where_(where),
+      hash_(int64_t(Fingerprint().add(hash).value())),
       names_(model),
       matcher_(where, std::move(rules), names_.paths()),
       changes_at_(matcher_.next_change(0)) {

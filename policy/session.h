@@ -28,9 +28,11 @@ struct ResolvedSite {
 
 class PolicySession final : public amp::Session {
  public:
-  /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
-  /// that no model could satisfy.
-  PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules);
+  /// The model must outlive this. `where` names the policy in errors, `hash` in states (none: ""):
+  /// of a state that another policy left the position is taken, not the scales. Throws UsageError
+  /// for rules that no model could satisfy.
+  PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
+                std::string_view hash = {});
   /// One without rules, that only lets somebody observe: between the passes that they want to see
   /// it costs nothing, and it leaves nothing in checkpoints.
   static std::shared_ptr<PolicySession> for_observers(nn::Module& model);
@@ -91,6 +93,7 @@ class PolicySession final : public amp::Session {
                    const Tensor& skip = {}) const;
 
   std::string where_;
+  int64_t hash_;  // of the policy's hash
   ModelNames names_;
   RuleMatcher matcher_;
   std::unordered_map<Key, Entry, HashKey> entries_;

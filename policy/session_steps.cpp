@@ -131,6 +131,7 @@ NamedTensors PolicySession::state_dict() const {
   if (!lists_sites_) return state;
   scales_->add_to(state);
   state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(at_->pass), i64);
+  state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
   return state;
 }
 
@@ -142,7 +143,11 @@ void PolicySession::load_state_dict(const NamedTensors& state) {
         found->second.dtype() != i64 || found->second.item() < 0 || found->second.item() > 0x1p53)
       fail<UsageError>(where_, "the state has no \"", entry,
                        "\" of a policy's session. Load one that was saved under this policy.");
-  scales_->load(state);
+  const auto policy = state.find("policy");  // older states do not say
+  const bool own = policy == state.end() || !policy->second.defined() ||
+                   policy->second.dtype() != i64 ||
+                   policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};
+  scales_->load(own ? state : NamedTensors{});
   at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
   follow_rules();
 }

@@ -193,6 +193,24 @@ TEST_CASE("a training that is resumed where no rule holds goes on with the same 
   CHECK(second.weights() == whole.weights());
 }
 
+TEST_CASE("scales that another policy of the same name left are not taken") {
+  const auto policy = [](const char* format) {
+    return policy_with(R"({"match": {"op": "linear"}, "input": {"format": ")" +
+                       std::string(format) +
+                       R"(", "scale": {"per": "tensor", "from": "history", "history": 4}}})");
+  };
+  Steps from(policy("e4m3")), other(policy("e2m1")), same(policy("e4m3"));
+  for (uint64_t i = 0; i < 3; ++i) from.step(i);
+  other.training.load_state_dict(from.training.state_dict());
+  same.training.load_state_dict(from.training.state_dict());
+  CHECK(other.weights() == from.weights());
+  const std::string scale = "scale.0/linear.0.input";
+  CHECK_FALSE(session_of(other.training).state_dict().contains(scale));
+  CHECK(session_of(same.training).state_dict().at(scale).item() ==
+        session_of(from.training).state_dict().at(scale).item());
+  CHECK(session_of(other.training).state_dict().at("step").item() == 3);
+}
+
 TEST_CASE("a state whose session is refused changes nothing at all") {
   Steps from(policy_with(delayed_policy)), to(policy_with(delayed_policy)),
       plain(policy_with(delayed_policy));

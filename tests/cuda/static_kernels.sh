@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# What compiled kernels must be, without a GPU: read from their PTX and from what ptxas says of it.
+#   static_kernels.sh NVCC INCLUDE ARCHITECTURE
+# No local memory and no spills in kernels for f32, f16 and bf16; registers within a budget that leaves room for two
+# blocks; loads of four numbers at once where a kernel is bound by memory; roots and quotients of updates rounded as IEEE
+# 754 says, so that they are those of the CPU.
+set -euo pipefail
+nvcc="$1" include="$2" architecture="$3"
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+complain() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+# The PTX of a file, once.
+ptx_of() {
+  local ptx="$work/$1.ptx"
+  [[ -e "$ptx" ]] || "$nvcc" -std=c++20 -O3 --expt-relaxed-constexpr -ptx "-arch=compute_$architecture" "-I$include" \
+    -o "$ptx" "$root/backends/cuda/$1.cu"
+  echo "$ptx"
+}
+
+# FILE MOST_REGISTERS: every kernel but those for f64 and integers.
+within_budget() {
+  local ptx report
+  ptx="$(ptx_of "$1")"
+  report="$work/$1.txt"
+  "$(dirname "$nvcc")/ptxas" -v "-arch=sm_$architecture" -o "$work/$1.cubin" "$ptx" 2> "$report" || complain "$1: ptxas fails"
+  c++filt < "$report" | awk -v most="$2" -v file="$1" '
+    /Compiling entry function/ { name = $0; skip = name ~ /double|long|<int|unsigned/; ++kernels }
+    !skip && /bytes spill stores/ && !/ 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads/ {
+      print "FAILED: " file ": " name ": " $0; bad = 1 }
+    !skip && /Used [0-9]+ registers/ {
+      match($0, /Used [0-9]+/); used = substr($0, RSTART + 5, RLENGTH - 5)
+      if (used + 0 > most + 0) { print "FAILED: " file ": " name " uses " used " registers, at most " most " are wanted"; bad = 1 }
+      if (used + 0 > largest + 0) largest = used }
+    END { print file ": " kernels " kernels, at most " largest " registers"; exit bad || kernels == 0 }' || failures=$((failures + 1))
+}
+
+# FILE has|has_no PATTERN, as an extended regular expression.
+expect() {
+  local ptx
+  ptx="$(ptx_of "$1")"
+  if grep -Eq "$3" "$ptx"; then
+    [[ "$2" == has ]] || complain "$1 has $3: $(grep -Em1 "$3" "$ptx")"
+  else
+    [[ "$2" == has_no ]] || complain "$1 has no $3"
+  fi
+}
+
+within_budget optimizer 96
+expect optimizer has 'sqrt\.rn\.f32'
+expect optimizer has_no 'sqrt\.approx|rsqrt\.approx|div\.approx|div\.full'
+expect optimizer has 'ld\.global(\.nc)?\.v[24]'
+within_budget matmul 224
+within_budget layer_norm 128
+expect layer_norm has 'ld\.global(\.nc)?\.v[24]'
+[[ "$failures" == 0 ]]
