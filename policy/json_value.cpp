@@ -191,11 +191,11 @@ int64_t JsonValue::integer(int64_t least, int64_t most) const {
   if (!json_.is_number_integer() && value == std::floor(value))
     refuse("expected a whole number from ", least, " to ", most, ", got ", json_.dump(),
            ". Write it without a point and an exponent.");
-  const bool fits = value >= double(least) && value <= double(most) && value == std::floor(value);
+  const bool fits = value >= double(least) && value <= double(most) &&
+                    // As a double it may be rounded to `most`.
+                    !(json_.is_number_unsigned() && json_.get<uint64_t>() > uint64_t(most));
   if (!fits || !json_.is_number_integer())
-    refuse("expected a whole number from ", least, " to ", most, ", got ", value, '.');
-  if (json_.is_number_unsigned() && json_.get<uint64_t>() > uint64_t(most))
-    refuse("expected a whole number from ", least, " to ", most, ", got ", value, '.');
+    refuse("expected a whole number from ", least, " to ", most, ", got ", json_.dump(), '.');
   return json_.get<int64_t>();
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("the top of a file") {
   CHECK(refusal_of(R"("evaluation": "off")") == "/evaluation: same or reference, got \"off\".");
   CHECK(refusal_of(R"("seed": -1)") ==
         "/seed: expected a whole number from 0 to 9223372036854775807, got -1.");
-  CHECK(contains(refusal_of(R"("seed": 9223372036854775808)"), "/seed: expected a whole number"));
+  CHECK(contains(refusal_of(R"("seed": 9223372036854775808)"), ", got 9223372036854775808."));
   CHECK(contains(refusal_of(R"("seed": 1.5)"), "/seed: expected a whole number"));
   CHECK(refusal_of(R"("seed": 9223372036854775807)") == "accepted");
 }
