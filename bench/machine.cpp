@@ -19,13 +19,12 @@ namespace {
 constexpr int chains = 12;
 volatile float sink;  // results go here, or the compiler drops the loops
 
-#pragma GCC push_options
-#pragma GCC optimize("O3", "unroll-loops")
 // Each returns how many operations it made: two for a multiply-add.
 double multiply_add(int64_t n) {
   __m128 sum[chains], x = _mm_set1_ps(1e-3F);
   for (int c = 0; c < chains; ++c) sum[c] = _mm_set1_ps(float(c));
   for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 12
     for (__m128& s : sum) s = _mm_add_ps(_mm_mul_ps(s, x), x);
   for (const __m128& s : sum) sink = _mm_cvtss_f32(s);
   return double(n) * chains * 4 * 2;
@@ -35,6 +34,7 @@ double multiply_add(int64_t n) {
   __m256 sum[chains], x = _mm256_set1_ps(1e-3F);
   for (int c = 0; c < chains; ++c) sum[c] = _mm256_set1_ps(float(c));
   for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 12
     for (__m256& s : sum) s = _mm256_fmadd_ps(s, x, x);
   for (const __m256& s : sum) sink = _mm256_cvtss_f32(s);
   return double(n) * chains * 8 * 2;
@@ -44,6 +44,7 @@ double multiply_add(int64_t n) {
   __m512 sum[chains], x = _mm512_set1_ps(1e-3F);
   for (int c = 0; c < chains; ++c) sum[c] = _mm512_set1_ps(float(c));
   for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 12
     for (__m512& s : sum) s = _mm512_fmadd_ps(s, x, x);
   for (const __m512& s : sum) sink = _mm512_cvtss_f32(s);
   return double(n) * chains * 16 * 2;
@@ -57,6 +58,7 @@ double multiply_add(int64_t n) {
   __builtin_memcpy(&x, &bits, sizeof x);
   for (int c = 0; c < chains; ++c) sum[c] = _mm512_set1_ps(float(c));
   for (int64_t i = 0; i < n; ++i)
+#pragma GCC unroll 12
     for (__m512& s : sum) s = _mm512_dpbf16_ps(s, x, x);
   for (const __m512& s : sum) sink = _mm512_cvtss_f32(s);
   return double(n) * chains * 32 * 2;
@@ -105,7 +107,6 @@ void triad(const float* x, const float* y, float* z, int64_t n) {
   for (int64_t i = 0; i + 8 <= n; i += 8)
     _mm256_storeu_ps(z + i, _mm256_fmadd_ps(half, _mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
 }
-#pragma GCC pop_options
 
 using Clock = std::chrono::steady_clock;
 constexpr int rounds = 5;

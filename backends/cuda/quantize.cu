@@ -119,7 +119,7 @@ __global__ void rotate_kernel(Rotation rotation, float inverse_root, const T* x,
   for (int64_t group = global_thread(); group < groups; group += all_threads()) {
     float values[Rotation::largest];
     const int64_t j = group % across * rotation.size, first = group / across * columns + j;
-    const int count = int(min(int64_t(rotation.size), columns - j));
+    const int count = columns - j < rotation.size ? int(columns - j) : rotation.size;
     for (int i = 0; i < count; ++i) values[i] = widen(x[first + i]);
     if (count == rotation.size) rotate_group(values, rotation, inverse_root);
     for (int i = 0; i < count; ++i) y[first + i] = narrow<T>(values[i]);
