@@ -13,9 +13,11 @@ namespace {
 struct Nesting {
   int depth = 0;
   std::shared_ptr<CastCache> cache;  // of the outermost
-  uint64_t pass = 0;                 // of its session
+  std::shared_ptr<Session> session;  // of the innermost that has one
+  uint64_t pass = 0;                 // of that session
 };
 thread_local Nesting nesting;
+thread_local int64_t made_casts = 0;
 
 class RegionCaster final : public InputCaster {
  public:
@@ -26,7 +28,7 @@ class RegionCaster final : public InputCaster {
     if (&op == &Cast::info) return {};
     if (!region_.session) return {.f32_result = cast(op, inputs, has_f32_result, {})};
     const std::vector<Tensor> before(inputs.begin(), inputs.end());
-    const Session::Decision wanted = region_.session->decide(op, inputs);
+    const Session::Decision wanted = region_.session->decide(op, inputs, pass_);
     CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate};
     // Where a rule says f32, operands are: what is done to them must not see short floats.
     plan.f32_result = cast(op, inputs, has_f32_result && !wanted.cast_class, wanted);
@@ -74,6 +76,7 @@ class RegionCaster final : public InputCaster {
 
   Tensor converted(const Tensor& x, DType dtype) {
     if (x.dtype() == dtype) return x;
+    ++made_casts;
     if (region_.cache && CastCache::serves(x)) return cache_->cast(x, dtype);
     Tensor result = halftone::cast(x, dtype);
     uncached_bytes_ += result.bytes();
@@ -124,9 +127,11 @@ void require_region_dtype(std::optional<DType> dtype) {
 std::shared_ptr<InputCaster> caster_for(Region region) {
   require_region_dtype(region.dtype);
   require_region_dtype(region.cuda_dtype);
+  const bool begins = region.session && region.session != nesting.session;
+  const uint64_t pass = begins ? region.session->begin_pass() : nesting.pass;
   if (nesting.depth == 0) nesting.cache = std::make_shared<CastCache>();
   ++nesting.depth;
-  if (nesting.depth == 1 && region.session) nesting.pass = region.session->begin_pass();
+  if (begins) nesting.session = region.session, nesting.pass = pass;
   if (!region.enabled && !region.session) return nullptr;
   static const auto standard = std::make_shared<const Policy>(),
                     nothing = std::make_shared<const Policy>(Policy::preset("none"));
@@ -139,12 +144,14 @@ const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_
 
 }  // namespace
 
-Autocast::Autocast(const Region& region) : scope_(caster_for(region)) {
+Autocast::Autocast(const Region& region)
+    : outer_session_(nesting.session), outer_pass_(nesting.pass), scope_(caster_for(region)) {
   if (region.session && !CallScope::innermost()) root_.emplace(nullptr);
 }
 
 // Checkpointed segments that were recorded here keep the cache object; what it holds ends now.
 Autocast::~Autocast() {
+  nesting.session = std::move(outer_session_), nesting.pass = outer_pass_;
   if (--nesting.depth > 0) return;
   nesting.cache->clear();
   nesting.cache.reset();
@@ -155,6 +162,7 @@ std::optional<DType> autocast_dtype(Device device) {
   const RegionCaster* region = active_region();
   return region && region->casts() ? region->dtype_on(device) : std::nullopt;
 }
+int64_t casts_made() { return made_casts; }
 const CastCache* active_cast_cache() { return nesting.cache.get(); }
 
 }  // namespace halftone::amp

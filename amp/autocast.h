@@ -48,6 +48,8 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  std::shared_ptr<Session> outer_session_;  // in which the region stands, with its pass
+  uint64_t outer_pass_;
   CasterScope scope_;
   std::optional<CallScope> root_{};  // where operations outside of every module stand
 };
@@ -64,6 +66,9 @@ template <class F> decltype(auto) autocast(DType dtype, F&& function) {
 /// Whether this thread is in a region that casts, and to what there.
 bool autocast_enabled();
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
+/// How many tensors the regions of this thread have cast so far; what a cache still had counts,
+/// too.
+int64_t casts_made();
 /// The cache of the outermost region of this thread; null outside.
 const CastCache* active_cast_cache();
 

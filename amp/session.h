@@ -28,15 +28,18 @@ class Session {
   };
 
   virtual ~Session() = default;
-  /// A forward pass with its backward begins: the outermost region of this thread was entered. Its
-  /// number, which the region keeps: segments that run again in backward belong to it.
+  /// A forward pass with its backward begins: a region of this session was entered, inside none of
+  /// its own. Its number, which the region keeps: segments that run again in backward belong to it.
   virtual uint64_t begin_pass() = 0;
-  /// For an operation that is about to run, at the place that CallScope says.
-  virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs) = 0;
+  /// For an operation of a pass that is about to run, at the place that CallScope says.
+  virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) = 0;
   /// After the casts: who stands around this operation; null: nobody. `before`: the inputs as they
   /// were.
   virtual std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                                      uint64_t pass) = 0;
+  /// Before a step of the optimizer, when nothing has changed yet. Throws UsageError for what could
+  /// not be seen before the model had run: a rule that matches nothing.
+  virtual void before_step() = 0;
   /// After a step of the optimizer, skipped ones included: scales move, parameters and states go
   /// onto their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
   virtual void end_step(optim::Optimizer& optimizer, const Tensor& skip) = 0;

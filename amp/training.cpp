@@ -3,6 +3,7 @@
 #include <halftone/amp/training.h>
 
 #include <cmath>
+#include <iostream>
 
 #include <halftone/amp/session.h>
 #include <halftone/amp/together.h>
@@ -187,7 +188,21 @@ void Training::clip_grad_value(double limit) {
   optim::clip_gradients_value(gradients, limit);
 }
 
+/// The silent mistake of mixed precision: everything works, in f32.
+void Training::say_if_nothing_was_cast() {
+  if (!casts_before_) return;
+  // Rules may say f32 everywhere; a session knows by itself whether the model ran under them.
+  const bool none = strategy_.autocast && !region_.session && casts_made() == *casts_before_;
+  casts_before_.reset();
+  if (none)
+    std::cerr << "[Training] under " << strategy_.name << " nothing was cast to "
+              << *strategy_.autocast
+              << " before the first step. Run the model inside of training.forward().\n";
+}
+
 Stepped Training::step() {
+  if (region_.session) region_.session->before_step();
+  say_if_nothing_was_cast();
   gather_gradients();
   Stepped stepped(true);
   if (clipping_) stepped = step_clipped();

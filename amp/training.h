@@ -10,8 +10,10 @@
 //     training.step();
 //   }
 //
-// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it. On
-// a GPU no step waits, unless somebody asks for a number: the norm's value, whether step() stepped.
+// The object casts the model, keeps masters, opens regions, scales the loss and saves all of it. A
+// first step in which a mixed strategy cast nothing (the model ran outside of forward()) is told on
+// standard error. On a GPU no step waits, unless somebody asks for a number: the norm's value,
+// whether step() stepped.
 #pragma once
 
 #include <concepts>
@@ -139,6 +141,7 @@ class Training {
   Stepped step_clipped();
   void account_for(const Stepped& stepped);
   void note_overflow() const;
+  void say_if_nothing_was_cast();
   /// A state that another strategy saved, as one of this.
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
   void begin_forward();
@@ -153,6 +156,7 @@ class Training {
   GradScaler scaler_;
   Region region_;
   bool first_backward_ = true;
+  std::optional<int64_t> casts_before_ = casts_made();  // until the first step
   Tensor made_with_{};  // the scale of the gradients that are there; undefined: there are none
   struct Clipping {
     Tensor norm;  // of all gradients, unscaled

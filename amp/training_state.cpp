@@ -63,15 +63,20 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
   for (const auto& [name, x] : nn::state_dict(model_)) before[name] = x.clone();
   GradScaler trial = scaler_;
   trial.load_state_dict(scaler);
-  nn::load_state_dict(model_, model);
+  // What a policy's session remembers of another policy, or of none, is of no use here.
+  NamedTensors session_before;
+  if (same && !session.empty() && region_.session) {
+    for (const auto& [name, x] : region_.session->state_dict()) session_before[name] = x.clone();
+    region_.session->load_state_dict(session);
+  }
   try {
+    nn::load_state_dict(model_, model);
     this->optimizer().load_state_dict(optimizer);
   } catch (...) {
     nn::load_state_dict(model_, before);
+    if (!session_before.empty()) region_.session->load_state_dict(session_before);
     throw;
   }
-  // What a policy's session remembers of another policy, or of none, is of no use here.
-  if (same && !session.empty() && region_.session) region_.session->load_state_dict(session);
   scaler_.load_state_dict(scaler);  // in place: captured steps go on from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});

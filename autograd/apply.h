@@ -187,7 +187,7 @@ Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<No
 Tensor as_planned(Tensor output, std::optional<DType> dtype);
 
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
-  static_assert(contains<Op, AllOps> || std::derived_from<Op, UserOp>,
+  static_assert(is_in_list<Op, AllOps> || std::derived_from<Op, UserOp>,
                 "name this operation in autograd/op_list.h, or derive it from UserOp");
   require_one_device(Op::info, inputs);
   // 1. Precision. Under autocast the policy may replace inputs by recorded casts.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""train_step and its PyTorch peer in turn, several rounds; prints medians and the ratio of medians per workload.
+"""train_step and its peers in turn, several rounds; prints medians, minima and their ratios per cell.
 
-usage: compare_with_torch.py TRAIN_STEP [--python PYTHON] [--device cpu|cuda] [--capture] [--compile] [--rounds N] [--threads N] [--steps N] [--workload W[,W]] [--strategy S[,S]]
-PYTHON is an interpreter that can import torch. A machine's speed drifts: only figures of one run compare.
+usage: compare_with_torch.py TRAIN_STEP [--peers torch,torch-compiled,jax] [--compile] [--python PYTHON] [--device cpu|cuda] [--capture] [--rounds N] [--threads N] [--steps N] [--workload W[,W]] [--strategy S[,S]] [--json FILE]
+PYTHON is an interpreter that can import the peers: torch, or jax and optax (mlp_tiny, mlp and lenet only). A machine's speed drifts, and noise only
+adds: only figures of one run compare. Ratios above 1 say that halftone is faster; share is that of the machine's limit which its fastest step reaches.
 """
 
 import argparse
@@ -12,39 +13,72 @@ import statistics
 import subprocess
 import sys
 
-PEER = pathlib.Path(__file__).parent / "peers" / "torch_step.py"
+PEERS = pathlib.Path(__file__).parent / "peers"
+PROGRAMS = {"torch": ["torch_step.py"], "torch-compiled": ["torch_step.py", "--compile"], "jax": ["jax_step.py"]}
+OF_JAX = ("mlp_tiny", "mlp", "lenet")
 
 
 def cell(command):
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\nends with {run.returncode}: {run.stderr[-2000:]}")
+    return json.loads(run.stdout)
+
+
+def compare(command, peers, rounds):
+    """Cells of halftone and of each peer, one list of `rounds` each."""
+    cells = {name: [] for name in ("halftone", *peers)}
+    for _ in range(rounds):
+        cells["halftone"].append(cell(command))
+        for name, peer in peers.items():
+            cells[name].append(cell(peer))
+    return cells
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("train_step")
+    parser.add_argument("--peers", default="torch", help=", ".join(PROGRAMS))
+    parser.add_argument("--compile", action="store_true", help="torch-compiled is a peer, too")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--workload", default="mlp_tiny,mlp,lenet")
     parser.add_argument("--strategy", default="fp32", help="those that the peer knows, too")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--capture", action="store_true", help="train_step replays a CUDA graph")
-    parser.add_argument("--compile", action="store_true", help="PyTorch compiles the model")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for every cell, one line each")
     for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60)):
         parser.add_argument(name, type=int, default=default)
     a = parser.parse_args()
-    print(f"{'workload':14} {'strategy':10} {'halftone ms':>12} {'torch ms':>10} {'ratio':>6}   ratios of the rounds")
+    names = list(dict.fromkeys(a.peers.split(",") + ["torch-compiled"] * a.compile))
+    unknown = [p for p in names if p not in PROGRAMS]
+    if unknown:
+        parser.error(f"there is no peer {unknown[0]}; {', '.join(PROGRAMS)} are.")
+    if a.rounds < 1:
+        parser.error("at least one round is needed.")
+    print(f"{'workload':14} {'strategy':10} {'peer':14} {'halftone ms':>19} {'peer ms':>19} {'ratios':>11} {'share':>6}   ratios of the rounds")
+    print(f"{'':40} {'median':>9} {'min':>9} {'median':>9} {'min':>9} {'med.':>5} {'min':>5}")
+    lines = a.json.open("w") if a.json else None
     for workload in a.workload.split(","):
         for strategy in a.strategy.split(","):
             flags = ["--workload", workload, "--strategy", strategy, "--threads", str(a.threads),
                      "--steps", str(a.steps), "--seconds", str(a.seconds), "--device", a.device]
-            ours, theirs = [], []
-            for _ in range(a.rounds):
-                ours.append(cell([a.train_step, *flags, "--json", *(["--capture"] if a.capture else [])])["ms"])
-                theirs.append(cell([a.python, str(PEER), *flags, *(["--compile"] if a.compile else [])])["ms"])
-            ours_ms, theirs_ms = statistics.median(ours), statistics.median(theirs)
-            rounds = " ".join(f"{t / o:.2f}" for o, t in zip(ours, theirs))
-            print(f"{workload:14} {strategy:10} {ours_ms:12.3f} {theirs_ms:10.3f} {theirs_ms / ours_ms:6.2f}   {rounds}",
-                  flush=True)
+            peers = {name: [a.python, PEERS / PROGRAMS[name][0], *flags, *PROGRAMS[name][1:]] for name in names
+                     if name != "jax" or (workload in OF_JAX and a.device == "cpu")}
+            cells = compare([a.train_step, *flags, "--json", *(["--capture"] if a.capture else [])], peers, a.rounds)
+            ours = cells["halftone"]
+            share = max(c["share_of_limit"] for c in ours) if "share_of_limit" in ours[0] else None
+            for name in peers:
+                theirs = cells[name]
+                median, least = ([f([c[key] for c in each]) for each in (ours, theirs)]
+                                 for f, key in ((statistics.median, "ms"), (min, "min_ms")))
+                rounds = " ".join(f"{t['ms'] / o['ms']:.2f}" for o, t in zip(ours, theirs))
+                print(f"{workload:14} {strategy:10} {name:14} {median[0]:9.3f} {least[0]:9.3f} {median[1]:9.3f} {least[1]:9.3f} "
+                      f"{median[1] / median[0]:5.2f} {least[1] / least[0]:5.2f} {f'{100 * share:.0f} %' if share else '-':>6}   {rounds}", flush=True)
+            if lines:
+                for name, each in cells.items():
+                    for c in each:
+                        print(json.dumps({"program": name, **c}), file=lines, flush=True)
 
 
 if __name__ == "__main__":

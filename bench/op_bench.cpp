@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <map>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -288,16 +290,36 @@ void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
   }
 }
 
+/// "quantize" of "quantize_e4m3".
+std::string family_of(const std::string& op) { return op.substr(0, op.find('_')); }
+
+/// All operations, and families of several that no operation is called like.
+std::vector<std::string> known_ops() {
+  std::set<std::string> names{"adamw", "sgd"};
+  for (const Entry& entry : all_entries()) names.insert(entry.op);
+  std::map<std::string, int> families;
+  for (const std::string& op : names) ++families[family_of(op)];
+  for (const auto& [family, count] : families)
+    if (count > 1) names.insert(family);
+  return {names.begin(), names.end()};
+}
+
 void run(const Options& options) {
   if (!options.json)
     std::printf("%-22s %-6s %10s %9s %8s  %-38s %s\n", "operation", "dtype", "ms", "GFLOP/s",
                 "GB/s", "shapes", "oneDNN implementation");
+  const std::vector<Entry> entries = all_entries();
+  const auto is_asked = [&](const std::string& name) {
+    return std::ranges::find(options.ops, name) != options.ops.end();
+  };
   const auto wanted = [&](const std::string& op) {
-    return options.ops.empty() || std::ranges::find(options.ops, op) != options.ops.end();
+    const std::string family = family_of(op);
+    return options.ops.empty() || is_asked(op) ||
+           (is_asked(family) && std::ranges::find(entries, family, &Entry::op) == entries.end());
   };
   for (const std::string& dtype_name : options.dtypes) {
     const ht::DType dtype = ht::dtype_named(dtype_name).value();
-    for (const Entry& entry : all_entries())
+    for (const Entry& entry : entries)
       if (wanted(entry.op) && fits(entry, options.device) && (dtype == ht::f32 || !entry.f32_only))
         measure(entry, dtype, options);
     if (wanted("adamw")) measure_optimizer<ht::optim::AdamW>("adamw", 4, dtype, options);
@@ -305,18 +327,12 @@ void run(const Options& options) {
   }
 }
 
-std::vector<std::string> known_ops() {
-  std::vector<std::string> names{"adamw", "sgd"};
-  for (const Entry& entry : all_entries()) names.push_back(entry.op);
-  return names;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times single operations on shapes that occur in models.");
-  app.add_option("--ops", options.ops, "by commas; default: all")
+  app.add_option("--ops", options.ops, "by commas, also families (quantize); default: all")
       ->delimiter(',')
       ->check(CLI::IsMember(known_ops()));
   app.add_option("--dtypes", options.dtypes, "f32, bf16, f16, f64; default: f32,bf16")

@@ -18,6 +18,8 @@
 #include <halftone/halftone.h>
 #include <halftone/lab/synthetic.h>
 
+#include "limit.h"
+
 namespace ht = halftone;
 
 namespace {
@@ -28,12 +30,14 @@ struct Options {
   int threads = 2, steps = 30;
   int64_t probe = 0;  // telemetry every so many steps
   double seconds = 12;
-  bool json = false, capture = false;
+  bool json = false, capture = false, limit = true;
 };
 
 struct Timing {
   std::vector<double> milliseconds;  // sorted
   double loss = 0;
+  ht::MemoryReport memory{};
+  ht::bench::StepNeeds needs{};  // none where no limit is asked for
   double median() const { return milliseconds[milliseconds.size() / 2]; }
   double mean() const {
     return std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0) /
@@ -77,16 +81,21 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
     if (std::chrono::duration<double>(Clock::now() - start).count() > options.seconds) break;
   }
   std::ranges::sort(timing.milliseconds);
+  timing.memory = ht::memory_report(device);
+  probe.reset();
+  if (options.limit && device.kind == ht::DeviceKind::cpu)
+    timing.needs = ht::bench::needs_of_step(w, training);
   return timing;
 }
 
+/// `machine`: null where no limit is asked for.
 nlohmann::ordered_json measure(const std::string& name, const std::string& strategy,
-                               const Options& options) {
+                               const Options& options, const ht::bench::Machine* machine) {
   const ht::Device device = ht::device_named(options.device);
   ht::lab::SyntheticWorkload w = ht::lab::make_synthetic(name, device);
   ht::reset_peak_memory(device);
   const Timing timing = time_steps(w, strategy, options);
-  const ht::MemoryReport memory = ht::memory_report(device);
+  const ht::MemoryReport& memory = timing.memory;
   const double samples = double(w.inputs.size(0)) / timing.median() * 1e3;
   nlohmann::ordered_json bytes;
   using Use = ht::MemoryUse;
@@ -95,22 +104,33 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
     bytes[std::string(ht::name(use))] = memory.peak_of(use);
   for (Use use : {Use::activation, Use::cast_cache, Use::workspace})
     bytes[std::string(ht::name(use)) + "_peak"] = memory.peak_of(use);
-  return {{"workload", name},
-          {"strategy", strategy},
-          {"device", options.device},
-          {"captured", options.capture},
-          {"threads", options.threads},
-          {"ms", timing.median()},
-          {"min_ms", timing.milliseconds.front()},
-          {"mean_ms", timing.mean()},
-          {"samples_per_s", samples},
-          {"n", timing.milliseconds.size()},
-          {"params", w.model->parameter_count()},
-          {"loss", timing.loss},
-          {"gflop", w.gflop},
-          {"gflop_per_s", w.gflop / timing.median() * 1e3},
-          {"peak_bytes", memory.total_peak},
-          {"bytes", bytes}};
+  nlohmann::ordered_json cell{{"workload", name},
+                              {"strategy", strategy},
+                              {"device", options.device},
+                              {"captured", options.capture},
+                              {"threads", options.threads},
+                              {"ms", timing.median()},
+                              {"min_ms", timing.milliseconds.front()},
+                              {"mean_ms", timing.mean()},
+                              {"samples_per_s", samples},
+                              {"n", timing.milliseconds.size()},
+                              {"params", w.model->parameter_count()},
+                              {"loss", timing.loss},
+                              {"gflop", w.gflop},
+                              {"gflop_per_s", w.gflop / timing.median() * 1e3},
+                              {"peak_bytes", memory.total_peak},
+                              {"bytes", bytes}};
+  if (machine && !timing.needs.gflop.empty()) {
+    const ht::bench::Limit limit = ht::bench::limit_on(*machine, timing.needs);
+    cell["limit_ms"] = limit.ms();
+    for (const auto& [dtype, gflop] : timing.needs.gflop)
+      cell["limit_gflop"][std::string(ht::name(dtype))] = gflop;
+    cell["limit_bytes"] = timing.needs.bytes;
+    cell["limit_arithmetic_ms"] = limit.arithmetic_ms;
+    cell["limit_memory_ms"] = limit.memory_ms;
+    cell["share_of_limit"] = limit.ms() / timing.milliseconds.front();
+  }
+  return cell;
 }
 
 void print(const nlohmann::ordered_json& cell, bool json) {
@@ -119,11 +139,15 @@ void print(const nlohmann::ordered_json& cell, bool json) {
     return;
   }
   std::printf(
-      "%-14s %-15s %9.3f ms (min %.3f, mean %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak\n",
+      "%-14s %-15s %9.3f ms (min %.3f, mean %.3f) %12.1f samples/s %8.1f GFLOP/s %8.1f MiB peak",
       cell["workload"].get<std::string>().c_str(), cell["strategy"].get<std::string>().c_str(),
       cell["ms"].get<double>(), cell["min_ms"].get<double>(), cell["mean_ms"].get<double>(),
       cell["samples_per_s"].get<double>(), cell["gflop_per_s"].get<double>(),
       cell["peak_bytes"].get<double>() / 1048576);
+  if (cell.contains("limit_ms"))
+    std::printf("  limit %.3f ms: %.0f %%", cell["limit_ms"].get<double>(),
+                100 * cell["share_of_limit"].get<double>());
+  std::printf("\n");
   std::fflush(stdout);
 }
 }  // namespace
@@ -143,13 +167,18 @@ int main(int argc, char** argv) {
   app.add_option("--probe", options.probe,
                  "telemetry every so many steps (policy/probe.h); 0: none")
       ->check(CLI::NonNegativeNumber);
+  app.add_flag("--limit,!--no-limit", options.limit,
+               "measure the machine first (a second), and say how near to its limit a step comes");
   app.add_flag("--json", options.json, "print JSON lines");
   CLI11_PARSE(app, argc, argv);
   omp_set_num_threads(options.threads);
   try {
+    std::optional<ht::bench::Machine> machine;
+    if (options.limit && ht::device_named(options.device).kind == ht::DeviceKind::cpu)
+      machine = ht::bench::measure_machine(options.threads);
     for (const std::string& name : options.workloads)
       for (const std::string& strategy : options.strategies)
-        print(measure(name, strategy, options), options.json);
+        print(measure(name, strategy, options, machine ? &*machine : nullptr), options.json);
   } catch (const ht::Error& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -309,7 +309,7 @@ class Backend {
   virtual void largest_magnitude(const Tensor& x, Tensor& amax) = 0;
   /// rows; y like x, which it may be
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
-  /// rows of whole groups; y like x, which it may be
+  /// rows; what fills no group at the end of a row stays as it is; y like x, which it may be
   virtual void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) = 0;
   /// The end of a step for n tensors whose scaling per tensor is from history, in place: amax f32
   /// [n] enters the ring history f32 [n, steps] at position i64 [n], scale f32 [n] follows, and

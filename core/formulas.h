@@ -286,7 +286,7 @@ struct FormulaCall {
 };
 
 template <class List, class F> FormulaCall call_of(const F& formula) {
-  static_assert(contains<F, List>, "add this formula to its list in core/formulas.h");
+  static_assert(is_in_list<F, List>, "add this formula to its list in core/formulas.h");
   FormulaCall call{index_of<F, List>, {}};
   if constexpr (!std::is_empty_v<F>) {
     static_assert(sizeof(F) <= sizeof call.attributes);

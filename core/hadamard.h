@@ -9,9 +9,9 @@
 
 namespace halftone {
 
-/// Groups of `size` neighbours, 2, 4, ... 64; y = H x, or H^T x where `back`, with H the Sylvester
-/// matrix of ones and minus ones over sqrt(size), after signs: neighbour j's is minus where bit j
-/// of `signs` is set.
+/// Groups of `size` neighbours within a row, 2, 4, ... 64 (the last few of a row that fill none
+/// stay as they are); y = H x, or H^T x where `back`, with H the Sylvester matrix of ones and minus
+/// ones over sqrt(size), after signs: neighbour j's is minus where bit j of `signs` is set.
 struct Rotation {
   int32_t size = 16;
   uint64_t signs = 0;

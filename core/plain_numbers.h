@@ -35,17 +35,17 @@ class PlainNumbers {
 class PlainPrintf {
  public:
   PlainPrintf() {
-    static const locale_t plain = newlocale(LC_ALL_MASK, "C", locale_t(0));
-    if (plain != locale_t(0)) before_ = uselocale(plain);
+    static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+    if (plain != nullptr) before_ = uselocale(plain);
   }
   ~PlainPrintf() {
-    if (before_ != locale_t(0)) uselocale(before_);
+    if (before_ != nullptr) uselocale(before_);
   }
   PlainPrintf(const PlainPrintf&) = delete;
   PlainPrintf& operator=(const PlainPrintf&) = delete;
 
  private:
-  locale_t before_ = locale_t(0);
+  locale_t before_ = nullptr;
 };
 
 }  // namespace halftone

@@ -25,9 +25,9 @@ template <class... L> using Concat = typename detail::ConcatOf<L...>::type;
 /// TypeList<W<T>...> of a list of T.
 template <template <class> class W, class L> using Wrap = typename detail::WrapOf<W, L>::type;
 
-template <class T, class L> inline constexpr bool contains = false;
+template <class T, class L> inline constexpr bool is_in_list = false;
 template <class T, class... Ts>
-inline constexpr bool contains<T, TypeList<Ts...>> = (std::same_as<T, Ts> || ...);
+inline constexpr bool is_in_list<T, TypeList<Ts...>> = (std::same_as<T, Ts> || ...);
 
 /// Position of T in the list, -1 if it is not there.
 template <class T, class L> inline constexpr int index_of = -1;

@@ -225,7 +225,7 @@ using UpdateRules = TypeList<rule::Sgd, rule::Adam, rule::Rmsprop, rule::Lion, r
 class UpdateRule {
  public:
   template <class R>
-  requires contains<R, UpdateRules> UpdateRule(const R& rule)
+  requires is_in_list<R, UpdateRules> UpdateRule(const R& rule)
       : index_(index_of<R, UpdateRules>) {  // NOLINT: any rule is one
     static_assert(std::is_trivially_copyable_v<R> && sizeof(R) <= sizeof options_);
     std::memcpy(options_, &rule, sizeof rule);

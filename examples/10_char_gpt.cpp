@@ -64,17 +64,24 @@ double bigram_loss(const ht::data::TextSplit& split, int64_t vocabulary) {
   return loss / double(test.size() - 1);
 }
 
-/// Writes on from a newline: each character is drawn from the model's softmax.
+/// Writes on from a newline: each character is drawn from the model's softmax. The model reads each
+/// once; when its context is full, it forgets the first half.
 std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
                    const ht::data::CharacterTokenizer& characters, const Arguments& a) {
   const ht::NoGrad no_grad;
   model.eval();
+  const auto context = std::size_t(a.model.context);
   std::vector<int64_t> tokens = characters.encode("\n");
+  ht::nn::models::KeyValueCache past;
+  const auto read_on = [&](const ht::Tensor& next) { return model(next, past); };
+  std::size_t read = 0;
   for (int64_t i = 0; i < a.sample; ++i) {
-    const std::size_t length = std::min(tokens.size(), std::size_t(a.model.context));
-    const ht::Tensor seen = ht::from_span<int64_t>(
-        std::span(tokens).last(length), {1, int64_t(length)}, ht::i64, ht::device_named(a.device));
-    const ht::Tensor logits = ht::select(training.forward(model, seen), 1, int64_t(length) - 1);
+    if (std::size_t(past.length) == context) past = {}, read = tokens.size() - context / 2;
+    const auto unread = std::span(tokens).subspan(read);
+    const ht::Tensor next_ones = ht::from_span<int64_t>(unread, {1, int64_t(unread.size())},
+                                                        ht::i64, ht::device_named(a.device));
+    const ht::Tensor logits = ht::select(training.forward(read_on, next_ones), 1, -1);
+    read = tokens.size();
     const auto chances =
         ht::softmax(ht::cast(logits, ht::f32) / a.temperature, -1).to_vector<double>();
     double left = ht::rand({}).item();

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <optional>
 
+#include <halftone/lab/policy_note.h>
 #include <halftone/policy/overflow.h>
 #include <halftone/policy/policy_file.h>
 
@@ -12,6 +13,7 @@ namespace halftone::lab {
 
 int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
   amp::Strategy strategy = policy::named_or_loaded(options.policy);
+  note_other_model(std::cerr, options.policy, options.workload, own);
   if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
   const Workload work = make_workload(options.workload, options.seed, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);

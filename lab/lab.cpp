@@ -16,6 +16,7 @@
 #include <halftone/lab/formats_command.h>
 #include <halftone/lab/graph_command.h>
 #include <halftone/lab/picture_command.h>
+#include <halftone/lab/policy_note.h>
 #include <halftone/lab/rerun.h>
 #include <halftone/lab/report.h>
 #include <halftone/lab/run.h>
@@ -62,7 +63,7 @@ Command add_show(CLI::App& app, const Context& context) {
   options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
   app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
   app.add_option("--workload", options->workload, context.names)->capture_default_str();
-  app.add_option("--diff", options->other, "another policy: only the sites that differ");
+  app.add_option("--diff", options->other, "another policy: only what it does otherwise");
   app.add_flag("--json", options->json, "for programs");
   return [options, &context] { return run_show(*options, context.own); };
 }
@@ -90,6 +91,22 @@ Command add_picture(CLI::App& app, const Context& context) {
   app.add_option("--workload", options->workload, context.names)->capture_default_str();
   app.add_option("-o,--output", options->output, "x.svg")->required();
   return [options, &context] { return run_picture(*options, context.own); };
+}
+
+/// Without it -1 would be the largest whole number.
+CLI::Validator is_seed() {
+  return {[](std::string& text) {
+            const bool digits =
+                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            return digits ? "" : "a seed is a whole number from 0, got " + text;
+          },
+          ""};
+}
+void add_seed(CLI::App& app, uint64_t& seed) {
+  app.add_option("--seed", seed)->capture_default_str()->check(is_seed());
+}
+void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& about) {
+  app.add_option("--seeds", seeds, about)->delimiter(',')->check(is_seed());
 }
 
 /// In what a run may differ from its workload.
@@ -120,7 +137,7 @@ Command add_run(CLI::App& app, const Context& context) {
          "policies", options->policies,
          "files (x.json), or strategies' names; the first is what the others are held against")
       ->required();
-  app.add_option("--seeds", options->seeds, "separated by commas")->delimiter(',');
+  add_seeds(app, options->seeds, "separated by commas");
   add_training(app, *options, context);
   app.add_option("--out", options->out, "a folder for each run goes in here");
   return [options, &context] {
@@ -179,12 +196,13 @@ Command add_compare(CLI::App& app, const Context& context) {
   app.add_option("policy", options->policy, "a file (x.json), or a strategy's name")->required();
   app.add_option("--reference", options->reference)->capture_default_str();
   app.add_option("--workload", options->workload, context.names)->capture_default_str();
-  app.add_option("--seed", options->seed)->capture_default_str();
+  add_seed(app, options->seed);
   app.add_option("--json", options->json,
                  "a file for it, too: runs/RUN/compare.json for the report");
   return [options, &context] {
     const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
     if (!options->json.empty()) files::require_replaceable("--json", options->json);
+    note_other_model(std::cerr, options->policy, options->workload, context.own);
     const Comparison found =
         compare(make, policy::named_or_loaded(options->reference),
                 policy::named_or_loaded(options->policy), {.seed = options->seed});
@@ -207,7 +225,7 @@ Command add_explain(CLI::App& app, const Context& context) {
       ->check(CLI::PositiveNumber);
   app.add_option("--scale", options->scale, "loss scale to begin with, instead of the policy's")
       ->check(CLI::PositiveNumber);
-  app.add_option("--seed", options->seed)->capture_default_str();
+  add_seed(app, options->seed);
   return [options, &context] { return run_explain(*options, context.own); };
 }
 
@@ -230,7 +248,7 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
   app.add_option("--batches", options.batches, "whose gradients are compared")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--seed", options.seed)->capture_default_str();
+  add_seed(app, options.seed);
 }
 
 Command add_sensitivity(CLI::App& app, const Context& context) {
@@ -249,9 +267,8 @@ Command add_search(CLI::App& app, const Context& context) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--out", options->out, "the policy (x.json); search.json goes beside it");
-  app.add_option("--seeds", options->seeds,
-                 "train the base and what was found from these, separated by commas")
-      ->delimiter(',');
+  add_seeds(app, options->seeds,
+            "train the base and what was found from these, separated by commas");
   app.add_option("--steps", options->steps, "of these trainings")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -12,6 +12,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/lab/identity.h>
+#include <halftone/lab/policy_note.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
@@ -187,6 +188,8 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
   if (std::set(options.seeds.begin(), options.seeds.end()).size() != options.seeds.size())
     fail<UsageError>("run", "a seed is given twice among ", options.seeds.size(),
                      ". A run is repeated by the same command, not by another seed of its number.");
+  for (const std::string& policy : options.policies)
+    note_other_model(progress, policy, options.workload, own);
   std::vector<RunResult> results;
   for (const uint64_t seed : options.seeds)
     for (const std::string& policy : options.policies) {

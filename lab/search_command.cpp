@@ -5,6 +5,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/plain_numbers.h>
+#include <halftone/lab/policy_note.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/search_space.h>
@@ -29,6 +30,7 @@ struct Ranking {
                .rounds = 2,
                .seed = options.seed}),
         of_base(trial.set_base(base)) {
+    note_other_model(std::cerr, base, options.workload, own);
     const std::vector<policy::Rule> space = search_space(
         options.space, options.to, base, make_workload(options.workload, options.seed, own));
     if (space.empty())

@@ -84,8 +84,12 @@ std::set<Role> roles_of(const ResolvedSite& site) {
   return roles;
 }
 
-std::vector<policy::Rule> rules_of(const Json& rules) {
-  const Json file{{"halftone_policy", 1}, {"name", "space"}, {"extends", "fp32"}, {"rules", rules}};
+std::vector<policy::Rule> rules_of(const Json& rules, const amp::Strategy& base) {
+  const Json file{{"halftone_policy", 1},
+                  {"name", "space"},
+                  {"extends", "fp32"},
+                  {"autocast", base.autocast ? Json(name(*base.autocast)) : Json()},
+                  {"rules", rules}};
   return policy::read_text(file.dump(), "search").rules.rules;
 }
 
@@ -126,7 +130,7 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
       for (const Role role : groups[group])
         add(group, {role}, group + ' ' + std::string(policy::name(role)));
   }
-  return rules.empty() ? std::vector<policy::Rule>{} : rules_of(rules);
+  return rules.empty() ? std::vector<policy::Rule>{} : rules_of(rules, base.base);
 }
 
 }  // namespace halftone::lab

@@ -4,9 +4,12 @@
 #include <iomanip>
 #include <iostream>
 #include <map>
+#include <sstream>
 
 #include <halftone/amp/reasons.h>
 #include <halftone/amp/training.h>
+#include <halftone/lab/policy_note.h>
+#include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/resolved_table.h>
 
@@ -46,6 +49,26 @@ void warn_of_short_weights(const Shown& shown) {
       return;
     }
 }
+/// Weights, autocast and loss scale in a line, whatever the strategy is called.
+std::string line_of(amp::Strategy strategy) {
+  strategy.name = "strategy";
+  std::ostringstream text;
+  text << strategy;
+  return text.str();
+}
+void print_difference(const Shown& shown, const Shown& other, bool json) {
+  const std::string before = line_of(shown.strategy()), after = line_of(other.strategy());
+  if (json) {
+    policy::Json all =
+        policy::Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
+    if (before != after) all["strategy"] = {{"before", before}, {"after", after}};
+    std::cout << all.dump(2) << '\n';
+    return;
+  }
+  std::string text = policy::resolved_difference(shown.session(), other.session());
+  if (before != after) text += "- " + before + "\n+ " + after + '\n';
+  std::cout << (text.empty() ? "no site differs, nor anything beside the sites\n" : text);
+}
 /// Of each operation that was met, what it asks for and why.
 void print_reasons(const policy::PolicySession& session) {
   std::map<std::string, CastClass> met;
@@ -65,14 +88,15 @@ void print_reasons(const policy::PolicySession& session) {
 
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) {
   const Shown shown(options.policy, make_workload(options.workload, 0, own));
-  if (options.json) {
-    std::cout << policy::resolved_json(shown.session());
-    return 0;
-  }
+  note_other_model(std::cerr, shown.file(), options.workload, own);
   if (!options.other.empty()) {
     const Shown other(options.other, make_workload(options.workload, 0, own));
-    const std::string text = policy::resolved_difference(shown.session(), other.session());
-    std::cout << (text.empty() ? "no site differs\n" : text);
+    note_other_model(std::cerr, other.file(), options.workload, own);
+    print_difference(shown, other, options.json);
+    return 0;
+  }
+  if (options.json) {
+    std::cout << policy::resolved_json(shown.session());
     return 0;
   }
   std::cout << shown.strategy() << "\npolicy " << policy::hash(shown.file()) << ", on "

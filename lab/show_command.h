@@ -9,10 +9,10 @@
 namespace halftone::lab {
 
 struct ShowOptions {
-  std::string policy, workload, other{};  // other: only what differs from it
-  bool json = false;
+  std::string policy, workload, other{};  // other: only what it does otherwise
+  bool json = false;                      // also of what differs
 };
-/// Prints to standard output; the exit code.
+/// Prints to standard output, notes to standard error; the exit code.
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

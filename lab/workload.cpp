@@ -16,6 +16,7 @@
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/nn.h>
 #include <halftone/optim/adam.h>
+#include <halftone/policy/policy_file.h>
 #include <halftone/train/task_steps.h>
 
 namespace halftone::lab {
@@ -160,26 +161,41 @@ Workload synthetic(const std::string& name, uint64_t seed) {
           .example = batch};
 }
 
+/// "resnet" of "resnet18_cifar".
+std::string model_in(const std::string& synthetic) {
+  for (const std::string_view model : policy::model_names())
+    if (synthetic.starts_with(model)) return std::string(model);
+  return "";
+}
+
 }  // namespace
 
 std::vector<NamedWorkload> built_in_workloads() {
   std::vector<NamedWorkload> all{
       {"student_teacher", "an MLP learns what another one of its shape, 32-128-8, says",
-       student_teacher},
-      {"residual_mlp", "the same with four residual blocks of width 64", residual_mlp},
+       student_teacher, "mlp"},
+      {"residual_mlp", "the same with four residual blocks of width 64", residual_mlp, "mlp"},
       {"mlp", "784-256-128-10 on Fashion-MNIST",
-       [](uint64_t seed) { return on_fashion_mnist(std::make_unique<FlatMlp>(), seed); }},
+       [](uint64_t seed) { return on_fashion_mnist(std::make_unique<FlatMlp>(), seed); }, "mlp"},
       {"lenet", "a small convolutional network on Fashion-MNIST",
-       [](uint64_t seed) { return on_fashion_mnist(std::make_unique<nn::models::LeNet>(), seed); }},
+       [](uint64_t seed) { return on_fashion_mnist(std::make_unique<nn::models::LeNet>(), seed); },
+       "lenet"},
       {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's licence texts",
-       gpt_tiny}};
+       gpt_tiny, "gpt"}};
   for (const std::string& name : synthetic_names()) {
     const auto known = [&](const NamedWorkload& w) { return w.name == name; };
     if (std::ranges::none_of(all, known))
       all.push_back({name, "as bench/train_step has it, on noise",
-                     [name](uint64_t seed) { return synthetic(name, seed); }});
+                     [name](uint64_t seed) { return synthetic(name, seed); }, model_in(name)});
   }
   return all;
+}
+
+std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own) {
+  std::vector<NamedWorkload> all = own;
+  std::ranges::move(built_in_workloads(), std::back_inserter(all));
+  const auto found = std::ranges::find(all, workload, &NamedWorkload::name);
+  return found == all.end() ? "" : found->model;
 }
 
 Workload make_workload(const std::string& name, uint64_t seed,

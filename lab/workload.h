@@ -37,6 +37,8 @@ struct NamedWorkload {
   std::string name, about;
   /// The same workload for the same seed; the default generator was seeded with it.
   std::function<Workload(uint64_t seed)> make;
+  /// Which of policy::model_names() it trains, as policies say "for" which they are; "": none.
+  std::string model{};
 };
 
 /// student_teacher residual_mlp mlp lenet gpt_tiny, and the others of lab/synthetic.h, which learn
@@ -46,6 +48,8 @@ std::vector<NamedWorkload> built_in_workloads();
 /// One of them, or of `own`, from a seed. Throws UsageError for other names, with the nearest.
 Workload make_workload(const std::string& name, uint64_t seed = 0,
                        const std::vector<NamedWorkload>& own = {});
+/// NamedWorkload::model of one of them; "" where there is none of that name.
+std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own = {});
 data::Batch example_of(const Workload& workload);
 std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
 /// The loss of a batch, as the training runs it.

@@ -76,6 +76,19 @@ std::string escaped(std::string_view key) {
   return text;
 }
 
+/// How many bytes at the beginning of a text a terminal would obey, not show: control characters
+/// (also U+0080 to U+009F) and those that turn the direction of writing (U+202A to U+202E, U+2066
+/// to U+2069); 0 if it shows them.
+std::size_t obeyed_at(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
+  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
+  if (byte(0) == 0xc2 && byte(1) >= 0x80 && byte(1) <= 0x9f) return 2;
+  if (byte(0) != 0xe2) return 0;
+  const bool turns = (byte(1) == 0x80 && byte(2) >= 0xaa && byte(2) <= 0xae) ||
+                     (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
+  return turns ? 3 : 0;
+}
+
 std::string_view kind_of(const Json& json) {
   if (json.is_null()) return "null";
   if (json.is_object()) return "an object";
@@ -86,9 +99,13 @@ std::string_view kind_of(const Json& json) {
 }  // namespace
 
 std::string printable(std::string text) {
-  for (char& c : text)
-    if ((c >= 0 && c < 0x20) || c == 0x7f) c = '?';
-  return text;
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = obeyed_at(std::string_view(text).substr(at));
+    result += length > 0 ? '?' : text[at];
+    at += std::max<std::size_t>(length, 1);
+  }
+  return result;
 }
 
 Json parsed_json(const std::string& where, std::string_view text) {
@@ -148,6 +165,10 @@ std::vector<JsonValue> JsonValue::elements() const {
   return result;
 }
 
+void JsonValue::require_printable_key() const {
+  if (printable(key_) != key_) refuse("a name has letters that are not printable. Leave them out.");
+}
+
 std::string JsonValue::text() const {
   if (!json_.is_string()) refuse("expected a text, got ", kind_of(json_), '.');
   return json_.get<std::string>();
@@ -167,6 +188,9 @@ double JsonValue::number() const {
 
 int64_t JsonValue::integer(int64_t least, int64_t most) const {
   const double value = number();
+  if (!json_.is_number_integer() && value == std::floor(value))
+    refuse("expected a whole number from ", least, " to ", most, ", got ", json_.dump(),
+           ". Write it without a point and an exponent.");
   const bool fits = value >= double(least) && value <= double(most) && value == std::floor(value);
   if (!fits || !json_.is_number_integer())
     refuse("expected a whole number from ", least, " to ", most, ", got ", value, '.');

@@ -40,6 +40,8 @@ class JsonValue {
   std::vector<JsonValue> members() const;          // of an object, in the file's order
   std::vector<JsonValue> elements() const;         // of a list
   const std::string& key() const { return key_; }  // of a member, as the file has it
+  /// FormatError for a key that tables could not print as it is.
+  void require_printable_key() const;
 
   // --- values; FormatError for others
   std::string text() const;

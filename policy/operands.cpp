@@ -11,12 +11,14 @@ bool is_conv(std::string_view op) { return op == "conv2d" || op == "conv_transpo
 
 Sums forward_sums(std::string_view op, std::size_t input) {
   if (op == "matmul" && input == 1) return Sums::over_rows;
+  if (op == "conv_transpose2d" && input == 1) return Sums::over_first;  // of [in, out, kh, kw]
   return is_conv(op) ? Sums::over_channels : Sums::over_last;
 }
 
 Sums backward_sums(std::string_view op, std::size_t input) {
   if (op == "linear") return Sums::over_tokens;  // of x: tokens; of [out, in]: out
   if (op == "matmul") return input == 0 ? Sums::over_rows : Sums::over_last;
+  if (op == "conv2d" && input == 1) return Sums::over_first;  // of [out, in, kh, kw]
   return is_conv(op) ? Sums::over_channels : Sums::over_last;
 }
 
@@ -44,6 +46,9 @@ Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call) {
     case Sums::over_channels:
       if (rank < 3) break;
       return views::transpose(quantized(views::transpose(x, 1, rank - 1), call), 1, rank - 1);
+    case Sums::over_first:
+      if (rank < 3) break;
+      return views::transpose(quantized(views::transpose(x, 0, rank - 1), call), 0, rank - 1);
   }
   return quantized(x, call);
 }

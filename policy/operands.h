@@ -14,6 +14,7 @@ enum class Sums : uint8_t {
   over_rows,      // the one before the last: the right operand of a matrix product
   over_tokens,    // all but the last together: for gradients of a linear layer's weight
   over_channels,  // dimension 1, of images and of weights of convolutions
+  over_first,     // the other channels of those weights
 };
 
 /// What the products of an operation sum over, for operand `input` of forward.

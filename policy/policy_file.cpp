@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include <halftone/core/files.h>
 #include <halftone/policy/json_value.h>
+#include <halftone/policy/policy_checks.h>
 #include <halftone/policy/policy_words.h>
 #include <halftone/policy/quantizer_reader.h>
 
@@ -17,6 +19,11 @@ using Words = std::vector<std::string_view>;
 
 DType dtype_in(const JsonValue& value, std::span<const std::string_view> allowed) {
   return *dtype_named(allowed[value.word(allowed)]);
+}
+
+/// "policy x.json", before messages; a file may be called anything.
+std::string where_of(const std::filesystem::path& path) {
+  return "policy " + printable(path.filename().string());
 }
 
 class Reader {
@@ -43,8 +50,8 @@ class Reader {
     if (const auto about = top.find("about")) file_.about = about->text();
     if (const auto meant = top.find("for")) {
       file_.meant_for.clear();
-      for (const JsonValue& workload : meant->elements())
-        file_.meant_for.push_back(workload.text());
+      for (const JsonValue& model : meant->elements())
+        file_.meant_for.emplace_back(model_names()[model.word(model_names())]);
     }
     if (const auto weights = top.find("weights")) read_weights(*weights);
     if (const auto autocast = top.find("autocast")) {
@@ -65,6 +72,7 @@ class Reader {
     }
     if (const auto seed = top.find("seed"))
       file_.rules.seed = uint64_t(seed->integer(0, std::numeric_limits<int64_t>::max()));
+    require_sensible(top, file_);
     return std::move(file_);
   }
 
@@ -92,7 +100,7 @@ class Reader {
     if (folder_.empty()) extends->refuse("only a file can extend a file. Extend a strategy.");
     if (depth_ > 8) extends->refuse("more than 8 files extend one another, perhaps in a circle.");
     const std::filesystem::path path = folder_ / base;
-    Reader reader("policy " + path.filename().string(), path.parent_path(), depth_ + 1);
+    Reader reader(where_of(path), path.parent_path(), depth_ + 1);
     file_ = reader.read(file_text(extends->pointer(), path));
     grids_ = std::move(reader.grids_);
   }
@@ -105,8 +113,8 @@ class Reader {
     } catch (const FormatError& error) {
       const std::string at = asked.empty() ? "" : std::string(asked) + ": ";
       const std::string_view message = error.what();
-      fail<FormatError>(where_, at,
-                        message.substr(std::min(message.find("] ") + 2, message.size())));
+      const std::size_t begin = std::min(message.find("] ") + 2, message.size());
+      fail<FormatError>(where_, at, printable(std::string(message.substr(begin))));
     }
   }
 
@@ -148,10 +156,13 @@ class Reader {
     amp::Policy policy =
         file_.base.own_policy ? *file_.base.own_policy : amp::Policy::preset(file_.base.policy);
     bool changed = false;
+    std::map<std::string, std::string_view> listed;
     for (std::size_t i = 0; i < classes.size(); ++i)
       if (const auto list = lists.find(classes[i]))
         for (const JsonValue& op : list->elements()) {
           require_operation(op);
+          if (const auto [at, fresh] = listed.emplace(op.text(), classes[i]); !fresh)
+            op.refuse(op.text(), " stands in \"", at->second, "\" already. Keep one of them.");
           policy[op.text()] = CastClass(i), changed = true;
         }
     if (changed) file_.base.own_policy = std::make_shared<const amp::Policy>(policy);
@@ -162,6 +173,8 @@ class Reader {
   static std::string pattern_in(const JsonValue& value) {
     const std::string pattern = value.text();
     checked_at(value, [&] { PathPattern("match", pattern); });
+    if (printable(pattern) != pattern)
+      value.refuse("a path has letters that are not printable. Leave them out.");
     return pattern;
   }
 
@@ -170,6 +183,8 @@ class Reader {
     value.only("a match", known);
     Match match;
     if (const auto op = value.find("op")) {
+      if (!op->is_text() && op->elements().empty())
+        op->refuse("the list names no operation. Leave \"op\" out where all are meant.");
       for (const JsonValue& one : op->is_text() ? std::vector{*op} : op->elements()) {
         require_operation(one);
         match.ops.push_back(one.text());
@@ -260,7 +275,7 @@ class Reader {
     std::optional<DType> dtype;
     if (*rule.compute == Compute::bf16) dtype = bf16;
     if (*rule.compute == Compute::f16) dtype = f16;
-    if (*rule.compute == Compute::low) dtype = file_.base.autocast.value_or(bf16);
+    if (*rule.compute == Compute::low) dtype = file_.base.autocast;
     if (!dtype || said.quantizer.exact_in(*dtype)) return;
     value.refuse("the grid of \"", name(role), "\" is ", described(said.quantizer), ", which ",
                  *dtype,
@@ -275,7 +290,9 @@ class Reader {
     optimizer.only("optimizer", known);
     if (const auto dtype = optimizer.find("state_dtype"))
       file_.base.state_dtype = dtype_in(*dtype, dtypes);
-    const auto grid_in = [&](const JsonValue& value) {
+    // "none" takes a base's grid away.
+    const auto grid_in = [&](const JsonValue& value) -> std::optional<Quantizer> {
+      if (value.is_text() && value.text() == "none") return {};
       const Quantizer quantizer = grids_.quantizer_in(value);
       if (quantizer.scaling.per == Scaling::Per::tensor && quantizer.scaling.from_history)
         value.refuse("scales from history are for operands, not for what an optimizer keeps.");
@@ -284,8 +301,11 @@ class Reader {
     if (const auto parameters = optimizer.find("parameters"))
       file_.rules.parameters = grid_in(*parameters);
     if (const auto states = optimizer.find("states"))
-      for (const JsonValue& state : states->members())
-        file_.rules.states[state.key()] = grid_in(state);
+      for (const JsonValue& state : states->members()) {
+        state.require_printable_key();
+        file_.rules.states.erase(state.key());
+        if (const auto grid = grid_in(state)) file_.rules.states.emplace(state.key(), *grid);
+      }
   }
 
   void read_loss_scale(const JsonValue& value) {
@@ -324,9 +344,15 @@ class Reader {
 
 }  // namespace
 
+std::span<const std::string_view> model_names() {
+  static constexpr std::array<std::string_view, 6> names{"gpt", "lenet",  "lstm_classifier",
+                                                         "mlp", "resnet", "unet"};
+  return names;
+}
+
 PolicyFile read(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  Reader reader("policy " + path.filename().string(), folder, 0);
+  Reader reader(where_of(path), folder, 0);
   return reader.read(reader.file_text("", path));
 }
 

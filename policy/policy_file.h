@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,13 +24,14 @@ struct PolicyFile {
   Rulebook rules{};
 };
 
-/// Reads a file, and those that it extends, which lie beside it. Throws FormatError, with the place
-/// in the file, for what is not a policy; UsageError for names that do not exist.
+/// Reads a file, and those that it extends, whose paths are relative to it. Throws FormatError,
+/// with the place in the file, for what is not a policy; UsageError for names that do not exist.
 PolicyFile read(const std::filesystem::path& path);
 /// The same from text; `where` stands for the file's name in errors. It cannot extend files.
 PolicyFile read_text(std::string_view text, std::string_view where);
-/// Everything written out, without `extends`: read_text() gives it back. Throws UsageError for a
-/// strategy with a policy of its own, which no file can say.
+/// Everything written out, without `extends`: read_text() gives it back. Throws UsageError for what
+/// no file can say: a policy that is a class of its own, entries of operations that are a user's,
+/// grids with a bias of their own, what reading refuses.
 std::string write(const PolicyFile& file);
 /// FNV-1a 64 of write(), in 16 hexadecimal digits.
 std::string hash(const PolicyFile& file);
@@ -40,11 +42,14 @@ inline amp::Strategy load(const std::filesystem::path& path) { return strategy_o
 inline amp::Strategy parse(std::string_view text, std::string_view where = "text") {
   return strategy_of(read_text(text, where));
 }
+/// Words of "for": the models of nn/models.
+std::span<const std::string_view> model_names();
 /// A strategy's name, or a path that ends in ".json". Throws what named() and load() throw.
 amp::Strategy named_or_loaded(std::string_view name);
 /// The same strategy with a session also where no rule asks for one, so that its sites can be seen.
 amp::Strategy watched(const amp::Strategy& strategy);
-/// What a strategy was loaded from; of one without a file, the file that it would be.
+/// The file that a strategy would be as it is now: with the rules that it was loaded with, if any.
+/// Throws UsageError for a session that no file made, and for a seed that is not that of the rules.
 PolicyFile file_of(const amp::Strategy& strategy);
 
 }  // namespace halftone::policy

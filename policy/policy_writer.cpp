@@ -1,74 +1,21 @@
 // Everything of a policy written out, in one order, so that equal policies are equal texts; and the
 // way from a file to a strategy and back.
-#include <typeinfo>
-
 #include <cmath>
+#include <sstream>
+#include <typeinfo>
 
 #include <halftone/policy/fingerprint.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/policy_words.h>
+#include <halftone/policy/quantizer_writer.h>
 #include <halftone/policy/session.h>
 
 namespace halftone::policy {
 
 namespace {
 
-Json json_of(const NumberFormat& format) {
-  for (const NamedFormat& known : named_formats())
-    if (known.format == format) return std::string(known.name);
-  // Fields alone would count a bit of exponent in it.
-  if (format.bits >= 3 && format.bits <= 16 && format == NumberFormat::integer(format.bits))
-    return "int" + std::to_string(format.bits);
-  int exponent_bits = 2;  // the bias that min_exponent is of
-  while (exponent_bits < 8 && 2 - (1 << (exponent_bits - 1)) != format.min_exponent)
-    ++exponent_bits;
-  return {{"exponent", exponent_bits},
-          {"fraction", format.significand_bits - 1},
-          {"max", format.max},
-          {"infinity", format.infinity},
-          {"subnormals", format.subnormals}};
-}
-
-Json json_of(const Scaling& scaling) {
-  switch (scaling.per) {
-    case Scaling::Per::none: break;
-    case Scaling::Per::tensor: {
-      Json json{{"per", "tensor"}, {"from", scaling.from_history ? "history" : "current"}};
-      if (scaling.from_history)
-        json["history"] = scaling.history, json["take"] = scaling.latest ? "latest" : "max";
-      json["margin"] = scaling.margin, json["power_of_two"] = scaling.power_of_two;
-      json["least"] = scaling.least;
-      return json;
-    }
-    case Scaling::Per::block:
-      return {{"per", "block"},
-              {"block", Json::array({scaling.rows, scaling.columns})},
-              {"format", json_of(scaling.scale_format)},
-              {"rule", name(scaling.rule)},
-              {"tensor_level", scaling.tensor_level}};
-  }
-  return "none";
-}
-
-Json json_of(const Quantizer& quantizer) {
-  Json json{{"format", json_of(quantizer.grid)}, {"rounding", name(quantizer.rounding)}};
-  if (quantizer.rounding == Rounding::stochastic) json["random_bits"] = quantizer.random_bits;
-  if (quantizer.hadamard > 0) json["hadamard"] = quantizer.hadamard;
-  json["scale"] = json_of(quantizer.scaling);
-  return json;
-}
-
-Json json_of(const RoleRule& said) {
-  switch (said.kind) {
-    case RoleRule::Kind::none: return "none";
-    case RoleRule::Kind::as_used: return "as_used";
-    case RoleRule::Kind::grid: break;
-  }
-  return json_of(said.quantizer);
-}
-
-Json json_of(const Match& match) {
+Json entries_of(const Match& match) {
   Json json = Json::object();
   if (!match.ops.empty()) json["op"] = match.ops;
   if (match.asks) json["asks"] = name(*match.asks);
@@ -81,20 +28,31 @@ Json json_of(const Match& match) {
   return json;
 }
 
-Json json_of(const Rule& rule) {
+Json entries_of(const Rule& rule) {
   Json json = Json::object();
   if (!rule.name.empty()) json["name"] = rule.name;
   if (!rule.about.empty()) json["about"] = rule.about;
-  json["match"] = json_of(rule.match);
+  json["match"] = entries_of(rule.match);
   if (rule.compute) json["compute"] = name(*rule.compute);
   if (rule.result) json["result"] = name(*rule.result);
   for (const auto& [role, said] : rule.roles) json[std::string(name(role))] = json_of(said);
-  if (rule.accumulate)
-    json["accumulate"] = {{"format", json_of(rule.accumulate->grid)},
-                          {"rounding", name(rule.accumulate->rounding)},
-                          {"chunk", rule.accumulate->chunk}};
+  if (rule.accumulate) json["accumulate"] = json_of(*rule.accumulate);
   if (rule.optional) json["optional"] = true;
   return json;
+}
+
+/// A policy may have entries of operations that are a user's own. No list of names has them, but
+/// they are printed.
+void require_known_operations(const std::string& strategy, const amp::Policy& own) {
+  amp::Policy known = amp::Policy::preset(own.name());
+  for (const std::string_view op : amp::Policy::operations()) known[op] = own[op];
+  std::ostringstream all, without;
+  all << own, without << known;
+  if (all.str() != without.str())
+    fail<UsageError>("policy.write", "the policy of ", strategy,
+                     " has entries of operations that are not the library's, which no file can "
+                     "say. In a file that is a rule that matches a path: {\"match\": {\"path\": "
+                     "\"...\"}, \"compute\": ...}.");
 }
 
 Json lists_of(const amp::Strategy& base) {
@@ -114,6 +72,7 @@ Json lists_of(const amp::Strategy& base) {
                        "\"}, \"compute\": ...}.");
     lists[std::string(name(now.cast_class))].push_back(op);
   }
+  require_known_operations(base.name, own);
   return lists;
 }
 
@@ -142,7 +101,9 @@ struct SessionMaker {
 
 }  // namespace
 
-std::string write(const PolicyFile& file) {
+namespace {
+
+Json entries_of(const PolicyFile& file) {
   const amp::Strategy& base = file.base;
   Json json{{"halftone_policy", 1}, {"name", base.name}};
   if (!file.about.empty()) json["about"] = file.about;
@@ -156,7 +117,7 @@ std::string write(const PolicyFile& file) {
   json["autocast"] = base.autocast ? Json(name(*base.autocast)) : Json();
   json["lists"] = lists_of(base);
   json["rules"] = Json::array();
-  for (const Rule& rule : file.rules.rules) json["rules"].push_back(json_of(rule));
+  for (const Rule& rule : file.rules.rules) json["rules"].push_back(entries_of(rule));
   Json optimizer = Json::object();
   if (base.state_dtype) optimizer["state_dtype"] = name(*base.state_dtype);
   if (file.rules.parameters) optimizer["parameters"] = json_of(*file.rules.parameters);
@@ -166,7 +127,40 @@ std::string write(const PolicyFile& file) {
   json["loss_scale"] = loss_scale_of(base);
   json["evaluation"] = file.rules.in_evaluation ? "same" : "reference";
   json["seed"] = file.rules.seed;
-  return json.dump(2) + '\n';
+  return json;
+}
+
+/// A strategy from code may be one that reading refuses; what is written must be what is read.
+void require_readable(const std::string& text, const PolicyFile& file) {
+  const std::string& name = file.base.name;
+  std::optional<PolicyFile> again;
+  try {
+    again = read_text(text, "again");
+  } catch (const FormatError& error) {
+    const std::string_view message = error.what();
+    const std::size_t begin = message.find("] ");
+    fail<UsageError>("policy.write", printable(name), " is none that a file can say: ",
+                     message.substr(begin == std::string_view::npos ? 0 : begin + 2));
+  }
+  if (again->rules != file.rules || entries_of(*again).dump(2) + '\n' != text)
+    fail<UsageError>(
+        "policy.write", name,
+        " has values where they have no effect, such as random bits of a rounding that "
+        "is not stochastic, which a file does not keep. Leave them at their defaults.");
+}
+
+}  // namespace
+
+std::string write(const PolicyFile& file) {
+  std::string text;
+  try {
+    text = entries_of(file).dump(2) + '\n';
+  } catch (const nlohmann::json::exception&) {
+    fail<UsageError>("policy.write", printable(file.base.name),
+                     " has a text that is not UTF-8. Write names and remarks in UTF-8.");
+  }
+  require_readable(text, file);
+  return text;
 }
 
 std::string hash(const PolicyFile& file) { return Fingerprint().add(write(file)).text(); }
@@ -191,11 +185,16 @@ amp::Strategy named_or_loaded(std::string_view name) {
 }
 
 PolicyFile file_of(const amp::Strategy& strategy) {
-  if (const auto* maker = strategy.session.target<SessionMaker>()) return *maker->file;
-  if (strategy.session)
+  const auto* maker = strategy.session.target<SessionMaker>();
+  if (strategy.session && !maker)
     fail<UsageError>("policy.file_of", strategy.name,
                      " has a session that no file made. Write down what made it.");
-  PolicyFile file{.base = strategy};
+  PolicyFile file = maker ? *maker->file : PolicyFile{};
+  if (maker && strategy.seed != file.rules.seed)
+    fail<UsageError>("policy.file_of", strategy.name, " has the seed ", strategy.seed,
+                     ", and its rules were read with ", file.rules.seed,
+                     ". A file has one: change the file's.");
+  file.base = strategy, file.base.session = {};
   file.rules.seed = strategy.seed;
   return file;
 }

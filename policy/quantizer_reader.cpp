@@ -11,6 +11,13 @@ namespace halftone::policy {
 namespace {
 using Words = std::vector<std::string_view>;
 
+/// Refuses what has no effect: what a file says happens.
+void require_default(const JsonValue& value, std::string_view entry, bool is_default,
+                     std::string_view whose) {
+  if (!is_default)
+    value.find(entry)->refuse("this has no effect: it is of ", whose, ". Leave it out.");
+}
+
 Scaling tensor_scaling(const JsonValue& value) {
   Scaling scaling = Scaling::per_tensor();
   constexpr std::array<std::string_view, 2> froms{"current", "history"}, takes{"max", "latest"};
@@ -18,6 +25,11 @@ Scaling tensor_scaling(const JsonValue& value) {
   if (const auto history = value.find("history"))
     scaling.history = int32_t(history->integer(1, 1 << 20));
   if (const auto take = value.find("take")) scaling.latest = take->word(takes) == 1;
+  if (!scaling.from_history) {
+    const Scaling usual = Scaling::per_tensor();
+    require_default(value, "history", scaling.history == usual.history, "scales from history");
+    require_default(value, "take", !scaling.latest, "scales from history");
+  }
   if (const auto margin = value.find("margin")) scaling.margin = int32_t(margin->integer(0, 100));
   if (const auto on = value.find("power_of_two")) scaling.power_of_two = on->boolean();
   if (const auto least = value.find("least")) scaling.least = float(least->number());
@@ -38,6 +50,8 @@ Scaling block_scaling(const JsonValue& value) {
     scaling.scale_format = *number_format_named(formats[format->word(formats)]);
   if (const auto rule = value.find("rule"))
     scaling.rule = *scale_rule_named(rules[rule->word(rules)]);
+  if (scaling.scale_format != formats::e8m0)
+    require_default(value, "rule", scaling.rule == ScaleRule::floor, "e8m0 scales");
   if (const auto on = value.find("tensor_level")) scaling.tensor_level = on->boolean();
   return scaling;
 }
@@ -62,6 +76,13 @@ Scaling scaling_in(const JsonValue& value) {
         entry != "per" && tensors != of_tensor && value.find(entry))
       value.find(entry)->refuse("this is of scales per ", tensors ? "tensor" : "block", '.');
   return of_tensor ? tensor_scaling(value) : block_scaling(value);
+}
+
+/// Names of formats and quantizers, which rules use where they may have words.
+void require_name(const JsonValue& named) {
+  named.require_printable_key();
+  if (named.key() == "none" || named.key() == "as_used")
+    named.refuse("\"", named.key(), "\" is a word of rules. Choose another name.");
 }
 
 }  // namespace
@@ -92,6 +113,7 @@ NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
 
 void QuantizerReader::read_formats(const JsonValue& formats) {
   for (const JsonValue& format : formats.members()) {
+    require_name(format);
     const NumberFormat own = format_in(format);
     formats_[format.key()] = own;
   }
@@ -113,9 +135,15 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   }
   if (const auto bits = value.find("random_bits"))
     quantizer.random_bits = int32_t(bits->integer(1, 32));
+  if (quantizer.rounding != Rounding::stochastic) {
+    const bool inherited = !value.find("random_bits");
+    require_default(value, "random_bits", inherited || quantizer.random_bits == 32,
+                    "stochastic rounding");
+    quantizer.random_bits = 32;
+  }
   if (const auto hadamard = value.find("hadamard")) {
     quantizer.hadamard = int32_t(hadamard->integer(0, 64));
-    quantizer.hadamard_signs = quantizer.hadamard > 0 ? 0x9e3779b97f4a7c15u : 0;
+    quantizer.hadamard_signs = quantizer.hadamard > 0 ? rotation_signs : 0;
   }
   if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
@@ -138,6 +166,7 @@ Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
 /// In the file's order: one may be like another that stands before it.
 void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
   for (const JsonValue& quantizer : quantizers.members()) {
+    require_name(quantizer);
     const Quantizer own = quantizer_in(quantizer);
     quantizers_[quantizer.key()] = own;
   }

@@ -9,6 +9,9 @@
 
 namespace halftone::policy {
 
+/// Quantizer::hadamard_signs of every rotation that a file asks for.
+inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
+
 class QuantizerReader {
  public:
   /// "formats": name -> {exponent, fraction, max, infinity, subnormals}

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <halftone/core/plain_numbers.h>
+
 namespace halftone::policy {
 
 namespace {
@@ -79,6 +81,20 @@ Treatment RuleMatcher::treatment(const Site& site, const OpInfo& op, int64_t ste
     result.from_rules.push_back(int(i));
   }
   return result;
+}
+
+std::string RuleMatcher::last_about(const Treatment& treatment,
+                                    std::initializer_list<Role> roles) const {
+  PlainText text;
+  for (auto number = treatment.from_rules.rbegin(); number != treatment.from_rules.rend();
+       ++number) {
+    const Rule& rule = book_->rules[std::size_t(*number)];
+    if (std::ranges::none_of(roles, [&](Role role) { return rule.roles.contains(role); })) continue;
+    text << "rule " << *number;
+    if (!rule.name.empty()) text << " (\"" << rule.name << "\")";
+    break;
+  }
+  return text.str();
 }
 
 int64_t RuleMatcher::next_change(int64_t step) const {

@@ -93,13 +93,16 @@ class RuleMatcher {
   /// rule can name.
   RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book,
               const std::vector<std::string>& module_paths);
-  /// What a site gets in a step. `first`: undefined beyond.
+  /// What a site gets in a step.
   Treatment treatment(const Site& site, const OpInfo& op, int64_t step) const;
   /// The rules that match a site in some step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
   /// The first step after `step` in which a rule begins or ends; the largest number if there is
   /// none.
   int64_t next_change(int64_t step) const;
+  /// "rule 3 ("values")": of those that made a treatment, the last that speaks of one of the roles;
+  /// for messages.
+  std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
 
  private:

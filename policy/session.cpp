@@ -1,15 +1,11 @@
-// Sites, treatments, passes and steps.
+// Sites, treatments and passes; steps are in session_steps.cpp.
 #include <halftone/policy/session.h>
 
 #include <algorithm>
-#include <set>
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/core/factory.h>
 #include <halftone/core/names.h>
-#include <halftone/core/quantized.h>
-#include <halftone/optim/update_watch.h>
 #include <halftone/policy/treated_op.h>
 
 namespace halftone::policy {
@@ -39,6 +35,7 @@ std::size_t PolicySession::HashKey::operator()(const Key& key) const {
   std::size_t hash = std::hash<const void*>{}(key.owner);
   hash = hash * 31 + std::hash<const void*>{}(key.label);
   hash = hash * 31 + std::hash<const void*>{}(key.op);
+  hash = hash * 31 + std::hash<const void*>{}(key.module);
   return hash * 31 + std::size_t(key.ordinal);
 }
 
@@ -49,7 +46,8 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
       matcher_(where, std::move(rules), names_.paths()),
       changes_at_(matcher_.next_change(0)) {
   if (matcher_.book().parameters)
-    for (const Tensor& x : model.parameters()) put_on_grid(*matcher_.book().parameters, "start", x);
+    for (const auto& [name, x] : model.named_parameters())
+      put_on_grid(*matcher_.book().parameters, "start." + name, x);
 }
 
 std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model) {
@@ -85,7 +83,22 @@ uint64_t PolicySession::begin_pass() {
   return pass;
 }
 
-bool PolicySession::rests() const { return !matcher_.book().in_evaluation && !grad_enabled(); }
+/// Of the whole pass: a checkpointed segment, or a part that is frozen, runs without gradients in a
+/// pass of training.
+bool PolicySession::rests(uint64_t pass) const {
+  return !matcher_.book().in_evaluation && pass == evaluation_pass;
+}
+
+std::vector<Role> PolicySession::roles_of(std::span<const Tensor> inputs) const {
+  std::vector<Role> roles;
+  for (const Tensor& x : inputs) {
+    const std::string* parameter = names_.parameter_of(x);
+    const bool floats = x.defined() && is_floating(x.dtype());
+    if (!parameter || !floats) roles.push_back(Role::input);
+    else roles.push_back(parameter->ends_with("bias") ? Role::bias : Role::weight);
+  }
+  return roles;
+}
 
 PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tensor> inputs,
                                          const CallScope* scope, int ordinal) const {
@@ -94,50 +107,78 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
   resolved.asks = op.cast_class;
   resolved.site = {
       .path = names_.path_of(scope), .op = op.name, .ordinal = ordinal, .parameter = {}};
-  for (const Tensor& x : inputs) {
-    const std::string* parameter = names_.parameter_of(x);
-    const bool floats = x.defined() && is_floating(x.dtype());
-    Role role = Role::input;
-    if (parameter && floats) role = parameter->ends_with("bias") ? Role::bias : Role::weight;
-    if (role == Role::weight && resolved.site.parameter.empty())
-      resolved.site.parameter = *parameter;
-    resolved.roles.push_back(role);
-  }
+  resolved.roles = roles_of(inputs);
+  for (std::size_t i = inputs.size(); i-- > 0;)
+    if (resolved.roles[i] == Role::weight)
+      resolved.site.parameter = *names_.parameter_of(inputs[i]);
   resolved.flops = flops_of(op.name, inputs);
   entry.name = name(resolved.site);
   entry.seed = site_seed(matcher_.book().seed, entry.name);
-  resolved.treatment = checked(entry);
+  require_possible(entry);
+  resolved.treatment = treatment_of(entry, at_->step);
   return entry;
 }
 
-/// The treatment of this step, which the operation must be able to follow.
-std::shared_ptr<const Treatment> PolicySession::checked(const Entry& entry) const {
+std::shared_ptr<const Treatment> PolicySession::treatment_of(const Entry& entry,
+                                                             int64_t step) const {
+  return std::make_shared<Treatment>(matcher_.treatment(entry.resolved.site, *entry.op, step));
+}
+
+/// That the operation can follow its rules, in this step and in all to come: a mistake shows when a
+/// place is first met, not when its rule begins.
+void PolicySession::require_possible(const Entry& entry) const {
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
+    const auto treatment = treatment_of(entry, step);
+    if (treatment->backward_differs() && runs_once(entry.op->name))
+      fail<UsageError>(
+          where_, matcher_.last_about(*treatment, {Role::input_backward, Role::weight_backward}),
+          " at ", entry.name, ": ", entry.op->name,
+          " cannot be computed twice, so \"input.backward\" is not possible here. "
+          "Leave it out of the rule, or except this place.");
+    if (treatment->accumulate && !has_accumulator(entry.op->name))
+      fail<UsageError>(where_, entry.name, ": ", entry.op->name,
+                       " has no emulated accumulator. linear and matmul do.");
+  }
+}
+
+/// Operands, their gradients, and the result as it is handed on hold their grids; of the result
+/// before that treated_op.cpp takes care, which sees its dtype.
+void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> operands) const {
   const ResolvedSite& resolved = entry.resolved;
-  auto treatment =
-      std::make_shared<Treatment>(matcher_.treatment(resolved.site, *entry.op, at_->step));
-  if (treatment->backward_differs() && runs_once(entry.op->name))
-    fail<UsageError>(where_, entry.name, ": ", entry.op->name,
-                     " cannot be computed twice, so \"input.backward\" is not possible here. "
-                     "Leave it out of the rule, or except this place.");
-  if (treatment->accumulate && !has_accumulator(entry.op->name))
-    fail<UsageError>(where_, entry.name, ": ", entry.op->name,
-                     " has no emulated accumulator. linear and matmul do.");
-  return treatment;
+  const Treatment& treatment = *resolved.treatment;
+  const auto require = [&](Role role, DType dtype) {
+    const Quantizer* quantizer = treatment.quantizer(role);
+    if (quantizer && is_floating(dtype) && !quantizer->exact_in(dtype))
+      fail_inexact(where_, entry.name, role, *quantizer, dtype);
+  };
+  for (std::size_t i = 0; i < operands.size() && i < resolved.roles.size(); ++i) {
+    if (!operands[i].defined()) continue;
+    const DType dtype = operands[i].dtype();
+    const Role role = resolved.roles[i];
+    require(role, dtype);
+    if (role == Role::input) require(Role::input_backward, dtype), require(Role::grad_input, dtype);
+    if (role == Role::weight) require(Role::weight_backward, dtype);
+    if (role != Role::input) require(Role::grad_weight, dtype);
+  }
+  if (treatment.result) require(Role::output, *treatment.result);
 }
 
 PolicySession::Entry& PolicySession::entry_for(const OpInfo& op, std::span<const Tensor> inputs) {
   const CallScope* scope = CallScope::innermost();
   const int ordinal = scope ? scope->next_ordinal(op) : 0;
-  const Key key{scope ? scope->owner() : nullptr, scope ? scope->label().data() : nullptr, &op,
-                ordinal};
+  const Key key{names_.module_of(scope), scope ? scope->owner() : nullptr,
+                scope ? scope->label().data() : nullptr, &op, ordinal};
   if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
+  Entry& entry = entries_.emplace(key, made(op, inputs, scope, ordinal)).first->second;
   order_.push_back(key);
-  return entries_.emplace(key, made(op, inputs, scope, ordinal)).first->second;
+  return entry;
 }
 
-PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const Tensor> inputs) {
+PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const Tensor> inputs,
+                                              uint64_t pass) {
   current_ = nullptr;
-  if (rests() || (!lists_sites_ && watched_.empty())) return {};
+  if (rests(pass) || (!lists_sites_ && watched_.empty())) return {};
   current_ = &entry_for(op, inputs);
   const Treatment& treatment = *current_->resolved.treatment;
   Decision decision{.result = treatment.result, .accumulate = treatment.accumulate};
@@ -174,109 +215,20 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
                      "Extend a strategy with f32 weights, or except this place.");
   const bool watched = watches(pass);
   if (!treatment.quantizes() && !watched) return nullptr;
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    const Role role = i < resolved.roles.size() ? resolved.roles[i] : Role::input;
-    const Quantizer* quantizer = treatment.quantizer(role);
-    if (!quantizer || !after[i].defined() || !is_floating(after[i].dtype())) continue;
-    if (!quantizer->exact_in(after[i].dtype()))
-      fail<UsageError>(
-          where_, current_->name, ": the grid of \"", name(role), "\" is ", described(*quantizer),
-          ", which ", after[i].dtype(),
-          " does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
-  }
+  if (treatment.quantizes()) resolved.roles = roles_of(before);  // another call, another operand
+  require_exact(*current_, after);
   return make_treated_op(
       {.treatment = resolved.treatment,
+       .where = where_,
        .site = current_->name,
        .op = resolved.site.op,
        .roles = resolved.roles,
        .scales = scales_,
        .seed = current_->seed,
        .offset = pass << 34,
-       .notes = grad_enabled() && !repeats_,
+       .notes = pass != evaluation_pass && !repeats_,
        .observer = watched ? observer_ : nullptr,
        .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});
-}
-
-// --- steps
-
-namespace {
-struct RuledState {
-  const Quantizer* quantizer;
-  std::string entry;
-  Tensor tensor;
-};
-
-/// The entries of an optimizer's state that rules name. A name that neither this optimizer nor any
-/// of optim/ has is a mistake.
-std::vector<RuledState> ruled_states(std::string_view where,
-                                     const std::map<std::string, Quantizer>& rules,
-                                     const NamedTensors& state) {
-  std::set<std::string_view> known{"exp_avg",         "exp_avg_sq", "max_exp_avg_sq",
-                                   "momentum_buffer", "square_avg", "grad_avg"};
-  std::vector<RuledState> ruled;
-  for (const auto& [entry, x] : state) {
-    if (rules.empty() || !entry.starts_with("state.")) continue;
-    const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
-    known.insert(name);
-    if (const auto rule = rules.find(std::string(name)); rule != rules.end())
-      ruled.push_back({&rule->second, entry, x});
-  }
-  for (const auto& [name, quantizer] : rules)
-    if (!known.contains(name))
-      fail_unknown_name(where, "state of an optimizer", name,
-                        std::vector(known.begin(), known.end()));
-  return ruled;
-}
-}  // namespace
-
-/// A parameter or a state of the optimizer, in place; `tensor`, "parameter.0" or
-/// "state.0.exp_avg", decides on what is drawn for it.
-void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
-                                const Tensor& x, const Tensor& skip) const {
-  if (!is_floating(x.dtype())) return;
-  if (x.dtype() == f64 || !quantizer.exact_in(x.dtype()))
-    fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
-                     " for parameters and states. Extend a strategy that keeps them in f32.");
-  if (optim::UpdateWatcher* const watcher = optim::watcher_of_updates())
-    watcher->rounding(tensor.starts_with("state.")
-                          ? std::string_view(tensor).substr(tensor.rfind('.') + 1)
-                          : std::string_view(),
-                      x, quantizer);
-  quantize_in_place(x,
-                    {.quantizer = quantizer,
-                     .skip = skip.defined() ? skip.to(x.device()) : skip,
-                     .key = {site_seed(matcher_.book().seed, tensor), uint64_t(at_->step) << 34}});
-}
-
-void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
-  watched_.clear();
-  scales_->end_step();
-  const Rulebook& book = matcher_.book();
-  if (book.parameters) {
-    const std::vector<Tensor> parameters = optimizer.parameters();
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].grad().defined())
-        put_on_grid(*book.parameters, "parameter." + std::to_string(i), parameters[i], skip);
-  }
-  // Names of states come with step counts, which the host would have to read.
-  if (!book.states.empty() && recording_step())
-    fail<UsageError>(where_,
-                     "states of the optimizer go onto grids, which a captured step cannot "
-                     "do. Run it uncaptured, or leave \"optimizer\" out of the policy.");
-  if (!book.states.empty())
-    for (const RuledState& state : ruled_states(where_, book.states, optimizer.state_dict()))
-      put_on_grid(*state.quantizer, state.entry, state.tensor, skip);
-  if (recording_step()) {
-    if (changes_at_ != std::numeric_limits<int64_t>::max())
-      fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
-                       ", which a captured step cannot follow. Capture behind it.");
-    repeat_on_replay([at = at_] { ++at->step; });
-  }
-  ++at_->step;
-  if (observer_) observer_->end_step();
-  if (at_->step < changes_at_) return;
-  changes_at_ = matcher_.next_change(at_->step);
-  for (auto& [key, entry] : entries_) entry.resolved.treatment = checked(entry);
 }
 
 std::vector<ResolvedSite> PolicySession::resolved() const {
@@ -302,30 +254,6 @@ void PolicySession::require_all_rules_used() const {
                      nearest_path(rules[i].match.path, paths),
                      "\". Mark it \"optional\" if that is meant.");
   }
-}
-
-// --- state
-
-NamedTensors PolicySession::state_dict() const {
-  NamedTensors state;
-  if (!lists_sites_) return state;
-  scales_->add_to(state);
-  state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(at_->pass), i64);
-  return state;
-}
-
-void PolicySession::load_state_dict(const NamedTensors& state) {
-  if (!lists_sites_) return;
-  for (const char* entry : {"step", "pass"})
-    if (const auto found = state.find(entry);
-        found == state.end() || !found->second.defined() || found->second.numel() != 1 ||
-        found->second.dtype() != i64 || found->second.item() < 0 || found->second.item() > 0x1p53)
-      fail<UsageError>(where_, "the state has no \"", entry,
-                       "\" of a policy's session. Load one that was saved under this policy.");
-  scales_->load(state);
-  at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
-  changes_at_ = matcher_.next_change(at_->step);
-  for (auto& [key, entry] : entries_) entry.resolved.treatment = checked(entry);
 }
 
 }  // namespace halftone::policy

@@ -43,9 +43,10 @@ class PolicySession final : public amp::Session {
   [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
 
   uint64_t begin_pass() override;
-  Decision decide(const OpInfo& op, std::span<const Tensor> inputs) override;
+  Decision decide(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) override;
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                              uint64_t pass) override;
+  void before_step() override;
   void end_step(optim::Optimizer& optimizer, const Tensor& skip) override;
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
@@ -59,7 +60,8 @@ class PolicySession final : public amp::Session {
 
  private:
   struct Key {
-    const void* owner;
+    const void* module;  // of the model, that is being called
+    const void* owner;   // the same, or something in it that the model does not name
     const char* label;
     const OpInfo* op;
     int ordinal;
@@ -77,9 +79,14 @@ class PolicySession final : public amp::Session {
   Entry& entry_for(const OpInfo& op, std::span<const Tensor> inputs);
   Entry made(const OpInfo& op, std::span<const Tensor> inputs, const CallScope* scope,
              int ordinal) const;
-  std::shared_ptr<const Treatment> checked(const Entry& entry) const;
-  bool rests() const;
+  std::vector<Role> roles_of(std::span<const Tensor> inputs) const;
+  std::shared_ptr<const Treatment> treatment_of(const Entry& entry, int64_t step) const;
+  void require_possible(const Entry& entry) const;
+  void require_exact(const Entry& entry, std::span<const Tensor> operands) const;
+  bool rests(uint64_t pass) const;
   bool watches(uint64_t pass) const;
+  std::string name_of(const std::vector<Tensor>& parameters, std::size_t i) const;
+  void follow_rules();
   void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
                    const Tensor& skip = {}) const;
 
@@ -91,6 +98,7 @@ class PolicySession final : public amp::Session {
   std::shared_ptr<TensorScales> scales_ = std::make_shared<TensorScales>();
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
+  bool rules_used_ = false;          // that each matches something is known
   std::vector<uint64_t> watched_{};  // passes since the last step that the observer asked for
   bool lists_sites_ = true, repeats_ = false;
   /// Shared with captured steps, which count on when they are replayed.

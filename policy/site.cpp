@@ -49,6 +49,11 @@ std::string ModelNames::path_of(const CallScope* scope) const {
   return label;
 }
 
+const void* ModelNames::module_of(const CallScope* scope) const {
+  while (scope && !modules_.contains(scope->owner())) scope = scope->outer();
+  return scope ? scope->owner() : nullptr;
+}
+
 const std::string* ModelNames::parameter_of(const Tensor& x) const {
   if (!x.defined()) return nullptr;
   const auto found = storages_.find(x.storage().get());

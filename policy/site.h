@@ -51,6 +51,8 @@ class ModelNames {
   explicit ModelNames(nn::Module& model);
   /// Where a scope stands: the path of its module and its label; "" outside of the model.
   std::string path_of(const CallScope* scope) const;
+  /// The innermost module of the model that is being called, or null.
+  const void* module_of(const CallScope* scope) const;
   /// The parameter that a tensor is, is a view of, or is a cast of that was entered; or null.
   const std::string* parameter_of(const Tensor& x) const;
   /// Lets `cast` count as what `source` is.

@@ -42,14 +42,17 @@ Tensor TensorScales::scale_for(const std::string& name, const Quantizer& quantiz
     const Tensor rows = x.is_contiguous() ? x.view_as({x.numel()}, {1}, x.offset()) : x;
     Tensor amax = memory.amax.view_as({}, {}, 0);
     backend_for(x).largest_magnitude(rows, amax);
+    memory.noted = true;
   }
   return memory.scale.view_as({}, {}, 0);
 }
 
 void TensorScales::end_step() {
   for (auto& [name, memory] : memories_)
-    backend_for(memory.scale)
-        .next_scales(memory.quantizer, memory.amax, memory.history, memory.position, memory.scale);
+    if (std::exchange(memory.noted, false))
+      backend_for(memory.scale)
+          .next_scales(memory.quantizer, memory.amax, memory.history, memory.position,
+                       memory.scale);
 }
 
 void TensorScales::add_to(NamedTensors& state) const {

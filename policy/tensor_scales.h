@@ -16,8 +16,8 @@ class TensorScales {
   /// `name`: the tensor's.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                    bool notes);
-  /// What was noted enters the histories, and the scales follow; magnitudes that are not finite
-  /// change nothing.
+  /// What was noted since the last one enters the histories, and the scales follow; magnitudes that
+  /// are not finite change nothing. A history counts the steps in which its tensor was seen.
   void end_step();
 
   /// "amax.<name>", "history.<name>", "position.<name>", "scale.<name>"
@@ -29,6 +29,7 @@ class TensorScales {
   struct Memory {
     Quantizer quantizer{};
     Tensor amax{}, history{}, position{}, scale{};
+    bool noted = false;  // something since the last step
   };
   Memory& memory_for(const std::string& name, const Quantizer& quantizer, Device device);
   std::map<std::string, Memory> memories_;

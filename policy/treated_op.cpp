@@ -22,6 +22,13 @@ RandomKey key_of(uint64_t seed, uint64_t offset, Role role, std::size_t input) {
   return {seed + uint64_t(role) + 16 * uint64_t(input), offset};
 }
 
+void fail_inexact(std::string_view where, std::string_view site, Role role,
+                  const Quantizer& quantizer, DType dtype) {
+  fail<UsageError>(where, site, ": the grid of \"", name(role), "\" is ", described(quantizer),
+                   ", which ", dtype,
+                   " does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
+}
+
 namespace {
 
 class TreatedOp final : public OpTap {
@@ -29,13 +36,15 @@ class TreatedOp final : public OpTap {
   explicit TreatedOp(TreatedCall call) : call_(std::move(call)) {}
 
   Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
+    const std::vector<Tensor> used = operands(inputs);
     Tensor y;
     if (call_.treatment->backward_differs()) {
-      y = operation.aside(operands(inputs, false));
-      operation.run(operands(inputs, true));
+      y = operation.aside(used);
+      operation.run(operands_of_backward(inputs, used));
     } else {
-      y = operation.run(operands(inputs, false));
+      y = operation.run(used);
     }
+    require_exact(y.dtype());
     if (call_.observer) call_.observer->ran(call_.site, call_.before, operation, y);
     call_.before.clear();  // they must not outlive the pass
     return rounded(Role::output, y, Sums::over_last, 0);
@@ -80,19 +89,32 @@ class TreatedOp final : public OpTap {
     return input < call_.roles.size() ? call_.roles[input] : Role::input;
   }
 
-  std::vector<Tensor> operands(std::span<const Tensor> inputs, bool for_backward) const {
+  std::vector<Tensor> operands(std::span<const Tensor> inputs) const {
     std::vector<Tensor> result;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      Role role = role_of(i);
-      Sums sums = forward_sums(call_.op, i);
-      if (for_backward) {
-        if (role == Role::input) role = Role::input_backward;
-        if (role == Role::weight) role = Role::weight_backward;
-        if (says(role)) sums = backward_sums(call_.op, i);
-      }
-      result.push_back(rounded(role, inputs[i], sums, i));
-    }
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      result.push_back(rounded(role_of(i), inputs[i], forward_sums(call_.op, i), i));
     return result;
+  }
+
+  /// Those that no rule tells apart are the very tensors of forward: drawn and looked at once.
+  std::vector<Tensor> operands_of_backward(std::span<const Tensor> inputs,
+                                           std::vector<Tensor> used) const {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Role role = role_of(i);
+      if (role == Role::bias) continue;
+      const Role use = role == Role::input ? Role::input_backward : Role::weight_backward;
+      if (says(use)) used[i] = rounded(use, inputs[i], backward_sums(call_.op, i), i);
+    }
+    return used;
+  }
+
+  /// The result, and what arrives as its gradient, holds the grids.
+  void require_exact(DType dtype) const {
+    if (!is_floating(dtype) || dtype == f64) return;
+    for (const Role role : {Role::output, Role::grad_output, Role::grad_output_weight})
+      if (const Quantizer* quantizer = call_.treatment->quantizer(role);
+          quantizer && !quantizer->exact_in(dtype))
+        fail_inexact(call_.where, call_.site, role, *quantizer, dtype);
   }
 
   /// Whether the rules say something of a use, other than that it is as its role.

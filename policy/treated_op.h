@@ -15,7 +15,8 @@ namespace halftone::policy {
 /// What a tap keeps of the moment in which its operation began.
 struct TreatedCall {
   std::shared_ptr<const Treatment> treatment;
-  std::string site;  // its name
+  std::string where;  // the policy, for messages
+  std::string site;   // its name
   std::string_view op;
   std::vector<Role> roles;               // of the inputs: input, weight or bias
   std::shared_ptr<TensorScales> scales;  // of the session
@@ -26,6 +27,10 @@ struct TreatedCall {
   std::vector<Tensor> before{};          // for whom: the inputs without the region's casts
 };
 std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
+
+/// Throws UsageError: a role's grid is not exact in the dtype that would hold it.
+[[noreturn]] void fail_inexact(std::string_view where, std::string_view site, Role role,
+                               const Quantizer& quantizer, DType dtype);
 
 /// A random key for a tensor of a site: (seed of the rules, site, role, pass, element) decides
 /// alone.

@@ -61,7 +61,7 @@ if [[ -n "${PYTHON:-}" ]]; then
   section "captured beside PyTorch, eager" "$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" \
     --device cuda --capture --workload mlp_tiny,lenet --strategy amp-bf16 --rounds 3
   section "beside PyTorch, compiled" "$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" \
-    --device cuda --compile --workload "$workloads" --strategy amp-bf16 --rounds 3
+    --device cuda --peers torch-compiled --workload "$workloads" --strategy amp-bf16 --rounds 3
 fi
 
 if ((${#failures[@]})); then

@@ -15,6 +15,8 @@ expect(tools.halftone-lab_show OUTPUT "transformer.h.0.attn.c_attn/linear.0 +4 .
        COMMAND halftone-lab show ${policies}/te_delayed_hybrid.json --workload gpt_tiny)
 expect(tools.halftone-lab_show_diff OUTPUT "0/linear.0.*- low_precision . f32 .*[+] low_precision . bf16"
        COMMAND halftone-lab show fp32 --workload mlp_tiny --diff amp-bf16)
+expect(tools.halftone-lab_show_diff_of_content OUTPUT "0/linear.0.*- .*scaled per tensor[)].*[+] .*scaled per tensor from the largest of 1024 steps"
+       COMMAND halftone-lab show ${policies}/te_current.json --diff ${policies}/te_delayed_hybrid.json)
 expect(tools.halftone-lab_show_same OUTPUT "no site differs" COMMAND halftone-lab show amp-bf16 --workload mlp_tiny --diff ${policies}/amp-bf16.json)
 expect(tools.halftone-lab_show_json OUTPUT "\"site\": \"0/linear.0\".*\"computes_in\": \"bf16\".*\"hash\"" COMMAND halftone-lab show amp-bf16 --json)
 
@@ -194,6 +196,19 @@ expect_failure(examples.13_bad_directory "--directory. cannot make the directory
                --directory /proc/none)
 expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
 set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
+# Under autocast all products are in bf16; where one layer is kept in f32, both count.
+expect(bench.machine_peak OUTPUT "\"f32_gflop_per_s\":[0-9.]+,\"bf16_gflop_per_s\":[0-9.]+.*\"mebibytes\":256.0,\"copy_gb_per_s\":[0-9.]+"
+       COMMAND machine_peak --threads 1 --json)
+expect(bench.limit OUTPUT "\"limit_ms\":[0-9.]+,\"limit_gflop\":{\"bf16\":0.026181632},.*\"share_of_limit\":0[.][0-9]+"
+       COMMAND train_step --workload mlp_tiny --strategy amp-bf16 --steps 3 --json)
+expect(bench.limit_of_a_file OUTPUT "\"limit_gflop\":{\"f32\":0.[0-9]+,\"bf16\":0.[0-9]+}" COMMAND train_step --workload mlp_tiny
+       --strategy ${CMAKE_CURRENT_SOURCE_DIR}/fixtures/last_layer_f32.json --steps 3 --json)
+# A family is all of its operations; a whole name is itself alone.
+expect(bench.family OUTPUT "quantize_e4m3 .*quantize_mxfp8_stochastic .*quantize_mxfp4 " COMMAND op_bench --ops quantize --dtypes bf16
+       --seconds 0.001 --threads 1)
+expect(bench.no_family OUTPUT "^[^\n]*\nmax  [^\n]*\nmax.backward [^\n]*\n$" COMMAND op_bench --ops max --dtypes bf16 --seconds 0.001
+       --threads 1)
+expect(bench.bad_family EXIT 105 MESSAGE "quantise not in .*,quantize,quantize_e2m1," COMMAND op_bench --ops quantise)
 expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_format "Did you mean .mxfp8." halftone-lab formats mxfp5)
 expect_failure(tools.no_policy "cannot read .*nowhere.json" halftone-lab show nowhere.json)

@@ -13,7 +13,7 @@ namespace halftone {
 namespace detail {
 template <class F> void check_formula_input(const Tensor& x) {
   using OfBool = TypeList<formula::Add, formula::Mul, formula::Maximum, formula::Minimum>;
-  if constexpr (contains<F, OfBool>) check::numbers_or_bool(F::info.name, x);
+  if constexpr (is_in_list<F, OfBool>) check::numbers_or_bool(F::info.name, x);
   else if constexpr (takes_integers<F>) check::numbers(F::info.name, x);
   else check::floating(F::info.name, x);
 }

@@ -17,7 +17,7 @@ Tensor float_rows(const Tensor& x) {
 }
 
 /// Where the matrix of a batch begins, and the step from row to row.
-const float* matrix_of(const Tensor& x, int64_t batch) {
+const float* floats_of_matrix(const Tensor& x, int64_t batch) {
   return x.data<float>() + (x.rank() == 3 && x.size(0) > 1 ? batch * x.strides()[0] : 0);
 }
 }  // namespace
@@ -41,8 +41,8 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
     const int64_t column = task % pieces * width, count = std::min(width, n - column);
     alignas(64) float totals[width], sums[width];
     std::fill_n(totals, count, 0.0f);
-    const float* const a_row = matrix_of(left, batch) + row % m * a_step;
-    const float* const b_rows = matrix_of(right, batch) + column;
+    const float* const a_row = floats_of_matrix(left, batch) + row % m * a_step;
+    const float* const b_rows = floats_of_matrix(right, batch) + column;
     for (int64_t first = 0; first < k; first += chunk) {
       std::fill_n(sums, count, 0.0f);
       kernels.accumulate_on(grid, accumulator.rounding, a_row + first, std::min(chunk, k - first),

@@ -115,13 +115,14 @@ __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* a
 
 template <class T>
 __global__ void rotate_kernel(Rotation rotation, float inverse_root, const T* x, T* y,
-                              int64_t groups) {
+                              int64_t columns, int64_t across, int64_t groups) {
   for (int64_t group = global_thread(); group < groups; group += all_threads()) {
     float values[Rotation::largest];
-    const int64_t first = group * rotation.size;
-    for (int i = 0; i < rotation.size; ++i) values[i] = widen(x[first + i]);
-    rotate_group(values, rotation, inverse_root);
-    for (int i = 0; i < rotation.size; ++i) y[first + i] = narrow<T>(values[i]);
+    const int64_t j = group % across * rotation.size, first = group / across * columns + j;
+    const int count = int(min(int64_t(rotation.size), columns - j));
+    for (int i = 0; i < count; ++i) values[i] = widen(x[first + i]);
+    if (count == rotation.size) rotate_group(values, rotation, inverse_root);
+    for (int i = 0; i < count; ++i) y[first + i] = narrow<T>(values[i]);
   }
 }
 
@@ -165,13 +166,14 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
 }
 
 void CudaBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
-  const int64_t groups = x.numel() / rotation.size;
-  if (groups == 0) return;
+  if (x.numel() == 0) return;
+  const int64_t columns = x.size(-1), across = (columns + rotation.size - 1) / rotation.size,
+                groups = x.numel() / columns * across;
   const auto inverse_root = float(1 / std::sqrt(double(rotation.size)));
   visit_floating(x.dtype(), "rotate", [&]<class T>() {
     if constexpr (sizeof(T) <= 4)
       launch(context_, rotate_kernel<T>, shape_for(context_, groups), rotation, inverse_root,
-             x.data<T>(), y.data<T>(), groups);
+             x.data<T>(), y.data<T>(), columns, across, groups);
   });
 }
 

@@ -122,14 +122,19 @@ void ReferenceBackend::quantize(const Tensor& x, const QuantizeCall& call, Tenso
 }
 
 void ReferenceBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
+  if (x.numel() == 0) return;
   const auto inverse_root = float(1 / std::sqrt(double(rotation.size)));
-  parallel_pieces(x.numel() / rotation.size, grain_length / Rotation::largest,
+  const int64_t columns = x.size(-1), across = pieces_of(columns, rotation.size);
+  parallel_pieces(x.numel() / columns * across, grain_length / Rotation::largest,
                   [&](int64_t begin, int64_t end) {
                     float group[Rotation::largest];
                     for (int64_t i = begin; i < end; ++i) {
-                      load(x, i * rotation.size, rotation.size, group);
-                      rotate_group(group, rotation, inverse_root);
-                      store(group, rotation.size, y, i * rotation.size);
+                      const int64_t j = i % across * rotation.size,
+                                    first = i / across * columns + j,
+                                    count = std::min<int64_t>(rotation.size, columns - j);
+                      load(x, first, count, group);
+                      if (count == rotation.size) rotate_group(group, rotation, inverse_root);
+                      store(group, count, y, first);
                     }
                   });
 }

@@ -36,6 +36,7 @@ GptBlock::Attention::Attention(const GptOptions& options)
     : c_attn(small_linear(options.width, 3 * options.width)),
       c_proj(residual_linear(options.width, options)),
       heads(options.heads),
+      context(options.context),
       dropout(options.dropout) {
   detail::require_divisible("Gpt", "width", options.width, options.heads);
 }
@@ -77,15 +78,26 @@ Gpt::Gpt(const GptOptions& given)
   for (int64_t i = 0; i < options.layers; ++i) h.emplace_back(options);
 }
 
-Tensor Gpt::forward(const Tensor& tokens) const {
-  if (!tokens.defined() || tokens.rank() != 2 || tokens.shape()[1] > options.context)
+Tensor Gpt::embedded(const Tensor& tokens, int64_t position) const {
+  if (!tokens.defined() || tokens.rank() != 2 || tokens.shape()[1] + position > options.context)
     fail<ShapeError>("Gpt", "the tokens are ", tokens.defined() ? tokens.shape() : Shape{},
-                     ". They must be [n, l], l at most the context ", options.context, ".");
-  Tensor x = drop(wte(tokens) + slice(wpe.weight, 0, 0, tokens.shape()[1]));
-  for (const GptBlock& block : h) x = block(x);
+                     ", behind ", position,
+                     " others. They must be [n, l], all together at most "
+                     "the context ",
+                     options.context, ".");
+  return drop(wte(tokens) + slice(wpe.weight, 0, position, position + tokens.shape()[1]));
+}
+
+Tensor Gpt::logits(const Tensor& x) const {
   const Tensor last = ln_f(x);
   const CallScope head = call_scope("lm_head");
   return linear(last, head_);
+}
+
+Tensor Gpt::forward(const Tensor& tokens) const {
+  Tensor x = embedded(tokens, 0);
+  for (const GptBlock& block : h) x = block(x);
+  return logits(x);
 }
 
 void Gpt::describe(Fields& field) {

@@ -19,14 +19,29 @@ struct GptOptions {
   double dropout = 0;
 };
 
+/// What a layer remembers of the tokens that it has read: their keys and values, [n, heads,
+/// context, e].
+struct KeyValues {
+  Tensor keys{}, values{};
+};
+/// The same of all layers of a Gpt, of which the first `length` positions are filled: with it each
+/// token of a text is read once, while the text grows. Empty, it begins a text.
+struct KeyValueCache {
+  int64_t length = 0;
+  std::vector<KeyValues> layers{};
+};
+
 /// x + attention(norm(x)), then x + mlp(norm(x)).
 struct GptBlock final : Layer {
   struct Attention final : Layer {
     Linear c_attn, c_proj;
-    int64_t heads;
+    int64_t heads, context;
     double dropout;
     explicit Attention(const GptOptions& options);
+    using Layer::operator();
     Tensor forward(const Tensor& x) const override;
+    /// x follows `before` tokens that were read before, and joins them.
+    Tensor operator()(const Tensor& x, KeyValues& past, int64_t before) const;
     void describe(Fields& field) override;
   };
   struct Mlp final : Layer {
@@ -40,7 +55,9 @@ struct GptBlock final : Layer {
   Attention attn;
   Mlp mlp;
   explicit GptBlock(const GptOptions& options);
+  using Layer::operator();
   Tensor forward(const Tensor& x) const override;
+  Tensor operator()(const Tensor& x, KeyValues& past, int64_t before) const;
   void describe(Fields& field) override;
 };
 
@@ -51,13 +68,21 @@ struct Gpt final : Layer {
   std::vector<GptBlock> h;
   LayerNorm ln_f;
   explicit Gpt(const GptOptions& options = {});
+  using Layer::operator();
   /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of the token
   /// that follows each.
   Tensor forward(const Tensor& tokens) const override;
+  /// The same for tokens that follow those in the cache, which they join: logits as the whole text
+  /// would give them, of these tokens alone. Only without gradients. Throws UsageError where they
+  /// are recorded, ShapeError for another n and where cache and tokens exceed the context.
+  Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
   /// The head appears as lm_head.weight, tied to transformer.wte.weight.
   void describe(Fields& field) override;
 
  private:
+  /// Of tokens from a position on.
+  Tensor embedded(const Tensor& tokens, int64_t position) const;
+  Tensor logits(const Tensor& x) const;
   Parameter head_;
 };
 

@@ -2,6 +2,8 @@
 // Converting their states: conversion_test.cpp. Models and optimizers: apply_test.cpp.
 #include <cmath>
 #include <filesystem>
+#include <iostream>
+#include <sstream>
 
 #include "strategy_cases.h"
 #include "temporary_directory.h"
@@ -165,6 +167,26 @@ TEST_CASE("a strategy prints itself") {
   text << Strategy::named("o2-fp16");
   CHECK(text.str() ==
         "o2-fp16          weights f16 (master), batch norm f32, loss scale dynamic from 65536");
+}
+
+TEST_CASE("a first step in which nothing was cast is told once") {
+  std::ostringstream told;
+  std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
+  for (const bool inside : {true, false}) {
+    nn::Linear model(3, 2);
+    optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+    amp::Training training(amp::Strategy::named("amp-bf16"), model, sgd);
+    for (int i = 0; i < 2; ++i) {
+      training.zero_grad();
+      const Tensor x = ones({4, 3});
+      training.backward(mean(inside ? training.forward(model, x) : model(x)));
+      training.step();
+    }
+    CHECK(told.str() == (inside ? ""
+                                : "[Training] under amp-bf16 nothing was cast to bf16 before the "
+                                  "first step. Run the model inside of training.forward().\n"));
+  }
+  std::cerr.rdbuf(before);
 }
 
 }  // namespace

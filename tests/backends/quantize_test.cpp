@@ -274,6 +274,11 @@ TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
   backend.rotate(outlier, {.size = 16, .signs = 0x1234}, outlier);
   backend.largest_magnitude(outlier, largest);
   CHECK(largest.item() == 5);
+  // Groups lie within rows, and what fills none stays.
+  Tensor rest = from_vector<float>({1, 0, 3, 1, 0, 5}, {2, 3});
+  backend.rotate(rest, {.size = 2}, rest);
+  const float half = std::sqrt(0.5f);
+  CHECK(rest.to_vector<float>() == std::vector<float>{half, half, 3, half, half, 5});
   // A quantizer turns there and back: what its grid does not lose is what came.
   Quantizer exact{.grid = formats::f32, .hadamard = 4, .hadamard_signs = 0b0110};
   const Tensor whole = from({1, 2, 3, 4, -1, 0, 8, 16});

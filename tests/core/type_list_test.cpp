@@ -16,7 +16,7 @@ template <class T> struct Box {};
 static_assert(Some::size == 3 && TypeList<>::size == 0);
 static_assert(std::same_as<Concat<TypeList<int>, TypeList<>, TypeList<char, double>>, Some>);
 static_assert(std::same_as<Wrap<Box, TypeList<int, char>>, TypeList<Box<int>, Box<char>>>);
-static_assert(contains<char, Some> && !contains<float, Some> && !contains<int, TypeList<>>);
+static_assert(is_in_list<char, Some> && !is_in_list<float, Some> && !is_in_list<int, TypeList<>>);
 static_assert(index_of<int, Some> == 0 && index_of<double, Some> == 2 &&
               index_of<float, Some> == -1);
 }  // namespace

@@ -4,7 +4,10 @@
 
 #include <cmath>
 
+#include <halftone/amp/autocast.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/nn/init.h>
+#include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lstm_classifier.h>
 #include <halftone/nn/models/resnet.h>
 #include <halftone/nn/models/unet.h>
@@ -14,6 +17,21 @@ using namespace halftone;
 using namespace halftone::nn::models;
 
 namespace {
+
+/// The largest difference of logits when a text [2, 12] is read in pieces, over the largest logit.
+double error_of_pieces(const Gpt& model, const std::vector<int64_t>& pieces) {
+  const NoGrad no_grad;
+  const Tensor text = randint(0, 50, {2, 12}), whole = model(text);
+  KeyValueCache past;
+  std::vector<Tensor> parts;
+  for (const int64_t count : pieces)
+    parts.push_back(model(slice(text, 1, past.length, past.length + count), past));
+  CHECK(past.length == 12);
+  const Tensor read = cat(parts, 1);
+  CHECK(read.shape() == whole.shape());
+  CHECK(read.dtype() == whole.dtype());
+  return max(abs(cast(read - whole, f64))).item() / max(abs(cast(whole, f64))).item();
+}
 
 double standard_deviation(const Tensor& x) { return std::sqrt(var(x, {}, 0).item()); }
 
@@ -89,4 +107,44 @@ TEST_CASE("the LSTM classifier reads tokens") {
   CHECK(nn::state_dict(model).at("lstm.weight_ih_l1_reverse").shape() == Shape{24, 12});
   CHECK(model.fc.weight.shape() == Shape{3, 12});
   CHECK_THROWS_WITH_AS(LstmClassifier(0), "[Embedding] count is 0. Use 1 or more.", UsageError);
+}
+
+TEST_CASE("a GPT that keeps keys and values reads a text in pieces as at once") {
+  manual_seed(3);
+  Gpt model({.vocabulary = 50, .context = 16, .layers = 2, .heads = 3, .width = 24});
+  for (const Tensor& p : model.parameters())  // GPT-2's first values make attention nearly even
+    if (p.rank() == 2) nn::init::normal(p, 0, 0.3);
+  const std::vector<std::vector<int64_t>> ways{{12}, std::vector<int64_t>(12, 1), {5, 1, 4, 2}};
+  for (const std::vector<int64_t>& pieces : ways) {
+    CHECK(error_of_pieces(model, pieces) <= 64 * epsilon(f32));
+    const amp::Autocast region({.dtype = bf16});
+    CHECK(error_of_pieces(model, pieces) <= 8 * epsilon(bf16));
+  }
+}
+
+TEST_CASE("a GPT refuses caches that do not fit") {
+  Gpt model({.vocabulary = 50, .context = 8, .layers = 2, .heads = 2, .width = 8});
+  KeyValueCache past;
+  const Tensor text = randint(0, 50, {2, 6});
+  CHECK_THROWS_WITH_AS(model(text, past),
+                       "[Gpt] a cache of keys and values has no gradients. Read with it under "
+                       "NoGrad, or without it.",
+                       UsageError);
+  const NoGrad no_grad;
+  model(text, past);
+  CHECK_THROWS_WITH_AS(model(randint(0, 50, {2, 3}), past),
+                       "[Gpt] the tokens are [2, 3], behind 6 others. They must be [n, l], all "
+                       "together at most the context 8.",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(model(randint(0, 50, {1, 2}), past),
+                       "[Gpt] the tokens are [1, 2], those in the cache of 2 texts. Go on with as "
+                       "many, or begin with an empty cache.",
+                       ShapeError);
+  CHECK_THROWS_WITH_AS(Gpt({.vocabulary = 50, .context = 8, .layers = 1, .heads = 2, .width = 8})(
+                           randint(0, 50, {2, 2}), past),
+                       "[Gpt] the cache is of a model with 2 layers, this one has 1. Begin with an "
+                       "empty one.",
+                       UsageError);
+  CHECK(past.length == 6);  // and stays as it was
+  CHECK(model(randint(0, 50, {2, 2}), past).shape() == Shape{2, 2, 50});
 }

@@ -14,13 +14,13 @@ template <class F> constexpr Domain domain_of() {
 /// Formulas of two inputs that jump where the quotient is a whole number: the first input is a
 /// tenth away from the multiples of every second one.
 template <class F>
-inline constexpr bool jumps = contains<F, TypeList<formula::Remainder, formula::FloorDivide>>;
+inline constexpr bool jumps = is_in_list<F, TypeList<formula::Remainder, formula::FloorDivide>>;
 
 /// Formulas of two inputs with a kink where they are equal, or one apart: their inputs come from
 /// two interleaved grids of eighths, which never meet.
 template <class F>
 inline constexpr bool kinked =
-    contains<F, TypeList<formula::Maximum, formula::Minimum, formula::AbsoluteError,
+    is_in_list<F, TypeList<formula::Maximum, formula::Minimum, formula::AbsoluteError,
                          formula::SmoothL1, formula::Huber>>;
 
 // --- cases
@@ -241,7 +241,7 @@ template <class F> struct Samples<Binary<F>> {
 
 template <class F> struct Samples<Compare<F>> {
   static constexpr bool logical =
-      contains<F, TypeList<formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>>;
+      is_in_list<F, TypeList<formula::LogicalAnd, formula::LogicalOr, formula::LogicalXor>>;
   static Case with(std::string name, const Pairing& p, InputKind kind) {
     // Halves from few values: both outcomes, and equality, are frequent.
     const auto halves = [&](const Shape& shape, uint64_t seed) {

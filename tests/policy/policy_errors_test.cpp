@@ -45,6 +45,10 @@ TEST_CASE("the top of a file") {
         "/halftone_policy: the version is 2, this program reads 1. Use a newer one.");
   CHECK(contains(refusal_of_text(R"({"halftone_policy": 0, "name": "p"})"),
                  "/halftone_policy: expected a whole number from 1 to "));
+  CHECK(contains(refusal_of_text(R"({"halftone_policy": 1.0, "name": "p"})"),
+                 ", got 1.0. Write it without a point and an exponent."));
+  CHECK(contains(refusal_of(R"("loss_scale": {"interval": 2e3})"),
+                 "got 2000.0. Write it without a point and an exponent."));
   CHECK(contains(refusal_of_text(R"({"halftone_policy": "1", "name": "p"})"),
                  "/halftone_policy: expected a number, got a text."));
   CHECK(refusal_of_text(R"({"halftone_policy": 1})") ==
@@ -60,6 +64,10 @@ TEST_CASE("the top of a file") {
   CHECK(refusal_of("\"a\\u001b\\n~/\": 1")
             .starts_with("/a??~0~1: a policy has no entry \"a??~/\". "));
   CHECK(refusal_of(R"("for": "gpt")") == "/for: expected a list, got a text.");
+  CHECK(refusal_of(R"("for": ["gpt", "nonsense"])") ==
+        "/for/1: gpt, lenet, lstm_classifier, mlp, resnet or unet, got \"nonsense\".");
+  CHECK(contains(refusal_of(R"("for": [""])"), "/for/0: gpt, "));
+  CHECK(contains(refusal_of(R"("for": [1])"), "/for/0: expected a text, got a number."));
   CHECK(refusal_of(R"("about": true)") == "/about: expected a text, got true or false.");
   CHECK(refusal_of(R"("evaluation": "off")") == "/evaluation: same or reference, got \"off\".");
   CHECK(refusal_of(R"("seed": -1)") ==
@@ -240,11 +248,13 @@ TEST_CASE("a grid that the dtype of computation cannot hold is refused where tha
       refusal_of_rule(R"("compute": "bf16", "input": "fp8_block")") ==
       "/rules/0/input: the grid of \"input\" is e4m3, blocks of 1x128 with f32 scales, which bf16 "
       "does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
-  CHECK(contains(refusal_of_rule(R"("compute": "low", "grad_output": "f16")"),
-                 "/rules/0/grad_output: the grid of \"grad_output\" is f16, which bf16 does not"));
+  CHECK(contains(
+      refusal_of(R"("autocast": "bf16", "rules": [{"compute": "low", "grad_output": "f16"}])"),
+      "/rules/0/grad_output: the grid of \"grad_output\" is f16, which bf16 does not"));
   CHECK(contains(refusal_of(R"("autocast": "f16", "rules": [{"compute": "low", "input": "bf16"}])"),
                  "which f16 does not hold exactly"));
-  CHECK(refusal_of_rule(R"("compute": "low", "input": "mxfp8")") == "accepted");
+  CHECK(refusal_of(R"("autocast": "bf16", "rules": [{"compute": "low", "input": "mxfp8"}])") ==
+        "accepted");
   CHECK(refusal_of_rule(R"("compute": "f32", "input": "fp8_block")") == "accepted");
 }
 
@@ -261,7 +271,96 @@ TEST_CASE("accumulators") {
                  "/rules/0/accumulate/chunk: expected a whole number from 0 to "));
 }
 
+TEST_CASE("no letter reaches a terminal that it would obey") {
+  const std::string refused = "a name has 1 to 100 letters, all of them printable.";
+  // Controls of Latin 1, and what turns the direction of writing.
+  for (const char* letter : {"\\u0080", "\\u009b", "\\u009f", "\\u202a", "\\u202e", "\\u2066",
+                             "\\u2069", "\\u007f", "\\u001f"}) {
+    CAPTURE(letter);
+    CHECK(refusal_of_text(R"({"halftone_policy": 1, "name": "a)" + std::string(letter) + "\"}") ==
+          "/name: " + refused);
+    CHECK(refusal_of_rule("\"name\": \"" + std::string(letter) + '"') ==
+          "/rules/0/name: " + refused);
+    CHECK(refusal_of_rule(R"("match": {"path": "h)" + std::string(letter) + "\"}") ==
+          "/rules/0/match/path: a path has letters that are not printable. Leave them out.");
+    for (const char* entry :
+         {R"("formats": {")", R"("quantizers": {")", R"("optimizer": {"states": {")"})
+      CHECK(contains(refusal_of(entry + std::string(letter) + R"(": "e4m3"})" +
+                                (contains(entry, "states") ? "}" : "")),
+                     ": a name has letters that are not printable. Leave them out."));
+    const std::string message = refusal_of(R"("extends": ")" + std::string(letter) + '"');
+    CHECK(contains(message, "there is no strategy named \"?\""));
+  }
+  // Their neighbours are letters.
+  for (const char* letter : {"\\u00a0", "\\u2029", "\\u202f", "\\u2065", "\\u206a", "\\u00e4"}) {
+    CAPTURE(letter);
+    CHECK(refusal_of_rule("\"name\": \"" + std::string(letter) + '"') == "accepted");
+  }
+}
+
+TEST_CASE("entries that cannot be meant together") {
+  CHECK(refusal_of_rule(R"("match": {"op": []})") ==
+        "/rules/0/match/op: the list names no operation. Leave \"op\" out where all are meant.");
+  CHECK(
+      refusal_of(R"("lists": {"low_precision": ["linear", "add"], "as_is": ["mul", "linear"]})") ==
+      "/lists/as_is/1: linear stands in \"low_precision\" already. Keep one of them.");
+  CHECK(refusal_of(R"("lists": {"as_is": ["mul", "mul"]})") ==
+        "/lists/as_is/1: mul stands in \"as_is\" already. Keep one of them.");
+  CHECK(refusal_of(R"("quantizers": {"none": "e4m3"})") ==
+        "/quantizers/none: \"none\" is a word of rules. Choose another name.");
+  CHECK(contains(refusal_of(R"("quantizers": {"as_used": "e4m3"})"), "is a word of rules."));
+  CHECK(contains(refusal_of(R"("formats": {"none": "e4m3"})"), "/formats/none: \"none\" is a"));
+
+  CHECK(refusal_of(R"("weights": {"dtype": "f32", "form": "master"})") ==
+        "/weights: weights are f32 and their form is master, which keeps what a short dtype loses. "
+        "Use \"form\": \"plain\", or \"dtype\": \"bf16\".");
+  CHECK(contains(refusal_of(R"("extends": "full-bf16-sr", "weights": {"dtype": "f64"})"),
+                 "/weights: weights are f64 and their form is stochastic, "));
+  CHECK(refusal_of(R"("weights": {"dtype": "bf16", "form": "master"})") == "accepted");
+  CHECK(refusal_of(R"("weights": {"dtype": "f64"}, "autocast": "bf16")") ==
+        "/autocast: weights are f64 and autocast is bf16: f64 is never cast. Use f32 weights, or "
+        "\"autocast\": null.");
+  CHECK(contains(refusal_of(R"("extends": "amp-f16", "weights": {"dtype": "f64"})"), "/extends: "));
+  CHECK(contains(refusal_of(R"("extends": "amp-fp16", "weights": {"dtype": "f64"})"),
+                 "/weights: weights are f64 and autocast is f16: "));
+  CHECK(refusal_of(R"("extends": "amp-fp16", "weights": {"dtype": "f64"}, "autocast": null)") ==
+        "accepted");
+
+  CHECK(refusal_of(R"("rules": [{}, {"compute": "low"}])") ==
+        "/rules/1/compute: the rule computes in \"low\", the dtype of autocast, and there is none. "
+        "Say \"bf16\" or \"f16\", or add \"autocast\".");
+  CHECK(refusal_of(R"("extends": "amp-bf16", "rules": [{"compute": "low"}])") == "accepted");
+
+  for (const char* base : {"split-bf16", "full-bf16-kahan"}) {
+    CAPTURE(base);
+    const std::string extends = R"("extends": ")" + std::string(base) + R"(", "optimizer": )";
+    CHECK(contains(refusal_of(extends + R"({"parameters": "e4m3"})"),
+                   "/optimizer/parameters: parameters go onto a grid, and the form "));
+    CHECK(refusal_of(extends + R"({"parameters": "none"})") == "accepted");
+  }
+  CHECK(refusal_of(R"("extends": "full-bf16", "optimizer": {"parameters": "e4m3"})") == "accepted");
+}
+
+TEST_CASE("what has no effect is refused, unless it is the default") {
+  const std::string of = "this has no effect: it is of ";
+  CHECK(refusal_of_quantizer(R"("format": "e4m3", "random_bits": 8)") ==
+        "/quantizers/q/random_bits: " + of + "stochastic rounding. Leave it out.");
+  CHECK(refusal_of_quantizer(R"("format": "e4m3", "random_bits": 32)") == "accepted");
+  const auto refusal_of_scale = [](const std::string& scale) {
+    return refusal_of_quantizer(R"("format": "e4m3", "scale": )" + scale);
+  };
+  CHECK(refusal_of_scale(R"({"per": "tensor", "history": 16})") ==
+        "/quantizers/q/scale/history: " + of + "scales from history. Leave it out.");
+  CHECK(refusal_of_scale(R"({"per": "tensor", "take": "latest"})") ==
+        "/quantizers/q/scale/take: " + of + "scales from history. Leave it out.");
+  CHECK(refusal_of_scale(R"({"per": "block", "format": "f32", "rule": "even"})") ==
+        "/quantizers/q/scale/rule: " + of + "e8m0 scales. Leave it out.");
+  CHECK(refusal_of_scale(R"({"per": "block", "format": "f32", "rule": "floor"})") == "accepted");
+}
+
 TEST_CASE("optimizers") {
+  CHECK(refusal_of(R"("optimizer": {"parameters": "none", "states": {"exp_avg": "none"}})") ==
+        "accepted");
   CHECK(contains(refusal_of(R"("optimizer": {"state": {}})"),
                  "/optimizer/state: optimizer has no entry \"state\". Did you mean \"states\"?"));
   CHECK(refusal_of(R"("optimizer": {"state_dtype": "e4m3"})") ==

@@ -13,7 +13,7 @@ using policy::RoleRule;
 TEST_CASE("the whole grammar is read") {
   const PolicyFile file = file_of(R"(
     "about": "all of it", "for": ["gpt", "mlp"], "extends": "o2-fp16",
-    "weights": {"dtype": "bf16", "form": "split", "batch_norm_f32": false, "accumulate_in_f32": false,
+    "weights": {"dtype": "bf16", "form": "master", "batch_norm_f32": false, "accumulate_in_f32": false,
                 "fused": false, "hold_statistics": true},
     "autocast": "f16",
     "lists": {"preset": "apex-o1", "low_precision": ["softmax"], "as_is": ["gelu"]},
@@ -43,7 +43,7 @@ TEST_CASE("the whole grammar is read") {
   const amp::Strategy& base = file.base;
   CHECK(base.name == "p");
   CHECK(base.weights == bf16);
-  CHECK(base.form == WeightForm::split);
+  CHECK(base.form == WeightForm::master);
   CHECK_FALSE(base.keep_batch_norm);
   CHECK_FALSE(base.accumulate_in_f32);
   CHECK_FALSE(base.fused_master);
@@ -200,6 +200,13 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
   CHECK(contains(refusal_of_file("orphan.json"), "[policy orphan.json] /extends: cannot read "));
   CHECK(contains(refusal_of_file("absent.json"), "[policy absent.json] cannot read "));
   CHECK(contains(refusal_of_file("."), "it is no regular file"));
+  write_file(folder / "turned.json",
+             "{\"halftone_policy\": 1, \"name\": \"x\", \"extends\": \"\\u202e\\u001b.json\"}");
+  const std::string turned = refusal_of_file("turned.json");
+  CHECK(turned.starts_with("[policy turned.json] /extends: cannot read "));
+  CHECK(contains(turned, "/\?\?.json: "));
+  write_file(folder / "\x1b.json", "[]");
+  CHECK(refusal_of_file("\x1b.json") == "[policy ?.json] /: a policy is an object, got a list.");
   write_file(folder / "self.json",
              R"({"halftone_policy": 1, "name": "self", "extends": "self.json"})");
   CHECK(refusal_of_file("self.json") ==
@@ -209,6 +216,41 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
   CHECK(refusal_of_file("top.json") == "[policy base.json] /rules: expected a list, got a number.");
   write_file(folder / "large.json", std::string((1 << 20) + 1, ' '));
   CHECK(contains(refusal_of_file("large.json"), "has 1048577 bytes. At most 1048576 make sense."));
+}
+
+TEST_CASE("a base is found from the file that names it, wherever that is") {
+  const TemporaryDirectory folder;
+  std::filesystem::create_directories(folder / "below/deeper");
+  const auto extending = [&](const std::string& name, const std::string& base) {
+    write_file(folder / name, R"({"halftone_policy": 1, "name": "x", "extends": ")" + base + "\"}");
+    return policy::read(folder / name).base.autocast;
+  };
+  write_file(folder / "base.json",
+             R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16"})");
+  CHECK(extending("below/up.json", "../base.json") == bf16);
+  CHECK(extending("down.json", "below/up.json") == bf16);  // whose own base is beside down.json
+  CHECK(extending("below/deeper/up.json", "../up.json") == bf16);
+  CHECK(extending("below/deeper/whole.json", (folder / "base.json").string()) == bf16);
+}
+
+TEST_CASE("a file takes away what its base puts onto grids") {
+  const TemporaryDirectory folder;
+  write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base",
+    "optimizer": {"parameters": "e8m15", "states": {"exp_avg": "bf16", "exp_avg_sq": "bf16"}}})");
+  write_file(folder / "top.json", R"({"halftone_policy": 1, "name": "top", "extends": "base.json",
+    "optimizer": {"parameters": "none", "states": {"exp_avg": "none"}}})");
+  const PolicyFile file = policy::read(folder / "top.json");
+  CHECK_FALSE(file.rules.parameters);
+  CHECK(file.rules.states.size() == 1);
+  CHECK(file.rules.states.contains("exp_avg_sq"));
+  // A rule of the base that computes in "low" goes with the base's autocast.
+  write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16",
+    "rules": [{"compute": "low"}]})");
+  write_file(folder / "top.json", R"({"halftone_policy": 1, "name": "top", "extends": "base.json",
+    "autocast": null})");
+  CHECK(message_of<FormatError>([&] { policy::read(folder / "top.json"); }) ==
+        "[policy top.json] /autocast: rule 0 of the base computes in \"low\", the dtype of "
+        "autocast, and there is none. Say \"bf16\" or \"f16\", or add \"autocast\".");
 }
 
 TEST_CASE("a chain of eight files is none too long") {

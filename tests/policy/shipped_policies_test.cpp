@@ -228,9 +228,8 @@ TEST_CASE("a rule that matches nothing names the nearest path") {
         "input": "bf16", )" +
                       rule + "}]}"),
         *c.model, optimizer);
-    step(training, c);
     try {
-      session_of(training)->require_all_rules_used();
+      step(training, c);
     } catch (const UsageError& error) { return std::string(error.what()); }
     return std::string();
   };

@@ -103,42 +103,57 @@ static void pack_columns(const Matrix& b, int64_t depth, int64_t columns, float*
   pack_any<tile_columns>(b, b.column, b.row, columns, depth, panels);
 }
 
+/// A tile of c in registers, Rows rows of Vectors vectors.
+template <int Rows, int Vectors> struct Tile {
+  Vector sums[Rows][Vectors];
+
+  /// The tile of c is wanted when the depth is through: fetches it meanwhile.
+  [[gnu::always_inline]] inline void begin(const float* c, int64_t c_stride) {
+#pragma GCC unroll 32
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < Vectors; ++j) {
+        __builtin_prefetch(c + i * c_stride + j * lanes, 1);
+        sums[i][j] = Vector{};
+      }
+  }
+  /// One depth: row(i) is the element of a, b its columns.
+  template <class Row> [[gnu::always_inline]] inline void add(const Row& row, const float* b) {
+    Vector columns[Vectors];
+#pragma GCC unroll 8
+    for (int j = 0; j < Vectors; ++j) columns[j] = load(b + j * lanes);
+#pragma GCC unroll 32
+    for (int i = 0; i < Rows; ++i) {
+      const float element = row(i);
+#pragma GCC unroll 8
+      for (int j = 0; j < Vectors; ++j) sums[i][j] += element * columns[j];
+    }
+  }
+  [[gnu::always_inline]] inline void finish(const float* bias, bool accumulate, float* c,
+                                            int64_t c_stride) const {
+#pragma GCC unroll 32
+    for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < Vectors; ++j) {
+        float* to = c + i * c_stride + j * lanes;
+        Vector sum = sums[i][j];
+        if (accumulate) sum += load(to);
+        if (bias) sum += load(bias + j * lanes);
+        store(to, sum);
+      }
+  }
+};
+
 /// c (+)= a b for Rows rows and Vectors vectors of columns: the accumulators stay in registers.
 template <int Rows, int Vectors>
 [[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b,
                                                   int64_t b_step, const float* bias,
                                                   bool accumulate, float* c, int64_t c_stride) {
-  // The tile of c is wanted when the depth is through: fetch it meanwhile.
-#pragma GCC unroll 32
-  for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) __builtin_prefetch(c + i * c_stride + j * lanes, 1);
-  Vector sums[Rows][Vectors];
-#pragma GCC unroll 32
-  for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) sums[i][j] = Vector{};
-  for (int64_t d = 0; d < depth; ++d) {
-    Vector columns[Vectors];
-#pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) columns[j] = load(b + d * b_step + j * lanes);
-#pragma GCC unroll 32
-    for (int i = 0; i < Rows; ++i) {
-      const float row = a[d * tile_rows + i];
-#pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sums[i][j] += row * columns[j];
-    }
-  }
-#pragma GCC unroll 32
-  for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) {
-      float* to = c + i * c_stride + j * lanes;
-      Vector sum = sums[i][j];
-      if (accumulate) sum += load(to);
-      if (bias) sum += load(bias + j * lanes);
-      store(to, sum);
-    }
+  Tile<Rows, Vectors> tile;
+  tile.begin(c, c_stride);
+  for (int64_t d = 0; d < depth; ++d)
+    tile.add([a, d](int i) { return a[d * tile_rows + i]; }, b + d * b_step);
+  tile.finish(bias, accumulate, c, c_stride);
 }
 
 /// The same in pieces of the depth: `chain` products are added up in a row before they join the
@@ -162,24 +177,12 @@ template <int Rows, int Vectors>
   else product_of_chains<Rows, Vectors>(depth, chain, a, b, b_step, bias, accumulate, c, c_stride);
 }
 
-static void tile_product(int64_t depth, int64_t chain, const float* a, const float* b,
-                         int64_t b_step, int64_t rows, int64_t columns, const float* bias,
-                         bool accumulate, float* c, int64_t c_stride) {
-  if (rows == tile_rows && columns == tile_columns)
-    return product_in_chains<tile_rows, tile_vectors>(depth, chain, a, b, b_step, bias, accumulate,
-                                                      c, c_stride);
-  // An incomplete tile is computed beside c, by the smallest kernel that covers it, and the valid
-  // part moved over.
+/// An incomplete tile, computed by compute(whole) beside c: the valid part is moved over.
+template <class Compute>
+static void incomplete_tile(const Compute& compute, int64_t rows, int64_t columns,
+                            const float* bias, bool accumulate, float* c, int64_t c_stride) {
   float whole[tile_rows * tile_columns];
-  constexpr int medium = tile_rows < 8 ? tile_rows : 8;
-  const auto compute = [&]<int Rows, int Vectors>() {
-    product_in_chains<Rows, Vectors>(depth, chain, a, b, b_step, nullptr, false, whole,
-                                     tile_columns);
-  };
-  if (rows <= 4) compute.template operator()<4, tile_vectors>();
-  else if (rows <= medium) compute.template operator()<medium, tile_vectors>();
-  else if (columns <= lanes) compute.template operator()<tile_rows, 1>();
-  else compute.template operator()<tile_rows, tile_vectors>();
+  compute(whole);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {
       float* to = c + i * c_stride + j;
@@ -187,9 +190,64 @@ static void tile_product(int64_t depth, int64_t chain, const float* a, const flo
     }
 }
 
+static void tile_product(int64_t depth, int64_t chain, const float* a, const float* b,
+                         int64_t b_step, int64_t rows, int64_t columns, const float* bias,
+                         bool accumulate, float* c, int64_t c_stride) {
+  if (rows == tile_rows && columns == tile_columns)
+    return product_in_chains<tile_rows, tile_vectors>(depth, chain, a, b, b_step, bias, accumulate,
+                                                      c, c_stride);
+  // By the smallest kernel that covers it.
+  constexpr int medium = tile_rows < 8 ? tile_rows : 8;
+  const auto product = [&]<int Rows, int Vectors>(float* whole) {
+    product_in_chains<Rows, Vectors>(depth, chain, a, b, b_step, nullptr, false, whole,
+                                     tile_columns);
+  };
+  const auto compute = [&](float* whole) {
+    if (rows <= 4) product.template operator()<4, tile_vectors>(whole);
+    else if (rows <= medium) product.template operator()<medium, tile_vectors>(whole);
+    else if (columns <= lanes) product.template operator()<tile_rows, 1>(whole);
+    else product.template operator()<tile_rows, tile_vectors>(whole);
+  };
+  incomplete_tile(compute, rows, columns, bias, accumulate, c, c_stride);
+}
+
+/// product() with rows of a in pieces: of piece p row i begins at pieces[p * tile_rows + i] + skip.
+template <int Vectors>
+static void product_of_pieces(int64_t count, int64_t length, const float* const* pieces,
+                              int64_t skip, const float* b, const float* bias, bool accumulate,
+                              float* c, int64_t c_stride) {
+  Tile<tile_rows, Vectors> tile;
+  tile.begin(c, c_stride);
+  for (int64_t p = 0; p < count; ++p) {
+    const float* rows[tile_rows];
+#pragma GCC unroll 32
+    for (int i = 0; i < tile_rows; ++i) rows[i] = pieces[p * tile_rows + i] + skip;
+    for (int64_t d = 0; d < length; ++d, b += tile_columns)
+      tile.add([&rows, d](int i) { return rows[i][d]; }, b);
+  }
+  tile.finish(bias, accumulate, c, c_stride);
+}
+
+static void tile_product_of_pieces(int64_t count, int64_t length, const float* const* pieces,
+                                   int64_t skip, const float* b, int64_t rows, int64_t columns,
+                                   const float* bias, bool accumulate, float* c, int64_t c_stride) {
+  if (rows == tile_rows && columns == tile_columns)
+    return product_of_pieces<tile_vectors>(count, length, pieces, skip, b, bias, accumulate, c,
+                                           c_stride);
+  const auto compute = [&](float* whole) {
+    if (columns <= lanes)
+      product_of_pieces<1>(count, length, pieces, skip, b, nullptr, false, whole, tile_columns);
+    else
+      product_of_pieces<tile_vectors>(count, length, pieces, skip, b, nullptr, false, whole,
+                                      tile_columns);
+  };
+  incomplete_tile(compute, rows, columns, bias, accumulate, c, c_stride);
+}
+
 void fill_gemm(Kernels& table) {
   table.tile_rows = tile_rows, table.tile_columns = tile_columns;
   table.pack_rows = pack_rows, table.pack_columns = pack_columns, table.tile_product = tile_product;
+  table.tile_product_of_pieces = tile_product_of_pieces;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

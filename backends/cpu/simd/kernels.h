@@ -178,6 +178,12 @@ struct Kernels {
   void (*tile_product)(int64_t depth, int64_t chain, const float* a_panel, const float* b,
                        int64_t b_step, int64_t rows, int64_t columns, const float* bias,
                        bool accumulate, float* c, int64_t c_stride);
+  /// The same with rows of a that are nowhere packed: their depth comes in `count` pieces of
+  /// `length`, of piece p row i at pieces[p * tile_rows + i] + skip. All tile_rows are read. b:
+  /// packed.
+  void (*tile_product_of_pieces)(int64_t count, int64_t length, const float* const* pieces,
+                                 int64_t skip, const float* b, int64_t rows, int64_t columns,
+                                 const float* bias, bool accumulate, float* c, int64_t c_stride);
 };
 
 namespace baseline {

@@ -103,10 +103,11 @@ TEST_CASE("kernels: largest magnitudes, rotations, scales from a history") {
                    });
   for (const int32_t size : {2, 16, 64})
     for (const bool back : {false, true})
-      check_bits({randn({3, 128})}, {empty({3, 128})},
-                 [&](Backend& backend, const Tensors& in, Tensors& out) {
-                   backend.rotate(in[0], {.size = size, .signs = 0xf0f1, .back = back}, out[0]);
-                 });
+      for (const int64_t columns : {128, 100, 1})
+        check_bits({randn({3, columns})}, {empty({3, columns})},
+                   [&](Backend& backend, const Tensors& in, Tensors& out) {
+                     backend.rotate(in[0], {.size = size, .signs = 0xf0f1, .back = back}, out[0]);
+                   });
   const Quantizer quantizer{.grid = formats::e4m3, .scaling = Scaling::delayed(3)};
   Tensor amax = rand({600}), history = rand({600, 3});
   amax.data<float>()[7] = std::numeric_limits<float>::infinity(), amax.data<float>()[8] = 0;

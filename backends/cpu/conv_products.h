@@ -1,0 +1,21 @@
+// Convolution as implicit matrix products: windows of the image (windows.h) times the weights. It
+// serves where oneDNN does not: builds without it, and instruction sets for which it has scalar
+// code only.
+#pragma once
+
+#include <halftone/core/backend.h>
+
+namespace halftone::cpu {
+
+/// Whether these functions take a convolution: f32, and groups wide enough to make a product of.
+bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g);
+
+void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
+                      Tensor& y);
+void conv_backward_data_by_products(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                                    Tensor& dx);
+/// Without the gradient of the bias, which is a sum over dy.
+void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
+                                       Tensor& dw);
+
+}  // namespace halftone::cpu

@@ -1,0 +1,189 @@
+// Chains of multiply-adds in registers, and passes over arrays. Each loop is written for one
+// instruction set and called where the CPU backend uses that set or a better one.
+#include "machine.h"
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+
+#include <halftone/backends/cpu/isa.h>
+
+namespace halftone::bench {
+
+namespace {
+/// Chains long enough to hide an instruction's latency: two units, five or six cycles, and some.
+constexpr int chains = 12;
+volatile float sink;  // results go here, or the compiler drops the loops
+
+#pragma GCC push_options
+#pragma GCC optimize("O3", "unroll-loops")
+// Each returns how many operations it made: two for a multiply-add.
+double multiply_add(int64_t n) {
+  __m128 sum[chains], x = _mm_set1_ps(1e-3F);
+  for (int c = 0; c < chains; ++c) sum[c] = _mm_set1_ps(float(c));
+  for (int64_t i = 0; i < n; ++i)
+    for (__m128& s : sum) s = _mm_add_ps(_mm_mul_ps(s, x), x);
+  for (const __m128& s : sum) sink = _mm_cvtss_f32(s);
+  return double(n) * chains * 4 * 2;
+}
+
+[[gnu::target("avx2,fma")]] double multiply_add_avx2(int64_t n) {
+  __m256 sum[chains], x = _mm256_set1_ps(1e-3F);
+  for (int c = 0; c < chains; ++c) sum[c] = _mm256_set1_ps(float(c));
+  for (int64_t i = 0; i < n; ++i)
+    for (__m256& s : sum) s = _mm256_fmadd_ps(s, x, x);
+  for (const __m256& s : sum) sink = _mm256_cvtss_f32(s);
+  return double(n) * chains * 8 * 2;
+}
+
+[[gnu::target("avx512f")]] double multiply_add_avx512(int64_t n) {
+  __m512 sum[chains], x = _mm512_set1_ps(1e-3F);
+  for (int c = 0; c < chains; ++c) sum[c] = _mm512_set1_ps(float(c));
+  for (int64_t i = 0; i < n; ++i)
+    for (__m512& s : sum) s = _mm512_fmadd_ps(s, x, x);
+  for (const __m512& s : sum) sink = _mm512_cvtss_f32(s);
+  return double(n) * chains * 16 * 2;
+}
+
+[[gnu::target("avx512f,avx512bf16")]] double dot_bf16(int64_t n) {
+  __m512 sum[chains];
+  const __m512i bits = _mm512_set1_epi16(0x3a83);  // 1e-3 in bf16
+  __m512bh x;
+  static_assert(sizeof x == sizeof bits);
+  __builtin_memcpy(&x, &bits, sizeof x);
+  for (int c = 0; c < chains; ++c) sum[c] = _mm512_set1_ps(float(c));
+  for (int64_t i = 0; i < n; ++i)
+    for (__m512& s : sum) s = _mm512_dpbf16_ps(s, x, x);
+  for (const __m512& s : sum) sink = _mm512_cvtss_f32(s);
+  return double(n) * chains * 32 * 2;
+}
+
+[[gnu::target("amx-tile,amx-bf16")]] double tiles_bf16(int64_t n) {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14]{};
+    uint16_t row_bytes[16]{};
+    uint8_t rows[16]{};
+  } shape;
+  std::fill_n(shape.row_bytes, 8, uint16_t{64});
+  std::fill_n(shape.rows, 8, uint8_t{16});
+  alignas(64) static const uint16_t zeros[512] = {};
+  asm volatile("" ::"r"(&shape) : "memory");  // its stores happen before the tiles are shaped
+  _tile_loadconfig(&shape);
+  _tile_loadd(4, zeros, 64);
+  _tile_loadd(5, zeros, 64);
+  _tile_loadd(6, zeros, 64);
+  _tile_loadd(7, zeros, 64);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t i = 0; i < n; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return double(n) * 4 * 16 * 16 * 32 * 2;
+}
+
+void copy(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i];
+}
+[[gnu::target("avx2")]] void copy_avx2(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_loadu_ps(x + i));
+}
+void triad(const float* x, const float* y, float* z, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) z[i] = x[i] + 0.5F * y[i];
+}
+[[gnu::target("avx2,fma")]] void triad_avx2(const float* x, const float* y, float* z, int64_t n) {
+  const __m256 half = _mm256_set1_ps(0.5F);
+  for (int64_t i = 0; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(z + i, _mm256_fmadd_ps(half, _mm256_loadu_ps(y + i), _mm256_loadu_ps(x + i)));
+}
+#pragma GCC pop_options
+
+using Clock = std::chrono::steady_clock;
+constexpr int rounds = 5;
+
+/// The most that `work(thread, repeats)` counts per second on all threads together: runs of at
+/// least 10 ms, the best of five.
+double best_rate(int threads, const std::function<double(int, int64_t)>& work) {
+  double best = 0;
+  int64_t repeats = 1;
+  for (int round = 0; round < rounds;) {
+    double done = 0;
+    const Clock::time_point start = Clock::now();
+#pragma omp parallel num_threads(threads) reduction(+ : done)
+    done += work(omp_get_thread_num(), repeats);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    if (seconds < 0.01) repeats *= 2;
+    else best = std::max(best, done / seconds), ++round;
+  }
+  return best;
+}
+
+/// Three arrays a thread, each touched first by its thread.
+Machine::Traffic measure_traffic(double mebibytes, int threads, bool avx2) {
+  const auto share = [&](int arrays) {
+    return int64_t(mebibytes * 1048576 / (4.0 * arrays * threads)) / 16 * 16;
+  };
+  std::vector<std::vector<float>> x(threads), y(threads), z(threads);
+#pragma omp parallel num_threads(threads)
+  {
+    const auto t = std::size_t(omp_get_thread_num());
+    x[t].assign(std::size_t(share(2)), 1), y[t].assign(std::size_t(share(2)), 2);
+    z[t].assign(std::size_t(share(3)), 3);
+  }
+  const double copied = best_rate(threads, [&](int thread, int64_t repeats) {
+    const auto t = std::size_t(thread);
+    for (int64_t i = 0; i < repeats; ++i)
+      (avx2 ? copy_avx2 : copy)(x[t].data(), y[t].data(), share(2));
+    sink = y[t][0];
+    return double(repeats) * double(share(2)) * 8;
+  });
+  const double added = best_rate(threads, [&](int thread, int64_t repeats) {
+    const auto t = std::size_t(thread);
+    for (int64_t i = 0; i < repeats; ++i)
+      (avx2 ? triad_avx2 : triad)(x[t].data(), y[t].data(), z[t].data(), share(3));
+    sink = z[t][0];
+    return double(repeats) * double(share(3)) * 12;
+  });
+  return {.mebibytes = mebibytes, .copy = copied * 1e-9, .triad = added * 1e-9};
+}
+}  // namespace
+
+double Machine::arithmetic(DType dtype) const {
+  if (dtype == DType::f64) return f32 / 2;
+  return dtype == DType::bf16 ? bf16 : f32;
+}
+
+double Machine::bandwidth(double bytes) const {
+  const auto distance = [&](const Traffic& t) {
+    return std::abs(std::log(std::max(bytes, 1.0) / (t.mebibytes * 1048576)));
+  };
+  const Traffic& nearest = *std::ranges::min_element(traffic, {}, distance);
+  return std::max(nearest.copy, nearest.triad);
+}
+
+Machine measure_machine(int threads) {
+  const std::string instructions = use_amx() ? "amx" : simd_kernels().name;
+  const bool bf16 = instructions == "amx" || instructions == "avx512_bf16";
+  const bool avx512 = bf16 || instructions == "avx512", avx2 = avx512 || instructions == "avx2";
+  const auto peak = [&](double (*loop)(int64_t)) {
+    return best_rate(threads, [loop](int, int64_t repeats) { return loop(100 * repeats); }) * 1e-9;
+  };
+  Machine machine{.threads = threads, .instructions = instructions, .traffic = {}};
+  machine.f32 = peak(avx512 ? multiply_add_avx512 : avx2 ? multiply_add_avx2 : multiply_add);
+  machine.bf16 = bf16 ? peak(dot_bf16) : machine.f32;
+  if (use_amx()) machine.bf16 = std::max(machine.bf16, peak(tiles_bf16));
+  for (const double mebibytes : {4, 16, 64, 256})
+    machine.traffic.push_back(measure_traffic(mebibytes, threads, avx2));
+  return machine;
+}
+
+}  // namespace halftone::bench

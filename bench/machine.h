@@ -1,0 +1,33 @@
+// What the machine can do at most: arithmetic by dtype, and memory traffic by size of what is
+// touched. The 100 % of bench/limit.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <halftone/core/dtype.h>
+
+namespace halftone::bench {
+
+/// Rates of some threads together, the best of several short runs.
+struct Machine {
+  struct Traffic {
+    double mebibytes;    // of all arrays together
+    double copy, triad;  // y = x, and z = x + s y; GB/s, bytes read plus bytes written
+  };
+  int threads = 1;
+  std::string instructions;  // those that the CPU backend uses, "avx2"; HALFTONE_MAX_ISA caps them
+  double f32 = 0;            // GFLOP/s of multiply-adds in registers
+  double bf16 = 0;           // sums in f32; where no instruction multiplies bf16, that of f32
+  std::vector<Traffic> traffic;  // by increasing size
+
+  /// GFLOP/s of products of a dtype. f16 is computed in f32, f64 at half its rate.
+  double arithmetic(DType dtype) const;
+  /// GB/s, the better of copy and triad at the measured size nearest to so many bytes.
+  double bandwidth(double bytes) const;
+};
+
+/// Takes about a second.
+Machine measure_machine(int threads);
+
+}  // namespace halftone::bench

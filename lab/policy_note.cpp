@@ -1,0 +1,28 @@
+// "for" of policy files, beside the model of a workload.
+#include <halftone/lab/policy_note.h>
+
+#include <algorithm>
+#include <ostream>
+
+namespace halftone::lab {
+
+void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
+                      const std::string& workload, const std::vector<NamedWorkload>& own) {
+  const std::vector<std::string>& meant = policy.meant_for;
+  const std::string model = model_of(workload, own);
+  if (meant.empty() || std::ranges::find(meant, model) != meant.end()) return;
+  out << "note: " << policy.base.name << " is for ";
+  for (std::size_t i = 0; i < meant.size(); ++i)
+    out << (i == 0 ? "" : i + 1 == meant.size() ? " and " : ", ") << meant[i];
+  out << ", and " << workload << " trains ";
+  if (model.empty()) out << "a model of its own";
+  else out << model;
+  out << ". Its rules may mean other layers.\n";
+}
+
+void note_other_model(std::ostream& out, const std::string& policy, const std::string& workload,
+                      const std::vector<NamedWorkload>& own) {
+  note_other_model(out, policy::file_of(policy::named_or_loaded(policy)), workload, own);
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,73 @@
+// A Gpt that reads a text token by token: keys and values of what it has read are kept.
+#include <halftone/nn/models/gpt.h>
+
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
+
+namespace halftone::nn::models {
+
+namespace {
+/// [n, heads, l, e] joins what is kept; returns all of it. `kept` has room for the context.
+Tensor joined(Tensor& kept, const Tensor& x, int64_t length, int64_t context) {
+  if (!kept.defined()) {
+    Shape shape = x.shape();
+    shape[2] = context;
+    kept = empty(shape, x.dtype(), x.device());
+  }
+  const int64_t added = x.shape()[2];
+  copy_into(views::slice(kept, 2, length, added), x);
+  return views::slice(kept, 2, 0, length + added);
+}
+
+/// Which positions new tokens see: all before them, themselves, and each what is before it.
+AttentionOptions sees_what_is_before(int64_t before, int64_t count, Device device) {
+  if (before == 0) return {.causal = true};
+  if (count == 1) return {};
+  const Tensor seen = reshape(arange(before + count, i64, device), {1, before + count});
+  const Tensor own = reshape(arange(count, i64, device), {count, 1});
+  return {.mask = seen <= own + double(before)};
+}
+}  // namespace
+
+Tensor GptBlock::Attention::operator()(const Tensor& x, KeyValues& past, int64_t before) const {
+  const CallScope scope = call_scope();
+  const int64_t n = x.shape()[0], l = x.shape()[1], width = x.shape()[2];
+  const Tensor qkv = reshape(c_attn(x), {n, l, 3, heads, width / heads});
+  const auto part = [&](int i) { return transpose(select(qkv, 2, i), 1, 2); };
+  const Tensor keys = joined(past.keys, part(1), before, context);
+  const Tensor values = joined(past.values, part(2), before, context);
+  AttentionOptions options = sees_what_is_before(before, l, x.device());
+  options.dropout = training ? dropout : 0;
+  const Tensor y = scaled_dot_product_attention(part(0), keys, values, options);
+  return halftone::dropout(c_proj(reshape(transpose(y, 1, 2), {n, l, width})), dropout, training);
+}
+
+Tensor GptBlock::operator()(const Tensor& x, KeyValues& past, int64_t before) const {
+  const CallScope scope = call_scope();
+  const Tensor y = x + attn(ln_1(x), past, before);
+  return y + mlp(ln_2(y));
+}
+
+Tensor Gpt::operator()(const Tensor& tokens, KeyValueCache& cache) const {
+  if (grad_enabled())
+    fail<UsageError>("Gpt",
+                     "a cache of keys and values has no gradients. Read with it under "
+                     "NoGrad, or without it.");
+  if (!cache.layers.empty() && cache.layers.size() != h.size())
+    fail<UsageError>("Gpt", "the cache is of a model with ", cache.layers.size(),
+                     " layers, this one has ", h.size(), ". Begin with an empty one.");
+  const CallScope scope = call_scope();
+  Tensor x = embedded(tokens, cache.length);
+  if (const int64_t n = tokens.shape()[0]; cache.length > 0 && cache.layers[0].keys.shape()[0] != n)
+    fail<ShapeError>("Gpt", "the tokens are ", tokens.shape(), ", those in the cache of ",
+                     cache.layers[0].keys.shape()[0],
+                     " texts. Go on with as many, or begin with an empty cache.");
+  cache.layers.resize(h.size());
+  for (std::size_t i = 0; i < h.size(); ++i) x = h[i](x, cache.layers[i], cache.length);
+  const Tensor result = logits(x);
+  cache.length += tokens.shape()[1];  // not before everything has gone well
+  return result;
+}
+
+}  // namespace halftone::nn::models
