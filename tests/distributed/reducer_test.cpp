@@ -232,10 +232,11 @@ TEST_CASE("train_together: a loss scale that moves between two batches of a step
 /// A session that wants nothing.
 struct NoSession final : amp::Session {
   uint64_t begin_pass() override { return 0; }
-  Decision decide(const OpInfo&, std::span<const Tensor>) override { return {}; }
+  Decision decide(const OpInfo&, std::span<const Tensor>, uint64_t) override { return {}; }
   std::shared_ptr<OpTap> tap(std::span<const Tensor>, std::span<const Tensor>, uint64_t) override {
     return nullptr;
   }
+  void before_step() override {}
   void end_step(optim::Optimizer&, const Tensor&) override {}
   NamedTensors state_dict() const override { return {}; }
   void load_state_dict(const NamedTensors&) override {}
