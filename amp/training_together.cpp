@@ -90,6 +90,7 @@ void Training::no_backward() {
     made_with_ = scaler_.scale_tensor();
   }
   hold_statistics();
+  casts_before_.reset();  // a rank without a batch cannot say that nothing was cast
   together_->add_batches(false);
 }
 

@@ -58,7 +58,7 @@ class Trainer {
   /// gradients: [samples, ...], on the model's device. Targets are not looked at. Throws UsageError
   /// for a loader that shuffles, whose order nobody would know.
   Tensor predict(data::DataLoader loader);
-  /// A checkpoint of this moment, between two steps: see save_checkpoint(). Waits for a GPU.
+  /// As save_checkpoint(), between two steps. All ranks call it, the first writes. Waits for a GPU.
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks

@@ -35,6 +35,8 @@ HALFTONE_DISTRIBUTED_TIMEOUT=soon expect_end none 'HALFTONE_DISTRIBUTED_TIMEOUT.
 mkdir "$work/taken" && "$launch" 0 "$program" "${training[@]}" directory="$work/taken" max_steps=1 >"$work/out"
 expect_end none '^\[rank 0\] .*saved under o2-bf16' directory="$work/taken" strategy=fp32
 [[ "$(grep -c '^\[rank' "$work/err")" == 1 ]] || { echo "said more than once:"; cat "$work/err"; exit 1; }
+mkdir "$work/few" && "$launch" 2 "$program" "${training[@]}" batches=2 directory="$work/few" max_steps=1 >"$work/out"
+expect_end none 'the steps of this training have 2 batches, and there are 3 processes' batches=0 directory="$work/few"
 
 # SIGTERM to one process: the step is finished and saved, and all end.
 expect_end term '' directory="$work/stopped"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include <halftone/amp/session.h>
 #include <halftone/distributed/reducer.h>
 
 #include "../amp/strategy_cases.h"
@@ -209,6 +210,47 @@ TEST_CASE("train_together: calls out of order") {
     CHECK(message_of<UsageError>([&] { amp::Training::begin_batch(-1); }) ==
           "[Training.begin_batch] the batch has number -1. Count the batches of a training from 0, "
           "up to 1073741822.");
+  });
+}
+
+TEST_CASE("train_together: a loss scale that moves between two batches of a step") {
+  on_ranks(1, [](ThreadRank& self) {
+    Net net(1);
+    amp::Training training(amp::Strategy::named("amp-fp16"), net.model, net.adamw);
+    training.train_together(self);
+    const auto loss = [&] {
+      return cross_entropy(training.forward(net.model, ones({2, 12})), zeros({2}, i64));
+    };
+    training.backward(loss());
+    training.scaler().update(1024);
+    CHECK(message_of<UsageError>([&] { training.backward(loss()); }) ==
+          "[Training.backward] the loss scale moved between two batches of a step, whose gradients "
+          "are summed up already. Update the scaler between steps.");
+  });
+}
+
+/// A session that wants nothing.
+struct NoSession final : amp::Session {
+  uint64_t begin_pass() override { return 0; }
+  Decision decide(const OpInfo&, std::span<const Tensor>, uint64_t) override { return {}; }
+  std::shared_ptr<OpTap> tap(std::span<const Tensor>, std::span<const Tensor>, uint64_t) override {
+    return nullptr;
+  }
+  void before_step() override {}
+  void end_step(optim::Optimizer&, const Tensor&) override {}
+  NamedTensors state_dict() const override { return {}; }
+  void load_state_dict(const NamedTensors&) override {}
+};
+
+TEST_CASE("train_together: policy files are refused on several ranks") {
+  amp::Strategy strategy = amp::Strategy::named("fp32");
+  strategy.session = [](nn::Module&) { return std::make_shared<NoSession>(); };
+  on_ranks(2, [&](ThreadRank& self) {
+    Net net(1);
+    amp::Training training(strategy, net.model, net.adamw);
+    CHECK(message_of<UnsupportedError>([&] { training.train_together(self); }) ==
+          "[distributed] policy files measure the tensors of one process, so their scales would "
+          "part. Start one process, or use a strategy.");
   });
 }
 

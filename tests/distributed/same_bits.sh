@@ -25,6 +25,11 @@ short=(strategy=fp32 model=mlp wire=bf16)
 "$launch" 0 "$program" "${short[@]}" >"$work/short"
 "$launch" 3 "$program" "${short[@]}" | diff "$work/short" - || fail "wire=bf16: other bits on 3 processes"
 grep -qF "$(cat "$work/short")" "$work/alone" && fail "wire=bf16 rounds nothing"
+# However parameters go together: one by one, each as soon as it is complete, or all at the end of the pass.
+for bytes in 1 1000000; do
+  "$launch" 2 "$program" strategy=fp32 model=resnet optimizer=sgd bucket_bytes=$bytes >"$work/buckets"
+  grep -qxF -f "$work/buckets" "$work/alone" || fail "bucket_bytes=$bytes: $(cat "$work/buckets")"
+done
 
 # Steps of fewer batches are other steps: the comparison sees that.
 "$launch" 0 "$program" strategy=fp32 batches=4 | grep -qF -f - "$work/alone" && fail "batches=4 is batches=12"

@@ -81,6 +81,18 @@ TEST_CASE("Trainer: a training that resumes keeps the batches of its steps") {
   CHECK(same_state(rest.state(), alone.state()));
 }
 
+TEST_CASE("Trainer: between two epochs steps may become others") {
+  const TemporaryDirectory directory;
+  for (const auto& [accumulate, epochs, steps] :
+       {std::tuple<int64_t, int64_t, int64_t>{3, 1, 2}, {2, 2, 5}, {0, 3, 8}}) {
+    TrainerRun run({.max_epochs = epochs,
+                    .accumulate_batches = accumulate,
+                    .directory = directory.path(),
+                    .resume = true});
+    CHECK(run.trainer.fit(trainer_loader()).steps == steps);
+  }
+}
+
 TEST_CASE("Trainer: a loader that delivers a share is refused") {
   TrainerRun run({.max_epochs = 1});
   CHECK(message_of<UsageError>([&] {
