@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <halftone/backends/reference/reference.h>
+#include <halftone/core/communicator.h>
 #include <halftone/core/memory_ledger.h>
 
 namespace halftone {
@@ -28,13 +29,15 @@ class ExactBackend final : public ReferenceBackend {
 };
 }  // namespace
 
-/// In the place of backends/registry.cpp.
+/// In the place of backends/registry.cpp and communicators.cpp.
 Backend& backend_for(Device device) {
   static ExactBackend backend;
   if (device.kind != DeviceKind::cpu)
     fail<DeviceError>("device", "there is no GPU here: ", device, ". Use Device::cpu().");
   return backend;
 }
+std::vector<BackendStatus> backend_statuses() { return {}; }
+Communicator& world() { fail<UsageError>("fuzz", "there is one process here."); }
 
 namespace fuzz {
 
