@@ -93,8 +93,9 @@ void BatchNorm::update_running_statistics() const {
 
 void move_running_statistics(const BatchStatistics& batch) {
   Tensor target_mean = batch.running_mean, target_var = batch.running_var;
-  backend_for(target_mean).lerp(batch.mean, batch.momentum, target_mean);
-  backend_for(target_var).lerp(batch.variance, batch.momentum, target_var);
+  Backend& backend = backend_for(batch.mean);
+  backend.lerp(batch.mean, batch.momentum, target_mean);
+  backend.lerp(batch.variance, batch.momentum, target_var);
 }
 
 namespace {

@@ -80,11 +80,11 @@ Gpt::Gpt(const GptOptions& given)
 
 Tensor Gpt::embedded(const Tensor& tokens, int64_t position) const {
   if (!tokens.defined() || tokens.rank() != 2 || tokens.shape()[1] + position > options.context)
-    fail<ShapeError>("Gpt", "the tokens are ", tokens.defined() ? tokens.shape() : Shape{},
-                     ", behind ", position,
-                     " others. They must be [n, l], all together at most "
-                     "the context ",
-                     options.context, ".");
+    fail<ShapeError>(
+        "Gpt", "the tokens are ", tokens.defined() ? tokens.shape() : Shape{},
+        position > 0 ? ", behind " + std::to_string(position) + " others" : std::string(),
+        ". They must be [n, l], ", position > 0 ? "all together" : "l", " at most the context ",
+        options.context, ".");
   return drop(wte(tokens) + slice(wpe.weight, 0, position, position + tokens.shape()[1]));
 }
 

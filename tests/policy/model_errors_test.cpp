@@ -22,8 +22,9 @@ std::string message_of_pass(nn::Sequential model, const Tensor& x, const std::st
 TEST_CASE("batch norm has no operands of its own for backward") {
   CHECK(message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::BatchNorm1d(4)), randn({5, 6}),
                         R"({"name": "values", "input": "e4m3", "input.backward": "e5m2"})") ==
-        "[policy t] 1/batch_norm.0: batch_norm cannot be computed twice, so \"input.backward\" is "
-        "not possible here. Leave it out of the rule, or except this place.");
+        "[policy t] rule 0 (\"values\") at 1/batch_norm.0: batch_norm cannot be computed twice, so "
+        "\"input.backward\" is not possible here. Leave it out of the rule, or except this "
+        "place.");
 }
 
 TEST_CASE("an accumulator that a path or a class brings to a convolution") {
