@@ -12,12 +12,14 @@ namespace halftone::bench {
 namespace {
 /// Multiply-adds of one product, forward.
 double multiply_adds(std::string_view op, std::span<const Tensor> inputs, const Tensor& y) {
-  if (inputs.size() < 2) return 0;
+  if (inputs.size() < 2 || !inputs[0].defined()) return 0;
   const Tensor &a = inputs[0], &b = inputs[1];
+  // Queries, keys and values may come as one tensor [n, l, 3 width].
+  if (op == "scaled_dot_product_attention")
+    return 2 * double(y.numel()) * double(a.rank() == 3 ? a.size(1) : b.size(-2));
   if (op == "linear") return double(y.numel()) * double(b.size(1));
   if (op == "conv2d") return double(y.numel()) * double(b.numel()) / double(b.size(0));
   if (op == "matmul") return double(y.numel()) * double(a.size(-1));
-  if (op == "scaled_dot_product_attention") return 2 * double(y.numel()) * double(b.size(-2));
   return 0;
 }
 
@@ -29,6 +31,7 @@ class DTypesOfProducts final : public policy::Observer {
   void tensor(const policy::Seen& seen, const Tensor&, const Tensor& after) override {
     if (seen.role > policy::Role::weight || seen.input > 1) return;
     op_ = seen.op;
+    if (seen.input == 0) operands_[1] = after.dtype();  // of an operation of one tensor
     operands_[seen.input] = after.dtype();
   }
   void ran(std::string_view, std::span<const Tensor> inputs, Computation&,

@@ -109,10 +109,10 @@ void triad(const float* x, const float* y, float* z, int64_t n) {
 }
 
 using Clock = std::chrono::steady_clock;
-constexpr int rounds = 5;
+constexpr int rounds = 8;
 
 /// The most that `work(thread, repeats)` counts per second on all threads together: runs of at
-/// least 10 ms, the best of five.
+/// least 10 ms, the best of eight.
 double best_rate(int threads, const std::function<double(int, int64_t)>& work) {
   double best = 0;
   int64_t repeats = 1;

@@ -201,6 +201,8 @@ expect(bench.machine_peak OUTPUT "\"f32_gflop_per_s\":[0-9.]+,\"bf16_gflop_per_s
        COMMAND machine_peak --threads 1 --json)
 expect(bench.limit OUTPUT "\"limit_ms\":[0-9.]+,\"limit_gflop\":{\"bf16\":0.0261816[0-9]+},.*\"share_of_limit\":[0-9.]+"
        COMMAND train_step --workload mlp_tiny --strategy amp-bf16 --steps 3 --json)
+expect(bench.limit_of_a_gpt OUTPUT "\"limit_gflop\":{\"bf16\":[0-9.]+}" COMMAND train_step --workload gpt_tiny --strategy amp-bf16
+       --steps 1 --json)
 expect(bench.limit_of_a_file OUTPUT "\"limit_gflop\":{\"f32\":0.[0-9]+,\"bf16\":0.[0-9]+}" COMMAND train_step --workload mlp_tiny
        --strategy ${CMAKE_CURRENT_SOURCE_DIR}/fixtures/last_layer_f32.json --steps 3 --json)
 # A family is all of its operations; a whole name is itself alone.
