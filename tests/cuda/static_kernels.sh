@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What compiled kernels must be, without a GPU: read from their PTX and from what ptxas says of it.
 #   static_kernels.sh NVCC INCLUDE ARCHITECTURE
-# No local memory and no spills in kernels for f32, f16 and bf16; registers within a budget that leaves room for two
+# No local memory and no spills in kernels for dense f32, f16 and bf16; registers within a budget that leaves room for two
 # blocks; loads of four numbers at once where a kernel is bound by memory; roots and quotients of updates rounded as IEEE
 # 754 says, so that they are those of the CPU.
 set -euo pipefail
@@ -24,14 +24,20 @@ ptx_of() {
   echo "$ptx"
 }
 
-# FILE MOST_REGISTERS: every kernel but those for f64 and integers.
+# FILE MOST_REGISTERS: every kernel but those for f64, integers and strided tensors.
 within_budget() {
   local ptx report
   ptx="$(ptx_of "$1")"
   report="$work/$1.txt"
   "$(dirname "$nvcc")/ptxas" -v "-arch=sm_$architecture" -o "$work/$1.cubin" "$ptx" 2> "$report" || complain "$1: ptxas fails"
   c++filt < "$report" | awk -v most="$2" -v file="$1" '
-    /Compiling entry function/ { name = $0; skip = name ~ /double|long|<int|unsigned/; ++kernels }
+    /Compiling entry function/ {
+      name = $0
+      sub(/.*Compiling entry function ./, "", name)
+      gsub(/\(anonymous namespace\)::|halftone::|cuda::/, "", name)
+      sub(/\(.*/, "", name)
+      skip = name ~ /[<, ](double|long|int|unsigned)|strided/
+      ++kernels }
     !skip && /bytes spill stores/ && !/ 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads/ {
       print "FAILED: " file ": " name ": " $0; bad = 1 }
     !skip && /Used [0-9]+ registers/ {
@@ -52,11 +58,11 @@ expect() {
   fi
 }
 
-within_budget optimizer 96
+within_budget optimizer 64
 expect optimizer has 'sqrt\.rn\.f32'
 expect optimizer has_no 'sqrt\.approx|rsqrt\.approx|div\.approx|div\.full'
 expect optimizer has 'ld\.global(\.nc)?\.v[24]'
 within_budget matmul 224
-within_budget layer_norm 128
+within_budget layer_norm 112
 expect layer_norm has 'ld\.global(\.nc)?\.v[24]'
 [[ "$failures" == 0 ]]
