@@ -6,6 +6,7 @@
 #include <halftone/autograd/gradient_hooks.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/autograd/write_dot.h>
+#include <halftone/core/allow_tf32.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>

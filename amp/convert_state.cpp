@@ -25,9 +25,9 @@ struct ModelTensor {
   std::optional<std::size_t> position{};  // among the optimizer's parameters; absent: frozen
 };
 
-std::vector<ModelTensor> tensors_of(const nn::Module& model, const optim::Optimizer& optimizer) {
+std::vector<ModelTensor> tensors_of(const nn::Module& model,
+                                    const std::vector<Tensor>& parameters) {
   const auto body = [](const auto& x) { return x.body().get(); };
-  const std::vector<Tensor> parameters = optimizer.parameters();
   std::vector<ModelTensor> list;
   for (const auto& [name, x] : nn::state_dict(model)) {
     auto known = std::ranges::find(list, x.body().get(),
@@ -99,6 +99,7 @@ WeightForm form_of(const Tensor& parameter, WeightForm form) {
 }
 }  // namespace
 
+/// A state that another strategy saved, as one of this.
 optim::NamedTensors Training::converted(const NamedTensors& given, Convert convert) const {
   const std::string from = text_of(given, "strategy"), form_name = text_of(given, "form");
   const std::optional<WeightForm> saved_form = weight_form_named(form_name);
@@ -118,9 +119,7 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
   };
   const MemoryScope scope(MemoryUse::workspace);
   NamedTensors state = given;
-  const optim::Optimizer* optimizer = &optimizer_;
-  if (masters_) optimizer = masters_.get();
-  for (const ModelTensor& tensor : tensors_of(model_, *optimizer)) {
+  for (const ModelTensor& tensor : tensors_of(model_, parameters())) {
     const Tensor value = take_value(state, tensor);
     Tensor stored = empty(tensor.target.shape(), tensor.target.dtype()), companion;
     if (!tensor.position) {
@@ -138,7 +137,7 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
     }
     for (const std::string& name : tensor.names) state[name] = stored;
   }
-  const NamedTensors own = state_dict();
+  const NamedTensors own = local_state();
   state.erase("optimizer.rounding");
   if (own.contains("optimizer.rounding"))
     state["optimizer.rounding"] = own.at("optimizer.rounding");

@@ -107,6 +107,7 @@ void GradScaler::unscale(optim::Optimizer& optimizer) {
                        "under autocast, or use MasterWeights.");
   if (gradients.empty()) return;
   check(gradients, inverse_scale(gradients[0].device()), progress.found_inf);
+  agree(progress.found_inf);
   note_first_overflow(gradients, progress);
   progress.stage = Stage::unscaled;
 }
@@ -139,6 +140,7 @@ void GradScaler::collect(optim::Optimizer& optimizer, int which) {
     parameters[i].set_grad({});
   }
   if (!found_inf.defined()) return;
+  agree(found_inf);
   overflowed_[loss] = either(overflowed_[loss], found_inf);
   progress.found_inf = either(progress.found_inf, found_inf);
   note_first_overflow(progress.collected, progress);
@@ -172,7 +174,10 @@ Stepped GradScaler::step(optim::Optimizer& optimizer) {
   }
   std::vector<Tensor> gradients = optimizer.gradients();
   const bool divides = progress.stage == Stage::ready && !gradients.empty();
-  if (divides) check(gradients, {}, progress.found_inf), note_first_overflow(gradients, progress);
+  if (divides) {
+    check(gradients, {}, progress.found_inf), agree(progress.found_inf);
+    note_first_overflow(gradients, progress);
+  }
   if (!progress.found_inf.defined())
     fail<UsageError>(
         "GradScaler.step",

@@ -12,6 +12,7 @@
 // lie on the device: no verb waits for a GPU, but for what says so.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -78,6 +79,10 @@ class GradScaler {
   /// their gradients are divided already.
   void report(const optim::Optimizer& optimizer, const Tensor& found_inf);
 
+  /// For optimizers that are shared out among processes: called with what a check has found on this
+  /// one, an f32 scalar, to put what any of them has found in its place.
+  void set_agreement(std::function<void(Tensor& found_inf)> agree) { agree_ = std::move(agree); }
+
   /// PyTorch's five keys: scale, growth_factor, backoff_factor, growth_interval, _growth_tracker
   /// (of further losses with ".1", ".2", ... behind them, and _hysteresis where it is used). Empty
   /// if disabled. Waits for a GPU.
@@ -101,11 +106,15 @@ class GradScaler {
   Tensor inverse_scale(Device device, int which = 0);
   /// Checks gradients, which are multiplied by `factor` if it is defined; adds to what was found.
   void check(std::vector<Tensor>& gradients, const Tensor& factor, Tensor& found_inf) const;
+  void agree(Tensor& found_inf) const {
+    if (agree_) agree_(found_inf);
+  }
   /// Where the host may look for free, it does so while the gradients are there.
   void note_first_overflow(std::span<const Tensor> gradients, Progress& progress) const;
   Tensor overflow_of(std::size_t loss, const Tensor& any) const;
 
   ScalerUse use_;
+  std::function<void(Tensor&)> agree_{};
   bool scaled_ = false;
   std::vector<DeviceLossScale> scales_;
   std::vector<Tensor> overflowed_;  // per loss, since update(), where collect() is used

@@ -121,6 +121,17 @@ void MasterWeights::State::adopt_groups(optim::Optimizer& inner,
   }
 }
 
+void MasterWeights::adopt_parts(std::span<const int64_t> begins) {
+  std::vector<uint64_t> counters;
+  for (const State::Weight& w : state_->weights)
+    counters.push_back(w.first_counter + uint64_t(begins[counters.size()]) / 8);
+  const uint64_t per_step = state_->counters_per_step;
+  state_->weights.clear(), state_->groups.clear();
+  state_->adopt_groups(inner_, options_);
+  for (std::size_t i = 0; i < counters.size(); ++i) state_->weights[i].first_counter = counters[i];
+  state_->counters_per_step = per_step;
+}
+
 MasterWeights::~MasterWeights() {
   if (options_.fused) inner_.set_weight_keeper(nullptr);
   for (int g = 0; !options_.fused && g < int(state_->groups.size()); ++g)

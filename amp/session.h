@@ -31,6 +31,13 @@ class Session {
   /// A forward pass with its backward begins: a region of this session was entered, inside none of
   /// its own. Its number, which the region keeps: segments that run again in backward belong to it.
   virtual uint64_t begin_pass() = 0;
+  /// The passes to come are of that batch of a training whose steps have several: what is drawn in
+  /// them depends on its number, whoever computes it.
+  virtual void begin_batch(int64_t number) = 0;
+  /// Where several processes train together, before before_step(): what the step's batches have
+  /// shown to this one; and then, on each, what they have shown to all, by rank.
+  virtual std::string seen() const = 0;
+  virtual void hear(std::span<const std::string> seen_by_all) = 0;
   /// For an operation of a pass that is about to run, at the place that CallScope says.
   virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) = 0;
   /// After the casts: who stands around this operation; null: nobody. `before`: the inputs as they

@@ -64,6 +64,7 @@ std::ostream& operator<<(std::ostream& out, const Strategy& s) {
          << s.loss_scale.init_scale;
   else if (!s.loss_scale.dynamic) line << ", loss scale static " << s.loss_scale.init_scale;
   if (s.state_dtype) line << ", optimizer state " << *s.state_dtype;
+  if (s.wire != distributed::WireFormat{}) line << ", gradients travel in " << name(s.wire);
   return out << line.str();
 }
 

@@ -32,6 +32,7 @@
 #include <halftone/amp/loss_scale.h>
 #include <halftone/amp/policy.h>
 #include <halftone/core/weight_form.h>
+#include <halftone/distributed/wire.h>
 
 namespace halftone::nn {
 struct Module;
@@ -64,6 +65,8 @@ struct Strategy {
   /// has changed them before anybody knew.
   bool hold_statistics = false;
   uint64_t seed = 0;  // of stochastic rounding
+  /// What gradients are on their way to the sum of a step's batches: Training::train_together().
+  distributed::WireFormat wire{};
 
   // --- what no name says
   /// In place of the preset `policy`; a subclass may look at tensors.

@@ -1,8 +1,12 @@
 // The sums of strategy_bytes.h: shapes times the sizes of what each strategy keeps.
 #include <halftone/amp/strategy_bytes.h>
 
+#include <algorithm>
 #include <set>
+#include <vector>
 
+#include <halftone/core/error.h>
+#include <halftone/distributed/shards.h>
 #include <halftone/nn/norm.h>
 
 namespace halftone::amp {
@@ -23,26 +27,60 @@ int64_t beside(WeightForm form, DType parameter) {
   const WeightFormFacts& kept = facts(form);
   return kept.has_companion() ? size_of(kept.companion_dtype(parameter)) : 0;
 }
+
+/// A parameter of the optimizer as the model has it: the optimizer may have a part of it.
+Tensor whole_of(const Tensor& x, const std::vector<Tensor>& parameters) {
+  if (std::ranges::find(parameters, x.body(), &Tensor::body) != parameters.end()) return x;
+  const auto found = std::ranges::find(parameters, x.storage(), &Tensor::storage);
+  return found == parameters.end() ? x : *found;
+}
+
+/// Elements of each of the optimizer's parameters that a rank keeps, by rank.
+std::vector<std::vector<int64_t>> elements_of_ranks(const std::vector<Tensor>& parameters,
+                                                    bool elementwise, int ranks) {
+  const distributed::Shards shards(parameters, elementwise ? ranks : 1);
+  std::vector<std::vector<int64_t>> elements;
+  for (int rank = 0; rank < shards.ranks(); ++rank) {
+    elements.emplace_back();
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      elements.back().push_back(shards.range(i, rank).count);
+  }
+  return elements;
+}
 }  // namespace
 
 StrategyBytes predicted_bytes(const Strategy& strategy, nn::Module& model,
-                              optim::Optimizer& optimizer) {
+                              optim::Optimizer& optimizer, int ranks) {
+  if (ranks < 1) fail<UsageError>("predicted_bytes", "of ", ranks, " ranks. Use 1 or more.");
   const Bodies kept = strategy.keep_batch_norm ? batch_norm_parameters(model) : Bodies{};
   const auto dtype_of = [&](const Tensor& x) {
     return kept.contains(x.body().get()) ? f32 : strategy.weights;
   };
+  const std::vector<Tensor> of_model = model.parameters();
   StrategyBytes bytes;
-  for (const Tensor& x : model.parameters()) bytes.parameter += x.numel() * size_of(dtype_of(x));
+  for (const Tensor& x : of_model) bytes.parameter += x.numel() * size_of(dtype_of(x));
+  std::vector<Tensor> whole;
+  for (const Tensor& x : optimizer.parameters()) whole.push_back(whole_of(x, of_model));
+
   const int64_t state_size = size_of(strategy.state_dtype.value_or(f32));
-  for (int group = 0; group < optimizer.group_count(); ++group)
-    for (const Tensor& x : optimizer.group_parameters(group)) {
-      if (dtype_of(x) == bf16 || dtype_of(x) == f16)
-        bytes.beside += x.numel() * beside(strategy.form, dtype_of(x));
-      if (!x.requires_grad()) continue;
-      bytes.gradient += x.numel() * size_of(dtype_of(x));
-      bytes.optimizer_state += x.numel() * state_size * optimizer.state_tensors(group, x);
-    }
-  return bytes;
+  const auto of_rank = [&](const std::vector<int64_t>& elements) {
+    StrategyBytes own = bytes;
+    std::size_t i = 0;
+    for (int group = 0; group < optimizer.group_count(); ++group)
+      for (std::size_t end = i + optimizer.group_parameters(group).size(); i < end; ++i) {
+        const Tensor& x = whole[i];
+        const DType dtype = dtype_of(x);
+        if (dtype == bf16 || dtype == f16) own.beside += elements[i] * beside(strategy.form, dtype);
+        if (!x.requires_grad()) continue;
+        own.gradient += elements[i] * (ranks == 1 || dtype == f64 ? size_of(dtype) : size_of(f32));
+        own.optimizer_state += elements[i] * state_size * optimizer.state_tensors(group, x);
+      }
+    return own;
+  };
+  StrategyBytes most;
+  for (const auto& elements : elements_of_ranks(whole, optimizer.elementwise(), ranks))
+    if (const StrategyBytes own = of_rank(elements); own.total() >= most.total()) most = own;
+  return most;
 }
 
 }  // namespace halftone::amp

@@ -18,8 +18,10 @@ struct StrategyBytes {
 };
 
 /// For a model under any strategy, or none; with the optimizer's own options, but without a state
-/// dtype that they ask for. Frozen parameters have no gradients and no state.
+/// dtype that they ask for. Frozen parameters have no gradients and no state. Of so many ranks that
+/// share out the optimizer (distributed/shards.h), the one with most: what it keeps of gradients
+/// are then sums, f32 (f64), of its part.
 StrategyBytes predicted_bytes(const Strategy& strategy, nn::Module& model,
-                              optim::Optimizer& optimizer);
+                              optim::Optimizer& optimizer, int ranks = 1);
 
 }  // namespace halftone::amp

@@ -2,6 +2,8 @@
 // the running statistics that they measured.
 #pragma once
 
+#include <optional>
+
 #include <halftone/amp/training.h>
 #include <halftone/distributed/reducer.h>
 #include <halftone/distributed/statistics.h>
@@ -9,10 +11,13 @@
 namespace halftone::amp {
 
 struct Training::Together {
+  Communicator& group;
   distributed::Reducer reducer;
   distributed::OrderedStatistics statistics;
-  bool gathered = false;  // the gradients that are there are the sums
+  bool gathered = false;           // the gradients that are there are the sums
+  std::optional<int64_t> batch{};  // that begin_batch() named and no backward() has used
 
+  bool of_several() const { return group.size() > 1; }
   void add_batches(bool took_part) { reducer.add_batches(took_part), statistics.apply(); }
   void drop() { reducer.drop(), statistics.drop(), gathered = false; }
 };

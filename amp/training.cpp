@@ -11,6 +11,7 @@
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/plain_numbers.h>
+#include <halftone/distributed/collectives.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
 #include <halftone/optim/gradient_lists.h>
@@ -106,7 +107,13 @@ void Training::convert_weights() {
 }
 
 Training::Training(Training&&) noexcept = default;
-Training::~Training() = default;
+Training::~Training() {
+  if (!has_parts()) return;
+  masters_.reset();
+  try {
+    replace_parameters(together_->reducer.parameters());
+  } catch (...) {}  // there is no memory, not even for names
+}
 
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer) {
   return {strategy, model, optimizer};
@@ -160,6 +167,7 @@ void Training::backward(const Tensor& loss) {
     made_with_ = now;
   }
   last_pass_.scale = made_with_;
+  if (together_) prepare_wire();
   {
     const GradientListenerScope sends(together_ ? &together_->reducer : nullptr);
     if (std::exchange(first_backward_, false)) backward_reaching_described(scaled);
@@ -173,9 +181,9 @@ void Training::backward(const Tensor& loss) {
 Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0))
     fail<UsageError>("Training.clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
-  gather_gradients();
+  if (together_) gather_gradients();
   const std::vector<Tensor> gradients = optimizer().gradients();
-  Tensor norm = optim::norm_of(gradients, norm_type);
+  Tensor norm = together_ ? norm_together(norm_type) : optim::norm_of(gradients, norm_type);
   if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
   clipping_ = {norm, max_norm};
   return norm;
@@ -201,15 +209,22 @@ void Training::say_if_nothing_was_cast() {
 }
 
 Stepped Training::step() {
+  if (!together_ && strategy_.wire != distributed::WireFormat{})
+    fail<UsageError>("Training.step", "under ", strategy_.name, " gradients travel in ",
+                     name(strategy_.wire),
+                     " to a sum, and here nothing is summed up. Call train_together() before the "
+                     "first step, also for one process.");
+  if (region_.session && together_) tell_session();
   if (region_.session) region_.session->before_step();
   say_if_nothing_was_cast();
-  gather_gradients();
+  if (together_) gather_gradients();
   Stepped stepped(true);
   if (clipping_) stepped = step_clipped();
   else if (scaler_.enabled()) stepped = scaler_.step(optimizer());
   else optimizer().step();
   if (scaler_.enabled()) scaler_.update();
   account_for(stepped);
+  if (together_ && (!stepped.known() || stepped)) together_->reducer.gather_parameters();
   if (region_.session)
     region_.session->end_step(optimizer(),
                               !stepped.known() ? stepped.skip() : (stepped ? Tensor{} : ones({})));
@@ -267,20 +282,31 @@ const std::string& Training::first_overflow() const {
   return first_overflow_;
 }
 
-/// The name of the first gradient that is not finite.
-void Training::note_overflow() const {
+/// Undefined where there is none.
+std::vector<Tensor> Training::gradients_by_parameter() const {
   const std::vector<Tensor> parameters = optimizer_.parameters();
   std::vector<Tensor> gradients;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     gradients.push_back(masters_ ? masters_->gradient(i) : parameters[i].grad());
+  return gradients;
+}
+
+/// The name of the first gradient that is not finite, on any rank.
+void Training::note_overflow() const {
+  const std::vector<Tensor> gradients = gradients_by_parameter();
+  std::size_t first = gradients.size();
   std::optional<std::size_t> position = first_not_finite(gradients);
-  for (std::size_t i = 0; position && i < gradients.size(); ++i) {
-    if (!gradients[i].defined() || (*position)-- != 0) continue;
-    const std::vector<Tensor> own = masters_ ? masters_->parameters() : parameters;
-    for (const auto& [name, x] : model_.named_parameters())
-      if (x.body() == own[i].body()) first_overflow_ = name;
-    return;
-  }
+  for (std::size_t i = 0; position && i < gradients.size(); ++i)
+    if (gradients[i].defined() && (*position)-- == 0) {
+      first = i;
+      break;
+    }
+  if (has_parts())
+    first = std::size_t(-distributed::largest(together_->group, "overflows", -int64_t(first)));
+  if (first == gradients.size()) return;
+  const Tensor parameter = parameters()[first];
+  for (const auto& [name, x] : model_.named_parameters())
+    if (x.body() == parameter.body()) first_overflow_ = name;
 }
 
 std::shared_ptr<Session> Training::set_session(std::shared_ptr<Session> session) {

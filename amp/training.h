@@ -18,6 +18,7 @@
 
 #include <concepts>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -29,6 +30,7 @@
 #include <halftone/autograd/ops/cast.h>
 #include <halftone/autograd/statistics_sink.h>
 #include <halftone/core/communicator.h>
+#include <halftone/core/tensor_source.h>
 #include <halftone/distributed/options.h>
 #include <halftone/nn/buffer_copies.h>
 
@@ -84,16 +86,27 @@ class Training {
   /// distributed/reducer.h. Losses are weighed so that their sum is the step's (samples of the
   /// batch / samples of the step). Collective, once, before the first step: rank 0's state and seed
   /// go to all. Throws UsageError, on all ranks, if they differ in model, strategy or environment.
+  ///
+  /// On several ranks each updates its parts of the parameters (Options::shard_optimizer): until
+  /// this object ends, the optimizer's parameters, gradients and state are those of the parts, and
+  /// afterwards it has whole parameters and no state. Move or cast the model before.
   void train_together(Communicator& group = world(), const distributed::Options& options = {});
   /// Before a batch's forward pass: its random numbers are those of this number, whoever computes
   /// it. Numbers begin at 0 and are below 2^30 - 2.
-  static void begin_batch(int64_t number);
+  void begin_batch(int64_t number);
   /// In the place of backward() on a rank that has no batch while others have one.
   void no_backward();
-  /// Puts the sums of the step's batches into the parameters' grad(), where clipping and step(),
-  /// which do this by themselves, find them. Collective.
+  /// Puts the sums of the step's batches into the grad() of the optimizer's parameters, where
+  /// clipping and step(), which do this by themselves, find them. Collective.
   void gather_gradients();
   bool trains_together() const { return together_ != nullptr; }
+  /// Those that train together; null where nobody does.
+  Communicator* group() const;
+  /// The optimizer's parameters as the model has them, also where it has parts of them.
+  std::vector<Tensor> parameters() const;
+  /// The full weight of parameter `index`, f32 (f64): a copy, or the parameter's data where that is
+  /// it. Collective where the optimizer has parts.
+  Tensor weight(std::size_t index) const;
 
   nn::Module& model() { return model_; }
   const Strategy& strategy() const { return strategy_; }
@@ -108,7 +121,7 @@ class Training {
   int64_t skipped_steps() const;
   /// The name of the first parameter whose gradient overflowed in the last skipped step. On a GPU
   /// it waits, and looks at the gradients now: ask before zero_grad(), or it is the name of an
-  /// earlier step.
+  /// earlier step. Of several ranks all ask.
   const std::string& first_overflow() const;
 
   /// What a second run of the last forward pass needs: where the default generator stood when it
@@ -122,11 +135,19 @@ class Training {
   std::shared_ptr<Session> set_session(std::shared_ptr<Session> session);
 
   /// Everything that training goes on from: "model.*", "optimizer.*" (with masters, remainders,
-  /// compensation), "scaler.*", "generator", "strategy". Handles, not copies.
+  /// compensation), "scaler.*", "generator", "strategy". Handles, not copies. Of several ranks that
+  /// train together all call this: rank 0 gets the state of all, whole tensors, and the others get
+  /// nothing.
   optim::NamedTensors state_dict() const;
+  /// The same for a writer that takes one tensor at a time, so that no more than one of those that
+  /// are kept in parts is whole at any time. Of several ranks all call this, the writer runs on
+  /// rank 0, and what it throws all throw.
+  void write_state(const std::function<void(const TensorSource&)>& write) const;
   /// Throws one error for what is missing, unknown, misshapen or of another strategy; then nothing
-  /// has changed.
+  /// has changed. Of several ranks all call this; rank 0's state counts, and how many ranks saved
+  /// it does not.
   void load_state_dict(const optim::NamedTensors& state, Convert convert = Convert::refuse);
+  /// Of several ranks all call these; rank 0 has the file.
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path, Convert convert = Convert::refuse);
 
@@ -142,11 +163,29 @@ class Training {
   void account_for(const Stepped& stepped);
   void note_overflow() const;
   void say_if_nothing_was_cast();
-  /// A state that another strategy saved, as one of this.
+  std::vector<Tensor> gradients_by_parameter() const;
+
+  // --- states (training_state.cpp, convert_state.cpp)
+  optim::NamedTensors local_state() const;
+  optim::NamedTensors fitting(const optim::NamedTensors& given, Convert convert) const;
   optim::NamedTensors converted(const optim::NamedTensors& given, Convert convert) const;
+  void load_local(const optim::NamedTensors& state);
+  void load_beside_model(const optim::NamedTensors& state);
+
+  // --- parts of parameters (training_parts.cpp)
+  bool has_parts() const;
+  void share_out();
+  void replace_parameters(const std::vector<Tensor>& others);
+  Tensor norm_together(double norm_type) const;
+  std::optional<std::size_t> parameter_of_entry(std::string_view name) const;
+  void require_shapes(const optim::NamedTensors& state) const;
+  optim::NamedTensors taken_from_rank_0(const optim::NamedTensors& state) const;
+
   void begin_forward();
   void hold_statistics();
   void require_fresh_gradients() const;
+  void prepare_wire();
+  void tell_session();
   StatisticsSink* statistics_sink() const;
 
   Strategy strategy_;

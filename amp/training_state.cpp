@@ -1,12 +1,14 @@
 // Everything a training goes on from, as named tensors. Loading checks everything first and changes
 // the model afterwards. States of other strategies: convert_state.cpp.
-#include <halftone/amp/training.h>
-#include <halftone/amp/session.h>
+#include <halftone/amp/together.h>
 
 #include <algorithm>
 
+#include <halftone/amp/session.h>
 #include <halftone/amp/state_entries.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/distributed/collectives.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {
@@ -28,7 +30,8 @@ bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
 }
 }  // namespace
 
-optim::NamedTensors Training::state_dict() const {
+/// As it is on this rank: of what it has parts of, the parts.
+optim::NamedTensors Training::local_state() const {
   NamedTensors state;
   add(state, "model.", nn::state_dict(model_));
   add(state, "optimizer.", masters_ ? masters_->state_dict() : optimizer_.state_dict());
@@ -42,41 +45,74 @@ optim::NamedTensors Training::state_dict() const {
   return state;
 }
 
-void Training::load_state_dict(const NamedTensors& given, Convert convert) {
+optim::NamedTensors Training::state_dict() const {
+  if (!together_ || !together_->of_several()) return local_state();
+  NamedTensors state;
+  write_state([&](const TensorSource& source) {
+    for (const TensorInfo& info : source.infos) state[info.name] = source.tensor(info.name);
+  });
+  return state;
+}
+
+/// What was given, as a state of this strategy, of whole tensors.
+optim::NamedTensors Training::fitting(const NamedTensors& given, Convert convert) const {
   const bool same = text_of(given, "strategy") == strategy_.name &&
                     text_of(given, "form") == halftone::name(strategy_.form) &&
                     same_dtypes(given, model_);
   NamedTensors state = same ? given : converted(given, convert);
-  const NamedTensors model = part_of(state, "model."), optimizer = part_of(state, "optimizer."),
-                     scaler = part_of(state, "scaler."), session = part_of(given, "session.");
+  // What a policy's session remembers of another policy, or of none, is of no use here.
+  if (!same)
+    std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("session."); });
   for (const auto& [name, x] : state)
     if (!name.starts_with("model.") && !name.starts_with("optimizer.") &&
         !name.starts_with("scaler.") && !name.starts_with("session.") && name != "generator" &&
         name != "strategy" && name != "form")
       fail<UsageError>(loading, "the entry \"", name, "\" is unknown. Load what a Training saved.");
-  const Tensor generator = take(state, "generator");
-  if (generator.shape() != Shape{2} || generator.dtype() != i64)
-    fail<ShapeError>(loading, "\"generator\" is ", described(generator), " instead of [2] i64.");
+  return state;
+}
+
+void Training::load_state_dict(const NamedTensors& given, Convert convert) {
+  if (!together_ || !together_->of_several()) return load_local(fitting(given, convert));
+  NamedTensors state;
+  distributed::on_rank_0(together_->group, "a state to load", [&] {
+    state = fitting(given, convert);
+    require_shapes(state);
+  });
+  const MemoryScope scope(MemoryUse::communication);
+  load_local(taken_from_rank_0(state));
+}
+
+void Training::load_local(const NamedTensors& state) {
+  const NamedTensors model = part_of(state, "model."), session = part_of(state, "session.");
   // The parts check before they change anything, the model first; if a later part does not fit,
   // what was loaded is put back.
   NamedTensors before;
   for (const auto& [name, x] : nn::state_dict(model_)) before[name] = x.clone();
-  GradScaler trial = scaler_;
-  trial.load_state_dict(scaler);
-  // What a policy's session remembers of another policy, or of none, is of no use here.
   NamedTensors session_before;
-  if (same && !session.empty() && region_.session) {
+  if (!session.empty() && region_.session) {
     for (const auto& [name, x] : region_.session->state_dict()) session_before[name] = x.clone();
     region_.session->load_state_dict(session);
   }
   try {
     nn::load_state_dict(model_, model);
-    this->optimizer().load_state_dict(optimizer);
+    load_beside_model(state);
   } catch (...) {
     nn::load_state_dict(model_, before);
     if (!session_before.empty()) region_.session->load_state_dict(session_before);
     throw;
   }
+}
+
+/// All but the model and a session.
+void Training::load_beside_model(const NamedTensors& given) {
+  NamedTensors state = given;
+  const Tensor generator = take(state, "generator");
+  if (generator.shape() != Shape{2} || generator.dtype() != i64)
+    fail<ShapeError>(loading, "\"generator\" is ", described(generator), " instead of [2] i64.");
+  const NamedTensors scaler = part_of(state, "scaler.");
+  GradScaler trial = scaler_;
+  trial.load_state_dict(scaler);
+  optimizer().load_state_dict(part_of(state, "optimizer."));
   scaler_.load_state_dict(scaler);  // in place: captured steps go on from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
@@ -85,12 +121,18 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
 }
 
 void Training::save(const std::filesystem::path& path) const {
-  nn::save_safetensors(path, state_dict(), {{"format", "pt"}, {"strategy", strategy_.name}});
+  write_state([&](const TensorSource& source) {
+    stream_safetensors(path, source, {{"format", "pt"}, {"strategy", strategy_.name}});
+  });
 }
 
 void Training::load(const std::filesystem::path& path, Convert convert) {
   const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
-  load_state_dict(nn::load_safetensors(path).tensors, convert);
+  NamedTensors state;
+  const auto read = [&] { state = nn::load_safetensors(path).tensors; };
+  if (together_) distributed::on_rank_0(together_->group, "a state to load", read);
+  else read();
+  load_state_dict(state, convert);
 }
 
 }  // namespace halftone::amp

@@ -1,13 +1,19 @@
-// Steps of several batches. Every rank steps with the whole sums by itself, with the same bits.
+// Steps of several batches. What ranks keep of the optimizer: training_parts.cpp.
 #include <halftone/amp/together.h>
+
+#include <utility>
 
 #include <omp.h>
 
 #include <halftone/amp/session.h>
+#include <halftone/amp/state_entries.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
+#include <halftone/core/memory_ledger.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/distributed/collectives.h>
+#include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {
 
@@ -16,10 +22,8 @@ namespace {
 std::string description_of(const nn::Module& model, const Strategy& strategy,
                            const distributed::Options& options) {
   PlainText text;
-  text << "strategy " << strategy.name << "\nwire ";
-  if (options.wire) text << *options.wire;
-  else text << "own";
-  text << "\nbucket_bytes " << options.bucket_bytes;
+  text << "strategy " << strategy.name << "\nwire " << name(*options.wire) << "\nshard_optimizer "
+       << (options.shard_optimizer ? "yes" : "no") << "\nbucket_bytes " << options.bucket_bytes;
   const auto parameters = model.named_parameters();
   for (const auto& [name, x] : parameters)
     text << "\nparameter " << name << ' ' << x.shape() << ' ' << x.dtype();
@@ -32,26 +36,42 @@ std::string description_of(const nn::Module& model, const Strategy& strategy,
 }
 }  // namespace
 
-void Training::train_together(Communicator& group, const distributed::Options& options) {
+void Training::train_together(Communicator& group, const distributed::Options& asked) {
   if (together_)
     fail<UsageError>("Training.train_together",
                      "called twice. Call it once, before the first step.");
+  distributed::Options options = asked;
+  if (!options.wire) options.wire = strategy_.wire;
+  // A session looks at parameters and states as the optimizer has them.
+  options.shard_optimizer = asked.shard_optimizer && optimizer().elementwise() && !region_.session;
+  optim::NamedTensors beside;  // the weights, on rank 0
   if (group.size() > 1) {
-    if (region_.session)
-      fail<UnsupportedError>("distributed",
-                             "policy files measure the tensors of one process, so their scales "
-                             "would part. Start one process, or use a strategy.");
-    distributed::require_agreement(group, "agreement on model and strategy",
-                                   description_of(model_, strategy_, options));
-    const optim::NamedTensors state =
-        distributed::broadcast(group, "the state of rank 0", state_dict());
-    if (group.rank() != 0) load_state_dict(state);
+    std::string text = description_of(model_, strategy_, options);
+    if (region_.session && region_.session->state_dict().contains("policy"))
+      text += "\npolicy " +
+              std::to_string(region_.session->state_dict()["policy"].to_vector<int64_t>()[0]);
+    distributed::require_agreement(group, "agreement on model and strategy", text);
+    if (group.rank() == 0) beside = local_state();
+    std::erase_if(beside, [](const auto& entry) { return entry.first.starts_with("model."); });
   }
   zero_grad();
   std::vector<Tensor> buffers;
   for (const auto& [name, x] : model_.named_buffers()) buffers.push_back(x);
-  together_.reset(new Together{.reducer = {group, optimizer().parameters(), options},
+  together_.reset(new Together{.group = group,
+                               .reducer = {group, optimizer().parameters(), options},
                                .statistics = {group, std::move(buffers)}});
+  if (has_parts()) share_out();
+  if (group.size() == 1) return;
+  const MemoryScope scope(MemoryUse::communication);
+  for (const auto& [name, x] : nn::state_dict(model_)) {  // one by one: there may be no more memory
+    const Tensor of_0 =
+        distributed::broadcast_tensor(group, "the weights of rank 0", x, info_of(name, x));
+    if (group.rank() != 0) copy_into(x, of_0);
+  }
+  const optim::NamedTensors own = taken_from_rank_0(beside);
+  if (has_parts() || group.rank() != 0) load_beside_model(own);
+  if (region_.session && group.rank() != 0)
+    region_.session->load_state_dict(entries::part_of(own, "session."));
 }
 
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
@@ -69,6 +89,31 @@ void Training::begin_batch(int64_t number) {
                      ". Count the batches of a training from 0, up to ", most, '.');
   const uint64_t seed = default_generator().state().seed;
   default_generator().set_state({seed, uint64_t(number + 1) << 34});
+  if (together_) together_->batch = number;
+  if (region_.session) region_.session->begin_batch(number);
+}
+
+/// Rules and scales of a policy file follow from the batches of all ranks.
+void Training::tell_session() {
+  if (together_->group.size() == 1 || !strategy_.session) return;
+  region_.session->hear(distributed::all_gather_texts(together_->group, "what policies have seen",
+                                                      region_.session->seen()));
+}
+
+/// What the wire draws depends on the batch's number and not on who computes it; it draws from a
+/// stream of its own.
+void Training::prepare_wire() {
+  constexpr uint64_t stream = 0x9e3779b97f4a7c15;
+  const distributed::WireFormat& wire = together_->reducer.wire();
+  const std::optional<int64_t> number = std::exchange(together_->batch, std::nullopt);
+  if (wire.stochastic && !number)
+    fail<UsageError>("Training.backward", "the wire is ", name(wire),
+                     ", which draws by the number of the batch. Call begin_batch() before the "
+                     "forward pass of each.");
+  const bool scales = wire.error_feedback && scaler_.enabled();
+  together_->reducer.begin_batch(
+      {default_generator().state().seed ^ stream, uint64_t(number.value_or(0) + 1) << 34},
+      scales ? scaler_.scale_tensor().item() : 1);
 }
 
 void Training::require_fresh_gradients() const {
@@ -76,6 +121,12 @@ void Training::require_fresh_gradients() const {
     fail<UsageError>("Training.backward",
                      "the gradients of the last step are still there. Call zero_grad() before the "
                      "first backward() of a step.");
+  const distributed::Reducer& reducer = together_->reducer;
+  for (std::size_t i = 0; i < reducer.parts().size(); ++i)
+    if (reducer.parts()[i].storage() != reducer.parameters()[i].storage())
+      fail<UsageError>("Training.backward",
+                       "the model was moved or cast since train_together(), which left what the "
+                       "optimizer updates behind. Do that before.");
 }
 
 void Training::no_backward() {
@@ -90,6 +141,7 @@ void Training::no_backward() {
     made_with_ = scaler_.scale_tensor();
   }
   hold_statistics();
+  together_->batch.reset();
   casts_before_.reset();  // a rank without a batch cannot say that nothing was cast
   together_->add_batches(false);
 }

@@ -15,6 +15,7 @@ import sys
 
 PEERS = pathlib.Path(__file__).parent / "peers"
 PROGRAMS = {"torch": ["torch_step.py"], "torch-compiled": ["torch_step.py", "--compile"], "jax": ["jax_step.py"]}
+UNTUNED = "mlp_100,mlp_1,conv_48,depthwise_7x7,gpt_48,lstm_100"  # lab/untuned.h
 OF_JAX = ("mlp_tiny", "mlp", "lenet")
 
 
@@ -41,7 +42,7 @@ def main():
     parser.add_argument("--peers", default="torch", help=", ".join(PROGRAMS))
     parser.add_argument("--compile", action="store_true", help="torch-compiled is a peer, too")
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--workload", default="mlp_tiny,mlp,lenet")
+    parser.add_argument("--workload", default="mlp_tiny,mlp,lenet", help="those of train_step; untuned: shapes that are not round")
     parser.add_argument("--strategy", default="fp32", help="those that the peer knows, too")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--device", default="cpu")
@@ -59,7 +60,7 @@ def main():
     print(f"{'workload':14} {'strategy':10} {'peer':14} {'halftone ms':>19} {'peer ms':>19} {'ratios':>11} {'share':>6}   ratios of the rounds")
     print(f"{'':40} {'median':>9} {'min':>9} {'median':>9} {'min':>9} {'med.':>5} {'min':>5}")
     lines = a.json.open("w") if a.json else None
-    for workload in a.workload.split(","):
+    for workload in a.workload.replace("untuned", UNTUNED).split(","):
         for strategy in a.strategy.split(","):
             flags = ["--workload", workload, "--strategy", strategy, "--threads", str(a.threads),
                      "--steps", str(a.steps), "--seconds", str(a.seconds), "--device", a.device]

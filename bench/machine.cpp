@@ -160,6 +160,7 @@ Machine::Traffic measure_traffic(double mebibytes, int threads, bool avx2) {
 
 double Machine::arithmetic(DType dtype) const {
   if (dtype == DType::f64) return f32 / 2;
+  if (dtype == DType::f16 && f16 > 0) return f16;
   return dtype == DType::bf16 ? bf16 : f32;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <halftone/core/device.h>
 #include <halftone/core/dtype.h>
 
 namespace halftone::bench {
@@ -19,9 +20,10 @@ struct Machine {
   std::string instructions;  // those that the CPU backend uses, "avx2"; HALFTONE_MAX_ISA caps them
   double f32 = 0;            // GFLOP/s of multiply-adds in registers
   double bf16 = 0;           // sums in f32; where no instruction multiplies bf16, that of f32
+  double f16 = 0;            // 0: computed in f32
   std::vector<Traffic> traffic;  // by increasing size
 
-  /// GFLOP/s of products of a dtype. f16 is computed in f32, f64 at half its rate.
+  /// GFLOP/s of products of a dtype; f64 at half the rate of f32.
   double arithmetic(DType dtype) const;
   /// GB/s, the better of copy and triad at the measured size nearest to so many bytes.
   double bandwidth(double bytes) const;
@@ -29,5 +31,7 @@ struct Machine {
 
 /// Takes about a second.
 Machine measure_machine(int threads);
+/// A GPU, by products and passes of its backend (device_machine.cpp). Takes some seconds.
+Machine measure_machine(Device device);
 
 }  // namespace halftone::bench

@@ -17,6 +17,7 @@
 #include "../examples/output.h"
 #include <halftone/halftone.h>
 #include <halftone/lab/synthetic.h>
+#include <halftone/lab/untuned.h>
 
 #include "limit.h"
 
@@ -44,6 +45,11 @@ struct Timing {
            double(milliseconds.size());
   }
 };
+
+/// Not of steps that a GPU replays: nobody can watch one.
+bool wants_limit(const Options& options, ht::Device device) {
+  return options.limit && (!options.capture || device.kind == ht::DeviceKind::cpu);
+}
 
 Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
                   const Options& options) {
@@ -83,8 +89,7 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
   std::ranges::sort(timing.milliseconds);
   timing.memory = ht::memory_report(device);
   probe.reset();
-  if (options.limit && device.kind == ht::DeviceKind::cpu)
-    timing.needs = ht::bench::needs_of_step(w, training);
+  if (wants_limit(options, device)) timing.needs = ht::bench::needs_of_step(w, training);
   return timing;
 }
 
@@ -133,6 +138,15 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   return cell;
 }
 
+/// "untuned" stands for all of lab/untuned.h.
+std::vector<std::string> expanded(const std::vector<std::string>& names) {
+  std::vector<std::string> all;
+  for (const std::string& name : names)
+    if (name == "untuned") std::ranges::copy(ht::lab::untuned_names(), std::back_inserter(all));
+    else all.push_back(name);
+  return all;
+}
+
 void print(const nlohmann::ordered_json& cell, bool json) {
   if (json) {
     std::cout << cell.dump() << std::endl;
@@ -155,7 +169,9 @@ void print(const nlohmann::ordered_json& cell, bool json) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times whole training steps on synthetic data.");
-  app.add_option("--workload", options.workloads, ht::lab::synthetic_list() + "; several by commas")
+  app.add_option("--workload", options.workloads,
+                 ht::lab::synthetic_list() +
+                     "; several by commas; untuned: shapes that are not round (lab/untuned.h)")
       ->delimiter(',');
   app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');
@@ -174,9 +190,11 @@ int main(int argc, char** argv) {
   omp_set_num_threads(options.threads);
   try {
     std::optional<ht::bench::Machine> machine;
-    if (options.limit && ht::device_named(options.device).kind == ht::DeviceKind::cpu)
-      machine = ht::bench::measure_machine(options.threads);
-    for (const std::string& name : options.workloads)
+    const ht::Device device = ht::device_named(options.device);
+    if (wants_limit(options, device))
+      machine = device.kind == ht::DeviceKind::cpu ? ht::bench::measure_machine(options.threads)
+                                                   : ht::bench::measure_machine(device);
+    for (const std::string& name : expanded(options.workloads))
       for (const std::string& strategy : options.strategies)
         print(measure(name, strategy, options, machine ? &*machine : nullptr), options.json);
   } catch (const ht::Error& error) {

@@ -186,6 +186,13 @@ class Backend {
   /// c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n]; rank 2 or 3; a, b: one unit stride among the
   /// last two, batch stride may be 0; c contiguous, same dtype or f32
   virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) = 0;
+  /// dw[n, k] = dy[m, n]^T x[m, k] and dbias[n] = sum of dy over m, in one pass over dy; all
+  /// contiguous, dw and dbias of dy's dtype or f32. False if the backend has no such pass: then
+  /// nothing has been done.
+  virtual bool linear_backward_weights(const Tensor& /*dy*/, const Tensor& /*x*/, Tensor& /*dw*/,
+                                       Tensor& /*dbias*/) {
+    return false;
+  }
   /// images; w contiguous [out, in / groups, kh, kw]; bias may be undefined
   virtual void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                     Tensor& y) = 0;
@@ -316,8 +323,8 @@ class Backend {
   /// amax is 0 again. An amax that is not finite changes nothing.
   virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
                            Tensor& position, Tensor& scale) = 0;
-  /// Adds to row, a Survey (core/survey.h), what is in x and what quantize(x, call) made of it, y; x
-  /// and y rows, of one shape. No call: x alone, and y is not looked at
+  /// Adds to row, a Survey (core/survey.h), what is in x and what quantize(x, call) made of it, y;
+  /// x and y rows, of one shape. No call: x alone, and y is not looked at
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
   /// matmul(), summed up as the accumulator says, which is not stochastic; c may be f32
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,

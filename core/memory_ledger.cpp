@@ -37,8 +37,8 @@ Books& books() {
 
 std::string_view name(MemoryUse use) {
   constexpr std::array<std::string_view, memory_use_count> names{
-      "parameter",  "master_weight", "gradient",     "master_gradient", "optimizer_state",
-      "activation", "cast_cache",    "compensation", "input",           "workspace"};
+      "parameter",  "master_weight", "gradient", "master_gradient", "optimizer_state", "activation",
+      "cast_cache", "compensation",  "input",    "communication",   "workspace"};
   return names[std::size_t(use)];
 }
 

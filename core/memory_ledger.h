@@ -24,9 +24,10 @@ enum class MemoryUse : uint8_t {
   cast_cache,
   compensation,
   input,
+  communication,  // what other processes send, and what is sent to them
   workspace,
 };
-inline constexpr int memory_use_count = 10;
+inline constexpr int memory_use_count = 11;
 std::string_view name(MemoryUse use);
 
 /// Charges allocations of this thread to `use` until the scope ends. Outside any scope: activation.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
@@ -67,6 +68,13 @@ std::vector<Tensor> all_gather(Communicator& group, std::string_view what, Traff
   return all;
 }
 
+std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
+                               std::vector<Tensor> all) {
+  const Tensor own = all.at(std::size_t(group.rank()));
+  exchange_all(group, what, use, own, all);
+  return all;
+}
+
 std::vector<std::string> all_gather_texts(Communicator& group, std::string_view what,
                                           std::string_view own) {
   const auto sizes = all_gather(group, what, TrafficUse::control, number(int64_t(own.size())));
@@ -94,9 +102,23 @@ std::string broadcast_text(Communicator& group, std::string_view what, std::stri
   return text_of(bytes);
 }
 
-NamedTensors broadcast(Communicator& group, std::string_view what, const NamedTensors& tensors) {
-  if (group.size() == 1) return tensors;
-  // What each is: its name in a line, its dtype and shape as numbers.
+int64_t broadcast_number(Communicator& group, std::string_view what, int64_t own) {
+  const Tensor x = number(own);
+  broadcast_into(group, what, TrafficUse::control, x);
+  return *x.data<int64_t>();
+}
+
+Tensor broadcast_tensor(Communicator& group, std::string_view what, const Tensor& own,
+                        const TensorInfo& info) {
+  const bool here = group.rank() == 0;
+  const Tensor x = here ? views::contiguous(own).to(Device::cpu()) : empty(info.shape, info.dtype);
+  broadcast_into(group, what, TrafficUse::state, x);
+  return here ? own : x;
+}
+
+/// Names in lines, dtypes and shapes as numbers.
+std::vector<TensorInfo> broadcast_infos(Communicator& group, std::string_view what,
+                                        const NamedTensors& tensors) {
   std::string names;
   std::vector<int64_t> numbers;
   if (group.rank() == 0)
@@ -106,27 +128,61 @@ NamedTensors broadcast(Communicator& group, std::string_view what, const NamedTe
       for (const int64_t size : x.shape()) numbers.push_back(size);
     }
   names = broadcast_text(group, what, names);
-  Tensor count = number(int64_t(numbers.size()));
-  broadcast_into(group, what, TrafficUse::control, count);
-  numbers.resize(std::size_t(*count.data<int64_t>()));
+  numbers.resize(std::size_t(broadcast_number(group, what, int64_t(numbers.size()))));
   const Tensor all_numbers = from_vector(numbers, {int64_t(numbers.size())}, i64);
   broadcast_into(group, what, TrafficUse::control, all_numbers);
 
-  NamedTensors result;
+  std::vector<TensorInfo> infos;
   const int64_t* next = all_numbers.data<int64_t>();
   for (std::size_t at = 0; at < names.size();) {
     const std::size_t end = names.find('\n', at);
-    const std::string name = names.substr(at, end - at);
+    TensorInfo& info = infos.emplace_back(TensorInfo{.name = names.substr(at, end - at)});
     at = end + 1;
-    const auto dtype = DType(*next++);
-    Shape shape;
-    for (int64_t rank = *next++; rank > 0; --rank) shape.push_back(*next++);
-    Tensor x = group.rank() == 0 ? views::contiguous(tensors.at(name)).to(Device::cpu())
-                                 : empty(shape, dtype);
-    broadcast_into(group, what, TrafficUse::state, x);
-    result[name] = group.rank() == 0 ? tensors.at(name) : x;
+    info.dtype = DType(*next++);
+    for (int64_t rank = *next++; rank > 0; --rank) info.shape.push_back(*next++);
   }
+  return infos;
+}
+
+NamedTensors broadcast(Communicator& group, std::string_view what, const NamedTensors& tensors) {
+  if (group.size() == 1) return tensors;
+  NamedTensors result;
+  for (const TensorInfo& info : broadcast_infos(group, what, tensors))
+    result[info.name] =
+        broadcast_tensor(group, what, group.rank() == 0 ? tensors.at(info.name) : Tensor{}, info);
   return result;
+}
+
+namespace {
+/// Errors by their kinds, to be thrown again elsewhere; the last one is what others are taken for.
+template <class... Kind> struct ErrorKinds {
+  static char letter_of(const std::exception& error) {
+    char letter = 'a';
+    const bool known = ((dynamic_cast<const Kind*>(&error) || (++letter, false)) || ...);
+    return known ? letter : char(letter - 1);
+  }
+  [[noreturn]] static void throw_again(char letter, const std::string& message) {
+    char own = 'a';
+    ((own++ == letter ? throw Kind(message) : void()), ...);
+    throw Error(message);
+  }
+};
+using Kinds = ErrorKinds<ShapeError, DTypeError, DeviceError, UsageError, UnsupportedError,
+                         FormatError, Error>;
+}  // namespace
+
+void on_rank_0(Communicator& group, std::string_view what, const std::function<void()>& body) {
+  std::exception_ptr failure;
+  std::string told;
+  if (group.rank() == 0) try {
+      body();
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      told = Kinds::letter_of(error) + std::string(error.what());
+    }
+  if (group.size() > 1) told = broadcast_text(group, what, told);
+  if (failure) std::rethrow_exception(failure);
+  if (!told.empty()) Kinds::throw_again(told[0], told.substr(1));
 }
 
 void require_agreement(Communicator& group, std::string_view what, std::string_view text) {

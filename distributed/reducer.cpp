@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/in_place.h>
 #include <halftone/core/views.h>
 #include <halftone/distributed/collectives.h>
 
@@ -14,28 +16,24 @@ namespace halftone::distributed {
 
 namespace {
 DType sum_dtype(DType dtype) { return dtype == f64 ? f64 : f32; }
-
-Tensor converted_to(const Tensor& x, DType dtype) {
-  if (x.dtype() == dtype) return x;
-  const MemoryScope scope(MemoryUse::workspace);
-  Tensor y = empty(x.shape(), dtype, x.device());
-  backend_for(x).copy(x, y);
-  return y;
-}
-
-Tensor flat(const Tensor& x) { return *views::reshape(views::contiguous(x), {x.numel()}); }
 }  // namespace
 
 Reducer::Reducer(Communicator& group, std::vector<Tensor> parameters, const Options& options)
-    : group_(group), parameters_(std::move(parameters)), options_(options) {
-  if (options.wire && *options.wire != f32 && *options.wire != bf16 && *options.wire != f16)
-    fail<UsageError>("distributed", "the wire is ", *options.wire,
-                     ". Use f32, bf16, f16, or nothing for the gradients' own dtype.");
+    : group_(group),
+      parameters_(std::move(parameters)),
+      wire_(options.wire.value_or(WireFormat{})),
+      shards_(parameters_, group.size()) {
+  check_wire(wire_);
   if (options.bucket_bytes < 1)
     fail<UsageError>("distributed", "bucket_bytes is ", options.bucket_bytes, ". Use 1 or more.");
   sums_.resize(parameters_.size()), reached_.resize(parameters_.size());
   complete_.resize(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i) index_of_[parameters_[i].meta().get()] = i;
+  uint64_t counter = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    index_of_[parameters_[i].meta().get()] = i;
+    first_counter_.push_back(counter);
+    counter += uint64_t(parameters_[i].numel() + 3) / 4;
+  }
   int64_t bytes = 0;
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     if (buckets_.empty() || bytes + parameters_[i].bytes() > options.bucket_bytes)
@@ -43,54 +41,67 @@ Reducer::Reducer(Communicator& group, std::vector<Tensor> parameters, const Opti
     buckets_.back().push_back(i);
     bytes += parameters_[i].bytes();
   }
+  if (options.shard_optimizer && group.size() > 1) make_parts();
 }
 
-/// What a rank owns of a parameter: every rank computes the same table. Multiples of 64 elements.
-Reducer::Range Reducer::range_of(const Tensor& parameter, int rank) const {
-  constexpr int64_t grain = 64;
-  const int64_t count = parameter.numel(), pieces = (count + grain - 1) / grain;
-  const auto cut = [&](int64_t r) { return std::min(count, pieces * r / group_.size() * grain); };
-  return {cut(rank), cut(rank + 1) - cut(rank)};
+void Reducer::make_parts() {
+  for (const Tensor& x : parameters_)
+    if (!x.is_contiguous())
+      fail<UsageError>("distributed", "a parameter is ", described(x),
+                       ", and not row-major. Make it contiguous, or turn shard_optimizer off.");
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    parts_.push_back(part_of(parameters_[i], shards_.range(i, group_.rank()))
+                         .set_requires_grad(parameters_[i].requires_grad()));
 }
 
-/// So many times -0.0.
-Tensor Reducer::neutral(int64_t count, DType dtype) {
-  const auto same =
-      std::ranges::find_if(neutral_, [&](const Tensor& x) { return x.dtype() == dtype; });
-  if (same != neutral_.end() && same->numel() >= count) return views::slice(*same, 0, 0, count);
-  if (same != neutral_.end()) neutral_.erase(same);
+/// -0.0 for all of a parameter.
+Payload Reducer::neutral(const Tensor& parameter) const {
   const MemoryScope scope(MemoryUse::workspace);
-  neutral_.push_back(full({count}, -0.0, dtype));
-  return neutral_.back();
+  const Payload payload = Payload::empty(wire_, parameter.dtype(), 0, parameter.numel());
+  fill_with(payload.values, -0.0);
+  if (payload.scales.defined()) fill_with(payload.scales, 1);
+  return payload;
 }
 
-/// A parameter's gradient as it goes on the wire: 1-D, and on the host if it is to be sent. It is
-/// gone from the parameter.
-Tensor Reducer::own_contribution(std::size_t index, bool took_part) {
+/// What error feedback has kept of this batch of the last step; nothing where nothing is lost.
+Feedback Reducer::feedback_for(std::size_t index) {
+  const Tensor& parameter = parameters_[index];
+  if (!wire_.error_feedback || is_lossless(wire_, parameter.dtype())) return {};
+  while (rests_.size() <= in_step_) rests_.emplace_back(parameters_.size(), Rest{});
+  Rest& kept = rests_[in_step_][index];
+  const MemoryScope scope(MemoryUse::compensation);
+  if (!kept.rest.defined()) kept.rest = zeros({parameter.numel()});
+  const double before = std::exchange(kept.loss_scale, loss_scale_);
+  return {kept.rest, before == 0 ? 1 : loss_scale_ / before};
+}
+
+/// A parameter's gradient as it goes on the wire, on the host if it is to be sent. It is gone from
+/// the parameter.
+Payload Reducer::own_contribution(std::size_t index, bool took_part) {
   Tensor& parameter = parameters_[index];
-  Tensor gradient = parameter.grad();
+  const Tensor gradient = parameter.grad();
   parameter.set_grad({});
-  if (!took_part || !gradient.defined())
-    return neutral(parameter.numel(),
-                   options_.wire && parameter.dtype() != f64 ? *options_.wire : parameter.dtype());
+  if (!took_part || !gradient.defined()) return neutral(parameter);
   reached_[index] = 1;
   if (gradient.dtype() != parameter.dtype())
     fail<UsageError>("distributed", "a gradient is ", described(gradient), ", its parameter ",
                      described(parameter), ". Call zero_grad() before the first backward().");
-  if (options_.wire && gradient.dtype() != f64) gradient = converted_to(gradient, *options_.wire);
-  return flat(group_.size() > 1 ? gradient.to(Device::cpu()) : gradient);
+  const RandomKey key{key_.seed, key_.offset + first_counter_[index]};
+  Payload payload = to_wire(gradient, wire_, key, feedback_for(index));
+  if (group_.size() > 1) payload.values = payload.values.to(Device::cpu());
+  return payload;
 }
 
 /// sum += contribution, in the sum's dtype; the first is the sum.
-void Reducer::add(const Tensor& contribution, Tensor& sum) const {
-  const DType wide = sum_dtype(contribution.dtype());
+void Reducer::add(const Payload& contribution, Tensor& sum) const {
+  const Tensor wide = from_wire(contribution);
   if (sum.defined()) {
-    backend_for(sum).accumulate(converted_to(contribution, wide), sum);
+    backend_for(sum).accumulate(wide, sum);
     return;
   }
   const MemoryScope scope(MemoryUse::gradient);
-  sum = empty(contribution.shape(), wide, contribution.device());
-  backend_for(sum).copy(contribution, sum);
+  sum = empty(wide.shape(), wide.dtype(), wide.device());
+  backend_for(sum).copy(wide, sum);
 }
 
 void Reducer::add_batches(bool took_part) {
@@ -101,13 +112,14 @@ void Reducer::add_batches(bool took_part) {
   if (group_.size() == 1) {
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (parameters_[i].grad().defined()) add(own_contribution(i, took_part), sums_[i]);
+    ++in_step_;
     return;
   }
   while (sent_buckets_ < buckets_.size()) send_next_bucket(took_part);
   for (UnderWay& sent : under_way_) fold(sent);
   under_way_.clear(), complete_.assign(complete_.size(), false);
   sent_buckets_ = 0;
-  ++reductions_;
+  ++reductions_, ++in_step_;
 }
 
 void Reducer::on_gradient(AutogradMeta& leaf) {
@@ -134,22 +146,21 @@ Reducer::UnderWay Reducer::send_bucket(const std::vector<std::size_t>& bucket, b
   UnderWay sent{.bucket = bucket};
   std::vector<Message> out, in;
   const int size = group_.size(), rank = group_.rank();
-  const MemoryScope scope(MemoryUse::workspace);
+  const MemoryScope scope(MemoryUse::communication);
   for (const std::size_t index : bucket) {
-    const Tensor& parameter = parameters_[index];
-    const Tensor own = own_contribution(index, took_part);
-    const auto part_for = [&](int peer) {
-      const Range range = range_of(parameter, peer);
-      return views::slice(own, 0, range.begin, range.count);
-    };
-    std::vector<Tensor>& parts = sent.parts.emplace_back(std::size_t(size));
-    parts[std::size_t(rank)] = part_for(rank);
+    const Payload whole = own_contribution(index, took_part);
+    for (const Tensor& x : whole.tensors()) x.storage()->recharge(MemoryUse::communication);
+    const Shards::Range own = shards_.range(index, rank);
+    std::vector<Payload>& parts = sent.parts.emplace_back(std::size_t(size));
+    parts[std::size_t(rank)] = whole.part(own.begin, own.count);
     for (int step = 1; step < size; ++step) {
       const int to = (rank + step) % size, from = (rank + size - step) % size;
-      if (const Tensor part = part_for(to); part.numel() > 0) out.push_back({to, part});
-      Tensor& arriving = parts[std::size_t(from)];
-      arriving = empty({parts[std::size_t(rank)].numel()}, own.dtype());
-      if (arriving.numel() > 0) in.push_back({from, arriving});
+      const Shards::Range theirs = shards_.range(index, to);
+      for (const Tensor& x : whole.part(theirs.begin, theirs.count).tensors())
+        out.push_back({to, x});
+      Payload& arriving = parts[std::size_t(from)];
+      arriving = Payload::empty(wire_, parameters_[index].dtype(), own.begin, own.count);
+      for (const Tensor& x : arriving.tensors()) in.push_back({from, x});
     }
   }
   sent.exchange = group_.exchange("gradients, reduction " + std::to_string(reductions_),
@@ -161,59 +172,76 @@ Reducer::UnderWay Reducer::send_bucket(const std::vector<std::size_t>& bucket, b
 void Reducer::fold(UnderWay& sent) {
   sent.exchange->wait();
   for (std::size_t k = 0; k < sent.bucket.size(); ++k)
-    for (const Tensor& part : sent.parts[k])
-      if (part.numel() > 0) add(part, sums_[sent.bucket[k]]);
+    for (const Payload& part : sent.parts[k])
+      if (part.values.numel() > 0) add(part, sums_[sent.bucket[k]]);
+}
+
+void Reducer::agree_on_reached() {
+  const Tensor own = from_span(std::span<const uint8_t>(reached_), {int64_t(reached_.size())}, u8);
+  for (const Tensor& theirs :
+       all_gather(group_, "which parameters have gradients", TrafficUse::control, own))
+    for (std::size_t i = 0; i < reached_.size(); ++i)
+      reached_[i] = std::max(reached_[i], theirs.data<uint8_t>()[i]);
 }
 
 void Reducer::finish() {
   if (!pending_) return;
-  if (group_.size() > 1) {
-    const Tensor own =
-        from_span(std::span<const uint8_t>(reached_), {int64_t(reached_.size())}, u8);
-    for (const Tensor& theirs :
-         all_gather(group_, "which parameters have gradients", TrafficUse::control, own))
-      for (std::size_t i = 0; i < reached_.size(); ++i)
-        reached_[i] = std::max(reached_[i], theirs.data<uint8_t>()[i]);
-  }
-  std::vector<Message> out, in;
-  std::vector<Tensor> whole(parameters_.size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!reached_[i]) continue;
-    const Tensor& parameter = parameters_[i];
-    if (group_.size() == 1) {
-      whole[i] = sums_[i];
-      continue;
-    }
-    const MemoryScope scope(MemoryUse::gradient);
-    whole[i] = empty({parameter.numel()}, sum_dtype(parameter.dtype()));
-    for (int peer = 0; peer < group_.size(); ++peer) {
-      const Range range = range_of(parameter, peer);
-      if (range.count == 0) continue;
-      Tensor part = views::slice(whole[i], 0, range.begin, range.count);
-      if (peer != group_.rank()) {
-        in.push_back({peer, part});
-        continue;
-      }
-      backend_for(part).copy(sums_[i], part);
-      for (int other = 0; other < group_.size(); ++other)
-        if (other != peer) out.push_back({other, part});
-    }
-  }
-  if (group_.size() > 1)
-    group_.exchange("sums of gradients", TrafficUse::gradient, out, in)->wait();
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (whole[i].defined()) {
-      const Tensor gradient = *views::reshape(whole[i], parameters_[i].shape());
-      parameters_[i].set_grad(gradient.to(parameters_[i].device()));
-    }
+  if (group_.size() > 1) agree_on_reached();
+  updated_.clear();
+  for (std::size_t i = 0; i < reached_.size(); ++i)
+    if (reached_[i]) updated_.push_back(i);
+  if (parts_.empty()) give_whole();
+  else give_parts();
   drop();
 }
 
+/// Where a rank owns nothing of a parameter, its part has a gradient, too, of no elements: states
+/// and steps are counted alike on all ranks.
+void Reducer::give_parts() {
+  const MemoryScope scope(MemoryUse::gradient);
+  for (const std::size_t i : updated_) {
+    Tensor& part = parts_[i];
+    if (!sums_[i].defined()) sums_[i] = empty(part.shape(), sum_dtype(part.dtype()));
+    part.set_grad(sums_[i].to(part.device()));
+  }
+}
+
+void Reducer::give_whole() {
+  std::vector<Tensor> whole;
+  for (const std::size_t i : updated_) {
+    if (group_.size() == 1) {
+      whole.push_back(sums_[i]);
+      continue;
+    }
+    const MemoryScope scope(MemoryUse::gradient);
+    whole.push_back(empty({parameters_[i].numel()}, sum_dtype(parameters_[i].dtype())));
+    Tensor own = part_of(whole.back(), shards_.range(i, group_.rank()));
+    if (own.numel() > 0) backend_for(own).copy(sums_[i], own);
+  }
+  if (group_.size() > 1)
+    exchange_ranges(group_, shards_, "sums of gradients", TrafficUse::gradient, updated_, whole);
+  for (std::size_t k = 0; k < whole.size(); ++k) {
+    Tensor& parameter = parameters_[updated_[k]];
+    const Tensor gradient = *views::reshape(whole[k], parameter.shape());
+    parameter.set_grad(gradient.to(parameter.device()));
+  }
+}
+
+void Reducer::gather_parameters() {
+  const std::vector<std::size_t> updated = std::exchange(updated_, {});
+  if (parts_.empty() || updated.empty()) return;
+  std::vector<Tensor> whole;
+  for (const std::size_t i : updated) whole.push_back(parameters_[i]);
+  exchange_ranges(group_, shards_, "updated parameters", TrafficUse::parameter, updated, whole);
+}
+
 void Reducer::drop() {
+  if (!parts_.empty())
+    for (Tensor& x : parameters_) x.set_grad({});
   std::ranges::fill(sums_, Tensor{});
   std::ranges::fill(reached_, uint8_t(0));
   under_way_.clear(), complete_.assign(complete_.size(), false);
-  sent_buckets_ = 0, pending_ = false;
+  sent_buckets_ = in_step_ = 0, pending_ = false;
 }
 
 }  // namespace halftone::distributed

@@ -7,7 +7,8 @@
 //
 // A step has --batches-per-step batches, whoever computes them: with four of them, each of four
 // processes computes one, and one process computes all four. Their gradients are added in the order
-// of the batches. What the program does about it: nothing but saying how many there are.
+// of the batches, and each keeps its share of the optimizer's state. What the program does about
+// it: nothing but saying how many there are.
 #include <iostream>
 
 #include <zlib.h>
@@ -22,7 +23,7 @@ namespace {
 
 struct Arguments {
   std::string strategy = "o2-bf16", wire = "own";
-  int64_t batches_per_step = 4, batches = 40, epochs = 1;
+  int64_t batches_per_step = 4, batches = 40, epochs = 1, seed = 0;
   bool hash = false;
 };
 
@@ -37,14 +38,24 @@ uint32_t hash_of(const ht::optim::NamedTensors& state) {
   return uint32_t(sum);
 }
 
+int64_t kept_bytes() {
+  const ht::MemoryReport report = ht::memory_report();
+  int64_t sum = 0;
+  for (const auto use : {ht::MemoryUse::parameter, ht::MemoryUse::master_weight,
+                         ht::MemoryUse::compensation, ht::MemoryUse::optimizer_state})
+    sum += report.now_of(use);
+  return sum;
+}
+
 void train(const Arguments& a) {
-  ht::manual_seed(0);
+  ht::manual_seed(uint64_t(a.seed));
   ht::nn::models::LeNet model;
   ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});
-  const ht::data::DataLoader images(ht::data::fashion_mnist(), {.batch_size = 32, .shuffle = true}),
+  const ht::data::DataLoader images(ht::data::fashion_mnist(),
+                                    {.batch_size = 32, .shuffle = true, .seed = uint64_t(a.seed)}),
       test_images(ht::data::fashion_mnist({.split = ht::data::Split::test}), {.batch_size = 500});
   ht::distributed::Options distributed;  // what gradients are on their way
-  if (a.wire != "own") distributed.wire = a.wire == "bf16" ? ht::bf16 : ht::f32;
+  if (a.wire != "own") distributed.wire = ht::distributed::WireFormat::named(a.wire);
 
   ht::train::Trainer trainer(ht::train::classification(model), adamw,
                              {.precision = a.strategy,
@@ -54,14 +65,18 @@ void train(const Arguments& a) {
                               .limit_train_batches = a.batches});
   const ht::train::FitResult result = trainer.fit(images, test_images);
 
-  // Every process is here, with the same weights. One of them speaks.
+  // Every process is here, with the same weights and its share of the optimizer's state. One of
+  // them gets all of that, and speaks.
+  const ht::optim::NamedTensors state = trainer.training().state_dict();
   if (trainer.rank() != 0) return;
   std::cout << trainer.ranks() << (trainer.ranks() == 1 ? " process" : " processes")
             << "; test accuracy "
             << ht::train::shown_text(result.metrics.at("val/top1"), ht::train::Shown::percent)
             << '\n';
   if (trainer.ranks() > 1) std::cout << "rank 0 " << ht::world().traffic() << '\n';
-  if (a.hash) std::cout << "hash " << std::hex << hash_of(trainer.training().state_dict()) << '\n';
+  std::cout << "rank 0 keeps " << double(kept_bytes()) / double(model.parameter_count())
+            << " bytes for a parameter: weight, master, optimizer state\n";
+  if (a.hash) std::cout << "hash " << std::hex << hash_of(state) << '\n';
 }
 
 }  // namespace
@@ -69,12 +84,14 @@ void train(const Arguments& a) {
 int main(int argc, char** argv) {
   Arguments a;
   Program program("Trains LeNet on Fashion-MNIST on as many processes as mpirun starts.");
+  const auto wires = ht::distributed::WireFormat::names();
   program.flag("--strategy", a.strategy, "of amp/strategy.h");
   program.flag("--wire", a.wire, "what gradients are on their way; own: what they are")
-      .one_of({"own", "f32", "bf16"});
+      .one_of({wires.begin(), wires.end()});
   program.flag("--batches-per-step", a.batches_per_step, "over all processes").positive();
   program.flag("--batches", a.batches, "of an epoch; 0: all").not_negative();
   program.flag("--epochs", a.epochs).within(1, 1000);
+  program.flag("--seed", a.seed, "of weights and of the order of the images").not_negative();
   program.flag("--hash", a.hash, "prints a checksum of the training at its end");
   return program.run(argc, argv, [&] { train(a); });
 }

@@ -118,40 +118,36 @@ std::string json_string(const std::string& text) {
   }
 }
 
-void check_names(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
+void check_names(const TensorSource& tensors, const std::map<std::string, std::string>& metadata) {
   const auto check_length = [](const std::string& name) {
     if (name.size() > name_limit)
       fail<UsageError>("save_safetensors", "a name of ", name.size(),
                        " bytes is over the limit of ", name_limit, ": ", shown(name),
                        ". Use a shorter one.");
   };
-  if (tensors.size() + metadata.size() + 1 > entry_limit)
-    fail<UsageError>("save_safetensors", tensors.size() + metadata.size(),
+  if (tensors.infos.size() + metadata.size() + 1 > entry_limit)
+    fail<UsageError>("save_safetensors", tensors.infos.size() + metadata.size(),
                      " entries reach the limit of ", entry_limit, ". Use several files.");
   for (const auto& [name, text] : metadata) check_length(name);
-  for (const auto& [name, tensor] : tensors) {
-    check_length(name);
-    if (name == metadata_key)
-      fail<UsageError>("save_safetensors", "no tensor may be named ", shown(name),
+  for (const TensorInfo& tensor : tensors.infos) {
+    check_length(tensor.name);
+    if (tensor.name == metadata_key)
+      fail<UsageError>("save_safetensors", "no tensor may be named ", shown(tensor.name),
                        ". Pass metadata as such.");
-    if (!tensor.defined())
-      fail<UsageError>("save_safetensors", "tensor ", shown(name), " is undefined. Leave it out.");
   }
 }
 
-using NamedTensor = NamedTensors::value_type;
-
 /// In the order of the data: alignment descending, so that everything is aligned, then by name.
-std::vector<const NamedTensor*> in_file_order(const NamedTensors& tensors) {
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& item : tensors) order.push_back(&item);
-  std::ranges::stable_sort(order, std::greater(), [](const NamedTensor* item) {
-    return &file_dtype_of(item->second.dtype());
-  });
+std::vector<const TensorInfo*> in_file_order(const std::vector<TensorInfo>& tensors) {
+  std::vector<const TensorInfo*> order;
+  for (const TensorInfo& tensor : tensors) order.push_back(&tensor);
+  std::ranges::sort(order, {}, &TensorInfo::name);
+  std::ranges::stable_sort(order, std::greater(),
+                           [](const TensorInfo* tensor) { return &file_dtype_of(tensor->dtype); });
   return order;
 }
 
-std::string header_of(const std::vector<const NamedTensor*>& order,
+std::string header_of(const std::vector<const TensorInfo*>& order,
                       const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
@@ -162,13 +158,12 @@ std::string header_of(const std::vector<const NamedTensor*>& order,
     text += ',';
   }
   int64_t begin = 0;
-  for (const auto* item : order) {
-    const Tensor& tensor = item->second;
-    const int64_t end = begin + tensor.bytes();
-    text += json_string(item->first) + ":{\"dtype\":\"" +
-            std::string(file_dtype_of(tensor.dtype()).name);
+  for (const TensorInfo* tensor : order) {
+    const int64_t end = begin + tensor->bytes();
+    text += json_string(tensor->name) + ":{\"dtype\":\"" +
+            std::string(file_dtype_of(tensor->dtype).name);
     text += "\",\"shape\":" +
-            nlohmann::json(std::vector(tensor.shape().begin(), tensor.shape().end())).dump();
+            nlohmann::json(std::vector(tensor->shape.begin(), tensor->shape.end())).dump();
     text += ",\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(end) + "]},";
     begin = end;
   }
@@ -185,8 +180,13 @@ std::string header_of(const std::vector<const NamedTensor*>& order,
 
 void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata) {
+  stream_safetensors(path, source_of(tensors), metadata);
+}
+
+void stream_safetensors(const std::filesystem::path& path, const TensorSource& tensors,
+                        const std::map<std::string, std::string>& metadata) {
   check_names(tensors, metadata);
-  const std::vector<const NamedTensor*> order = in_file_order(tensors);
+  const std::vector<const TensorInfo*> order = in_file_order(tensors.infos);
   const std::string header = header_of(order, metadata);
   const uint64_t header_bytes = header.size();
 
@@ -194,8 +194,15 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   file.write(&header_bytes, sizeof header_bytes);
   file.write(header.data(), header.size());
   const MemoryScope scope(MemoryUse::workspace);  // for copies, one tensor at a time
-  for (const NamedTensor* item : order) {
-    const Tensor tensor = views::contiguous(item->second.detach().to(Device::cpu()));
+  for (const TensorInfo* info : order) {
+    const Tensor given = tensors.tensor(info->name).detach();
+    if (!given.defined())
+      fail<UsageError>("save_safetensors", "tensor ", shown(info->name),
+                       " is undefined. Leave it out.");
+    if (given.dtype() != info->dtype || given.shape() != info->shape)
+      fail<UsageError>("save_safetensors", "tensor ", shown(info->name), " is ", described(given),
+                       ", announced as ", info->shape, ' ', info->dtype, ". Announce what comes.");
+    const Tensor tensor = views::contiguous(given.to(Device::cpu()));
     file.write(tensor.raw_data(), std::size_t(tensor.bytes()));
   }
   file.commit();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <halftone/core/named_tensors.h>
+#include <halftone/core/tensor_source.h>
 
 namespace halftone {
 
@@ -22,6 +23,10 @@ struct SafetensorsFile {
 /// Throws FormatError if the file cannot be written, UsageError for names that no file can hold.
 void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata = {});
+/// The same bytes, of tensors that are asked for one after the other: each is in memory while it is
+/// written.
+void stream_safetensors(const std::filesystem::path& path, const TensorSource& tensors,
+                        const std::map<std::string, std::string>& metadata = {});
 
 /// Reads a whole file into row-major tensors on the CPU, charged to the current MemoryScope. Throws
 /// FormatError for files that are missing or malformed, UnsupportedError for dtypes and ranks that

@@ -49,9 +49,10 @@ void warn_of_short_weights(const Shown& shown) {
       return;
     }
 }
-/// Weights, autocast and loss scale in a line, whatever the strategy is called.
+/// Weights, autocast and loss scale in a line, whatever the strategy is called; the wire is among
+/// the rules.
 std::string line_of(amp::Strategy strategy) {
-  strategy.name = "strategy";
+  strategy.name = "strategy", strategy.wire = {};
   std::ostringstream text;
   text << strategy;
   return text.str();

@@ -5,6 +5,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/random.h>
+#include <halftone/lab/untuned.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
 #include <halftone/nn/models/mlp.h>
@@ -12,32 +13,30 @@
 
 namespace halftone::lab {
 
-namespace {
-/// Forward, backward by data and by weights are one product each; the first layer needs no gradient
-/// of its input.
-double gflop_of(const std::vector<double>& multiply_adds) {
+double gflop_of_step(double samples, const std::vector<double>& multiply_adds) {
   double total = 0;
   for (std::size_t i = 0; i < multiply_adds.size(); ++i)
-    total += (i == 0 ? 2 : 3) * 2 * multiply_adds[i];
+    total += (i == 0 ? 2 : 3) * 2 * samples * multiply_adds[i];
   return total * 1e-9;
 }
+
+namespace {
 
 SyntheticWorkload mlp(const std::string& name, const std::vector<int64_t>& sizes, int64_t batch) {
   std::vector<double> products;
   for (std::size_t i = 0; i + 1 < sizes.size(); ++i)
-    products.push_back(double(batch * sizes[i] * sizes[i + 1]));
+    products.push_back(double(sizes[i] * sizes[i + 1]));
   auto model = std::make_unique<nn::Sequential>(nn::models::mlp(sizes));
   const MemoryScope scope(MemoryUse::input);
   return {name, std::move(model), randn({batch, sizes.front()}), randint(0, sizes.back(), {batch}),
-          gflop_of(products)};
+          gflop_of_step(double(batch), products)};
 }
 
 SyntheticWorkload lenet() {
-  const double n = 128;
   auto model = std::make_unique<nn::models::LeNet>();
   const MemoryScope scope(MemoryUse::input);
   return {"lenet", std::move(model), randn({128, 1, 28, 28}), randint(0, 10, {128}),
-          gflop_of({n * 784 * 32 * 9, n * 196 * 64 * 288, n * 3136 * 128, n * 128 * 10})};
+          gflop_of_step(128, {784 * 32 * 9, 196 * 64 * 288, 3136 * 128, 128 * 10})};
 }
 
 /// Convolutions of ResNet-18 on images of `side`, and its linear layer.
@@ -62,19 +61,20 @@ SyntheticWorkload resnet18(const std::string& name, const nn::models::ResNetOpti
   auto model = std::make_unique<nn::models::ResNet>(nn::models::resnet18(o));
   const MemoryScope scope(MemoryUse::input);
   return {name, std::move(model), randn({batch, 3, side, side}), randint(0, o.classes, {batch}),
-          gflop_of({double(batch) * stem, double(batch) * (per_image - stem)})};
+          gflop_of_step(double(batch), {stem, per_image - stem})};
 }
 
 /// A decoder's linear maps, its head, and the two products of causal attention, which see half.
 SyntheticWorkload gpt(const std::string& name, const nn::models::GptOptions& o, int64_t batch,
                       int64_t length) {
-  const auto tokens = double(batch * length), width = double(o.width);
+  const auto width = double(o.width);
   const double per_token =
       double(o.layers) * width * (12 * width + double(length)) + double(o.vocabulary) * width;
   auto model = std::make_unique<nn::models::Gpt>(o);
   const MemoryScope scope(MemoryUse::input);
   return {name, std::move(model), randint(0, o.vocabulary, {batch, length}),
-          randint(0, o.vocabulary, {batch, length}), gflop_of({0, tokens * per_token})};
+          randint(0, o.vocabulary, {batch, length}),
+          gflop_of_step(double(batch * length), {0, per_token})};
 }
 }  // namespace
 
@@ -114,6 +114,7 @@ SyntheticWorkload on_cpu(const std::string& name, bool large) {
     return gpt(name,
                {.vocabulary = 50304, .context = 1024, .layers = 12, .heads = 12, .width = 768},
                large ? 16 : 1, large ? 1024 : 512);
+  if (auto untuned = make_untuned(name)) return std::move(*untuned);
   fail<UsageError>("workload", "there is no workload named \"", name, "\". Use one of ",
                    synthetic_list(), ".");
 }

@@ -23,9 +23,13 @@ struct SyntheticWorkload {
 std::vector<std::string> synthetic_names();
 /// The same in one line, for messages.
 std::string synthetic_list();
+/// Of a training step over samples that multiply and add so often in each layer, forward; backward
+/// by data and by weights are products of the same size, and the first layer's input wants no
+/// gradient.
+double gflop_of_step(double samples, const std::vector<double>& multiply_adds);
 /// Mean cross-entropy of logits [n, classes] or [n, length, classes].
 Tensor logits_loss(const Tensor& logits, const Tensor& targets);
-/// On a device. Throws UsageError for other names.
+/// On a device; also those of untuned.h. Throws UsageError for other names.
 SyntheticWorkload make_synthetic(const std::string& name, Device device = {});
 
 }  // namespace halftone::lab

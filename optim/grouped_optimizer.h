@@ -221,6 +221,7 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
 template <class Options> class ElementwiseOptimizer final : public GroupedOptimizer<Options> {
  public:
   using GroupedOptimizer<Options>::GroupedOptimizer;
+  bool elementwise() const override { return true; }
 
  private:
   StateMask needed_state(int group, const Tensor& /*parameter*/) const override {

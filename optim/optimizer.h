@@ -61,6 +61,9 @@ class Optimizer {
   /// Where the dtype of the optimizer's state was left open, it is this one from the first step on.
   /// False if this optimizer has no such choice.
   virtual bool set_default_state_dtype(DType dtype);
+  /// Whether what becomes of an element depends on that element alone, its gradient and its state:
+  /// then a parameter may be updated in parts, which are 1-D views of its data.
+  virtual bool elementwise() const { return false; }
   /// Drops the gradients or, with set_to_none off, writes zeros into them.
   virtual void zero_grad(bool set_to_none = true);
   /// The gradients that the next step will read: what to unscale and to clip. A wrapper may have

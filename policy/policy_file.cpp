@@ -34,10 +34,10 @@ class Reader {
   PolicyFile read(std::string_view text) {
     const Json json = parsed_json(where_, text);
     const JsonValue top(where_, "", json);
-    constexpr std::array<std::string_view, 15> known{
-        "halftone_policy", "name",      "about",      "for",        "extends",
-        "weights",         "autocast",  "lists",      "formats",    "quantizers",
-        "rules",           "optimizer", "loss_scale", "evaluation", "seed"};
+    constexpr std::array<std::string_view, 16> known{
+        "halftone_policy", "name",          "about",      "for",        "extends", "weights",
+        "autocast",        "lists",         "formats",    "quantizers", "rules",   "optimizer",
+        "loss_scale",      "communication", "evaluation", "seed"};
     top.only("a policy", known);
     const auto version = top.find("halftone_policy");
     if (!version) top.refuse("\"halftone_policy\": 1 is missing. Is this a policy?");
@@ -66,6 +66,7 @@ class Reader {
       for (const JsonValue& rule : rules->elements()) file_.rules.rules.push_back(read_rule(rule));
     if (const auto optimizer = top.find("optimizer")) read_optimizer(*optimizer);
     if (const auto scale = top.find("loss_scale")) read_loss_scale(*scale);
+    if (const auto on_wire = top.find("communication")) read_communication(*on_wire);
     if (const auto evaluation = top.find("evaluation")) {
       constexpr std::array<std::string_view, 2> words{"same", "reference"};
       file_.rules.in_evaluation = evaluation->word(words) == 0;
@@ -333,6 +334,25 @@ class Reader {
     }
     checked_at(value, [&] { options.check("loss_scale"); });
     base.loss_scale = options;
+  }
+
+  static distributed::WireFormat wire_in(const JsonValue& value) {
+    const auto names = distributed::WireFormat::names();
+    const std::string name = value.text();
+    if (std::ranges::find(names, name) == names.end())
+      value.refuse_unknown("wire format", name, names);
+    return distributed::WireFormat::named(name);
+  }
+
+  void read_communication(const JsonValue& value) {
+    constexpr std::array<std::string_view, 2> known{"gradients", "parameters"};
+    value.only("communication", known);
+    if (const auto gradients = value.find("gradients")) file_.rules.wire = wire_in(*gradients);
+    const auto parameters = value.find("parameters");
+    if (parameters && wire_in(*parameters) != distributed::WireFormat{})
+      parameters->refuse(
+          "weights travel as they are, \"own\": rounded on their way they would be "
+          "others than their owner's. Say \"own\", or give \"weights\" a short dtype.");
   }
 
   std::string where_;

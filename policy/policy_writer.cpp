@@ -132,6 +132,8 @@ Json entries_of(const PolicyFile& file) {
     optimizer["states"][state] = json_of(quantizer);
   json["optimizer"] = optimizer;
   json["loss_scale"] = loss_scale_of(base);
+  if (file.rules.wire != distributed::WireFormat{})  // hashes of policies that say nothing stay
+    json["communication"] = {{"gradients", name(file.rules.wire)}, {"parameters", "own"}};
   json["evaluation"] = file.rules.in_evaluation ? "same" : "reference";
   json["seed"] = file.rules.seed;
   return json;
@@ -174,7 +176,7 @@ std::string hash(const PolicyFile& file) { return Fingerprint().add(write(file))
 
 amp::Strategy strategy_of(PolicyFile file) {
   amp::Strategy strategy = file.base;
-  strategy.seed = file.rules.seed;
+  strategy.seed = file.rules.seed, strategy.wire = file.rules.wire;
   if (!file.rules.empty())
     strategy.session = SessionMaker{std::make_shared<const PolicyFile>(std::move(file))};
   return strategy;
@@ -201,8 +203,12 @@ PolicyFile file_of(const amp::Strategy& strategy) {
     fail<UsageError>("policy.file_of", strategy.name, " has the seed ", strategy.seed,
                      ", and its rules were read with ", file.rules.seed,
                      ". A file has one: change the file's.");
+  if (maker && strategy.wire != file.rules.wire)
+    fail<UsageError>("policy.file_of", strategy.name, " has the wire ", name(strategy.wire),
+                     ", and its rules were read with ", name(file.rules.wire),
+                     ". A file has one: change the file's.");
   file.base = strategy, file.base.session = {};
-  file.rules.seed = strategy.seed;
+  file.rules.seed = strategy.seed, file.rules.wire = strategy.wire;
   return file;
 }
 

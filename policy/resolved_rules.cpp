@@ -110,10 +110,13 @@ Json ResolvedRules::content_of(const ResolvedSite& site) const {
 Json ResolvedRules::content_beside_sites() const {
   Json states = Json::object();
   for (const auto& [state, quantizer] : book_.states) states[state] = policy::content_of(quantizer);
-  return {{"parameters", book_.parameters ? policy::content_of(*book_.parameters) : Json("none")},
-          {"states", std::move(states)},
-          {"evaluation", book_.in_evaluation ? "same" : "reference"},
-          {"seed", book_.seed}};
+  Json json{{"parameters", book_.parameters ? policy::content_of(*book_.parameters) : Json("none")},
+            {"states", std::move(states)},
+            {"evaluation", book_.in_evaluation ? "same" : "reference"},
+            {"seed", book_.seed}};
+  if (book_.wire != distributed::WireFormat{})  // hashes of others stay
+    json["communication"] = {{"gradients", name(book_.wire)}};
+  return json;
 }
 
 std::string ResolvedRules::hash() const {

@@ -39,7 +39,8 @@ class ResolvedRules {
   /// everything at a site that has an effect on numbers; neither names nor numbers of rules.
   /// "compute" is in what is done after the first steps, where it is another.
   Json content_of(const ResolvedSite& site) const;
-  /// "parameters" and "states", as their grids, "evaluation" and "seed".
+  /// "parameters" and "states", as their grids, "evaluation" and "seed"; "communication" where
+  /// gradients do not travel as they are.
   Json content_beside_sites() const;
   /// FNV-1a 64 of both, for all sites in their order.
   std::string hash() const;

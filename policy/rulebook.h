@@ -14,6 +14,7 @@
 #include <halftone/core/accumulator.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/quantizer.h>
+#include <halftone/distributed/wire.h>
 #include <halftone/policy/path_match.h>
 #include <halftone/policy/site.h>
 
@@ -65,6 +66,8 @@ struct Rulebook {
   /// step.
   std::map<std::string, Quantizer> states{};
   std::optional<Quantizer> parameters{};
+  /// What gradients are on their way to the sums of steps of several batches.
+  distributed::WireFormat wire{};
   uint64_t seed = 0;
   bool in_evaluation = true;  // false: rules rest under NoGrad
   bool operator==(const Rulebook&) const = default;

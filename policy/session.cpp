@@ -69,7 +69,7 @@ bool PolicySession::watches(uint64_t pass) const {
 }
 
 std::shared_ptr<void> PolicySession::repeat_last_pass() {
-  const uint64_t pass = at_->pass--;
+  const uint64_t pass = std::exchange(at_->pass, at_->last_pass - next_pass_);
   repeats_ = true;
   return {this,
           [pass](PolicySession* session) { session->at_->pass = pass, session->repeats_ = false; }};
@@ -79,10 +79,18 @@ uint64_t PolicySession::begin_pass() {
   if (!lists_sites_ && !observer_) return 0;
   names_.refresh();
   if (!grad_enabled()) return evaluation_pass;
-  if (recording_step()) repeat_on_replay([at = at_] { ++at->pass; });
-  const uint64_t pass = ++at_->pass;
+  if (recording_step())
+    repeat_on_replay([at = at_, by = next_pass_] { at->last_pass = at->pass += by; });
+  const uint64_t pass = at_->last_pass = at_->pass += next_pass_;
   if (observer_ && observer_->begin_pass(at_->step)) watched_.push_back(pass);
   return pass;
+}
+
+/// Passes of a batch are apart by what keys do not count: the first has the number of the batch,
+/// others draw from other seeds.
+void PolicySession::begin_batch(int64_t number) {
+  next_pass_ = passes_of_keys;
+  at_->pass = uint64_t(number) + 1 - next_pass_;
 }
 
 /// Of the whole pass: a checkpointed segment, or a part that is frozen, runs without gradients in a
@@ -226,7 +234,7 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
        .op = resolved.site.op,
        .roles = resolved.roles,
        .scales = scales_,
-       .seed = current_->seed,
+       .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
        .offset = pass << 34,
        .notes = pass != evaluation_pass && !repeats_,
        .observer = watched ? observer_ : nullptr,
@@ -239,13 +247,18 @@ std::vector<ResolvedSite> PolicySession::resolved() const {
   return sites;
 }
 
+/// By a site of this process, or of another one.
+bool PolicySession::is_used(std::size_t rule) const {
+  if (!used_by_any_.empty() && used_by_any_[rule]) return true;
+  return std::ranges::any_of(entries_, [&](const auto& entry) {
+    return matcher_.matches(rule, entry.second.resolved.site, *entry.second.op);
+  });
+}
+
 void PolicySession::require_all_rules_used() const {
   const std::vector<Rule>& rules = matcher_.book().rules;
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    const auto used = [&](const auto& entry) {
-      return matcher_.matches(i, entry.second.resolved.site, *entry.second.op);
-    };
-    if (rules[i].optional || std::ranges::any_of(entries_, used)) continue;
+    if (rules[i].optional || is_used(i)) continue;
     std::vector<std::string> paths;
     for (const auto& [key, entry] : entries_) paths.push_back(entry.resolved.site.path);
     std::ranges::sort(paths);

@@ -45,6 +45,9 @@ class PolicySession final : public amp::Session {
   [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
 
   uint64_t begin_pass() override;
+  void begin_batch(int64_t number) override;
+  std::string seen() const override;
+  void hear(std::span<const std::string> seen_by_all) override;
   Decision decide(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) override;
   std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                              uint64_t pass) override;
@@ -89,6 +92,8 @@ class PolicySession final : public amp::Session {
   bool watches(uint64_t pass) const;
   std::string name_of(const std::vector<Tensor>& parameters, std::size_t i) const;
   void follow_rules();
+  bool is_used(std::size_t rule) const;
+  std::vector<const Quantizer*> grids_from_history() const;
   void put_on_grid(const Quantizer& quantizer, const std::string& tensor, const Tensor& x,
                    const Tensor& skip = {}) const;
 
@@ -102,14 +107,19 @@ class PolicySession final : public amp::Session {
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
   bool rules_used_ = false;          // that each matches something is known
+  std::vector<bool> used_by_any_{};  // rules, by the sites of all ranks; none: of one process
   std::vector<uint64_t> watched_{};  // passes since the last step that the observer asked for
   bool lists_sites_ = true, repeats_ = false;
+  /// So many passes have counters of their own.
+  static constexpr uint64_t passes_of_keys = uint64_t(1) << 30;
   /// Shared with captured steps, which count on when they are replayed.
   struct Position {
     int64_t step = 0;
-    uint64_t pass = 0;
+    uint64_t pass = 0;       // the last one's number, or what a batch's first one follows
+    uint64_t last_pass = 0;  // of training
   };
   std::shared_ptr<Position> at_ = std::make_shared<Position>();
+  uint64_t next_pass_ = 1;  // how far numbers of passes are apart
   int64_t changes_at_;
 };
 

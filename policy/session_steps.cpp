@@ -1,5 +1,7 @@
 // The end of a step: scales move, parameters and states go onto their grids, rules begin and end.
 // And what of a session is saved.
+#include <algorithm>
+#include <bit>
 #include <charconv>
 #include <set>
 
@@ -8,6 +10,7 @@
 #include <halftone/core/names.h>
 #include <halftone/core/quantized.h>
 #include <halftone/optim/update_watch.h>
+#include <halftone/policy/json_value.h>
 #include <halftone/policy/session.h>
 #include <halftone/policy/treated_op.h>
 
@@ -78,9 +81,44 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
                      .key = {site_seed(matcher_.book().seed, tensor), uint64_t(at_->step) << 34}});
 }
 
+/// Those of rules; on all processes in one order.
+std::vector<const Quantizer*> PolicySession::grids_from_history() const {
+  std::vector<const Quantizer*> grids;
+  for (const Rule& rule : matcher_.book().rules)
+    for (const auto& [role, said] : rule.roles)
+      if (said.quantizer.scaling.from_history) grids.push_back(&said.quantizer);
+  return grids;
+}
+
+std::string PolicySession::seen() const {
+  Json used = Json::array(), scales = Json::array();
+  for (std::size_t i = 0; i < matcher_.book().rules.size() && !rules_used_; ++i)
+    if (is_used(i)) used.push_back(i);
+  const std::vector<const Quantizer*> grids = grids_from_history();
+  for (const auto& [name, quantizer, amax] : scales_->noted()) {
+    const auto is_that = [&](const Quantizer* grid) { return *grid == quantizer; };
+    scales.push_back(
+        {name, std::ranges::find_if(grids, is_that) - grids.begin(), magnitude_bits(amax)});
+  }
+  return Json{{"met", !entries_.empty()}, {"used", used}, {"scales", scales}}.dump();
+}
+
+/// The largest magnitudes of a step are those of all its batches.
+void PolicySession::hear(std::span<const std::string> seen_by_all) {
+  const std::vector<const Quantizer*> grids = grids_from_history();
+  for (const std::string& text : seen_by_all) {
+    const Json seen = Json::parse(text);
+    if (seen["met"].get<bool>()) used_by_any_.resize(matcher_.book().rules.size());
+    for (const Json& rule : seen["used"]) used_by_any_.at(rule.get<std::size_t>()) = true;
+    for (const Json& scale : seen["scales"])
+      scales_->note({scale[0].get<std::string>(), *grids.at(scale[1].get<std::size_t>()),
+                     std::bit_cast<float>(scale[2].get<uint32_t>())});
+  }
+}
+
 void PolicySession::before_step() {
   if (rules_used_ || matcher_.book().rules.empty()) return;
-  if (entries_.empty())
+  if (entries_.empty() && used_by_any_.empty())
     fail<UsageError>(where_,
                      "no operation has met its rules before the first step. Run the model "
                      "inside of training.forward().");
@@ -130,7 +168,8 @@ NamedTensors PolicySession::state_dict() const {
   NamedTensors state;
   if (!lists_sites_) return state;
   scales_->add_to(state);
-  state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(at_->pass), i64);
+  const uint64_t pass = next_pass_ == 1 ? at_->pass : at_->pass % passes_of_keys;
+  state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(pass), i64);
   state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
   return state;
 }

@@ -47,6 +47,23 @@ Tensor TensorScales::scale_for(const std::string& name, const Quantizer& quantiz
   return memory.scale.view_as({}, {}, 0);
 }
 
+std::vector<TensorScales::Noted> TensorScales::noted() const {
+  std::vector<Noted> all;
+  for (const auto& [name, memory] : memories_)
+    if (memory.noted) all.push_back({name, memory.quantizer, float(memory.amax.item())});
+  return all;
+}
+
+void TensorScales::note(const Noted& seen) {
+  const auto known = memories_.find(seen.name);
+  const bool here = known != memories_.end() && known->second.scale.defined();
+  Memory& memory =
+      memory_for(seen.name, seen.quantizer, here ? known->second.scale.device() : Device::cpu());
+  if (magnitude_bits(seen.amax) > magnitude_bits(float(memory.amax.item())))
+    fill_with(memory.amax, double(seen.amax));
+  memory.noted = true;
+}
+
 void TensorScales::end_step() {
   for (auto& [name, memory] : memories_)
     if (std::exchange(memory.noted, false))

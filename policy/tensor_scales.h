@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/quantizer.h>
@@ -16,6 +17,15 @@ class TensorScales {
   /// `name`: the tensor's.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                    bool notes);
+  /// What has been noted since the last end_step(), which waits for a GPU; and the same told by
+  /// somebody else.
+  struct Noted {
+    std::string name;
+    Quantizer quantizer;
+    float amax;
+  };
+  std::vector<Noted> noted() const;
+  void note(const Noted& seen);
   /// What was noted since the last one enters the histories, and the scales follow; magnitudes that
   /// are not finite change nothing. A history counts the steps in which its tensor was seen.
   void end_step();

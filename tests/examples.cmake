@@ -205,6 +205,15 @@ expect(bench.limit_of_a_gpt OUTPUT "\"limit_gflop\":{\"bf16\":[0-9.]+}" COMMAND 
        --steps 1 --json)
 expect(bench.limit_of_a_file OUTPUT "\"limit_gflop\":{\"f32\":0.[0-9]+,\"bf16\":0.[0-9]+}" COMMAND train_step --workload mlp_tiny
        --strategy ${CMAKE_CURRENT_SOURCE_DIR}/fixtures/last_layer_f32.json --steps 3 --json)
+expect(bench.wire_error OUTPUT "bf16 +once, sum in f32 +1.6[0-9]e-03 .*bf16 +at every hop, ring +2.[0-9]+e-03 .*f8_e4m3.feedback +[0-9.]+e-0"
+       COMMAND wire_error --wire own,bf16,f8_e4m3 --ranks 2,3 --elements 5000 --steps 3)
+expect(bench.distributed_step OUTPUT "\"compute_ms\":[0-9.]+,\"predicted\":{\"2\":{\"ms\":[0-9.]+,\"efficiency\":0.[0-9]+}"
+       COMMAND distributed_step --workload mlp_tiny --strategy fp32 --steps 2 --alpha 1e-4 --beta 1e-9 --predict 2 --json)
+expect_failure(bench.no_network "needs a network: several processes, or --beta" distributed_step --predict 2)
+expect(bench.untuned OUTPUT "mlp_100 .*mlp_1 .*conv_48 .*depthwise_7x7 .*gpt_48 .*lstm_100 .*limit" COMMAND train_step
+       --workload untuned --strategy amp-bf16 --steps 1)
+expect(bench.step_profile OUTPUT "linear +[0-9.]+ +[0-9.]+ +2 .*between operations.*the update.*all +[0-9.]+ ms a step"
+       COMMAND step_profile --workload mlp_tiny --steps 3)
 # A family is all of its operations; a whole name is itself alone.
 expect(bench.family OUTPUT "quantize_e4m3 .*quantize_mxfp8_stochastic .*quantize_mxfp4 " COMMAND op_bench --ops quantize --dtypes bf16
        --seconds 0.001 --threads 1)

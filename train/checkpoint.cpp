@@ -47,9 +47,9 @@ void require_free(bool free, const fs::path& path) {
                      ". Use another name, or remove what is there.");
 }
 
-void write_tensors(const fs::path& path, const optim::NamedTensors& tensors) {
+void write_tensors(const fs::path& path, const TensorSource& tensors) {
   try {
-    save_safetensors(path, tensors, {{"format", "pt"}});
+    stream_safetensors(path, tensors, {{"format", "pt"}});
   } catch (const FormatError& error) {
     fail<FormatError>("checkpoint", "cannot write the tensors: ", error.what());
   }
@@ -88,8 +88,12 @@ CheckpointState read_state(const fs::path& path, const Manifest& manifest) {
 }  // namespace
 
 void save_checkpoint(const fs::path& given, const Checkpoint& checkpoint) {
+  save_checkpoint(given, checkpoint.state, source_of(checkpoint.tensors));
+}
+
+void save_checkpoint(const fs::path& given, const CheckpointState& at,
+                     const TensorSource& tensors) {
   const fs::path path = checked_path(given);
-  const CheckpointState& at = checkpoint.state;
   if (at.step < 0 || at.epoch < 0 || at.batches < 0)
     fail<UsageError>("checkpoint", "step ", at.step, ", epoch ", at.epoch, ", batch ", at.batches,
                      ". Count from 0.");
@@ -100,10 +104,17 @@ void save_checkpoint(const fs::path& given, const Checkpoint& checkpoint) {
   std::error_code ignored;
   require_free(fs::symlink_status(path, ignored).type() == fs::file_type::not_found, path);
 
-  optim::NamedTensors model, others;
-  for (const auto& [name, x] : checkpoint.tensors)
-    if (name.starts_with(model_prefix)) model[name.substr(model_prefix.size())] = x;
-    else others[name] = x;
+  TensorSource model, others{.tensor = tensors.tensor};
+  model.tensor = [&](const std::string& name) {
+    return tensors.tensor(std::string(model_prefix) + name);
+  };
+  for (TensorInfo info : tensors.infos)
+    if (info.name.starts_with(model_prefix)) {
+      info.name = info.name.substr(model_prefix.size());
+      model.infos.push_back(std::move(info));
+    } else {
+      others.infos.push_back(std::move(info));
+    }
 
   const TemporaryName temporary = make_temporary(path);
   Unfinished unfinished(temporary.path);

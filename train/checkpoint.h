@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 
+#include <halftone/core/tensor_source.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::train {
@@ -36,6 +37,9 @@ struct Checkpoint {
 /// name, and for negative positions; FormatError where the system refuses (space, permission). Then
 /// nothing is left of it and nothing else has changed.
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
+/// The same of tensors that are asked for one after the other.
+void save_checkpoint(const std::filesystem::path& path, const CheckpointState& state,
+                     const TensorSource& tensors);
 /// Reads a checkpoint after its manifest, sizes and checksums have been verified. Throws
 /// FormatError "[checkpoint] ..." for anything else.
 Checkpoint load_checkpoint(const std::filesystem::path& path);

@@ -23,7 +23,7 @@ double mebibytes(int64_t bytes) { return double(bytes) / 1048576; }
 }  // namespace
 
 std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
-                          const amp::Strategy& in_use) {
+                          const amp::Strategy& in_use, int ranks) {
   std::string text;
   int64_t frozen = 0;
   for (const Tensor& x : model.parameters()) frozen += x.requires_grad() ? 0 : x.numel();
@@ -34,10 +34,10 @@ std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
   print(text, "%-39.60s %12lld parameters, %lld of them frozen\n\n",
         class_name(typeid(model)).c_str(), static_cast<long long>(model.parameter_count()),
         static_cast<long long>(frozen));
-  print(text, "%-18s%10s%10s%10s%10s%10s\n", "MiB", "weights", "beside", "gradients", "optimizer",
-        "sum");
+  print(text, "%-18s%10s%10s%10s%10s%10s\n", ranks > 1 ? "MiB, of a rank" : "MiB", "weights",
+        "beside", "gradients", "optimizer", "sum");
   const auto row = [&](const char* mark, const amp::Strategy& strategy) {
-    const amp::StrategyBytes bytes = amp::predicted_bytes(strategy, model, optimizer);
+    const amp::StrategyBytes bytes = amp::predicted_bytes(strategy, model, optimizer, ranks);
     print(text, "%s %-16.40s%10.2f%10.2f%10.2f%10.2f%10.2f\n", mark, strategy.name.c_str(),
           mebibytes(bytes.parameter), mebibytes(bytes.beside), mebibytes(bytes.gradient),
           mebibytes(bytes.optimizer_state), mebibytes(bytes.total()));

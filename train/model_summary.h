@@ -10,8 +10,9 @@
 namespace halftone::train {
 
 /// One line per direct child of the model and one per strategy (in MiB, without activations); an
-/// arrow at the strategy that is in use. As Lightning's ModelSummary.
+/// arrow at the strategy that is in use. As Lightning's ModelSummary. Of several ranks the bytes
+/// are those of the one that keeps most.
 std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
-                          const amp::Strategy& in_use);
+                          const amp::Strategy& in_use, int ranks = 1);
 
 }  // namespace halftone::train

@@ -29,7 +29,8 @@ void PrecisionMonitor::write(Trainer& trainer) {
     std::snprintf(share, sizeof share, "%.3g %%", 100 * worst.underflow);
     trainer.note("precision: most underflow " + std::string(share) + " in " + worst.site);
   }
-  if (const std::filesystem::path& directory = trainer.options().directory; !directory.empty()) {
+  if (const std::filesystem::path& directory = trainer.options().directory;
+      !directory.empty() && trainer.rank() == 0) {
     files::Descriptor file = files::open_to_append("PrecisionMonitor", directory / "probe.jsonl");
     const std::string text = policy::json_lines(rows, updates);
     std::string_view rest = text;

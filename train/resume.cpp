@@ -3,10 +3,13 @@
 #include <halftone/train/resume.h>
 
 #include <charconv>
+#include <functional>
 
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/distributed/collectives.h>
 #include <halftone/train/environment.h>
+#include <halftone/train/manifest.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
 
@@ -37,26 +40,56 @@ std::string shown(const std::vector<double>& values) {
 void save_training(const std::filesystem::path& path, const amp::Training& training,
                    const CheckpointState& state, const optim::LrScheduler* scheduler,
                    const optim::NamedTensors& others) {
-  Checkpoint checkpoint{.state = state, .tensors = training.state_dict()};
+  optim::NamedTensors more;
   if (scheduler)
     for (const auto& [name, x] : scheduler->state_dict())
-      checkpoint.tensors[std::string(scheduler_prefix) + name] = x;
-  for (const auto& [name, x] : others) checkpoint.tensors[std::string(others_prefix) + name] = x;
-  save_checkpoint(path, checkpoint);
+      more[std::string(scheduler_prefix) + name] = x;
+  for (const auto& [name, x] : others) more[std::string(others_prefix) + name] = x;
+  training.write_state([&](const TensorSource& own) {
+    TensorSource all = own;
+    for (const auto& [name, x] : more) all.infos.push_back(info_of(name, x));
+    all.tensor = [&](const std::string& name) {
+      const auto found = more.find(name);
+      return found == more.end() ? own.tensor(name) : found->second;
+    };
+    save_checkpoint(path, state, all);
+  });
 }
+
+namespace {
+/// What the caller does not read by itself, of rank 0.
+Checkpoint of_rank_0(Communicator* group, const std::function<Checkpoint()>& read) {
+  if (!group || group->size() == 1) return read();
+  Checkpoint checkpoint;
+  constexpr std::string_view what = "a checkpoint to go on from";
+  distributed::on_rank_0(*group, what, [&] { checkpoint = read(); });
+  const std::string state = distributed::broadcast_text(
+      *group, what, group->rank() == 0 ? state_text(checkpoint.state) : "");
+  if (group->rank() != 0) checkpoint.state = parse_state(state, "rank 0's checkpoint");
+  return checkpoint;
+}
+
+/// What is of rank 0 there, for all.
+optim::NamedTensors told_to_all(Communicator* group, const optim::NamedTensors& tensors) {
+  return group ? distributed::broadcast(*group, "tensors beside a training's", tensors) : tensors;
+}
+}  // namespace
 
 CheckpointState load_training(const std::filesystem::path& path, amp::Training& training,
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others) {
   const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
-  return load_training(load_checkpoint(path), path.string(), training, scheduler, convert, others);
+  return load_training(of_rank_0(training.group(), [&] { return load_checkpoint(path); }),
+                       path.string(), training, scheduler, convert, others);
 }
 
 CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp::Training& training,
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others) {
-  const optim::NamedTensors schedule = taken_out(checkpoint.tensors, scheduler_prefix);
-  optim::NamedTensors kept = taken_out(checkpoint.tensors, others_prefix);
+  const optim::NamedTensors schedule =
+      told_to_all(training.group(), taken_out(checkpoint.tensors, scheduler_prefix));
+  optim::NamedTensors kept =
+      told_to_all(training.group(), taken_out(checkpoint.tensors, others_prefix));
   if (schedule.empty() != !scheduler)
     fail<UsageError>("checkpoint", scheduler ? "no schedule" : "a schedule that nobody takes",
                      " is in ", from, ". Resume with what was saved.");

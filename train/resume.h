@@ -19,7 +19,9 @@
 
 namespace halftone::train {
 
-/// Between two steps. `others`: tensors of the caller's own. Throws as save_checkpoint().
+/// Between two steps. `others`: tensors of the caller's own. Throws as save_checkpoint(). Of
+/// several processes that train together all call this and the next; the first writes and reads,
+/// and needs the path alone.
 void save_training(const std::filesystem::path& path, const amp::Training& training,
                    const CheckpointState& state, const optim::LrScheduler* scheduler = nullptr,
                    const optim::NamedTensors& others = {});
@@ -31,7 +33,8 @@ CheckpointState load_training(const std::filesystem::path& path, amp::Training& 
                               optim::LrScheduler* scheduler = nullptr,
                               amp::Convert convert = amp::Convert::refuse,
                               optim::NamedTensors* others = nullptr);
-/// The same of a checkpoint that has been read; `from` is for messages.
+/// The same of a checkpoint that has been read, whose state all processes have, and the first the
+/// tensors; `from` is for messages.
 CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp::Training& training,
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others);

@@ -55,7 +55,10 @@ Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
       training_(strategy_of(options_), task_.model, optimizer) {
   const TrainerOptions& o = options_;
   group_ = std::max<int64_t>(o.accumulate_batches, world_.size());
-  if (group_ > 1) training_.train_together(world_, o.distributed);
+  const distributed::WireFormat wire = training_.strategy().wire;
+  if (group_ > 1 || o.distributed.wire.value_or(wire) != distributed::WireFormat{} ||
+      wire != distributed::WireFormat{})
+    training_.train_together(world_, o.distributed);
   records_.silent = world_.rank() != 0;
   if (!o.directory.empty() && world_.rank() == 0)
     directory_.emplace(o.directory,
@@ -139,7 +142,7 @@ bool Trainer::run_group(data::DataLoader::Iterator& next) {
   for (int64_t round = first; round < behind; round += ranks()) {
     const int64_t batch = round + rank();
     std::optional<Pass> pass;
-    if (training_.trains_together()) amp::Training::begin_batch(key_of(batch));
+    if (training_.trains_together()) training_.begin_batch(key_of(batch));
     if (accepted && batch < behind) pass.emplace(forward(*next));
     if (buffers) accepted = all_accept(accepted && (!pass || pass->accepted));
     if (accepted && pass) backward(std::move(*pass), samples);
@@ -148,7 +151,7 @@ bool Trainer::run_group(data::DataLoader::Iterator& next) {
     const int64_t own_next = batch + ranks() < behind ? batch + ranks() : behind + rank();
     if (batch < behind && own_next < batches_) ++next;
   }
-  if (training_.trains_together()) amp::Training::begin_batch(key_of(behind));
+  if (training_.trains_together()) training_.begin_batch(key_of(behind));
   if (accepted) update();
   else training_.zero_grad();
   if (accepted && buffers) buffers->release();

@@ -74,6 +74,11 @@ void check(const TrainerOptions& o) {
     fail<UsageError>("Trainer",
                      "a schedule needs to know the number of steps, and max_time alone "
                      "does not say it. Pass max_epochs or max_steps, too.");
+  const distributed::WireFormat wire = o.distributed.wire.value_or(strategy.wire);
+  if (wire.error_feedback && o.deterministic && !o.directory.empty())
+    fail<UsageError>("Trainer", "the wire is ", name(wire),
+                     ", and what its error feedback keeps is in no checkpoint, so that a resumed "
+                     "training would get other bits. Leave out deterministic, or the feedback.");
   if (o.clip_value > 0 && strategy.scales_loss && strategy.weights == f16)
     fail<UsageError>("Trainer", "clip_value needs unscaled gradients, and under ", strategy.name,
                      " these would be f16, which underflows. Use clip_norm.");

@@ -44,7 +44,7 @@ struct TrainerOptions {
   /// computes its share of them, and the weights at the end do not depend on how many there are.
   /// 0: one for each process; a training that resumes keeps what its checkpoint has.
   int64_t accumulate_batches = 0;
-  /// What gradients are on their way between processes, where a step has several batches.
+  /// What gradients are on their way to the sum of a step's batches, of one process or several.
   distributed::Options distributed{};
   double clip_norm = 0, clip_value = 0;  // 0: none; of unscaled gradients
   double clip_norm_type = 2;             // p of the norm; infinity for the largest element

@@ -99,13 +99,8 @@ bool Trainer::adopt_group(const CheckpointState& state) {
 }
 
 Checkpoint Trainer::read_by_rank_0(const FoundCheckpoint& found) const {
-  if (ranks() == 1) return load_checkpoint(found.path);
-  Checkpoint checkpoint;
-  if (rank() == 0) checkpoint = load_checkpoint(found.path);
-  checkpoint.tensors =
-      distributed::broadcast(world_, "the tensors of the checkpoint", checkpoint.tensors);
-  checkpoint.state = found.state;
-  return checkpoint;
+  return rank() == 0 ? load_checkpoint(found.path)
+                     : Checkpoint{.state = found.state, .tensors = {}};
 }
 
 bool Trainer::all_accept(bool accepted) const {

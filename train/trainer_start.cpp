@@ -108,7 +108,9 @@ void Trainer::begin() {
     if (options_.schedule) make_scheduler(steps_per_epoch());
     if (options_.model_summary)
       print_for_people(options_.output,
-                       model_summary(task_.model, optimizer, training_.strategy()) + '\n');
+                       model_summary(task_.model, optimizer, training_.strategy(),
+                                     options_.distributed.shard_optimizer ? ranks() : 1) +
+                           '\n');
     records_.loggers = options_.loggers;
     if (!options_.directory.empty()) {
       const auto found =
@@ -163,7 +165,6 @@ void Trainer::save(const std::filesystem::path& path) const {
   };
   add("loss", of_all(epoch_loss_.sums()));
   for (const TaskMetric& metric : task_.metrics) add(metric.name(), of_all(metric.sums()));
-  if (rank() != 0) return;
   if (group_ > 1) state.numbers["state.loader.group"] = double(group_);
   optim::NamedTensors tensors;
   for (std::size_t i = 0; i < options_.callbacks.size(); ++i) {

@@ -1,7 +1,6 @@
 // The averaged weights: beside the training, in checkpoints, and swapped in for validation.
 #include <halftone/train/weight_average.h>
 
-#include <halftone/autograd/ops/cast.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/train/numbers.h>
@@ -10,14 +9,6 @@
 namespace halftone::train {
 
 namespace {
-/// Weight i as f32 or f64; a copy, or the parameter itself where that is it.
-Tensor full_weight(amp::Training& training, const Tensor& parameter, std::size_t i) {
-  const MemoryScope scope(MemoryUse::workspace);
-  if (parameter.dtype() == f64 || parameter.dtype() == f32) return parameter.detach();
-  if (amp::MasterWeights* masters = training.masters()) return masters->weight(i);
-  return Cast::converted(parameter, f32);
-}
-
 /// Other bits in the model's parameters for a while.
 class Lent {
  public:
@@ -46,7 +37,7 @@ WeightAverage::WeightAverage(WeightAverageOptions options) : options_(options) {
 }
 
 std::vector<Tensor> WeightAverage::parameters_of(Trainer& trainer) const {
-  std::vector<Tensor> parameters = trainer.training().optimizer().parameters();
+  std::vector<Tensor> parameters = trainer.training().parameters();
   if (averages_.empty()) return parameters;
   if (averages_.size() != parameters.size())
     fail<UsageError>("WeightAverage", "there are averages of ", averages_.size(),
@@ -70,11 +61,14 @@ void WeightAverage::on_step_end(Trainer& trainer) {
   const int64_t step = trainer.position().step;
   if (step < options_.start_step || step % options_.every_steps != 0) return;
   amp::Training& training = trainer.training();
-  const std::vector<Tensor> parameters = training.optimizer().parameters();
+  const std::size_t count = training.parameters().size();
   const bool first = averages_.empty();
   const double share = options_.decay ? 1 - *options_.decay : 1 / double(updates_ + 1);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Tensor weight = full_weight(training, parameters[i], i);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Tensor weight = [&] {
+      const MemoryScope scope(MemoryUse::workspace);
+      return training.weight(i);
+    }();
     if (first) {
       const MemoryScope scope(MemoryUse::optimizer_state);
       averages_.push_back(weight.clone());

@@ -129,9 +129,8 @@ void CpuBackend::attention(const Tensor& q_in, const Tensor& k_in, const Tensor&
   const cpu::attention::Call call{q, k, v, mask, settings};
   if (!cpu::is_f32_or_short(q) || call.any_empty())
     return ReferenceBackend::attention(q_in, k_in, v_in, mask, settings, y, log_sum_exp);
-  if (q.dtype() == bf16 && use_amx())
-    cpu::attention::forward_all<cpu::AmxBlocks>(call, y, log_sum_exp);
-  else cpu::attention::forward_all<cpu::FloatBlocks>(call, y, log_sum_exp);
+  cpu::attention::with_blocks(
+      q.dtype(), [&]<class Blocks> { cpu::attention::forward_all<Blocks>(call, y, log_sum_exp); });
 }
 
 }  // namespace halftone

@@ -185,9 +185,9 @@ void CpuBackend::attention_backward(const Tensor& q_in, const Tensor& k_in, cons
   if (!cpu::is_f32_or_short(q) || call.any_empty())
     return ReferenceBackend::attention_backward(q_in, k_in, v_in, mask, settings, y, log_sum_exp,
                                                 dy_in, dq, dk, dv);
-  const bool amx = q.dtype() == bf16 && use_amx();
-  if (amx) cpu::attention::backward_all<cpu::AmxBlocks>(call, y, log_sum_exp, dy, dq, dk, dv);
-  else cpu::attention::backward_all<cpu::FloatBlocks>(call, y, log_sum_exp, dy, dq, dk, dv);
+  cpu::attention::with_blocks(q.dtype(), [&]<class Blocks> {
+    cpu::attention::backward_all<Blocks>(call, y, log_sum_exp, dy, dq, dk, dv);
+  });
 }
 
 }  // namespace halftone

@@ -144,4 +144,11 @@ template <class Blocks> class PackedKeys {
   Workspace<typename Blocks::Packed> data_;
 };
 
+/// compute<Blocks>() with the products that this CPU has for a dtype.
+template <class Compute> void with_blocks(DType dtype, const Compute& compute) {
+  if (dtype != bf16 || !has_bf16_products()) compute.template operator()<FloatBlocks>();
+  else if (use_amx()) compute.template operator()<AmxBlocks>();
+  else compute.template operator()<DotBlocks>();
+}
+
 }  // namespace halftone::cpu::attention

@@ -13,14 +13,15 @@ void FloatBlocks::multiply(const float* a, const float* b, const BlockProduct& t
                            to.accumulate, to.c + i * to.stride + j, to.stride);
 }
 
-void AmxBlocks::multiply(const uint16_t* a, const uint16_t* b, const BlockProduct& to) {
-  constexpr int64_t width = simd::amx::panel_width;
+template <class Products>
+void Bf16Blocks<Products>::multiply(const uint16_t* a, const uint16_t* b, const BlockProduct& to) {
+  constexpr int64_t width = simd::panels::panel_width;
   const int64_t depth = units(to.k), b_depth = units(to.packed_depth);
-  simd::amx::Products products;
+  Products products;
   for (int64_t j = 0; j < to.n; j += width)
     for (int64_t i = 0; i < to.m; i += width) {
       float* c = to.c + i * to.stride + j;
-      products.multiply(depth / simd::amx::depth_unit, {.data = a + i * depth}, b + j * b_depth,
+      products.multiply(to.k, {.data = a + i * depth}, b + j * b_depth,
                         {.c = c,
                          .bf16 = false,
                          .stride = to.stride,
@@ -31,5 +32,7 @@ void AmxBlocks::multiply(const uint16_t* a, const uint16_t* b, const BlockProduc
                          .partial_stride = to.stride});
     }
 }
+template class Bf16Blocks<simd::panels::Products>;
+template class Bf16Blocks<simd::amx::Products>;
 
 }  // namespace halftone::cpu

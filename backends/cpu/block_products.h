@@ -1,8 +1,10 @@
 // Products of small blocks on the calling thread, for kernels that are made of many: operands are
-// packed once and multiplied as often as needed. Two classes of one form, so that a
-// kernel is written once as a template: FloatBlocks computes in f32 from f32 or bf16, AmxBlocks
-// from bf16 on AMX; both add up in f32.
+// packed once and multiplied as often as needed. Classes of one form, so that a
+// kernel is written once as a template: FloatBlocks computes in f32 from f32 or bf16, DotBlocks and
+// AmxBlocks from bf16 on AVX512-BF16 and on AMX; all add up in f32.
 #pragma once
+
+#include <type_traits>
 
 #include <halftone/backends/cpu/simd/amx.h>
 #include <halftone/backends/cpu/staging.h>
@@ -16,7 +18,7 @@ struct BlockProduct {
   float* c;
   int64_t stride;  // between rows of c
   bool accumulate = false;
-  int64_t chain = k;  // so many products are added up in a row (in f32; AMX has its own ways)
+  int64_t chain = k;  // so many products are added up in a row (in f32; bf16 has its own ways)
 };
 
 class FloatBlocks {
@@ -48,24 +50,27 @@ class FloatBlocks {
   static int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 };
 
-class AmxBlocks {
+/// Products: of simd/panels.h or simd/amx.h.
+template <class Products> class Bf16Blocks {
  public:
   using Packed = uint16_t;
   using Value = uint16_t;
   static constexpr simd::Element element = simd::Element::bf16;
 
-  static int64_t block_rows() { return 128; }
+  /// Tiles want many rows for each panel that they load; without them small blocks leave out more
+  /// of what causality hides.
+  static int64_t block_rows() { return std::is_same_v<Products, simd::amx::Products> ? 128 : 64; }
   static int64_t block_columns() { return 256; }
-  static int64_t column_unit() { return simd::amx::panel_width; }
+  static int64_t column_unit() { return simd::panels::panel_width; }
   static int64_t packed_rows(int64_t rows, int64_t depth) { return panels(rows) * units(depth); }
   static int64_t packed_columns(int64_t depth, int64_t columns) {
     return panels(columns) * units(depth);
   }
   static void pack_rows(const simd::Matrix& a, int64_t rows, int64_t depth, uint16_t* to) {
-    simd::amx::pack_rows(a, rows, depth, to);
+    simd::panels::pack_rows(a, rows, depth, to);
   }
   static void pack_columns(const simd::Matrix& b, int64_t depth, int64_t columns, uint16_t* to) {
-    simd::amx::pack_columns(b, depth, columns, to);
+    simd::panels::pack_columns(b, depth, columns, to);
   }
   /// Floats as operands.
   static void store(const float* x, int64_t n, uint16_t* to) {
@@ -75,11 +80,13 @@ class AmxBlocks {
 
  private:
   static int64_t panels(int64_t x) {
-    return reference::pieces_of(x, simd::amx::panel_width) * simd::amx::panel_width;
+    return reference::pieces_of(x, simd::panels::panel_width) * simd::panels::panel_width;
   }
   static int64_t units(int64_t depth) {
-    return reference::pieces_of(depth, simd::amx::depth_unit) * simd::amx::depth_unit;
+    return reference::pieces_of(depth, simd::panels::depth_unit) * simd::panels::depth_unit;
   }
 };
+using DotBlocks = Bf16Blocks<simd::panels::Products>;
+using AmxBlocks = Bf16Blocks<simd::amx::Products>;
 
 }  // namespace halftone::cpu

@@ -1,5 +1,5 @@
-// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it; where it declines, f32
-// as matrix products. f16, and bf16 elsewhere, are widened, go through f32 and are rounded once: no
+// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it; where it declines, as
+// matrix products. f16, and bf16 elsewhere, are widened, go through f32 and are rounded once: no
 // short-float convolution ever runs on scalar code.
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -32,22 +32,27 @@ void round_into(const Tensor& wide, Tensor& y) {
 bool fast_conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                Tensor& y) {
   if (onednn::conv(x, w, bias, g, y)) return true;
-  if (!cpu::products_serve(x, w, g)) return false;
-  cpu::conv_by_products(x, w, bias, g, y);
+  if (cpu::products_serve(x, w, g)) cpu::conv_by_products(x, w, bias, g, y);
+  else if (cpu::bf16_products_serve(x, w, g)) cpu::conv_by_bf16_products(x, w, bias, g, y);
+  else return false;
   return true;
 }
 
 bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
   if (onednn::conv_backward_data(dy, w, g, dx)) return true;
-  if (!cpu::products_serve(dx, w, g)) return false;
-  cpu::conv_backward_data_by_products(dy, w, g, dx);
+  if (cpu::products_serve(dx, w, g)) cpu::conv_backward_data_by_products(dy, w, g, dx);
+  else if (cpu::bf16_products_serve(dx, w, g))
+    cpu::conv_backward_data_by_bf16_products(dy, w, g, dx);
+  else return false;
   return true;
 }
 
 bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
   if (onednn::conv_backward_weights(x, dy, g, dw)) return true;
-  if (!cpu::products_serve(x, dw, g)) return false;
-  cpu::conv_backward_weights_by_products(x, dy, g, dw);
+  if (cpu::products_serve(x, dw, g)) cpu::conv_backward_weights_by_products(x, dy, g, dw);
+  else if (cpu::bf16_products_serve(x, dw, g))
+    cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw);
+  else return false;
   return true;
 }
 }  // namespace

@@ -6,113 +6,16 @@
 // stay in a thread's second-level cache while all weights pass.
 #include <halftone/backends/cpu/conv_products.h>
 
-#include <optional>
-#include <vector>
-
 #include <halftone/backends/cpu/block_products.h>
 #include <halftone/backends/cpu/blocked_product.h>
-#include <halftone/backends/cpu/windows.h>
+#include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/views.h>
 
 namespace halftone::cpu {
 
 namespace {
 constexpr int64_t block_depth =
     384;  // a panel of weights, depth x tile_columns floats, stays near the first-level cache
-constexpr int64_t few_channels = 8;
-
-struct Sizes {
-  int64_t images, groups, in, out, rows, columns, out_rows, out_columns, kernel_rows,
-      kernel_columns;
-  ConvGeometry g;
-
-  Sizes(const Tensor& x, const Tensor& w, const Tensor& y, const ConvGeometry& geometry)
-      : images(x.size(0)),
-        groups(geometry.groups),
-        in(w.size(1)),
-        out(w.size(0) / geometry.groups),
-        rows(x.size(2)),
-        columns(x.size(3)),
-        out_rows(y.size(2)),
-        out_columns(y.size(3)),
-        kernel_rows(w.size(2)),
-        kernel_columns(w.size(3)),
-        g(geometry) {}
-
-  int64_t taps() const { return kernel_rows * kernel_columns; }
-  int64_t window() const { return taps() * in; }
-
-  /// The windows of the output's pixels over one group of x, or of its padded() copy.
-  Windows forward(const float* x, int64_t group) const {
-    if (is_padded()) return over_padded(x);
-    Windows w{.source = x + group * in,
-              .images = images,
-              .rows = out_rows,
-              .columns = out_columns,
-              .source_rows = rows,
-              .source_columns = columns,
-              .channels = in,
-              .pixel = groups * in,
-              .step = {g.stride[0], g.stride[1]},
-              .taps = {}};
-    for (int64_t ky = 0; ky < kernel_rows; ++ky)
-      for (int64_t kx = 0; kx < kernel_columns; ++kx)
-        w.taps.push_back({ky * g.dilation[0] - g.padding[0], kx * g.dilation[1] - g.padding[1]});
-    return w;
-  }
-
-  // Of few channels the neighbours in a window's row are one piece, if the image has its padding.
-  bool is_padded() const {
-    return groups == 1 && in < few_channels && kernel_columns > 1 && g.dilation[1] == 1;
-  }
-  int64_t padded_rows() const {
-    return (out_rows - 1) * g.stride[0] + (kernel_rows - 1) * g.dilation[0] + 1;
-  }
-  int64_t padded_columns() const { return (out_columns - 1) * g.stride[1] + kernel_columns; }
-  /// x, or into `buffer` with zeros around it, whichever forward() takes.
-  const float* padded(const float* x, std::optional<Workspace<float>>& buffer) const {
-    if (!is_padded()) return x;
-    const int64_t wide = padded_columns(), high = padded_rows();
-    buffer.emplace(images * high * wide * in);
-    parallel_pieces(images * high, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t line = begin; line < end; ++line) {
-        float* to = buffer->data() + line * wide * in;
-        std::fill_n(to, wide * in, 0.0F);
-        const int64_t row = line % high - g.padding[0];
-        const int64_t first = std::max<int64_t>(0, -g.padding[1]),
-                      count = std::min(columns - first, wide - g.padding[1] - first);
-        if (row >= 0 && row < rows && count > 0)
-          std::copy_n(x + ((line / high * rows + row) * columns + first) * in, count * in,
-                      to + (first + g.padding[1]) * in);
-      }
-    });
-    return buffer->data();
-  }
-
- private:
-  Windows over_padded(const float* x) const {
-    Windows w{.source = x,
-              .images = images,
-              .rows = out_rows,
-              .columns = out_columns,
-              .source_rows = padded_rows(),
-              .source_columns = padded_columns(),
-              .channels = kernel_columns * in,
-              .pixel = in,
-              .step = {g.stride[0], g.stride[1]},
-              .taps = {}};
-    for (int64_t ky = 0; ky < kernel_rows; ++ky) w.taps.push_back({ky * g.dilation[0], 0});
-    return w;
-  }
-};
-
-/// w [out, in, kh, kw] as [out, kh, kw, in], the order of windows.
-Tensor channels_innermost(const Tensor& w) {
-  const MemoryScope scope(MemoryUse::workspace);
-  return views::contiguous(views::permute(w, {0, 2, 3, 1}));
-}
-
 /// Weights of some taps as the right-hand side of a product of [taps depth, columns]: of tap t
 /// element (i, j) is data[tap[t] + i row + j column].
 struct Weights {
@@ -139,7 +42,7 @@ struct Weights {
 /// windows times weights, handed on in blocks: take(first pixel, pixels, first column, columns,
 /// block, stride of its rows). Sums are in slices of the depth, whatever the threads.
 template <class Take>
-void multiply_windows(const Windows& windows, const Weights& weights, const float* bias,
+void multiply_windows(const Windows<float>& windows, const Weights& weights, const float* bias,
                       const Take& take) {
   const int64_t depth = windows.depth(), n = weights.columns;
   const int64_t rows = FloatBlocks::block_rows(), unit = FloatBlocks::column_unit();
@@ -194,7 +97,7 @@ bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g) {
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                       Tensor& y) {
-  const Sizes s(x, w, y, g);
+  const ConvSizes<float> s(x, w, y, g);
   const Tensor innermost = channels_innermost(w);
   std::optional<Workspace<float>> buffer;
   const float* const source = s.padded(x.data<float>(), buffer);
@@ -218,77 +121,40 @@ void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, cons
   }
 }
 
-namespace {
-/// The pixels of dx at (row, column) between strides, and the weights of the taps that reach them.
-struct Phase {
-  Windows windows;
-  Weights weights;
-
-  Phase(const Sizes& s, const float* dy, const float* w, int64_t row, int64_t column)
-      : windows{.source = dy,
-                .images = s.images,
-                .rows = reference::pieces_of(s.rows - row, s.g.stride[0]),
-                .columns = reference::pieces_of(s.columns - column, s.g.stride[1]),
-                .source_rows = s.out_rows,
-                .source_columns = s.out_columns,
-                .channels = s.out,
-                .pixel = s.groups * s.out,
-                .step = {1, 1},
-                .taps = {}},
-        weights{
-            .data = w, .tap = {}, .depth = s.out, .columns = s.in, .row = s.window(), .column = 1} {
-    for (int64_t ky = 0; ky < s.kernel_rows; ++ky)
-      for (int64_t kx = 0; kx < s.kernel_columns; ++kx) {
-        const int64_t r = row + s.g.padding[0] - ky * s.g.dilation[0],
-                      c = column + s.g.padding[1] - kx * s.g.dilation[1];
-        if (r % s.g.stride[0] != 0 || c % s.g.stride[1] != 0) continue;
-        windows.taps.push_back({r / s.g.stride[0], c / s.g.stride[1]});
-        weights.tap.push_back((ky * s.kernel_columns + kx) * s.in);
-      }
-  }
-};
-}  // namespace
-
 void conv_backward_data_by_products(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
                                     Tensor& dx) {
-  const Sizes s(dx, w, dy, g);
+  const ConvSizes<float> s(dx, w, dy, g);
   const Tensor innermost = channels_innermost(w);
   const int64_t pixel = s.groups * s.in;
-  if (s.kernel_rows < g.stride[0] || s.kernel_columns < g.stride[1] || g.dilation[0] > 1 ||
-      g.dilation[1] > 1)
-    std::fill_n(dx.data<float>(), dx.numel(), 0.0F);  // some pixels may be reached by no tap
-  for (int64_t group = 0; group < s.groups; ++group)
-    for (int64_t row = 0; row < std::min(g.stride[0], s.rows); ++row)
-      for (int64_t column = 0; column < std::min(g.stride[1], s.columns); ++column) {
-        const Phase phase(s, dy.data<float>() + group * s.out,
-                          innermost.data<float>() + group * s.out * s.window(), row, column);
-        if (phase.windows.taps.empty()) continue;
-        const Windows& grid = phase.windows;
-        float* to = dx.data<float>() + group * s.in;
-        multiply_windows(grid, phase.weights, nullptr,
-                         [&](int64_t first, int64_t count, int64_t j, int64_t columns,
-                             const float* block, int64_t stride) {
-                           for (int64_t p = first; p < first + count; ++p) {
-                             const int64_t image = p / (grid.rows * grid.columns),
-                                           r = p / grid.columns % grid.rows * g.stride[0] + row,
-                                           c = p % grid.columns * g.stride[1] + column;
-                             std::copy_n(block + (p - first) * stride, columns,
-                                         to + ((image * s.rows + r) * s.columns + c) * pixel + j);
-                           }
-                         });
-      }
+  if (!s.reaches_all()) std::fill_n(dx.data<float>(), dx.numel(), 0.0F);
+  for_phases(s, dy.data<float>(), [&](int64_t group, const auto& phase, const auto& pixel_of) {
+    const Weights weights{.data = innermost.data<float>() + group * s.out * s.window(),
+                          .tap = phase.taps,
+                          .depth = s.out,
+                          .columns = s.in,
+                          .row = s.window(),
+                          .column = 1};
+    float* to = dx.data<float>() + group * s.in;
+    multiply_windows(phase.windows, weights, nullptr,
+                     [&](int64_t first, int64_t count, int64_t j, int64_t columns,
+                         const float* block, int64_t stride) {
+                       for (int64_t p = 0; p < count; ++p)
+                         std::copy_n(block + p * stride, columns,
+                                     to + pixel_of(first + p) * pixel + j);
+                     });
+  });
 }
 
 void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                        Tensor& dw) {
-  const Sizes s(x, dw, dy, g);
+  const ConvSizes<float> s(x, dw, dy, g);
   const simd::Kernels& kernels = simd_kernels();
   const MemoryScope scope(MemoryUse::workspace);
   Tensor gradient = empty({dw.size(0), s.kernel_rows, s.kernel_columns, s.in});
   std::optional<Workspace<float>> buffer;
   const float* const source = s.padded(x.data<float>(), buffer);
   for (int64_t group = 0; group < s.groups; ++group) {
-    const Windows windows = s.forward(source, group);
+    const Windows<float> windows = s.forward(source, group);
     const simd::Matrix outputs{dy.data<float>() + group * s.out, simd::Element::f32, 1,
                                s.groups * s.out};
     blocked_product(

@@ -18,4 +18,13 @@ void conv_backward_data_by_products(const Tensor& dy, const Tensor& w, const Con
 void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                        Tensor& dw);
 
+/// The same for bf16, on the CPU's instructions for it; the gradient of the weights has any dtype.
+bool bf16_products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g);
+void conv_by_bf16_products(const Tensor& x, const Tensor& w, const Tensor& bias,
+                           const ConvGeometry& g, Tensor& y);
+void conv_backward_data_by_bf16_products(const Tensor& dy, const Tensor& w, const ConvGeometry& g,
+                                         Tensor& dx);
+void conv_backward_weights_by_bf16_products(const Tensor& x, const Tensor& dy,
+                                            const ConvGeometry& g, Tensor& dw);
+
 }  // namespace halftone::cpu

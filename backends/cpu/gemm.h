@@ -16,9 +16,9 @@ struct Product {
 void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
           const Product& to);
 
-/// The same for bf16 on AMX (only where use_amx()), added up in f32. a and b have a unit stride
-/// each.
-struct AmxProduct {
+/// The same for bf16 by the CPU's instructions for it (only where has_bf16_products()), added up in
+/// f32. a and b have a unit stride each.
+struct Bf16Product {
   void* c;
   bool bf16;  // what c is; else f32
   int64_t stride;
@@ -26,8 +26,8 @@ struct AmxProduct {
   bool parallel = true;
 };
 /// c in bf16 holds no partial sums: it takes products up to this depth.
-inline constexpr int64_t amx_depth = 4096;
-void amx_gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
-              const AmxProduct& to);
+inline constexpr int64_t bf16_depth = 4096;
+void bf16_gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
+               const Bf16Product& to);
 
 }  // namespace halftone::cpu

@@ -19,7 +19,7 @@ struct Level {
   std::string_view name;
   bool supported;
   const simd::Kernels& (*kernels)();
-  bool amx = false;
+  bool bf16_products = false, amx = false;
 };
 
 // Null where this build leaves a set out (cmake/instruction_sets.cmake).
@@ -61,8 +61,8 @@ Level choose() {
   const std::array<Level, 5> levels{{{"baseline", true, simd::baseline::kernels},
                                      {"avx2", avx2, kernels_avx2},
                                      {"avx512", avx512, kernels_avx512},
-                                     {"avx512_bf16", avx512_bf16, kernels_avx512_bf16},
-                                     {"amx", avx512_bf16, kernels_avx512_bf16, true}}};
+                                     {"avx512_bf16", avx512_bf16, kernels_avx512_bf16, true},
+                                     {"amx", avx512_bf16, kernels_avx512_bf16, true, true}}};
   const char* cap = environment_variable("HALFTONE_MAX_ISA");
   const Level* best = &levels[0];
   bool known = cap == nullptr;
@@ -92,6 +92,7 @@ const simd::Kernels& simd_kernels() {
   return kernels;
 }
 
+bool has_bf16_products() { return chosen_level().bf16_products; }
 bool use_amx() { return chosen_level().amx; }
 
 }  // namespace halftone

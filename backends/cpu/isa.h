@@ -8,7 +8,8 @@ namespace halftone {
 
 /// The SIMD kernels in use; decided once.
 const simd::Kernels& simd_kernels();
-/// Whether simd/amx.h may be called.
+/// Whether simd/panels.h may be called, and simd/amx.h.
+bool has_bf16_products();
 bool use_amx();
 
 }  // namespace halftone

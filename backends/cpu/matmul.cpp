@@ -1,5 +1,5 @@
-// Matrix products: f32 by the own kernel; bf16 by the own kernel for AMX, or by oneDNN where it is
-// faster or the CPU has lesser instructions for bf16; other short floats through f32, widened as
+// Matrix products: f32 by the own kernel; bf16 by the own kernel for AMX and AVX512-BF16, or by
+// oneDNN where it is faster; other short floats through f32, widened as
 // they are packed; f64 by the reference.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/gemm.h>
@@ -32,22 +32,22 @@ template <class Product> void each_product(const Tensor& c, int64_t k, const Pro
   for (int64_t i = 0; i < batches; ++i) product(i, true);
 }
 
-void product_on_amx(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+void product_in_bf16(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   const int r = c.rank();
   const int64_t m = c.shape()[r - 2], n = c.shape()[r - 1], k = a.shape()[r - 1];
   const cpu::WholeInput bias_row(bias);
-  const bool direct = c.dtype() == bf16 && k <= cpu::amx_depth;
+  const bool direct = c.dtype() == bf16 && k <= cpu::bf16_depth;
   const Tensor staged = direct ? Tensor() : c;
   const cpu::WholeOutput floats(staged);
   std::byte* data = direct ? c.raw_data() : reinterpret_cast<std::byte*>(floats.data());
   const int64_t bytes = direct ? 2 : 4;
   each_product(c, k, [&](int64_t i, bool parallel) {
-    cpu::amx_gemm(matrix_of(a, i), matrix_of(b, i), m, n, k,
-                  {.c = data + i * m * n * bytes,
-                   .bf16 = direct,
-                   .stride = n,
-                   .bias = bias_row.data(),
-                   .parallel = parallel});
+    cpu::bf16_gemm(matrix_of(a, i), matrix_of(b, i), m, n, k,
+                   {.c = data + i * m * n * bytes,
+                    .bf16 = direct,
+                    .stride = n,
+                    .bias = bias_row.data(),
+                    .parallel = parallel});
   });
 }
 }  // namespace
@@ -60,9 +60,9 @@ void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bi
   const bool all_bf16 = a_in.dtype() == bf16 && b_in.dtype() == bf16;
   // Of many small products oneDNN computes about a fifth more per second than the own kernel.
   const bool own_first = all_bf16 && use_amx() && !one_per_thread(c, k);
-  if (own_first) return product_on_amx(a_in, b_in, bias, c);
+  if (own_first) return product_in_bf16(a_in, b_in, bias, c);
   if (a_in.dtype() == bf16 && onednn::matmul(a_in, b_in, bias, c)) return;
-  if (all_bf16 && use_amx()) return product_on_amx(a_in, b_in, bias, c);
+  if (all_bf16 && has_bf16_products()) return product_in_bf16(a_in, b_in, bias, c);
   const Tensor a = cpu::without_f16(a_in), b = cpu::without_f16(b_in);
   const cpu::WholeInput bias_row(bias);
   const cpu::WholeOutput output(c);

@@ -1,4 +1,4 @@
-// What both ways of cutting a matrix product (gemm.cpp, amx_gemm.cpp) take a matrix apart with.
+// What both ways of cutting a matrix product (gemm.cpp, bf16_gemm.cpp) take a matrix apart with.
 #pragma once
 
 #include <cstddef>

@@ -143,8 +143,10 @@ void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& 
 
 void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
   const bool by_columns = kind == Reduction::sum || kind == Reduction::mean;
+  // Rows are added up in f64 in any case.
+  const bool exact = kind == Reduction::sum_of_squares && y.dtype() == f64;
   const bool served = kind != Reduction::min && kind != Reduction::prod &&
-                      cpu::all_f32_or_short(x, y) && x.numel() > 0;
+                      cpu::all_f32_or_short(x, exact ? Tensor{} : y) && x.numel() > 0;
   const Split split = served ? split_of(x, y) : Split{};
   if (!split.usable || (!split.inner_reduced && !by_columns))
     return ReferenceBackend::reduce(kind, x, y);

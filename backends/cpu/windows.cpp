@@ -5,25 +5,27 @@
 #include <cstring>
 
 #include <halftone/backends/cpu/isa.h>
+#include <halftone/backends/cpu/simd/panels.h>
+#include <halftone/backends/reference/runs.h>
 
 namespace halftone::cpu {
 
 namespace {
 /// A pixel of the grid: where its image begins, and the source pixel of the tap (0, 0).
-struct Place {
-  const float* image;
+template <class Element> struct Place {
+  const Element* image;
   int64_t row, column;
 };
 
 /// Counts through the grid.
-class Pixels {
+template <class Element> class Pixels {
  public:
-  Pixels(const Windows& w, int64_t first) : w_(w) {
+  Pixels(const Windows<Element>& w, int64_t first) : w_(w) {
     column_ = first % w.columns, row_ = first / w.columns % w.rows;
     image_ = w.source + first / (w.rows * w.columns) * image_size();
   }
-  Place next() {
-    const Place place{image_, row_ * w_.step[0], column_ * w_.step[1]};
+  Place<Element> next() {
+    const Place<Element> place{image_, row_ * w_.step[0], column_ * w_.step[1]};
     if (++column_ == w_.columns) {
       column_ = 0;
       if (++row_ == w_.rows) row_ = 0, image_ += image_size();
@@ -33,13 +35,14 @@ class Pixels {
 
  private:
   int64_t image_size() const { return w_.source_rows * w_.source_columns * w_.pixel; }
-  const Windows& w_;
-  const float* image_;
+  const Windows<Element>& w_;
+  const Element* image_;
   int64_t row_, column_;
 };
 
 /// The source pixel of a tap, null outside.
-const float* at(const Windows& w, const Place& place, const Windows::Tap& tap) {
+template <class Element>
+const Element* at(const Windows<Element>& w, const Place<Element>& place, const Tap& tap) {
   const int64_t row = place.row + tap.row, column = place.column + tap.column;
   const bool inside =
       uint64_t(row) < uint64_t(w.source_rows) && uint64_t(column) < uint64_t(w.source_columns);
@@ -47,8 +50,8 @@ const float* at(const Windows& w, const Place& place, const Windows::Tap& tap) {
 }
 
 /// Calls body(tap, first channel, channels, entries before) for the taps of entries [begin, end).
-template <class Body>
-void for_taps(const Windows& w, int64_t begin, int64_t end, const Body& body) {
+template <class Element, class Body>
+void for_taps(const Windows<Element>& w, int64_t begin, int64_t end, const Body& body) {
   for (int64_t entry = begin; entry < end;) {
     const int64_t channel = entry % w.channels, run = std::min(w.channels - channel, end - entry);
     body(w.taps[std::size_t(entry / w.channels)], channel, run, entry - begin);
@@ -57,14 +60,14 @@ void for_taps(const Windows& w, int64_t begin, int64_t end, const Body& body) {
 }
 }  // namespace
 
-void find_windows(const Windows& w, int64_t first, int64_t count, const float* zeros,
+void find_windows(const Windows<float>& w, int64_t first, int64_t count, const float* zeros,
                   const float** pieces) {
   const int64_t tile = simd_kernels().tile_rows, taps = int64_t(w.taps.size());
-  Pixels pixels(w, first);
+  Pixels<float> pixels(w, first);
   for (int64_t start = 0; start < count; start += tile, pieces += taps * tile)
     for (int64_t r = 0; r < tile; ++r) {
       const bool valid = start + r < count;
-      const Place place = valid ? pixels.next() : Place{};
+      const Place<float> place = valid ? pixels.next() : Place<float>{};
       for (int64_t t = 0; t < taps; ++t) {
         const float* x = valid ? at(w, place, w.taps[std::size_t(t)]) : nullptr;
         pieces[t * tile + r] = x ? x : zeros;
@@ -75,8 +78,8 @@ void find_windows(const Windows& w, int64_t first, int64_t count, const float* z
 namespace {
 /// One tap of pixels that are neighbours in a row of the grid: of each `run` numbers from `channel`
 /// on, zeros outside of the source's line (null: all are outside), to every tile-th place.
-void copy_line(const Windows& w, const float* line, int64_t column, int64_t count, int64_t channel,
-               int64_t run, float* to, int64_t tile) {
+void copy_line(const Windows<float>& w, const float* line, int64_t column, int64_t count,
+               int64_t channel, int64_t run, float* to, int64_t tile) {
   for (int64_t p = 0; p < count; ++p, column += w.step[1], to += tile) {
     const bool inside = line && uint64_t(column) < uint64_t(w.source_columns);
     if (!inside) {
@@ -91,26 +94,98 @@ void copy_line(const Windows& w, const float* line, int64_t column, int64_t coun
 }
 }  // namespace
 
-void pack_window_columns(const Windows& w, int64_t first, int64_t count, int64_t begin, int64_t end,
-                         float* panel) {
+void pack_window_columns(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, float* panel) {
   const int64_t tile = simd_kernels().tile_columns;
   if (end - begin < tile) std::memset(panel, 0, std::size_t(count * tile) * sizeof(float));
   const int64_t image = w.source_rows * w.source_columns * w.pixel;
-  for_taps(w, begin, end,
-           [&](const Windows::Tap& tap, int64_t channel, int64_t run, int64_t entry) {
-             for (int64_t p = first; p < first + count;) {
-               const int64_t column = p % w.columns, row = p / w.columns % w.rows,
-                             source_row = row * w.step[0] + tap.row;
-               const int64_t here = std::min(w.columns - column, first + count - p);
-               const float* line = nullptr;
-               if (uint64_t(source_row) < uint64_t(w.source_rows))
-                 line = w.source + p / (w.rows * w.columns) * image +
-                        source_row * w.source_columns * w.pixel;
-               copy_line(w, line, column * w.step[1] + tap.column, here, channel, run,
-                         panel + (p - first) * tile + entry, tile);
-               p += here;
-             }
-           });
+  for_taps(w, begin, end, [&](const Tap& tap, int64_t channel, int64_t run, int64_t entry) {
+    for (int64_t p = first; p < first + count;) {
+      const int64_t column = p % w.columns, row = p / w.columns % w.rows,
+                    source_row = row * w.step[0] + tap.row;
+      const int64_t here = std::min(w.columns - column, first + count - p);
+      const float* line = nullptr;
+      if (uint64_t(source_row) < uint64_t(w.source_rows))
+        line =
+            w.source + p / (w.rows * w.columns) * image + source_row * w.source_columns * w.pixel;
+      copy_line(w, line, column * w.step[1] + tap.column, here, channel, run,
+                panel + (p - first) * tile + entry, tile);
+      p += here;
+    }
+  });
+}
+
+namespace {
+using simd::panels::depth_unit, simd::panels::panel_width;
+
+/// Up to 32 pixels of the grid, and where one tap of each lies.
+class PanelOfPixels {
+ public:
+  PanelOfPixels(const Windows<uint16_t>& w, int64_t first) : w_(w), pixels_(w, first) {}
+  /// The next ones.
+  void next(int64_t count) {
+    count_ = count;
+    for (int64_t i = 0; i < count; ++i) places_[std::size_t(i)] = pixels_.next();
+  }
+  /// Entries [begin, end) of their windows: copy(rows, first channel, channels, entries before).
+  template <class Copy> void copy_taps(int64_t begin, int64_t end, const Copy& copy) {
+    for_taps(w_, begin, end, [&](const Tap& tap, int64_t channel, int64_t run, int64_t entry) {
+      for (std::size_t i = 0; i < std::size_t(count_); ++i) rows_[i] = at(w_, places_[i], tap);
+      copy(rows_.data(), channel, run, entry);
+    });
+  }
+
+ private:
+  const Windows<uint16_t>& w_;
+  Pixels<uint16_t> pixels_;
+  int64_t count_ = 0;
+  std::array<Place<uint16_t>, panel_width> places_{};
+  std::array<const uint16_t*, panel_width> rows_{};
+};
+}  // namespace
+
+void pack_window_rows(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
+                      int64_t end, uint16_t* panel) {
+  constexpr int64_t unit = panel_width * depth_unit;
+  const int64_t depth = end - begin, whole = reference::pieces_of(depth, depth_unit) * depth_unit;
+  // Whole tiles are read, to whole units.
+  if (count % 16 != 0) std::fill_n(panel, whole * panel_width, uint16_t{0});
+  const auto copy = [&](const uint16_t* const* rows, int64_t channel, int64_t run, int64_t entry) {
+    while (run > 0) {
+      const int64_t within = entry % depth_unit, here = std::min(depth_unit - within, run);
+      simd::panels::copy_rows(rows, count, channel, here,
+                              panel + entry / depth_unit * unit + within);
+      entry += here, channel += here, run -= here;
+    }
+  };
+  PanelOfPixels pixels(w, first);
+  pixels.next(count);
+  pixels.copy_taps(begin, end, copy);
+  constexpr std::array<const uint16_t*, panel_width> nothing{};
+  copy(nothing.data(), 0, whole - depth, depth);
+}
+
+void pack_window_columns(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, uint16_t* panels) {
+  constexpr int64_t block = panel_width * depth_unit;
+  const int64_t units = reference::pieces_of(count, depth_unit);
+  alignas(64) std::array<uint16_t, block> square;
+  PanelOfPixels pixels(w, first);
+  for (int64_t u = 0; u < units; ++u) {
+    const int64_t rows = std::min(depth_unit, count - u * depth_unit);
+    pixels.next(rows);
+    for (int64_t j = begin; j < end; j += panel_width) {
+      const int64_t columns = std::min(panel_width, end - j);
+      pixels.copy_taps(
+          j, j + columns,
+          [&](const uint16_t* const* from, int64_t channel, int64_t run, int64_t entry) {
+            simd::panels::copy_rows(from, rows, channel, run, square.data() + entry);
+          });
+      simd::panels::pack_columns({square.data(), simd::Element::bf16, panel_width, 1}, rows,
+                                 columns,
+                                 panels + (j - begin) / panel_width * units * block + u * block);
+    }
+  }
 }
 
 }  // namespace halftone::cpu

@@ -2,7 +2,7 @@
 // blocks of 64 keys with a running softmax (Milakov & Gimelshein 2018, "Online normalizer
 // calculation for softmax"). Heads wider than 128 are cut into slices of columns, each of which
 // repeats the scores.
-#include <halftone/backends/cuda/attention_tiles.h>
+#include <halftone/backends/cuda/attention_products.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/library_calls.h>
@@ -60,31 +60,28 @@ __global__ void __launch_bounds__(product_threads)
                      int64_t statistics_apart, int64_t slices) {
   using C = compute_t<T>;
   using Result = ResultTile<C, across>;
-  __shared__ Shared<C, across> shared;
+  __shared__ Products<T, across, is_short_float<T>> products;
   const int64_t blocks = sizes.query_blocks();
   for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
     const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
     const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
-    const auto queries = q.by_rows(head), keys = k.by_rows(head), values = v.by_columns(head);
-    RowCarrier<ScoreTile<C>, MatrixFactor<const T>> query(queries, 0, i0, sizes.l);
-    ColumnCarrier<Result, MatrixFactor<const T>> value(values, 0, c0, sizes.ev);
+    const HeadRows<T> queries(q, head, i0, sizes.l);
     RunningSoftmax<C> softmax;
     Sums<Result> results;
     const int64_t end = rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
+      const int64_t stop = j0 + tile_edge < end ? j0 + tile_edge : end;
       Patch<C, false> patch;
-      ColumnCarrier<ScoreTile<C>, MatrixFactor<const T>> key(keys, 0, j0, sizes.s);
-      add_product<ScoreTile<C>>(query, key, 0, sizes.e, shared.scores, patch);
-      rule.apply(patch, head, i0, j0, shared.weights);
+      products.add_scores(queries, HeadRows<T>(k, head, j0, sizes.s), sizes.e, patch);
+      rule.apply(patch, head, i0, j0, products.weights);
       softmax.step(patch, results);
       const unsigned kept = rule.kept(patch, head, i0, j0);
 #pragma unroll
       for (int i = 0; i < square; ++i)
 #pragma unroll
         for (int j = 0; j < square; ++j) patch.of[i][j] *= rule.factor_of(kept, i, j);
-      patch.put(shared.weights);
-      add_weighted<Result>(shared.weights, value, j0, j0 + tile_edge < end ? j0 + tile_edge : end,
-                           shared.results.b, results);
+      products.put(patch);
+      products.add_weighted(HeadRows<T>(v, head, j0, stop), c0, sizes.ev, results);
     }
 #pragma unroll
     for (int i = 0; i < square; ++i) {
@@ -94,7 +91,7 @@ __global__ void __launch_bounds__(product_threads)
       if (c0 == 0 && threadIdx.x % 16 == 0 && row < sizes.l)
         softmax.store_statistics(i, head * sizes.l + row, statistics_apart, log_sum_exp);
     }
-    store_rows(results, shared.results, y, head, i0, sizes.l, c0, sizes.ev);
+    products.store_rows(results, y, head, i0, sizes.l, c0, sizes.ev);
   }
 }
 

@@ -5,7 +5,7 @@
 //   dq = ds k,  dk = ds^T q,  dv = (d w)^T dy
 // g - delta is a small difference where weights are few or one is near 1, and a short y is rounded:
 // where queries or keys are few, delta is summed from w g, else from y dy.
-#include <halftone/backends/cuda/attention_tiles.h>
+#include <halftone/backends/cuda/attention_products.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/library_calls.h>
@@ -85,24 +85,18 @@ template <class T>
 __global__ void __launch_bounds__(product_threads)
     exact_delta_kernel(Inputs<T> in, Sizes sizes, compute_t<T>* delta) {
   using C = compute_t<T>;
-  using Factor = MatrixFactor<const T>;
-  __shared__ Shared<C, 1> shared;
+  __shared__ Products<T, 1, false> products;
   const int64_t blocks = sizes.query_blocks();
   for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks; work += gridDim.x) {
     const int64_t i0 = work % blocks * tile_edge, head = work / blocks;
-    const Factor queries = in.q.by_rows(head), keys = in.k.by_rows(head),
-                 values = in.v.by_rows(head), incoming = in.dy.by_rows(head);
-    RowCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
-    RowCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
+    const HeadRows<T> queries(in.q, head, i0, sizes.l), incoming(in.dy, head, i0, sizes.l);
     C sums[square] = {}, weights[square] = {};
     const int64_t end = in.rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
       Patch<C, false> scores, gradients;
-      ColumnCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
-      add_product<ScoreTile<C>>(query, key, 0, sizes.e, shared.scores, scores);
-      ColumnCarrier<ScoreTile<C>, Factor> value(values, 0, j0, sizes.s);
-      add_product<ScoreTile<C>>(gradient, value, 0, sizes.ev, shared.scores, gradients);
-      in.rule.apply(scores, head, i0, j0, shared.weights);
+      products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
+      products.add_scores(incoming, HeadRows<T>(in.v, head, j0, sizes.s), sizes.ev, gradients);
+      in.rule.apply(scores, head, i0, j0, products.weights);
       const QueryStatistics<C> statistics(in, scores, head, i0);
       const unsigned kept = in.rule.kept(scores, head, i0, j0);
 #pragma unroll
@@ -135,33 +129,25 @@ __global__ void __launch_bounds__(product_threads)
     query_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dq, int64_t slices) {
   using C = compute_t<T>;
   using Result = ResultTile<C, across>;
-  using Factor = MatrixFactor<const T>;
-  __shared__ Shared<C, across> shared;
+  __shared__ Products<T, across, short_gradients<T>> products;
   const int64_t blocks = sizes.query_blocks();
   for (int64_t work = blockIdx.x; work < sizes.batch_heads * blocks * slices; work += gridDim.x) {
     const int64_t i0 = work % blocks * tile_edge, head = work / blocks % sizes.batch_heads;
     const int64_t c0 = work / blocks / sizes.batch_heads * Result::columns;
-    const Factor queries = in.q.by_rows(head), keys = in.k.by_rows(head),
-                 values = in.v.by_rows(head), incoming = in.dy.by_rows(head),
-                 key_columns = in.k.by_columns(head);
-    RowCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
-    RowCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
-    ColumnCarrier<Result, Factor> key_column(key_columns, 0, c0, sizes.e);
+    const HeadRows<T> queries(in.q, head, i0, sizes.l), incoming(in.dy, head, i0, sizes.l);
     Sums<Result> results;
     const int64_t end = in.rule.keys_before(i0 + tile_edge);
     for (int64_t j0 = 0; j0 < end; j0 += tile_edge) {
       Patch<C, false> scores, gradients;
-      ColumnCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
-      add_product<ScoreTile<C>>(query, key, 0, sizes.e, shared.scores, scores);
-      ColumnCarrier<ScoreTile<C>, Factor> value(values, 0, j0, sizes.s);
-      add_product<ScoreTile<C>>(gradient, value, 0, sizes.ev, shared.scores, gradients);
-      in.rule.apply(scores, head, i0, j0, shared.weights);
+      products.add_scores(queries, HeadRows<T>(in.k, head, j0, sizes.s), sizes.e, scores);
+      products.add_scores(incoming, HeadRows<T>(in.v, head, j0, sizes.s), sizes.ev, gradients);
+      in.rule.apply(scores, head, i0, j0, products.weights);
       differentiate(in, head, i0, j0, scores, gradients);
-      gradients.put(shared.weights);
-      add_weighted<Result>(shared.weights, key_column, j0,
-                           j0 + tile_edge < end ? j0 + tile_edge : end, shared.results.b, results);
+      products.put(gradients);
+      const int64_t stop = j0 + tile_edge < end ? j0 + tile_edge : end;
+      products.add_weighted(HeadRows<T>(in.k, head, j0, stop), c0, sizes.e, results);
     }
-    store_rows(results, shared.results, dq, head, i0, sizes.l, c0, sizes.e);
+    products.store_rows(results, dq, head, i0, sizes.l, c0, sizes.e);
   }
 }
 
@@ -170,15 +156,14 @@ __global__ void __launch_bounds__(product_threads)
     key_gradient_kernel(Inputs<T> in, Sizes sizes, Heads<T> dk, Heads<T> dv, int64_t slices) {
   using C = compute_t<T>;
   using Result = ResultTile<C, across>;
-  using Factor = MatrixFactor<const T>;
-  __shared__ Shared<C, across> shared;
+  __shared__ Products<T, across, short_gradients<T>> products;
   const int64_t blocks = sizes.key_blocks();
   const int64_t key_heads = sizes.batch_heads / sizes.group;
   for (int64_t work = blockIdx.x; work < key_heads * blocks * slices; work += gridDim.x) {
     const int64_t j0 = work % blocks * tile_edge, key_head = work / blocks % key_heads;
     const int64_t c0 = work / blocks / key_heads * Result::columns;
-    const Factor keys = in.k.by_rows(key_head * sizes.group),
-                 values = in.v.by_rows(key_head * sizes.group);
+    const HeadRows<T> keys(in.k, key_head * sizes.group, j0, sizes.s),
+        values(in.v, key_head * sizes.group, j0, sizes.s);
     Sums<Result> key_results, value_results;
     const int64_t first = in.rule.causal ? j0 : 0;  // query i0 sees keys up to itself
     // All queries of all heads that share these keys, one head behind the other.
@@ -186,35 +171,20 @@ __global__ void __launch_bounds__(product_threads)
     for (int64_t turn = 0; turn < turns * sizes.group; ++turn) {
       const int64_t head = key_head * sizes.group + turn / turns;
       const int64_t i0 = first + turn % turns * tile_edge;
-      const Factor queries = in.q.by_rows(head), incoming = in.dy.by_rows(head),
-                   query_columns = in.q.by_columns(head), incoming_columns = in.dy.by_columns(head);
-      Patch<C, true> scores, gradients;
-      {
-        RowCarrier<ScoreTile<C>, Factor> key(keys, 0, j0, sizes.s);
-        ColumnCarrier<ScoreTile<C>, Factor> query(queries, 0, i0, sizes.l);
-        add_product<ScoreTile<C>>(key, query, 0, sizes.e, shared.scores, scores);
-      }
-      {
-        RowCarrier<ScoreTile<C>, Factor> value(values, 0, j0, sizes.s);
-        ColumnCarrier<ScoreTile<C>, Factor> gradient(incoming, 0, i0, sizes.l);
-        add_product<ScoreTile<C>>(value, gradient, 0, sizes.ev, shared.scores, gradients);
-      }
-      in.rule.apply(scores, head, i0, j0, shared.weights);
-      differentiate(in, head, i0, j0, scores, gradients);
       const int64_t end = i0 + tile_edge < sizes.l ? i0 + tile_edge : sizes.l;
-      scores.put(shared.weights);
-      {
-        ColumnCarrier<Result, Factor> column(incoming_columns, 0, c0, sizes.ev);
-        add_weighted<Result>(shared.weights, column, i0, end, shared.results.b, value_results);
-      }
-      gradients.put(shared.weights);
-      {
-        ColumnCarrier<Result, Factor> column(query_columns, 0, c0, sizes.e);
-        add_weighted<Result>(shared.weights, column, i0, end, shared.results.b, key_results);
-      }
+      const HeadRows<T> queries(in.q, head, i0, end), incoming(in.dy, head, i0, end);
+      Patch<C, true> scores, gradients;
+      products.add_scores(keys, queries, sizes.e, scores);
+      products.add_scores(values, incoming, sizes.ev, gradients);
+      in.rule.apply(scores, head, i0, j0, products.weights);
+      differentiate(in, head, i0, j0, scores, gradients);
+      products.put(scores);
+      products.add_weighted(incoming, c0, sizes.ev, value_results);
+      products.put(gradients);
+      products.add_weighted(queries, c0, sizes.e, key_results);
     }
-    store_rows(key_results, shared.results, dk, key_head, j0, sizes.s, c0, sizes.e);
-    store_rows(value_results, shared.results, dv, key_head, j0, sizes.s, c0, sizes.ev);
+    products.store_rows(key_results, dk, key_head, j0, sizes.s, c0, sizes.e);
+    products.store_rows(value_results, dv, key_head, j0, sizes.s, c0, sizes.ev);
   }
 }
 

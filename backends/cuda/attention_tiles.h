@@ -215,26 +215,6 @@ __device__ void add_weighted(const WeightStrip<C>& weights, B& b, int64_t first,
   }
 }
 
-/// Shared memory of the kernels: weights, and strips of the product that is being computed.
-template <class C, int across> struct Shared {
-  WeightStrip<C> weights;
-  union {
-    Strips<ScoreTile<C>> scores;
-    Strips<ResultTile<C, across>> results;
-  };
-};
-
-/// Rows of a head that end where the tensor ends: row first + i, column first_column + c.
-template <class Tile, class T>
-__device__ void store_rows(const Sums<Tile>& sums, Strips<Tile>& strips, const Heads<T>& y,
-                           int64_t head, int64_t first, int64_t end, int64_t first_column,
-                           int64_t columns) {
-  store_sums(sums, strips, [&](int i, int c, typename Tile::C sum) {
-    if (first + i < end && first_column + c < columns)
-      y.row(head, first + i)[first_column + c] = narrow<T>(sum);
-  });
-}
-
 /// How far the two parts of log_sum_exp are from each other; 0 where it is in one.
 inline int64_t statistics_apart(const Tensor& log_sum_exp) {
   return log_sum_exp.shape()[0] == 1 ? 0 : log_sum_exp.numel() / 2;

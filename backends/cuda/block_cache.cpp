@@ -1,13 +1,9 @@
-// Lists of free blocks per pool and size class; small blocks share a slab of 2 MiB.
+// Lists of free blocks per pool and size class, and ranges of larger slabs.
 #include <halftone/backends/cuda/block_cache.h>
 
 #include <halftone/core/size_class.h>
 
 namespace halftone::cuda {
-
-namespace {
-constexpr std::size_t slab_bytes = std::size_t(2) << 20, largest_shared = slab_bytes / 2;
-}
 
 BlockCache::BlockCache(Source source, bool caching)
     : source_(std::move(source)), caching_(caching) {
@@ -21,26 +17,23 @@ BlockCache::Slabs::iterator BlockCache::slab_of(void* data) {
   return std::prev(slabs_.upper_bound(static_cast<std::byte*>(data)));
 }
 
-void* BlockCache::new_slab(std::size_t bytes) {
-  void* slab = source_.allocate(bytes);
-  if (slab || current_ != 0) return slab;
-  trim_locked();
-  return source_.allocate(bytes);
+std::byte* BlockCache::add_slab(std::size_t bytes, std::size_t block_bytes, int pool) {
+  auto* const slab = static_cast<std::byte*>(source_.allocate(bytes));
+  if (!slab) return nullptr;
+  slabs_[slab] = {bytes, block_bytes, pool};
+  statistics_.reserved += bytes, ++statistics_.slabs;
+  return slab;
 }
 
-void* BlockCache::allocate(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+void* BlockCache::take_small(std::size_t bytes, int pool) {
   SizeClass wanted = size_class(bytes, alignment);
   if (!caching_) wanted.bytes = bytes > 0 ? bytes : 1;
-  const int pool = std::this_thread::get_id() == filling_ ? current_ : 0;
-  std::vector<void*>& blocks = pools_[pool][wanted.index];
+  std::vector<void*>& blocks = pools_[pool].lists[wanted.index];
   if (blocks.empty() || !caching_) {
-    const bool shared = caching_ && wanted.bytes <= largest_shared;
-    const std::size_t size = shared ? slab_bytes : wanted.bytes;
-    auto* const slab = static_cast<std::byte*>(new_slab(size));
+    const std::size_t size = caching_ ? slab_bytes : wanted.bytes;
+    std::byte* slab = add_slab(size, wanted.bytes, pool);
+    if (!slab && current_ == 0) trim_locked(), slab = add_slab(size, wanted.bytes, pool);
     if (!slab) return nullptr;
-    slabs_[slab] = {size, wanted.bytes, pool};
-    statistics_.reserved += size, ++statistics_.slabs;
     for (std::size_t at = size / wanted.bytes; at-- > 0;)
       blocks.push_back(slab + at * wanted.bytes);
   }
@@ -50,23 +43,53 @@ void* BlockCache::allocate(std::size_t bytes) {
   return data;
 }
 
+void* BlockCache::take_large(std::size_t bytes, int pool) {
+  const std::size_t wanted = (bytes + granule - 1) / granule * granule;
+  FreeRanges& ranges = pools_[pool].ranges;
+  std::byte* data = ranges.take(wanted);
+  if (!data) {
+    std::size_t size = wanted <= largest_cut ? large_slab_bytes : wanted;
+    std::byte* slab = add_slab(size, 0, pool);
+    if (!slab) size = wanted, slab = add_slab(size, 0, pool);
+    if (!slab && current_ == 0) trim_locked(), slab = add_slab(size, 0, pool);
+    if (!slab) return nullptr;
+    ranges.add(slab, size);
+    data = ranges.take(wanted);
+  }
+  statistics_.used += wanted;
+  return data;
+}
+
+void* BlockCache::allocate(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const int pool = std::this_thread::get_id() == filling_ ? current_ : 0;
+  return caching_ && bytes > largest_shared ? take_large(bytes, pool) : take_small(bytes, pool);
+}
+
 void BlockCache::release(void* data, std::size_t /*bytes*/) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = slab_of(data);
-  statistics_.used -= found->second.block_bytes;
-  if (current_ != 0 && found->second.pool != current_) kept_[current_].push_back(data);
+  const Slab& slab = found->second;
+  statistics_.used -= slab.block_bytes > 0
+                          ? slab.block_bytes
+                          : pools_[slab.pool].ranges.bytes_of(static_cast<std::byte*>(data));
+  if (current_ != 0 && slab.pool != current_) kept_[current_].push_back(data);
   else put_back(found, data);
 }
 
 void BlockCache::put_back(Slabs::iterator found, void* data) noexcept {
   const Slab& slab = found->second;
-  if (caching_ || slab.pool != 0) {
-    pools_[slab.pool][size_class(slab.block_bytes, alignment).index].push_back(data);
-    return;
-  }
-  statistics_.reserved -= slab.bytes;
-  slabs_.erase(found);
-  source_.release(data);
+  Pool& pool = pools_[slab.pool];
+  if (slab.block_bytes == 0) pool.ranges.put_back(static_cast<std::byte*>(data));
+  else if (caching_ || slab.pool != 0)
+    pool.lists[size_class(slab.block_bytes, alignment).index].push_back(data);
+  else give_slab_back(found);
+}
+
+void BlockCache::give_slab_back(Slabs::iterator slab) noexcept {
+  statistics_.reserved -= slab->second.bytes;
+  source_.release(slab->first);
+  slabs_.erase(slab);
 }
 
 void BlockCache::trim() noexcept {
@@ -76,9 +99,10 @@ void BlockCache::trim() noexcept {
 
 void BlockCache::trim_locked() noexcept {
   if (current_ != 0) return;
-  FreeLists& lists = pools_[0];  // graphs use what is free in their own pools, with every replay
+  Pool& pool = pools_[0];  // graphs use what is free in their own pools, with every replay
+  for (std::byte* slab : pool.ranges.remove_unused()) give_slab_back(slabs_.find(slab));
   std::map<std::byte*, std::size_t> unused;  // bytes of free blocks per slab
-  for (const std::vector<void*>& blocks : lists)
+  for (const std::vector<void*>& blocks : pool.lists)
     for (void* data : blocks) {
       const auto slab = slab_of(data);
       unused[slab->first] += slab->second.block_bytes;
@@ -88,17 +112,10 @@ void BlockCache::trim_locked() noexcept {
     const auto found = unused.find(slab);
     return found != unused.end() && found->second == s.bytes / s.block_bytes * s.block_bytes;
   };
-  for (std::vector<void*>& blocks : lists)
+  for (std::vector<void*>& blocks : pool.lists)
     std::erase_if(blocks, [&](void* data) { return is_unused(slab_of(data)->first); });
-  for (auto slab = slabs_.begin(); slab != slabs_.end();) {
-    if (!is_unused(slab->first)) {
-      ++slab;
-      continue;
-    }
-    statistics_.reserved -= slab->second.bytes;
-    source_.release(slab->first);
-    slab = slabs_.erase(slab);
-  }
+  for (const auto& [slab, bytes] : unused)
+    if (is_unused(slab)) give_slab_back(slabs_.find(slab));
 }
 
 void BlockCache::end_pool() {
@@ -120,10 +137,12 @@ void BlockCache::dissolve(int pool) noexcept {
     if (slab.pool == pool) slab.pool = 0;
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return;
-  for (std::size_t i = 0; i < found->second.size(); ++i) {
-    std::vector<void*>& to = pools_[0][i];
-    to.insert(to.end(), found->second[i].begin(), found->second[i].end());
+  for (std::size_t i = 0; i < found->second.lists.size(); ++i) {
+    const std::vector<void*>& from = found->second.lists[i];
+    std::vector<void*>& to = pools_[0].lists[i];
+    to.insert(to.end(), from.begin(), from.end());
   }
+  pools_[0].ranges.absorb(std::move(found->second.ranges));
   pools_.erase(found);
   // Their own pool may be that of another graph, or this one was dissolved while one was filled.
   for (void* data : std::exchange(kept_[pool], {})) put_back(slab_of(data), data);
@@ -138,8 +157,8 @@ BlockCache::Statistics BlockCache::statistics() const {
 
 std::vector<std::pair<void*, std::size_t>> BlockCache::free_blocks() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<void*, std::size_t>> blocks;
-  for (const std::vector<void*>& list : pools_.at(0))
+  std::vector<std::pair<void*, std::size_t>> blocks = pools_.at(0).ranges.free();
+  for (const std::vector<void*>& list : pools_.at(0).lists)
     for (void* data : list) {
       const auto slab = std::prev(slabs_.upper_bound(static_cast<std::byte*>(data)));
       blocks.emplace_back(data, slab->second.block_bytes);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include <halftone/backends/cuda/context.h>
+#include <halftone/backends/cuda/library_calls.h>
 
 namespace halftone::cuda {
 
@@ -40,6 +41,7 @@ void launch(const Context& context, void (*kernel)(P...), const LaunchShape& sha
   config.gridDim = shape.blocks, config.blockDim = shape.threads;
   config.stream = context.stream();
   check(cudaLaunchKernelEx(&config, kernel, arguments...), "starting a kernel");
+  count_kernel();
 }
 
 /// The number of this thread in the grid, and how many there are: for grid-stride loops.

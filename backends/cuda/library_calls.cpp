@@ -41,12 +41,21 @@ std::atomic<bool>& log_switch() {
   static std::atomic<bool> on = [] {
     const bool wanted = environment_variable("HALFTONE_CUDA_LOG") != nullptr;
     if (wanted)
-      std::atexit([] { std::fprintf(stderr, "[cuda] the end%s\n", calls_summary().c_str()); });
+      std::atexit([] {
+        std::fprintf(stderr, "[cuda] the end%s; kernels %lld\n", calls_summary().c_str(),
+                     static_cast<long long>(kernels_started()));
+      });
     return wanted;
   }();
   return on;
 }
 }  // namespace
+
+namespace {
+std::atomic<int64_t> started{0};
+}
+void count_kernel() { started.fetch_add(1, std::memory_order_relaxed); }
+int64_t kernels_started() { return started.load(std::memory_order_relaxed); }
 
 void count_call(Family family, By by) {
   log_wanted();

@@ -51,4 +51,13 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, T
   });
 }
 
+bool CudaBackend::linear_backward_weights(const Tensor& dy, const Tensor& x, Tensor& dw,
+                                          Tensor& dbias) {
+  if (dw.numel() == 0 || dy.numel() == 0 ||
+      !cublaslt::matmul_and_row_sums(context_, views::transpose(dy, 0, 1), x, dw, dbias))
+    return false;
+  count_call(Family::matmul, By::cublaslt);
+  return true;
+}
+
 }  // namespace halftone

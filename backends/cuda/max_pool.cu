@@ -1,5 +1,6 @@
 // Max pooling of NHWC images. Backward gathers: each input adds up what the windows over it send
 // back, so that no two threads write to one place.
+#include <algorithm>
 #include <limits>
 
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -21,13 +22,13 @@ struct Places {
       : data(argmax.defined() ? argmax.raw_data() : nullptr),
         small(argmax.defined() && argmax.dtype() == u8),
         kernel_columns(g.kernel[1]) {}
-  __device__ int load(int64_t i) const {
-    return small ? static_cast<const uint8_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  /// Those of a pack of `size` channels, 4 to 16 bytes at a time.
+  template <int size> __device__ void load(int64_t pack, int (&places)[size]) const {
+    small ? load_as<uint8_t, size>(pack, places) : load_as<int32_t, size>(pack, places);
   }
-  __device__ void store(int64_t i, int place) const {
+  template <int size> __device__ void store(int64_t pack, const int (&places)[size]) const {
     if (!data) return;
-    if (small) static_cast<uint8_t*>(data)[i] = uint8_t(place);
-    else static_cast<int32_t*>(data)[i] = place;
+    small ? store_as<uint8_t, size>(pack, places) : store_as<int32_t, size>(pack, places);
   }
   /// Of input (iy, ix) in the window of output (oy, ox).
   __device__ int place(const SlidingWindows& rows, const SlidingWindows& columns, int64_t iy,
@@ -37,6 +38,27 @@ struct Places {
     // Without dilation, the usual case, nothing is divided.
     return int((rows.dilation == 1 ? row : row / rows.dilation) * kernel_columns +
                (columns.dilation == 1 ? column : column / columns.dilation));
+  }
+
+ private:
+  template <class Index, int size>
+  using Several = Pack<Index, std::min(size, int(16 / sizeof(Index)))>;
+  template <class Index, int size>
+  __device__ void load_as(int64_t pack, int (&places)[size]) const {
+    using Word = Several<Index, size>;
+    for (int c = 0; c < size; c += Word::size) {
+      const Word word = static_cast<const Word*>(data)[(pack * size + c) / Word::size];
+      for (int k = 0; k < Word::size; ++k) places[c + k] = int(word.values[k]);
+    }
+  }
+  template <class Index, int size>
+  __device__ void store_as(int64_t pack, const int (&places)[size]) const {
+    using Word = Several<Index, size>;
+    for (int c = 0; c < size; c += Word::size) {
+      Word word;
+      for (int k = 0; k < Word::size; ++k) word.values[k] = Index(places[c + k]);
+      static_cast<Word*>(data)[(pack * size + c) / Word::size] = word;
+    }
   }
 };
 
@@ -64,9 +86,10 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
     Pack<T, size> result;
     for (int c = 0; c < size; ++c) {
       result.values[c] = narrow<T>(best[c]);
-      argmax.store(n * size + c, places[c] < 0 ? 0 : places[c]);  // all was padding
+      if (places[c] < 0) places[c] = 0;  // all was padding
     }
     y.store(n, result);
+    argmax.store(n, places);
   }
 }
 
@@ -86,8 +109,10 @@ __global__ void max_pool_backward_kernel(Pixels<const T, size> dy, Places argmax
         const int place = argmax.place(rows, columns, at.row, at.column, oy, ox);
         const int64_t window = dy.number(at.image, oy, ox, at.pack);
         const auto values = dy.load(window);
+        int places[size];
+        argmax.load(window, places);
         for (int c = 0; c < size; ++c)
-          if (argmax.load(window * size + c) == place) sums[c] += widen(values.values[c]);
+          if (places[c] == place) sums[c] += widen(values.values[c]);
       }
     Pack<T, size> result;
     for (int c = 0; c < size; ++c) result.values[c] = narrow<T>(sums[c]);
@@ -111,7 +136,7 @@ void CudaBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Te
              Pixels<const T, size>(x), outputs, rows, columns, Pixels<T, size>(y),
              Places(argmax, g));
     };
-    visit_packs<pack_size<T>>(run, x, y);
+    visit_packs<pack_size<T>>(run, x, y, argmax.defined() ? argmax : y);
   });
 }
 
@@ -127,7 +152,7 @@ void CudaBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax, cons
              Pixels<const T, size>(dy), Places(argmax, g), inputs, rows, columns,
              Pixels<T, size>(dx));
     };
-    visit_packs<pack_size<T>>(run, dx, dy);
+    visit_packs<pack_size<T>>(run, dx, dy, argmax);
   });
 }
 

@@ -30,11 +30,11 @@ __global__ void convert_dense_kernel(const From* x, To* y, int64_t n) {
   for (int64_t pack = global_thread(); pack < n / size; pack += all_threads()) {
     const auto in = reinterpret_cast<const Pack<From, size>*>(x)[pack];
     Pack<To, size> out;
-    for (int i = 0; i < size; ++i) out.values[i] = convert<To>(in.values[i]);
+    for (int i = 0; i < size; ++i) out.values[i] = cast_to<To>(in.values[i]);
     reinterpret_cast<Pack<To, size>*>(y)[pack] = out;
   }
   const int64_t i = n - n % size + global_thread();
-  if (i < n) y[i] = convert<To>(x[i]);
+  if (i < n) y[i] = cast_to<To>(x[i]);
 }
 
 /// Same bytes in another order; Word is an unsigned integer of the element's size.

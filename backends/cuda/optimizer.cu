@@ -24,8 +24,8 @@ template <StateMask... masks> constexpr int most_states(StateMasks<masks...> /*k
 template <class Rule> constexpr int states_of = most_states(typename Rule::Kinds{});
 
 /// numbers[i] for every slot of the list; counts the step unless it is skipped.
-template <class C, class Rule>
-__global__ void prepare_kernel(SlotList list, Rule rule, StepControl control,
+template <class C, class Rule, int capacity>
+__global__ void prepare_kernel(SlotList<capacity> list, Rule rule, StepControl control,
                                typename Rule::template Numbers<C>* numbers) {
   const int i = int(threadIdx.x);
   if (i >= list.count) return;
@@ -59,9 +59,10 @@ __device__ void update4(const SlotPlace& slot, StateMask mask,
     if (slot.state[s].data) store4(slot.state[s], at, n, slot.aligned, states[s]);
 }
 
-template <class Rule>
+template <class Rule, int capacity>
 __global__ void __launch_bounds__(block_threads)
-    update_kernel(SlotList list, StateMask mask, StepControl control, const uint64_t* key_shift,
+    update_kernel(SlotList<capacity> list, StateMask mask, StepControl control,
+                  const uint64_t* key_shift,
                   const typename Rule::template Numbers<float>* numbers) {
   if (control.skips()) return;
   for (int64_t chunk = blockIdx.x; chunk < list.chunks(); chunk += gridDim.x) {
@@ -104,26 +105,25 @@ __global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layou
 template <class Rule> Tensor room_for_numbers(const Context& context, std::size_t slots) {
   constexpr std::size_t bytes = std::max(sizeof(typename Rule::template Numbers<double>),
                                          sizeof(typename Rule::template Numbers<float>));
-  const std::size_t count = std::min(slots, std::size_t(SlotList::capacity_threads));
-  return scratch(context, {int64_t(bytes * count)}, u8);
+  return scratch(context, {int64_t(bytes * slots)}, u8);
 }
 
-template <class C, class Rule>
-auto* prepared(const Context& context, const SlotList& list, const Rule& rule,
+template <class C, class Rule, int capacity>
+auto* prepared(const Context& context, const SlotList<capacity>& list, const Rule& rule,
                const StepControl& control, const Tensor& room) {
   using Numbers = typename Rule::template Numbers<C>;
   auto* const numbers = reinterpret_cast<Numbers*>(room.raw_data());
-  launch(context, prepare_kernel<C, Rule>, {dim3(1), dim3(SlotList::capacity_threads)}, list, rule,
-         control, numbers);
+  launch(context, prepare_kernel<C, Rule, capacity>, {dim3(1), dim3(unsigned(capacity))}, list,
+         rule, control, numbers);
   return static_cast<const Numbers*>(numbers);
 }
 
-template <class Rule>
-void update_list(const Context& context, const SlotList& list, const Rule& rule,
+template <class Rule, int capacity>
+void update_list(const Context& context, const SlotList<capacity>& list, const Rule& rule,
                  const StepControl& control, const Tensor& room) {
   const auto* const numbers = prepared<float>(context, list, rule, control, room);
-  launch(context, update_kernel<Rule>, shape_for_chunks(context, list), list, rule.states(),
-         control, context.key_shift(), numbers);
+  launch(context, update_kernel<Rule, capacity>, shape_for_chunks(context, list), list,
+         rule.states(), control, context.key_shift(), numbers);
 }
 
 template <class C, class Rule>
@@ -131,7 +131,7 @@ void update_strided(const Context& context, const UpdateSlot& slot, const Rule& 
                     const StepControl& control, const Tensor& room) {
   const Layout<slot_tensors> layout(slot.parameter, slot.gradient, slot.companion, slot.state[0],
                                     slot.state[1], slot.state[2]);
-  SlotList list;
+  SlotList<1> list;
   list.add(SlotPlace(slot), slot.parameter.numel());
   const auto* const numbers = prepared<C>(context, list, rule, control, room);
   if (layout.turns == 0) return;
@@ -139,12 +139,12 @@ void update_strided(const Context& context, const UpdateSlot& slot, const Rule& 
          layout, layout.is_small(), rule.states(), control, context.key_shift(), numbers);
 }
 
-template <class Rule>
+template <class Rule, int capacity>
 void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rule& rule,
                   const StepControl& control) {
-  if (slots.empty()) return;
-  const Tensor room = room_for_numbers<Rule>(context, slots.size());
-  SlotList list;
+  const Tensor room =
+      room_for_numbers<Rule>(context, std::min(slots.size(), std::size_t(capacity)));
+  SlotList<capacity> list;
   for (const UpdateSlot& slot : slots) {
     if (slot.parameter.dtype() == f64) {
       update_strided<double>(context, slot, rule, control, room);
@@ -164,7 +164,12 @@ void update_slots(const Context& context, std::span<UpdateSlot> slots, const Rul
 
 void CudaBackend::update(std::span<UpdateSlot> slots, const UpdateCall& call) {
   const cuda::StepControl control(call);
-  call.rule.visit([&](const auto& rule) { cuda::update_slots(context_, slots, rule, control); });
+  if (slots.empty()) return;
+  call.rule.visit([&]<class Rule>(const Rule& rule) {
+    cuda::visit_capacity<cuda::SlotPlace>(slots.size(), [&]<int capacity>() {
+      cuda::update_slots<Rule, capacity>(context_, slots, rule, control);
+    });
+  });
 }
 
 }  // namespace halftone

@@ -1,6 +1,7 @@
 // Loops over many tensors in one launch: what is known of each goes to the kernel by value, as many
-// as fit in the 4 KiB of kernel arguments, and blocks take chunks of the list, so many small
-// tensors cost what one large one does.
+// as fit in the 32,764 bytes of kernel arguments (since CUDA 12.1; where a list is short, in 4 KiB,
+// which are copied faster), and blocks take chunks of the list, so many small tensors cost what one
+// large one does.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,18 @@ constexpr int64_t chunks_of(int64_t elements) {
   return elements / chunk_length + (elements % chunk_length != 0);
 }
 
+/// Of the arguments of a kernel what a list may take; the rest is for what stands beside it.
+inline constexpr std::size_t short_arguments = 3900, long_arguments = 32'500;
+
+/// How many items with their chunks fit into so many bytes.
+template <class Item> constexpr int items_in(std::size_t bytes) {
+  return int((bytes - 2 * sizeof(int64_t)) / (sizeof(Item) + sizeof(int64_t)));
+}
+
 /// Up to `capacity` items and where their chunks begin.
 template <class Item, int capacity> struct ItemList {
-  static_assert(sizeof(Item) * capacity + sizeof(int64_t) * (capacity + 1) <= 3900,
-                "kernel arguments are at most 4 KiB");
+  static_assert(capacity <= items_in<Item>(long_arguments), "kernel arguments are at most 32 KiB");
+  static constexpr int most = capacity;
   int count = 0;
   int64_t first_chunk[capacity + 1] = {0};
   Item items[capacity];
@@ -43,6 +52,14 @@ template <class Item, int capacity> struct ItemList {
     return low;
   }
 };
+
+/// Calls visitor.operator()<capacity>() for the shorter of two lists that holds so many items, or
+/// for the longer one.
+template <class Item, class Visitor> void visit_capacity(std::size_t items, Visitor&& visitor) {
+  constexpr int few = items_in<Item>(short_arguments);
+  if (items <= std::size_t(few)) visitor.template operator()<few>();
+  else visitor.template operator()<items_in<Item>(long_arguments)>();
+}
 
 /// Blocks for the chunks of a list.
 template <class List> LaunchShape shape_for_chunks(const Context& context, const List& list) {

@@ -5,6 +5,7 @@
 #include <halftone/backends/cuda/layout.h>
 #include <halftone/backends/cuda/tensor_list.h>
 #include <halftone/backends/cuda/values4.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 
@@ -16,7 +17,7 @@ struct ListedTensor {
   int64_t count;
   bool aligned;
 };
-using TensorList = ItemList<ListedTensor, 96>;
+template <int capacity> using TensorList = ItemList<ListedTensor, capacity>;
 
 template <class C> __device__ bool is_finite(C value) { return value - value == C(0); }
 
@@ -26,7 +27,8 @@ template <class C> __device__ C factor_value(const Operand& factor) {
 }
 
 /// Checks elements as they are (where found is not null), then multiplies them.
-template <class C> __global__ void scale_kernel(TensorList list, Operand factor, float* found) {
+template <class C, int capacity>
+__global__ void scale_kernel(TensorList<capacity> list, Operand factor, float* found) {
   const C scale = factor_value<C>(factor);
   bool infinite = false;
   for (int64_t chunk = blockIdx.x; chunk < list.chunks(); chunk += gridDim.x) {
@@ -57,20 +59,36 @@ __global__ void scale_strided_kernel(Layout<1> layout, bool small, Operand x, Op
   }
 }
 
-/// partial[block] += the squares of the block's elements, in double.
-__global__ void squares_kernel(TensorList list, double* partial) {
+/// The squares of what a thread has of [begin, end), summed in C, or in double where their size
+/// asks for it: f32 has no squares of numbers beyond 2^64, and below 2^-63 it loses digits of them.
+/// A thread has at most 16 of a chunk, in four steps: of positive terms that is off by 6 roundings
+/// at most, 3.6e-7 of the sum.
+template <class C> __device__ double squares_of(const ListedTensor& t, int64_t begin, int64_t end) {
+  C sum = 0, largest = 0;
+  for (int64_t i = begin + int64_t(threadIdx.x) * 4; i < end; i += int64_t(blockDim.x) * 4) {
+    C x[4];
+    load4(t.x, i, int(end - i < 4 ? end - i : 4), t.aligned, x);
+    for (int k = 0; k < 4; ++k) largest = Max{}(largest, math::abs(x[k]));
+    sum += (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
+  }
+  if constexpr (std::is_same_v<C, float>) {
+    const bool held = largest == 0.0f || (largest > 0x1p-40f && largest < 0x1p60f);  // NaN: no
+    if (!held) return squares_of<double>(t, begin, end);
+  }
+  return double(sum);
+}
+
+/// partial[block] += the squares of the block's elements: chunks in f32, but those of f64, and from
+/// one to the next in double.
+template <int capacity> __global__ void squares_kernel(TensorList<capacity> list, double* partial) {
+  static_assert(chunk_length == 16 * block_threads, "the bound above");
   double sum = 0;
   for (int64_t chunk = blockIdx.x; chunk < list.chunks(); chunk += gridDim.x) {
     const int item = list.item_of(chunk);
     const ListedTensor& t = list.items[item];
     const int64_t begin = (chunk - list.first_chunk[item]) * chunk_length;
     const int64_t end = begin + chunk_length < t.count ? begin + chunk_length : t.count;
-    for (int64_t i = begin + int64_t(threadIdx.x) * 4; i < end; i += int64_t(blockDim.x) * 4) {
-      double values[4];
-      const int n = int(end - i < 4 ? end - i : 4);
-      load4(t.x, i, n, t.aligned, values);
-      for (int k = 0; k < 4; ++k) sum += values[k] * values[k];
-    }
+    sum += t.x.dtype == f64 ? squares_of<double>(t, begin, end) : squares_of<float>(t, begin, end);
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] += sum;
@@ -92,9 +110,9 @@ __global__ void total_kernel(const double* partial, int count, Operand total) {
 }
 
 /// by_list(list) for the dense ones, strided(x) for each of the others.
-template <class Tensors, class ByList, class Strided>
-void each_list(Tensors tensors, const ByList& by_list, const Strided& strided) {
-  TensorList list;
+template <int capacity, class Tensors, class ByList, class Strided>
+void each_list_of(Tensors tensors, const ByList& by_list, const Strided& strided) {
+  TensorList<capacity> list;
   for (const Tensor& x : tensors) {
     if (x.numel() == 0) continue;
     if (!x.is_dense()) {
@@ -109,12 +127,18 @@ void each_list(Tensors tensors, const ByList& by_list, const Strided& strided) {
   if (list.count > 0) by_list(list);
 }
 
+template <class Tensors, class ByList, class Strided>
+void each_list(Tensors tensors, const ByList& by_list, const Strided& strided) {
+  visit_capacity<ListedTensor>(
+      tensors.size(), [&]<int capacity>() { each_list_of<capacity>(tensors, by_list, strided); });
+}
+
 void scale(const Context& context, std::span<Tensor> tensors, const Tensor& factor, float* found) {
   const bool wide = std::ranges::any_of(tensors, [](const Tensor& x) { return x.dtype() == f64; });
   each_list(
       tensors,
-      [&](const TensorList& list) {
-        launch(context, wide ? scale_kernel<double> : scale_kernel<float>,
+      [&]<int capacity>(const TensorList<capacity>& list) {
+        launch(context, wide ? scale_kernel<double, capacity> : scale_kernel<float, capacity>,
                shape_for_chunks(context, list), list, Operand(factor), found);
       },
       [&](const Tensor& x, const Layout<1>& layout) {
@@ -145,8 +169,8 @@ void CudaBackend::sum_of_squares(std::span<const Tensor> tensors, Tensor& total)
   fill(0, partial);
   each_list(
       tensors,
-      [&](const TensorList& list) {
-        launch(context_, squares_kernel, {blocks_for(list.chunks(), 1, partials)}, list,
+      [&]<int capacity>(const TensorList<capacity>& list) {
+        launch(context_, squares_kernel<capacity>, {blocks_for(list.chunks(), 1, partials)}, list,
                partial.data<double>());
       },
       [&](const Tensor& x, const Layout<1>& layout) {

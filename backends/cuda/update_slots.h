@@ -35,9 +35,7 @@ struct SlotPlace {
   explicit SlotPlace(const UpdateSlot& slot);
 };
 
-struct SlotList : ItemList<SlotPlace, 21> {
-  static constexpr unsigned capacity_threads = 32;
-};
+template <int capacity> using SlotList = ItemList<SlotPlace, capacity>;
 
 /// What decides a step on the device.
 struct StepControl {
@@ -117,7 +115,7 @@ __device__ void write_weights(const SlotPlace& slot, const RandomKey& key, int64
     for (int k = 0; k < 4; ++k) parameters[k] = weights[k];
     if (Form::uses_rounded)
       visit_trained(slot.parameter.dtype, [&]<class T>() {
-        for (int k = 0; k < 4; ++k) parameters[k] = C(widen(convert<T>(weights[k])));
+        for (int k = 0; k < 4; ++k) parameters[k] = C(widen(cast_to<T>(weights[k])));
       });
     uint16_t random[4]{};
     if (Form::uses_random) random_halves4(key, i, random);

@@ -2,6 +2,7 @@
 // and rounded when they are written; 16 bytes move at a time where the layout allows it.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -14,14 +15,35 @@ template <class T> __device__ __forceinline__ compute_t<T> widen(T x) {
   if constexpr (std::is_same_v<T, Float16>) return __half2float(__ushort_as_half(x.bits));
   else return compute_t<T>(x);
 }
-/// Rounded to the storage type, nearest even.
+/// Rounded to the storage type, nearest even, by one instruction; a NaN loses its payload and sign.
 template <class T> __device__ __forceinline__ T narrow(compute_t<T> value) {
   if constexpr (std::is_same_v<T, Float16>) {
     Float16 y;
     y.bits = __half_as_ushort(__float2half_rn(value));
     return y;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    BFloat16 y;
+    y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+    return y;
   } else {
     return T(value);
+  }
+}
+
+template <class T>
+inline constexpr bool is_short_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
+/// convert() in a kernel: the same values, 16-bit floats by the instructions that there are.
+template <class To, class From> __device__ __forceinline__ To cast_to(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (!std::is_arithmetic_v<From>) {
+    return cast_to<To>(widen(value));
+  } else if constexpr (is_short_float<To>) {
+    if constexpr (std::is_same_v<From, float> || sizeof(From) < 4) return narrow<To>(float(value));
+    else return narrow<To>(round_to_odd(double(value)));
+  } else {
+    return convert<To>(value);
   }
 }
 
@@ -51,11 +73,11 @@ struct Operand {
 /// Element i, converted as cast() does.
 template <class C> __device__ C load_as(const Operand& x, int64_t i) {
   C value{};
-  visit_any(x.dtype, [&]<class T>() { value = convert<C>(static_cast<const T*>(x.data)[i]); });
+  visit_any(x.dtype, [&]<class T>() { value = cast_to<C>(static_cast<const T*>(x.data)[i]); });
   return value;
 }
 template <class C> __device__ void store_as(const Operand& y, int64_t i, C value) {
-  visit_any(y.dtype, [&]<class T>() { static_cast<T*>(y.data)[i] = convert<T>(value); });
+  visit_any(y.dtype, [&]<class T>() { static_cast<T*>(y.data)[i] = cast_to<T>(value); });
 }
 
 }  // namespace halftone::cuda

@@ -46,10 +46,7 @@ template <class C>
 __device__ void store4(const Operand& x, int64_t i, int n, bool aligned, const C (&values)[4]) {
   visit_trained(x.dtype, [&]<class T>() {
     Pack<T, 4> out;
-    for (int k = 0; k < 4; ++k) {
-      if constexpr (std::is_same_v<C, compute_t<T>>) out.values[k] = narrow<T>(values[k]);
-      else out.values[k] = convert<T>(values[k]);
-    }
+    for (int k = 0; k < 4; ++k) out.values[k] = cast_to<T>(values[k]);
     T* const to = static_cast<T*>(x.data) + i;
     if (aligned && n == 4) *reinterpret_cast<Pack<T, 4>*>(to) = out;
     else

@@ -173,6 +173,7 @@ bool EngineThread::progress(Work& work) {
           first = status.MPI_ERROR;
     work.error = text_of(first);
   }
+  work.out.clear(), work.in.clear();  // whoever waits may look at the ledger next
   {
     const std::lock_guard lock(mutex_);
     work.done = true;

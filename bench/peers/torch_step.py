@@ -92,12 +92,53 @@ class Gpt(nn.Module):
         return F.linear(self.ln_f(self.blocks(x)), self.wte.weight)
 
 
+def conv_net_48():
+    def block(inputs, outputs, kernel, stride=1):
+        return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+
+    return nn.Sequential(
+        *block(3, 48, 3), *block(48, 96, 3, 2), nn.MaxPool2d(3, 2, 1), *block(96, 96, 5), nn.Conv2d(96, 333, 1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(333, 10),
+    )
+
+
+class DepthwiseBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.depthwise, self.bn = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.BatchNorm2d(width)
+        self.up, self.down = nn.Conv2d(width, 4 * width, 1), nn.Conv2d(4 * width, width, 1)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.bn(self.depthwise(x))), approximate="tanh"))
+
+
+def depthwise_net():
+    return nn.Sequential(
+        nn.Conv2d(3, 48, 3, padding=1), DepthwiseBlock(48), nn.Conv2d(48, 96, 2, 2), DepthwiseBlock(96),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10),
+    )
+
+
+class LstmClassifier(nn.Module):
+    def __init__(self, vocabulary, width, hidden, layers, classes):
+        super().__init__()
+        self.embedding, self.fc = nn.Embedding(vocabulary, width), nn.Linear(hidden, classes)
+        self.lstm = nn.LSTM(width, hidden, layers, batch_first=True)
+
+    def forward(self, tokens):
+        return self.fc(self.lstm(self.embedding(tokens))[1][0][-1])
+
+
 def images(*shape, classes):
     return lambda: (torch.randn(shape), torch.randint(0, classes, shape[:1]))
 
 
 def tokens(n, length, vocabulary):
     return lambda: tuple(torch.randint(0, vocabulary, (n, length)) for _ in range(2))
+
+
+def sequences(n, length, vocabulary, classes):
+    return lambda: (torch.randint(0, vocabulary, (n, length)), torch.randint(0, classes, (n,)))
 
 
 WORKLOADS = {
@@ -110,8 +151,18 @@ WORKLOADS = {
     "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(1, 512, 50304)),
 }
 
+# Shapes that nobody chose for speed, as lab/untuned.cpp has them.
+UNTUNED = {
+    "mlp_100": (lambda: mlp(784, 1000, 333, 10), images(100, 784, classes=10)),
+    "mlp_1": (lambda: mlp(784, 1000, 333, 10), images(1, 784, classes=10)),
+    "conv_48": (conv_net_48, images(10, 3, 45, 37, classes=10)),
+    "depthwise_7x7": (depthwise_net, images(10, 3, 45, 37, classes=10)),
+    "gpt_48": (lambda: Gpt(333, 100, 2, 5, 240), tokens(3, 100, 333)),
+    "lstm_100": (lambda: LstmClassifier(333, 48, 100, 2, 10), sequences(10, 25, 333, 10)),
+}
+WORKLOADS |= UNTUNED
 
-# Batches that can keep a GPU busy, as bench/workloads.cpp has them.
+# Batches that can keep a GPU busy, as lab/synthetic.cpp has them.
 ON_A_GPU = {
     "mlp": (lambda: mlp(784, 8192, 8192, 10), images(8192, 784, classes=10)),
     "resnet18_cifar": (lambda: resnet18(10, True), images(512, 3, 32, 32, classes=10)),
@@ -123,13 +174,14 @@ ON_A_GPU = {
 STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
 
 
-def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up):
-    """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand."""
+def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up, wrap=lambda model: model):
+    """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand.
+    wrap: what runs in the model's place, such as DistributedDataParallel."""
     torch.manual_seed(0)
     gpu = device.startswith("cuda")
     make_model, make_batch = ON_A_GPU.get(name, WORKLOADS[name]) if gpu else WORKLOADS[name]
     model, (inputs, targets) = make_model().to(device), (x.to(device) for x in make_batch())
-    if name.startswith("resnet"):
+    if name.startswith(("resnet", "conv_", "depthwise_")):
         model, inputs = (x.to(memory_format=torch.channels_last) for x in (model, inputs))
     low = torch.float16 if strategy.endswith("fp16") else torch.bfloat16
     amp, master = strategy.startswith("amp"), strategy.startswith("o2")
@@ -146,7 +198,7 @@ def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up):
     optimizer = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.01, fused=True)
     kind = "cuda" if gpu else "cpu"
     scaler = torch.amp.GradScaler(kind, enabled=strategy == "amp-fp16")
-    run = torch.compile(model) if compiled else model
+    run = wrap(torch.compile(model) if compiled else model)
 
     def step():
         with torch.autocast(kind, dtype=low, enabled=amp):
@@ -193,7 +245,7 @@ def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", default=",".join(WORKLOADS))
+    parser.add_argument("--workload", default=",".join(w for w in WORKLOADS if w not in UNTUNED), help="or untuned: " + ", ".join(UNTUNED))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=12)
@@ -203,7 +255,7 @@ def main():
     parser.add_argument("--strategy", default="fp32", help="of " + ", ".join(STRATEGIES))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    for name in arguments.workload.split(","):
+    for name in arguments.workload.replace("untuned", ",".join(UNTUNED)).split(","):
         for strategy in arguments.strategy.split(","):
             cell = measure(
                 name, strategy, arguments.device, arguments.compile, arguments.threads, arguments.steps,

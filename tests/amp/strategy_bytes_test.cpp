@@ -1,6 +1,7 @@
 // What is predicted of a strategy is what the ledger counts, to the byte.
 #include <halftone/amp/strategy_bytes.h>
 
+#include "../temporary_directory.h"
 #include "strategy_cases.h"
 
 namespace halftone::test {
@@ -42,6 +43,29 @@ TEST_CASE("what an optimizer keeps decides on its bytes") {
   CHECK(state(optim::Sgd(parameters, {.lr = 0.1}), *model) == 0);
   CHECK(state(optim::Sgd(parameters, {.lr = 0.1, .momentum = 0.9}), *model) == 4 * 1410);
   CHECK(state(optim::Adam(parameters), *model) == 8 * 1410);
+}
+
+TEST_CASE("predicted bytes of several ranks: of the one that keeps most") {
+  // 64 x 64 + 64 = 4096 + 64 elements; cuts are of 1024, the bias is one. Of four ranks the first
+  // has 1024 + 64.
+  nn::Linear model(64, 64);
+  const std::vector<Tensor> parameters = model.parameters();
+  optim::Adam adam(parameters);
+  const auto bytes = [&](std::string_view strategy, int ranks, optim::Optimizer& optimizer) {
+    return amp::predicted_bytes(amp::Strategy::named(strategy), model, optimizer, ranks);
+  };
+  const amp::StrategyBytes of_four = bytes("split-bf16", 4, adam);
+  CHECK(of_four.parameter == 2 * 4160);
+  CHECK(of_four.beside == 2 * 1088);
+  CHECK(of_four.gradient == 4 * 1088);
+  CHECK(of_four.optimizer_state == 8 * 1088);
+  CHECK(bytes("fp64", 4, adam).gradient == 8 * 1088);
+  CHECK(bytes("split-bf16", 1, adam).gradient == 2 * 4160);
+  optim::Lamb lamb(parameters);  // which is not shared out: whole sums
+  CHECK(bytes("o2-bf16", 4, lamb).gradient == 4 * 4160);
+  CHECK(bytes("o2-bf16", 4, lamb).beside == 4 * 4160);
+  CHECK(message_of<UsageError>([&] { bytes("fp32", 0, adam); }) ==
+        "[predicted_bytes] of 0 ranks. Use 1 or more.");
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // Convolution as implicit products, called directly: it serves where oneDNN does not, so other
-// tests may never meet it. Beside the reference in f64, of windows at every kind of edge; the same
-// bits for any number of threads.
+// tests may never meet it. In f32 and, on a CPU with instructions for it, in bf16. Beside the
+// reference in f64, of windows at every kind of edge; the same bits for any number of threads.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 
 #include <halftone/autograd/ops.h>
 #include <halftone/backends/cpu/conv_products.h>
+#include <halftone/backends/cpu/isa.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 
@@ -44,51 +46,86 @@ std::vector<Case> cases() {
   return all;
 }
 
-Tensor images(const Shape& shape) { return views::channels_last(randn(shape)); }
+Tensor images(const Shape& shape, DType dtype) {
+  return cast(views::channels_last(randn(shape)), dtype);
+}
 
 double error(const Tensor& found, const Tensor& wanted) {
   return max(abs(cast(found, f64) - wanted)).item() / max(abs(wanted)).item();
 }
 
-TEST_CASE("convolution by products is the convolution, forward and backward") {
+Tensor in_f64(const Tensor& x) { return x.defined() ? cast(x, f64) : x; }
+
+/// y, dx and dw on so many threads.
+using Results = std::array<Tensor, 3>;
+Results run(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& dy,
+            const ConvGeometry& g, int threads) {
+  const Threads with(threads);
+  const DType dtype = x.dtype();
+  Tensor y = images(dy.shape(), dtype), dx = images(x.shape(), dtype), dw = randn(w.shape());
+  if (dtype == f32) {
+    cpu::conv_by_products(x, w, bias, g, y);
+    cpu::conv_backward_data_by_products(dy, w, g, dx);
+    cpu::conv_backward_weights_by_products(x, dy, g, dw);
+  } else {
+    cpu::conv_by_bf16_products(x, w, bias, g, y);
+    cpu::conv_backward_data_by_bf16_products(dy, w, g, dx);
+    cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw);
+  }
+  return {y, dx, dw};
+}
+
+void check(const Case& c, DType dtype) {
+  CAPTURE(c.x);
+  CAPTURE(c.w);
+  CAPTURE(std::string(name(dtype)));
   const NoGrad no_grad;
   Backend& reference = backend_for(Device::cpu());
-  for (const Case& c : cases()) {
-    CAPTURE(c.x);
-    CAPTURE(c.w);
-    manual_seed(1);
-    const Tensor x = images(c.x), w = randn(c.w), bias = c.bias ? randn({c.w[0]}) : Tensor();
-    const auto wide = [](const Tensor& t) { return t.defined() ? cast(t, f64) : t; };
-    const Tensor wanted = conv2d(wide(x), wide(w), wide(bias),
-                                 {.stride = {c.g.stride[0], c.g.stride[1]},
-                                  .padding = {c.g.padding[0], c.g.padding[1]},
-                                  .dilation = {c.g.dilation[0], c.g.dilation[1]},
-                                  .groups = c.g.groups});
-    const Tensor dy = images(wanted.shape());
-    REQUIRE(cpu::products_serve(x, w, c.g));
-    const auto run = [&](int threads) {
-      const Threads with(threads);
-      Tensor y = images(wanted.shape()), dx = images(c.x), dw = randn(c.w);
-      cpu::conv_by_products(x, w, bias, c.g, y);
-      cpu::conv_backward_data_by_products(dy, w, c.g, dx);
-      cpu::conv_backward_weights_by_products(x, dy, c.g, dw);
-      return std::array{y, dx, dw};
-    };
-    const auto [y, dx, dw] = run(2);
-    Tensor dx_wanted = wide(images(c.x)), dw_wanted = wide(w), none;
-    reference.conv_backward_data(wide(dy), wide(w), c.g, dx_wanted);
-    reference.conv_backward_weights(wide(x), wide(dy), c.g, dw_wanted, none);
-    const auto bound = [](double terms) { return 4 * std::sqrt(terms) * epsilon(f32); };
-    const auto window = double(w.numel() / w.size(0));
-    CHECK(error(y, wanted) <= bound(window));
-    CHECK(error(dx, dx_wanted) <= bound(double(w.numel()) / double(w.size(1))));
-    CHECK(error(dw, dw_wanted) <= bound(double(wanted.numel()) / double(wanted.size(1))));
-    const auto alone = run(1), many = run(5);
-    for (std::size_t i = 0; i < 3; ++i) {
-      CHECK(alone[i].to_vector<float>() == std::array{y, dx, dw}[i].to_vector<float>());
-      CHECK(many[i].to_vector<float>() == alone[i].to_vector<float>());
-    }
+  manual_seed(1);
+  const Tensor x = images(c.x, dtype), w = cast(randn(c.w), dtype),
+               bias = c.bias ? cast(randn({c.w[0]}), dtype) : Tensor();
+  const Tensor wanted = conv2d(in_f64(x), in_f64(w), in_f64(bias),
+                               {.stride = {c.g.stride[0], c.g.stride[1]},
+                                .padding = {c.g.padding[0], c.g.padding[1]},
+                                .dilation = {c.g.dilation[0], c.g.dilation[1]},
+                                .groups = c.g.groups});
+  const Tensor dy = images(wanted.shape(), dtype);
+  const Results found = run(x, w, bias, dy, c.g, 2);
+  Tensor dx_wanted = in_f64(images(c.x, dtype)), dw_wanted = in_f64(w), none;
+  reference.conv_backward_data(in_f64(dy), in_f64(w), c.g, dx_wanted);
+  reference.conv_backward_weights(in_f64(x), in_f64(dy), c.g, dw_wanted, none);
+  // Sums in f32; a result in bf16 is rounded once.
+  const auto bound = [](double terms, const Tensor& result) {
+    return 4 * std::sqrt(terms) * epsilon(f32) + (result.dtype() == bf16 ? epsilon(bf16) : 0);
+  };
+  CHECK(error(found[0], wanted) <= bound(double(w.numel() / w.size(0)), found[0]));
+  CHECK(error(found[1], dx_wanted) <= bound(double(w.numel()) / double(w.size(1)), found[1]));
+  CHECK(error(found[2], dw_wanted) <=
+        bound(double(wanted.numel()) / double(wanted.size(1)), found[2]));
+  const Results alone = run(x, w, bias, dy, c.g, 1), many = run(x, w, bias, dy, c.g, 5);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(alone[i].to_vector<double>() == found[i].to_vector<double>());
+    CHECK(many[i].to_vector<double>() == alone[i].to_vector<double>());
   }
+}
+
+TEST_CASE("convolution by products is the convolution, forward and backward") {
+  for (const Case& c : cases()) {
+    REQUIRE(cpu::products_serve(zeros(c.x), zeros(c.w), c.g));
+    check(c, f32);
+  }
+}
+
+TEST_CASE("convolution by bf16 products is the convolution, forward and backward") {
+  int served = 0;
+  std::vector<Case> all = cases();
+  all.push_back({{1, 512, 5, 3}, {24, 512, 3, 3}, {.stride = {1, 1}, .padding = {1, 1}}});
+  all.push_back({{2, 33, 8, 9}, {600, 33, 3, 3}, {.stride = {2, 1}, .padding = {1, 1}}});
+  all.push_back({{3, 64, 13, 13}, {80, 32, 3, 3}, {.stride = {1, 1}, .groups = 2}});
+  for (const Case& c : all)
+    if (cpu::bf16_products_serve(zeros(c.x, bf16), zeros(c.w, bf16), c.g)) check(c, bf16), ++served;
+  if (!has_bf16_products()) MESSAGE("skipped: no instructions for bf16 here");
+  else CHECK(served == 11);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // this, what runs on a GPU for the first time is at least something that cuDNN has compiled for it.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <fstream>
@@ -75,6 +76,35 @@ TEST_CASE("cuDNN has engines for the convolutions of the models, forward and bac
   }
 }
 
+/// Whether an engine multiplies in tensor cores.
+bool uses_tensor_cores(const Plan& plan) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t handle = engine.get();
+  int64_t count = 0;
+  cudnnBackendGetAttribute(plan.configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &handle);
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                           CUDNN_TYPE_NUMERICAL_NOTE, int64_t(notes.size()), &count, notes.data());
+  return std::find(notes.begin(), notes.begin() + count, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) !=
+         notes.begin() + count;
+}
+
+TEST_CASE("f32 convolutions use tensor cores where TF32 is allowed, and only there") {
+  for (const char* name : gpus) {
+    const Target target = gpu(name);
+    const ConvCase& c = conv_cases[2];
+    const Form x = images(c.x, f32), w = images(c.w, f32), y = images(c.y, f32);
+    for (const auto direction : {forward, backward_data, backward_filter})
+      for (const bool tf32 : {false, true}) {
+        INFO(name, ", direction ", int(direction), tf32 ? ", TF32" : "");
+        const auto graph = conv_graph(target, direction, x, w, y, {}, c.g, tf32);
+        REQUIRE(graph.has_value());
+        CHECK(uses_tensor_cores(graph->plan) == tf32);
+      }
+  }
+}
+
 TEST_CASE("cuDNN adds the bias of a convolution in the same kernel") {
   const Target target = gpu("h200");
   const ConvCase& c = conv_cases[2];
@@ -85,7 +115,7 @@ TEST_CASE("cuDNN adds the bias of a convolution in the same kernel") {
 }
 
 TEST_CASE("cuDNN knows attention, forward and backward, packed and not, in deterministic engines") {
-  for (const char* name : {"a100", "h200"}) {
+  for (const char* name : gpus) {
     const Target target = gpu(name);
     for (const int64_t e : {64, 128})
       for (const bool causal : {false, true}) {
@@ -110,7 +140,7 @@ TEST_CASE(
   for (const char* name : gpus) {
     const Target target = gpu(name);
     for (const DType dtype : {bf16, f16})
-      for (const auto& [queries, keys] : {std::pair{64, 1024}, {197, 197}}) {
+      for (const auto& [queries, keys] : {std::pair{64, 1024}, {197, 197}, {1, 4096}, {77, 2049}, {333, 1}}) {
         INFO(name, ", ", std::string(halftone::name(dtype)), ", ", queries, " x ", keys);
         const Form q = rows({32, 12, queries, 64}, dtype), k = rows({32, 12, keys, 64}, dtype),
                    statistics = rows({32, 12, queries, 1}, f32);

@@ -1,4 +1,5 @@
-// A stand-in for cuBLASLt that computes what its descriptors say, in double, element by element.
+// A stand-in for cuBLASLt that computes what its descriptors say, in double, element by element;
+// where they allow TF32, factors are rounded to it.
 // Addresses that are less aligned than the heuristic was told, and a bias below 16 bytes, are
 // refused where a GPU would fault. Tests can have any call refused.
 #include <cublasLt.h>
@@ -8,6 +9,7 @@
 
 #include <halftone/backends/cuda/cublaslt/functions.h>
 #include <halftone/core/dtype.h>
+#include <halftone/core/number_format.h>
 
 #include "emulator.h"
 
@@ -25,7 +27,7 @@ struct EmulatedLtProduct {
   cudaDataType_t scale_type;
   cublasOperation_t transpose[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  void* bias = nullptr;  // read, or written by BGRADB
   cudaDataType_t bias_type = CUDA_R_32F;
 };
 struct EmulatedLtPreference {
@@ -59,6 +61,13 @@ struct Call {
   void* d;
 };
 
+/// A factor as the product sees it.
+double load_factor(const EmulatedLtProduct& p, cudaDataType_t type, const void* data, int64_t i) {
+  const double value = load(type, data, i);
+  if (p.compute != CUBLAS_COMPUTE_32F_FAST_TF32 || type != CUDA_R_32F) return value;
+  return double(round_to(formats::tf32, float(value)));
+}
+
 void multiply(const Call& call) {
   const auto& [p, la, lb, ld, a, b, d] = call;
   const bool ta = p.transpose[0] == CUBLAS_OP_T, tb = p.transpose[1] == CUBLAS_OP_T;
@@ -68,12 +77,20 @@ void multiply(const Call& call) {
       for (int64_t i = 0; i < ld.rows; ++i) {
         double sum = p.epilogue == CUBLASLT_EPILOGUE_BIAS ? load(p.bias_type, p.bias, i) : 0;
         for (int64_t k = 0; k < depth; ++k)
-          sum += load(la.type, a,
-                      batch * la.batch_offset + (ta ? i * la.leading + k : k * la.leading + i)) *
-                 load(lb.type, b,
-                      batch * lb.batch_offset + (tb ? k * lb.leading + j : j * lb.leading + k));
+          sum +=
+              load_factor(
+                  p, la.type, a,
+                  batch * la.batch_offset + (ta ? i * la.leading + k : k * la.leading + i)) *
+              load_factor(p, lb.type, b,
+                          batch * lb.batch_offset + (tb ? k * lb.leading + j : j * lb.leading + k));
         store(ld.type, d, batch * ld.batch_offset + j * ld.leading + i, sum);
       }
+  for (int64_t j = 0; p.epilogue == CUBLASLT_EPILOGUE_BGRADB && j < ld.columns; ++j) {
+    double sum = 0;
+    for (int64_t k = 0; k < depth; ++k)
+      sum += load(lb.type, b, tb ? k * lb.leading + j : j * lb.leading + k);
+    store(p.bias_type, p.bias, j, sum);
+  }
 }
 
 bool fits(const EmulatedLtProduct& p, const EmulatedLtLayout& a, const EmulatedLtLayout& b,
@@ -88,7 +105,8 @@ bool fits(const EmulatedLtProduct& p, const EmulatedLtLayout& a, const EmulatedL
                      (p.scale_type == CUDA_R_64F) == wide &&
                      (d.type == a.type || (d.type == CUDA_R_32F && !wide));
   const bool bias = p.epilogue == CUBLASLT_EPILOGUE_DEFAULT || (p.bias_type == d.type && !wide);
-  return sizes && batches && types && bias && a.leading >= a.rows && b.leading >= b.rows &&
+  const bool sums = p.epilogue != CUBLASLT_EPILOGUE_BGRADB || d.batch == 1;
+  return sizes && batches && types && bias && sums && a.leading >= a.rows && b.leading >= b.rows &&
          d.leading >= d.rows;
 }
 
@@ -199,7 +217,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   const auto refused = [&](int status) { return ++r.refused, cublasStatus_t(status); };
   if (r.calls > 0) return --r.calls, refused(r.status);
   if (int(algorithm->data[4]) < r.algorithms) return refused(CUBLAS_STATUS_NOT_SUPPORTED);
-  const bool has_bias = product->epilogue == CUBLASLT_EPILOGUE_BIAS;
+  const bool has_bias = product->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (!aligned(a, algorithm->data[0]) || !aligned(b, algorithm->data[1]) ||
       !aligned(d, algorithm->data[3]) || (has_bias && !aligned(product->bias, 16)) || !workspace ||
       workspace_bytes < 4096)

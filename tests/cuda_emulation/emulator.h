@@ -40,6 +40,8 @@ void set_deferred(uint64_t seed);
 bool deferred();
 /// Work that was enqueued and has not run.
 std::size_t pending_work();
+/// Work that was ever enqueued: kernels, copies, waits of one stream for another.
+std::size_t enqueued_work();
 
 /// What cudaMalloc hands out is full of NaNs. So is, before each replay of a captured graph, what
 /// nobody has of the memory outside of such graphs; and a replay that wrote there (another tensor

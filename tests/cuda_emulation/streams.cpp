@@ -111,6 +111,13 @@ std::size_t pending_work() {
   return pending;
 }
 
+std::size_t enqueued_work() {
+  const Lock lock(machine().mutex);
+  std::size_t enqueued = 0;
+  for (cudaStream_t stream : streams().all) enqueued += stream->enqueued;
+  return enqueued;
+}
+
 cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
   const Lock lock(machine().mutex);
   const dim3 grid = config.gridDim, threads = config.blockDim;
@@ -198,6 +205,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t named) {
   cudaStream_t const stream = stream_of(named);
   *event = {stream, stream->enqueued};
   return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const Lock lock(machine().mutex);
+  if (!event->stream) return cudaSuccess;
+  return perform(stream, [on = event->stream, count = event->after] { run_until(on, count); });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(machine().mutex);

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# lesson.sh LAUNCH PROGRAM: lesson 19 prints the same hash alone and on two processes, once. Exit status 77, "skipped",
-# without mpirun.
+# lesson.sh LAUNCH PROGRAM: lesson 19 prints the same hash alone and on two processes, once, and each of two keeps half of
+# the optimizer's state. Exit status 77, "skipped", without mpirun.
 set -euo pipefail
 arguments=(--batches 8 --batches-per-step 4 --hash)
-alone="$("$1" 0 "$2" "${arguments[@]}" | tee /dev/stderr | grep '^hash ')"
+alone="$("$1" 0 "$2" "${arguments[@]}" | tee /dev/stderr)"
 status=0
 two="$("$1" 2 "$2" "${arguments[@]}")" || status=$?
 ((status != 77)) || exit 77
 echo "$two"
-((status == 0)) && [[ "$(grep '^hash ' <<<"$two")" == "$alone" ]] && grep -q '^2 processes; test accuracy' <<<"$two" &&
-  grep -q '^rank 0 sent gradient [0-9.]* [KM]iB in ' <<<"$two"
+((status == 0)) && [[ "$(grep '^hash ' <<<"$two")" == "$(grep '^hash ' <<<"$alone")" ]] &&
+  grep -q '^2 processes; test accuracy' <<<"$two" &&
+  grep -q '^rank 0 sent gradient [0-9.]* [KM]iB in ' <<<"$two" &&
+  grep -q '^rank 0 keeps 14 bytes' <<<"$alone" && grep -q '^rank 0 keeps 8\.' <<<"$two"

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include <halftone/amp/session.h>
+#include <halftone/core/in_place.h>
 #include <halftone/distributed/reducer.h>
 
 #include "../amp/strategy_cases.h"
@@ -16,8 +17,8 @@ namespace halftone::test {
 namespace {
 
 constexpr int64_t batches = 12;
-const std::vector<int64_t> sizes{1, 63, 64, 65, 1000, 0, 300};
-const std::vector<DType> dtypes{f32, bf16, f16, f64, bf16, f32, f32};
+const std::vector<int64_t> sizes{1, 63, 1024, 1025, 1000, 0, 300, 5000};
+const std::vector<DType> dtypes{f32, bf16, f16, f64, bf16, f32, f32, bf16};
 constexpr std::size_t unreached = 6;  // no batch has a gradient of it
 
 /// What batch j's backward leaves in parameter i: undefined for some.
@@ -36,20 +37,32 @@ Tensor gradient_of(int64_t batch, std::size_t i) {
   return gradient;
 }
 
+distributed::WireFormat wire_named(std::string_view name) {
+  return distributed::WireFormat::named(name);
+}
+
+/// Of what the wire draws for a parameter in batch j.
+RandomKey key_of(int64_t batch, std::size_t i) {
+  RandomKey key{11, uint64_t(batch) << 34};
+  for (std::size_t before = 0; before < i; ++before) key.offset += uint64_t(sizes[before] + 3) / 4;
+  return key;
+}
+
 /// ((c_0 + c_1) + c_2) + ..., in f32 or f64.
-Tensor naive_sum(std::size_t i, int64_t first, int64_t behind, std::optional<DType> wire) {
+Tensor naive_sum(std::size_t i, int64_t behind, std::string_view wire) {
   Tensor sum;
-  for (int64_t j = first; j < behind; ++j) {
+  for (int64_t j = 0; j < behind; ++j) {
     Tensor c = gradient_of(j, i);
     if (!c.defined()) continue;
-    if (wire && dtypes[i] != f64) c = cast(c, *wire);
+    if (wire == "bf16" && dtypes[i] != f64) c = cast(c, bf16);
+    else if (wire != "own") c = from_wire(to_wire(c, wire_named(wire), key_of(j, i)));
     c = cast(c, dtypes[i] == f64 ? f64 : f32);
     sum = sum.defined() ? sum + c : c;
   }
   return sum;
 }
 
-/// The gradients after the steps' batches 0 to `behind`, on each rank.
+/// The gradients after the steps' batches 0 to `behind`, on each rank: of its parts, if it has any.
 std::vector<std::vector<Tensor>> reduced(int ranks, int64_t behind,
                                          const distributed::Options& options) {
   std::vector<std::vector<Tensor>> all(std::size_t(ranks), std::vector<Tensor>{});
@@ -63,12 +76,15 @@ std::vector<std::vector<Tensor>> reduced(int ranks, int64_t behind,
         const int64_t batch = round + self.rank();
         for (std::size_t i = 0; batch < behind && i < sizes.size(); ++i)
           parameters[i].set_grad(gradient_of(batch, i));
+        reducer.begin_batch(key_of(batch, 0), 1);
         reducer.add_batches(batch < behind);
       }
       for (Tensor& x : parameters) CHECK(!x.grad().defined());
       reducer.finish();
     }
-    for (Tensor& x : parameters) all[std::size_t(self.rank())].push_back(x.grad());
+    const std::vector<Tensor>& given = reducer.parts().empty() ? parameters : reducer.parts();
+    CHECK(reducer.parts().empty() == !(options.shard_optimizer && ranks > 1));
+    for (const Tensor& x : given) all[std::size_t(self.rank())].push_back(x.grad());
   });
   return all;
 }
@@ -82,53 +98,139 @@ bool same_or_both_nan(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape();
 }
 
-void check_sums(const distributed::Options& options) {
+void check_sums(std::string_view wire, distributed::Options options = {}) {
+  options.wire = wire_named(wire);
   for (const int64_t behind : {int64_t(1), int64_t(7), batches})
     for (const int ranks : {1, 2, 3, 4}) {
       CAPTURE(ranks);
       CAPTURE(behind);
-      for (const std::vector<Tensor>& gradients : reduced(ranks, behind, options))
+      const auto of_ranks = reduced(ranks, behind, options);
+      const distributed::Shards shards(sizes, ranks);
+      for (int rank = 0; rank < ranks; ++rank)
         for (std::size_t i = 0; i < sizes.size(); ++i) {
           CAPTURE(i);
-          const Tensor expected = naive_sum(i, 0, behind, options.wire);
-          REQUIRE(gradients[i].defined() == expected.defined());
-          if (expected.defined()) CHECK(same_or_both_nan(gradients[i], expected));
+          const Tensor& gradient = of_ranks[std::size_t(rank)][i];
+          Tensor expected = naive_sum(i, behind, wire);
+          REQUIRE(gradient.defined() == expected.defined());
+          if (!expected.defined()) continue;
+          if (options.shard_optimizer && ranks > 1)
+            expected = distributed::part_of(expected, shards.range(i, rank));
+          CHECK(same_or_both_nan(gradient, expected));
         }
     }
 }
 
 TEST_CASE("Reducer: the naive sum in the order of the batches, on any number of ranks") {
-  check_sums({});
-  check_sums({.bucket_bytes = 1});
+  check_sums("own");
+  check_sums("own", {.bucket_bytes = 1});
+  check_sums("own", {.shard_optimizer = false});
 }
 
 TEST_CASE("Reducer: a short wire rounds each batch's gradient once") {
-  check_sums({.wire = bf16});
-  check_sums({.wire = f16});
-  CHECK(!same_or_both_nan(naive_sum(0, 0, batches, bf16), naive_sum(0, 0, batches, f16)));
+  for (const char* wire : {"bf16", "bf16-sr", "f16", "f8_e4m3", "f8_e5m2-sr"}) {
+    CAPTURE(wire);
+    check_sums(wire);
+    CHECK(!same_or_both_nan(naive_sum(0, batches, wire), naive_sum(0, batches, "own")));
+  }
+}
+
+TEST_CASE("Reducer: error feedback is kept by batch of a step, on any number of ranks") {
+  const auto sums = [](int ranks) {
+    std::vector<Tensor> all;
+    on_ranks(ranks, [&](ThreadRank& self) {
+      Tensor x = zeros({3000}).set_requires_grad();
+      distributed::Reducer reducer(
+          self, {x}, {.wire = wire_named("f8_e4m3+feedback"), .shard_optimizer = false});
+      for (int64_t step = 0; step < 4; ++step) {
+        const int64_t behind = step == 1 ? 3 : 4;  // one step has a batch less
+        for (int64_t round = 0; round < behind; round += ranks) {
+          const int64_t batch = round + self.rank();
+          if (batch < behind) x.set_grad(full({3000}, 0.3 + double(batch) / 7));
+          reducer.begin_batch({}, step < 2 ? 1 : 4);  // the loss scale moves
+          reducer.add_batches(batch < behind);
+        }
+        reducer.finish();
+        if (self.rank() == 0) all.push_back(x.grad());
+        x.set_grad({});
+      }
+    });
+    return all;
+  };
+  const std::vector<Tensor> alone = sums(1);
+  CHECK(!same_or_both_nan(alone[0], alone[2]));  // what was kept counts
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    const std::vector<Tensor> others = sums(ranks);
+    for (std::size_t step = 0; step < 4; ++step) CHECK(same_or_both_nan(others[step], alone[step]));
+  }
 }
 
 TEST_CASE("Reducer: each rank sends what others own, and what it owns to the others") {
-  // 128 f32 elements on two ranks: 64 of a gradient, then 64 sums; a byte says who has gradients.
+  // 4096 f32 elements on two ranks: half of a gradient, then half of the sums, or of the updated
+  // parameter; a byte says who has gradients.
+  for (const bool shards : {false, true})
+    on_ranks(2, [&](ThreadRank& self) {
+      Tensor x = zeros({4096}).set_requires_grad();
+      distributed::Reducer reducer(self, {x},
+                                   {.wire = wire_named("bf16"), .shard_optimizer = shards});
+      x.set_grad(ones({4096}));
+      reducer.add_batches(true);
+      CHECK(self.traffic().sent_of(TrafficUse::gradient) == 2048 * 2);
+      reducer.finish();
+      CHECK(self.traffic().sent_of(TrafficUse::gradient) == 2048 * 2 + (shards ? 0 : 2048 * 4));
+      CHECK(self.traffic().sent_of(TrafficUse::control) == 1);
+      if (shards) {
+        const Tensor& part = reducer.parts()[0];
+        CHECK(part.grad().to_vector<double>() == std::vector<double>(2048, 2.0));
+        CHECK(!x.grad().defined());
+        const uint64_t version = x.storage()->version();
+        fill_with(part, 10 + self.rank());
+        reducer.gather_parameters();
+        CHECK(self.traffic().sent_of(TrafficUse::parameter) == 2048 * 4);
+        CHECK(x.storage()->version() > version + 1);
+        reducer.gather_parameters();  // once for each update
+        CHECK(self.traffic().sent_of(TrafficUse::parameter) == 2048 * 4);
+        for (int64_t i = 0; i < 4096; ++i) REQUIRE(x.data<float>()[i] == (i < 2048 ? 10 : 11));
+      } else {
+        CHECK(x.grad().to_vector<double>() == std::vector<double>(4096, 2.0));
+      }
+    });
+}
+
+TEST_CASE("Reducer: parameters that are not row-major are not shared out") {
   on_ranks(2, [](ThreadRank& self) {
-    Tensor x = zeros({128}).set_requires_grad();
-    distributed::Reducer reducer(self, {x}, {.wire = bf16});
-    x.set_grad(ones({128}));
+    const std::vector<Tensor> parameters{views::transpose(zeros({2, 3}), 0, 1)};
+    CHECK(message_of<UsageError>([&] { distributed::Reducer(self, parameters, {}); }) ==
+          "[distributed] a parameter is [3, 2] f32, and not row-major. Make it contiguous, or turn "
+          "shard_optimizer off.");
+    const distributed::Reducer whole(self, parameters, {.shard_optimizer = false});
+    CHECK(whole.parts().empty());
+  });
+}
+
+TEST_CASE("Reducer: in f8 a byte for each element goes, and a scale for each piece of 1024") {
+  on_ranks(2, [](ThreadRank& self) {
+    Tensor x = zeros({2112}).set_requires_grad();
+    const distributed::Options options{.wire = wire_named("f8_e4m3"), .shard_optimizer = false};
+    distributed::Reducer reducer(self, {x}, options);
+    x.set_grad(ones({2112}));
     reducer.add_batches(true);
-    CHECK(self.traffic().sent_of(TrafficUse::gradient) == 64 * 2);
+    const int64_t theirs = reducer.shards().range(0, 1 - self.rank()).count,
+                  pieces = reducer.shards().cuts(0, 1 - self.rank());
+    CHECK((theirs > 0 && pieces > 0));
+    CHECK(self.traffic().sent_of(TrafficUse::gradient) == theirs + 4 * pieces);
     reducer.finish();
-    CHECK(self.traffic().sent_of(TrafficUse::gradient) == 64 * 2 + 64 * 4);
-    CHECK(self.traffic().sent_of(TrafficUse::control) == 1);
-    CHECK(x.grad().to_vector<double>() == std::vector<double>(128, 2.0));
+    CHECK(x.grad().to_vector<double>() == std::vector<double>(2112, 2.0));
   });
 }
 
 TEST_CASE("Reducer: what cannot be meant") {
   ThreadRank::Post post;
   ThreadRank alone(post, 0, 1);
-  CHECK(message_of<UsageError>([&] { distributed::Reducer(alone, {}, {.wire = f8_e4m3}); }) ==
-        "[distributed] the wire is f8_e4m3. Use f32, bf16, f16, or nothing for the gradients' own "
-        "dtype.");
+  const distributed::Options whole_numbers{.wire = distributed::WireFormat{.dtype = i32}};
+  CHECK(message_of<UsageError>([&] {
+          distributed::Reducer(alone, {}, whole_numbers);
+        }).starts_with("[distributed] there is no wire format named \"i32\". "));
   CHECK(message_of<UsageError>([&] { distributed::Reducer(alone, {}, {.bucket_bytes = 0}); }) ==
         "[distributed] bucket_bytes is 0. Use 1 or more.");
 }
@@ -141,25 +243,27 @@ struct Net {
   explicit Net(uint64_t seed) : model(network(seed)), adamw(model.parameters(), {.lr = 1e-2}) {}
   static nn::Sequential network(uint64_t seed) {
     manual_seed(seed);
-    return nn::Sequential(nn::Linear(12, 20), nn::BatchNorm1d(20), nn::Gelu(), nn::Dropout(0.2),
-                          nn::Linear(20, 4));
+    return nn::Sequential(nn::Linear(12, 200), nn::BatchNorm1d(200), nn::Gelu(), nn::Dropout(0.2),
+                          nn::Linear(200, 4));
   }
 };
 
-/// Three steps of 6 batches; rank 0's weights and seed count. The state of every rank at the end.
-std::vector<optim::NamedTensors> trained(const std::string& strategy, int ranks) {
+/// Three steps of 6 batches; rank 0's weights and seed count. The state of rank 0 at the end, and
+/// the others' models.
+std::vector<optim::NamedTensors> trained(const amp::Strategy& strategy, int ranks,
+                                         const distributed::Options& options) {
   manual_seed(77);
   const Tensor inputs = randn({18 * 5, 12}), labels = randint(0, 4, {18 * 5});
   std::vector<optim::NamedTensors> states(std::size_t(ranks), optim::NamedTensors{});
   on_ranks(ranks, [&](ThreadRank& self) {
     Net net(uint64_t(self.rank()));
-    amp::Training training(amp::Strategy::named(strategy), net.model, net.adamw);
-    training.train_together(self);
+    amp::Training training(strategy, net.model, net.adamw);
+    training.train_together(self, options);
     for (int64_t step = 0; step < 3; ++step) {
       training.zero_grad();
       for (int64_t round = 0; round < 6; round += self.size()) {
         const int64_t batch = round + self.rank();
-        amp::Training::begin_batch(6 * step + batch);
+        training.begin_batch(6 * step + batch);
         if (batch >= 6) {
           training.no_backward();
           continue;
@@ -171,22 +275,43 @@ std::vector<optim::NamedTensors> trained(const std::string& strategy, int ranks)
       training.clip_grad_norm(0.5);
       training.step();
     }
-    amp::Training::begin_batch(18);
-    states[std::size_t(self.rank())] = copy_of(training.state_dict());
+    training.begin_batch(18);
+    optim::NamedTensors& state = states[std::size_t(self.rank())];
+    state = copy_of(training.state_dict());
+    CHECK(state.empty() == (self.rank() != 0));
+    if (self.rank() != 0)
+      for (const auto& [name, x] : nn::state_dict(net.model)) state["model." + name] = x.clone();
   });
   return states;
+}
+
+void check_bits(const amp::Strategy& strategy, const distributed::Options& options = {}) {
+  const std::vector<optim::NamedTensors> alone = trained(strategy, 1, options);
+  optim::NamedTensors model = alone[0];
+  std::erase_if(model, [](const auto& entry) { return !entry.first.starts_with("model."); });
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    const std::vector<optim::NamedTensors> states = trained(strategy, ranks, options);
+    for (std::size_t rank = 0; rank < states.size(); ++rank)
+      CHECK(same_state(states[rank], rank == 0 ? alone[0] : model));
+  }
 }
 
 TEST_CASE("train_together: the bits of one rank on 2, 3 and 4, under every strategy") {
   for (const std::string_view name : amp::Strategy::names()) {
     CAPTURE(name);
-    const optim::NamedTensors alone = trained(std::string(name), 1)[0];
-    for (const int ranks : {2, 3, 4}) {
-      CAPTURE(ranks);
-      for (const optim::NamedTensors& state : trained(std::string(name), ranks))
-        CHECK(same_state(state, alone));
-    }
+    check_bits(amp::Strategy::named(name));
   }
+}
+
+TEST_CASE("train_together: the same where every rank keeps all, and in plain masters' steps") {
+  check_bits(amp::Strategy::named("split-bf16"), {.shard_optimizer = false});
+  amp::Strategy plain = amp::Strategy::named("o2-fp16");
+  plain.fused_master = false;
+  check_bits(plain);
+  amp::Strategy wide = amp::Strategy::named("full-bf16-sr");
+  wide.accumulate_in_f32 = true;
+  check_bits(wide);
 }
 
 TEST_CASE("train_together: calls out of order") {
@@ -207,9 +332,25 @@ TEST_CASE("train_together: calls out of order") {
     CHECK(message_of<UsageError>([&] { training.backward(loss()); }) ==
           "[Training.backward] the gradients of the last step are still there. Call zero_grad() "
           "before the first backward() of a step.");
-    CHECK(message_of<UsageError>([&] { amp::Training::begin_batch(-1); }) ==
+    CHECK(message_of<UsageError>([&] { training.begin_batch(-1); }) ==
           "[Training.begin_batch] the batch has number -1. Count the batches of a training from 0, "
           "up to 1073741822.");
+  });
+}
+
+TEST_CASE("train_together: what a wire draws is of a batch") {
+  on_ranks(1, [](ThreadRank& self) {
+    Net net(1);
+    amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
+    training.train_together(self, {.wire = wire_named("bf16-sr")});
+    const auto backward = [&] {
+      training.backward(cross_entropy(training.forward(net.model, ones({2, 12})), zeros({2}, i64)));
+    };
+    training.begin_batch(0);
+    backward();
+    CHECK(message_of<UsageError>(backward) ==
+          "[Training.backward] the wire is bf16-sr, which draws by the number of the batch. Call "
+          "begin_batch() before the forward pass of each.");
   });
 }
 
@@ -226,31 +367,6 @@ TEST_CASE("train_together: a loss scale that moves between two batches of a step
     CHECK(message_of<UsageError>([&] { training.backward(loss()); }) ==
           "[Training.backward] the loss scale moved between two batches of a step, whose gradients "
           "are summed up already. Update the scaler between steps.");
-  });
-}
-
-/// A session that wants nothing.
-struct NoSession final : amp::Session {
-  uint64_t begin_pass() override { return 0; }
-  Decision decide(const OpInfo&, std::span<const Tensor>, uint64_t) override { return {}; }
-  std::shared_ptr<OpTap> tap(std::span<const Tensor>, std::span<const Tensor>, uint64_t) override {
-    return nullptr;
-  }
-  void before_step() override {}
-  void end_step(optim::Optimizer&, const Tensor&) override {}
-  NamedTensors state_dict() const override { return {}; }
-  void load_state_dict(const NamedTensors&) override {}
-};
-
-TEST_CASE("train_together: policy files are refused on several ranks") {
-  amp::Strategy strategy = amp::Strategy::named("fp32");
-  strategy.session = [](nn::Module&) { return std::make_shared<NoSession>(); };
-  on_ranks(2, [&](ThreadRank& self) {
-    Net net(1);
-    amp::Training training(strategy, net.model, net.adamw);
-    CHECK(message_of<UnsupportedError>([&] { training.train_together(self); }) ==
-          "[distributed] policy files measure the tensors of one process, so their scales would "
-          "part. Start one process, or use a strategy.");
   });
 }
 

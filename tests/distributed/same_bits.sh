@@ -20,11 +20,33 @@ for ranks in 2 3 4; do
   diff "$work/alone" "$work/$ranks" || fail "$ranks processes end with other bits"
 done
 
-# A wire that rounds gives other bits, the same ones on any number of processes.
-short=(strategy=fp32 model=mlp wire=bf16)
-"$launch" 0 "$program" "${short[@]}" >"$work/short"
-"$launch" 3 "$program" "${short[@]}" | diff "$work/short" - || fail "wire=bf16: other bits on 3 processes"
-grep -qF "$(cat "$work/short")" "$work/alone" && fail "wire=bf16 rounds nothing"
+# So do they where every process keeps and updates everything.
+"$launch" 3 "$program" shard=0 | diff "$work/alone" - || fail "shard=0: other bits on 3 processes"
+
+# Each wire that rounds gives bits of its own, the same ones on any number of processes.
+wired=(strategy=fp32 model=mlp)
+grep "^fp32 " "$work/alone" >"$work/wires"
+for wire in bf16 bf16-sr f8_e4m3 f8_e4m3+feedback; do
+  "$launch" 0 "$program" "${wired[@]}" wire=$wire >"$work/short"
+  for ranks in 2 4; do
+    "$launch" "$ranks" "$program" "${wired[@]}" wire=$wire | diff "$work/short" - || fail "wire=$wire: other bits on $ranks processes"
+  done
+  cat "$work/short" >>"$work/wires"
+done
+[[ "$(awk '{ print $4 }' "$work/wires" | sort -u | wc -l)" == 5 ]] || fail "wires with the same bits: $(cat "$work/wires")"
+# Policy files: scales from history, random rounding of parameters and states, a wire of their own.
+policies="$(dirname "$0")/../../policies"
+sed 's/"loss_scale"/"communication": {"gradients": "f8_e5m2-sr"}, &/' "$policies/te_delayed_hybrid.json" >"$work/te_wired.json"
+: >"$work/ruled"
+for policy in "$policies/te_delayed_hybrid.json" "$policies/qpytorch_low8.json" "$work/te_wired.json"; do
+  ruled=(strategy="$policy" model=mlp optimizer=adamw)
+  "$launch" 0 "$program" "${ruled[@]}" >"$work/short"
+  for ranks in 2 4; do
+    "$launch" "$ranks" "$program" "${ruled[@]}" | diff "$work/short" - || fail "$policy: other bits on $ranks processes"
+  done
+  cat "$work/short" >>"$work/ruled"
+done
+[[ "$(awk '{ print $4 }' "$work/ruled" | sort -u | wc -l)" == 3 ]] || fail "policies with the same bits: $(cat "$work/ruled")"
 # However parameters go together: one by one, each as soon as it is complete, or all at the end of the pass.
 for bytes in 1 1000000; do
   "$launch" 2 "$program" strategy=fp32 model=resnet optimizer=sgd bucket_bytes=$bytes >"$work/buckets"
@@ -35,7 +57,7 @@ done
 "$launch" 0 "$program" strategy=fp32 batches=4 | grep -qF -f - "$work/alone" && fail "batches=4 is batches=12"
 
 # The same bytes in checkpoints, whoever trained.
-one=(strategy=o2-bf16 model=resnet optimizer=adamw)
+one=(strategy=o2-bf16 model=resnet optimizer=adamw average=1)
 "$launch" 0 "$program" "${one[@]}" directory="$work/by1" >"$work/one"
 "$launch" 4 "$program" "${one[@]}" directory="$work/by4" | diff "$work/one" - || fail "with a directory: other bits"
 for file in model.safetensors optimizer.safetensors; do

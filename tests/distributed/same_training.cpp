@@ -3,7 +3,8 @@
 // metrics. The lines must not depend on the number of processes.
 //   strategy=NAME, model=NAME, optimizer=NAME   one of each; without: all strategies, in turn with
 //                                               the models and optimizers
-//   batches=K  epochs=N  max_steps=N  wire=DTYPE  directory=DIR
+//   batches=K  epochs=N  max_steps=N  wire=NAME  directory=DIR  shard=0: every rank keeps all
+//   average=1: averaged weights beside, which are validated
 //   fault=WHAT   what rank 1 does in the third step: see Fault
 #include <csignal>
 #include <cstdio>
@@ -86,10 +87,10 @@ Case case_of(const std::string& model, const std::string& optimizer, int64_t siz
     c.model = std::make_unique<nn::models::ResNet>(
         nn::models::ResNet::Block::basic, std::array<int64_t, 4>{1, 1, 1, 1},
         nn::models::ResNetOptions{.classes = 4, .width = 4, .cifar_stem = true});
-  } else {  // dropout, batch norm over a vector
+  } else {  // dropout, batch norm over a vector; a weight that several ranks have parts of
     inputs = randn({samples, 20}), targets = randint(0, 4, {samples});
-    c.model = std::make_unique<nn::Sequential>(nn::Linear(20, 48), nn::BatchNorm1d(48), nn::Gelu(),
-                                               nn::Dropout(0.2), nn::Linear(48, 4));
+    c.model = std::make_unique<nn::Sequential>(nn::Linear(20, 160), nn::BatchNorm1d(160),
+                                               nn::Gelu(), nn::Dropout(0.2), nn::Linear(160, 4));
   }
   const data::TensorDataset all(inputs, targets);
   c.loader = std::make_unique<data::DataLoader>(
@@ -111,12 +112,16 @@ void train_case(const std::string& strategy, const std::string& model, const std
   const int64_t size = fault == "alike" && world().rank() == 1 ? 2 : batch_size;
   Case c = case_of(model, optimizer, size);
   distributed::Options options;
-  const std::map<std::string, DType> wires{{"f32", f32}, {"bf16", bf16}, {"f16", f16}};
   if (const std::string wire = value_of(arguments, "wire", ""); !wire.empty())
-    options.wire = wires.at(wire);
+    options.wire = distributed::WireFormat::named(wire);
   options.bucket_bytes = std::atoll(value_of(arguments, "bucket_bytes", "3000").c_str());
+  options.shard_optimizer = value_of(arguments, "shard", "1") != "0";
   const std::string directory = value_of(arguments, "directory", "");
   const int64_t max_steps = std::atoll(value_of(arguments, "max_steps", "0").c_str());
+  std::vector<std::shared_ptr<train::Callback>> callbacks{std::make_shared<Fault>(fault)};
+  if (arguments.contains("average"))
+    callbacks.push_back(
+        std::make_shared<train::WeightAverage>(train::WeightAverageOptions{.decay = 0.9}));
   train::Trainer trainer(
       c.of_tokens ? train::language_modeling(*c.model) : train::classification(*c.model),
       *c.optimizer,
@@ -135,12 +140,12 @@ void train_case(const std::string& strategy, const std::string& model, const std
        .log_every_steps = 1,
        .progress_bar = false,
        .model_summary = false,
-       .callbacks = {std::make_shared<Fault>(fault)}});
+       .callbacks = std::move(callbacks)});
   const train::FitResult result = trainer.fit(*c.loader, *c.validation);
+  const uint32_t sum = sum_of(trainer.training().state_dict());
   if (trainer.rank() != 0) return;
   std::printf("%s %s %s %08x loss %.9g skipped %lld", strategy.c_str(), model.c_str(),
-              optimizer.c_str(), sum_of(trainer.training().state_dict()),
-              trainer.metric("train/loss"),
+              optimizer.c_str(), sum, trainer.metric("train/loss"),
               static_cast<long long>(trainer.training().skipped_steps()));
   for (const auto& [name, value] : result.metrics)
     if (name.starts_with("val/")) std::printf(" %s %.12g", name.c_str(), value);

@@ -47,6 +47,8 @@ class ThreadRank final : public Communicator {
   }
   [[noreturn]] void abort(std::string_view) noexcept override { std::terminate(); }
   TrafficReport traffic() const override { return traffic_; }
+  /// For what the ranks of a test write together.
+  std::mutex& mutex() { return together_; }
 
  private:
   struct Arrival final : Exchange {
@@ -73,6 +75,7 @@ class ThreadRank final : public Communicator {
   Post& post_;
   int rank_, size_;
   TrafficReport traffic_{};
+  static inline std::mutex together_;
 };
 
 /// body(rank) on so many ranks at once; throws what the lowest rank that failed has thrown.

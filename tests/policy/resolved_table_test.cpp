@@ -25,6 +25,8 @@ struct Resolved {
   Steps steps;
   explicit Resolved(const std::string& text, std::vector<int64_t> sizes = {6, 8, 3})
       : steps(text, std::move(sizes)) {
+    if (steps.training.strategy().wire != distributed::WireFormat{})
+      steps.training.train_together();
     steps.step(0);
   }
   const policy::PolicySession& session() const { return session_in(steps.training); }
@@ -109,6 +111,22 @@ TEST_CASE("what differs between two policies is their content, not what they cal
                      Resolved(with(R"({"format": "e4m3", "scale": {"per": "tensor", "least": 2}})"))
                          .session()),
                  "(e4m3, scaled per tensor {least 2})"));
+}
+
+TEST_CASE("a wire stands in the table, in JSON, in the hash and among differences") {
+  const Resolved plain(policy_with("{}")),
+      wired(policy_with("{}", R"(, "communication": {"gradients": "f8_e4m3"})"));
+  CHECK(contains(wired.table(), "gradients, on their way to the sum: f8_e4m3\n"));
+  CHECK(!contains(plain.table(), "gradients, on their way"));
+  CHECK(json::parse(policy::resolved_json(wired.session()))["communication"] ==
+        json{{"gradients", "f8_e4m3"}});
+  CHECK(wired.hash() != plain.hash());
+  CHECK(policy::resolved_difference(plain.session(), wired.session()) ==
+        "gradients on their way\n  - own\n  + f8_e4m3\n");
+  const auto found =
+      json::parse(policy::resolved_difference_json(wired.session(), plain.session()));
+  CHECK(found["communication"]["before"] == json{{"gradients", "f8_e4m3"}});
+  CHECK(found["communication"]["after"].is_null());
 }
 
 TEST_CASE("grids of parameters and states, seed and evaluation differ, too") {

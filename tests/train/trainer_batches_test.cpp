@@ -43,6 +43,28 @@ TEST_CASE("Trainer: steps of several batches have the bits of the loop by hand")
   }
 }
 
+TEST_CASE("Trainer: a wire holds in steps of one batch, too, by options or by a policy") {
+  amp::Strategy strategy = amp::Strategy::named("fp32");
+  strategy.wire = distributed::WireFormat::named("f8_e4m3-sr");
+  const auto weights = [](train::TrainerOptions options) {
+    options.max_epochs = 1;
+    TrainerRun run(std::move(options));
+    run.trainer.fit(trainer_loader());
+    return copy_of(nn::state_dict(run.parts.model));
+  };
+  const auto lossless = weights({.distributed = {.wire = distributed::WireFormat::named("f32")}});
+  const auto rounded = weights({.distributed = {.wire = strategy.wire}});
+  CHECK(!same_state(lossless, rounded));
+  CHECK(same_state(weights({.strategy = strategy}), rounded));
+  const distributed::Options own{.wire = distributed::WireFormat{}};
+  CHECK(same_state(weights({.strategy = strategy, .distributed = own}), lossless));
+  TrainerCase c;
+  amp::Training training(strategy, c.model, c.adamw);
+  CHECK(message_of<UsageError>([&] { training.step(); }) ==
+        "[Training.step] under fp32 gradients travel in f8_e4m3-sr to a sum, and here nothing is "
+        "summed up. Call train_together() before the first step, also for one process.");
+}
+
 TEST_CASE("Trainer: their gradients are summed in f32, whatever the weights are") {
   // 256 + 1 is 256 in bf16: of 16 batches' gradients 1 behind one of 256, nothing would be left.
   nn::Sequential model(nn::Linear(1, 1, {.bias = false}));

@@ -51,6 +51,13 @@ TEST_CASE("Trainer: options that contradict each other") {
       refused({.precision = "o2-fp16", .max_epochs = 1, .clip_value = 1}) ==
       "[Trainer] clip_value needs unscaled gradients, and under o2-fp16 these would be f16, which "
       "underflows. Use clip_norm.");
+  CHECK(refused({.max_epochs = 1,
+                 .distributed = {.wire = distributed::WireFormat::named("bf16+feedback")},
+                 .deterministic = true,
+                 .directory = "/tmp"}) ==
+        "[Trainer] the wire is bf16+feedback, and what its error feedback keeps is in no "
+        "checkpoint, so that a resumed training would get other bits. Leave out deterministic, or "
+        "the feedback.");
   CHECK(refused({.max_epochs = 1, .resume = true}) ==
         "[Trainer] resume needs a place for files. Pass directory.");
   CHECK(refused({.max_epochs = 1, .json_lines = true}) ==

@@ -1,7 +1,8 @@
 // Matrix products by cuBLASLt. It counts columns first, so c = a b is computed as c^T = b^T a^T: a
 // row-major [k, n] is its column-major [n, k], and nothing is copied. The bias is added in the
-// epilogue; short floats are summed in f32, also into an f32 result. What the heuristic proposed
-// for a shape is kept; what it proposed and the library then refuses is left out.
+// epilogue, or its gradient summed there; short floats are summed in f32, also into an f32 result.
+// What the heuristic proposed for a shape is kept; what it proposed and the library then refuses is
+// left out.
 #include <array>
 #include <map>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include <halftone/backends/cuda/library_calls.h>
 #include <halftone/backends/cuda/plan_cache.h>
 #include <halftone/backends/cuda/versions.h>
+#include <halftone/core/allow_tf32.h>
 #include <halftone/core/error.h>
 
 namespace halftone::cuda::cublaslt {
@@ -72,7 +74,9 @@ constexpr int least_bias_alignment = 16;
 struct Product {
   int64_t m, n, k, batch;
   DType in, out;
-  std::optional<DType> bias;
+  cublasLtEpilogue_t epilogue;  // DEFAULT, BIAS, or BGRADB: row sums of a, in place of a bias
+  DType bias;                   // of what the epilogue reads or writes
+  bool tf32;                    // factors may be rounded to it
   Matrix a, b;
   std::array<int, 3> alignment;  // of a, b, c
 
@@ -80,7 +84,7 @@ struct Product {
 };
 
 std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor& bias,
-                                  const Tensor& c) {
+                                  cublasLtEpilogue_t epilogue, const Tensor& c) {
   const auto matrix_a = matrix_of(a), matrix_b = matrix_of(b);
   const int last = c.rank() - 1;
   if (!matrix_a || !matrix_b || a.dtype() != b.dtype() || c.numel() == 0 || a.shape()[last] == 0 ||
@@ -93,7 +97,9 @@ std::optional<Product> product_of(const Tensor& a, const Tensor& b, const Tensor
                  .batch = c.rank() == 3 ? c.shape()[0] : 1,
                  .in = a.dtype(),
                  .out = c.dtype(),
-                 .bias = bias.defined() ? std::optional(bias.dtype()) : std::nullopt,
+                 .epilogue = epilogue,
+                 .bias = bias.defined() ? bias.dtype() : c.dtype(),
+                 .tf32 = a.dtype() == f32 && allow_tf32(),
                  .a = *matrix_a,
                  .b = *matrix_b,
                  .alignment = {alignment_of(a), alignment_of(b), alignment_of(c)}};
@@ -158,15 +164,16 @@ class Plan {
                p.a.batch_stride),
         result_(p.out, p.n, p.m, p.n, p.batch, p.m * p.n) {
     const bool wide = p.in == f64;
-    check_status(
-        functions()->product_create(&product_, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                    wide ? CUDA_R_64F : CUDA_R_32F),
-        "describing a product");
+    const cublasComputeType_t compute = wide     ? CUBLAS_COMPUTE_64F
+                                        : p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                 : CUBLAS_COMPUTE_32F;
+    check_status(functions()->product_create(&product_, compute, wide ? CUDA_R_64F : CUDA_R_32F),
+                 "describing a product");
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (!p.bias) return;
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(*p.bias));
+    if (p.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(p.bias));
   }
   ~Plan() { functions()->product_destroy(product_); }
   Plan(const Plan&) = delete;
@@ -275,13 +282,16 @@ std::string description() {
          "." + std::to_string(version % 100);
 }
 
-bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+namespace {
+/// bias: what the epilogue reads or writes, or undefined.
+bool multiply(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias,
+              cublasLtEpilogue_t epilogue, const Tensor& c) {
   if (!libraries_wanted() || !functions()) return false;
   const auto declined = [&](const std::string& why) {
     if (log_wanted()) say_declined(By::cublaslt, Family::matmul, text_of(a, b, bias, c), why);
     return false;
   };
-  const std::optional<Product> product = product_of(a, b, bias, c);
+  const std::optional<Product> product = product_of(a, b, bias, epilogue, c);
   if (!product) return declined("strides, sizes or an alignment that it does not take");
   context.activate();
   Library& library = library_of(context);
@@ -298,6 +308,18 @@ bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bi
        .run = [&](Plan& plan) { return plan.run(library.handle, context, a, b, bias, c); },
        .trim = [&] { context.memory().trim(); }});
   return outcome.answer == Answer::done || declined(outcome.why);
+}
+
+}  // namespace
+
+bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+  return multiply(context, a, b, bias,
+                  bias.defined() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, c);
+}
+
+bool matmul_and_row_sums(Context& context, const Tensor& a, const Tensor& b, Tensor& c,
+                         Tensor& sums) {
+  return multiply(context, a, b, sums, CUBLASLT_EPILOGUE_BGRADB, c);
 }
 
 }  // namespace halftone::cuda::cublaslt

@@ -62,7 +62,7 @@ Edge turned(Graph& graph, const Edge& scores, DType dtype) {
 }
 
 std::optional<ReadyGraph> ready(Graph& graph, const Target& target, std::vector<int64_t> tensors) {
-  std::optional<Plan> plan = graph.plan(target, false);
+  std::optional<Plan> plan = graph.plan(target, InputRounding::any);
   if (!plan) return std::nullopt;
   return ReadyGraph{std::move(*plan), std::move(tensors)};
 }

@@ -3,6 +3,7 @@
 // alike both ways). f64 goes to the own kernels.
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
+#include <halftone/core/allow_tf32.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/views.h>
@@ -24,8 +25,8 @@ bool takes(const Tensor& x, const Tensor& w, const Tensor& y) {
 
 Key key_of(cudnnBackendDescriptorType_t direction, const Tensor& x, const Tensor& w,
            const Tensor& y, const Tensor& bias, const ConvGeometry& g) {
-  Key key{int64_t(direction), g.stride[0],   g.stride[1],   g.padding[0],
-          g.padding[1],       g.dilation[0], g.dilation[1], g.groups};
+  Key key{int64_t(direction), g.stride[0],   g.stride[1], g.padding[0], g.padding[1],
+          g.dilation[0],      g.dilation[1], g.groups,    allow_tf32()};
   for (const Tensor* t : {&x, &w, &y, &bias}) append(key, *t);
   return key;
 }
@@ -70,7 +71,7 @@ bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direct
   const auto make = [&](const Target& target) {
     return conv_graph(target, direction, channels_last_form(x), channels_last_form(w),
                       channels_last_form(y),
-                      bias.defined() ? std::optional(Form(bias)) : std::nullopt, g);
+                      bias.defined() ? std::optional(Form(bias)) : std::nullopt, g, allow_tf32());
   };
   return library.run(context, family_of(direction),
                      log_wanted() ? text_of({&x, &w, &y, &bias}) : "",
@@ -81,7 +82,8 @@ bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direct
 
 std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
                                      const Form& x, const Form& w, const Form& y,
-                                     const std::optional<Form>& bias, const ConvGeometry& g) {
+                                     const std::optional<Form>& bias, const ConvGeometry& g,
+                                     bool tf32) {
   Graph graph;
   const Edge ex = edge(graph, x), ew = edge(graph, w), ey = edge(graph, y);
   std::vector<int64_t> tensors{ex.number, ew.number, ey.number};
@@ -95,7 +97,10 @@ std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescripto
   } else {
     graph.conv(direction, ex, ew, ey, padding, stride, dilation);
   }
-  std::optional<Plan> plan = graph.plan(target, x.dtype == f32);
+  const InputRounding rounding = x.dtype != f32 ? InputRounding::any
+                                 : tf32         ? InputRounding::to_tf32
+                                                : InputRounding::none;
+  std::optional<Plan> plan = graph.plan(target, rounding);
   if (!plan) return std::nullopt;
   return ReadyGraph{std::move(*plan), std::move(tensors)};
 }

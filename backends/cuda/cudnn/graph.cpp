@@ -268,21 +268,21 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& configuratio
   return notes;
 }
 
-bool acceptable(const Descriptor& configuration, bool full_precision) {
+bool acceptable(const Descriptor& configuration, InputRounding rounding) {
   for (const cudnnBackendNumericalNote_t note : notes_of(configuration)) {
     if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
         note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)
       return false;
-    if (full_precision &&
-        (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
-         note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS || note == CUDNN_NUMERICAL_NOTE_FFT))
+    if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && rounding == InputRounding::none) return false;
+    if ((note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS || note == CUDNN_NUMERICAL_NOTE_FFT) &&
+        rounding != InputRounding::any)
       return false;
   }
   return true;
 }
 }  // namespace
 
-std::optional<Plan> Graph::plan(const Target& target, bool full_precision) {
+std::optional<Plan> Graph::plan(const Target& target, InputRounding rounding) {
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                 int64_t(operations_.size()), operations_.data());
@@ -304,7 +304,7 @@ std::optional<Plan> Graph::plan(const Target& target, bool full_precision) {
   if (!finalized(graph)) return none();
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
     for (Descriptor& configuration : proposals(graph, target, mode)) {
-      if (!acceptable(configuration, full_precision)) continue;
+      if (!acceptable(configuration, rounding)) continue;
       Plan plan{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR), std::move(configuration)};
       plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan.configuration);
       if (target.handle())

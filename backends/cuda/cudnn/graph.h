@@ -95,6 +95,10 @@ struct Edge {
   Strides strides{};
 };
 
+/// What an engine may do to its inputs: nothing, which leaves tensor cores out for f32; round f32
+/// to TF32 on the way into tensor cores; anything, of inputs that are short already.
+enum class InputRounding { none, to_tf32, any };
+
 class Graph {
  public:
   /// A tensor in memory; aligned: the power of two that its address is a multiple of, at most 16.
@@ -115,10 +119,10 @@ class Graph {
   void matmul(const Edge& a, const Edge& b, const Edge& c);
   void reshape(const Edge& x, const Edge& y);
 
-  /// The first engine of cuDNN's choice that gives the same bits in every run and, for full
-  /// precision, does not round its inputs; none if there is no such engine. Throws RefusedForNow
-  /// if there may be one at another time.
-  std::optional<Plan> plan(const Target& target, bool full_precision);
+  /// The first engine of cuDNN's choice that gives the same bits in every run and rounds its inputs
+  /// no more than that; none if there is no such engine. Throws RefusedForNow if there may be one
+  /// at another time.
+  std::optional<Plan> plan(const Target& target, InputRounding rounding);
 
  private:
   Descriptor& add(cudnnBackendDescriptorType_t type);

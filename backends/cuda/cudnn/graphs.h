@@ -27,10 +27,12 @@ inline Edge edge(Graph& graph, const Form& form) {
 }
 
 /// Forward: x, w -> y (and bias [1, out, 1, 1] between, if there is one); backward data: x is dx, y
-/// is dy; backward filter: w is dw. All channels-last. Tensors in the order x, w, y, bias.
+/// is dy; backward filter: w is dw. All channels-last. f32 is rounded to TF32 where tf32 allows it.
+/// Tensors in the order x, w, y, bias.
 std::optional<ReadyGraph> conv_graph(const Target& target, cudnnBackendDescriptorType_t direction,
                                      const Form& x, const Form& w, const Form& y,
-                                     const std::optional<Form>& bias, const ConvGeometry& g);
+                                     const std::optional<Form>& bias, const ConvGeometry& g,
+                                     bool tf32 = false);
 
 /// softmax(scale q k^T) v, of rank 4. Tensors: q, k, v, y, statistics, scale, minus infinity.
 std::optional<ReadyGraph> attention_graph(const Target& target, const Form& q, const Form& k,

@@ -1,4 +1,5 @@
-// Conversions of f16 for the emulated build: the framework's own, which round as the hardware does.
+// Conversions of f16 for the emulated build: the framework's own, which round as the hardware does,
+// with the one NaN that the hardware knows.
 #pragma once
 
 #include <bit>
@@ -8,7 +9,9 @@
 struct __half {
   unsigned short bits;
 };
-inline __half __float2half_rn(float value) { return {halftone::Float16(value).bits}; }
+inline __half __float2half_rn(float value) {
+  return {value != value ? static_cast<unsigned short>(0x7fff) : halftone::Float16(value).bits};
+}
 inline float __half2float(__half value) { return float(halftone::Float16::from_bits(value.bits)); }
 inline unsigned short __half_as_ushort(__half value) { return value.bits; }
 inline __half __ushort_as_half(unsigned short bits) { return {bits}; }

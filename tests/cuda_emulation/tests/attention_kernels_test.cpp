@@ -19,6 +19,12 @@ Tensor mask_of(Kind kind, const AttentionCase& c, DType dtype) {
   return condition;
 }
 
+double largest_of(const Tensor& x) {
+  double largest = 0;
+  for (const double v : x.to_vector<double>()) largest = std::max(largest, std::abs(v));
+  return largest;
+}
+
 void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
   INFO("l ", c.l, ", s ", c.s, ", e ", c.e, ", ev ", c.ev, ", kind ", int(kind), ", ", dtype);
   const Tensor q = randn({2, 2, c.l, c.e}, dtype), k = randn({2, 2, c.s, c.e}, dtype),
@@ -33,14 +39,24 @@ void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
   };
   const int64_t parts = size_of(dtype) < 4 ? 1 : 2;
   Tensor y = empty_like(dy), log_sum_exp = empty({parts, 2, 2, c.l}, statistics(dtype));
-  check_beside_reference({q, k, v, mask}, {y, log_sum_exp}, 64,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, out[0],
-                                             out[1]);
-                         });
+  // Weights of short floats are rounded before they meet the values: each is off by half an
+  // epsilon of the dtype at most, and their sum is 1, or what dropout makes of it.
+  const double of_weights = size_of(dtype) < 4 ? 2 * epsilon(dtype) / epsilon(f32) : 0;
+  check_beside_reference(
+      {q, k, v, mask}, {y}, 64 + of_weights * largest_of(v),
+      [&](Backend& backend, const Tensors& in, Tensors& out) {
+        Tensor aside = empty(log_sum_exp.shape(), log_sum_exp.dtype(), out[0].device());
+        backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, out[0], aside);
+      });
+  check_beside_reference(
+      {q, k, v, mask}, {log_sum_exp}, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
+        Tensor aside = empty(y.shape(), dtype, out[0].device());
+        backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, aside, out[0]);
+      });
   const CpuBackendScope reference("reference");
   backend_for(q).attention(q, k, v, expanded(mask), settings, y, log_sum_exp);
-  // Backward takes sum(w g) of a query from its rounded y.
+  // Backward takes sum(w g) of a query from its rounded y, and bf16 gradients of scores are
+  // rounded.
   const double rounding = 8 * epsilon(dtype) / epsilon(statistics(dtype));
   check_beside_reference(
       {q, k, v, mask, y, log_sum_exp, dy}, {empty_like(q), empty_like(k), empty_like(v)},
@@ -58,6 +74,8 @@ TEST_CASE("kernels: attention around the edges of blocks, with masks of every ki
       for (const AttentionCase& c : {AttentionCase{1, 1, 8, 8}, {5, 70, 16, 9}, {66, 37, 3, 1}})
         check_attention(c, kind, dtype);
   for (const Kind kind : kinds) check_attention({130, 131, 17, 20}, kind, f32);
+  // Whole packs of short floats, in heads of the usual size.
+  for (const DType dtype : {bf16, f16}) check_attention({65, 130, 64, 64}, Kind::dropout, dtype);
 }
 
 TEST_CASE("kernels: attention of empty tensors and of heads wider than a block") {

@@ -1,4 +1,5 @@
 // Optimizer kernels, lists of tensors and random numbers beside the reference.
+#include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/loss_scale.h>
 
@@ -94,6 +95,53 @@ TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the
   }
 }
 
+TEST_CASE("many tensors take few launches, with the bits that they get one by one") {
+  const Device gpu = Device::cuda();
+  Backend& backend = backend_for(gpu);
+  constexpr std::size_t count = 300;  // the longer lists hold fewer slots, and more gradients
+  manual_seed(8);
+  Tensors gradients, weights, first, second;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Shape shape{1 + int64_t(i * 53 % 97)};
+    gradients.push_back(randn(shape, f32).to(gpu)), weights.push_back(randn(shape, bf16).to(gpu));
+    first.push_back(zeros(shape, f32, gpu)), second.push_back(zeros(shape, f32, gpu));
+  }
+  const auto after = [&](std::size_t together) {
+    Tensors updated;
+    std::vector<UpdateSlot> slots;
+    for (std::size_t i = 0; i < count; ++i) {
+      updated.push_back(weights[i].clone());
+      slots.push_back({.parameter = updated[i],
+                       .gradient = gradients[i],
+                       .state = {first[i].clone(), second[i].clone(), {}},
+                       .form = WeightForm::stochastic,
+                       .key = {.seed = 3, .offset = 1000 * i}});
+    }
+    for (std::size_t i = 0; i < count; i += together)
+      backend.update(std::span(slots).subspan(i, std::min(together, count - i)),
+                     {.rule = rule::Adam{.weight_decay = 0.1}, .lr = 0.1});
+    std::vector<std::vector<float>> values;
+    for (const Tensor& x : updated) values.push_back(x.to_vector<float>());
+    return values;
+  };
+  const auto one_by_one = after(1);
+  CHECK(after(count) == one_by_one);
+  CHECK(after(17) == one_by_one);
+
+  Tensor total = zeros({}, f64, gpu), found = zeros({}, f32, gpu);
+  const int64_t before = emulation::kernel_launches();
+  backend.unscale(gradients, {}, found);
+  CHECK(emulation::kernel_launches() - before == 1);
+  backend.sum_of_squares(gradients, total);
+  CHECK(emulation::kernel_launches() - before == 4);  // cleared, summed, joined
+  std::vector<UpdateSlot> slots;
+  for (std::size_t i = 0; i < 148; ++i)  // as many as GPT-2 has
+    slots.push_back({.parameter = weights[i], .gradient = gradients[i], .state = {first[i]}});
+  const int64_t all = emulation::kernel_launches();
+  backend.update(slots, {.rule = rule::Sgd{.momentum = 0.9}, .lr = 0.1});
+  CHECK(emulation::kernel_launches() - all == 2);  // the numbers of the step, and the step
+}
+
 TEST_CASE("an update that is skipped changes nothing, one that is not counts itself") {
   const Device gpu = Device::cuda();
   for (const double skip : {0.0, 1.0, std::nan("")}) {
@@ -127,7 +175,8 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
     gradients.push_back(views::slice(randn({40, 6}, dtype), 1, 0, 3, 2));  // not dense
     Tensors results = gradients;
     results.back() = randn({40, 3}, dtype);
-    results.push_back(zeros({}, f32)), results.push_back(zeros({}, f64));
+    // The squares of what is no f64 are summed in f32 pieces.
+    results.push_back(zeros({}, f32)), results.push_back(zeros({}, dtype == f64 ? f64 : f32));
     const Tensor factor = full({}, 0.25, f32);
     check_beside_reference({factor}, results, 64, [](Backend& b, const Tensors& in, Tensors& out) {
       const std::size_t count = out.size() - 2;
@@ -136,6 +185,36 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
       b.scale_all(std::span(out).first(count), in[0]);
     });
   }
+}
+
+TEST_CASE("sums of squares are right to 1e-6 at every size that f32 holds") {
+  const Device gpu = Device::cuda();
+  manual_seed(6);
+  const auto sum_of = [&](const std::vector<Tensor>& tensors) {
+    Tensors on_gpu;
+    for (const Tensor& x : tensors) on_gpu.push_back(x.to(gpu));
+    Tensor total = zeros({}, f64, gpu);
+    backend_for(gpu).sum_of_squares(on_gpu, total);
+    return total.item();
+  };
+  const auto wanted = [](const std::vector<Tensor>& tensors) {
+    double sum = 0;
+    for (const Tensor& x : tensors)
+      for (const double v : x.to_vector<double>()) sum += v * v;
+    return sum;
+  };
+  const Tensor ordinary = randn({20'000}), empty_one = zeros({5000});
+  for (const double scale : {1.0, 1e30, 1e-30, 1e-22, 3e18, 1e-42}) {
+    CAPTURE(scale);
+    const std::vector<Tensor> list{ordinary * scale, empty_one, full({3}, scale, f32)};
+    CHECK(sum_of(list) == doctest::Approx(wanted(list)).epsilon(1e-6));
+    const std::vector<Tensor> mixed{cat({ordinary, full({1}, scale, f32)})};
+    CHECK(sum_of(mixed) == doctest::Approx(wanted(mixed)).epsilon(1e-6));
+  }
+  CHECK(sum_of({empty_one}) == 0);
+  CHECK(sum_of({full({3}, INFINITY, f32), ordinary}) == INFINITY);
+  CHECK(std::isnan(sum_of({ordinary, full({3}, NAN, bf16)})));
+  CHECK(std::isnan(sum_of({full({2}, INFINITY, f32), full({1}, NAN, f32)})));
 }
 
 TEST_CASE("one infinity anywhere is found") {

@@ -1,4 +1,4 @@
-// The bf16 product on AMX, through the backend: against products in double, over sizes around the
+// The own bf16 product, on AMX or AVX512-BF16: against products in double, over sizes around the
 // edges of tiles and the cuts of the depth, in all memory orders. Inputs are bf16, so their
 // products are exact in f32, and only sums and the last rounding may be off.
 #include <doctest/doctest.h>
@@ -9,6 +9,7 @@
 #include <omp.h>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/isa.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
@@ -20,8 +21,9 @@ namespace {
 using Doubles = std::vector<double>;
 
 bool skipped() {
-  if (!use_amx()) MESSAGE("skipped: no AMX here, or HALFTONE_MAX_ISA excludes it");
-  return !use_amx();
+  if (!has_bf16_products())
+    MESSAGE("skipped: no instructions for bf16 here, or HALFTONE_MAX_ISA excludes them");
+  return !has_bf16_products();
 }
 
 Tensor numbers(const Shape& shape, DType dtype) {
@@ -54,12 +56,30 @@ struct Truth {
   }
 };
 
+simd::Matrix matrix_of(const Tensor& x) {
+  return {x.raw_data(), simd::Element::bf16, x.strides()[0], x.strides()[1]};
+}
+
+/// Matrices go to the product itself; batches, and what a product in bf16 is too deep for, through
+/// the backend.
+void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
+  const int64_t k = a.size(-1);
+  if (c.rank() == 3 || (c.dtype() == bf16 && k > cpu::bf16_depth))
+    return backend_for(c).matmul(a, b, bias, c);
+  const Tensor row = bias.defined() ? cast(bias, f32) : Tensor();
+  cpu::bf16_gemm(matrix_of(a), matrix_of(b), c.size(0), c.size(1), k,
+                 {.c = c.raw_data(),
+                  .bf16 = c.dtype() == bf16,
+                  .stride = c.size(1),
+                  .bias = row.defined() ? row.data<float>() : nullptr});
+}
+
 Doubles product(const Tensor& a, const Tensor& b, const Tensor& bias, const Shape& shape,
                 DType dtype, int threads) {
   const int before = omp_get_max_threads();
   omp_set_num_threads(threads);
   Tensor c = full(shape, -7, dtype);
-  backend_for(c).matmul(a, b, bias, c);
+  multiply(a, b, bias, c);
   omp_set_num_threads(before);
   return c.to_vector<double>();
 }
@@ -97,7 +117,7 @@ void check(const Sizes& s) {
         }
 }
 
-TEST_CASE("bf16 products on AMX: sizes around the edges of tiles") {
+TEST_CASE("own bf16 products: sizes around the edges of tiles") {
   if (skipped()) return;
   const CpuBackendScope scope("cpu");
   for (const int64_t m : {1, 2, 15, 16, 17, 31, 33, 64, 100})
@@ -105,7 +125,7 @@ TEST_CASE("bf16 products on AMX: sizes around the edges of tiles") {
       for (const int64_t k : {1, 2, 15, 17, 31, 33, 64, 101}) check({m, n, k});
 }
 
-TEST_CASE("bf16 products on AMX: slices and chunks of the depth, blocks of c, several threads") {
+TEST_CASE("own bf16 products: slices and chunks of the depth, blocks of c, several threads") {
   if (skipped()) return;
   const CpuBackendScope scope("cpu");
   for (const Sizes s : {Sizes{70, 40, 700},
@@ -118,7 +138,7 @@ TEST_CASE("bf16 products on AMX: slices and chunks of the depth, blocks of c, se
     check(s);
 }
 
-TEST_CASE("bf16 products on AMX: batches, also with a matrix that stands") {
+TEST_CASE("own bf16 products: batches, also with a matrix that stands") {
   if (skipped()) return;
   const CpuBackendScope scope("cpu");
   const Sizes s{33, 18, 41};
@@ -137,7 +157,7 @@ TEST_CASE("bf16 products on AMX: batches, also with a matrix that stands") {
     }
 }
 
-TEST_CASE("bf16 products on AMX: infinities stay in their rows, subnormal sums are not flushed") {
+TEST_CASE("own bf16 products: infinities stay in their rows, subnormal sums are not flushed") {
   if (skipped()) return;
   const CpuBackendScope scope("cpu");
   const Tensor b = ones({40, 20}, bf16), bias = full({20}, 0x1p-130, f32);

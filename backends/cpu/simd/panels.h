@@ -1,0 +1,47 @@
+// Operands of bf16 matrix products, packed, and their product on AVX512-BF16; amx.h has the one on
+// AMX, cpu/bf16_gemm.cpp drives either. A panel is 32 rows of a or 32 columns of b, [depth / 32][2
+// tiles][16][32], zeros behind its edges: of a tile of a each row is a row of the matrix, of a tile
+// of b a pair of depths, 16 columns wide. Only use it where cpu/isa.h says has_bf16_products().
+#pragma once
+
+#include <halftone/backends/cpu/simd/kernels.h>
+
+namespace halftone::simd::panels {
+
+inline constexpr int64_t panel_width = 32, depth_unit = 32, tile_elements = 16 * 32;
+
+/// Panels of `rows` or `columns`, the last one incomplete. A tile without any of them is left as it
+/// is.
+void pack_rows(const Matrix& a, int64_t rows, int64_t depth, uint16_t* panels);
+void pack_columns(const Matrix& b, int64_t depth, int64_t columns, uint16_t* panels);
+
+/// One depth unit of a panel of rows from pieces of memory: of each row `count` of its 32 depths,
+/// from row `rows[i]` + offset (null: zeros) to row i of `to`.
+void copy_rows(const uint16_t* const* rows, int64_t number, int64_t offset, int64_t count,
+               uint16_t* to);
+
+/// Where a product goes, and what is added to it.
+struct Target {
+  void* c;
+  bool bf16;  // else f32
+  int64_t stride, rows, columns;
+  const float* bias;     // [columns], or null
+  const float* partial;  // the sums over lesser depths (may be c), or null
+  int64_t partial_stride;
+};
+
+/// 32 rows of a: a packed panel, or where they lie. The steps between rows, depth units and tiles.
+struct Rows {
+  const uint16_t* data;
+  int64_t row = depth_unit, unit = panel_width * depth_unit, tile = panel_width / 2 * depth_unit;
+};
+
+/// Products of panels on the calling thread, by AVX512-BF16: sums of pairs of products, as
+/// subnormal factors and results count as zero there.
+class Products {
+ public:
+  /// c = a b for the first `depth` depths. Of a, whole tiles are read.
+  void multiply(int64_t depth, const Rows& a, const uint16_t* b, const Target& to);
+};
+
+}  // namespace halftone::simd::panels

@@ -1,0 +1,239 @@
+// Steps of data-parallel training on the processes that mpirun starts, a batch for each:
+//
+//   mpirun -n 2 --bind-to none distributed_step                 how long they take
+//   mpirun -n 2 --bind-to none distributed_step --ping          what exchanges cost
+//   mpirun -n 2 --bind-to none distributed_step --predict 2     both, and the cost model beside it
+//   distributed_step --alpha 50e-6 --beta 0.8e-9 --predict 2,4,8,64
+//                                          the model alone, for a network that is not here
+//
+// Batches are fixed and in memory. Rank 0 prints; medians.
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "../examples/output.h"
+#include <halftone/halftone.h>
+#include <halftone/lab/synthetic.h>
+
+#include "machine.h"
+#include "network.h"
+
+namespace ht = halftone;
+
+namespace {
+struct Options {
+  std::vector<std::string> workloads{"mlp", "lenet", "resnet18_cifar", "gpt_char"},
+      strategies{"fp32", "o2-bf16", "split-bf16"};
+  std::string wire = "own";
+  int threads = 1, steps = 20, rounds = 30;
+  int64_t bucket_bytes = ht::distributed::Options{}.bucket_bytes, ping_bytes = int64_t(64) << 20;
+  bool ping = false, json = false;
+  std::vector<int> predict{};
+  ht::bench::Network given{};
+};
+
+struct Timing {
+  double seconds;  // of a step
+  double waited;   // of those, for others
+  double sent;     // bytes
+  double loss;
+};
+
+/// A rank's steps; `alone`: without the others, though beside them.
+class Steps {
+ public:
+  Steps(const std::string& workload, const std::string& strategy,
+        const ht::distributed::Options* together)
+      : w_(ht::lab::make_synthetic(workload)),
+        adamw_(w_.model->parameters(), {.lr = 1e-4, .weight_decay = 0.01}),
+        training_(of(strategy, together), *w_.model, adamw_) {
+    if (together) training_.train_together(ht::world(), *together);
+  }
+
+  Timing timed(int steps) {
+    using Clock = std::chrono::steady_clock;
+    for (int i = 0; i < 3; ++i) step();
+    const ht::TrafficReport before = ht::world().traffic();
+    std::vector<double> seconds;
+    double loss = 0;
+    for (int i = 0; i < steps; ++i) {
+      const auto begin = Clock::now();
+      loss = step();
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    const ht::TrafficReport after = ht::world().traffic();
+    std::ranges::sort(seconds);
+    double sent = 0;
+    for (const ht::TrafficUse use : {ht::TrafficUse::gradient, ht::TrafficUse::parameter})
+      sent += double(after.sent_of(use) - before.sent_of(use));
+    return {seconds[seconds.size() / 2], (after.waited - before.waited) / steps, sent / steps,
+            loss};
+  }
+  std::vector<ht::Tensor> parameters() const { return w_.model->parameters(); }
+  int64_t samples() const { return w_.inputs.size(0); }
+
+ private:
+  static ht::amp::Strategy of(const std::string& name, bool together) {
+    ht::amp::Strategy strategy = ht::policy::named_or_loaded(name);
+    if (!together) strategy.wire = {};  // nothing travels
+    return strategy;
+  }
+  double step() {
+    training_.zero_grad();
+    training_.begin_batch(batch_++ * ht::world().size() + ht::world().rank());
+    const ht::Tensor loss =
+        ht::lab::logits_loss(training_.forward(*w_.model, w_.inputs), w_.targets);
+    training_.backward(loss * (1.0 / ht::world().size()));
+    training_.step();
+    return loss.item();
+  }
+  ht::lab::SyntheticWorkload w_;
+  ht::optim::AdamW adamw_;
+  ht::amp::Training training_;
+  int64_t batch_ = 0;
+};
+
+bool speaks() { return ht::world().rank() == 0; }
+
+ht::bench::Network network_here(const Options& o, bool print) {
+  const std::vector<ht::bench::Ping> pings = ht::bench::ping(ht::world(), o.ping_bytes, o.rounds);
+  const ht::bench::Network network = ht::bench::fitted(pings);
+  if (!print || !speaks()) return network;
+  std::printf("%d ranks on %d machine(s)\nmessages        bytes   measured      model\n",
+              ht::world().size(), ht::world().machines());
+  for (const ht::bench::Ping& p : pings)
+    std::printf("%8lld %12lld %8.1f us %8.1f us\n", static_cast<long long>(p.messages),
+                static_cast<long long>(p.bytes), 1e6 * p.seconds,
+                1e6 * network.seconds(1, double(p.messages), double(p.bytes)));
+  std::printf(
+      "alpha %.3g us an exchange, gamma %.3g us a message, beta %.3g ns a byte (%.3g GB/s); the "
+      "model is off by at most %.0f %%\n",
+      1e6 * network.alpha, 1e6 * network.gamma, 1e9 * network.beta, 1e-9 / network.beta,
+      100 * ht::bench::worst_error(network, pings));
+  std::fflush(stdout);
+  return network;
+}
+
+void print(const nlohmann::ordered_json& cell, bool json) {
+  if (json) {
+    std::cout << cell.dump() << std::endl;
+    return;
+  }
+  std::printf("%-14s %-12s %-8s", cell["workload"].get<std::string>().c_str(),
+              cell["strategy"].get<std::string>().c_str(), cell["wire"].get<std::string>().c_str());
+  if (cell.contains("ms"))
+    std::printf(" %d x %d  %9.3f ms, waited %.3f  %10.1f samples/s  %.3f MB sent",
+                cell["ranks"].get<int>(), cell["threads"].get<int>(), cell["ms"].get<double>(),
+                cell["waited_ms"].get<double>(), cell["samples_per_s"].get<double>(),
+                cell["sent_bytes"].get<double>() / 1e6);
+  if (cell.contains("compute_ms"))
+    std::printf("  computing %.3f ms", cell["compute_ms"].get<double>());
+  const auto predicted = cell.value("predicted", nlohmann::ordered_json::object());
+  for (const auto& [ranks, each] : predicted.items())
+    std::printf("  N = %s: %.3f ms, %.0f %%", ranks.c_str(), each["ms"].get<double>(),
+                100 * each["efficiency"].get<double>());
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void measure(const std::string& workload, const std::string& strategy, const Options& o,
+             const std::optional<ht::bench::Network>& network, double bandwidth) {
+  const ht::distributed::WireFormat said = ht::distributed::WireFormat::named(o.wire);
+  const bool as_policy = said == ht::distributed::WireFormat{};
+  const ht::distributed::Options options{
+      .wire = as_policy ? ht::policy::named_or_loaded(strategy).wire : said,
+      .bucket_bytes = o.bucket_bytes};
+  const int size = ht::world().size();
+  nlohmann::ordered_json cell{{"workload", workload},
+                              {"strategy", strategy},
+                              {"wire", name(*options.wire)},
+                              {"ranks", size},
+                              {"threads", o.threads}};
+  if (size > 1 || !network) {
+    const bool travels = size > 1 || *options.wire != ht::distributed::WireFormat{};
+    Steps steps(workload, strategy, travels ? &options : nullptr);
+    const Timing t = steps.timed(o.steps);
+    cell.update({{"ms", 1e3 * t.seconds},
+                 {"waited_ms", 1e3 * t.waited},
+                 {"samples_per_s", double(steps.samples() * size) / t.seconds},
+                 {"sent_bytes", t.sent},
+                 {"loss", t.loss}});
+  }
+  if (network) {
+    Steps alone(workload, strategy, nullptr);
+    const double compute = alone.timed(o.steps).seconds;
+    const ht::bench::StepTraffic traffic = ht::bench::traffic_of(alone.parameters(), options);
+    cell["compute_ms"] = 1e3 * compute;
+    for (const int ranks : o.predict) {
+      const double seconds =
+          ht::bench::predicted_step(compute, ranks, traffic, *network, bandwidth);
+      cell["predicted"][std::to_string(ranks)] = {{"ms", 1e3 * seconds},
+                                                  {"efficiency", compute / seconds}};
+    }
+  }
+  if (speaks()) print(cell, o.json);
+}
+
+void run(const Options& o) {
+  const bool together = ht::world().size() > 1, told = o.given.beta > 0;
+  if (o.ping && !together)
+    ht::fail<ht::UsageError>("distributed_step",
+                             "--ping needs several processes. Start it with mpirun.");
+  if (!o.predict.empty() && !together && !told)
+    ht::fail<ht::UsageError>("distributed_step",
+                             "--predict needs a network: several processes, or --beta.");
+  std::optional<ht::bench::Network> network;
+  if (told) network = o.given;
+  else if (o.ping || !o.predict.empty()) network = network_here(o, o.ping);
+  if (o.ping && o.predict.empty()) return;
+  if (o.predict.empty()) network.reset();
+  const double bandwidth =
+      network ? 1e9 * ht::bench::measure_machine(o.threads).bandwidth(double(64 << 20)) : 0;
+  for (const std::string& workload : o.workloads)
+    for (const std::string& strategy : o.strategies)
+      measure(workload, strategy, o, network, bandwidth);
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app("Steps of data-parallel training, measured and predicted.");
+  app.add_option("--workload", o.workloads, ht::lab::synthetic_list() + "; several by commas")
+      ->delimiter(',');
+  app.add_option("--strategy", o.strategies, "as in amp/strategy.h; several by commas")
+      ->delimiter(',');
+  app.add_option("--wire", o.wire, "as in distributed/wire.h");
+  app.add_option("--bucket-bytes", o.bucket_bytes, "of gradients that leave together")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", o.threads, "OpenMP threads of each process")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", o.steps, "measured")->check(CLI::PositiveNumber);
+  app.add_flag("--ping", o.ping, "measure exchanges, and fit alpha, gamma and beta");
+  app.add_option("--ping-bytes", o.ping_bytes, "of the largest")->check(CLI::PositiveNumber);
+  app.add_option("--rounds", o.rounds, "of each exchange")->check(CLI::PositiveNumber);
+  app.add_option("--predict", o.predict, "numbers of ranks, by commas: what the model says")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--alpha", o.given.alpha, "seconds an exchange, of another network");
+  app.add_option("--gamma", o.given.gamma, "seconds a message");
+  app.add_option("--beta", o.given.beta, "seconds a byte");
+  app.add_flag("--json", o.json, "print JSON lines");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    ht::world();
+    omp_set_num_threads(o.threads);
+    run(o);
+  } catch (const ht::Error& error) {
+    if (ht::world().size() > 1) ht::world().abort(error.what());
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+  return after_output();
+}

@@ -1,0 +1,163 @@
+// rank_bytes [--measure]: what a rank keeps and sends for each parameter under every strategy, with
+// Adam: predicted for 1, 2, 4, 8 and 64 ranks. With --measure the processes that mpirun started
+// take a step under each, and compare the ledger with the prediction and the traffic with what the
+// table of shards says, to the byte. Exit status 1 if one is wrong.
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include <halftone/amp/strategy_bytes.h>
+#include <halftone/distributed/collectives.h>
+#include <halftone/distributed/shards.h>
+#include <halftone/halftone.h>
+
+using namespace halftone;
+
+namespace {
+/// width x width weights, and a bias or none.
+struct Run {
+  nn::Linear model;
+  optim::Adam adam;
+  explicit Run(int64_t width, bool bias = false)
+      : model(width, width, nn::LinearOptions{.bias = bias}),
+        adam(model.parameters(), {.lr = 1e-3}) {}
+};
+
+double of_parameter(int64_t bytes, nn::Module& model) {
+  return double(bytes) / double(model.parameter_count());
+}
+
+void print_predictions() {
+  constexpr std::array ranks{1, 2, 4, 8, 64};
+  std::printf("%-16s", "bytes");
+  for (const int n : ranks) std::printf("%10d", n);
+  std::printf("   a batch's gradient + weights\n");
+  for (const std::string_view name : amp::Strategy::names()) {
+    const amp::Strategy strategy = amp::Strategy::named(name);
+    Run run(2048);  // 256 cuts of 16384, so that each of 64 ranks has a 64th
+    std::printf("%-16s", std::string(name).c_str());
+    for (const int n : ranks)
+      std::printf(
+          "%10.2f",
+          of_parameter(amp::predicted_bytes(strategy, run.model, run.adam, n).total(), run.model));
+    const auto wire = static_cast<long long>(size_of(strategy.weights));
+    std::printf("   %lld + %lld\n", wire, wire);
+  }
+}
+
+int64_t grown(const MemoryReport& before, const MemoryReport& now,
+              std::initializer_list<MemoryUse> uses) {
+  int64_t sum = 0;
+  for (const MemoryUse use : uses) sum += now.now_of(use) - before.now_of(use);
+  return sum;
+}
+
+/// What the formulas say of this rank. predicted_bytes() is of the rank with most.
+amp::StrategyBytes expected_of(const amp::Strategy& strategy, int64_t elements, int64_t own) {
+  const auto& form = facts(strategy.form);
+  const int64_t weight = size_of(strategy.weights);
+  return {
+      .parameter = elements * weight,
+      .beside = form.has_companion() ? own * size_of(form.companion_dtype(strategy.weights)) : 0,
+      .gradient = own * std::max<int64_t>(weight, 4),
+      .optimizer_state = own * 2 * size_of(strategy.state_dtype.value_or(f32))};
+}
+
+bool equal(const std::string& what, int64_t counted, int64_t expected) {
+  if (counted == expected) return true;
+  std::fprintf(stderr, "rank %d: %s is %lld, and not %lld\n", world().rank(), what.c_str(),
+               static_cast<long long>(counted), static_cast<long long>(expected));
+  return false;
+}
+
+/// Of a writer of the state: of what ranks have parts of, rank 0 has the largest tensor whole.
+bool measure_writing(const std::string& at, const amp::Training& training) {
+  reset_peak_memory();
+  int64_t largest = 0;
+  training.write_state([&](const TensorSource& source) {
+    for (const TensorInfo& info : source.infos) {
+      static_cast<void>(source.tensor(info.name));
+      if (info.name.starts_with("optimizer.") && !info.name.starts_with("optimizer.param_groups"))
+        largest = std::max(largest, info.bytes());
+    }
+  });
+  return equal(at + " while it is written", memory_report().peak_of(MemoryUse::communication),
+               largest);
+}
+
+bool measure(std::string_view name) {
+  using Use = MemoryUse;
+  const amp::Strategy strategy = amp::Strategy::named(name);
+  const int ranks = world().size(), rank = world().rank();
+  const MemoryReport before = memory_report();
+  manual_seed(1);
+  Run run(1003, true);  // which nothing divides
+  const amp::StrategyBytes most = amp::predicted_bytes(strategy, run.model, run.adam, ranks);
+  amp::Training training(strategy, run.model, run.adam);
+  training.train_together();
+  const distributed::Shards shards(training.parameters(), ranks);
+  const TrafficReport sent_before = world().traffic();
+  constexpr int rounds = 3;
+  {
+    const Tensor inputs = ones({2, run.model.weight.size(1)});
+    training.zero_grad();
+    for (int round = 0; round < rounds; ++round)
+      training.backward(mean(training.forward(run.model, inputs)) * (1.0 / (rounds * ranks)));
+    training.step();
+  }
+  const MemoryReport now = memory_report();
+  const TrafficReport sent = world().traffic();
+  const auto sent_of = [&](TrafficUse use) { return sent.sent_of(use) - sent_before.sent_of(use); };
+  const int64_t elements = run.model.parameter_count(), own = shards.elements(rank),
+                size = size_of(strategy.weights);
+  const amp::StrategyBytes expected = expected_of(strategy, elements, own);
+  const std::string at(name);
+  bool right =
+      equal(at + " parameter", grown(before, now, {Use::parameter}), expected.parameter) &
+      equal(at + " beside", grown(before, now, {Use::master_weight, Use::compensation}),
+            expected.beside) &
+      equal(at + " gradient", grown(before, now, {Use::gradient, Use::master_gradient}),
+            expected.gradient) &
+      equal(at + " optimizer state", grown(before, now, {Use::optimizer_state}),
+            expected.optimizer_state) &
+      equal(at + " communication", grown(before, now, {Use::communication}), 0) &
+      equal(at + " gradients sent", sent_of(TrafficUse::gradient),
+            rounds * (elements - own) * size) &
+      equal(at + " parameters sent", sent_of(TrafficUse::parameter), own * (ranks - 1) * size);
+  right &= measure_writing(at, training);
+  int64_t largest = 0;
+  for (int r = 0; r < ranks; ++r) largest = std::max(largest, shards.elements(r));
+  right &=
+      equal(at + " prediction", most.total(), expected_of(strategy, elements, largest).total());
+  if (rank == 0)
+    std::printf("%-16s%10.4f%10.4f%10.4f%10.4f%10.4f\n", at.c_str(),
+                of_parameter(expected.parameter, run.model),
+                of_parameter(expected.beside, run.model),
+                of_parameter(expected.gradient, run.model),
+                of_parameter(expected.optimizer_state, run.model),
+                of_parameter(expected.total(), run.model));
+  return right;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc < 2) {
+      print_predictions();
+      return 0;
+    }
+    if (std::strcmp(argv[1], "--measure") != 0 || world().size() < 2) {
+      std::fprintf(stderr, "mpirun -n 2 rank_bytes --measure\n");
+      return 2;
+    }
+    if (world().rank() == 0)
+      std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "beside", "sums",
+                  "optimizer", "sum");
+    bool right = true;
+    for (const std::string_view name : amp::Strategy::names()) right &= measure(name);
+    return distributed::largest(world(), "whether all are right", right ? 0 : 1) == 0 ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
