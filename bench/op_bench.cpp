@@ -88,6 +88,7 @@ std::vector<Entry> row_entries() {
       {"sum", {big}, [](const Tensors& x) { return ht::sum(x[0], {0}); }},
       {"mean", {big}, [](const Tensors& x) { return ht::mean(x[0], {1}); }},
       {"max", {big}, [](const Tensors& x) { return ht::max(x[0], {1}); }},
+      {"min", {big}, [](const Tensors& x) { return ht::min(x[0], {0}); }},
       {"softmax", {big}, [](const Tensors& x) { return ht::softmax(x[0], -1); }},
       {"log_softmax", {{512, 50304}}, [](const Tensors& x) { return ht::log_softmax(x[0], -1); }},
       {"cross_entropy",

@@ -65,11 +65,11 @@ HT_HD float log_f32(float x) {
   const bool subnormal = x < 1.17549435e-38f;
   const float scaled = subnormal ? x * 8388608.0f : x;
   const int32_t bits = std::bit_cast<int32_t>(scaled);
-  int32_t exponent = (bits >> 23) - 126;
-  float m = std::bit_cast<float>((bits & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
-  const bool low = m < 0.707106781f;
-  const float e = float(exponent - (low ? 1 : 0)) - (subnormal ? 23.0f : 0.0f);
-  m = (low ? m + m : m) - 1.0f;
+  const int32_t exponent = (bits >> 23) - 126;
+  const float mantissa = std::bit_cast<float>((bits & 0x007fffff) | 0x3f000000);  // in [0.5, 1)
+  const bool low = mantissa < 0.707106781f;
+  const float e = float(exponent) - (low ? 1.0f : 0.0f) - (subnormal ? 23.0f : 0.0f);
+  const float m = (low ? mantissa + mantissa : mantissa) - 1.0f;
   const float z = m * m;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
@@ -82,9 +82,13 @@ HT_HD float log_f32(float x) {
   p = p * m + 3.3333331174e-1f;
   float y = p * m * z - 2.12194440e-4f * e - 0.5f * z;
   y = m + y + 0.693359375f * e;
-  const float infinity = std::numeric_limits<float>::infinity();
-  const float positive = x == infinity ? infinity : (x == 0.0f ? -infinity : y);
-  return x < 0.0f || x != x ? std::numeric_limits<float>::quiet_NaN() : positive;
+  // One choice a line: nested ones keep compilers from vectorising.
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  y = x == infinity ? infinity : y;
+  y = x == 0.0f ? -infinity : y;
+  y = x < 0.0f ? nan : y;
+  return x != x ? nan : y;
 #endif
 }
 

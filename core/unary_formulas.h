@@ -32,17 +32,21 @@ struct LeakyRelu {  // x if positive, else slope * x (Maas et al. 2013)
   template <class T> HT_HD T forward(T x) const { return x > T(0) ? x : T(slope) * x; }
   template <class T> HT_HD T derivative(T x, T) const { return x > T(0) ? T(1) : T(slope); }
 };
-struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016)
+struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016): (1 + tanh(u)) / 2
   static constexpr OpInfo info{"gelu", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
-  template <class T> HT_HD static T tanh_term(T x) {
-    return math::tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x));
+  /// Phi and 1 - Phi as sigmoids of 2 u and -2 u: one exp, and no tail is lost in a difference.
+  template <class T> struct Halves { T phi, rest; };
+  template <class T> HT_HD static Halves<T> halves_of(T x) {
+    const T twice_u = T(1.59576912160573073) * (x + T(0.044715) * x * x * x);
+    const T e = math::exp(-math::abs(twice_u)), large = T(1) / (T(1) + e), small = e * large;
+    return {twice_u < T(0) ? small : large, twice_u < T(0) ? large : small};
   }
-  template <class T> HT_HD T forward(T x) const { return T(0.5) * x * (T(1) + tanh_term(x)); }
+  template <class T> HT_HD T forward(T x) const { return x * halves_of(x).phi; }
   template <class T> HT_HD T derivative(T x, T) const {
-    const T t = tanh_term(x);
-    const T du = T(0.79788456080286536) * (T(1) + T(0.134145) * x * x);
-    return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
+    const Halves<T> h = halves_of(x);
+    const T twice_du = T(1.59576912160573073) * (T(1) + T(0.134145) * x * x);
+    return h.phi + x * h.phi * h.rest * twice_du;
   }
 };
 struct GeluErf {  // x * Phi(x), exact Phi

@@ -12,7 +12,7 @@ Tensor indices_within(std::string_view op, const Tensor& index, int64_t size) {
   if (wide.device().kind != DeviceKind::cpu || wide.numel() == 0) return wide;
   const Tensor dense = views::contiguous(wide);
   const int64_t* const values = dense.data<int64_t>();
-  for (int64_t i = 0; i < dense.numel(); ++i)
+  for (int64_t i = 0, count = dense.numel(); i < count; ++i)
     if (values[i] < 0 || values[i] >= size)
       fail<UsageError>(op, "index ", values[i], " is out of range for a dimension of size ", size,
                        ". Indices must be from 0 to ", size - 1, ".");

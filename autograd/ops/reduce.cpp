@@ -54,8 +54,7 @@ std::array<Tensor, 1> Prod::backward(const Tensor& dy) const {
 Tensor Norm::forward(const Tensor& in) {
   check::floating("norm", in);
   x = in;
-  const Tensor squares =
-      detail::reduce_keeping("norm", Reduction::sum_of_squares, cast(x, f64), over);
+  const Tensor squares = detail::reduce_keeping("norm", Reduction::sum_of_squares, x, over, f64);
   y = cast(sqrt(squares), wide_dtype(x.dtype()));
   return detail::as_shape(cast(y, f32_result ? f32 : x.dtype()),
                           over.result_shape("norm", x.shape()));

@@ -12,8 +12,9 @@ class CpuBackend final : public ReferenceBackend {
  public:
   std::string_view name() const override { return "cpu"; }
 
-  // --- movement (movement.cpp)
+  // --- movement (movement.cpp, indexing.cpp)
   void copy(const Tensor& x, Tensor& y) override;
+  void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) override;
 
   // --- elementwise (elementwise.cpp)
   void unary(FormulaCall f, const Tensor& x, Tensor& y) override;
@@ -21,11 +22,14 @@ class CpuBackend final : public ReferenceBackend {
   void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
   void binary_backward(FormulaCall f, int input, const Tensor& a, const Tensor& b, const Tensor& dy,
                        Tensor& dx) override;
+  void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) override;
+  void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) override;
   void accumulate(const Tensor& x, Tensor& y) override;
   void lerp(const Tensor& x, double weight, Tensor& y) override;
 
   // --- reduction (reduction.cpp)
   void reduce(Reduction kind, const Tensor& x, Tensor& y) override;
+  void arg_reduce(bool largest, const Tensor& x, Tensor& index) override;
 
   // --- contraction (matmul.cpp, conv.cpp, pool.cpp, avg_pool.cpp, interpolate.cpp)
   void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) override;
@@ -67,6 +71,11 @@ class CpuBackend final : public ReferenceBackend {
   void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
                   Tensor& mean, Tensor& rstd) override;
   void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
+                           const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
+                           Tensor& dbias) override;
+  void group_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y,
+                  Tensor& mean, Tensor& rstd) override;
+  void group_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& dy, Tensor& dx, Tensor& dweight,
                            Tensor& dbias) override;
   void batch_norm_statistics(const Tensor& x, Tensor& mean, Tensor& variance) override;

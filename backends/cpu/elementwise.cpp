@@ -38,6 +38,56 @@ void CpuBackend::binary_backward(FormulaCall f, int input, const Tensor& a, cons
   cpu::staged(kernel, dx, a, b, dy);
 }
 
+void CpuBackend::compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) {
+  if (!cpu::all_f32_or_short(a, b)) return ReferenceBackend::compare(f, a, b, y);
+  const cpu::LoopNest<3> nest(y, a, b);
+  nest.parallel_runs([&, &k = simd_kernels()](const auto& at, const auto& steps, int64_t count) {
+    alignas(64) float left[cpu::block_length], right[cpu::block_length];
+    bool results[cpu::block_length];
+    const bool direct = steps[0] == 1;
+    k.compare(f, cpu::floats(a, at[1], steps[1], count, left),
+              cpu::floats(b, at[2], steps[2], count, right),
+              direct ? y.data<bool>() + at[0] : results, count);
+    if (!direct) reference::store(results, count, y, at[0], steps[0]);
+  });
+}
+
+namespace {
+/// Elements of x, whose type T only has the size of, as neighbours: in place, or in `buffer`.
+template <class T>
+const T* neighbours(const Tensor& x, int64_t offset, int64_t step, int64_t count, T* buffer) {
+  const T* const from = reinterpret_cast<const T*>(x.raw_data()) + offset;
+  if (step == 1) return from;
+  for (int64_t i = 0; i < count; ++i) buffer[i] = from[i * step];
+  return buffer;
+}
+
+template <class T, class Kernel>
+void select_as(const Kernel& kernel, const Tensor& condition, const Tensor& a, const Tensor& b,
+               Tensor& y) {
+  const cpu::LoopNest<4> nest(y, condition, a, b);
+  nest.parallel_runs([&](const auto& at, const auto& steps, int64_t count) {
+    alignas(64) T first[cpu::block_length], second[cpu::block_length], results[cpu::block_length];
+    bool chosen[cpu::block_length];
+    T* const to = reinterpret_cast<T*>(y.raw_data()) + at[0];
+    const bool direct = steps[0] == 1;
+    kernel(neighbours(condition, at[1], steps[1], count, chosen),
+           neighbours(a, at[2], steps[2], count, first),
+           neighbours(b, at[3], steps[3], count, second), direct ? to : results, count);
+    for (int64_t i = 0; !direct && i < count; ++i) to[i * steps[0]] = results[i];
+  });
+}
+}  // namespace
+
+void CpuBackend::select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) {
+  const bool alike = a.dtype() == y.dtype() && b.dtype() == y.dtype();
+  if (condition.dtype() != boolean || !alike || !cpu::is_f32_or_short(y))
+    return ReferenceBackend::select(condition, a, b, y);
+  const simd::Kernels& k = simd_kernels();
+  if (y.dtype() == f32) select_as<uint32_t>(k.select_words, condition, a, b, y);
+  else select_as<uint16_t>(k.select_halves, condition, a, b, y);
+}
+
 void CpuBackend::accumulate(const Tensor& x, Tensor& y) {
   binary(call_of<BinaryFormulas>(formula::Add{}), y, x, y);
   y.storage()->bump_version();

@@ -1,7 +1,7 @@
-// Sums over trailing dimensions (rows), leading ones (columns: the gradient of a bias), or
-// everything; maxima over rows or everything. Other patterns, minima, products and f64 go to the
-// reference.
-// Partial results belong to fixed pieces of the data: the number of threads changes nothing.
+// Sums and extremes over dimensions that lie together in memory, or in two groups: rows, columns
+// (the gradient of a bias), channels of images, everything. Other patterns, products and f64 go to
+// the reference. Partial results belong to fixed pieces of the data: the number of threads changes
+// nothing.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -13,98 +13,108 @@
 namespace halftone {
 
 namespace {
+/// x in the order of its memory as [reduced, kept, reduced, kept], any of them 1.
 struct Split {
-  int64_t outer = 1, inner = 1;  // x as [outer, inner], one of which is reduced
-  bool inner_reduced = false, usable = false;
+  int64_t outer_reduced = 1, outer_kept = 1, reduced = 1, kept = 1;
+  bool usable = false;
 };
 
-/// x in row-major or channels-last memory, reduced over a leading or a trailing group of its memory
-/// dimensions.
+/// Dense x, row-major, channels-last or transposed; of y's dimensions those that are 1 are reduced.
 Split split_of(const Tensor& x, const Tensor& y) {
   Split split;
-  std::array<int, Dims::max_rank> order{};
+  std::array<int, Dims::max_rank> order{};  // innermost first
   int count = 0;
   for (int d = 0; d < x.rank(); ++d)
     if (x.shape()[d] != 1) order[std::size_t(count++)] = d;
   if (count == 0 || !x.is_dense()) return split;
-  for (int i = 1; i < count; ++i)  // by insertion: there are eight at most
-    for (int j = i; j > 0; --j) {
-      int &left = order[std::size_t(j - 1)], &right = order[std::size_t(j)];
-      if (x.strides()[left] < x.strides()[right]) std::swap(left, right);
-    }
-  const auto reduced = [&](int place) { return y.shape()[order[std::size_t(place)]] == 1; };
-  int boundary = 0, changes = 0;
-  for (int i = 1; i < count; ++i)
-    if (reduced(i) != reduced(i - 1)) boundary = i, ++changes;
-  if (changes > 1) return split;
-  split.inner_reduced = reduced(count - 1);
-  for (int i = 0; i < count; ++i)
-    (i < boundary ? split.outer : split.inner) *= x.shape()[order[std::size_t(i)]];
-  // y is row-major: its kept dimensions must come in the same order as in x's memory.
-  int last = -1;
+  std::sort(order.begin(), order.begin() + count,
+            [&](int a, int b) { return x.strides()[a] < x.strides()[b]; });
+  int64_t* const sizes[] = {&split.kept, &split.reduced, &split.outer_kept, &split.outer_reduced};
+  std::size_t place = 0;
+  int last_kept = Dims::max_rank;
   for (int i = 0; i < count; ++i) {
-    if (reduced(i)) continue;
-    if (order[std::size_t(i)] < last) return split;
-    last = order[std::size_t(i)];
+    const int d = order[std::size_t(i)];
+    const bool reduced = y.shape()[d] == 1;
+    if (reduced != (place % 2 == 1)) ++place;
+    if (place == std::size(sizes)) return split;
+    *sizes[place] *= x.shape()[d];
+    if (reduced) continue;
+    // y is row-major: its kept dimensions must come in the same order as in x's memory.
+    if (d > last_kept) return split;
+    last_kept = d;
   }
-  split.usable = changes == 1 || split.inner_reduced;
+  split.usable = true;
   return split;
 }
 
+bool is_extreme(Reduction kind) { return kind == Reduction::max || kind == Reduction::min; }
+
 double start_of(Reduction kind) {
-  return kind == Reduction::max ? -std::numeric_limits<double>::infinity() : 0.0;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  return kind == Reduction::max ? -infinity : kind == Reduction::min ? infinity : 0.0;
 }
-/// How partial results join: sums add up, of a maximum the larger one stays, or NaN.
+/// How partial results join: sums add up, of extremes the larger or smaller one stays, or NaN.
 double joined(Reduction kind, double a, double b) {
-  if (kind != Reduction::max) return a + b;
-  return a != a || a > b ? a : b;
+  if (!is_extreme(kind)) return a + b;
+  return a != a || (kind == Reduction::max ? a > b : a < b) ? a : b;
+}
+
+/// One number for n neighbours. Squares are taken in double: those of no float overflow.
+double result_of(Reduction kind, const float* x, int64_t n) {
+  const simd::Kernels& k = simd_kernels();
+  switch (kind) {
+    case Reduction::max: return double(k.max(x, n));
+    case Reduction::min: return double(k.min(x, n));
+    case Reduction::sum_of_squares: return k.sum_of_wide_squares(x, n);
+    case Reduction::sum:
+    case Reduction::mean:
+    case Reduction::prod: break;
+  }
+  return k.sum(x, n);
 }
 
 double result_of_piece(Reduction kind, const Tensor& x, int64_t begin, int64_t end) {
-  const simd::Kernels& k = simd_kernels();
   double result = start_of(kind);
   alignas(64) float buffer[cpu::block_length];
   for (int64_t i = begin; i < end; i += cpu::block_length) {
     const int64_t n = std::min(cpu::block_length, end - i);
-    const float* data = cpu::floats(x, i, 1, n, buffer);
-    const double block = kind == Reduction::max              ? double(k.max(data, n))
-                         : kind == Reduction::sum_of_squares ? k.sum_of_squares(data, n)
-                                                             : k.sum(data, n);
-    result = joined(kind, result, block);
+    result = joined(kind, result, result_of(kind, cpu::floats(x, i, 1, n, buffer), n));
   }
   return result;
 }
 
 void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double factor, Tensor& y) {
-  const int64_t n = split.inner, piece = reference::grain_length,
-                pieces = reference::pieces_of(n, piece);
-  cpu::Workspace<double> partial(split.outer * pieces);
-  const int64_t group = std::max<int64_t>(1, piece / std::max<int64_t>(n, 1));
-  cpu::parallel_pieces(split.outer * pieces, group, [&](int64_t begin, int64_t end) {
+  const int64_t n = split.reduced, rows = split.outer_reduced * split.outer_kept,
+                piece = reference::grain_length, pieces = reference::pieces_of(n, piece);
+  cpu::Workspace<double> partial(rows * pieces), results(split.outer_kept);
+  const int64_t group = std::max<int64_t>(1, piece / n);
+  cpu::parallel_pieces(rows * pieces, group, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / pieces * n, first = task % pieces * piece;
       partial[task] = result_of_piece(kind, x, row + first, row + std::min(n, first + piece));
     }
   });
-  for (int64_t row = 0; row < split.outer; ++row) {
-    double result = start_of(kind);
-    for (int64_t p = 0; p < pieces; ++p) result = joined(kind, result, partial[row * pieces + p]);
-    reference::store_one(result * factor, y, row);
-  }
+  std::fill_n(results.data(), results.size(), start_of(kind));
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t p = 0; p < pieces; ++p) {
+      double& result = results[row % split.outer_kept];
+      result = joined(kind, result, partial[row * pieces + p]);
+    }
+  for (int64_t i = 0; i < results.size(); ++i) results[i] *= factor;
+  reference::store(results.data(), results.size(), y, 0);
 }
 
 /// Rows and columns whose sums are one task: partial sums are of at most so many terms in float.
 constexpr int64_t piece_rows = 512, piece_columns = 256;
 
-/// sums = the sums of columns of x [.., n] over `rows` rows, from an offset; x short: so many rows
-/// at a time as fit into a buffer.
-void add_columns(const Tensor& x, int64_t offset, int64_t rows, int64_t n, int64_t columns,
-                 float* sums) {
-  const simd::Kernels& k = simd_kernels();
-  if (x.dtype() == f32) return k.add_rows(x.data<float>() + offset, rows, n, columns, sums);
+/// Takes `rows` rows of `columns` columns of x [.., n] into `results`, from an offset; x short: so
+/// many rows at a time as fit into a buffer. `take_in` does a block of them.
+template <class TakeIn>
+void each_block_of_rows(const Tensor& x, int64_t offset, int64_t rows, int64_t n, int64_t columns,
+                        const TakeIn& take_in) {
+  if (x.dtype() == f32) return take_in(x.data<float>() + offset, rows, n);
   constexpr int64_t buffer_size = 16 * piece_columns;
-  alignas(64) float buffer[buffer_size], some[piece_columns];
-  std::fill_n(sums, columns, 0.0f);
+  alignas(64) float buffer[buffer_size];
   const int64_t at_a_time = buffer_size / columns;
   for (int64_t row = 0; row < rows; row += at_a_time) {
     const int64_t count = std::min(at_a_time, rows - row);
@@ -112,47 +122,111 @@ void add_columns(const Tensor& x, int64_t offset, int64_t rows, int64_t n, int64
     else
       for (int64_t i = 0; i < count; ++i)
         cpu::widen(x, offset + (row + i) * n, columns, buffer + i * columns);
-    k.add_rows(buffer, count, columns, columns, some);
-    k.accumulate(some, sums, columns);
+    take_in(buffer, count, columns);
   }
 }
 
-void reduce_columns(const Tensor& x, const Split& split, double factor, Tensor& y) {
-  const int64_t n = split.inner, rows = split.outer;
+/// results[j] = the reduction of column j of a piece
+void reduce_piece(Reduction kind, const Tensor& x, int64_t offset, int64_t rows, int64_t n,
+                  int64_t columns, float* results) {
+  const simd::Kernels& k = simd_kernels();
+  std::fill_n(results, columns, float(start_of(kind)));
+  each_block_of_rows(x, offset, rows, n, columns,
+                     [&](const float* from, int64_t count, int64_t row_stride) {
+                       if (kind == Reduction::max)
+                         return k.max_rows(from, count, row_stride, columns, results);
+                       if (kind == Reduction::min)
+                         return k.min_rows(from, count, row_stride, columns, results);
+                       alignas(64) float some[piece_columns];
+                       k.add_rows(from, count, row_stride, columns, some);
+                       k.accumulate(some, results, columns);
+                     });
+}
+
+void reduce_columns(Reduction kind, const Tensor& x, const Split& split, double factor, Tensor& y) {
+  const int64_t n = split.kept, rows = split.reduced;
   const int64_t pieces = reference::pieces_of(rows, piece_rows),
                 strips = reference::pieces_of(n, piece_columns);
-  cpu::Workspace<float> partial(pieces * n);
+  const int64_t bands = split.outer_reduced * split.outer_kept * pieces;
+  cpu::Workspace<float> partial(bands * n);
   const int64_t size = std::min(rows, piece_rows) * std::min(n, piece_columns);
-  cpu::parallel_pieces(pieces * strips, std::max<int64_t>(1, reference::grain_length / size),
+  cpu::parallel_pieces(bands * strips, std::max<int64_t>(1, reference::grain_length / size),
                        [&](int64_t begin, int64_t end) {
                          for (int64_t task = begin; task < end; ++task) {
-                           const int64_t p = task / strips, row = p * piece_rows,
-                                         j = task % strips * piece_columns;
-                           add_columns(x, row * n + j, std::min(piece_rows, rows - row), n,
-                                       std::min(piece_columns, n - j), partial.data() + p * n + j);
+                           const int64_t band = task / strips, j = task % strips * piece_columns,
+                                         row = band % pieces * piece_rows;
+                           reduce_piece(kind, x, (band / pieces * rows + row) * n + j,
+                                        std::min(piece_rows, rows - row), n,
+                                        std::min(piece_columns, n - j),
+                                        partial.data() + band * n + j);
                          }
                        });
-  cpu::Workspace<double> totals(n);
-  std::fill_n(totals.data(), n, 0.0);
-  for (int64_t p = 0; p < pieces; ++p)
-    for (int64_t j = 0; j < n; ++j) totals[j] += double(partial[p * n + j]);
-  for (int64_t j = 0; j < n; ++j) totals[j] *= factor;
-  reference::store(totals.data(), n, y, 0);
+  // The bands of one result: pieces of rows, and those again for each outer_reduced.
+  cpu::parallel_pieces(split.outer_kept * strips, reference::grain_length / piece_columns,
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t task = begin; task < end; ++task) {
+                           const int64_t kept = task / strips, j = task % strips * piece_columns,
+                                         columns = std::min(piece_columns, n - j);
+                           double totals[piece_columns];
+                           std::fill_n(totals, columns, start_of(kind));
+                           for (int64_t outer = 0; outer < split.outer_reduced; ++outer)
+                             for (int64_t p = 0; p < pieces; ++p) {
+                               const int64_t band = (outer * split.outer_kept + kept) * pieces + p;
+                               const float* const from = partial.data() + band * n + j;
+                               for (int64_t i = 0; i < columns; ++i)
+                                 totals[i] = joined(kind, totals[i], double(from[i]));
+                             }
+                           for (int64_t i = 0; i < columns; ++i) totals[i] *= factor;
+                           reference::store(totals, columns, y, kept * n + j);
+                         }
+                       });
 }
 }  // namespace
 
 void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
-  const bool by_columns = kind == Reduction::sum || kind == Reduction::mean;
   // Rows are added up in f64 in any case.
   const bool exact = kind == Reduction::sum_of_squares && y.dtype() == f64;
-  const bool served = kind != Reduction::min && kind != Reduction::prod &&
-                      cpu::all_f32_or_short(x, exact ? Tensor{} : y) && x.numel() > 0;
+  const bool served =
+      kind != Reduction::prod && cpu::all_f32_or_short(x, exact ? Tensor{} : y) && x.numel() > 0;
   const Split split = served ? split_of(x, y) : Split{};
-  if (!split.usable || (!split.inner_reduced && !by_columns))
+  if (!split.usable || (split.kept > 1 && kind == Reduction::sum_of_squares))
     return ReferenceBackend::reduce(kind, x, y);
   const double factor = kind == Reduction::mean ? double(y.numel()) / double(x.numel()) : 1.0;
-  if (split.inner_reduced) reduce_rows(kind, x, split, factor, y);
-  else reduce_columns(x, split, factor, y);
+  if (split.kept == 1) reduce_rows(kind, x, split, factor, y);
+  else reduce_columns(kind, x, split, factor, y);
+}
+
+namespace {
+/// Of one row: the place of the first extreme, or of the first NaN.
+int64_t place_of_extreme(bool largest, const Tensor& x, int64_t begin, int64_t n) {
+  const simd::Kernels& k = simd_kernels();
+  alignas(64) float buffer[cpu::block_length];
+  float best = 0;
+  int64_t place = 0;
+  for (int64_t first = 0; first < n; first += cpu::block_length) {
+    const int64_t count = std::min(cpu::block_length, n - first);
+    const float* const values = cpu::floats(x, begin + first, 1, count, buffer);
+    const float found = largest ? k.max(values, count) : k.min(values, count);
+    if (found != found)
+      return first +
+             (std::find_if(values, values + count, [](float v) { return v != v; }) - values);
+    if (first > 0 && !(largest ? found > best : found < best)) continue;
+    best = found, place = first + (std::find(values, values + count, found) - values);
+  }
+  return place;
+}
+}  // namespace
+
+void CpuBackend::arg_reduce(bool largest, const Tensor& x, Tensor& index) {
+  const int64_t rows = index.numel();
+  if (!cpu::is_f32_or_short(x) || x.numel() == 0)
+    return ReferenceBackend::arg_reduce(largest, x, index);
+  const int64_t n = x.numel() / rows;
+  cpu::parallel_pieces(rows, std::max<int64_t>(1, reference::grain_length / n),
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t row = begin; row < end; ++row)
+                           index.data<int64_t>()[row] = place_of_extreme(largest, x, row * n, n);
+                       });
 }
 
 }  // namespace halftone

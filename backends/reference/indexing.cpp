@@ -5,16 +5,14 @@
 #include <numeric>
 
 #include <halftone/backends/reference/columns.h>
+#include <halftone/backends/reference/indices.h>
 #include <halftone/core/op_info.h>
 
 namespace halftone {
 
 using namespace reference;
 
-namespace {
-
-/// Checked before anything runs in parallel, where nothing may throw.
-void check_indices(const Tensor& index, int64_t size) {
+void reference::check_indices(const Tensor& index, int64_t size) {
   const LoopNest<1> nest(index);
   nest.runs(0, nest.turns(), [&](Offsets<1> offset, Offsets<1> step, int64_t count) {
     const int64_t* const values = index.data<int64_t>() + offset[0];
@@ -25,6 +23,8 @@ void check_indices(const Tensor& index, int64_t size) {
                          ". Indices must be from 0 to ", size - 1, ".");
   });
 }
+
+namespace {
 
 /// With the dimension that indices replace standing still.
 Strides without(Strides strides, int dim) {

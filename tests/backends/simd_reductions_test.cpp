@@ -40,20 +40,55 @@ TEST_CASE("a long sum of ones is exact, far beyond where float stops counting") 
   });
 }
 
-TEST_CASE("the largest element, wherever it is; NaN wins") {
+TEST_CASE("the largest and the smallest element, wherever it is; NaN wins") {
   Numbers numbers(21);
+  const float inf = std::numeric_limits<float>::infinity();
   each_level([&](const simd::Kernels& k) {
-    CHECK(k.max(nullptr, 0) == -std::numeric_limits<float>::infinity());
+    CHECK(k.max(nullptr, 0) == -inf);
+    CHECK(k.min(nullptr, 0) == inf);
     for (const int64_t n : {1, 2, 15, 16, 17, 63, 129, 1000}) {
-      std::vector<float> x = numbers.many(n, -9, -1);
+      const std::vector<float> x = numbers.many(n, -9, -1);
       for (const auto place : {std::size_t(0), std::size_t(n / 2), std::size_t(n - 1)}) {
         std::vector<float> y = x;
         y[place] = -0.5f;
         CHECK(k.max(y.data(), n) == -0.5f);
+        y[place] = -10;
+        CHECK(k.min(y.data(), n) == -10);
         y[place] = std::numeric_limits<float>::quiet_NaN();
         CHECK(std::isnan(k.max(y.data(), n)));
+        CHECK(std::isnan(k.min(y.data(), n)));
       }
     }
+  });
+}
+
+TEST_CASE("extremes of columns go on from what is there; NaN wins and stays") {
+  Numbers numbers(25);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x = numbers.many(40 * 200);
+  x[3 * 200 + 5] = nan;
+  each_level([&](const simd::Kernels& k) {
+    for (const int64_t n : {1, 3, 16, 64, 65, 131})
+      for (const int64_t rows : {0, 1, 3, 37}) {
+        std::vector<float> most(std::size_t(n) + 1, 0.0f), least = most;
+        most[0] = nan;
+        k.max_rows(x.data(), rows, 200, n, most.data());
+        k.min_rows(x.data(), rows, 200, n, least.data());
+        CHECK(std::isnan(most[0]));
+        for (std::size_t j = 1; j <= std::size_t(n); ++j) {
+          float largest = 0, smallest = 0;
+          bool any_nan = false;
+          for (int64_t i = 0; i < rows && int64_t(j) < n; ++i) {
+            const float v = x[std::size_t(i * 200) + j];
+            largest = std::max(largest, v), smallest = std::min(smallest, v);
+            any_nan = any_nan || std::isnan(v);
+          }
+          const bool same = any_nan ? std::isnan(most[j]) && std::isnan(least[j])
+                                    : most[j] == largest && least[j] == smallest;
+          INFO(n, " columns, ", rows, " rows, column ", j);
+          CHECK(same);
+        }
+      }
   });
 }
 

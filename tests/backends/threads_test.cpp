@@ -58,15 +58,10 @@ TEST_CASE("reductions over rows, columns, images and everything") {
   check_threads([](DType d) {
     const Tensor wide = numbers({3, 40000}, d, 1), tall = numbers({40000, 3}, d, 2),
                  image = numbers({4, 5, 60, 61}, d, 3);
-    return Results{sum(wide),
-                   sum(wide, {1}),
-                   sum(tall, {0}),
-                   mean(image, {0, 2, 3}),
-                   max(image, {2}),
-                   norm(wide),
-                   var(tall, {0}),
-                   cumsum(tall, 0),
-                   sum(transpose(wide, 0, 1), {0})};
+    return Results{
+        sum(wide),       sum(wide, {1}),     sum(tall, {0}),  mean(image, {0, 2, 3}),
+        max(image, {2}), min(image, {0, 1}), max(tall, {0}),  min(wide, {1}),
+        norm(wide),      var(tall, {0}),     cumsum(tall, 0), sum(transpose(wide, 0, 1), {0})};
   });
 }
 

@@ -149,7 +149,8 @@ template <> struct Samples<GroupNorm> {
                   of("a group per channel", {2, 3, 3, 3}, 3, both), of("vectors", {3, 8}, 2, both),
                   of("sequences", {2, 4, 5}, 2, weight), of("no parameters", {2, 4, 2, 3}, 2, none),
                   of("wide parameters", {2, 4, 2, 3}, 2, wide),
-                  of("large images", {1, 4, 20, 21}, 2, both)},
+                  of("large images", {1, 4, 20, 21}, 2, both),
+                  of("images of several blocks", {2, 4, 35, 37}, 2, both)},
         .errors =
             {error<ShapeError>(
                  "[group_norm] [2, 5, 3] f32 with 2 groups. The input must be [n, c, ...] with "

@@ -43,6 +43,24 @@ static void binary_backward(FormulaCall call, int input, const float* a, const f
   });
 }
 
+static void compare(FormulaCall call, const float* a, const float* b, bool* y, int64_t n) {
+  visit_index(CompareFormulas{}, call.index, [&]<class F>() {
+    const F f = formula_of<F>(call);
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) y[i] = f.forward(a[i], b[i]);
+  });
+}
+
+/// Without branches, which would be mispredicted.
+template <class T>
+static void select(const bool* condition, const T* a, const T* b, T* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const T mask = T(0) - T(condition[i]);
+    y[i] = T((a[i] & mask) | (b[i] & T(~mask)));
+  }
+}
+
 static void accumulate(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
@@ -57,6 +75,8 @@ static void lerp(const float* x, float weight, float* y, int64_t n) {
 }
 
 void fill_elementwise(Kernels& table) {
+  table.compare = compare, table.select_words = select<uint32_t>;
+  table.select_halves = select<uint16_t>;
   table.unary = unary, table.unary_backward = unary_backward;
   table.binary = binary, table.binary_backward = binary_backward;
   table.accumulate = accumulate, table.subtract = subtract, table.scale = scale, table.lerp = lerp;

@@ -59,6 +59,12 @@ struct Kernels {
   void (*binary)(FormulaCall f, const float* a, const float* b, float* y, int64_t n);
   void (*binary_backward)(FormulaCall f, int input, const float* a, const float* b, const float* dy,
                           float* dx, int64_t n);
+  void (*compare)(FormulaCall f, const float* a, const float* b, bool* y, int64_t n);
+  /// y = condition ? a : b, of elements as their bits
+  void (*select_words)(const bool* condition, const uint32_t* a, const uint32_t* b, uint32_t* y,
+                       int64_t n);
+  void (*select_halves)(const bool* condition, const uint16_t* a, const uint16_t* b, uint16_t* y,
+                        int64_t n);
   void (*accumulate)(const float* x, float* y, int64_t n);          // y += x
   void (*subtract)(const float* x, float* y, int64_t n);            // y -= x
   void (*scale)(float factor, float* y, int64_t n);                 // y *= factor
@@ -67,7 +73,12 @@ struct Kernels {
   // --- reductions, pairwise in float within blocks, in double across them
   double (*sum)(const float* x, int64_t n);
   double (*sum_of_squares)(const float* x, int64_t n);
-  float (*max)(const float* x, int64_t n);  // NaN if any is
+  double (*sum_of_wide_squares)(const float* x, int64_t n);  // squared and added in double
+  float (*max)(const float* x, int64_t n);                   // NaN if any is
+  float (*min)(const float* x, int64_t n);
+  /// y[j] = the largest (smallest) of y[j] and x[i, j], NaN if any is
+  void (*max_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
+  void (*min_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
   /// y[j] = sum_i x[i, j]
   void (*add_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
   void (*join)(const float* x, double* totals, int64_t n);  // totals += x
@@ -93,6 +104,16 @@ struct Kernels {
                         const float* dy,
                         /// dweight, dbias accumulate; any may be null
                         float* dx, float* dweight, float* dbias, int64_t n);
+
+  // --- group norm: n neighbours of one channel
+  void (*affine)(const float* x, float mean, float scale, float shift, float* y,
+                 int64_t n);  // y = (x - mean) scale + shift
+  /// the sums of dy and of dy (x - mean)
+  void (*centred_sums)(const float* x, float mean, const float* dy, int64_t n, double* sum,
+                       double* product);
+  /// dx = a dy + b (x - mean) + c
+  void (*affine_gradient)(const float* x, float mean, const float* dy, float a, float b, float c,
+                          float* dx, int64_t n);
 
   // --- batch norm: rows of n channels
   /// y = (x - mean) scale + shift (+ residual, which may be null), at least 0 if relu

@@ -1,6 +1,6 @@
-// Sums and maxima of contiguous floats. Each block of 4096 elements is summed in 4 x lanes partial
-// sums of float, in two levels; these and the blocks in double: the error stays near that of a
-// pairwise sum, whatever n is.
+// Sums and extremes of contiguous floats. Each block of 4096 elements is summed in 4 x lanes
+// partial sums of float, in two levels; these and the blocks in double: the error stays near that
+// of a pairwise sum, whatever n is.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -43,23 +43,51 @@ static double sum_of_squares(const float* x, int64_t n) {
   return total;
 }
 
-static float max(const float* x, int64_t n) {
-  float partial[lanes];
-  bool nan = false;
-  for (int k = 0; k < lanes; ++k) partial[k] = -__builtin_inff();
+static double sum_of_wide_squares(const float* x, int64_t n) {
+  double sums[4 * lanes]{};
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    for (int k = 0; k < lanes; ++k) {
-      partial[k] = x[i + k] > partial[k] ? x[i + k] : partial[k];
-      nan |= x[i + k] != x[i + k];
+  for (; i + 4 * lanes <= n; i += 4 * lanes)
+    for (int k = 0; k < 4 * lanes; ++k) sums[k] += double(x[i + k]) * double(x[i + k]);
+  double total = 0;
+  for (const double some : sums) total += some;
+  for (; i < n; ++i) total += double(x[i]) * double(x[i]);
+  return total;
+}
+
+/// The larger (smaller) of two, or NaN if either is.
+template <bool Largest, class V> static inline V extreme_of(V a, V b) {
+  const V other = Largest ? (b > a ? b : a) : (b < a ? b : a);
+  return b != b ? b : (a != a ? a : other);
+}
+
+template <bool Largest>
+static constexpr float worst = Largest ? -__builtin_inff() : __builtin_inff();
+
+template <bool Largest> static float extreme(const float* x, int64_t n) {
+  Vector best[4], wrong[4]{};  // wrong: NaN where one was seen
+  for (Vector& some : best) some = worst<Largest> - Vector{};
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes)
+    for (int k = 0; k < 4; ++k) {
+      const Vector v = load(x + i + k * lanes);
+      best[k] = Largest ? (v > best[k] ? v : best[k]) : (v < best[k] ? v : best[k]);
+      wrong[k] = v != v ? v : wrong[k];
     }
-  float largest = -__builtin_inff();
-  for (int k = 0; k < lanes; ++k) largest = partial[k] > largest ? partial[k] : largest;
-  for (; i < n; ++i) {
-    largest = x[i] > largest ? x[i] : largest;
-    nan |= x[i] != x[i];
+  float result = worst<Largest>;
+  for (int k = 0; k < 4; ++k)
+    for (int lane = 0; lane < lanes; ++lane)
+      result = extreme_of<Largest>(result, wrong[k][lane] != 0.0f ? wrong[k][lane] : best[k][lane]);
+  for (; i < n; ++i) result = extreme_of<Largest>(result, x[i]);
+  return result;
+}
+
+template <bool Largest>
+static void extreme_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y) {
+  for (int64_t i = 0; i < rows; ++i, x += row_stride) {
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) store(y + j, extreme_of<Largest>(load(y + j), load(x + j)));
+    for (; j < n; ++j) y[j] = extreme_of<Largest>(y[j], x[j]);
   }
-  return nan ? __builtin_nanf("") : largest;
 }
 
 /// y = the sums of `count` vectors side by side: of eight rows at a time in a tree, of these in
@@ -113,7 +141,10 @@ static void join(const float* x, double* totals, int64_t n) {
 }
 
 void fill_reductions(Kernels& table) {
-  table.sum = sum, table.sum_of_squares = sum_of_squares, table.max = max,
+  table.sum = sum, table.sum_of_squares = sum_of_squares;
+  table.sum_of_wide_squares = sum_of_wide_squares, table.max = extreme<true>,
+  table.min = extreme<false>, table.max_rows = extreme_rows<true>;
+  table.min_rows = extreme_rows<false>;
   table.add_rows = add_rows, table.join = join;
 }
 

@@ -1,4 +1,4 @@
-// Row kernels: softmax, log-sum-exp, the pieces of layer normalisation.
+// Row kernels: softmax, log-sum-exp, the pieces of layer and group normalisation.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -116,28 +116,61 @@ static void normalize(const float* x, float mean, float rstd, const float* weigh
 }
 
 // With z = (x - mean) rstd and g = dy weight:  dx = rstd (g - [mean(g)] - z mean(g z)), the bracket
-// if centred.
+// if centred. Two reads of a row: one for the sums and what weight and bias get, one for dx.
 template <bool weighted>
-static void input_gradient(const float* x, float mean, float rstd, bool centred,
-                           const float* weight, const float* dy, float* dx, int64_t n) {
-  const auto g = [=](int64_t i) {
-    if constexpr (weighted) return dy[i] * weight[i];
-    else return dy[i];
-  };
-  const float mean_g = centred ? float(total(n, g) / double(n)) : 0.0f;
-  const auto mean_gz =
-      float(total(n, [=](int64_t i) { return g(i) * ((x[i] - mean) * rstd); }) / double(n));
-  for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (g(i) - mean_g - (x[i] - mean) * rstd * mean_gz);
+static void norm_gradient(const float* x, float mean, float rstd, bool centred, const float* weight,
+                          const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
+  const Vector means = mean - Vector{}, scales = rstd - Vector{};
+  double sum_g = 0, sum_gz = 0;
+  int64_t i = 0;
+  while (i + lanes <= n) {
+    const int64_t end = n - i < short_sum ? n : i + short_sum;
+    Vector of_g{}, of_gz{};
+    for (; i + lanes <= end; i += lanes) {
+      const Vector d = load(dy + i), z = (load(x + i) - means) * scales;
+      if (dweight) store(dweight + i, load(dweight + i) + d * z);
+      if (dbias) store(dbias + i, load(dbias + i) + d);
+      const Vector g = weighted ? d * load(weight + i) : d;
+      of_g += g, of_gz += g * z;
+    }
+    for (int k = 0; k < lanes; ++k) sum_g += double(of_g[k]), sum_gz += double(of_gz[k]);
+  }
+  for (; i < n; ++i) {
+    const float z = (x[i] - mean) * rstd, g = weighted ? dy[i] * weight[i] : dy[i];
+    if (dweight) dweight[i] += dy[i] * z;
+    if (dbias) dbias[i] += dy[i];
+    sum_g += double(g), sum_gz += double(g * z);
+  }
+  if (!dx) return;
+  const float mean_g = centred ? float(sum_g / double(n)) : 0.0f,
+              mean_gz = float(sum_gz / double(n));
+#pragma GCC ivdep
+  for (int64_t j = 0; j < n; ++j) {
+    const float g = weighted ? dy[j] * weight[j] : dy[j];
+    dx[j] = rstd * (g - mean_g - (x[j] - mean) * rstd * mean_gz);
+  }
 }
 static void norm_backward(const float* x, float mean, float rstd, bool centred, const float* weight,
                           const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
-  if (dweight)
-    for (int64_t i = 0; i < n; ++i) dweight[i] += dy[i] * ((x[i] - mean) * rstd);
-  if (dbias)
-    for (int64_t i = 0; i < n; ++i) dbias[i] += dy[i];
-  if (!dx) return;
-  if (weight) input_gradient<true>(x, mean, rstd, centred, weight, dy, dx, n);
-  else input_gradient<false>(x, mean, rstd, centred, weight, dy, dx, n);
+  if (weight) norm_gradient<true>(x, mean, rstd, centred, weight, dy, dx, dweight, dbias, n);
+  else norm_gradient<false>(x, mean, rstd, centred, weight, dy, dx, dweight, dbias, n);
+}
+
+static void affine(const float* x, float mean, float scale, float shift, float* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * scale + shift;
+}
+
+static void centred_sums(const float* x, float mean, const float* dy, int64_t n, double* sum,
+                         double* product) {
+  *sum = total(n, [=](int64_t i) { return dy[i]; });
+  *product = total(n, [=](int64_t i) { return dy[i] * (x[i] - mean); });
+}
+
+static void affine_gradient(const float* x, float mean, const float* dy, float a, float b, float c,
+                            float* dx, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) dx[i] = a * dy[i] + (b * (x[i] - mean) + c);
 }
 
 void fill_rows(Kernels& table) {
@@ -146,6 +179,8 @@ void fill_rows(Kernels& table) {
   table.exp_scaled = exp_scaled, table.softmax_gradient = softmax_gradient;
   table.exp_shifted = exp_shifted, table.moments = moments, table.normalize = normalize;
   table.norm_backward = norm_backward;
+  table.affine = affine, table.centred_sums = centred_sums;
+  table.affine_gradient = affine_gradient;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA
