@@ -1,6 +1,6 @@
-// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it; where it declines, as
-// matrix products. f16, and bf16 elsewhere, are widened, go through f32 and are rounded once: no
-// short-float convolution ever runs on scalar code.
+// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it; where it declines, or
+// is slower, as matrix products. f16, and bf16 elsewhere, are widened, go through f32 and are
+// rounded once: no short-float convolution ever runs on scalar code.
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
@@ -28,31 +28,47 @@ void round_into(const Tensor& wide, Tensor& y) {
   if (y.defined() && wide.body() != y.body()) backend_for(y).copy(wide, y);
 }
 
+/// oneDNN or own products, in the order that the shape asks for; false: neither takes the work.
+template <class OneDnn, class Products>
+bool in_turn(bool products_first, bool products_serve, const OneDnn& by_onednn,
+             const Products& by_products) {
+  if (!(products_first && products_serve) && by_onednn()) return true;
+  if (products_serve) by_products();
+  return products_serve;
+}
+
 // Each of these says whether a fast path took the work.
 bool fast_conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                Tensor& y) {
-  if (onednn::conv(x, w, bias, g, y)) return true;
-  if (cpu::products_serve(x, w, g)) cpu::conv_by_products(x, w, bias, g, y);
-  else if (cpu::bf16_products_serve(x, w, g)) cpu::conv_by_bf16_products(x, w, bias, g, y);
-  else return false;
+  if (in_turn(
+          cpu::products_win(cpu::ConvPass::forward, w, g), cpu::products_serve(x, w, g),
+          [&] { return onednn::conv(x, w, bias, g, y); },
+          [&] { cpu::conv_by_products(x, w, bias, g, y); }))
+    return true;
+  if (!cpu::bf16_products_serve(x, w, g)) return false;
+  cpu::conv_by_bf16_products(x, w, bias, g, y);
   return true;
 }
 
 bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
-  if (onednn::conv_backward_data(dy, w, g, dx)) return true;
-  if (cpu::products_serve(dx, w, g)) cpu::conv_backward_data_by_products(dy, w, g, dx);
-  else if (cpu::bf16_products_serve(dx, w, g))
-    cpu::conv_backward_data_by_bf16_products(dy, w, g, dx);
-  else return false;
+  if (in_turn(
+          cpu::products_win(cpu::ConvPass::backward_data, w, g), cpu::products_serve(dx, w, g),
+          [&] { return onednn::conv_backward_data(dy, w, g, dx); },
+          [&] { cpu::conv_backward_data_by_products(dy, w, g, dx); }))
+    return true;
+  if (!cpu::bf16_products_serve(dx, w, g)) return false;
+  cpu::conv_backward_data_by_bf16_products(dy, w, g, dx);
   return true;
 }
 
 bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
-  if (onednn::conv_backward_weights(x, dy, g, dw)) return true;
-  if (cpu::products_serve(x, dw, g)) cpu::conv_backward_weights_by_products(x, dy, g, dw);
-  else if (cpu::bf16_products_serve(x, dw, g))
-    cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw);
-  else return false;
+  if (in_turn(
+          cpu::products_win(cpu::ConvPass::backward_weights, dw, g), cpu::products_serve(x, dw, g),
+          [&] { return onednn::conv_backward_weights(x, dy, g, dw); },
+          [&] { cpu::conv_backward_weights_by_products(x, dy, g, dw); }))
+    return true;
+  if (!cpu::bf16_products_serve(x, dw, g)) return false;
+  cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw);
   return true;
 }
 }  // namespace

@@ -6,6 +6,8 @@
 // stay in a thread's second-level cache while all weights pass.
 #include <halftone/backends/cpu/conv_products.h>
 
+#include <string_view>
+
 #include <halftone/backends/cpu/block_products.h>
 #include <halftone/backends/cpu/blocked_product.h>
 #include <halftone/backends/cpu/conv_windows.h>
@@ -93,6 +95,19 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
 bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g) {
   const bool wide = w.size(0) / g.groups >= 4 && w.size(1) * w.size(2) * w.size(3) >= 4;
   return x.dtype() == f32 && w.dtype() == f32 && x.numel() > 0 && wide;
+}
+
+bool products_win(ConvPass pass, const Tensor& w, const ConvGeometry& g) {
+  static const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
+  const int64_t out = w.size(0), in = w.size(1), taps = w.size(2) * w.size(3);
+  if (!avx2 || g.groups > 1 || std::min(in, out) < 32) return false;
+  const bool strided = g.stride[0] * g.stride[1] > 1;
+  switch (pass) {
+    case ConvPass::forward: return taps > 1 && in * taps >= 384 && in * taps < 4096;
+    case ConvPass::backward_data: return taps > 1 && in >= 48 && (strided || out * taps <= 1152);
+    case ConvPass::backward_weights: return in * taps >= 256;
+  }
+  return false;
 }
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,

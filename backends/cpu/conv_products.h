@@ -1,6 +1,6 @@
 // Convolution as implicit matrix products: windows of the image (windows.h) times the weights. It
-// serves where oneDNN does not: builds without it, and instruction sets for which it has scalar
-// code only.
+// serves where oneDNN does not: builds without it, instruction sets for which it has scalar code
+// only, and shapes for which its kernels are slower.
 #pragma once
 
 #include <halftone/core/backend.h>
@@ -9,6 +9,11 @@ namespace halftone::cpu {
 
 /// Whether these functions take a convolution: f32, and groups wide enough to make a product of.
 bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g);
+
+enum class ConvPass : uint8_t { forward, backward_data, backward_weights };
+/// Whether they should be asked before oneDNN: a rule of shapes, for CPUs where that has kernels of
+/// AVX2 and no wider ones. docs/performance.md has the measures behind it.
+bool products_win(ConvPass pass, const Tensor& w, const ConvGeometry& g);
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                       Tensor& y);

@@ -58,7 +58,9 @@ template <class T>
 const T* neighbours(const Tensor& x, int64_t offset, int64_t step, int64_t count, T* buffer) {
   const T* const from = reinterpret_cast<const T*>(x.raw_data()) + offset;
   if (step == 1) return from;
-  for (int64_t i = 0; i < count; ++i) buffer[i] = from[i * step];
+  if (step == 0) std::fill_n(buffer, count, *from);
+  else
+    for (int64_t i = 0; i < count; ++i) buffer[i] = from[i * step];
   return buffer;
 }
 
