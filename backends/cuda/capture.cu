@@ -64,7 +64,6 @@ std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
     fail<UsageError>("captured_step", "nothing is being recorded. Call begin_capture() first.");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  context_.activate();  // the step may have used another device
   forget_recorded_weights(context_);
   cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);
   context_.end_recording();
