@@ -93,7 +93,8 @@ TEST_CASE("what \"tf32\" says stands in the table, in JSON and in the hash") {
   };
   const auto with = resolved("tf32"), without = resolved("f32");
   CHECK(policy::resolved_table(session(*with)).find("low_precision | tf32 |") != std::string::npos);
-  CHECK(policy::resolved_json(session(*with)).find(R"("computes_in": "tf32")") != std::string::npos);
+  CHECK(policy::resolved_json(session(*with)).find(R"("computes_in": "tf32")") !=
+        std::string::npos);
   CHECK(policy::resolved_hash(session(*with)) != policy::resolved_hash(session(*without)));
 }
 
