@@ -29,7 +29,7 @@ class RegionCaster final : public InputCaster {
     if (!region_.session) return {.f32_result = cast(op, inputs, has_f32_result, {})};
     const std::vector<Tensor> before(inputs.begin(), inputs.end());
     const Session::Decision wanted = region_.session->decide(op, inputs, pass_);
-    CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate};
+    CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate, .tf32 = wanted.tf32};
     // Where a rule says f32, operands are: what is done to them must not see short floats.
     plan.f32_result = cast(op, inputs, has_f32_result && !wanted.cast_class, wanted);
     plan.tap = region_.session->tap(before, inputs, pass_);
@@ -38,6 +38,8 @@ class RegionCaster final : public InputCaster {
   void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) override {
     cast(op, inputs, false, {});
   }
+
+  bool treats() const override { return region_.session != nullptr; }
 
   bool casts() const { return region_.enabled; }
   std::optional<DType> dtype_on(Device device) const {

@@ -25,6 +25,7 @@ class Session {
     std::optional<DType> dtype{};   // of low_precision, in place of the region's
     std::optional<DType> result{};  // in which the result is handed on
     std::optional<Accumulator> accumulate{};
+    std::optional<bool> tf32{};  // whether f32 products may be of TF32 factors
   };
 
   virtual ~Session() = default;

@@ -18,6 +18,7 @@
 #include <halftone/autograd/node.h>
 #include <halftone/autograd/op_tap.h>
 #include <halftone/autograd/op_list.h>
+#include <halftone/core/allow_tf32.h>
 
 namespace halftone {
 
@@ -176,6 +177,12 @@ Tensor run_tapped(Op& op, std::span<const Tensor> inputs, OpTap& tap) {
   return handed_on;
 }
 
+template <std::size_t Count, Operation Op>
+Tensor computed(Op& op, std::span<const Tensor> inputs, const CastPlan& plan) {
+  const Tf32Scope products(plan.tf32);
+  return plan.tap ? run_tapped<Count>(op, inputs, *plan.tap) : run_bare<Count>(op, inputs);
+}
+
 bool any_requires_grad(std::span<const Tensor> inputs);
 void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
 /// The output as a tensor with history: `node` gets its edges, its number and what the engine
@@ -200,13 +207,13 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));
   std::vector<Edge> edges;
   if (record) fill_needs(op, edges = edges_of<Op>(inputs));
-  Tensor output = plan.tap ? run_tapped<Count>(op, inputs, *plan.tap) : run_bare<Count>(op, inputs);
+  Tensor output = computed<Count>(op, inputs, plan);
   if (!output.defined())
     fail<UsageError>(Op::info.name, "forward() returned an undefined tensor. Return the result.");
   // 3. Record. The operation, with what it saved, becomes the node.
   if (!record || !is_floating(output.dtype())) return as_planned(std::move(output), plan.result);
   auto node = std::make_shared<NodeOf<Op>>(std::move(op));
-  node->tap = std::move(plan.tap);
+  node->tap = std::move(plan.tap), node->tf32 = plan.tf32;
   output = with_history(Op::info, output, std::move(node), std::move(edges));
   return as_planned(std::move(output), plan.result);
 }

@@ -16,6 +16,7 @@
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/node.h>
 #include <halftone/autograd/op_tap.h>
+#include <halftone/core/allow_tf32.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
@@ -154,6 +155,7 @@ class ReversePass {
       if (!kept_nodes_.empty())
         if (const auto kept = kept_nodes_.find(&node); kept != kept_nodes_.end()) kept->second = dy;
       const OperationScope running(*node.info);
+      const Tf32Scope products(node.tf32);
       gradients = node.tap ? node.tap->backward(node, dy) : node.backward(dy);
     }
     if (!retain_graph_) {

@@ -24,6 +24,7 @@ struct CastPlan {
   std::optional<DType> result{};            // hand the result on in this dtype, by a recorded cast
   std::shared_ptr<OpTap> tap{};             // stands around the operation; null: nobody does
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
+  std::optional<bool> tf32{};               // core/allow_tf32.h, forward and backward
 };
 
 class InputCaster {
@@ -33,6 +34,9 @@ class InputCaster {
   /// user set it. Where the operation can compute from short floats straight to f32
   /// (`has_f32_result`), the plan says whether it shall, instead of casting its inputs up.
   virtual CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
+  /// Whether it may put tensors on grids: then operations get their inputs in the dtype that they
+  /// compute in.
+  virtual bool treats() const { return false; }
   /// The casts alone, for a function that computes what this operation does out of others.
   virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };

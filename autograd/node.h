@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct Node {
   std::vector<Edge> edges;
   GradientHooks hooks{};         // on the gradient of the output
   std::shared_ptr<OpTap> tap{};  // stood around forward, stands around backward
+  std::optional<bool> tf32{};    // core/allow_tf32.h, as in forward
   /// One gradient per edge; undefined where none is wanted.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
   /// The same for some inputs (bit i: input i), the others undefined, so that each product of an

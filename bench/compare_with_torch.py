@@ -22,7 +22,7 @@ OF_JAX = ("mlp_tiny", "mlp", "lenet")
 def cell(command):
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\nends with {run.returncode}: {run.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(map(str, command))}\nends with {run.returncode}: {run.stderr[-2000:]}")
     return json.loads(run.stdout)
 
 
@@ -59,14 +59,19 @@ def main():
         parser.error("at least one round is needed.")
     print(f"{'workload':14} {'strategy':10} {'peer':14} {'halftone ms':>19} {'peer ms':>19} {'ratios':>11} {'share':>6}   ratios of the rounds")
     print(f"{'':40} {'median':>9} {'min':>9} {'median':>9} {'min':>9} {'med.':>5} {'min':>5}")
-    lines = a.json.open("w") if a.json else None
+    lines, failed = a.json.open("w") if a.json else None, False
     for workload in a.workload.replace("untuned", UNTUNED).split(","):
         for strategy in a.strategy.split(","):
             flags = ["--workload", workload, "--strategy", strategy, "--threads", str(a.threads),
                      "--steps", str(a.steps), "--seconds", str(a.seconds), "--device", a.device]
             peers = {name: [a.python, PEERS / PROGRAMS[name][0], *flags, *PROGRAMS[name][1:]] for name in names
                      if name != "jax" or (workload in OF_JAX and a.device == "cpu")}
-            cells = compare([a.train_step, *flags, "--json", *(["--capture"] if a.capture else [])], peers, a.rounds)
+            try:
+                cells = compare([a.train_step, *flags, "--json", *(["--capture"] if a.capture else [])], peers, a.rounds)
+            except RuntimeError as failure:  # the other cells are worth having
+                print(f"{workload:14} {strategy:10} {failure}", flush=True)
+                failed = True
+                continue
             ours = cells["halftone"]
             # A disturbed machine measures itself too slow: the least limit counts.
             share = min(c["limit_ms"] for c in ours) / min(c["min_ms"] for c in ours) if "limit_ms" in ours[0] else None
@@ -81,7 +86,8 @@ def main():
                 for name, each in cells.items():
                     for c in each:
                         print(json.dumps({"program": name, **c}), file=lines, flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

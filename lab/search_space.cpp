@@ -36,7 +36,8 @@ class Wish {
   Wish(std::string to, const policy::PolicyFile& base)
       : to_(std::move(to)), region_(base.base.autocast) {
     const std::vector<std::string_view> words = policy::compute_names();
-    computes_ = std::ranges::find(words, to_) != words.end();
+    // "tf32" is the grid, which every device has.
+    computes_ = to_ != "tf32" && std::ranges::find(words, to_) != words.end();
     if (!computes_ && !quantizer_named(to_)) {
       std::vector<std::string_view> known = words;
       for (const NamedFormat& format : named_formats()) known.push_back(format.name);

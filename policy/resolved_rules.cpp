@@ -28,8 +28,9 @@ Json content_of_treatment(const Treatment& treatment) {
   return json;
 }
 
-/// "f32, i64" where operands differ.
-std::string dtypes_in(const ResolvedSite& site) {
+/// "f32, i64" where operands differ; "tf32" where f32 may be multiplied so.
+std::string dtypes_in(const ResolvedSite& site, const Treatment& met) {
+  if (met.compute == Compute::tf32) return std::string(name(Compute::tf32));
   std::vector<DType> dtypes;
   for (const std::optional<DType> dtype : site.operands)
     if (dtype && std::ranges::find(dtypes, *dtype) == dtypes.end()) dtypes.push_back(*dtype);
@@ -52,7 +53,7 @@ std::string text_of(const StepRange& steps) {
 }
 
 std::string computes_in(const ResolvedSite& site, const Treatment& now, const Treatment& met) {
-  if (now.compute == met.compute) return dtypes_in(site);
+  if (now.compute == met.compute) return dtypes_in(site, met);
   return now.compute ? std::string(name(*now.compute)) : "as listed";
 }
 
@@ -103,7 +104,7 @@ Json ResolvedRules::content_of(const ResolvedSite& site) const {
     treatment.push_back({{"steps", Json::array({part.steps.from, end})}, {"does", std::move(now)}});
   }
   return {{"asks", name(site.asks)},
-          {"computes_in", dtypes_in(site)},
+          {"computes_in", dtypes_in(site, met)},
           {"treatment", std::move(treatment)}};
 }
 

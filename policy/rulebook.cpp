@@ -8,8 +8,8 @@
 namespace halftone::policy {
 
 namespace {
-constexpr std::array<std::string_view, 7> words{"low",    "f32",   "bf16",  "f16",
-                                                "widest", "as_is", "refuse"};
+constexpr std::array<std::string_view, 8> words{"low", "f32",    "tf32",  "bf16",
+                                                "f16", "widest", "as_is", "refuse"};
 }  // namespace
 
 std::string_view name(Compute compute) { return words[std::size_t(compute)]; }

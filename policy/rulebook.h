@@ -20,8 +20,9 @@
 
 namespace halftone::policy {
 
-/// The cast class that a rule gives its sites; low: the region's dtype.
-enum class Compute : uint8_t { low, f32, bf16, f16, widest, as_is, refuse };
+/// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32, of which
+/// products may round their factors to TF32 (core/allow_tf32.h).
+enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse };
 std::string_view name(Compute compute);
 std::vector<std::string_view> compute_names();
 

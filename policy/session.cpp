@@ -30,6 +30,9 @@ double flops_of(std::string_view op, std::span<const Tensor> inputs) {
 constexpr uint64_t evaluation_pass = (uint64_t(1) << 30) - 1;
 
 bool has_accumulator(std::string_view op) { return op == "matmul" || op == "linear"; }
+bool has_tf32(std::string_view op) {
+  return has_accumulator(op) || op == "conv2d" || op == "conv_transpose2d";
+}
 }  // namespace
 
 std::size_t PolicySession::HashKey::operator()(const Key& key) const {
@@ -149,7 +152,23 @@ void PolicySession::require_possible(const Entry& entry) const {
     if (treatment->accumulate && !has_accumulator(entry.op->name))
       fail<UsageError>(where_, entry.name, ": ", entry.op->name,
                        " has no emulated accumulator. linear and matmul do.");
+    if (treatment->compute != Compute::tf32) continue;
+    if (!has_tf32(entry.op->name))
+      fail<UsageError>(where_, entry.name, ": ", entry.op->name,
+                       " has no products in TF32. linear, matmul, conv2d and conv_transpose2d do.");
+    if (treatment->accumulate)
+      fail<UsageError>(where_, entry.name,
+                       ": an accumulator is emulated, and its factors are f32. Use \"compute\": "
+                       "\"f32\".");
   }
+}
+
+/// That the device multiplies so: a GPU may be left for a CPU between two passes.
+void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inputs) const {
+  if (!inputs.empty() && inputs[0].defined() && inputs[0].device().kind == DeviceKind::cpu)
+    fail<UsageError>(where_, entry.name, ": ", inputs[0].device(),
+                     " has no TF32. Use a CUDA device, or the policy tf32.json, which rounds "
+                     "operands to the same numbers on any.");
 }
 
 /// Operands, their gradients, and the result as it is handed on hold their grids; of the result
@@ -196,6 +215,10 @@ PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const 
   switch (*treatment.compute) {
     case Compute::low: decision.cast_class = CastClass::low_precision; break;
     case Compute::f32: decision.cast_class = CastClass::full_precision; break;
+    case Compute::tf32:
+      decision.cast_class = CastClass::full_precision, decision.tf32 = true;
+      require_tf32(*current_, inputs);
+      break;
     case Compute::bf16:
       decision.cast_class = CastClass::low_precision, decision.dtype = bf16;
       break;
@@ -219,7 +242,9 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
       names_.enter(before[i], after[i]);
   const Treatment& treatment = *resolved.treatment;
   const auto is_f64 = [](const Tensor& x) { return x.defined() && x.dtype() == f64; };
-  if ((treatment.quantizes() || treatment.accumulate) && std::ranges::any_of(after, is_f64))
+  const bool of_f32 =
+      treatment.quantizes() || treatment.accumulate || treatment.compute == Compute::tf32;
+  if (of_f32 && std::ranges::any_of(after, is_f64))
     fail<UsageError>(where_, current_->name,
                      ": its operands are f64, in which nothing is emulated. "
                      "Extend a strategy with f32 weights, or except this place.");

@@ -87,6 +87,7 @@ class PolicySession final : public amp::Session {
   std::vector<Role> roles_of(std::span<const Tensor> inputs) const;
   std::shared_ptr<const Treatment> treatment_of(const Entry& entry, int64_t step) const;
   void require_possible(const Entry& entry) const;
+  void require_tf32(const Entry& entry, std::span<const Tensor> inputs) const;
   void require_exact(const Entry& entry, std::span<const Tensor> operands) const;
   bool rests(uint64_t pass) const;
   bool watches(uint64_t pass) const;

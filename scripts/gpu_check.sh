@@ -1,49 +1,80 @@
 #!/usr/bin/env bash
 # What there is to check on a machine with a GPU, in one report that can go into docs/ as it is: correctness of all
 # operations and of training, races, what single operations and whole steps reach of the device's bandwidth and arithmetic,
-# launches of a step, and the same steps in PyTorch, eager and compiled, where a Python with torch is named. Needs no
-# network, and goes on after a failure: the report says what failed. Every section has a time limit, so that all of it fits
-# into about half an hour.
+# launches of a step, and the same steps in PyTorch, eager and compiled, where a Python has torch. Needs no network, and goes
+# on after a failure: the report says what failed. Each section has a time limit, and all of them together have one, too:
+# what is most wanted comes first, what finds no time is named. The report is written anew after each section.
 #
 # usage: scripts/gpu_check.sh [REPORT]      default: gpu_report.md
-#   PYTHON=...           an interpreter that can import torch; without one nothing is compared
+#   BUDGET=1800          seconds for everything but the build
+#   PYTHON=...           an interpreter that can import torch; default: python3, if it can
 #   ARCHITECTURES=90     compiles for this GPU alone, which is faster; default: that of the first GPU
-#   BUILD=...            a build folder with HALFTONE_CUDA=ON that is there already; default: build/gpu, which is made
+#   BUILD=...            a build folder with HALFTONE_CUDA=ON that is there already; default: build/gpu, which is made.
+#                        Build before the clock of the GPU runs: ARCHITECTURES and the targets below are all that it takes
 #   QUICK=1              leaves out the sanitizers
+#   TESTS=...            further flags of the test programs, such as --subcase=*softmax*
+#   WORKLOADS=a,b        of bench/train_step; default: all that are not recurrent
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 report="$(realpath -m "${1:-gpu_report.md}")"
+budget="${BUDGET:-1800}"
+workloads="${WORKLOADS:-gpt2_124m,resnet18_224,gpt_char,resnet18_cifar,lenet,mlp,mlp_tiny}"
+read -ra test_flags <<<"${TESTS:-}"
 details="$(mktemp)"
-summary=()
-failures=()
-# Also where somebody stops the check in its middle.
+summary=() failures=() spent=0 running=""
+first_of() { nvidia-smi "--query-gpu=$1" --format=csv,noheader 2>/dev/null | head -1; }
 write_report() {
   {
-    printf '# A check on %s\n\n' "$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 || true)"
-    printf 'Commit %s, %s, `scripts/gpu_check.sh`. What stands here was printed by the commands that it names.\n\n' \
-      "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "$(date -u +%F)"
+    printf '# A check on %s\n\n' "$(first_of name || echo 'no GPU')"
+    printf 'Commit %s, %s, driver %s, `scripts/gpu_check.sh`. What stands here was printed by the commands that it names.\n\n' \
+      "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "$(date -u +%F)" "$(first_of driver_version || echo none)"
     printf '| section | outcome | seconds |\n|---|---|---|\n'
     printf '%s\n' "${summary[@]}"
     cat "$details"
-  } >"$report"
-  rm -f "$details"
+  } >"$report.new" && mv "$report.new" "$report"
 }
-trap write_report EXIT
-trap 'exit 130' INT TERM
+trap 'write_report; rm -f "$details"' EXIT
+trap 'kill $running 2>/dev/null; exit 130' INT TERM
+finish() {
+  if ((${#failures[@]})); then
+    printf '\nfailed: %s; the report is in %s\n' "$(IFS=';'; echo "${failures[*]}")" "$report"
+    exit 1
+  fi
+  echo "all passed; the report is in $report"
+  exit 0
+}
+# note TITLE OUTCOME: a section that did not run.
+note() {
+  summary+=("| $1 | $2 | 0 |")
+  echo "== $1: $2"
+}
 
-# section SECONDS TITLE COMMAND...: runs it into the report, at most so long; remembers if it failed.
+# section SECONDS TITLE COMMAND...: runs it into the report, at most so long, and no longer than the budget lasts; remembers if
+# it failed, and returns its status.
 section() {
-  local limit="$1" title="$2" start="$SECONDS" code=0 outcome
+  local limit="$1" title="$2" start="$SECONDS" code=0 outcome left=$((budget - spent)) took
   shift 2
+  if ((left < limit)); then limit="$left"; fi
+  if ((limit < 1)); then
+    note "$title" "**not begun: the $budget s of BUDGET are spent**"
+    failures+=("$title")
+    return 1
+  fi
   echo "== $title"
   { printf '\n## %s\n\n```\n' "${title^}"; } >>"$details"
-  timeout --kill-after=10 "$limit" "$@" >>"$details" 2>&1 || code=$?
-  printf '```\n\n`%s`: exit %d after %d s\n' "$*" "$code" "$((SECONDS - start))" >>"$details"
+  timeout --kill-after=10 "$limit" "$@" </dev/null >>"$details" 2>&1 &
+  running="$!"
+  wait "$running" || code=$?
+  running=""
+  took=$((SECONDS - start)) spent=$((spent + SECONDS - start))
+  printf '```\n\n`%s`: exit %d after %d s\n' "$*" "$code" "$took" >>"$details"
   outcome="passed"
   ((code == 0)) || outcome="**exit $code**" failures+=("$title")
-  ((code != 124)) || outcome="**not done in $limit s**"
-  summary+=("| $title | $outcome | $((SECONDS - start)) |")
-  echo "   $outcome after $((SECONDS - start)) s"
+  ((code != 124 && code != 137)) || outcome="**not done in $limit s**"
+  summary+=("| $title | $outcome | $took |")
+  echo "   $outcome after $took s"
+  write_report
+  return "$code"
 }
 
 # launches STRATEGY WORKLOAD [FLAG...]: kernels that a step of train_step starts, and calls of libraries: the counts
@@ -64,57 +95,84 @@ launches() {
     'BEGIN { printf "%-16s %-10s %7.1f own kernels and %6.1f calls of libraries a step\n", w, s, k / 20, l / 20 }'
 }
 all_launches() {
-  local workload
-  for workload in mlp_tiny mlp lenet resnet18_cifar gpt_char gpt2_124m; do launches amp-bf16 "$workload" || return 1; done
+  local workload failed=0
+  for workload in ${workloads//,/ }; do
+    launches amp-bf16 "$workload" || { echo "$workload: no counts"; failed=1; }
+  done
+  return "$failed"
+}
+# Tests skip what needs a GPU where there is none: that must not read as passed.
+a_gpu_is_there() {
+  local text
+  text="$("$build/tools/halftone-info" 2>&1)"
+  echo "$text"
+  grep -qE '^cuda +[^ ].*sm_[0-9]+' <<<"$text" || {
+    echo "This build sees no GPU that it can use: the line of cuda says why."
+    return 1
+  }
+}
+
+# sanitize TOOL...: with exact allocations, so that memcheck sees their ends. Own kernels: NVIDIA's are not ours to check.
+sanitize() {
+  local program tool
+  program="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)"
+  for tool in "$@"; do
+    if [[ -n "${QUICK:-}" ]]; then note "compute-sanitizer $tool" "not run: QUICK"
+    elif [[ -z "$program" ]]; then note "compute-sanitizer $tool" "not run: there is none in PATH or /usr/local/cuda/bin"
+    else
+      section 200 "compute-sanitizer $tool" env HALFTONE_TEST_BACKENDS=cuda HALFTONE_CUDA_CACHE=off HALFTONE_CUDA_LIBRARIES=off \
+        "$program" --tool "$tool" --error-exitcode 9 "$tests" "--source-file=*/tests/ops/properties.cpp" \
+        "--test-case=every backend equals*" "${test_flags[@]}"
+    fi
+  done
 }
 
 section 60 "machine" nvidia-smi
-if [[ -z "${ARCHITECTURES:-}" ]]; then
-  ARCHITECTURES="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d '.')"
-fi
 build="$(realpath -m "${BUILD:-build/gpu}")"
-if [[ -z "${BUILD:-}" ]]; then
-  section 120 "configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHALFTONE_CUDA=ON \
-    "-DHALFTONE_CUDA_ARCHITECTURES=${ARCHITECTURES:-90}"
+if [[ -z "${BUILD:-}" || -e "$build/CMakeCache.txt" ]]; then
+  if [[ ! "${ARCHITECTURES:=$(first_of compute_cap | tr -d '.')}" =~ ^[0-9]+a?$ ]]; then ARCHITECTURES=80; fi
+  whole="$budget" budget=7200 used="$spent"  # has a clock of its own
+  if [[ -z "${BUILD:-}" ]]; then
+    section 300 "configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHALFTONE_CUDA=ON \
+      "-DHALFTONE_CUDA_ARCHITECTURES=$ARCHITECTURES" || finish
+  fi
+  section 5400 "build" cmake --build "$build" --target halftone-info halftone_tests halftone_gpu_tests compare_strategies op_bench \
+    train_step || finish
+  budget="$whole" spent="$used"
 fi
-section 1800 "build" cmake --build "$build" --target halftone-info halftone_tests compare_strategies op_bench train_step
-section 60 "halftone-info" "$build/tools/halftone-info"
+export -f a_gpu_is_there launches all_launches
+export build workloads
+section 120 "halftone-info" bash -c a_gpu_is_there || finish
 
 tests="$build/tests/halftone_tests"
 export HALFTONE_TEST_BACKENDS=cuda
-section 300 "operations on the GPU" "$tests" "--source-file=*/tests/ops/properties*"
-section 300 "operations on the GPU, own kernels alone" env HALFTONE_CUDA_LIBRARIES=off "$tests" \
-  "--source-file=*/tests/ops/properties*"
-section 300 "training, capture, memory on the GPU" "$tests" "--source-file=*/tests/device/*"
-if [[ -z "${QUICK:-}" ]] && command -v compute-sanitizer >/dev/null; then
-  # Exact allocations, so that memcheck sees their ends. Own kernels: NVIDIA's are not ours to check.
-  for tool in memcheck racecheck synccheck initcheck; do
-    section 240 "compute-sanitizer $tool" env HALFTONE_CUDA_CACHE=off HALFTONE_CUDA_LIBRARIES=off compute-sanitizer \
-      --tool "$tool" --error-exitcode 9 "$tests" "--source-file=*/tests/ops/properties.cpp" "--test-case=every backend equals*"
-  done
-fi
+section 240 "operations on the GPU" "$tests" "--source-file=*/tests/ops/properties*" "${test_flags[@]}"
+section 180 "training, capture, memory on the GPU" "$tests" "--source-file=*/tests/device/*" "${test_flags[@]}"
+section 120 "families of kernels beside the reference" env HALFTONE_CUDA_LIBRARIES=off "$build/tests/cuda/halftone_gpu_tests" \
+  "${test_flags[@]}"
 unset HALFTONE_TEST_BACKENDS
 
+section 200 "training steps, and their share of the device's bandwidth and arithmetic" env HALFTONE_CUDA_LOG=1 \
+  "$build/bench/train_step" --device cuda --strategy amp-bf16,fp32,amp-fp16,o2-bf16,full-bf16 --workload "$workloads" --seconds 2
+section 120 "launches of a step" bash -c all_launches
+sanitize racecheck
+if [[ -z "${PYTHON:-}" ]] && python3 -c 'import torch' 2>/dev/null; then PYTHON=python3; fi
+if [[ -z "${PYTHON:-}" ]]; then
+  note "beside PyTorch" "not run: python3 cannot import torch, and PYTHON names no other"
+elif section 60 "PyTorch" "$PYTHON" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'; then
+  # A round of each takes some 10 s a cell, compiled up to a minute.
+  compare=("$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" --device cuda --seconds 2 --workload)
+  section 300 "beside PyTorch, eager" "${compare[@]}" "$workloads" --strategy amp-bf16,fp32 --rounds 1
+  section 300 "beside PyTorch, compiled" "${compare[@]}" "$workloads" --strategy amp-bf16 --rounds 1 --peers torch-compiled
+fi
+section 60 "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 \
+  --workload "$workloads" --seconds 2
+section 120 "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
+
+sanitize memcheck initcheck synccheck
+HALFTONE_TEST_BACKENDS=cuda section 240 "operations on the GPU, own kernels alone" env HALFTONE_CUDA_LIBRARIES=off "$tests" \
+  "--source-file=*/tests/ops/properties*" "${test_flags[@]}"
 if [[ -e data/fashion-mnist || -e /usr/share/datasets/fashion-mnist ]]; then
   section 120 "strategies compared" "$build/examples/compare_strategies" --device cuda --epochs 3
-fi
-section 180 "single operations, and what the device reaches at best" "$build/bench/op_bench" --device cuda --dtypes f32,bf16,f16
-workloads=mlp_tiny,mlp,lenet,resnet18_cifar,resnet18_224,gpt_char,gpt2_124m
-section 300 "training steps, and their share of the device's bandwidth and arithmetic" env HALFTONE_CUDA_LOG=1 \
-  "$build/bench/train_step" --device cuda --strategy fp32,amp-bf16,amp-fp16,o2-bf16,full-bf16 --workload "$workloads" --seconds 3
-section 120 "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 \
-  --workload "$workloads" --seconds 3
-section 180 "launches of a step" bash -c "$(declare -f launches all_launches); build='$build'; all_launches"
-if [[ -n "${PYTHON:-}" ]]; then
-  compare=("$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" --device cuda
-    --strategy "fp32,amp-bf16" --rounds 3 --seconds 2 --workload)
-  section 400 "beside PyTorch, eager" "${compare[@]}" "$workloads"
-  section 200 "captured beside PyTorch, eager" "${compare[@]}" mlp_tiny,lenet,gpt_char --capture
-  section 600 "beside PyTorch, compiled" "${compare[@]}" "$workloads" --peers torch-compiled
-fi
-
-if ((${#failures[@]})); then
-  printf '\nfailed: %s; the report is in %s\n' "$(IFS=';'; echo "${failures[*]}")" "$report"
-  exit 1
-fi
-echo "all passed; the report is in $report"
+else note "strategies compared" "not run: no Fashion-MNIST in data/ or /usr/share/datasets"; fi
+finish

@@ -43,7 +43,20 @@ template <class F> struct Unary {
   }
 };
 
-/// y = f(a, b) with broadcasting; both of one dtype.
+namespace detail {
+/// Whether kernels take a and b as they are, though their dtypes differ: sums and differences of
+/// f32 and short floats, whose gradients need neither. A residual is added without a copy of the
+/// shorter one in f32.
+template <class F> bool mixes(const Tensor& a, const Tensor& b) {
+  const auto short_or_f32 = [](DType dtype) {
+    return dtype == f32 || dtype == f16 || dtype == bf16;
+  };
+  return is_in_list<F, TypeList<formula::Add, formula::Sub>> && a.dtype() != b.dtype() &&
+         short_or_f32(a.dtype()) && short_or_f32(b.dtype());
+}
+}  // namespace detail
+
+/// y = f(a, b) with broadcasting; both of one dtype, but for what detail::mixes().
 template <class F> struct Binary {
   static constexpr OpInfo info = F::info;
   F formula{};
@@ -54,12 +67,13 @@ template <class F> struct Binary {
   Tensor forward(const Tensor& a_in, const Tensor& b_in) {
     detail::check_formula_input<F>(a_in);
     detail::check_formula_input<F>(b_in);
-    check::same_dtype(info.name, a_in, b_in);
+    if (!detail::mixes<F>(a_in, b_in)) check::same_dtype(info.name, a_in, b_in);
     a_shape = a_in.shape(), b_shape = b_in.shape();
     const Shape shape = broadcast_shapes(info.name, a_shape, b_shape);
-    Tensor y = shape == a_shape   ? empty_like(a_in)
-               : shape == b_shape ? empty_like(b_in)
-                                  : empty(shape, a_in.dtype(), a_in.device());
+    const DType dtype = promote(a_in.dtype(), b_in.dtype());
+    Tensor y = shape == a_shape   ? empty_like(a_in, dtype)
+               : shape == b_shape ? empty_like(b_in, dtype)
+                                  : empty(shape, dtype, a_in.device());
     backend_for(y).binary(call_of<BinaryFormulas>(formula), views::expand(a_in, shape),
                           views::expand(b_in, shape), y);
     if constexpr (!F::constant_derivative) a = a_in, b = b_in;
@@ -74,14 +88,19 @@ template <class F> struct Binary {
     if constexpr (F::constant_derivative) {
       const bool is_one =
           input == 0 ? F{}.derivative_a(1.0, 1.0) == 1.0 : F{}.derivative_b(1.0, 1.0) == 1.0;
-      if (is_one) return reduce_to(dy, shape);
+      if (is_one) return in_dtype_of(input, reduce_to(dy, shape));
     }
     Tensor dx = empty_like(dy);
     const Tensor a_full = a.defined() ? views::expand(a, dy.shape()) : dy;
     const Tensor b_full = b.defined() ? views::expand(b, dy.shape()) : dy;
     backend_for(dy).binary_backward(call_of<BinaryFormulas>(formula), input, a_full, b_full, dy,
                                     dx);
-    return reduce_to(dx, shape);
+    return in_dtype_of(input, reduce_to(dx, shape));
+  }
+  /// As the gradient of a cast would be: summed first, rounded once.
+  Tensor in_dtype_of(int input, const Tensor& dx) const {
+    const DType dtype = needs.dtype(input);
+    return dtype == dx.dtype() ? dx : Cast::converted(dx, dtype);
   }
 };
 
@@ -205,7 +224,11 @@ template <class Op> Tensor apply_promoted(Op op, const Tensor& a, const Tensor& 
 }
 }  // namespace detail
 
+/// Where inputs are put on grids, they are in the dtype that the sum has.
 template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
+  const InputCaster* const caster = active_caster();
+  if (a.defined() && b.defined() && detail::mixes<F>(a, b) && !(caster && caster->treats()))
+    return apply(Binary<F>{.formula = formula}, a, b);
   return detail::apply_promoted(Binary<F>{.formula = formula}, a, b);
 }
 inline Tensor add(const Tensor& a, const Tensor& b) { return binary(formula::Add{}, a, b); }

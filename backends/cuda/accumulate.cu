@@ -27,9 +27,13 @@ __global__ void strided_kernel(F f, Layout<2> layout, bool small, Operand y, Ope
 /// y = f(x, y), in place.
 template <class F> void combine(const Context& context, F f, const Tensor& x, Tensor& y) {
   const Layout<2> layout(y, x);
+  const auto of_two = [&]<class A, class B>() {
+    launch(context, mixed_kernel<A, B, B, F>, shape_for(context, y.numel(), 4), f, x.data<A>(),
+           y.data<B>(), y.data<B>(), y.numel());
+  };
   if (layout.turns > 0 && dense_alike(y, x)) {
     visit_floating(y.dtype(), "accumulate", [&]<class T>() { dense<T>(context, f, y, x, y); });
-  } else if (layout.turns > 0) {
+  } else if (layout.turns > 0 && !visit_mixed(x, y, y, of_two)) {
     const bool wide = x.dtype() == f64 || !is_floating(y.dtype()) || y.dtype() == f64;
     launch(context, wide ? strided_kernel<double, F> : strided_kernel<float, F>,
            shape_for(context, layout.turns), f, layout, layout.is_small(), Operand(y), Operand(x));

@@ -2,6 +2,7 @@
 // their keys while a graph is captured; a replay sets it first, in stream order.
 #include <memory>
 
+#include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 
@@ -54,6 +55,7 @@ void CudaBackend::begin_capture() {
       cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeRelaxed);
   if (result != cudaSuccess) context_.end_recording();
   check(result, "beginning to record");
+  forget_recorded_weights(context_);
   capture_pool_ = context_.memory().begin_pool();
 }
 
@@ -62,6 +64,7 @@ std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
     fail<UsageError>("captured_step", "nothing is being recorded. Call begin_capture() first.");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
+  forget_recorded_weights(context_);
   cudaError_t result = cudaStreamEndCapture(context_.stream(), &graph);
   context_.end_recording();
   context_.memory().end_pool();
@@ -77,6 +80,7 @@ std::unique_ptr<CapturedWork> CudaBackend::end_capture() {
 void CudaBackend::abandon_capture() {
   if (!capturing()) return;
   cudaGraph_t graph = nullptr;
+  forget_recorded_weights(context_);
   if (cudaStreamEndCapture(context_.stream(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
   cudaGetLastError();
   context_.end_recording();

@@ -1,6 +1,9 @@
 // Opening a device, and the errors of the CUDA runtime as errors of the framework.
 #include <halftone/backends/cuda/context.h>
 
+#include <array>
+#include <mutex>
+
 #include <halftone/backends/cuda/versions.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
@@ -58,7 +61,10 @@ BlockCache::Source memory_of(int device) {
   return {[device](std::size_t bytes) -> void* {
             void* data = nullptr;
             use_device(device);
-            if (cudaMalloc(&data, bytes) == cudaSuccess) return data;
+            const cudaError_t result = cudaMalloc(&data, bytes);
+            if (result == cudaSuccess) return data;
+            // An earlier kernel's error shows here, too: that is no want of memory.
+            if (result != cudaErrorMemoryAllocation) check(result, "allocating");
             cudaGetLastError();
             return nullptr;
           },
@@ -116,9 +122,18 @@ void Context::require_not_capturing() const {
                      "to_vector(), synchronize() and printing until after the step.");
 }
 
+namespace {
+/// Of what a device reports: threads wait one after the other.
+std::mutex& reports_of(int index) {
+  static std::array<std::mutex, 64> of_devices;
+  return of_devices[std::size_t(index) % of_devices.size()];
+}
+}  // namespace
+
 void Context::wait() {
   activate();
   require_not_capturing();
+  const std::lock_guard lock(reports_of(index_));
   ++waits_;
   check(cudaMemcpyAsync(reported_, fault_, sizeof(Fault), cudaMemcpyDeviceToHost, stream_),
         "copying to the host");

@@ -28,6 +28,21 @@ __global__ void compare_kernel(FormulaCall call, Layout<3> layout, bool small, b
   }
 }
 
+/// Sums and differences of f32 and short floats: a residual and what is added to it.
+bool mixed(const Context& context, FormulaCall call, const Tensor& a, const Tensor& b, Tensor& y) {
+  if (y.dtype() != f32 || y.numel() == 0) return false;
+  bool done = false;
+  visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
+    if constexpr (is_in_list<F, TypeList<formula::Add, formula::Sub>>)
+      done = visit_mixed(a, b, y, [&]<class A, class B>() {
+        launch(context, mixed_kernel<A, B, float, ForwardOfTwo<F>>,
+               shape_for(context, y.numel(), 4), ForwardOfTwo<F>{formula_of<F>(call)}, a.data<A>(),
+               b.data<B>(), y.data<float>(), y.numel());
+      });
+  });
+  return done;
+}
+
 bool fits_float(const Tensor& x) { return is_floating(x.dtype()) && x.dtype() != f64; }
 
 }  // namespace
@@ -45,7 +60,10 @@ void CudaBackend::unary(FormulaCall call, const Tensor& x, Tensor& y) {
 }
 
 void CudaBackend::binary(FormulaCall call, const Tensor& a, const Tensor& b, Tensor& y) {
-  if (!dense_alike(y, a, b)) return binary_strided(context_, call, a, b, y);
+  if (!dense_alike(y, a, b)) {
+    if (!mixed(context_, call, a, b, y)) binary_strided(context_, call, a, b, y);
+    return;
+  }
   visit_index(BinaryFormulas{}, call.index, [&]<class F>() {
     visit_floating(y.dtype(), "binary", [&]<class T>() {
       dense<T>(context_, ForwardOfTwo<F>{formula_of<F>(call)}, y, a, b);

@@ -54,6 +54,39 @@ void dense(const Context& context, F f, Tensor& y, const In&... in) {
          Inputs<T, N>{{in.template data<T>()...}}, y.data<T>(), n);
 }
 
+/// y[i] = f(a[i], b[i]) of different dtypes, rounded once; four elements at a time.
+template <class A, class B, class Y, class F>
+__global__ void mixed_kernel(F f, const A* a, const B* b, Y* y, int64_t n) {
+  constexpr int size = 4;
+  for (int64_t pack = global_thread(); pack < n / size; pack += all_threads()) {
+    const auto u = reinterpret_cast<const Pack<A, size>*>(a)[pack];
+    const auto v = reinterpret_cast<const Pack<B, size>*>(b)[pack];
+    Pack<Y, size> out;
+    for (int i = 0; i < size; ++i)
+      out.values[i] = narrow<Y>(f(widen(u.values[i]), widen(v.values[i])));
+    reinterpret_cast<Pack<Y, size>*>(y)[pack] = out;
+  }
+  const int64_t i = n - n % size + global_thread();
+  if (i < n) y[i] = narrow<Y>(f(widen(a[i]), widen(b[i])));
+}
+
+/// Calls run.operator()<A, B>() where one of a and b is f32, the other a short float, and both lie
+/// as y does; whether they do.
+template <class Run>
+bool visit_mixed(const Tensor& a, const Tensor& b, const Tensor& y, const Run& run) {
+  const auto is_short = [](DType dtype) { return dtype == f16 || dtype == bf16; };
+  const bool first = a.dtype() == f32 && is_short(b.dtype());
+  if (!first && !(is_short(a.dtype()) && b.dtype() == f32)) return false;
+  if (!Layout<3>(y, a, b).is_dense()) return false;
+  if (!begins_aligned(a) || !begins_aligned(b) || !begins_aligned(y)) return false;
+  const bool is_half = (first ? b : a).dtype() == f16;
+  if (first && is_half) run.template operator()<float, Float16>();
+  else if (first) run.template operator()<float, BFloat16>();
+  else if (is_half) run.template operator()<Float16, float>();
+  else run.template operator()<BFloat16, float>();
+  return true;
+}
+
 // elementwise_strided.cu
 void unary_strided(const Context&, FormulaCall, const Tensor& x, Tensor& y);
 void unary_backward_strided(const Context&, FormulaCall, const Tensor& saved, const Tensor& dy,

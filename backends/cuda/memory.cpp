@@ -1,4 +1,5 @@
 // Memory of the device: blocks from the cache, copies to and from the host.
+#include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
@@ -19,6 +20,7 @@ void* CudaBackend::allocate(std::size_t bytes) {
 }
 
 void CudaBackend::release(void* data, std::size_t bytes) noexcept {
+  cuda::forget_weight(data);
   context_.memory().release(data, bytes);
 }
 

@@ -67,6 +67,10 @@ within_budget layer_norm 112
 expect layer_norm has 'ld\.global(\.nc)?\.v[24]'
 expect max_pool has 'ld\.global(\.nc)?\.v4\.u8'
 expect max_pool has 'st\.global\.v4\.u8'
+# Sums of two dtypes, four elements at a time.
+within_budget accumulate 40 mixed_kernel
+expect accumulate has 'ld\.global(\.nc)?\.v4\.(u|b)16'
+expect accumulate has 'ld\.global(\.nc)?\.v4\.(f|u|b)32'
 # Two blocks of attention on a multiprocessor, in tensor cores.
 within_budget attention 128 'attention_kernel<.*Float16, 1>'
 within_budget attention_backward 128 'query_gradient_kernel<.*Float16, 1>'

@@ -12,6 +12,8 @@
 //   HALFTONE_EMULATED_DEFERRED=seed   work waits in its stream: set_deferred()
 //   HALFTONE_EMULATED_POISON=1        new memory and, around replays, free memory: set_poison()
 //   HALFTONE_EMULATED_BLOCK_ORDER=seed, HALFTONE_EMULATED_MULTIPROCESSORS=n
+//   HALFTONE_EMULATED_DEVICES=n       so many GPUs: work in a stream of a device that is not the
+//                                     calling thread's is refused
 #pragma once
 
 #include <cstddef>
@@ -27,6 +29,12 @@ void set_thread_order(ThreadOrder order);
 void set_block_order(uint64_t seed);
 /// What contexts that are opened from here on see.
 void set_multiprocessors(int count);
+
+/// How many GPUs there are.
+int devices();
+/// From here on the device answers as after a kernel that read outside of its memory: cudaMalloc
+/// and launches say so, whatever they are asked.
+void break_device(bool broken);
 
 /// How often the host waited for the device, or read from it, so far.
 int64_t host_waits();

@@ -24,7 +24,8 @@ struct Machine {
   cudaError_t last_error = cudaSuccess;
   cudaError_t found = cudaSuccess;  // by work that ran; the next wait says so
   int major = 9, minor = 0;         // compute capability
-  int driver = 13000, multiprocessors = 4;
+  int driver = 13000, multiprocessors = 4, devices = 1;
+  bool broken = false;  // by a kernel that left its memory: every call says so
   int64_t allocations = 0, good_allocations = 0, bad_allocations = 0;
 };
 Machine& machine();
@@ -36,6 +37,9 @@ cudaError_t failed(cudaError_t error);
 cudaError_t perform(cudaStream_t stream, Work work);
 /// Does all work of all streams. With the lock.
 void run_all();
+
+/// The device of the calling thread. Some calls want a stream or an event to be its.
+int current_device();
 
 /// A number from an environment variable, 0 if there is none.
 uint64_t number_from(const char* variable);

@@ -18,6 +18,8 @@ Machine& machine() {
     auto* const made = new Machine;
     if (const uint64_t wanted = number_from("HALFTONE_EMULATED_MULTIPROCESSORS"))
       made->multiprocessors = int(wanted);
+    if (const uint64_t wanted = number_from("HALFTONE_EMULATED_DEVICES"))
+      made->devices = int(wanted);
     return made;
   }();
   return *instance;
@@ -54,7 +56,15 @@ void fail_allocations(int64_t after, int64_t failures) {
 }
 int64_t allocations() { return machine().allocations; }
 
+int devices() { return machine().devices; }
+void break_device(bool broken) {
+  const Lock lock(machine().mutex);
+  machine().broken = broken;
+}
+
 namespace {
+thread_local int device_of_thread = 0;
+
 /// Whether this call of cudaMalloc is one that was told to fail.
 bool told_to_fail() {
   Machine& m = machine();
@@ -71,6 +81,8 @@ std::map<void*, std::size_t>& locked_pages() {
 }
 }  // namespace
 
+int current_device() { return device_of_thread; }
+
 }  // namespace halftone::emulation
 
 using namespace halftone::emulation;
@@ -85,11 +97,12 @@ cudaError_t cudaGetLastError() { return std::exchange(machine().last_error, cuda
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 0;
   if (machine().driver < 13000) return failed(cudaErrorInsufficientDriver);
-  return *count = 1, cudaSuccess;
+  return *count = machine().devices, cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = current_device(), cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
+  if (device < 0 || device >= machine().devices) return failed(cudaErrorInvalidDevice);
+  return device_of_thread = device, cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   const Machine& m = machine();
@@ -106,6 +119,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 cudaError_t cudaMalloc(void** at, std::size_t bytes) {
   const Lock lock(machine().mutex);
+  if (machine().broken) return failed(cudaErrorIllegalAddress);
   const std::size_t wanted = std::max<std::size_t>(bytes, 1);
   *at = told_to_fail() ? nullptr : machine().memory.allocate(wanted);
   if (!*at) return failed(cudaErrorMemoryAllocation);

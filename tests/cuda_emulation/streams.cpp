@@ -18,10 +18,12 @@ struct CUstream_st {
   std::deque<Work> queue;
   uint64_t enqueued = 0, done = 0;
   std::unique_ptr<std::vector<Work>> captured{};  // while it is
+  int device = current_device();
 };
 struct CUevent_st {
   cudaStream_t stream = nullptr;  // null: not recorded yet
   uint64_t after = 0;             // complete when so much of the stream's work is done
+  int device = current_device();
 };
 struct CUgraph_st {
   std::shared_ptr<const std::vector<Work>> work;
@@ -124,6 +126,8 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> threa
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > 65535 || grid.z > 65535 ||
       threads.x * threads.y * threads.z > 1024 || threads.x < 1)
     return failed(cudaErrorInvalidValue);
+  if (machine().broken) return failed(cudaErrorIllegalAddress);
+  if (stream_of(config.stream)->device != current_device()) return failed(cudaErrorInvalidValue);
   ++machine().launches;
   return perform(config.stream,
                  [=, thread = std::move(thread)] { run_grid(grid, threads, thread); });
@@ -203,7 +207,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t named) {
   const Lock lock(machine().mutex);
   cudaStream_t const stream = stream_of(named);
-  *event = {stream, stream->enqueued};
+  if (event->device != stream->device) return failed(cudaErrorInvalidValue);
+  event->stream = stream, event->after = stream->enqueued;
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

@@ -34,6 +34,22 @@ TEST_CASE("an accumulator that a path or a class brings to a convolution") {
         "[policy t] 0/conv2d.0: conv2d has no emulated accumulator. linear and matmul do.");
 }
 
+TEST_CASE("TF32 where there is none") {
+  const auto under = [](const std::string& rule) {
+    return message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::Relu()), randn({5, 6}), rule);
+  };
+  CHECK(under(R"({"match": {"op": "linear"}, "compute": "tf32"})") ==
+        "[policy t] 0/linear.0: cpu has no TF32. Use a CUDA device, or the policy tf32.json, which "
+        "rounds operands to the same numbers on any.");
+  CHECK(under(R"({"match": {"op": "relu"}, "compute": "tf32"})") ==
+        "[policy t] 1/relu.0: relu has no products in TF32. linear, matmul, conv2d and "
+        "conv_transpose2d do.");
+  CHECK(under(R"({"match": {"op": "linear", "steps": [100, null]}, "compute": "tf32",
+                  "accumulate": {"format": "e8m7"}})") ==
+        "[policy t] 0/linear.0: an accumulator is emulated, and its factors are f32. Use "
+        "\"compute\": \"f32\".");
+}
+
 TEST_CASE("parameters and states in a dtype that does not hold their grid") {
   const std::string says =
       "does not hold the grid e4m3, scaled per tensor for parameters and "

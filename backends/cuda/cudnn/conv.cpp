@@ -1,6 +1,6 @@
 // Convolutions by cuDNN on channels-last images. Weights are kept as [out, in, kh, kw]; cuDNN's
-// fast engines want them channels-last as well, so they are permuted on the way (1x1 kernels lie
-// alike both ways). f64 goes to the own kernels.
+// fast engines want them channels-last as well (conv_weights.h). f64 goes to the own kernels.
+#include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
 #include <halftone/core/allow_tf32.h>
@@ -41,14 +41,6 @@ Form channels_last_form(const Tensor& x) {
 Tensor channels_last_scratch(const Context& context, const Shape& shape, DType dtype) {
   const MemoryScope scope(MemoryUse::workspace);
   return empty_channels_last(shape, dtype, context.device());
-}
-
-/// w in channels-last order: itself where both orders are one.
-Tensor channels_last_weight(const Context& context, const Tensor& w) {
-  if (w.is_channels_last()) return w;
-  Tensor permuted = channels_last_scratch(context, w.shape(), w.dtype());
-  backend_for(w).copy(w, permuted);
-  return permuted;
 }
 
 /// [out] as [1, out, 1, 1].

@@ -5,6 +5,10 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/number_format.h>
+#include <halftone/halftone.h>
+#include <halftone/policy/resolved_table.h>
+
+#include "../../policy/session_cases.h"
 
 namespace halftone::test {
 namespace {
@@ -41,6 +45,57 @@ TEST_CASE(
     CHECK(product(x, y) == before);
     set_allow_tf32(false);
   }
+}
+
+struct Products {
+  std::vector<float> y, dx, dweight;
+  bool operator==(const Products&) const = default;
+};
+/// Of a linear layer on the GPU under a rule.
+Products products_under(const std::string& rule) {
+  Pass pass(policy_with(rule));
+  pass.model.to(Device::cuda());
+  pass.x = pass.x.detach().to(Device::cuda()).set_requires_grad();
+  pass.y = pass.training.forward([&](const Tensor& in) { return pass.model(in); }, pass.x);
+  pass.y.backward(pass.seed().to(Device::cuda()));
+  return {floats(pass.y), floats(pass.x.grad()), floats(pass.layer().weight.grad())};
+}
+
+TEST_CASE("a policy's \"tf32\" holds for its operations, forward and backward, and for no others") {
+  const std::string linear = R"({"match": {"op": "linear"}, "compute": )";
+  const Products exact = products_under(linear + R"("f32"})"),
+                 allowed = products_under(linear + R"("tf32"})");
+  CHECK(allowed.y != exact.y);
+  CHECK(allowed.dx != exact.dx);
+  CHECK(allowed.dweight != exact.dweight);
+  CHECK(!allow_tf32());
+  // The same factors, rounded by hand.
+  CHECK(allowed == products_under(R"({"match": {"op": "linear"}, "input": "tf32", "weight": "tf32",
+                           "grad_output": "tf32"})"));
+  CHECK(products_under(R"({"match": {"path": "nowhere"}, "compute": "tf32", "optional": true})") ==
+        exact);
+  set_allow_tf32(true);  // for all others, too
+  CHECK(products_under(R"({"match": {"op": "linear"}})") == allowed);
+  set_allow_tf32(false);
+}
+
+TEST_CASE("what \"tf32\" says stands in the table, in JSON and in the hash") {
+  const auto resolved = [](const std::string& compute) {
+    auto pass = std::make_unique<Pass>(
+        policy_with(R"({"match": {"op": "linear"}, "compute": ")" + compute + "\"}"));
+    pass->model.to(Device::cuda());
+    pass->x = pass->x.detach().to(Device::cuda()).set_requires_grad();
+    pass->training.forward([&](const Tensor& in) { return pass->model(in); }, pass->x);
+    return pass;
+  };
+  const auto session = [](const Pass& pass) -> policy::PolicySession& {
+    return dynamic_cast<policy::PolicySession&>(*pass.training.region().session);
+  };
+  const auto with = resolved("tf32"), without = resolved("f32");
+  CHECK(policy::resolved_table(session(*with)).find("low_precision | tf32 |") != std::string::npos);
+  CHECK(policy::resolved_json(session(*with)).find(R"("computes_in": "tf32")") !=
+        std::string::npos);
+  CHECK(policy::resolved_hash(session(*with)) != policy::resolved_hash(session(*without)));
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# gpu_check.sh CHECK [TESTS TRAIN_STEP]: what scripts/gpu_check.sh (CHECK) makes of machines as they are found. Programs
+# are stand-ins that say what they were called with; with TESTS and TRAIN_STEP, those of the emulated GPU, it is a dry run:
+# tests, steps and counts are those of that GPU.
+set -uo pipefail
+check="$(realpath "$1")"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"/{bin,build/{tools,tests/cuda,bench,examples}}
+export PATH="$work/bin:$PATH" BUILD="$work/build"
+report="$work/report.md"
+
+program() { # PATH, what it does on standard input
+  { echo '#!/usr/bin/env bash'; cat; } >"$work/$1"
+  chmod +x "$work/$1"
+}
+fail() { echo "$*"; echo "--- the report:"; cat "$report"; exit 1; }
+says() { grep -qE -- "$1" "$report" || fail "the report does not say: $1"; }
+run() { # WANTED_STATUS [VARIABLE=...]...
+  local wanted="$1" status=0
+  shift
+  rm -f "$report"
+  env "$@" "$check" "$report" >"$work/output" 2>&1 || status=$?
+  [[ "$status" == "$wanted" ]] || { cat "$work/output"; fail "exit status $status instead of $wanted"; }
+}
+
+program bin/nvidia-smi <<<'case "$*" in *query-gpu=name*) echo "Test GPU";; *compute_cap*) echo 9.0;; *) echo "a table";; esac'
+program bin/compute-sanitizer <<<'echo "sanitized with $2"'
+program bin/python3 <<<'[[ "$1" != -c ]] || exit 1; exec /usr/bin/env -u PATH /usr/bin/python3 "$@"'
+program build/tools/halftone-info <<<'echo "cuda          0: Test GPU (sm_90, 80000 MiB); CUDA 13.0"'
+program build/tests/halftone_tests <<<'echo "tests $*"'
+program build/tests/cuda/halftone_gpu_tests <<<'echo "families $*"'
+program build/bench/op_bench <<<'echo "operations $*"'
+program build/examples/compare_strategies <<<'echo "strategies $*"'
+program build/bench/train_step <<'STEP'
+echo "a step: $*"
+steps=0
+while (($#)); do if [[ "$1" == --steps ]]; then steps="$2"; fi; shift; done
+echo "[cuda] the end; calls so far: matmul $((50 * steps)) by cuBLASLt, 3 by own kernels; kernels $((100 * steps + 7))" >&2
+STEP
+
+if (($# > 1)); then # on the emulated GPU
+  program build/tests/halftone_tests <<<"exec '$2' \"\$@\" '--test-case=every backend equals*'"
+  program build/tests/cuda/halftone_gpu_tests <<<"exec '$2' \"\$@\" '--source-file=*/softmax_test.cpp'"
+  program build/bench/train_step <<<"exec '$3' \"\$@\""
+  run 0 WORKLOADS=mlp_tiny 'TESTS=--subcase=*softmax*' QUICK=1
+  says '\| operations on the GPU \| passed'
+  says 'test cases: +1 .* 0 failed'
+  says 'mlp_tiny +amp-bf16 +[1-9][0-9.]* own kernels and +[1-9][0-9.]* calls of libraries a step'
+  says 'mlp_tiny +full-bf16 .*%'
+  echo "as it should be"
+  exit
+fi
+
+# All is there but PyTorch.
+run 0
+says '^# A check on Test GPU'
+for title in "machine" "operations on the GPU" "training, capture, memory on the GPU" "families of kernels beside the reference" \
+  "launches of a step" "compute-sanitizer racecheck" "compute-sanitizer synccheck" "operations on the GPU, own kernels alone"; do
+  says "^\| $title \| passed \| [0-9]+ \|"
+done
+says '^\| beside PyTorch \| not run: python3 cannot import torch'
+says 'gpt2_124m +amp-bf16 +10\.0 own kernels and +5\.0 calls of libraries a step'
+says 'sanitized with racecheck'
+
+# A part that fails, or takes too long, costs no other.
+program build/tests/halftone_tests <<<'[[ "$*" != */device/* ]] || { echo "half of it"; sleep 15; }; [[ "$*" != */ops/* ]] || exit 3'
+run 1 BUDGET=8
+says '^\| operations on the GPU \| \*\*exit 3\*\*'
+says '^half of it'
+says '^\| training, capture, memory on the GPU \| \*\*not done in [0-9] s\*\*'
+says '^\| launches of a step \| \*\*not begun: the 8 s of BUDGET are spent\*\*'
+grep -q 'failed: operations on the GPU;training, capture' "$work/output" || fail "the last line names no failures"
+
+# Who stops it in its middle has what was done until then; also without a chance to say so.
+for signal in TERM KILL; do
+  rm -f "$report"
+  setsid "$check" "$report" >"$work/output" 2>&1 &
+  check_id=$!
+  for ((i = 0; i < 100; ++i)); do
+    grep -q '| operations on the GPU |' "$report" 2>/dev/null && break
+    sleep 0.1
+  done
+  kill "-$signal" -- "-$check_id"
+  wait "$check_id" 2>/dev/null
+  says '^\| operations on the GPU \| \*\*exit 3\*\*'
+done
+
+# No GPU that the build can use: tests would skip themselves, and that is not passed.
+program build/tools/halftone-info <<<'echo "cuda          absent: there is no NVIDIA driver. Install 580 or newer"'
+run 1 QUICK=1
+says '^\| halftone-info \| \*\*exit 1\*\*'
+says 'sees no GPU that it can use'
+if grep -q '| operations' "$report"; then fail "tests ran without a GPU"; fi
+
+# No driver, no build that works.
+program build/tools/halftone-info <<<'exit 127'
+rm "$work/bin/nvidia-smi"
+run 1
+says '^\| machine \| \*\*exit 127\*\*'
+
+# A Python whose torch sees no GPU.
+program build/tools/halftone-info <<<'echo "cuda          0: Test GPU (sm_90, 80000 MiB); CUDA 13.0"'
+program bin/python-with-torch <<<'echo "RuntimeError: no NVIDIA driver" >&2; exit 1'
+run 1 QUICK=1 PYTHON=python-with-torch
+says '^\| PyTorch \| \*\*exit 1\*\*'
+says '^\| compute-sanitizer racecheck \| not run: QUICK'
+if grep -q '| beside PyTorch' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
+echo "as it should be"
