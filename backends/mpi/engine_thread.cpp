@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include <sched.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/variable.h>
 
 namespace halftone::mpi {
 
@@ -29,20 +27,9 @@ std::string text_of(int error) {
   MPI_Error_string(error, text, &length);
   return std::string(text, std::size_t(length));
 }
-
-double patience_of_environment() {
-  const char* text = environment_variable("HALFTONE_DISTRIBUTED_TIMEOUT");
-  if (!text) return 300;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*end != 0 || !(seconds >= 0))
-    fail<UsageError>("HALFTONE_DISTRIBUTED_TIMEOUT", "it is \"", text,
-                     "\". Give seconds, or 0 for no limit.");
-  return seconds;
-}
 }  // namespace
 
-EngineThread::EngineThread() : patience_(patience_of_environment()) {
+EngineThread::EngineThread() : patience_(communication_patience()) {
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return started_; });
@@ -70,7 +57,6 @@ void EngineThread::initialise() {
     MPI_Comm_set_errhandler(asked, MPI_ERRORS_RETURN);
   MPI_Comm local;
   MPI_Comm_split_type(communicator_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
-  int local_rank = 0;
   MPI_Comm_rank(local, &local_rank), MPI_Comm_size(local, &local_size);
   MPI_Comm_free(&local);
   std::vector<int> local_ranks(std::size_t(size), 0);

@@ -42,7 +42,7 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  int rank = 0, size = 1, local_size = 1, machines = 1;
+  int rank = 0, size = 1, local_rank = 0, local_size = 1, machines = 1;
 
   void start(std::shared_ptr<Work> work);
   void wait_for(const Work& work);

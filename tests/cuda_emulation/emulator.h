@@ -12,6 +12,7 @@
 //   HALFTONE_EMULATED_DEFERRED=seed   work waits in its stream: set_deferred()
 //   HALFTONE_EMULATED_POISON=1        new memory and, around replays, free memory: set_poison()
 //   HALFTONE_EMULATED_BLOCK_ORDER=seed, HALFTONE_EMULATED_MULTIPROCESSORS=n
+//   HALFTONE_EMULATED_BUS=name        where the GPU is; without it each process has its own
 #pragma once
 
 #include <cstddef>
@@ -85,5 +86,10 @@ class DeviceAccess {
 
 /// Runs work that a library enqueues on a stream, or records it while that is captured.
 void enqueue(void* stream, void (*work)(void*), void* argument, void (*destroy)(void*));
+/// The stream goes no further until `ready` says so, which others make true; the host may go on.
+/// Not while it is captured.
+void enqueue_wait(void* stream, bool (*ready)(void*), void* argument, void (*destroy)(void*));
+/// A GPU that is deferred works by itself now and then, as a real one does: a step of that.
+void work_by_itself();
 
 }  // namespace halftone::emulation

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <sstream>
 
 #include <halftone/amp/strategy_bytes.h>
 #include <halftone/distributed/collectives.h>
@@ -85,6 +86,40 @@ bool measure_writing(const std::string& at, const amp::Training& training) {
                largest);
 }
 
+std::string text_of(const MemoryReport& report) {
+  std::ostringstream text;
+  text << report;
+  return text.str();
+}
+
+/// The start: beside the f32 weights that are there before, a rank has its own masters and what
+/// they were made of at most, and one tensor of the short weights or on its way.
+bool measure_start(std::string_view name) {
+  const amp::Strategy strategy = amp::Strategy::named(name);
+  manual_seed(1);
+  Run run(1003, true);
+  const distributed::Shards shards(run.model.parameters(), world().size());
+  const int64_t elements = run.model.parameter_count(), own = shards.elements(world().rank()),
+                largest = elements - 1003;
+  const MemoryReport before = memory_report();
+  reset_peak_memory();
+  const amp::Training training(strategy, run.model, run.adam, world(), {});
+  const MemoryReport now = memory_report();
+  const auto& form = facts(strategy.form);
+  const bool keeps = form.has_companion();
+  const int64_t companion = keeps ? own * size_of(form.companion_dtype(strategy.weights)) : 0,
+                beside = companion + (keeps && strategy.form != WeightForm::master ? own * 4 : 0),
+                most = beside + largest * size_of(strategy.weights) + 4096;
+  if (now.total_peak - before.total_now <= most &&
+      now.peak_of(MemoryUse::master_weight) - before.now_of(MemoryUse::master_weight) <= own * 4)
+    return true;
+  std::fprintf(stderr, "rank %d: %s starts with %lld bytes more, and not %lld\n%s\n",
+               world().rank(), std::string(name).c_str(),
+               static_cast<long long>(now.total_peak - before.total_now),
+               static_cast<long long>(most), text_of(now).c_str());
+  return false;
+}
+
 bool measure(std::string_view name) {
   using Use = MemoryUse;
   const amp::Strategy strategy = amp::Strategy::named(name);
@@ -154,7 +189,8 @@ int main(int argc, char** argv) {
       std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "beside", "sums",
                   "optimizer", "sum");
     bool right = true;
-    for (const std::string_view name : amp::Strategy::names()) right &= measure(name);
+    for (const std::string_view name : amp::Strategy::names())
+      right &= measure(name) & measure_start(name);
     return distributed::largest(world(), "whether all are right", right ? 0 : 1) == 0 ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
