@@ -64,6 +64,9 @@ class Communicator {
                                              std::span<const Message> in) = 0;
   /// Prints "[rank 2] message" and ends all ranks with exit code 1.
   [[noreturn]] virtual void abort(std::string_view message) noexcept = 0;
+  /// The first rank that is known to be at its end; -1: none. Asked again and again, by another
+  /// engine's thread, too, while it waits.
+  virtual int left() { return -1; }
   virtual TrafficReport traffic() const { return traffic_; }
   /// Adds these messages to traffic(), which another engine carries for these ranks.
   void count(TrafficUse use, std::span<const Message> out);

@@ -82,6 +82,7 @@ void EngineThread::run() {
   while (true) {
     const bool leaves = take_new();
     if (aborting_) end_all(last_words_);
+    if (look_.exchange(false)) others_have_left();
     if (!under_way_.empty() && progress(*under_way_.front())) {
       under_way_.pop_front();
       if (!under_way_.empty()) under_way_.front()->first_in_line = Clock::now();
@@ -109,7 +110,7 @@ void EngineThread::run() {
 bool EngineThread::take_new() {
   std::unique_lock lock(mutex_);
   if (under_way_.empty())
-    wake_.wait(lock, [this] { return leaving_ || aborting_ || !new_.empty(); });
+    wake_.wait(lock, [this] { return leaving_ || aborting_ || look_ || !new_.empty(); });
   while (!new_.empty()) {
     under_way_.push_back(std::move(new_.front()));
     new_.pop_front();
@@ -223,6 +224,7 @@ bool EngineThread::others_have_left() {
     int here = 0;
     MPI_Test(&goodbyes_in_[std::size_t(peer)], &here, MPI_STATUS_IGNORE);
     left_[std::size_t(peer)] = here != 0;
+    if (here && first_left_ < 0) first_left_ = peer;
   }
   return int(std::ranges::count(left_, true)) == size - 1;
 }
@@ -263,6 +265,15 @@ void EngineThread::abort(std::string_view message) noexcept {
   }
   wake_.notify_one();
   while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+int EngineThread::left() {
+  {
+    const std::lock_guard lock(mutex_);
+    look_ = true;
+  }
+  wake_.notify_one();
+  return first_left_;
 }
 
 void EngineThread::leave() noexcept {

@@ -45,6 +45,7 @@ class MpiCommunicator final : public Communicator {
     return std::make_shared<Waiting>(*this, std::move(work));
   }
   [[noreturn]] void abort(std::string_view message) noexcept override { engine_.abort(message); }
+  int left() override { return engine_.left(); }
   void leave() noexcept { engine_.leave(); }
 
  private:

@@ -128,16 +128,21 @@ class NcclCommunicator final : public Communicator {
     abort("[distributed] NCCL failed in \"" + what + "\": " + f_.error_text(error) + ". " +
           f_.last_error(nccl_) + " NCCL_DEBUG=WARN says more");
   }
-  [[noreturn]] void end_late(const std::string& what, Clock::time_point begin) {
-    PlainText text;
-    text << "[distributed] rank " << rank() << ": \"" << what << "\" has waited "
-         << std::chrono::duration<double>(Clock::now() - begin).count()
-         << " s on the GPU for another rank. It hangs, died, or does something else. "
-            "HALFTONE_DISTRIBUTED_TIMEOUT=SECONDS waits longer";
-    abort(text.str());
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  bool late(Clock::time_point begin) const {
-    return patience_ > 0 && std::chrono::duration<double>(Clock::now() - begin).count() > patience_;
+  /// Ends all if this exchange has waited too long, or for a rank that is gone.
+  void look_at_the_clock(const std::string& what, Clock::time_point begin) {
+    const double waited = seconds_since(begin);
+    PlainText text;
+    text << "[distributed] \"" << what << "\" has waited " << waited << " s on the GPU for ";
+    const int gone = waited > 0.1 ? host_.left() : -1;
+    if (gone >= 0) text << "others, and rank " << gone << " has left";
+    else if (patience_ > 0 && waited > patience_)
+      text << "another rank, which hangs, died, or does something else. "
+              "HALFTONE_DISTRIBUTED_TIMEOUT=SECONDS waits longer";
+    else return;
+    abort(text.str());
   }
 
   /// Between the start and the end of a group nothing is done yet.
@@ -149,7 +154,7 @@ class NcclCommunicator final : public Communicator {
     for (const auto begin = Clock::now(); result == ncclInProgress;) {
       if (const ncclResult_t asked = f_.async_error(nccl_, &result); asked != ncclSuccess)
         result = asked;
-      if (late(begin)) end_late(what, begin);
+      look_at_the_clock(what, begin);
       if (result == ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     accept(what, result);
@@ -175,7 +180,7 @@ class NcclCommunicator final : public Communicator {
         continue;
       }
       cudaGetLastError();
-      if (late(oldest.begin)) end_late(oldest.what, oldest.begin);
+      look_at_the_clock(oldest.what, oldest.begin);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
