@@ -32,14 +32,14 @@ std::string description_of(const nn::Module& model, const Strategy& strategy,
        << scale.min_scale << " to " << scale.max_scale << ", rule " << int(scale.rule)
        << "\nshard_optimizer " << options.shard_optimizer << "\nbucket_bytes "
        << options.bucket_bytes;
-  const std::vector<Tensor> updated = optimizer.parameters();
   const auto parameters = model.named_parameters();
-  for (const auto& [name, x] : parameters) {
-    const auto place = std::ranges::find(updated, x.body(), &Tensor::body) - updated.begin();
-    text << "\nparameter " << name << ' ' << x.shape() << ' ' << x.dtype();
-    if (place == std::ssize(updated)) text << ", which the optimizer has not";
-    else text << ", number " << place << " of the optimizer";
-    if (!x.requires_grad()) text << ", frozen";
+  for (const auto& [name, x] : parameters)
+    text << "\nparameter " << name << ' ' << x.shape() << ' ' << x.dtype()
+         << (x.requires_grad() ? "" : ", frozen");
+  text << "\noptimizer's parameters, by number:";
+  for (const Tensor& x : optimizer.parameters()) {
+    const auto same = [&](const auto& entry) { return entry.second.body() == x.body(); };
+    text << ' ' << std::ranges::find_if(parameters, same) - parameters.begin();
   }
   for (const auto& [name, x] : model.named_buffers())
     text << "\nbuffer " << name << ' ' << x.shape() << ' ' << x.dtype();
@@ -72,8 +72,9 @@ void Training::train_together(Communicator& group, const distributed::Options& a
   if (group.size() > 1) {
     std::string text = description_of(model_, strategy_, optimizer(), options);
     if (region_.session && region_.session->state_dict().contains("policy"))
-      text += "\npolicy " +
-              std::to_string(region_.session->state_dict()["policy"].to_vector<int64_t>()[0]);
+      text = "policy " +
+             std::to_string(region_.session->state_dict()["policy"].to_vector<int64_t>()[0]) +
+             '\n' + text;
     distributed::require_agreement(group, "agreement on model and strategy", text);
     if (group.rank() == 0) beside = local_state();
     std::erase_if(beside, [](const auto& entry) { return entry.first.starts_with("model."); });

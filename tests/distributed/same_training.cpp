@@ -5,7 +5,7 @@
 //                                               the models and optimizers
 //   batches=K  epochs=N  max_steps=N  wire=NAME  directory=DIR  shard=0: every rank keeps all
 //   average=1: averaged weights beside, which are validated
-//   device=NAME  clip=NORM: of AdamW
+//   device=NAME  clip=NORM: of AdamW  limit=N: of the batches of an epoch
 //   fault=WHAT   what rank 1 does in the third step: see Fault
 #include <csignal>
 #include <cstdio>
@@ -137,6 +137,7 @@ void train_case(const std::string& strategy, const std::string& model, const std
        .clip_norm =
            optimizer == "adamw" ? std::atof(value_of(arguments, "clip", "1").c_str()) : 0.0,
        .schedule = [](int64_t) { return optim::LrSchedule::cosine(8); },
+       .limit_train_batches = std::atoll(value_of(arguments, "limit", "0").c_str()),
        .directory = directory,
        .checkpoints = directory.empty()
                           ? train::CheckpointOptions{}
