@@ -12,6 +12,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <unistd.h>
@@ -80,6 +81,7 @@ class NcclCommunicator final : public Communicator {
     check(cudaEventRecord(waiting->event, context_.stream()), "recording an event");
     check(cudaStreamWaitEvent(stream_, waiting->event, 0), "waiting for an event");
     const std::string text(what);
+    const std::lock_guard calling(calls_);
     accept(text, f_.group_start());
     for (const Message& m : in)
       accept(text, f_.receive(m.tensor.raw_data(), std::size_t(m.tensor.bytes()), ncclInt8, m.peer,
@@ -131,13 +133,17 @@ class NcclCommunicator final : public Communicator {
   static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  /// Ends all if this exchange has waited too long, or for a rank that is gone.
+  /// Ends all if this exchange has waited too long, or for a rank that is gone. One that is at its
+  /// end in good order has sent what it owes: others may still be at work on that.
   void look_at_the_clock(const std::string& what, Clock::time_point begin) {
+    constexpr double grace = 10;
     const double waited = seconds_since(begin);
+    const int gone = waited > 0.1 ? host_.left() : -1;
+    if (gone >= 0 && !left_at_) left_at_ = Clock::now();
     PlainText text;
     text << "[distributed] \"" << what << "\" has waited " << waited << " s on the GPU for ";
-    const int gone = waited > 0.1 ? host_.left() : -1;
-    if (gone >= 0) text << "others, and rank " << gone << " has left";
+    if (gone >= 0 && seconds_since(*left_at_) > grace)
+      text << "others, and rank " << gone << " has left";
     else if (patience_ > 0 && waited > patience_)
       text << "another rank, which hangs, died, or does something else. "
               "HALFTONE_DISTRIBUTED_TIMEOUT=SECONDS waits longer";
@@ -149,13 +155,16 @@ class NcclCommunicator final : public Communicator {
   void accept(const std::string& what, ncclResult_t result) {
     if (result != ncclSuccess && result != ncclInProgress) end_all(what, result);
   }
+  ncclResult_t state() const {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = f_.async_error(nccl_, &state);
+    return asked == ncclSuccess ? state : asked;
+  }
   /// What NCCL has answered to a call, which it may be at still.
   void take(const std::string& what, ncclResult_t result) {
-    for (const auto begin = Clock::now(); result == ncclInProgress;) {
-      if (const ncclResult_t asked = f_.async_error(nccl_, &result); asked != ncclSuccess)
-        result = asked;
+    for (const auto begin = Clock::now(); result == ncclInProgress; result = state()) {
       look_at_the_clock(what, begin);
-      if (result == ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     accept(what, result);
   }
@@ -167,10 +176,9 @@ class NcclCommunicator final : public Communicator {
       wake_.wait(lock, [this] { return !under_way_.empty(); });
       const UnderWay oldest = under_way_.front();
       lock.unlock();
-      ncclResult_t state = ncclSuccess;
-      if (const ncclResult_t asked = f_.async_error(nccl_, &state); asked != ncclSuccess)
-        state = asked;
-      if (state != ncclSuccess && state != ncclInProgress) end_all(oldest.what, state);
+      // Whoever is at a call looks at the state and at the clock by itself.
+      const std::unique_lock calling(calls_, std::try_to_lock);
+      if (calling) accept(oldest.what, state());
       if (cudaEventQuery(oldest.done) == cudaSuccess) {
         cudaEventDestroy(oldest.done);
         lock.lock();
@@ -180,7 +188,7 @@ class NcclCommunicator final : public Communicator {
         continue;
       }
       cudaGetLastError();
-      look_at_the_clock(oldest.what, oldest.begin);
+      if (calling) look_at_the_clock(oldest.what, oldest.begin);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -191,6 +199,8 @@ class NcclCommunicator final : public Communicator {
   const double patience_ = communication_patience();
   ncclComm_t nccl_ = nullptr;
   cudaStream_t stream_ = nullptr;
+  std::mutex calls_{};                          // of NCCL, which both threads make
+  std::optional<Clock::time_point> left_at_{};  // with it: when a rank was found to be gone
   std::mutex mutex_{};
   std::condition_variable wake_{};
   std::deque<UnderWay> under_way_{};

@@ -47,7 +47,7 @@ expect_end() {  # MESSAGE RANKS ARGUMENTS...
   local message="$1" status=0 begin="$SECONDS"
   shift
   with "$1" "$training" strategy=fp32 model=mlp device=cuda "${@:2}" >"$work/out" 2>"$work/err" || status=$?
-  ((status != 0 && status != 124 && SECONDS - begin < 15)) && grep -qE -- "$message" "$work/err" || fail "$*: status $status after $((SECONDS - begin)) s, no \"$message\""
+  ((status != 0 && status != 124 && SECONDS - begin < 20)) && grep -qE -- "$message" "$work/err" || fail "$*: status $status after $((SECONDS - begin)) s, no \"$message\""
 }
 HALFTONE_EMULATED_NCCL=fail=5 expect_end '^\[rank 1\] \[distributed\] NCCL failed in ".*": unhandled system error' 3
 expect_end 'signal 9|KILLED' 3 fault=kill
