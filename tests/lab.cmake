@@ -43,7 +43,7 @@ expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
 # Under a wire a loop of the laboratory's own is one of several processes, alone.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/wired.json
-     "{\"halftone_policy\": 1, \"extends\": \"amp-fp16\", \"communication\": {\"gradients\": \"f8_e4m3-sr\"}}")
+     "{\"halftone_policy\": 1, \"name\": \"wired\", \"extends\": \"amp-fp16\", \"communication\": {\"gradients\": \"f8_e4m3-sr\"}}")
 expect(lab.explain_wired OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain ${CMAKE_CURRENT_BINARY_DIR}/wired.json --workload student_teacher --scale 1e15)
 expect(lab.explain_wired_nothing OUTPUT "no step of 3 was skipped"
