@@ -122,14 +122,21 @@ void MasterWeights::State::adopt_groups(optim::Optimizer& inner,
 }
 
 void MasterWeights::adopt_parts(std::span<const int64_t> begins) {
-  std::vector<uint64_t> counters;
-  for (const State::Weight& w : state_->weights)
-    counters.push_back(w.first_counter + uint64_t(begins[counters.size()]) / 8);
-  const uint64_t per_step = state_->counters_per_step;
+  std::vector<int64_t> sizes;
+  for (const State::Weight& w : state_->weights) sizes.push_back(w.parameter.numel());
   state_->weights.clear(), state_->groups.clear();
   state_->adopt_groups(inner_, options_);
-  for (std::size_t i = 0; i < counters.size(); ++i) state_->weights[i].first_counter = counters[i];
-  state_->counters_per_step = per_step;
+  count_as_parts(sizes, begins);
+}
+
+void MasterWeights::count_as_parts(std::span<const int64_t> sizes,
+                                   std::span<const int64_t> begins) {
+  uint64_t next = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    state_->weights.at(i).first_counter = next + uint64_t(begins[i]) / 8;
+    next += uint64_t(sizes[i] + 7) / 8;
+  }
+  state_->counters_per_step = next;
 }
 
 MasterWeights::~MasterWeights() {

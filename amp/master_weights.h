@@ -75,9 +75,12 @@ class MasterWeights final : public optim::Optimizer {
   /// The full weight of parameter `index` (counted over all groups) as f32, a copy.
   Tensor weight(std::size_t index) const;
   /// The inner optimizer's parameters have been replaced by parts of themselves, which begin at
-  /// these elements: takes charge of those anew, from what the parameters hold. Stochastic rounding
-  /// goes on with the numbers of the whole parameters. The next state to be loaded is of parts.
+  /// these elements: takes charge of those anew, from what the parameters hold, and counts as
+  /// count_as_parts(). The next state to be loaded is of parts.
   void adopt_parts(std::span<const int64_t> begins);
+  /// These parameters are parts, which begin at these elements, of ones of these sizes: stochastic
+  /// rounding draws the numbers of the whole ones.
+  void count_as_parts(std::span<const int64_t> sizes, std::span<const int64_t> begins);
   /// Replaces it, by an f32 tensor of the parameter's shape; throws ShapeError for others.
   void set_weight(std::size_t index, const Tensor& weight);
   /// What keeps it: f32 master, i16 remainder, compensation; undefined for none.

@@ -10,6 +10,11 @@
 
 namespace halftone::amp {
 
+struct Training::Cut {
+  distributed::Shards shards;
+  int rank;
+};
+
 struct Training::Together {
   Communicator& group;
   distributed::Reducer reducer;

@@ -68,6 +68,10 @@ bool is_batch_norm(const nn::Module& module) {
 }  // namespace
 
 Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer)
+    : Training(strategy, model, optimizer, nullptr) {}
+
+Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+                   const Cut* cut)
     : strategy_(strategy),
       model_(model),
       optimizer_(optimizer),
@@ -75,11 +79,19 @@ Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer
       region_(region_of(strategy)) {
   require_f32_parameters(model, optimizer);
   if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
-  if (strategy.weights != f32) convert_weights();
+  if (strategy.weights != f32) convert_weights(cut);
   if (strategy.session) region_.session = strategy.session(model);
 }
 
-void Training::convert_weights() {
+/// A parameter's f32 data, in storage of its own or of the body, which gets another one; of a cut
+/// only what is kept.
+Tensor Training::initial_weight(const Tensor& parameter, std::size_t index, const Cut* cut) {
+  if (!cut) return Tensor(std::make_shared<TensorBody>(*parameter.body()));
+  const MemoryScope scope(MemoryUse::master_weight);
+  return part_of(parameter, cut->shards.range(index, cut->rank)).clone();
+}
+
+void Training::convert_weights(const Cut* cut) {
   const Strategy& strategy = strategy_;
   if (!is_floating(strategy.weights))
     fail<DTypeError>("amp.apply", strategy.name, " has ", strategy.weights,
@@ -88,22 +100,21 @@ void Training::convert_weights() {
   const bool keeps = strategy.form != WeightForm::plain || strategy.accumulate_in_f32;
   const bool fuses = keeps && optimizer_.set_weight_keeper(nullptr);
   if (keeps && !fuses) require_no_keeper(strategy);
-  std::vector<Tensor> initial;  // the f32 data; the bodies get other storage below
+  std::vector<Tensor> initial;
   if (strategy.form != WeightForm::plain && strategy.form != WeightForm::stochastic)
     for (const Tensor& x : optimizer_.parameters())
-      initial.emplace_back(std::make_shared<TensorBody>(*x.body()));
+      initial.push_back(initial_weight(x, initial.size(), cut));
   model_.to(strategy.weights,
             strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
   // Those of batch norm alone, kept in f32, need nothing beside them.
   if (!keeps || std::ranges::none_of(optimizer_.parameters(), is_short_float)) return;
   const bool fused = strategy.form != WeightForm::master || (strategy.fused_master && fuses);
-  masters_ = std::make_unique<MasterWeights>(
-      optimizer_,
-      MasterWeightsOptions{.form = strategy.form,
-                           .fused = fused,
-                           .accumulate_in_f32 = strategy.accumulate_in_f32,
-                           .seed = strategy.seed},
-      std::move(initial));
+  const MasterWeightsOptions options{.form = strategy.form,
+                                     .fused = fused,
+                                     .accumulate_in_f32 = strategy.accumulate_in_f32,
+                                     .seed = strategy.seed};
+  if (cut) masters_to_come_ = options, initial_parts_ = std::move(initial);
+  else masters_ = std::make_unique<MasterWeights>(optimizer_, options, std::move(initial));
 }
 
 Training::Training(Training&&) noexcept = default;

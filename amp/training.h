@@ -48,6 +48,10 @@ class Training {
  public:
   /// See apply(). Model and optimizer must outlive this.
   Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+  /// The same, and train_together(). Where ranks share out the optimizer, masters are made of the
+  /// parts alone: no rank ever has more of them than it keeps.
+  Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+           Communicator& group, const distributed::Options& options);
   Training(Training&&) noexcept;
   ~Training();
 
@@ -158,7 +162,15 @@ class Training {
   }
 
  private:
-  void convert_weights();
+  /// Of the parts that this rank will have of the optimizer's parameters; null: of whole ones.
+  struct Cut;
+  Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+           const Cut* cut);
+  void convert_weights(const Cut* cut);
+  static std::unique_ptr<Cut> cut_for(const Strategy& strategy, const nn::Module& model,
+                                      const optim::Optimizer& optimizer, Communicator& group,
+                                      const distributed::Options& asked);
+  static Tensor initial_weight(const Tensor& parameter, std::size_t index, const Cut* cut);
   Stepped step_clipped();
   void account_for(const Stepped& stepped);
   void note_overflow() const;
@@ -175,6 +187,8 @@ class Training {
   // --- parts of parameters (training_parts.cpp)
   bool has_parts() const;
   void share_out();
+  void make_masters_of_parts();
+  std::vector<int64_t> begins_of_parts() const;
   void replace_parameters(const std::vector<Tensor>& others);
   Tensor norm_together(double norm_type) const;
   std::optional<std::size_t> parameter_of_entry(std::string_view name) const;
@@ -192,6 +206,8 @@ class Training {
   nn::Module& model_;
   optim::Optimizer& optimizer_;
   std::unique_ptr<MasterWeights> masters_;
+  std::optional<MasterWeightsOptions> masters_to_come_{};  // of parts, when the optimizer has them
+  std::vector<Tensor> initial_parts_{};                    // f32
   GradScaler scaler_;
   Region region_;
   bool first_backward_ = true;

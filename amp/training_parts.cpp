@@ -59,15 +59,35 @@ void Training::share_out() {
   Communicator& group = together_->group;
   const distributed::Reducer& reducer = together_->reducer;
   replace_parameters(reducer.parts());
-  std::vector<int64_t> begins;
-  for (std::size_t i = 0; i < reducer.parts().size(); ++i)
-    begins.push_back(reducer.shards().range(i, group.rank()).begin);
-  if (masters_) masters_->adopt_parts(begins);
+  if (masters_) masters_->adopt_parts(begins_of_parts());
   scaler_.set_agreement([&group](Tensor& found_inf) {
     const bool here = found_inf.item() != 0;
     const bool anywhere = distributed::largest(group, "overflows", here ? 1 : 0) != 0;
     if (anywhere && !here) found_inf = ones({}, f32, found_inf.device());
   });
+}
+
+std::vector<int64_t> Training::begins_of_parts() const {
+  const distributed::Shards& shards = together_->reducer.shards();
+  std::vector<int64_t> begins;
+  for (std::size_t i = 0; i < shards.parameters(); ++i)
+    begins.push_back(shards.range(i, together_->group.rank()).begin);
+  return begins;
+}
+
+/// Each rank's weights in the form of the strategy come from its masters; then from all of them.
+void Training::make_masters_of_parts() {
+  const distributed::Reducer& reducer = together_->reducer;
+  masters_ =
+      std::make_unique<MasterWeights>(optimizer_, *masters_to_come_, std::move(initial_parts_));
+  masters_to_come_.reset();
+  std::vector<int64_t> sizes;
+  std::vector<std::size_t> all;
+  for (const Tensor& x : reducer.parameters())
+    all.push_back(sizes.size()), sizes.push_back(x.numel());
+  masters_->count_as_parts(sizes, begins_of_parts());
+  exchange_ranges(together_->group, reducer.shards(), "weights in parts", TrafficUse::state, all,
+                  reducer.parameters());
 }
 
 /// With the same bits on any number of ranks. (One process alone adds up on its GPU.)

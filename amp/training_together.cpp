@@ -1,13 +1,14 @@
 // Steps of several batches. What ranks keep of the optimizer: training_parts.cpp.
 #include <halftone/amp/together.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <omp.h>
 
 #include <halftone/amp/session.h>
 #include <halftone/amp/state_entries.h>
-#include <halftone/core/backend.h>
+#include <halftone/core/kernels.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>
@@ -20,19 +21,42 @@ namespace halftone::amp {
 namespace {
 /// What must be alike on all ranks, a line each.
 std::string description_of(const nn::Module& model, const Strategy& strategy,
-                           const distributed::Options& options) {
+                           const optim::Optimizer& optimizer, const distributed::Options& options) {
   PlainText text;
-  text << "strategy " << strategy.name << "\nwire " << name(*options.wire) << "\nshard_optimizer "
-       << (options.shard_optimizer ? "yes" : "no") << "\nbucket_bytes " << options.bucket_bytes;
+  const LossScaleOptions& scale = strategy.loss_scale;
+  text << "strategy " << strategy << "\nwire " << name(*options.wire) << "\nfused_master "
+       << strategy.fused_master << "\naccumulate_in_f32 " << strategy.accumulate_in_f32
+       << "\nhold_statistics " << strategy.hold_statistics << "\nseed of rounding " << strategy.seed
+       << "\nloss scale: growth " << scale.growth_factor << " after " << scale.growth_interval
+       << ", backoff " << scale.backoff_factor << " after " << scale.hysteresis << ", from "
+       << scale.min_scale << " to " << scale.max_scale << ", rule " << int(scale.rule)
+       << "\nshard_optimizer " << options.shard_optimizer << "\nbucket_bytes "
+       << options.bucket_bytes;
   const auto parameters = model.named_parameters();
   for (const auto& [name, x] : parameters)
-    text << "\nparameter " << name << ' ' << x.shape() << ' ' << x.dtype();
-  const Backend& backend =
-      backend_for(parameters.empty() ? Device::cpu() : parameters.front().second.device());
-  for (const BackendStatus& status : backend_statuses())
-    if (status.backend == &backend) text << "\nkernels " << status.description;
-  text << "\nthreads " << omp_get_max_threads();
+    text << "\nparameter " << name << ' ' << x.shape() << ' ' << x.dtype()
+         << (x.requires_grad() ? "" : ", frozen");
+  text << "\noptimizer's parameters, by number:";
+  for (const Tensor& x : optimizer.parameters()) {
+    const auto same = [&](const auto& entry) { return entry.second.body() == x.body(); };
+    text << ' ' << std::ranges::find_if(parameters, same) - parameters.begin();
+  }
+  for (const auto& [name, x] : model.named_buffers())
+    text << "\nbuffer " << name << ' ' << x.shape() << ' ' << x.dtype();
+  text << "\nkernels "
+       << kernels_of(parameters.empty() ? Device::cpu() : parameters.front().second.device())
+       << "\nthreads " << omp_get_max_threads();
   return text.str();
+}
+
+/// One by one: there may be no more memory.
+void take_weights_of_rank_0(const nn::Module& model, Communicator& group) {
+  const MemoryScope scope(MemoryUse::communication);
+  for (const auto& [name, x] : nn::state_dict(model)) {
+    const Tensor of_0 =
+        distributed::broadcast_tensor(group, "the weights of rank 0", x, info_of(name, x));
+    if (group.rank() != 0) copy_into(x, of_0);
+  }
 }
 }  // namespace
 
@@ -46,10 +70,11 @@ void Training::train_together(Communicator& group, const distributed::Options& a
   options.shard_optimizer = asked.shard_optimizer && optimizer().elementwise() && !region_.session;
   optim::NamedTensors beside;  // the weights, on rank 0
   if (group.size() > 1) {
-    std::string text = description_of(model_, strategy_, options);
+    std::string text = description_of(model_, strategy_, optimizer(), options);
     if (region_.session && region_.session->state_dict().contains("policy"))
-      text += "\npolicy " +
-              std::to_string(region_.session->state_dict()["policy"].to_vector<int64_t>()[0]);
+      text = "policy " +
+             std::to_string(region_.session->state_dict()["policy"].to_vector<int64_t>()[0]) +
+             '\n' + text;
     distributed::require_agreement(group, "agreement on model and strategy", text);
     if (group.rank() == 0) beside = local_state();
     std::erase_if(beside, [](const auto& entry) { return entry.first.starts_with("model."); });
@@ -62,13 +87,14 @@ void Training::train_together(Communicator& group, const distributed::Options& a
                                .statistics = {group, std::move(buffers)}});
   if (has_parts()) share_out();
   if (group.size() == 1) return;
-  const MemoryScope scope(MemoryUse::communication);
-  for (const auto& [name, x] : nn::state_dict(model_)) {  // one by one: there may be no more memory
-    const Tensor of_0 =
-        distributed::broadcast_tensor(group, "the weights of rank 0", x, info_of(name, x));
-    if (group.rank() != 0) copy_into(x, of_0);
+  take_weights_of_rank_0(model_, group);
+  optim::NamedTensors own = taken_from_rank_0(beside);
+  if (masters_to_come_) {  // all have rank 0's f32 weights
+    make_masters_of_parts();
+    optim::NamedTensors made = local_state();
+    std::erase_if(made, [](const auto& entry) { return entry.first.starts_with("model."); });
+    own.merge(made);
   }
-  const optim::NamedTensors own = taken_from_rank_0(beside);
   if (has_parts() || group.rank() != 0) load_beside_model(own);
   if (region_.session && group.rank() != 0)
     region_.session->load_state_dict(entries::part_of(own, "session."));
@@ -76,9 +102,30 @@ void Training::train_together(Communicator& group, const distributed::Options& a
 
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const distributed::Options& options) {
-  Training training(strategy, model, optimizer);
-  training.train_together(world(), options);
-  return training;
+  return {strategy, model, optimizer, world(), options};
+}
+
+/// Null where this rank keeps all. Every rank then has rank 0's weights, in f32, so that what each
+/// makes of its parts fits those of the others.
+std::unique_ptr<Training::Cut> Training::cut_for(const Strategy& strategy, const nn::Module& model,
+                                                 const optim::Optimizer& optimizer,
+                                                 Communicator& group,
+                                                 const distributed::Options& asked) {
+  const bool shares = asked.shard_optimizer && optimizer.elementwise() && !strategy.session;
+  if (group.size() == 1 || !shares) return nullptr;
+  distributed::Options options = asked;
+  if (!options.wire) options.wire = strategy.wire;
+  distributed::require_agreement(group, "agreement on model and strategy",
+                                 description_of(model, strategy, optimizer, options));
+  take_weights_of_rank_0(model, group);
+  return std::make_unique<Cut>(Cut{{optimizer.parameters(), group.size()}, group.rank()});
+}
+
+Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+                   Communicator& group, const distributed::Options& options)
+    : Training(strategy, model, optimizer,
+               cut_for(strategy, model, optimizer, group, options).get()) {
+  train_together(group, options);
 }
 
 /// 2^36 numbers for each batch; the counters from the top down are the data loader's.
@@ -152,8 +199,10 @@ void Training::gather_gradients() {
   together_->gathered = true;
 }
 
+/// One that is there already has its reasons: a pass that is repeated to look at it.
 StatisticsSink* Training::statistics_sink() const {
-  return together_ ? &together_->statistics : active_statistics_sink();
+  StatisticsSink* const active = active_statistics_sink();
+  return active || !together_ ? active : &together_->statistics;
 }
 
 }  // namespace halftone::amp

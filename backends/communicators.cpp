@@ -2,7 +2,9 @@
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 
+#include <halftone/backends/cuda/nccl/nccl.h>
 #include <halftone/backends/mpi/mpi.h>
 #include <halftone/core/communicator.h>
 #include <halftone/core/error.h>
@@ -17,6 +19,7 @@ class SingleCommunicator final : public Communicator {
   std::string_view name() const override { return "single"; }
   int rank() const override { return 0; }
   int size() const override { return 1; }
+  int local_rank() const override { return 0; }
   int machines() const override { return 1; }
   std::shared_ptr<Exchange> exchange(std::string_view, TrafficUse, std::span<const Message> out,
                                      std::span<const Message> in) override {
@@ -31,21 +34,28 @@ class SingleCommunicator final : public Communicator {
     std::fprintf(stderr, "%.*s\n", int(message.size()), message.data());
     std::_Exit(1);
   }
-  TrafficReport traffic() const override { return {}; }
 };
 
-/// How many processes the launcher started, by the variables of Open MPI and of MPICH's hydra; 1
-/// without one.
-int launched_processes() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+/// The number that the first of these variables has; 0 without one.
+int number_in(std::initializer_list<const char*> names) {
+  for (const char* name : names)
     if (const char* value = environment_variable(name)) return std::atoi(value);
-  return 1;
+  return 0;
 }
 
+/// By the variables of Open MPI and of MPICH's hydra, or of Slurm's srun, which starts processes of
+/// either, and of none.
 std::unique_ptr<Communicator> start_engine() {
-  const int launched = launched_processes();
-  if (launched > 1) return start_mpi(launched);
-  return std::make_unique<SingleCommunicator>();
+  if (const int launched = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}))
+    return launched > 1 ? start_mpi(launched) : std::make_unique<SingleCommunicator>();
+  const int tasks = number_in({"SLURM_STEP_NUM_TASKS"});
+  if (tasks <= 1) return std::make_unique<SingleCommunicator>();
+  if (environment_variable("PMIX_RANK")) return start_mpi(tasks);
+  fail<UsageError>(
+      "distributed", "srun started ", tasks,
+      " processes that cannot find each other: each would train alone, in the same "
+      "place. Start them with mpirun, or with srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH); "
+      "if each is to train alone, without SLURM_STEP_NUM_TASKS (env -u).");
 }
 }  // namespace
 
@@ -55,6 +65,15 @@ Communicator& world() {
   return *instance;
 }
 
-std::vector<EngineStatus> engine_statuses() { return {{"mpi", mpi_present(), mpi_description()}}; }
+Communicator& communicator_for(Communicator& group, Device device) {
+  if (group.size() == 1 || device.kind != DeviceKind::cuda || &group != &world()) return group;
+  // Never destroyed, as world(). A rank has one GPU.
+  static Communicator* const nccl = start_nccl(group, device).release();
+  return nccl && nccl->carries(device) ? *nccl : group;
+}
+
+std::vector<EngineStatus> engine_statuses() {
+  return {{"mpi", mpi_present(), mpi_description()}, {"nccl", nccl_present(), nccl_description()}};
+}
 
 }  // namespace halftone

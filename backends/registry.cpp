@@ -8,6 +8,7 @@
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
+#include <halftone/core/kernels.h>
 #include <halftone/core/variable.h>
 
 namespace halftone {
@@ -52,6 +53,15 @@ std::vector<BackendStatus> backend_statuses() {
            std::string(simd_kernels().name) + (use_amx() ? " and amx" : "") + " kernels, " +
                onednn::description()},
           {"cuda", cuda_backend(0), cuda_description()}};
+}
+
+std::string kernels_of(Device device) {
+  const Backend& backend = backend_for(device);
+  std::string text(backend.name());
+  if (device.kind == DeviceKind::cuda) return text + ": " + cuda_kernels(device.index);
+  for (const BackendStatus& status : backend_statuses())
+    if (status.backend == &backend) text += ": " + status.description;
+  return text;
 }
 
 CpuBackendScope::CpuBackendScope(std::string_view name)

@@ -29,7 +29,8 @@ struct TrafficReport {
 };
 std::ostream& operator<<(std::ostream& out, const TrafficReport& report);
 
-/// A dense tensor on the host that goes to a peer, or is written by what comes from it.
+/// A dense tensor that goes to a peer, or is written by what comes from it: on a device that the
+/// communicator carries.
 struct Message {
   int peer;
   Tensor tensor;
@@ -39,17 +40,22 @@ struct Message {
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  /// Afterwards what was to come is there. Throws DeviceError for what the engine reports.
+  /// Afterwards what was to come is there; on a GPU: for work that is issued from now on, and the
+  /// host does not wait. Throws DeviceError for what the engine reports.
   virtual void wait() = 0;
 };
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual std::string_view name() const = 0;  // "single", "mpi"
+  virtual std::string_view name() const = 0;  // "single", "mpi", "nccl"
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// Among those of this machine: the index of the GPU that is this rank's own, if each has one.
+  virtual int local_rank() const = 0;
   virtual int machines() const = 0;
+  /// Whether messages may be tensors of this device. All engines but NCCL: of the host.
+  virtual bool carries(Device device) const { return device == Device::cpu(); }
   /// Starts these messages, none of them to itself, and keeps their tensors until they are done.
   /// All ranks make the same exchanges in the same order, and the messages between two of them
   /// agree in number, order and bytes. `what` is in messages about ranks that do not come.
@@ -58,13 +64,29 @@ class Communicator {
                                              std::span<const Message> in) = 0;
   /// Prints "[rank 2] message" and ends all ranks with exit code 1.
   [[noreturn]] virtual void abort(std::string_view message) noexcept = 0;
-  virtual TrafficReport traffic() const = 0;
+  /// The first rank that is known to be at its end; -1: none. Asked again and again, by another
+  /// engine's thread, too, while it waits.
+  virtual int left() { return -1; }
+  virtual TrafficReport traffic() const { return traffic_; }
+  /// Adds these messages to traffic(), which another engine carries for these ranks.
+  void count(TrafficUse use, std::span<const Message> out);
+
+ protected:
+  TrafficReport traffic_{};
 };
+
+/// After how many seconds a rank that waits for others ends all: HALFTONE_DISTRIBUTED_TIMEOUT, or
+/// 300; 0: never. Throws UsageError if that is no number.
+double communication_patience();
 
 /// The processes that a launcher (mpirun) started, or this one alone; defined in
 /// backends/communicators.cpp. The first call starts the engine. Throws UsageError where a launcher
 /// is there and this build, or its MPI, does not fit it. Use it from one thread.
 Communicator& world();
+/// What carries tensors of a device between the ranks of `group`: NCCL for those of world(), where
+/// each has a GPU of its own, else `group` itself, through the host; rank 0 says why on standard
+/// error. Collective when it is first asked for a GPU.
+Communicator& communicator_for(Communicator& group, Device device);
 
 /// An engine that this build may contain: present, or why not.
 struct EngineStatus {

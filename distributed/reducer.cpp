@@ -16,12 +16,23 @@ namespace halftone::distributed {
 
 namespace {
 DType sum_dtype(DType dtype) { return dtype == f64 ? f64 : f32; }
+
+/// Of all parameters; where there are several, or none, the host.
+Device device_of(const std::vector<Tensor>& parameters) {
+  const auto elsewhere = [&](const Tensor& x) { return x.device() != parameters[0].device(); };
+  return parameters.empty() || std::ranges::any_of(parameters, elsewhere) ? Device::cpu()
+                                                                          : parameters[0].device();
+}
 }  // namespace
 
 Reducer::Reducer(Communicator& group, std::vector<Tensor> parameters, const Options& options)
     : group_(group),
       parameters_(std::move(parameters)),
       wire_(options.wire.value_or(WireFormat{})),
+      carrier_(communicator_for(group, device_of(parameters_))),
+      wire_carrier_(stays_on_device(wire_) ? carrier_ : group),
+      on_wire_(wire_carrier_.carries(device_of(parameters_)) ? device_of(parameters_)
+                                                             : Device::cpu()),
       shards_(parameters_, group.size()) {
   check_wire(wire_);
   if (options.bucket_bytes < 1)
@@ -57,7 +68,7 @@ void Reducer::make_parts() {
 /// -0.0 for all of a parameter.
 Payload Reducer::neutral(const Tensor& parameter) const {
   const MemoryScope scope(MemoryUse::workspace);
-  const Payload payload = Payload::empty(wire_, parameter.dtype(), 0, parameter.numel());
+  const Payload payload = Payload::empty(wire_, parameter.dtype(), 0, parameter.numel(), on_wire_);
   fill_with(payload.values, -0.0);
   if (payload.scales.defined()) fill_with(payload.scales, 1);
   return payload;
@@ -75,8 +86,8 @@ Feedback Reducer::feedback_for(std::size_t index) {
   return {kept.rest, before == 0 ? 1 : loss_scale_ / before};
 }
 
-/// A parameter's gradient as it goes on the wire, on the host if it is to be sent. It is gone from
-/// the parameter.
+/// A parameter's gradient as it goes on the wire, where it is sent from. It is gone from the
+/// parameter.
 Payload Reducer::own_contribution(std::size_t index, bool took_part) {
   Tensor& parameter = parameters_[index];
   const Tensor gradient = parameter.grad();
@@ -88,7 +99,7 @@ Payload Reducer::own_contribution(std::size_t index, bool took_part) {
                      described(parameter), ". Call zero_grad() before the first backward().");
   const RandomKey key{key_.seed, key_.offset + first_counter_[index]};
   Payload payload = to_wire(gradient, wire_, key, feedback_for(index));
-  if (group_.size() > 1) payload.values = payload.values.to(Device::cpu());
+  if (group_.size() > 1) payload.values = payload.values.to(on_wire_);
   return payload;
 }
 
@@ -159,12 +170,12 @@ Reducer::UnderWay Reducer::send_bucket(const std::vector<std::size_t>& bucket, b
       for (const Tensor& x : whole.part(theirs.begin, theirs.count).tensors())
         out.push_back({to, x});
       Payload& arriving = parts[std::size_t(from)];
-      arriving = Payload::empty(wire_, parameters_[index].dtype(), own.begin, own.count);
+      arriving = Payload::empty(wire_, parameters_[index].dtype(), own.begin, own.count, on_wire_);
       for (const Tensor& x : arriving.tensors()) in.push_back({from, x});
     }
   }
-  sent.exchange = group_.exchange("gradients, reduction " + std::to_string(reductions_),
-                                  TrafficUse::gradient, out, in);
+  sent.exchange = wire_carrier_.exchange("gradients, reduction " + std::to_string(reductions_),
+                                         TrafficUse::gradient, out, in);
   return sent;
 }
 
@@ -214,12 +225,13 @@ void Reducer::give_whole() {
       continue;
     }
     const MemoryScope scope(MemoryUse::gradient);
-    whole.push_back(empty({parameters_[i].numel()}, sum_dtype(parameters_[i].dtype())));
+    whole.push_back(empty({parameters_[i].numel()}, sum_dtype(parameters_[i].dtype()), on_wire_));
     Tensor own = part_of(whole.back(), shards_.range(i, group_.rank()));
     if (own.numel() > 0) backend_for(own).copy(sums_[i], own);
   }
   if (group_.size() > 1)
-    exchange_ranges(group_, shards_, "sums of gradients", TrafficUse::gradient, updated_, whole);
+    exchange_ranges(wire_carrier_, shards_, "sums of gradients", TrafficUse::gradient, updated_,
+                    whole);
   for (std::size_t k = 0; k < whole.size(); ++k) {
     Tensor& parameter = parameters_[updated_[k]];
     const Tensor gradient = *views::reshape(whole[k], parameter.shape());
@@ -232,7 +244,7 @@ void Reducer::gather_parameters() {
   if (parts_.empty() || updated.empty()) return;
   std::vector<Tensor> whole;
   for (const std::size_t i : updated) whole.push_back(parameters_[i]);
-  exchange_ranges(group_, shards_, "updated parameters", TrafficUse::parameter, updated, whole);
+  exchange_ranges(carrier_, shards_, "updated parameters", TrafficUse::parameter, updated, whole);
 }
 
 void Reducer::drop() {

@@ -78,6 +78,9 @@ class Reducer final : public GradientListener {
   Communicator& group_;
   std::vector<Tensor> parameters_;
   WireFormat wire_;
+  Communicator& carrier_;       // of what is on the parameters' device
+  Communicator& wire_carrier_;  // of gradients
+  Device on_wire_;              // where these are when they leave and arrive
   Shards shards_;
   std::vector<Tensor> parts_{};
   std::vector<uint64_t> first_counter_{};            // of what is drawn for a parameter

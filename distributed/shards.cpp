@@ -63,18 +63,18 @@ void exchange_ranges(Communicator& group, const Shards& shards, std::string_view
                      std::span<const Tensor> whole) {
   const MemoryScope scope(MemoryUse::communication);
   std::vector<Message> out, in;
-  std::vector<std::pair<Tensor, Tensor>> arriving;  // on another device; where it lies here
+  std::vector<std::pair<Tensor, Tensor>> arriving;  // not carried; where it lies here
   for (std::size_t k = 0; k < which.size(); ++k)
     for (int step = 0; step < group.size(); ++step) {
       const int peer = (group.rank() + step) % group.size();
       const Tensor part = part_of(whole[k], shards.range(which[k], peer));
       if (part.numel() == 0) continue;
       Tensor here = part;
-      if (part.device() != Device::cpu())
-        here = step == 0 ? part.to(Device::cpu()) : empty(part.shape(), part.dtype());
+      const bool carried = group.carries(part.device());
+      if (!carried) here = step == 0 ? part.to(Device::cpu()) : empty(part.shape(), part.dtype());
       if (step > 0) {
         in.push_back({peer, here});
-        if (part.device() != Device::cpu()) arriving.emplace_back(part, here);
+        if (!carried) arriving.emplace_back(part, here);
       } else {
         for (int other = 1; other < group.size(); ++other)
           out.push_back({(group.rank() + other) % group.size(), here});

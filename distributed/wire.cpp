@@ -169,6 +169,11 @@ bool is_lossless(const WireFormat& format, DType own) {
   return wire == own || wire == f32;
 }
 
+bool stays_on_device(const WireFormat& format) {
+  const bool converts = !format.dtype || *format.dtype == f32 || *format.dtype == bf16;
+  return converts && !format.stochastic && !format.error_feedback;
+}
+
 Payload Payload::part(int64_t from, int64_t count) const {
   Payload result{.values = views::slice(values, 0, from, count), .scales = {}, .begin = from};
   if (scales.defined() && count > 0)
@@ -182,9 +187,10 @@ std::vector<Tensor> Payload::tensors() const {
   return scales.defined() ? std::vector{values, scales} : std::vector{values};
 }
 
-Payload Payload::empty(const WireFormat& format, DType own, int64_t from, int64_t count) {
+Payload Payload::empty(const WireFormat& format, DType own, int64_t from, int64_t count,
+                       Device device) {
   const DType wire = dtype_on_wire(format, own);
-  Payload result{.values = halftone::empty({count}, wire), .scales = {}, .begin = from};
+  Payload result{.values = halftone::empty({count}, wire, device), .scales = {}, .begin = from};
   if (count > 0 && wire != own && distributed::scales(wire))
     result.scales = halftone::empty({pieces_of(from + count) - from / piece_length}, f32);
   return result;

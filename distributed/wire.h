@@ -46,6 +46,8 @@ void check_wire(const WireFormat& format);
 DType dtype_on_wire(const WireFormat& format, DType own);
 /// Whether that dtype holds all of `own`.
 bool is_lossless(const WireFormat& format, DType own);
+/// Whether to_wire() leaves every gradient on its own device.
+bool stays_on_device(const WireFormat& format);
 
 /// A range of a parameter's gradient on its way.
 struct Payload {
@@ -59,8 +61,9 @@ struct Payload {
   Payload part(int64_t from, int64_t count) const;
   /// Those that travel: none of an empty range.
   std::vector<Tensor> tensors() const;
-  /// One of that many elements, for a gradient of `own` dtype; on the host, not yet written.
-  static Payload empty(const WireFormat& format, DType own, int64_t from, int64_t count);
+  /// One of that many elements, for a gradient of `own` dtype; not yet written.
+  static Payload empty(const WireFormat& format, DType own, int64_t from, int64_t count,
+                       Device device = Device::cpu());
 };
 
 /// What rounding took of the gradients before, times factor, is added to this one, and what it

@@ -17,7 +17,7 @@ int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>&
   if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
   const Workload work = make_workload(options.workload, options.seed, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  amp::Training training = amp::apply(strategy, *work.model, *optimizer);
+  amp::Training training = training_of(strategy, work, *optimizer);
   std::optional<optim::LrScheduler> rates;
   if (work.schedule) rates.emplace(training.optimizer(), work.schedule(options.steps));
   data::DataLoader loader = work.train();
@@ -28,6 +28,7 @@ int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>&
   while (step < options.steps)
     for (const data::Batch& batch : loader) {
       training.zero_grad();
+      begin_step(training, step);
       const Tensor loss = loss_of(work, training, batch);
       training.backward(loss);
       if (work.clip_norm > 0) training.clip_grad_norm(work.clip_norm);

@@ -31,7 +31,7 @@ struct Course {
   Course(const std::string& name, const amp::Strategy& strategy, const Own& own)
       : workload(make_workload(name, 0, own)),
         optimizer(optimizer_of(workload)),
-        training(strategy, *workload.model, *optimizer) {}
+        training(training_of(strategy, workload, *optimizer)) {}
 
   /// Of rates as a training has them in the end; in the beginning few updates are lost.
   void slow_down() { optimizer->set_lr(0.1 * optimizer->lr()); }

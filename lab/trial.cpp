@@ -115,7 +115,7 @@ Trial::Trial(std::function<Workload()> make, const amp::Strategy& reference, Tri
                      options.rounds, " rounds. Use at least one batch and one round.");
   Workload work = make_();
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  amp::Training training = amp::apply(reference, *work.model, *optimizer);
+  amp::Training training = training_of(reference, work, *optimizer);
   int64_t steps = 0;
   while (std::ssize(batches_) < options.batches) {
     const int64_t before = steps;
@@ -125,6 +125,7 @@ Trial::Trial(std::function<Workload()> make, const amp::Strategy& reference, Tri
       if (std::ssize(batches_) == options.batches) break;
       if (steps > options.warm_up) continue;
       training.zero_grad();
+      begin_step(training, steps - 1);
       training.backward(loss_of(work, training, batch));
       if (work.clip_norm > 0) training.clip_grad_norm(work.clip_norm);
       training.step();

@@ -229,6 +229,22 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload) {
                                         optim::AdamWOptions{.lr = workload.lr});
 }
 
+amp::Training training_of(const amp::Strategy& strategy, const Workload& workload,
+                          optim::Optimizer& optimizer) {
+  amp::Training training = amp::apply(strategy, *workload.model, optimizer);
+  if (strategy.wire == distributed::WireFormat{}) return training;
+  if (world().size() > 1)
+    fail<UsageError>("halftone-lab", "under ", strategy.name, " gradients travel in ",
+                     name(strategy.wire), ", and there are ", world().size(),
+                     " processes. Start one: it computes what they would.");
+  training.train_together();
+  return training;
+}
+
+void begin_step(amp::Training& training, int64_t step) {
+  if (training.trains_together()) training.begin_batch(step);
+}
+
 Tensor loss_of(const Workload& workload, amp::Training& training, const data::Batch& batch) {
   return train::loss_of(workload.task, train::outputs_of(workload.task, training, batch), batch);
 }
@@ -240,6 +256,7 @@ void train_steps(const Workload& workload, amp::Training& training, int64_t step
     const int64_t before = step;
     for (const data::Batch& batch : loader) {
       training.zero_grad();
+      begin_step(training, step);
       const Tensor loss = loss_of(workload, training, batch);
       training.backward(loss);
       if (workload.clip_norm > 0) training.clip_grad_norm(workload.clip_norm);

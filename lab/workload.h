@@ -52,6 +52,12 @@ Workload make_workload(const std::string& name, uint64_t seed = 0,
 std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own = {});
 data::Batch example_of(const Workload& workload);
 std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
+/// amp::apply(), for loops of our own: where the strategy's gradients have a wire, this process
+/// rounds as several would. Throws UsageError for that where there are several.
+amp::Training training_of(const amp::Strategy& strategy, const Workload& workload,
+                          optim::Optimizer& optimizer);
+/// Before each forward pass of such a loop: what a wire draws follows from the step.
+void begin_step(amp::Training& training, int64_t step);
 /// The loss of a batch, as the training runs it.
 Tensor loss_of(const Workload& workload, amp::Training& training, const data::Batch& batch);
 /// So many steps, over the training data as often as it takes: zero_grad, the loss, backward,

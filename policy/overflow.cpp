@@ -82,6 +82,13 @@ class HeldGradients {
   std::vector<std::pair<std::shared_ptr<AutogradMeta>, Tensor>> held_{};
 };
 
+/// Of a pass that is no part of the training: batch norm's running statistics do not hear of it,
+/// now or when several processes put them together.
+struct NoStatistics final : StatisticsSink {
+  void measured(const BatchStatistics&) override {}
+  void counted(const Tensor&) override {}
+};
+
 /// Buffers, random numbers and gradients come back at its end.
 class Untouched {
  public:
@@ -96,6 +103,8 @@ class Untouched {
   Untouched& operator=(const Untouched&) = delete;
 
  private:
+  NoStatistics sink_{};
+  StatisticsScope no_statistics_{&sink_};
   nn::BufferCopies buffers_;
   HeldGradients gradients_;
   RandomKey random_;

@@ -41,6 +41,13 @@ set_tests_properties(lab.report_of_a_comparison PROPERTIES FIXTURES_REQUIRED lab
 expect(lab.compare OUTPUT "0/linear.0 +input .*nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher)
 expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
+# Under a wire a loop of the laboratory's own is one of several processes, alone.
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/wired.json
+     "{\"halftone_policy\": 1, \"name\": \"wired\", \"extends\": \"amp-fp16\", \"communication\": {\"gradients\": \"f8_e4m3-sr\"}}")
+expect(lab.explain_wired OUTPUT "step 1 skipped: .*a loss scale of .* would do"
+       COMMAND halftone-lab explain ${CMAKE_CURRENT_BINARY_DIR}/wired.json --workload student_teacher --scale 1e15)
+expect(lab.explain_wired_nothing OUTPUT "no step of 3 was skipped"
+       COMMAND halftone-lab explain ${CMAKE_CURRENT_BINARY_DIR}/wired.json --workload student_teacher --steps 3)
 expect(lab.explain_nothing OUTPUT "no step of 3 was skipped" COMMAND halftone-lab explain fp32 --workload student_teacher --steps 3)
 expect(lab.unknown_workload EXIT 1 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)
 expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab run fp32 --workload student_teacher --steps 3)

@@ -3,18 +3,15 @@
 
 #include <omp.h>
 
-#include <halftone/core/backend.h>
+#include <halftone/core/kernels.h>
 #include <halftone/core/plain_numbers.h>
 
 namespace halftone::train {
 
 std::string environment_of(Device device) {
   PlainText text;
-  text << "halftone " HALFTONE_VERSION;
-  const Backend& backend = backend_for(device);
-  for (const BackendStatus& status : backend_statuses())
-    if (status.backend == &backend) text << ", " << status.name << ": " << status.description;
-  text << ", " << omp_get_max_threads() << " threads";
+  text << "halftone " HALFTONE_VERSION ", " << kernels_of(device) << ", " << omp_get_max_threads()
+       << " threads";
   return text.str();
 }
 

@@ -52,12 +52,15 @@ Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
     : world_(world()),
       task_(checked(std::move(task))),
       options_(for_this_rank(effective(std::move(options)))),
-      training_(strategy_of(options_), task_.model, optimizer) {
+      training_(world_.size() > 1 ? amp::Training(strategy_of(options_), task_.model, optimizer,
+                                                  world_, options_.distributed)
+                                  : amp::Training(strategy_of(options_), task_.model, optimizer)) {
   const TrainerOptions& o = options_;
   group_ = std::max<int64_t>(o.accumulate_batches, world_.size());
   const distributed::WireFormat wire = training_.strategy().wire;
-  if (group_ > 1 || o.distributed.wire.value_or(wire) != distributed::WireFormat{} ||
-      wire != distributed::WireFormat{})
+  const bool rounds = o.distributed.wire.value_or(wire) != distributed::WireFormat{} ||
+                      wire != distributed::WireFormat{};
+  if (!training_.trains_together() && (group_ > 1 || rounds))
     training_.train_together(world_, o.distributed);
   records_.silent = world_.rank() != 0;
   if (!o.directory.empty() && world_.rank() == 0)

@@ -6,4 +6,5 @@ Backend* cuda_backend(int) { return nullptr; }
 std::string cuda_description() {
   return "this build has no CUDA backend (configure with nvcc on PATH)";
 }
+std::string cuda_kernels(int) { return ""; }
 }  // namespace halftone

@@ -30,6 +30,15 @@ int device_count(std::string* why = nullptr) {
   }
   return 0;
 }
+
+/// "NVIDIA H100 (sm_90".
+void name_gpu(PlainText& text, const cudaDeviceProp& properties) {
+  text << properties.name << " (sm_" << properties.major << properties.minor;
+}
+
+std::string libraries() {
+  return cuda::cublaslt::description() + ", " + cuda::cudnn::description();
+}
 }  // namespace
 
 Backend* cuda_backend(int index) {
@@ -54,12 +63,22 @@ std::string cuda_description() {
   for (int i = 0; i < devices; ++i) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    text << (i ? "; " : "") << i << ": " << properties.name << " (sm_" << properties.major
-         << properties.minor << ", " << (properties.totalGlobalMem >> 20) << " MiB)";
+    text << (i ? "; " : "") << i << ": ";
+    name_gpu(text, properties);
+    text << ", " << (properties.totalGlobalMem >> 20) << " MiB)";
   }
   text << "; CUDA " << cuda::version_text(runtime) << ", driver " << cuda::version_text(driver)
-       << ", " << cuda::cublaslt::description() << ", " << cuda::cudnn::description()
-       << cuda::calls_summary();
+       << ", " << libraries() << cuda::calls_summary();
+  return text.str();
+}
+
+std::string cuda_kernels(int index) {
+  PlainText text;
+  int runtime = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index) == cudaSuccess) name_gpu(text, properties);
+  text << "), CUDA " << cuda::version_text(runtime) << ", " << libraries();
   return text.str();
 }
 

@@ -11,5 +11,7 @@ namespace halftone {
 Backend* cuda_backend(int index);
 /// What it runs on, or why there is none and what to do.
 std::string cuda_description();
+/// What computes on that GPU, which is there.
+std::string cuda_kernels(int index);
 
 }  // namespace halftone

@@ -45,6 +45,17 @@ std::string cublaslt_refusal(std::size_t found, std::size_t built) {
   return "cuBLASLt " + text(found) + " is left out: this build has the headers of " + text(built);
 }
 
+std::string nccl_version_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::string nccl_refusal(int found, int built) {
+  if (found / 100 >= built / 100 && found / 10000 == built / 10000) return "";
+  return "NCCL " + nccl_version_text(found) + " is left out: this build has the headers of " +
+         nccl_version_text(built);
+}
+
 std::string cudnn_refusal(int made_for, int runtime) {
   if (made_for / 1000 == runtime / 1000) return "";
   return "cuDNN is left out: it was made for CUDA " + std::to_string(made_for / 1000) +

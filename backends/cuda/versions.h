@@ -18,6 +18,11 @@ std::string driver_advice(int driver, int runtime);
 /// cublasLtGetVersion() counts, 130100 for 13.1), else why not.
 std::string cublaslt_refusal(std::size_t found, std::size_t built);
 
+/// "2.28.9" of 22809, as ncclGetVersion() counts.
+std::string nccl_version_text(int version);
+/// Empty if an NCCL of that version serves a build with headers of `built`, else why not.
+std::string nccl_refusal(int found, int built);
+
 /// Empty if a cuDNN that was made for the CUDA runtime `made_for` serves a build with `runtime`
 /// (both as the runtime counts), else why not.
 std::string cudnn_refusal(int made_for, int runtime);

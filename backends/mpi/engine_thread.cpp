@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 
 #include <sched.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/variable.h>
 
 namespace halftone::mpi {
 
@@ -29,20 +27,9 @@ std::string text_of(int error) {
   MPI_Error_string(error, text, &length);
   return std::string(text, std::size_t(length));
 }
-
-double patience_of_environment() {
-  const char* text = environment_variable("HALFTONE_DISTRIBUTED_TIMEOUT");
-  if (!text) return 300;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*end != 0 || !(seconds >= 0))
-    fail<UsageError>("HALFTONE_DISTRIBUTED_TIMEOUT", "it is \"", text,
-                     "\". Give seconds, or 0 for no limit.");
-  return seconds;
-}
 }  // namespace
 
-EngineThread::EngineThread() : patience_(patience_of_environment()) {
+EngineThread::EngineThread() : patience_(communication_patience()) {
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return started_; });
@@ -70,7 +57,6 @@ void EngineThread::initialise() {
     MPI_Comm_set_errhandler(asked, MPI_ERRORS_RETURN);
   MPI_Comm local;
   MPI_Comm_split_type(communicator_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
-  int local_rank = 0;
   MPI_Comm_rank(local, &local_rank), MPI_Comm_size(local, &local_size);
   MPI_Comm_free(&local);
   std::vector<int> local_ranks(std::size_t(size), 0);
@@ -96,6 +82,7 @@ void EngineThread::run() {
   while (true) {
     const bool leaves = take_new();
     if (aborting_) end_all(last_words_);
+    if (look_.exchange(false)) others_have_left();
     if (!under_way_.empty() && progress(*under_way_.front())) {
       under_way_.pop_front();
       if (!under_way_.empty()) under_way_.front()->first_in_line = Clock::now();
@@ -123,7 +110,7 @@ void EngineThread::run() {
 bool EngineThread::take_new() {
   std::unique_lock lock(mutex_);
   if (under_way_.empty())
-    wake_.wait(lock, [this] { return leaving_ || aborting_ || !new_.empty(); });
+    wake_.wait(lock, [this] { return leaving_ || aborting_ || look_ || !new_.empty(); });
   while (!new_.empty()) {
     under_way_.push_back(std::move(new_.front()));
     new_.pop_front();
@@ -237,6 +224,7 @@ bool EngineThread::others_have_left() {
     int here = 0;
     MPI_Test(&goodbyes_in_[std::size_t(peer)], &here, MPI_STATUS_IGNORE);
     left_[std::size_t(peer)] = here != 0;
+    if (here && first_left_ < 0) first_left_ = peer;
   }
   return int(std::ranges::count(left_, true)) == size - 1;
 }
@@ -277,6 +265,15 @@ void EngineThread::abort(std::string_view message) noexcept {
   }
   wake_.notify_one();
   while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
+int EngineThread::left() {
+  {
+    const std::lock_guard lock(mutex_);
+    look_ = true;
+  }
+  wake_.notify_one();
+  return first_left_;
 }
 
 void EngineThread::leave() noexcept {

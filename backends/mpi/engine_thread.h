@@ -42,12 +42,14 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  int rank = 0, size = 1, local_size = 1, machines = 1;
+  int rank = 0, size = 1, local_rank = 0, local_size = 1, machines = 1;
 
   void start(std::shared_ptr<Work> work);
   void wait_for(const Work& work);
   /// Prints and ends all ranks.
   [[noreturn]] void abort(std::string_view message) noexcept;
+  /// The first rank that has said goodbye, as of the last call; -1: none.
+  int left();
   /// The end of this process: says so to the others, waits for theirs, and ends MPI. Where others
   /// still want something of this rank, they find that it has left, and everybody ends with 1.
   void leave() noexcept;
@@ -81,7 +83,8 @@ class EngineThread {
   std::deque<std::shared_ptr<Work>> new_{};
   std::string start_error_{}, last_words_{};
   bool started_ = false, leaving_ = false, ended_ = false;
-  std::atomic<int> waiting_ = 0;
+  std::atomic<int> waiting_ = 0, first_left_ = -1;
+  std::atomic<bool> look_ = false;  // for goodbyes
   std::atomic<bool> aborting_ = false;
   std::thread thread_{};  // last: it uses everything above
 };

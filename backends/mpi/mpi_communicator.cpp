@@ -31,6 +31,7 @@ class MpiCommunicator final : public Communicator {
   std::string_view name() const override { return "mpi"; }
   int rank() const override { return engine_.rank; }
   int size() const override { return engine_.size; }
+  int local_rank() const override { return engine_.local_rank; }
   int machines() const override { return engine_.machines; }
 
   std::shared_ptr<Exchange> exchange(std::string_view what, TrafficUse use,
@@ -39,13 +40,12 @@ class MpiCommunicator final : public Communicator {
     auto work = std::make_shared<mpi::Work>();
     work->what = what;
     work->out.assign(out.begin(), out.end()), work->in.assign(in.begin(), in.end());
-    for (const Message& message : out) traffic_.sent[std::size_t(use)] += message.tensor.bytes();
-    traffic_.messages[std::size_t(use)] += int64_t(out.size());
+    count(use, out);
     engine_.start(work);
     return std::make_shared<Waiting>(*this, std::move(work));
   }
   [[noreturn]] void abort(std::string_view message) noexcept override { engine_.abort(message); }
-  TrafficReport traffic() const override { return traffic_; }
+  int left() override { return engine_.left(); }
   void leave() noexcept { engine_.leave(); }
 
  private:
@@ -76,7 +76,6 @@ class MpiCommunicator final : public Communicator {
   }
 
   mpi::EngineThread engine_{};
-  TrafficReport traffic_{};
 };
 
 MpiCommunicator* mpi_world = nullptr;

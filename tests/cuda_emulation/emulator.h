@@ -14,6 +14,7 @@
 //   HALFTONE_EMULATED_BLOCK_ORDER=seed, HALFTONE_EMULATED_MULTIPROCESSORS=n
 //   HALFTONE_EMULATED_DEVICES=n       so many GPUs: work in a stream of a device that is not the
 //                                     calling thread's is refused
+//   HALFTONE_EMULATED_BUS=name        where the GPU is; without it each process has its own
 #pragma once
 
 #include <cstddef>
@@ -93,5 +94,10 @@ class DeviceAccess {
 
 /// Runs work that a library enqueues on a stream, or records it while that is captured.
 void enqueue(void* stream, void (*work)(void*), void* argument, void (*destroy)(void*));
+/// The stream goes no further until `ready` says so, which others make true; the host may go on.
+/// Not while it is captured.
+void enqueue_wait(void* stream, bool (*ready)(void*), void* argument, void (*destroy)(void*));
+/// A GPU that is deferred works by itself now and then, as a real one does: a step of that.
+void work_by_itself();
 
 }  // namespace halftone::emulation

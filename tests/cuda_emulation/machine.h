@@ -35,8 +35,10 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 cudaError_t failed(cudaError_t error);
 /// Does the work, queues it, or records it while the stream is captured. With the lock.
 cudaError_t perform(cudaStream_t stream, Work work);
-/// Does all work of all streams. With the lock.
-void run_all();
+/// Does all work of all streams; false if some waits for others (enqueue_wait). With the lock.
+bool run_all();
+/// Lets those go on. It is the caller's only lock.
+void nap(std::unique_lock<std::recursive_mutex>& lock);
 
 /// The device of the calling thread. Some calls want a stream or an event to be its.
 int current_device();

@@ -1,13 +1,17 @@
 // The runtime functions of the emulator that are about the device and its memory.
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string>
 #include <utility>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cuda_runtime.h>
 #include <halftone/core/variable.h>
+#include <nccl.h>
 
 #include "machine.h"
 
@@ -109,6 +113,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"emulated GPU", m.memory.total, m.major, m.minor, m.multiprocessors};
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int) {
+  const char* const given = halftone::environment_variable("HALFTONE_EMULATED_BUS");
+  const std::string bus = given ? given : "emulated " + std::to_string(getpid());
+  std::snprintf(text, std::size_t(length), "%s", bus.c_str());
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) { return *version = machine().driver, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -127,8 +137,8 @@ cudaError_t cudaMalloc(void** at, std::size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
-  const Lock lock(machine().mutex);
-  run_all();
+  std::unique_lock lock(machine().mutex);
+  while (!run_all()) nap(lock);
   return !data || machine().memory.release(data) ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostAlloc(void** at, std::size_t bytes, unsigned) {

@@ -2,9 +2,11 @@
 // in order, or recorded while its stream is captured; deferred, it waits in the queue of its stream
 // as it would behind a slow device.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include <cuda_runtime.h>
@@ -15,7 +17,11 @@
 using namespace halftone::emulation;
 
 struct CUstream_st {
-  std::deque<Work> queue;
+  struct Entry {
+    Work work;
+    std::function<bool()> ready{};  // none: always
+  };
+  std::deque<Entry> queue;
   uint64_t enqueued = 0, done = 0;
   std::unique_ptr<std::vector<Work>> captured{};  // while it is
   int device = current_device();
@@ -56,16 +62,19 @@ uint64_t random_number() {
 
 cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : &streams().legacy; }
 
-/// Work may enqueue nothing, but may ask what is done.
-void run_until(cudaStream_t stream, uint64_t count) {
-  if (stream->done >= count) return;
+/// Whether so much is done then: some may wait for others. Work may enqueue nothing, but may ask
+/// what is done.
+bool run_until(cudaStream_t stream, uint64_t count) {
+  if (stream->done >= count) return true;
   const DeviceAccess access;
   while (stream->done < count) {
-    const Work work = std::move(stream->queue.front());
+    if (stream->queue.front().ready && !stream->queue.front().ready()) return false;
+    const Work work = std::move(stream->queue.front().work);
     stream->queue.pop_front();
     work();
     ++stream->done;
   }
+  return true;
 }
 
 void run_some() {
@@ -74,6 +83,12 @@ void run_some() {
   cudaStream_t const stream = all[random_number() % all.size()];
   if (!stream->queue.empty())
     run_until(stream, stream->done + 1 + random_number() % stream->queue.size());
+}
+
+void queue(cudaStream_t stream, CUstream_st::Entry entry) {
+  stream->queue.push_back(std::move(entry)), ++stream->enqueued;
+  if (deferred()) run_some();
+  else run_until(stream, stream->enqueued);
 }
 
 /// What work found to be wrong.
@@ -90,20 +105,26 @@ cudaError_t perform(cudaStream_t named, Work work) {
     stream->captured->push_back(std::move(work));
     return cudaSuccess;
   }
-  stream->queue.push_back(std::move(work)), ++stream->enqueued;
-  if (deferred()) run_some();
-  else run_until(stream, stream->enqueued);
+  queue(stream, {std::move(work)});
   return cudaSuccess;
 }
 
-void run_all() {
-  for (cudaStream_t stream : streams().all) run_until(stream, stream->enqueued);
+bool run_all() {
+  bool all = true;
+  for (cudaStream_t stream : streams().all) all = run_until(stream, stream->enqueued) && all;
+  return all;
+}
+
+void nap(std::unique_lock<std::recursive_mutex>& lock) {
+  lock.unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(50));
+  lock.lock();
 }
 
 void set_deferred(uint64_t seed) {
-  const Lock lock(machine().mutex);
+  std::unique_lock lock(machine().mutex);
   streams().seed = seed;
-  if (seed == 0) run_all();
+  while (seed == 0 && !run_all()) nap(lock);
 }
 bool deferred() { return streams().seed != 0; }
 std::size_t pending_work() {
@@ -139,6 +160,18 @@ void enqueue(void* stream, void (*work)(void*), void* argument, void (*destroy)(
   perform(static_cast<cudaStream_t>(stream), [=] { work(owned.get()); });
 }
 
+void enqueue_wait(void* stream, bool (*ready)(void*), void* argument, void (*destroy)(void*)) {
+  const Lock lock(machine().mutex);
+  const std::shared_ptr<void> owned(argument, destroy);
+  queue(stream_of(static_cast<cudaStream_t>(stream)), {[] {}, [=] { return ready(owned.get()); }});
+}
+
+void work_by_itself() {
+  const Lock lock(machine().mutex);
+  if (deferred()) run_some();
+  else run_all();
+}
+
 }  // namespace halftone::emulation
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
@@ -157,18 +190,18 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const Lock lock(machine().mutex);
-  run_until(stream, stream->enqueued);
+  std::unique_lock lock(machine().mutex);
+  while (!run_until(stream, stream->enqueued)) nap(lock);
   std::erase(streams().all, stream);
   delete stream;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t named) {
-  const Lock lock(machine().mutex);
+  std::unique_lock lock(machine().mutex);
   cudaStream_t const stream = stream_of(named);
   if (stream->captured) return failed(cudaErrorStreamCaptureUnsupported);
   ++machine().waits;
-  run_until(stream, stream->enqueued);
+  while (!run_until(stream, stream->enqueued)) nap(lock);
   return finding();
 }
 
@@ -211,19 +244,24 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t named) {
   event->stream = stream, event->after = stream->enqueued;
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t named, cudaEvent_t event, unsigned) {
   const Lock lock(machine().mutex);
+  cudaStream_t const stream = stream_of(named);
   if (!event->stream) return cudaSuccess;
-  return perform(stream, [on = event->stream, count = event->after] { run_until(on, count); });
+  const auto ready = [on = event->stream, count = event->after] { return run_until(on, count); };
+  if (stream->captured) return perform(stream, [ready] { ready(); });
+  queue(stream, {[] {}, ready});
+  return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  const Lock lock(machine().mutex);
+  std::unique_lock lock(machine().mutex);
   ++machine().waits;
-  if (event->stream) run_until(event->stream, event->after);
+  while (event->stream && !run_until(event->stream, event->after)) nap(lock);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Lock lock(machine().mutex);
+  if (event->stream && !deferred()) run_until(event->stream, event->after);
   const bool ready = !event->stream || event->stream->done >= event->after;
   return ready ? cudaSuccess : failed(cudaErrorNotReady);
 }

@@ -31,6 +31,9 @@ expect_end segv 'signal 11|SEGV|[Ss]egmentation'
 expect_end alike 'rank 1 has batch_size 2, rank 0 has batch_size 3\. Start all ranks alike'
 expect_end none 'accumulate_batches is 2 for 3 processes' batches=2
 HALFTONE_DISTRIBUTED_TIMEOUT=soon expect_end none 'HALFTONE_DISTRIBUTED_TIMEOUT. it is "soon"\. Give seconds'
+# Slurm's srun without an MPI.
+SLURM_STEP_NUM_TASKS=3 "$launch" 0 "$program" "${training[@]}" >"$work/out" 2>"$work/err" && { echo "trained alone under srun"; exit 1; }
+grep -q 'srun started 3 processes that cannot find each other.*--mpi=pmix' "$work/err" || { cat "$work/err"; exit 1; }
 # What all do wrong alike is said once, by rank 0.
 mkdir "$work/taken" && "$launch" 0 "$program" "${training[@]}" directory="$work/taken" max_steps=1 >"$work/out"
 expect_end none '^\[rank 0\] .*saved under o2-bf16' directory="$work/taken" strategy=fp32

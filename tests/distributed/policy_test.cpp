@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <halftone/policy/overflow.h>
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/probe.h>
 
@@ -127,6 +128,26 @@ TEST_CASE("policies on ranks: several passes of a batch draw different numbers")
   for (std::size_t i = 0; i < 4; ++i)
     for (std::size_t j = 0; j < i; ++j) CHECK(!same_bits(outputs[i], outputs[j]));
   CHECK((same_bits(outputs[4], outputs[0]) && same_bits(outputs[5], outputs[1])));
+}
+
+TEST_CASE("a pass that is repeated to explain it does not count for batch norm") {
+  const auto statistics_after = [](bool explains) {
+    Net net(2);
+    amp::Training training(amp::Strategy::named("amp-bf16"), net.model, net.adamw);
+    training.train_together();
+    manual_seed(5);
+    const Tensor inputs = randn({4, 12}), labels = randint(0, 4, {4});
+    const auto loss = [&] { return cross_entropy(training.forward(net.model, inputs), labels); };
+    for (int step = 0; step < 2; ++step) {
+      training.zero_grad();
+      training.begin_batch(step);
+      training.backward(loss());
+      training.step();
+      if (explains) CHECK_FALSE(policy::explain_overflow(training, loss));
+    }
+    return copy_of(nn::state_dict(net.model));
+  };
+  CHECK(same_state(statistics_after(true), statistics_after(false)));
 }
 
 TEST_CASE("policies on ranks: an overflow of one does not enter the histories") {

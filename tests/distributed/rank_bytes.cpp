@@ -85,6 +85,35 @@ bool measure_writing(const std::string& at, const amp::Training& training) {
                largest);
 }
 
+/// The start: beside the model that is there before, or the longer one that it becomes, a rank has
+/// its own masters and what they were made of at most, and a few of the largest tensors.
+bool measure_start(std::string_view name) {
+  constexpr int64_t layers = 24, width = 256, largest = width * width * 4;
+  const amp::Strategy strategy = amp::Strategy::named(name);
+  manual_seed(1);
+  nn::Sequential model;
+  for (int64_t i = 0; i < layers; ++i) model.add(nn::Linear(width, width));
+  optim::Adam adam(model.parameters(), {.lr = 1e-3});
+  const distributed::Shards shards(model.parameters(), world().size());
+  const int64_t elements = model.parameter_count(), own = shards.elements(world().rank());
+  const MemoryReport before = memory_report();
+  reset_peak_memory();
+  const amp::Training training(strategy, model, adam, world(), {});
+  const MemoryReport now = memory_report();
+  const auto& form = facts(strategy.form);
+  const int64_t companion =
+                    form.has_companion() ? size_of(form.companion_dtype(strategy.weights)) : 0,
+                made_of = companion == 0 || strategy.form == WeightForm::master ? 0 : 4,
+                grows = std::max<int64_t>(0, size_of(strategy.weights) - 4),
+                most = elements * grows + own * (companion + made_of) + 4 * largest,
+                more = now.total_peak - before.total_now;
+  if (more <= most) return true;
+  std::fprintf(stderr, "rank %d: %s starts with %lld bytes more, and not %lld\n", world().rank(),
+               std::string(name).c_str(), static_cast<long long>(more),
+               static_cast<long long>(most));
+  return false;
+}
+
 bool measure(std::string_view name) {
   using Use = MemoryUse;
   const amp::Strategy strategy = amp::Strategy::named(name);
@@ -154,7 +183,8 @@ int main(int argc, char** argv) {
       std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "beside", "sums",
                   "optimizer", "sum");
     bool right = true;
-    for (const std::string_view name : amp::Strategy::names()) right &= measure(name);
+    for (const std::string_view name : amp::Strategy::names())
+      right &= measure(name) & measure_start(name);
     return distributed::largest(world(), "whether all are right", right ? 0 : 1) == 0 ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -5,6 +5,7 @@
 //                                               the models and optimizers
 //   batches=K  epochs=N  max_steps=N  wire=NAME  directory=DIR  shard=0: every rank keeps all
 //   average=1: averaged weights beside, which are validated
+//   device=NAME  clip=NORM: of AdamW  limit=N: of the batches of an epoch
 //   fault=WHAT   what rank 1 does in the third step: see Fault
 #include <csignal>
 #include <cstdio>
@@ -31,7 +32,7 @@ std::string value_of(const Arguments& arguments, const std::string& key, std::st
 uint32_t sum_of(const optim::NamedTensors& state) {
   uLong sum = crc32(0, nullptr, 0);
   for (const auto& [name, x] : state) {
-    const Tensor copy = x.clone();
+    const Tensor copy = x.to(Device::cpu()).clone();
     sum = crc32(sum, reinterpret_cast<const Bytef*>(name.data()), uInt(name.size()));
     sum = crc32(sum, reinterpret_cast<const Bytef*>(copy.raw_data()), uInt(copy.bytes()));
   }
@@ -71,7 +72,7 @@ struct Case {
   bool of_tokens = false;
 };
 
-Case case_of(const std::string& model, const std::string& optimizer, int64_t size) {
+Case case_of(const std::string& model, const std::string& optimizer, int64_t size, Device device) {
   manual_seed(7);
   Case c;
   Tensor inputs, targets;
@@ -94,8 +95,11 @@ Case case_of(const std::string& model, const std::string& optimizer, int64_t siz
   }
   const data::TensorDataset all(inputs, targets);
   c.loader = std::make_unique<data::DataLoader>(
-      all, data::DataLoaderOptions{.batch_size = size, .shuffle = true, .seed = 3});
-  c.validation = std::make_unique<data::DataLoader>(all, data::DataLoaderOptions{.batch_size = 5});
+      all,
+      data::DataLoaderOptions{.batch_size = size, .shuffle = true, .seed = 3, .device = device});
+  c.validation = std::make_unique<data::DataLoader>(
+      all, data::DataLoaderOptions{.batch_size = 5, .device = device});
+  c.model->to(device);
   const std::vector<Tensor> parameters = c.model->parameters();
   if (optimizer == "sgd")
     c.optimizer =
@@ -110,7 +114,7 @@ void train_case(const std::string& strategy, const std::string& model, const std
                 const Arguments& arguments) {
   const std::string fault = value_of(arguments, "fault", "");
   const int64_t size = fault == "alike" && world().rank() == 1 ? 2 : batch_size;
-  Case c = case_of(model, optimizer, size);
+  Case c = case_of(model, optimizer, size, device_named(value_of(arguments, "device", "cpu")));
   distributed::Options options;
   if (const std::string wire = value_of(arguments, "wire", ""); !wire.empty())
     options.wire = distributed::WireFormat::named(wire);
@@ -130,8 +134,10 @@ void train_case(const std::string& strategy, const std::string& model, const std
        .max_steps = max_steps,
        .accumulate_batches = std::atoll(value_of(arguments, "batches", "12").c_str()),
        .distributed = options,
-       .clip_norm = optimizer == "adamw" ? 1.0 : 0.0,
+       .clip_norm =
+           optimizer == "adamw" ? std::atof(value_of(arguments, "clip", "1").c_str()) : 0.0,
        .schedule = [](int64_t) { return optim::LrSchedule::cosine(8); },
+       .limit_train_batches = std::atoll(value_of(arguments, "limit", "0").c_str()),
        .directory = directory,
        .checkpoints = directory.empty()
                           ? train::CheckpointOptions{}

@@ -30,23 +30,22 @@ class ThreadRank final : public Communicator {
   std::string_view name() const override { return "threads"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int local_rank() const override { return rank_; }
   int machines() const override { return 1; }
   std::shared_ptr<Exchange> exchange(std::string_view what, TrafficUse use,
                                      std::span<const Message> out,
                                      std::span<const Message> in) override {
     const std::lock_guard lock(post_.mutex);
-    for (const Message& message : out) {
+    for (const Message& message : out)
       post_.letters[{rank_, message.peer}].emplace_back(
           reinterpret_cast<const char*>(message.tensor.raw_data()),
           std::size_t(message.tensor.bytes()));
-      traffic_.sent[std::size_t(use)] += message.tensor.bytes();
-    }
+    count(use, out);
     post_.arrived.notify_all();
     return std::make_shared<Arrival>(*this, std::string(what),
                                      std::vector<Message>(in.begin(), in.end()));
   }
   [[noreturn]] void abort(std::string_view) noexcept override { std::terminate(); }
-  TrafficReport traffic() const override { return traffic_; }
   /// For what the ranks of a test write together.
   std::mutex& mutex() { return together_; }
 
@@ -74,7 +73,6 @@ class ThreadRank final : public Communicator {
   };
   Post& post_;
   int rank_, size_;
-  TrafficReport traffic_{};
   static inline std::mutex together_;
 };
 

@@ -26,8 +26,10 @@ done | c++filt | awk -v layers="$layers" '
     # Tensor knows of gradients. The two slots of autograd/ and optim/ are virtual functions and need no symbol.
     upward["halftone::backend_for"] = "backends"
     upward["halftone::backend_statuses"] = "backends"
+    upward["halftone::kernels_of"] = "backends"
     upward["halftone::world"] = "backends"
     upward["halftone::engine_statuses"] = "backends"
+    upward["halftone::communicator_for"] = "backends"
     upward["halftone::Tensor"] = "autograd"
   }
   {

@@ -5,11 +5,22 @@
 #include <halftone/backends/cuda/versions.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/kernels.h>
 
 #include "emulator.h"
 
 namespace halftone::cuda {
 namespace {
+
+TEST_CASE("what results depend on does not change with what was computed") {
+  const std::string before = kernels_of(Device::cuda());
+  const Tensor x = ones({4, 4}, f32, Device::cuda());
+  Tensor y = empty({4, 4}, f32, Device::cuda());
+  backend_for(x).matmul(x, x, {}, y);
+  CHECK(kernels_of(Device::cuda()) == before);
+  CHECK(before.starts_with("cuda: emulated GPU (sm_90), CUDA 13.0, cuBLASLt "));
+}
 
 TEST_CASE("a driver older than the toolkit: which one is needed") {
   CHECK(driver_advice(0, 13000) ==
@@ -64,6 +75,16 @@ TEST_CASE("cuDNN for another major version of CUDA is left out") {
   CHECK(cudnn_refusal(12090, 13000) ==
         "cuDNN is left out: it was made for CUDA 12, and this build has 13.0. Install the one for "
         "CUDA 13, or point HALFTONE_CUDNN_ROOT at it");
+}
+
+TEST_CASE("NCCL older than the headers, and of another major version, is left out") {
+  CHECK(nccl_version_text(22809) == "2.28.9");
+  CHECK(nccl_refusal(22809, 22809).empty());
+  CHECK(nccl_refusal(22901, 22809).empty());
+  CHECK(nccl_refusal(22802, 22809).empty());  // a patch changes no interface
+  CHECK(nccl_refusal(22704, 22809) ==
+        "NCCL 2.27.4 is left out: this build has the headers of 2.28.9");
+  CHECK_FALSE(nccl_refusal(30000, 22809).empty());
 }
 
 }  // namespace

@@ -1,0 +1,13 @@
+// A build without NCCL: the host carries what GPUs send.
+#include <halftone/backends/cuda/nccl/nccl.h>
+
+namespace halftone {
+
+bool nccl_present() { return false; }
+std::string nccl_description() {
+  return "this build has none; install the CUDA toolkit and nccl.h (libnccl-dev), and configure "
+         "again";
+}
+std::unique_ptr<Communicator> start_nccl(Communicator&, Device) { return nullptr; }
+
+}  // namespace halftone

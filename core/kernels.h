@@ -1,0 +1,15 @@
+// What results on a device depend on beside the program: for checks that two processes, or two runs
+// of one training, compute alike.
+#pragma once
+
+#include <string>
+
+#include <halftone/core/device.h>
+
+namespace halftone {
+
+/// The kernels, libraries and hardware that compute on a device, and nothing that changes in a run:
+/// "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
+std::string kernels_of(Device device);
+
+}  // namespace halftone
