@@ -13,6 +13,7 @@
 
 #include <halftone/backends/reference/reference.h>
 #include <halftone/core/communicator.h>
+#include <halftone/core/kernels.h>
 #include <halftone/core/memory_ledger.h>
 
 namespace halftone {
@@ -37,7 +38,9 @@ Backend& backend_for(Device device) {
   return backend;
 }
 std::vector<BackendStatus> backend_statuses() { return {}; }
+std::string kernels_of(Device) { return "reference"; }
 Communicator& world() { fail<UsageError>("fuzz", "there is one process here."); }
+Communicator& communicator_for(Communicator& group, Device) { return group; }
 
 namespace fuzz {
 
