@@ -32,29 +32,46 @@ template <class T> HT_HD T copysign(T magnitude, T sign) {
 
 namespace detail {
 
-HT_HD float exp_f32(float x) {
-#if defined(__CUDA_ARCH__)
-  return ::expf(x);
-#else
-  constexpr float lowest = -104.0f, highest = 88.7228394f;
-  const float clamped = x < lowest ? lowest : (x > highest ? highest : x);
-  const float shifted =
-      clamped * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+/// exp(x) = fraction 2^n for a float that has such an n: Cody-Waite reduction, then the series.
+struct ReducedExp {
+  float fraction, n;
+  uint32_t bits_of_n;  // its last bits are those of n
+};
+HT_HD ReducedExp reduced_exp(float x) {
+  const float shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
   const float n = shifted - 12582912.0f;
-  const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;  // x - n ln 2, in two parts
+  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;  // x - n ln 2, in two parts
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
   p = p * r + 1.0f / 6;
   p = p * r + 0.5f;
-  p = p * r * r + r + 1.0f;
+  return {p * r * r + r + 1.0f, n, std::bit_cast<uint32_t>(shifted)};
+}
+
+HT_HD float exp_f32(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::expf(x);
+#else
+  constexpr float lowest = -104.0f, highest = 88.7228394f;
+  const ReducedExp e = reduced_exp(x < lowest ? lowest : (x > highest ? highest : x));
   // 2^n in two factors, so that subnormal results are reached.
-  const int32_t whole = int32_t(n), half = whole >> 1;
-  const float y = p * std::bit_cast<float>((half + 127) << 23) *
+  const int32_t whole = int32_t(e.n), half = whole >> 1;
+  const float y = e.fraction * std::bit_cast<float>((half + 127) << 23) *
                   std::bit_cast<float>((whole - half + 127) << 23);
   const float bounded = x > highest ? std::numeric_limits<float>::infinity() : y;
   return x != x ? x : (x < lowest ? 0.0f : bounded);
+#endif
+}
+
+HT_HD float exp_below_f32(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::expf(x);
+#else
+  constexpr float lowest = -88.029f;  // of which n is -127, and 2^-127 is written as 0
+  const ReducedExp e = reduced_exp(x < lowest ? lowest : x);
+  return e.fraction * std::bit_cast<float>((e.bits_of_n + 127u) << 23);
 #endif
 }
 
@@ -113,6 +130,12 @@ HT_HD float tanh_f32(float x) {
 
 template <class T> HT_HD T exp(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::exp_f32(x);
+  else return ::exp(x);
+}
+/// exp(x) for x that are not above 0, but for rounding, and where a result below 2^-126 may as well
+/// be 0, which it is in float. The others are those of exp(), without what its ends cost.
+template <class T> HT_HD T exp_below(T x) {
+  if constexpr (std::is_same_v<T, float>) return detail::exp_below_f32(x);
   else return ::exp(x);
 }
 template <class T> HT_HD T log(T x) {

@@ -1,7 +1,7 @@
 // Grids of numbers: what a binary floating-point format can hold, as data, and the one definition
 // of how a float gets onto such a grid. Every backend, every instruction set and every quantizer
-// calls round_finite() below, so they agree to the bit. Integers only: exponents are read from
-// bits, never from a logarithm.
+// calls round_finite() below, so they agree to the bit. Exponents are read from bits, never from a
+// logarithm.
 //
 // A format here emulates: its numbers lie in memory as f32 (or in a short dtype that holds them),
 // see core/quantizer.h. The storage dtypes are in core/dtype.h.
@@ -132,8 +132,13 @@ struct Grid {
   float max = std::numeric_limits<float>::max();
   float above = 0, below = 0;  // the magnitude of what is rounded beyond max, by sign
   float infinite = 0;          // the magnitude of what infinity becomes
-  /// Whether some numbers are so small that floats hold them as subnormals.
-  HT_HD constexpr bool is_wide() const { return least_field - 23 + drop < 1; }
+  /// Whether some numbers are so small that floats hold them as subnormals, so large that 2^drop
+  /// times them is no float, or as fine as floats: such grids need the longer way.
+  HT_HD constexpr bool is_wide() const {
+    const auto greatest_field = int32_t(std::bit_cast<uint32_t>(max) >> 23);
+    return least_field - 23 + drop < 1 || greatest_field + 1 + drop > 254 ||
+           least_field + subnormal_drop > 254 || drop == 0;
+  }
 };
 
 /// saturate: finite numbers beyond max become max whatever the format says.
@@ -166,6 +171,21 @@ HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
 }
 }  // namespace detail
 
+/// round_finite() to nearest even on a grid that is not wide: a power of two is added and taken
+/// away again whose own neighbours are as far apart as the grid's are at x, so the addition rounds.
+HT_HD constexpr float round_by_addition(const Grid& grid, float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const auto most = int32_t(std::bit_cast<uint32_t>(2 * grid.max));  // surely beyond the end
+  const auto given = int32_t(bits & 0x7fffffffu), magnitude = given < most ? given : most;
+  const int32_t field = magnitude >> 23;
+  const int32_t spacing =
+      field < grid.least_field ? grid.least_field + grid.subnormal_drop : field + grid.drop;
+  const float power = std::bit_cast<float>(uint32_t(spacing) << 23);
+  const float value = (std::bit_cast<float>(magnitude) + power) - power;
+  const float beyond = detail::choose(bits >> 31 != 0, grid.below, grid.above);
+  return detail::with_sign_of(bits, detail::choose(value > grid.max, beyond, value));
+}
+
 /// A finite x on the grid. random: 32 uniform bits, read by stochastic rounding only. wide: what
 /// grid.is_wide() says, for loops that know.
 /// The float's significand s (24 bits) stands for s * 2^(field - 150); the grid keeps all but its
@@ -173,6 +193,7 @@ HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
 /// scaled x may have become, lies beyond max.
 template <Rounding rounding, bool wide>
 HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
+  if constexpr (rounding == Rounding::nearest_even && !wide) return round_by_addition(grid, x);
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
   const uint32_t if_negative = 0u - (bits >> 31);  // all ones, or all zeros
   uint32_t significand =

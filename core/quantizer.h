@@ -3,17 +3,16 @@
 // the results exactly): a quantizer changes values, never dtypes.
 //
 // All arithmetic is here, once: scales from largest magnitudes, and one element. Every product and
-// quotient is of floats, rounded to nearest, and nothing is added up, so that no compiler can fuse
-// what another does not.
+// quotient is of floats, rounded to nearest, and none is added to anything but by way of integers
+// (round_by_addition), so that no compiler can fuse what another does not.
 //
-//   scaling       y =                       with                                           as
-//   none          on(x)
-//   tensor        on(x s) (1 / s)           s = max / a, a the largest |x| now or of late
-//   TransformerEngine block, e8m0   on(x 2^-e) 2^e            e from the block's largest by `rule`
-//   OCP MX 1.0, torchao block, f32    on(x / d) d               d = block's largest / max
-//   DeepSeek-V3 block, short  on(x u) b (1 / g)         b: the block's scale on its own grid; g: of
-//   NVFP4
-//                                           the whole tensor; u = 1 / (b (1 / g))
+//   none            y = on(x)
+//   tensor          y = on(x s) (1 / s)     s = max / a, a the largest |x| now or of late:
+//                                           TransformerEngine
+//   block, e8m0     y = on(x 2^-e) 2^e      e from the block's largest by `rule`: OCP MX, torchao
+//   block, f32      y = on(x / d) d         d = the block's largest / max: DeepSeek-V3
+//   block, short    y = on(x u) b (1 / g)   b: the block's scale on its own grid, g: the tensor's,
+//                                           u = 1 / (b (1 / g)): NVFP4
 //
 // Under a scale what is finite saturates; infinity and NaN make their block's (tensor's) scale 1,
 // NaN stays and infinity becomes what the format says.
@@ -104,9 +103,9 @@ void check_quantizer(std::string_view op, const Quantizer& quantizer);
 /// Arguments of one call of the kernel. Scalars are f32 and on the device, so that nobody waits.
 struct QuantizeCall {
   const Quantizer& quantizer;
-  Tensor amax{};   // the largest magnitude of x, where quantizer.needs_amax()
-  Tensor scale{};  // s, where scaling is from history
-  Tensor skip{};   // where it is not 0, y stays as it is; may be undefined
+  Tensor amax{};    // the largest magnitude of x, where quantizer.needs_amax()
+  Tensor scale{};   // s, where scaling is from history
+  Tensor skip{};    // where it is not 0, y stays as it is; may be undefined
   Tensor survey{};  // of quantized(): the row (core/survey.h) that is told; may be undefined
   /// of stochastic rounding: element row * columns + column uses word number that of the key
   RandomKey key{};
@@ -170,20 +169,16 @@ HT_HD constexpr Scale scale_per_tensor(float s) { return {s, 1 / s, 1}; }
 
 /// The exponent of a power-of-two scale for a block's largest magnitude, which is finite.
 HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
-  const float a = n.rule == ScaleRule::rceil ? amax / n.max : amax;
-  uint32_t bits = magnitude_bits(a);
-  if (n.rule == ScaleRule::even) bits += uint32_t(n.half_unit);
-  int32_t exponent = int32_t(bits >> 23) - 127;
-  const bool fraction = (bits & 0x7fffffu) != 0;
-  if (n.rule == ScaleRule::rceil) {
-    // A subnormal a / max: its power of two is 2^-127 or, above that, 2^-126.
-    if (exponent == -127) exponent = bits > 0x400000u ? -126 : -127;
-    else if (fraction) ++exponent;
-  } else {
-    if (n.rule == ScaleRule::ceil && fraction) ++exponent;
-    exponent -= n.max_exponent;
-  }
-  return exponent < -127 ? -127 : (exponent > 127 ? 127 : exponent);
+  const bool by_quotient = n.rule == ScaleRule::rceil;
+  uint32_t bits = magnitude_bits(by_quotient ? amax / n.max : amax);
+  bits += n.rule == ScaleRule::even ? uint32_t(n.half_unit) : 0u;
+  const int32_t floor = int32_t(bits >> 23) - 127;
+  const bool up = (by_quotient || n.rule == ScaleRule::ceil) && (bits & 0x7fffffu) != 0;
+  int32_t exponent = floor + int32_t(up) - (by_quotient ? 0 : n.max_exponent);
+  // A subnormal a / max: its power of two is 2^-127 or, above that, 2^-126.
+  if (by_quotient && floor == -127) exponent = bits > 0x400000u ? -126 : -127;
+  exponent = exponent < -127 ? -127 : exponent;
+  return exponent > 127 ? 127 : exponent;
 }
 
 /// The scale above the blocks of a tensor, g.
@@ -194,24 +189,41 @@ HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tenso
   return g > largest ? largest : (g == 0 ? 1 : g);
 }
 
-/// The scale of a block from its largest magnitude.
-HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float amax_tensor) {
+/// The scale of a block from its largest magnitude, under g. Branches of numbers only, which loops
+/// over many blocks need not take.
+template <ScaleKind kind>
+HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float g) {
   constexpr float largest = std::numeric_limits<float>::max();
-  if (!is_finite_magnitude(amax)) return {};
-  if (n.kind == ScaleKind::power_of_two) {
+  const auto where = [](bool usable, float a) { return detail::choose(usable, a, 1.0f); };
+  const bool finite = is_finite_magnitude(amax);
+  if constexpr (kind == ScaleKind::power_of_two) {
     const int32_t e = scale_exponent(n, amax);
-    return {power_of_two(-e), power_of_two(e), 1};
+    return {where(finite, power_of_two(-e)), where(finite, power_of_two(e)), 1};
+  } else if constexpr (kind == ScaleKind::f32) {
+    const float d = where(finite && amax / n.max != 0, amax / n.max);
+    return {d, d, 1};
+  } else {
+    const float inverse_g = 1 / g, wanted = amax * (g * n.inverse_max);
+    const float b = round_on<Rounding::nearest_even, true>(
+        n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted, 0);
+    const float u = 1 / (b * inverse_g);
+    return {where(finite, u > largest ? largest : u), where(finite, b), where(finite, inverse_g)};
   }
-  if (n.kind == ScaleKind::f32) {
-    const float d = amax / n.max;
-    return d == 0 ? Scale{} : Scale{d, d, 1};
+}
+/// function.operator()<kind>() for a kind that is known at run time only.
+template <class Function>
+HT_HD constexpr decltype(auto) visit_scale_kind(ScaleKind kind, Function&& function) {
+  switch (kind) {
+    case ScaleKind::power_of_two: break;
+    case ScaleKind::f32: return function.template operator()<ScaleKind::f32>();
+    case ScaleKind::on_grid: return function.template operator()<ScaleKind::on_grid>();
   }
-  const float g = tensor_level_of(n, amax_tensor), inverse_g = 1 / g;
-  const float wanted = amax * (g * n.inverse_max);
-  const float b = round_on<Rounding::nearest_even, true>(
-      n.scale_grid, wanted > n.scale_max ? n.scale_max : wanted, 0);
-  const float u = 1 / (b * inverse_g);
-  return {u > largest ? largest : u, b, inverse_g};
+  return function.template operator()<ScaleKind::power_of_two>();
+}
+HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float amax_tensor) {
+  const float g = tensor_level_of(n, amax_tensor);
+  return visit_scale_kind(n.kind,
+                          [&]<ScaleKind kind>() { return scale_of_block<kind>(n, amax, g); });
 }
 
 /// One element. x: as it came; scaled: times scale.in, or divided by it.

@@ -39,7 +39,7 @@ struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016): (1 + t
   template <class T> struct Halves { T phi, rest; };
   template <class T> HT_HD static Halves<T> halves_of(T x) {
     const T twice_u = T(1.59576912160573073) * (x + T(0.044715) * x * x * x);
-    const T e = math::exp(-math::abs(twice_u)), large = T(1) / (T(1) + e), small = e * large;
+    const T e = math::exp_below(-math::abs(twice_u)), large = T(1) / (T(1) + e), small = e * large;
     return {twice_u < T(0) ? small : large, twice_u < T(0) ? large : small};
   }
   template <class T> HT_HD T forward(T x) const { return x * halves_of(x).phi; }

@@ -80,6 +80,21 @@ TEST_CASE("exp") {
   CHECK(std::isnan(f(not_a_number)));
 }
 
+TEST_CASE("exp_below is exp, but for results that are no normal numbers") {
+  const auto f = [](float x) { return math::exp_below(x); };
+  const auto same = [](double x) { return double(math::exp(float(x))); };
+  check_bound(-87.33f, 1, 0, f, same);
+  CHECK(f(-0.0f) == 1);
+  CHECK(f(-87.7f) == 0);
+  CHECK(f(-88.5f) == 0);
+  CHECK(f(-1000) == 0);
+  CHECK(f(-std::numeric_limits<float>::max()) == 0);
+  CHECK(f(-infinity) == 0);
+  CHECK(std::isnan(f(not_a_number)));
+  CHECK(std::isnan(f(-not_a_number)));
+  CHECK(math::exp_below(-700.0) == std::exp(-700.0));
+}
+
 TEST_CASE("log") {
   const auto f = [](float x) { return math::log(x); };
   const auto exact = [](double x) { return std::log(x); };

@@ -2,6 +2,8 @@
 // every small format, every midpoint and their neighbours, floats of all magnitudes, all roundings.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -151,6 +153,33 @@ TEST_CASE("number_formats: rounding is what its definition says") {
     comparisons += comparison.comparisons;
   }
   CHECK(comparisons > 4000000);
+}
+
+TEST_CASE("number_formats: the short way of rounding is the long one, on grids that nobody named") {
+  Words words(5);
+  int64_t wrong = 0;
+  int grids = 0;
+  while (grids < 4000) {
+    const int bits = 1 + int(words() % 24), least = int(words() % 250) - 126;
+    const int top = std::min(127, least + int(words() % uint32_t(128 - least)));
+    const double fraction = double(words() % (1u << (bits - 1))) / double(1u << (bits - 1));
+    const NumberFormat format{.significand_bits = int16_t(bits),
+                              .min_exponent = int16_t(least),
+                              .max = float(std::ldexp(1 + fraction, top)),
+                              .subnormals = words() % 2 == 0,
+                              .infinity = words() % 2 == 0};
+    const Grid grid = grid_of(format, Rounding::nearest_even, words() % 2 == 0);
+    if (grid.is_wide()) continue;
+    ++grids;
+    for (int i = 0; i < 100; ++i) {
+      const float anywhere = std::bit_cast<float>(words());
+      const float near = std::ldexp(float(words() >> 8), (i % 2 == 0 ? least : top) - 23);
+      for (const float x : {anywhere, near, -near, format.max * (1 + near)})
+        wrong += !same(round_on<Rounding::nearest_even, false>(grid, x, 0),
+                       round_on<Rounding::nearest_even, true>(grid, x, 0));
+    }
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("number_formats: every number of a format stays, and their order is that of codes") {

@@ -21,6 +21,17 @@ inline Vector load(const float* x) {
 }
 inline void store(float* y, Vector v) { __builtin_memcpy(y, &v, sizeof v); }
 
+/// join(...join(x0, x1)...) of all lanes, in pairs: join takes two vectors lane by lane.
+template <int distance = lanes / 2, class V, class Join>
+[[gnu::always_inline]] inline auto over_lanes(V x, const Join& join) {
+  using Places [[gnu::vector_size(vector_bytes)]] = int32_t;
+  Places places;
+  for (int k = 0; k < lanes; ++k) places[k] = k ^ distance;
+  const V joined = join(x, __builtin_shuffle(x, places));
+  if constexpr (distance == 1) return joined[0];
+  else return over_lanes<distance / 2>(joined, join);
+}
+
 void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp
 void fill_f16(Kernels& table);   // f16_integer.cpp or f16_f16c.cpp
 void fill_elementwise(Kernels& table);

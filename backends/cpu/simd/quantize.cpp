@@ -6,14 +6,21 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
+using Bits [[gnu::vector_size(vector_bytes)]] = int32_t;
+
+[[gnu::always_inline]] static inline Bits larger(Bits a, Bits b) { return b > a ? b : a; }
+[[gnu::always_inline]] static inline Bits magnitudes(Vector x) { return Bits(x) & 0x7fffffff; }
+
 [[gnu::always_inline]] static inline uint32_t largest_of(const float* x, int64_t n) {
-  int32_t largest = 0;  // signed comparisons are the ones that every instruction set has
-#pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) {
-    const auto magnitude = int32_t(magnitude_bits(x[i]));
-    largest = magnitude > largest ? magnitude : largest;
+  Bits most{};  // signed comparisons are the ones that every instruction set has
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) most = larger(most, magnitudes(load(x + i)));
+  if (i < n) {
+    Vector rest{};
+    __builtin_memcpy(&rest, x + i, std::size_t(n - i) * sizeof(float));
+    most = larger(most, magnitudes(rest));
   }
-  return uint32_t(largest);
+  return uint32_t(over_lanes(most, [](Bits a, Bits b) { return larger(a, b); }));
 }
 static uint32_t largest_magnitude(const float* x, int64_t n) { return largest_of(x, n); }
 
@@ -69,17 +76,16 @@ static void quantize(const QuantizeNumbers& numbers, const Scale& scale, RandomK
 }
 
 /// The scales of blocks side by side, one for each column: the loops behind need not stop at
-/// blocks.
+/// blocks. Whole vectors are written, the last may end behind `most`.
 struct ColumnScales {
   static constexpr int64_t most = 512;
-  float in[most], out[most], tail[most];
-
-  void fill(int64_t begin, int64_t end, const Scale& scale) {
-    for (int64_t i = begin; i < end; ++i) in[i] = scale.in;
-    for (int64_t i = begin; i < end; ++i) out[i] = scale.out;
-    for (int64_t i = begin; i < end; ++i) tail[i] = scale.tail;
-  }
+  float in[most + lanes], out[most + lanes], tail[most + lanes];
 };
+static void spread(const float* of_blocks, int64_t blocks, int64_t columns, float* to) {
+  for (int64_t b = 0; b < blocks; ++b)
+    for (int64_t i = 0; i < columns; i += lanes)
+      store(to + b * columns + i, Vector{} + of_blocks[b]);
+}
 
 /// One row of at most ColumnScales::most columns; x may be y.
 template <Rounding rounding, bool wide>
@@ -107,7 +113,8 @@ static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& sca
         rounding == Rounding::stochastic ? words[skipped + i] & mask : 0);
 }
 
-static uint32_t largest_of_block(const BlockBand& band, const float* x, int64_t width) {
+[[gnu::always_inline]] static inline uint32_t largest_of_block(const BlockBand& band,
+                                                               const float* x, int64_t width) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < band.rows; ++i) {
     const uint32_t of_row = largest_of(x + i * band.row_step, width);
@@ -116,22 +123,50 @@ static uint32_t largest_of_block(const BlockBand& band, const float* x, int64_t 
   return largest;
 }
 
+/// Of the first `width` columns of a band, where a block has at most ColumnScales::most. flatten:
+/// no function of core may remain one here (local.h).
+template <ScaleKind kind>
+[[gnu::flatten]] static void fill_scales(const QuantizeNumbers& of, float amax_tensor,
+                                         const BlockBand& band, const float* x, int64_t width,
+                                         ColumnScales& scales) {
+  const QuantizeNumbers numbers = of;  // nothing that is written could change these
+  const int64_t columns = numbers.columns, blocks = (width + columns - 1) / columns;
+  const float g = tensor_level_of(numbers, amax_tensor);
+  float largest[ColumnScales::most], in[ColumnScales::most], out[ColumnScales::most],
+      tail[ColumnScales::most];
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t begin = b * columns, count = width - begin < columns ? width - begin : columns;
+    largest[b] = as_magnitude(largest_of_block(band, x + begin, count));
+  }
+#pragma GCC ivdep
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Scale scale = scale_of_block<kind>(numbers, largest[b], g);
+    in[b] = scale.in, out[b] = scale.out, tail[b] = scale.tail;
+  }
+  spread(in, blocks, columns, scales.in);
+  spread(out, blocks, columns, scales.out);
+  spread(tail, blocks, columns, scales.tail);
+}
+
 /// Columns [column, column + width) of a band, where a block has at most ColumnScales::most.
 template <Rounding rounding, bool wide>
 static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                             const BlockBand& band, int64_t column, int64_t width, const float* x,
                             float* y) {
   ColumnScales scales;
-  for (int64_t begin = 0; begin < width; begin += numbers.columns) {
-    const int64_t end = begin + numbers.columns < width ? begin + numbers.columns : width;
-    const uint32_t largest = largest_of_block(band, x + column + begin, end - begin);
-    scales.fill(begin, end, scale_of_block(numbers, as_magnitude(largest), amax_tensor));
-  }
+  visit_scale_kind(numbers.kind, [&]<ScaleKind kind>() {
+    fill_scales<kind>(numbers, amax_tensor, band, x + column, width, scales);
+  });
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
     const uint64_t number = band.first + uint64_t(i * band.number_step + column);
     quantize_row<rounding, wide>(numbers, scales, key, number, x + at, y + at, width);
   }
+}
+
+[[gnu::flatten]] static Scale scale_of(const QuantizeNumbers& numbers, uint32_t largest,
+                                       float amax_tensor) {
+  return scale_of_block(numbers, as_magnitude(largest), amax_tensor);
 }
 
 /// One block, however wide.
@@ -140,7 +175,7 @@ static void quantize_block(const QuantizeNumbers& numbers, float amax_tensor, Ra
                            const BlockBand& band, int64_t column, int64_t width, const float* x,
                            float* y) {
   const uint32_t largest = largest_of_block(band, x + column, width);
-  const Scale scale = scale_of_block(numbers, as_magnitude(largest), amax_tensor);
+  const Scale scale = scale_of(numbers, largest, amax_tensor);
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
     const uint64_t number = band.first + uint64_t(i * band.number_step + column);

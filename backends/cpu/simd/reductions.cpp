@@ -73,10 +73,10 @@ template <bool Largest> static float extreme(const float* x, int64_t n) {
       best[k] = Largest ? (v > best[k] ? v : best[k]) : (v < best[k] ? v : best[k]);
       wrong[k] = v != v ? v : wrong[k];
     }
-  float result = worst<Largest>;
-  for (int k = 0; k < 4; ++k)
-    for (int lane = 0; lane < lanes; ++lane)
-      result = extreme_of<Largest>(result, wrong[k][lane] != 0.0f ? wrong[k][lane] : best[k][lane]);
+  const auto further = [](Vector a, Vector b) { return extreme_of<Largest>(a, b); };
+  Vector all = worst<Largest> - Vector{};
+  for (int k = 0; k < 4; ++k) all = further(all, wrong[k] != 0.0f ? wrong[k] : best[k]);
+  float result = over_lanes(all, further);
   for (; i < n; ++i) result = extreme_of<Largest>(result, x[i]);
   return result;
 }

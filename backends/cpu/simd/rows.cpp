@@ -32,13 +32,13 @@ template <class Term>
 }
 
 static float largest(const float* x, int64_t n) {
-  float best[ways];
-  for (int k = 0; k < ways; ++k) best[k] = -__builtin_inff();
+  Vector best[2];
+  for (Vector& some : best) some = -__builtin_inff() - Vector{};
+  const auto larger = [](Vector a, Vector b) { return b > a ? b : a; };
   int64_t i = 0;
   for (; i + ways <= n; i += ways)
-    for (int k = 0; k < ways; ++k) best[k] = x[i + k] > best[k] ? x[i + k] : best[k];
-  float result = -__builtin_inff();
-  for (int k = 0; k < ways; ++k) result = best[k] > result ? best[k] : result;
+    for (int k = 0; k < 2; ++k) best[k] = larger(best[k], load(x + i + k * lanes));
+  float result = over_lanes(larger(best[0], best[1]), larger);
   for (; i < n; ++i) result = x[i] > result ? x[i] : result;
   return result;
 }
@@ -47,7 +47,7 @@ static void softmax(const float* x, int64_t n, bool logarithm, float* y) {
   const float top = largest(x, n);
   if (logarithm) {
     const float log_sum =
-        math::log(float(total(n, [=](int64_t i) { return math::exp(x[i] - top); })));
+        math::log(float(total(n, [=](int64_t i) { return math::exp_below(x[i] - top); })));
     // Not x - (top + log_sum): that sum, rounded, would lose of log_sum what top is larger.
     for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log_sum;
     return;
@@ -88,7 +88,7 @@ static void exp_shifted(const float* x, float shift, float scale, float* y, int6
 static float exp_scaled(const float* x, float factor, float shift, float scale, float* y,
                         int64_t n) {
 #pragma GCC ivdep
-  for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(factor * x[i] - shift);
+  for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp_below(factor * x[i] - shift);
   return float(total(n, [=](int64_t i) { return y[i]; }));
 }
 
