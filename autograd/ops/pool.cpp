@@ -54,7 +54,8 @@ Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g, 
 Tensor AdaptiveAvgPool2d::forward(const Tensor& x) {
   check::rank("adaptive_avg_pool2d", "x", x, 4);
   check::floating("adaptive_avg_pool2d", x);
-  if (output.height < 1 || output.width < 1 || x.numel() == 0)
+  const bool an_image = x.size(1) > 0 && x.size(2) > 0 && x.size(3) > 0;
+  if (output.height < 1 || output.width < 1 || !an_image)
     fail<ShapeError>("adaptive_avg_pool2d", "output ", output.height, " x ", output.width, " of ",
                      described(x), ". Both must have elements.");
   shape = x.shape();

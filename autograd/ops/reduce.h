@@ -125,9 +125,11 @@ struct Var {
 namespace detail {
 /// The gradient of max and min: equal parts to all elements that attain it, as torch.amax.
 Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy);
-inline void require_elements(std::string_view op, const Tensor& x) {
+/// Nothing is the largest of nothing; of no rows there is no result to give.
+inline void require_elements(std::string_view op, const Tensor& x, const ReduceDims& over) {
   check::numbers_or_bool(op, x);
-  if (x.numel() == 0) fail<ShapeError>(op, described(x), " has no elements. Reduce at least one.");
+  if (x.numel() == 0 && numel_of(over.result_shape(op, x.shape())) > 0)
+    fail<ShapeError>(op, described(x), " has no elements. Reduce at least one.");
 }
 }  // namespace detail
 
@@ -137,7 +139,7 @@ struct Max {
   Tensor x{}, y{};  // y keeps sizes of 1
 
   Tensor forward(const Tensor& in) {
-    detail::require_elements("max", in);
+    detail::require_elements("max", in, over);
     x = in, y = detail::reduce_keeping("max", Reduction::max, x, over, x.dtype());
     return detail::as_shape(y, over.result_shape("max", x.shape()));
   }
@@ -152,7 +154,7 @@ struct Min {
   Tensor x{}, y{};
 
   Tensor forward(const Tensor& in) {
-    detail::require_elements("min", in);
+    detail::require_elements("min", in, over);
     x = in, y = detail::reduce_keeping("min", Reduction::min, x, over, x.dtype());
     return detail::as_shape(y, over.result_shape("min", x.shape()));
   }
@@ -281,8 +283,9 @@ inline Tensor cumsum(const Tensor& x, int dim) {
 
 namespace detail {
 template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool keep) {
-  require_elements(Op::info.name, x);
+  check::defined(Op::info.name, "the input", x);
   const int d = normalize_dim(Op::info.name, dim, x.rank());
+  require_elements(Op::info.name, x, {.dims = {d}});
   if (x.rank() == 0) return reshape(place_along(op, reshape(x, {1}), 0, false), {});
   Dims order;
   for (int i = 0; i < x.rank(); ++i)

@@ -12,7 +12,7 @@ bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g);
 
 enum class ConvPass : uint8_t { forward, backward_data, backward_weights };
 /// Whether they should be asked before oneDNN: a rule of shapes, for CPUs where that has kernels of
-/// AVX2 and no wider ones. docs/performance.md has the measures behind it.
+/// AVX2 and no wider ones. bench/conv_paths has the measures behind it.
 bool products_win(ConvPass pass, const Tensor& w, const ConvGeometry& g);
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,

@@ -114,6 +114,21 @@ TEST_CASE("attention's memory grows linearly with the length") {
   }
 }
 
+TEST_CASE("queries of one number, in any order of memory") {
+  // The stride of a dimension of size 1 says nothing about where results should lie.
+  for (const DType dtype : {f32, bf16, f64}) {
+    manual_seed(3);
+    const Tensor q = cast(transpose(randn({1, 5, 2}), 0, 2), dtype);
+    const Tensor k = cast(randn({2, 3, 1}), dtype), v = cast(randn({2, 3, 4}), dtype);
+    for (const Tensor& x : {q, unsqueeze(q, 0)}) {
+      const auto like = [&](const Tensor& t) { return x.rank() == 3 ? t : unsqueeze(t, 0); };
+      const Tensor y = scaled_dot_product_attention(x, like(k), like(v));
+      const Tensor same = scaled_dot_product_attention(contiguous(x), like(k), like(v));
+      CHECK(y.to_vector<double>() == same.to_vector<double>());
+    }
+  }
+}
+
 TEST_CASE("a mask that is trained gets its gradient") {
   manual_seed(2);
   const Tensor q = randn({1, 2, 4, 3}, f64), k = randn({1, 2, 5, 3}, f64),

@@ -148,6 +148,17 @@ TEST_CASE("adaptive averages and their gradients as the reference's") {
     }
 }
 
+TEST_CASE("adaptive averages of no images") {
+  for (const char* backend : {"cpu", "reference"}) {
+    const CpuBackendScope scope(backend);
+    Tensor x = ones({0, 3, 4, 4}).set_requires_grad();
+    const Tensor y = adaptive_avg_pool2d(x, 2);
+    CHECK(y.shape() == Shape{0, 3, 2, 2});
+    sum(y).backward();
+    CHECK(x.grad().shape() == x.shape());
+  }
+}
+
 TEST_CASE("copies between floats of equal layouts are the reference's, bit for bit") {
   for (const DType from : {f32, bf16, f16})
     for (const DType to : {f32, bf16, f16})

@@ -176,6 +176,7 @@ template <> struct Samples<Max> {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return max(x, d, keep); };
     std::vector<Case> cases = reductions(call, largest, true);
     cases.push_back(of_integers(call, largest));
+    cases.push_back(reduction({"of no rows", {0, 3}, {1}}, call, largest));
     return {.cases = cases,
             .errors = {dims_error("max", call),
                        error<ShapeError>("[max] [0, 2] f32 has no elements. Reduce at least one.",
@@ -191,6 +192,7 @@ template <> struct Samples<Min> {
     const Reducer call = [](const Tensor& x, const Dims& d, bool keep) { return min(x, d, keep); };
     std::vector<Case> cases = reductions(call, smallest, true);
     cases.push_back(of_integers(call, smallest));
+    cases.push_back(reduction({"of no rows", {0, 3}, {1}}, call, smallest));
     return {.cases = cases,
             .errors = {dims_error("min", call),
                        error<ShapeError>("[min] [0, 2] f32 has no elements. Reduce at least one.",
@@ -257,7 +259,7 @@ struct PlaceSamples {
     return {
         .cases = {along("last", {5, 7}, -1), along("first", {7, 5}, 0),
                   along("middle, kept", {2, 6, 3}, 1, true), along("a scalar", {}, 0), ties,
-                  of_whole},
+                  along("of no rows", {0, 3}, 1), of_whole},
         .errors = {error<ShapeError>("[" + name + "] [0] f32 has no elements. Reduce at least one.",
                                      fails({0}, -1)),
                    error<ShapeError>("[" + name +

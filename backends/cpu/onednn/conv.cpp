@@ -78,11 +78,13 @@ bool served(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeom
          y.numel() > 0;
 }
 
-/// Whether oneDNN would compute gradients of weights from wrong pixels: version 2.6 does on AVX2,
-/// of 1 x 1 kernels with a stride and channels that do not fill a vector.
-bool miscomputes_weights(const Tensor& w, const ConvGeometry& g) {
-  return w.shape()[2] == 1 && w.shape()[3] == 1 && (g.stride[0] > 1 || g.stride[1] > 1) &&
-         w.shape()[1] % 16 != 0;
+/// Whether oneDNN would compute wrong gradients of weights. Version 2.6 does on AVX2 of 1 x 1
+/// kernels with a stride and channels that do not fill a vector; and in bf16 it leaves taps
+/// unwritten that touch no pixel, which there are where the image is narrower than the stride.
+bool miscomputes_weights(const Tensor& x, const Tensor& w, const ConvGeometry& g) {
+  const bool strided_point = w.shape()[2] == 1 && w.shape()[3] == 1 &&
+                             (g.stride[0] > 1 || g.stride[1] > 1) && w.shape()[1] % 16 != 0;
+  return strided_point || x.shape()[3] < g.stride[1];
 }
 }  // namespace
 
@@ -130,7 +132,7 @@ bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g
 }
 
 bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
-  if (!served(x, dw, {}, g, dy) || miscomputes_weights(dw, g)) return false;
+  if (!served(x, dw, {}, g, dy) || miscomputes_weights(x, dw, g)) return false;
   const Problem problem(2, x, dw, {}, dy, g);
   const Plan* plan = plan_for("conv2d", problem.key, [&] {
     constexpr auto algorithm = dnnl::algorithm::convolution_direct;
