@@ -29,8 +29,9 @@ struct Pixels {
   }
 };
 
-/// Blocks of a tensor as floats: in place, or in a buffer (none for undefined tensors and f32).
-class Blocks {
+/// Blocks of a tensor as the kernels take them. Floats: in place, or in a buffer (none for
+/// undefined tensors and f32).
+template <class Element> class Blocks {
  public:
   Blocks(const Tensor& x, const Pixels& pixels)
       : x_(x),
@@ -39,8 +40,9 @@ class Blocks {
   const float* read(int64_t first, int64_t rows) {
     return x_.defined() ? cpu::floats(x_, first, 1, rows * channels_, buffer_.data()) : nullptr;
   }
+  using Output = cpu::Output;
   /// Where `rows` results go; finish() rounds them.
-  cpu::Output write(int64_t first, int64_t rows) {
+  Output write(int64_t first, int64_t rows) {
     return {x_, first, 1, rows * channels_, buffer_.data()};
   }
 
@@ -49,6 +51,32 @@ class Blocks {
   int64_t channels_;
   cpu::Workspace<float> buffer_;
 };
+/// bf16, where it lies.
+template <> class Blocks<uint16_t> {
+ public:
+  struct Output {
+    uint16_t* at;
+    uint16_t* data() const { return at; }
+    void finish() const {}
+  };
+  Blocks(const Tensor& x, const Pixels&) : x_(x) {}
+  const uint16_t* read(int64_t first, int64_t) const { return at(first); }
+  Output write(int64_t first, int64_t) const { return {at(first)}; }
+
+ private:
+  uint16_t* at(int64_t first) const {
+    return x_.defined() ? reinterpret_cast<uint16_t*>(x_.raw_data()) + first : nullptr;
+  }
+  const Tensor& x_;
+};
+
+/// Calls body with the kernels for images that are all bf16, or else for floats.
+template <class Body, class... Images>
+void with_kernels(const Body& body, const Images&... images) {
+  const simd::Kernels& k = simd_kernels();
+  if (((!images.defined() || images.dtype() == bf16) && ...)) body(k.bf16_channels);
+  else body(k.channels);
+}
 
 /// Mean and sum of squared distances of `count` values per channel, merged as Chan et al. 1979.
 class Moments {
@@ -81,7 +109,7 @@ void add_group(const Tensor& x, const Pixels& pixels, int64_t first, int64_t las
                Moments& moments) {
   const simd::Kernels& k = simd_kernels();
   const int64_t c = pixels.channels;
-  Blocks input(x, pixels);
+  Blocks<float> input(x, pixels);
   cpu::Workspace<float> mean(c);
   cpu::Workspace<double> sums(2 * c), block(2 * c);
   pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
@@ -129,30 +157,35 @@ void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& v
     affine[j] = float(w / std::sqrt(double(variance.data<float>()[j]) + eps));
     affine[c + j] = bias.defined() ? float(reference::load_one(bias, j)) : 0.0f;
   }
-  pixels.each_group([&, &k = simd_kernels()](int64_t first, int64_t last) {
-    Blocks input(x, pixels), other(residual, pixels), result(y, pixels);
-    pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
-      cpu::Output output = result.write(at, rows);
-      k.channel_affine(input.read(at, rows), mean.data<float>(), affine.data(), affine.data() + c,
-                       other.read(at, rows), relu, output.data(), rows, c);
-      output.finish();
+  const auto compute = [&]<class E>(const simd::ChannelKernels<E>& k) {
+    pixels.each_group([&](int64_t first, int64_t last) {
+      Blocks<E> input(x, pixels), other(residual, pixels), result(y, pixels);
+      pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
+        auto output = result.write(at, rows);
+        k.affine(input.read(at, rows), mean.data<float>(), affine.data(), affine.data() + c,
+                 other.read(at, rows), relu, output.data(), rows, c);
+        output.finish();
+      });
     });
-  });
+  };
+  with_kernels(compute, x, residual, y);
 }
 
 namespace {
 /// Sums over all pixels of g and of g (x - mean) per channel, [2, channels].
-void gradient_sums(const Tensor& x, const Tensor& dy, const Tensor& relu_output, const Tensor& mean,
-                   const Pixels& pixels, double* totals) {
+template <class E>
+void gradient_sums(const simd::ChannelKernels<E>& k, const Tensor& x, const Tensor& dy,
+                   const Tensor& relu_output, const Tensor& mean, const Pixels& pixels,
+                   double* totals) {
   const int64_t c = pixels.channels;
   cpu::Workspace<double> sums(2 * pixels.groups * c);
-  pixels.each_group([&, &k = simd_kernels()](int64_t first, int64_t last) {
+  pixels.each_group([&](int64_t first, int64_t last) {
     double* to = sums.data() + first / pixels.group * 2 * c;
     std::fill_n(to, 2 * c, 0.0);
-    Blocks input(x, pixels), gradient(dy, pixels), result(relu_output, pixels);
+    Blocks<E> input(x, pixels), gradient(dy, pixels), result(relu_output, pixels);
     pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
-      k.channel_sums(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
-                     mean.data<float>(), rows, c, to, to + c);
+      k.sums(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
+             mean.data<float>(), rows, c, to, to + c);
     });
   });
   std::fill_n(totals, 2 * c, 0.0);
@@ -175,7 +208,10 @@ void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const 
   const int64_t c = pixels.channels;
   cpu::Workspace<double> sums(2 * c);
   cpu::Workspace<float> factors(3 * c);  // dx = a g + b (x - mean) + shift
-  gradient_sums(x, dy, relu_output, mean, pixels, sums.data());
+  const auto add_up = [&](const auto& k) {
+    gradient_sums(k, x, dy, relu_output, mean, pixels, sums.data());
+  };
+  with_kernels(add_up, x, dy, relu_output);
   for (int64_t j = 0; j < c; ++j) {
     const double rstd = 1 / std::sqrt(double(variance.data<float>()[j]) + eps),
                  m = double(pixels.count);
@@ -187,21 +223,24 @@ void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const 
     if (dbias.defined()) reference::store_one(sums[j], dbias, j);
   }
   if (!dx.defined() && !dresidual.defined()) return;
-  pixels.each_group([&, &k = simd_kernels()](int64_t first, int64_t last) {
-    Blocks input(x, pixels), gradient(dy, pixels), result(relu_output, pixels),
-        input_gradient(dx, pixels), residual_gradient(dresidual, pixels);
-    pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
-      std::optional<cpu::Output> to_x, to_residual;
-      if (dx.defined()) to_x.emplace(input_gradient.write(at, rows));
-      if (dresidual.defined()) to_residual.emplace(residual_gradient.write(at, rows));
-      k.channel_backward(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
-                         mean.data<float>(), factors.data(), factors.data() + c,
-                         factors.data() + 2 * c, to_x ? to_x->data() : nullptr,
-                         to_residual ? to_residual->data() : nullptr, rows, c);
-      if (to_x) to_x->finish();
-      if (to_residual) to_residual->finish();
+  const auto compute = [&]<class E>(const simd::ChannelKernels<E>& k) {
+    pixels.each_group([&](int64_t first, int64_t last) {
+      Blocks<E> input(x, pixels), gradient(dy, pixels), result(relu_output, pixels),
+          input_gradient(dx, pixels), residual_gradient(dresidual, pixels);
+      pixels.each_block(first, last, [&](int64_t at, int64_t rows) {
+        std::optional<typename Blocks<E>::Output> to_x, to_residual;
+        if (dx.defined()) to_x.emplace(input_gradient.write(at, rows));
+        if (dresidual.defined()) to_residual.emplace(residual_gradient.write(at, rows));
+        k.backward(input.read(at, rows), gradient.read(at, rows), result.read(at, rows),
+                   mean.data<float>(), factors.data(), factors.data() + c, factors.data() + 2 * c,
+                   to_x ? to_x->data() : nullptr, to_residual ? to_residual->data() : nullptr, rows,
+                   c);
+        if (to_x) to_x->finish();
+        if (to_residual) to_residual->finish();
+      });
     });
-  });
+  };
+  with_kernels(compute, x, dy, relu_output, dx, dresidual);
 }
 
 }  // namespace halftone

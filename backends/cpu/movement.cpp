@@ -3,13 +3,15 @@
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/core/factory.h>
 
 namespace halftone {
 
 namespace {
-/// A copy between f32 tensors in which one dimension is contiguous in x and another in y:
-/// transposes of matrices, NCHW to NHWC and back. Returns false for other patterns.
-bool copy_as_transposes(const Tensor& x, Tensor& y) {
+/// A copy in which one dimension is contiguous in x and another in y, by transpose(): of matrices,
+/// NCHW to NHWC and back. T: float, or uint16_t for short floats. Returns false for other patterns.
+template <class T, class Transpose>
+bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) {
   int across = -1, along = -1;  // x is contiguous across, y is contiguous along
   for (int d = 0; d < x.rank(); ++d) {
     if (x.shape()[d] == 1) continue;
@@ -18,12 +20,19 @@ bool copy_as_transposes(const Tensor& x, Tensor& y) {
   }
   if (across < 0 || along < 0 || across == along) return false;
   Shape outer = x.shape();
-  const int64_t rows = outer[along], columns = outer[across];
-  if (rows * columns < 256) return false;
-  outer[along] = outer[across] = 1;
+  int64_t rows = outer[along], columns = outer[across];
   const int64_t x_stride = x.strides()[along], y_stride = y.strides()[across];
+  outer[along] = outer[across] = 1;
+  // Dimensions that go on where another one ends are one: the taps of a convolution's weights.
+  for (int d = x.rank(); d-- > 0;) {
+    const int64_t in_x = x.strides()[d], in_y = y.strides()[d], count = outer[d];
+    if (in_x == columns && in_y == y_stride * columns) columns *= count, outer[d] = 1;
+    else if (in_y == rows && in_x == x_stride * rows) rows *= count, outer[d] = 1;
+  }
+  if (rows * columns < 256) return false;
   const reference::LoopNest<2> nest(outer, {y.strides(), x.strides()});
-  const simd::Kernels& k = simd_kernels();
+  const T* from = reinterpret_cast<const T*>(x.raw_data());
+  T* to = reinterpret_cast<T*>(y.raw_data());
   // Large matrices are cut into bands so that all threads have work.
   const int64_t band =
       std::max<int64_t>(16, reference::grain_length / std::max<int64_t>(columns, 1) / 16 * 16);
@@ -34,8 +43,8 @@ bool copy_as_transposes(const Tensor& x, Tensor& y) {
         for (int64_t task = begin; task < end; ++task) {
           const auto at = nest.at(task / bands);
           const int64_t first = task % bands * band, count = std::min(band, rows - first);
-          k.transpose(x.data<float>() + at[1] + first * x_stride, x_stride,
-                      y.data<float>() + at[0] + first, y_stride, count, columns);
+          transpose(from + at[1] + first * x_stride, x_stride, to + at[0] + first, y_stride, count,
+                    columns);
         }
       });
   return true;
@@ -52,7 +61,16 @@ void CpuBackend::copy(const Tensor& x, Tensor& y) {
     return;
   }
   if (!cpu::all_f32_or_short(x, y)) return ReferenceBackend::copy(x, y);
-  if (x.dtype() == f32 && y.dtype() == f32 && copy_as_transposes(x, y)) return;
+  const simd::Kernels& k = simd_kernels();
+  if (x.dtype() == y.dtype() &&
+      (x.dtype() == f32 ? copy_as_transposes<float>(x, y, k.transpose)
+                        : copy_as_transposes<uint16_t>(x, y, k.transpose_shorts)))
+    return;
+  if (x.dtype() == f32 && y.dtype() != f32 && x.strides() != y.strides() && x.numel() > 0) {
+    const MemoryScope scope(MemoryUse::workspace);
+    Tensor wide = empty_like(y, f32);
+    if (copy_as_transposes<float>(x, wide, k.transpose)) return copy(wide, y);
+  }
   if ((x.dtype() == f32 || y.dtype() == f32) && x.strides() == y.strides() && x.is_dense()) {
     cpu::parallel_pieces(x.numel(), reference::grain_length, [&](int64_t begin, int64_t end) {
       if (y.dtype() == f32) cpu::widen(x, begin, end - begin, y.data<float>() + begin);

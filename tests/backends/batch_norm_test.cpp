@@ -33,8 +33,8 @@ TEST_CASE("batch-norm kernels") {
         for (const bool adds : {false, true})
           for (const bool relu : {false, true}) {
             std::vector<float> result(x.size());
-            k.channel_affine(x.data(), m.data(), a.data(), b.data(), adds ? dy.data() : nullptr,
-                             relu, result.data(), rows, c);
+            k.channels.affine(x.data(), m.data(), a.data(), b.data(), adds ? dy.data() : nullptr,
+                              relu, result.data(), rows, c);
             CHECK(beyond(result, 8, [&](std::size_t i) {
                     const double value =
                         (double(x[i]) - double(m[channel(i)])) * double(a[channel(i)]) +
@@ -59,15 +59,15 @@ TEST_CASE("batch-norm kernels") {
           const auto g = [&](std::size_t i) { return relu && y[i] <= 0 ? 0.0 : double(dy[i]); };
           const float* output = relu ? y.data() : nullptr;
           std::fill(first.begin(), first.end(), 0.5), second = first;
-          k.channel_sums(x.data(), dy.data(), output, m.data(), rows, c, first.data(),
-                         second.data());
+          k.channels.sums(x.data(), dy.data(), output, m.data(), rows, c, first.data(),
+                          second.data());
           CHECK(beyond(first, 20, sum(g)) == "");
           CHECK(beyond(second, 80, sum([&](std::size_t i) { return g(i) * distance(i); })) == "");
           for (const int wanted : {1, 2, 3}) {
             std::vector<float> dx(x.size(), 7.0f), dresidual(dx);
-            k.channel_backward(x.data(), dy.data(), output, m.data(), a.data(), b.data(),
-                               shift.data(), wanted & 1 ? dx.data() : nullptr,
-                               wanted & 2 ? dresidual.data() : nullptr, rows, c);
+            k.channels.backward(x.data(), dy.data(), output, m.data(), a.data(), b.data(),
+                                shift.data(), wanted & 1 ? dx.data() : nullptr,
+                                wanted & 2 ? dresidual.data() : nullptr, rows, c);
             CHECK(beyond(dx, 10, [&](std::size_t i) {
                     return wanted & 1
                                ? double(a[channel(i)]) * g(i) +
@@ -86,7 +86,7 @@ TEST_CASE("a maximum of zero lets NaN through") {
   each_level([](const simd::Kernels& k) {
     const std::vector<float> x(40, std::nanf("")), one(40, 1.0f);
     std::vector<float> y(40);
-    k.channel_affine(x.data(), one.data(), one.data(), one.data(), nullptr, true, y.data(), 1, 40);
+    k.channels.affine(x.data(), one.data(), one.data(), one.data(), nullptr, true, y.data(), 1, 40);
     CHECK(std::ranges::all_of(y, [](float v) { return std::isnan(v); }));
   });
 }

@@ -10,6 +10,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/views.h>
 
 using namespace halftone;
 
@@ -168,6 +169,30 @@ TEST_CASE("copies between floats of equal layouts are the reference's, bit for b
         const Tensor x = cast(randn({n}) * 1000.0, from);
         const auto run = [&](Backend& b) {
           Tensor y = zeros({n}, to);
+          b.copy(x, y);
+          return y;
+        };
+        CHECK(difference(on("cpu", run), on("reference", run), 0) == "");
+      }
+}
+
+TEST_CASE("copies between layouts are the reference's, bit for bit") {
+  struct Layout {
+    Shape x;
+    Dims order;
+  };
+  const std::vector<Layout> layouts{{{64, 17, 3, 3}, {0, 2, 3, 1}}, {{64, 3, 3, 17}, {0, 3, 1, 2}},
+                                    {{5, 70, 1, 7}, {0, 2, 3, 1}},  {{3, 40, 2, 31}, {2, 3, 0, 1}},
+                                    {{33, 1, 65}, {2, 0, 1}},       {{2, 9, 9, 130}, {3, 1, 2, 0}},
+                                    {{1000, 37}, {1, 0}},           {{2, 3, 2}, {2, 1, 0}}};
+  for (const DType from : {f32, bf16, f16})
+    for (const DType to : {f32, bf16, f16})
+      for (const Layout& layout : layouts) {
+        INFO(std::string(name(from)), " to ", std::string(name(to)), ", ", layout.x);
+        manual_seed(68);
+        const Tensor x = views::permute(cast(randn(layout.x) * 1000.0, from), layout.order);
+        const auto run = [&](Backend& b) {
+          Tensor y = zeros(x.shape(), to);
           b.copy(x, y);
           return y;
         };

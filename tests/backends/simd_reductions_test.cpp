@@ -260,6 +260,15 @@ TEST_CASE("transposition of any size, inside larger matrices") {
                     y[std::size_t(j * 50 + i)] == (inside ? x[std::size_t(i * 60 + j)] : -1.0f);
           }
         CHECK_MESSAGE(right, rows, " x ", columns);
+        std::vector<uint16_t> shorts(50 * 60);
+        std::iota(shorts.begin(), shorts.end(), uint16_t(0));
+        std::vector<uint16_t> turned(60 * 50, 0xffff);
+        k.transpose_shorts(shorts.data(), 60, turned.data(), 50, rows, columns);
+        for (int64_t j = 0; j < columns; ++j)
+          for (int64_t i = 0; i < rows; ++i)
+            right = right && turned[std::size_t(j * 50 + i)] == shorts[std::size_t(i * 60 + j)];
+        CHECK_MESSAGE(right, rows, " x ", columns, " short floats");
+        CHECK(std::count(turned.begin(), turned.end(), 0xffff) == 60 * 50 - rows * columns);
       }
   });
 }

@@ -1,27 +1,35 @@
 // Batch norm over [rows, n channels], with what models do to its result: the residual and relu. One
 // pass over memory each; what is asked for is decided outside the loops.
 #include <halftone/backends/cpu/simd/local.h>
+#include <halftone/core/short_floats.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
-template <bool adds, bool relu>
-static void affine(const float* x, const float* mean, const float* scale, const float* shift,
-                   const float* residual, float* y, int64_t rows, int64_t n) {
+[[gnu::always_inline]] static inline float value(float x) { return x; }
+[[gnu::always_inline]] static inline float value(uint16_t bf16) {
+  return __builtin_bit_cast(float, uint32_t(bf16) << 16);
+}
+[[gnu::always_inline]] static inline void put(float x, float* to) { *to = x; }
+[[gnu::always_inline]] static inline void put(float x, uint16_t* to) { *to = BFloat16::round(x); }
+
+template <bool adds, bool relu, class E>
+static void affine(const E* x, const float* mean, const float* scale, const float* shift,
+                   const E* residual, E* y, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      float value = (x[i] - mean[i]) * scale[i] + shift[i];
-      if constexpr (adds) value += residual[i];
-      if constexpr (relu) value = value < 0.0f ? 0.0f : value;
-      y[i] = value;
+      float result = (value(x[i]) - mean[i]) * scale[i] + shift[i];
+      if constexpr (adds) result += value(residual[i]);
+      if constexpr (relu) result = result < 0.0f ? 0.0f : result;
+      put(result, y + i);
     }
     if constexpr (adds) residual += n;
   }
 }
 
-static void channel_affine(const float* x, const float* mean, const float* scale,
-                           const float* shift, const float* residual, bool relu, float* y,
-                           int64_t rows, int64_t n) {
+template <class E>
+static void channel_affine(const E* x, const float* mean, const float* scale, const float* shift,
+                           const E* residual, bool relu, E* y, int64_t rows, int64_t n) {
   if (residual) {
     if (relu) affine<true, true>(x, mean, scale, shift, residual, y, rows, n);
     else affine<true, false>(x, mean, scale, shift, residual, y, rows, n);
@@ -31,9 +39,16 @@ static void channel_affine(const float* x, const float* mean, const float* scale
   }
 }
 
+static inline Vector load(const uint16_t* bf16) {
+  using Shorts [[gnu::vector_size(vector_bytes / 2)]] = uint16_t;
+  using Words [[gnu::vector_size(vector_bytes)]] = uint32_t;
+  Shorts shorts;
+  __builtin_memcpy(&shorts, bf16, sizeof shorts);
+  return (Vector)(__builtin_convertvector(shorts, Words) << 16);
+}
 /// V: the neighbours of a vector, or a single one as double.
-template <class V> static inline V at(const float* x) {
-  if constexpr (sizeof(V) == sizeof(double)) return double(*x);
+template <class V, class E> static inline V at(const E* x) {
+  if constexpr (sizeof(V) == sizeof(double)) return double(value(*x));
   else return load(x);
 }
 
@@ -87,9 +102,9 @@ static void channel_moments(const float* x, const float* mean, int64_t rows, int
   add_two_to_all(rows, n, add, sum_d, sum_d2);
 }
 
-template <bool relu>
-static void sums(const float* x, const float* dy, const float* output, const float* mean,
-                 int64_t rows, int64_t n, double* sum_g, double* sum_gd) {
+template <bool relu, class E>
+static void sums(const E* x, const E* dy, const E* output, const float* mean, int64_t rows,
+                 int64_t n, double* sum_g, double* sum_gd) {
   const auto add = [=]<class V>(int64_t r, int64_t i, V& sum, V& products) {
     V g = at<V>(dy + r * n + i);
     if constexpr (relu) g = at<V>(output + r * n + i) > V{} ? g : V{};
@@ -98,24 +113,24 @@ static void sums(const float* x, const float* dy, const float* output, const flo
   add_two_to_all(rows, n, add, sum_g, sum_gd);
 }
 
-static void channel_sums(const float* x, const float* dy, const float* relu_output,
-                         const float* mean, int64_t rows, int64_t n, double* sum_g,
-                         double* sum_gd) {
+template <class E>
+static void channel_sums(const E* x, const E* dy, const E* relu_output, const float* mean,
+                         int64_t rows, int64_t n, double* sum_g, double* sum_gd) {
   if (relu_output) sums<true>(x, dy, relu_output, mean, rows, n, sum_g, sum_gd);
   else sums<false>(x, dy, relu_output, mean, rows, n, sum_g, sum_gd);
 }
 
-template <bool relu, bool writes_dx, bool writes_dresidual>
-static void gradients(const float* x, const float* dy, const float* output, const float* mean,
-                      const float* a, const float* b, const float* c, float* dx, float* dresidual,
-                      int64_t rows, int64_t n) {
+template <bool relu, bool writes_dx, bool writes_dresidual, class E>
+static void gradients(const E* x, const E* dy, const E* output, const float* mean, const float* a,
+                      const float* b, const float* c, E* dx, E* dresidual, int64_t rows,
+                      int64_t n) {
   for (int64_t r = 0; r < rows; ++r, x += n, dy += n) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
-      float g = dy[i];
-      if constexpr (relu) g = output[i] > 0.0f ? g : 0.0f;
-      if constexpr (writes_dresidual) dresidual[i] = g;
-      if constexpr (writes_dx) dx[i] = a[i] * g + b[i] * (x[i] - mean[i]) + c[i];
+      float g = value(dy[i]);
+      if constexpr (relu) g = value(output[i]) > 0.0f ? g : 0.0f;
+      if constexpr (writes_dresidual) put(g, dresidual + i);
+      if constexpr (writes_dx) put(a[i] * g + b[i] * (value(x[i]) - mean[i]) + c[i], dx + i);
     }
     if constexpr (relu) output += n;
     if constexpr (writes_dresidual) dresidual += n;
@@ -123,27 +138,30 @@ static void gradients(const float* x, const float* dy, const float* output, cons
   }
 }
 
-template <bool relu>
-static void wanted_gradients(const float* x, const float* dy, const float* output,
-                             const float* mean, const float* a, const float* b, const float* c,
-                             float* dx, float* dresidual, int64_t rows, int64_t n) {
+template <bool relu, class E>
+static void wanted_gradients(const E* x, const E* dy, const E* output, const float* mean,
+                             const float* a, const float* b, const float* c, E* dx, E* dresidual,
+                             int64_t rows, int64_t n) {
   if (!dx) gradients<relu, false, true>(x, dy, output, mean, a, b, c, dx, dresidual, rows, n);
   else if (!dresidual)
     gradients<relu, true, false>(x, dy, output, mean, a, b, c, dx, dresidual, rows, n);
   else gradients<relu, true, true>(x, dy, output, mean, a, b, c, dx, dresidual, rows, n);
 }
 
-static void channel_backward(const float* x, const float* dy, const float* relu_output,
-                             const float* mean, const float* a, const float* b, const float* c,
-                             float* dx, float* dresidual, int64_t rows, int64_t n) {
+template <class E>
+static void channel_backward(const E* x, const E* dy, const E* relu_output, const float* mean,
+                             const float* a, const float* b, const float* c, E* dx, E* dresidual,
+                             int64_t rows, int64_t n) {
   if (relu_output)
     wanted_gradients<true>(x, dy, relu_output, mean, a, b, c, dx, dresidual, rows, n);
   else wanted_gradients<false>(x, dy, relu_output, mean, a, b, c, dx, dresidual, rows, n);
 }
 
 void fill_channels(Kernels& table) {
-  table.channel_affine = channel_affine, table.channel_moments = channel_moments;
-  table.channel_sums = channel_sums, table.channel_backward = channel_backward;
+  table.channels = {channel_affine<float>, channel_sums<float>, channel_backward<float>};
+  table.bf16_channels = {channel_affine<uint16_t>, channel_sums<uint16_t>,
+                         channel_backward<uint16_t>};
+  table.channel_moments = channel_moments;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -89,7 +89,8 @@ static void add_place(const float* dy, const uint8_t* argmax, uint8_t place, int
 }
 
 /// In tiles that stay in the first-level cache.
-static void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows,
+template <class T>
+static void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
                       int64_t columns) {
   constexpr int64_t tile = 16;
   for (int64_t i0 = 0; i0 < rows; i0 += tile)
@@ -104,7 +105,8 @@ static void transpose(const float* x, int64_t x_stride, float* y, int64_t y_stri
 void fill_images(Kernels& table) {
   table.max_of_pixels = max_of_pixels, table.max_of_short_pixels = max_of_short_pixels;
   table.select_place = select_place, table.select_short_place = select_short_place;
-  table.add_place = add_place, table.transpose = transpose;
+  table.add_place = add_place, table.transpose = transpose<float>;
+  table.transpose_shorts = transpose<uint16_t>;
 }
 
 }  // namespace halftone::simd::HALFTONE_ISA

@@ -44,6 +44,22 @@ struct BlockBand {
   uint64_t first;
 };
 
+/// Batch norm on rows of n channels, floats or bf16 (as uint16_t): computed in float, each result
+/// rounded once.
+template <class Element> struct ChannelKernels {
+  /// y = (x - mean) scale + shift (+ residual, which may be null), at least 0 if relu
+  void (*affine)(const Element* x, const float* mean, const float* scale, const float* shift,
+                 const Element* residual, bool relu, Element* y, int64_t rows, int64_t n);
+  /// sum_g += g, sum_gd += g (x - mean) over rows. g is dy where relu_output is positive, all of it
+  /// if that is null.
+  void (*sums)(const Element* x, const Element* dy, const Element* relu_output, const float* mean,
+               int64_t rows, int64_t n, double* sum_g, double* sum_gd);
+  /// dx = a g + b (x - mean) + c; dresidual = g; one of them may be null
+  void (*backward)(const Element* x, const Element* dy, const Element* relu_output,
+                   const float* mean, const float* a, const float* b, const float* c, Element* dx,
+                   Element* dresidual, int64_t rows, int64_t n);
+};
+
 struct Kernels {
   const char* name;
 
@@ -116,20 +132,11 @@ struct Kernels {
                           float* dx, int64_t n);
 
   // --- batch norm: rows of n channels
-  /// y = (x - mean) scale + shift (+ residual, which may be null), at least 0 if relu
-  void (*channel_affine)(const float* x, const float* mean, const float* scale, const float* shift,
-                         const float* residual, bool relu, float* y, int64_t rows, int64_t n);
+  ChannelKernels<float> channels;
+  ChannelKernels<uint16_t> bf16_channels;
   /// sum_d += d, sum_d2 += d^2 over rows, d = x - mean
   void (*channel_moments)(const float* x, const float* mean, int64_t rows, int64_t n, double* sum_d,
                           double* sum_d2);
-  /// sum_g += g, sum_gd += g (x - mean) over rows. g is dy where relu_output is positive, all of it
-  /// if that is null.
-  void (*channel_sums)(const float* x, const float* dy, const float* relu_output, const float* mean,
-                       int64_t rows, int64_t n, double* sum_g, double* sum_gd);
-  /// dx = a g + b (x - mean) + c; dresidual = g; one of them may be null
-  void (*channel_backward)(const float* x, const float* dy, const float* relu_output,
-                           const float* mean, const float* a, const float* b, const float* c,
-                           float* dx, float* dresidual, int64_t rows, int64_t n);
 
   // --- pooling: one output pixel from the pixels of its window, n channels
   void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n,
@@ -148,6 +155,8 @@ struct Kernels {
   /// y[j, i] = x[i, j]
   void (*transpose)(const float* x, int64_t x_stride, float* y, int64_t y_stride, int64_t rows,
                     int64_t columns);
+  void (*transpose_shorts)(const uint16_t* x, int64_t x_stride, uint16_t* y, int64_t y_stride,
+                           int64_t rows, int64_t columns);
 
   // --- training
   /// one step of a rule; states: three pointers, null where the rule has none
