@@ -65,13 +65,14 @@ template <class Blocks> class Forward {
     const simd::Kernels& kernels = simd_kernels();
     float* row = weights_.row(r);
     int64_t seen = scores_.make(row, head, i, j, count);
+    const int64_t whole = Scores::fill_vectors(row, seen, columns_);
     const float before = top_[r];
-    const float here = seen > 0 ? scores_.factor() * kernels.max(row, seen) : -infinity;
+    const float here = seen > 0 ? scores_.factor() * kernels.max(row, whole) : -infinity;
     const float top = here > before || here != here ? here : before;
     if (top == -infinity) {
       seen = 0;
     } else {
-      const float sum = kernels.exp_scaled(row, scores_.factor(), top, 1, row, seen);
+      const float sum = kernels.exp_scaled(row, scores_.factor(), top, 1, row, whole);
       const float shrink = top == before ? 1.0f : std::exp(before - top);
       top_[r] = top, total_[r] = total_[r] * shrink + sum;
       if (shrink != 1 && j > 0) kernels.scale(shrink, sums_.data() + r * call_.ev, call_.ev);

@@ -129,7 +129,8 @@ template <class Blocks> class Backward {
     const float* statistics = log_sum_exp_.data<float>();
     const float share =
         log_sum_exp_.shape()[0] == 1 ? 1.0f : 1.0f / statistics[call_.heads * call_.l + row];
-    const float sum = kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, seen);
+    const int64_t whole = Scores::fill_vectors(w, seen, count);
+    const float sum = kernels.exp_scaled(w, scores_.factor(), statistics[row], share, w, whole);
     scores_.drop(g, head, i, j, seen);
     if (at_once) mean_[r] += kernels.dot(w, g, seen), total_[r] += sum;
   }

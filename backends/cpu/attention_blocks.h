@@ -62,6 +62,14 @@ class Scores {
     if (call_.mask.defined()) add_mask(row, head, i, j0, seen);
     return seen;
   }
+  /// Keys that weigh nothing behind those that are seen: so many scores make whole vectors, if the
+  /// row has room for them.
+  static int64_t fill_vectors(float* row, int64_t seen, int64_t room) {
+    constexpr int64_t vector = 16;
+    const int64_t whole = std::min(room, reference::pieces_of(seen, vector) * vector);
+    std::fill(row + seen, row + whole, -std::numeric_limits<float>::infinity());
+    return whole;
+  }
   /// Dropout of row i's values at keys from j0 on, weights or their gradients alike.
   void drop(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) const {
     const AttentionSettings& settings = call_.settings;

@@ -66,19 +66,24 @@ static constexpr float worst = Largest ? -__builtin_inff() : __builtin_inff();
 template <bool Largest> static float extreme(const float* x, int64_t n) {
   Vector best[4], wrong[4]{};  // wrong: NaN where one was seen
   for (Vector& some : best) some = worst<Largest> - Vector{};
+  const auto see = [&](int k, Vector v) __attribute__((always_inline)) {
+    best[k] = Largest ? (v > best[k] ? v : best[k]) : (v < best[k] ? v : best[k]);
+    wrong[k] = v != v ? v : wrong[k];
+  };
   int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes)
-    for (int k = 0; k < 4; ++k) {
-      const Vector v = load(x + i + k * lanes);
-      best[k] = Largest ? (v > best[k] ? v : best[k]) : (v < best[k] ? v : best[k]);
-      wrong[k] = v != v ? v : wrong[k];
-    }
+    for (int k = 0; k < 4; ++k) see(k, load(x + i + k * lanes));
+  for (; i + lanes <= n; i += lanes) see(0, load(x + i));
+  if (i < n) {  // numbers that were seen may be seen again
+    Vector last = worst<Largest> - Vector{};
+    if (n >= lanes) last = load(x + n - lanes);
+    else __builtin_memcpy(&last, x, std::size_t(n) * sizeof(float));
+    see(1, last);
+  }
   const auto further = [](Vector a, Vector b) { return extreme_of<Largest>(a, b); };
   Vector all = worst<Largest> - Vector{};
   for (int k = 0; k < 4; ++k) all = further(all, wrong[k] != 0.0f ? wrong[k] : best[k]);
-  float result = over_lanes(all, further);
-  for (; i < n; ++i) result = extreme_of<Largest>(result, x[i]);
-  return result;
+  return over_lanes(all, further);
 }
 
 template <bool Largest>
