@@ -1,6 +1,8 @@
 // The product of two bf16 matrices, in the blocks of bf16_product.h.
 #include <halftone/backends/cpu/bf16_product.h>
 
+#include <numeric>
+
 namespace halftone::cpu {
 
 namespace {
@@ -8,6 +10,16 @@ namespace {
 constexpr int64_t group_rows = 64;
 // A block so narrow reads a too few times for packing to pay.
 constexpr int64_t narrow_columns = 128;
+constexpr int64_t line = 64, sets = 64;  // of the first-level cache: bytes, and lines across
+
+/// Whether tiles are loaded from where rows lie at the speed of packed ones: no row begins within a
+/// line of memory, and a slice of a panel of them spreads over all sets of the first-level cache.
+bool lies_well(const simd::Matrix& a, int64_t depth) {
+  const int64_t bytes = a.row * 2;
+  if (bytes % line != 0 || reinterpret_cast<uintptr_t>(a.data) % line != 0) return false;
+  const int64_t slice = panel_product::slice_depth * 2 / line;
+  return std::gcd(bytes / line, sets) <= std::min(slice, depth * 2 / line);
+}
 
 /// The stride of a dimension of one element says nothing: such a matrix may have no unit stride.
 simd::Matrix with_unit_stride(simd::Matrix x, int64_t rows, int64_t columns) {
@@ -24,8 +36,9 @@ void bf16_gemm(const simd::Matrix& a_in, const simd::Matrix& b_in, int64_t m, in
   using Part = panel_product::Part;
   const auto rows_of = [&](const Part& x, uint16_t* buffer) -> simd::panels::Rows {
     const simd::Matrix source = part(a, x.i, x.start);
-    const bool in_place = a.column == 1 && x.columns <= narrow_columns && x.rows % 16 == 0 &&
-                          x.depth % simd::panels::depth_unit == 0;
+    const bool in_place = a.column == 1 && x.rows % 16 == 0 &&
+                          x.depth % simd::panels::depth_unit == 0 &&
+                          (x.columns <= narrow_columns || lies_well(source, x.depth));
     if (in_place)
       return {.data = static_cast<const uint16_t*>(source.data),
               .row = a.row,

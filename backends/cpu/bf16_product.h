@@ -109,26 +109,30 @@ template <class Products, class RowsOf, class PackColumns> class Worker {
       }
   }
 
-  /// Sums over a slice that begins at depth s of the chunk: they go to the workspace, the last to
-  /// c.
+  /// Where sums over a slice go that begins at depth s of the chunk: to a block of the workspace,
+  /// from which the next slice goes on; the last to c.
   simd::panels::Target target(const Part& x, int64_t p, int64_t q, int64_t s) {
+    constexpr int64_t tile = panel_width / 2;
+    float* sums = sums_.data() + p * columns_ + q * panel_width;
+    const float* begun = s > 0 ? sums : nullptr;
+    const int64_t rows = std::min(panel_width, x.rows - p),
+                  columns = std::min(panel_width, x.columns - q);
+    if (s + slice_ < x.depth)  // whole tiles
+      return {.c = sums,
+              .bf16 = false,
+              .stride = panel_width,
+              .rows = rows > tile ? 2 * tile : tile,
+              .columns = columns > tile ? 2 * tile : tile,
+              .begun = begun};
     const int64_t at = (x.i + p) * to_.stride + x.j + q;
-    float* sums = sums_.data() + p * columns_ + q;
-    simd::panels::Target to{.c = sums,
-                            .bf16 = false,
-                            .stride = columns_,
-                            .rows = std::min(panel_width, x.rows - p),
-                            .columns = std::min(panel_width, x.columns - q),
-                            .bias = nullptr,
-                            .partial = s > 0 ? sums : nullptr,
-                            .partial_stride = columns_};
-    if (s == 0 && x.start > 0)
-      to.partial = static_cast<const float*>(to_.c) + at, to.partial_stride = to_.stride;
-    if (s + slice_ < x.depth) return to;
-    to.c = static_cast<std::byte*>(to_.c) + at * (to_.bf16 ? 2 : 4);
-    to.bf16 = to_.bf16, to.stride = to_.stride;
-    if (x.last && to_.bias) to.bias = to_.bias + x.j + q;
-    return to;
+    return {.c = static_cast<std::byte*>(to_.c) + at * (to_.bf16 ? 2 : 4),
+            .bf16 = to_.bf16,
+            .stride = to_.stride,
+            .rows = rows,
+            .columns = columns,
+            .bias = x.last && to_.bias ? to_.bias + x.j + q : nullptr,
+            .accumulate = x.start > 0,
+            .begun = begun};
   }
 
   const RowsOf& rows_of_;

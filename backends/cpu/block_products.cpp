@@ -27,9 +27,7 @@ void Bf16Blocks<Products>::multiply(const uint16_t* a, const uint16_t* b, const 
                          .stride = to.stride,
                          .rows = std::min(width, to.m - i),
                          .columns = std::min(width, to.n - j),
-                         .bias = nullptr,
-                         .partial = to.accumulate ? c : nullptr,
-                         .partial_stride = to.stride});
+                         .accumulate = to.accumulate});
     }
 }
 template class Bf16Blocks<simd::panels::Products>;

@@ -28,48 +28,44 @@ void round_into(const Tensor& wide, Tensor& y) {
   if (y.defined() && wide.body() != y.body()) backend_for(y).copy(wide, y);
 }
 
-/// oneDNN or own products, in the order that the shape asks for; false: neither takes the work.
-template <class OneDnn, class Products>
-bool in_turn(bool products_first, bool products_serve, const OneDnn& by_onednn,
-             const Products& by_products) {
-  if (!(products_first && products_serve) && by_onednn()) return true;
-  if (products_serve) by_products();
-  return products_serve;
+/// oneDNN or own products of the image's dtype, in the order that the shape asks for; false:
+/// neither takes the work. image: x or its gradient.
+template <class OneDnn, class Products, class Bf16Products>
+bool in_turn(cpu::ConvPass pass, const Tensor& image, const Tensor& w, const ConvGeometry& g,
+             const OneDnn& by_onednn, const Products& by_products,
+             const Bf16Products& by_bf16_products) {
+  const bool in_f32 = cpu::products_serve(image, w, g),
+             in_bf16 = cpu::bf16_products_serve(image, w, g), own = in_f32 || in_bf16;
+  const bool own_first = own && cpu::products_win(pass, image.dtype(), w, g);
+  if (!own_first && by_onednn()) return true;
+  if (in_f32) by_products();
+  else if (in_bf16) by_bf16_products();
+  return own;
 }
 
 // Each of these says whether a fast path took the work.
 bool fast_conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                Tensor& y) {
-  if (in_turn(
-          cpu::products_win(cpu::ConvPass::forward, w, g), cpu::products_serve(x, w, g),
-          [&] { return onednn::conv(x, w, bias, g, y); },
-          [&] { cpu::conv_by_products(x, w, bias, g, y); }))
-    return true;
-  if (!cpu::bf16_products_serve(x, w, g)) return false;
-  cpu::conv_by_bf16_products(x, w, bias, g, y);
-  return true;
+  return in_turn(
+      cpu::ConvPass::forward, x, w, g, [&] { return onednn::conv(x, w, bias, g, y); },
+      [&] { cpu::conv_by_products(x, w, bias, g, y); },
+      [&] { cpu::conv_by_bf16_products(x, w, bias, g, y); });
 }
 
 bool fast_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx) {
-  if (in_turn(
-          cpu::products_win(cpu::ConvPass::backward_data, w, g), cpu::products_serve(dx, w, g),
-          [&] { return onednn::conv_backward_data(dy, w, g, dx); },
-          [&] { cpu::conv_backward_data_by_products(dy, w, g, dx); }))
-    return true;
-  if (!cpu::bf16_products_serve(dx, w, g)) return false;
-  cpu::conv_backward_data_by_bf16_products(dy, w, g, dx);
-  return true;
+  return in_turn(
+      cpu::ConvPass::backward_data, dx, w, g,
+      [&] { return onednn::conv_backward_data(dy, w, g, dx); },
+      [&] { cpu::conv_backward_data_by_products(dy, w, g, dx); },
+      [&] { cpu::conv_backward_data_by_bf16_products(dy, w, g, dx); });
 }
 
 bool fast_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw) {
-  if (in_turn(
-          cpu::products_win(cpu::ConvPass::backward_weights, dw, g), cpu::products_serve(x, dw, g),
-          [&] { return onednn::conv_backward_weights(x, dy, g, dw); },
-          [&] { cpu::conv_backward_weights_by_products(x, dy, g, dw); }))
-    return true;
-  if (!cpu::bf16_products_serve(x, dw, g)) return false;
-  cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw);
-  return true;
+  return in_turn(
+      cpu::ConvPass::backward_weights, x, dw, g,
+      [&] { return onednn::conv_backward_weights(x, dy, g, dw); },
+      [&] { cpu::conv_backward_weights_by_products(x, dy, g, dw); },
+      [&] { cpu::conv_backward_weights_by_bf16_products(x, dy, g, dw); });
 }
 }  // namespace
 

@@ -97,17 +97,36 @@ bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g) {
   return x.dtype() == f32 && w.dtype() == f32 && x.numel() > 0 && wide;
 }
 
-bool products_win(ConvPass pass, const Tensor& w, const ConvGeometry& g) {
-  static const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
+namespace {
+bool win_on_avx2(ConvPass pass, const Tensor& w, bool strided) {
   const int64_t out = w.size(0), in = w.size(1), taps = w.size(2) * w.size(3);
-  if (!avx2 || g.groups > 1 || std::min(in, out) < 32) return false;
-  const bool strided = g.stride[0] * g.stride[1] > 1;
+  if (std::min(in, out) < 32) return false;
   switch (pass) {
     case ConvPass::forward: return taps > 1 && in * taps >= 384 && in * taps < 4096;
     case ConvPass::backward_data: return taps > 1 && in >= 48 && (strided || out * taps <= 1152);
     case ConvPass::backward_weights: return in * taps >= 256;
   }
   return false;
+}
+
+/// oneDNN 2.6 has few kernels of AMX for strides, and loses time where images are small.
+bool win_on_amx(ConvPass pass, const Tensor& w, bool strided) {
+  const int64_t in = w.size(1);
+  switch (pass) {
+    case ConvPass::forward: return in >= (strided ? 128 : 512);
+    case ConvPass::backward_data: return in >= (strided ? 64 : 256);
+    case ConvPass::backward_weights: return in >= (strided ? 64 : 128);
+  }
+  return false;
+}
+}  // namespace
+
+bool products_win(ConvPass pass, DType image, const Tensor& w, const ConvGeometry& g) {
+  static const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
+  const bool strided = g.stride[0] * g.stride[1] > 1;
+  if (g.groups > 1) return false;
+  if (image == bf16) return use_amx() && win_on_amx(pass, w, strided);
+  return image == f32 && avx2 && win_on_avx2(pass, w, strided);
 }
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,

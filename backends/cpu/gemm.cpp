@@ -7,7 +7,7 @@ namespace halftone::cpu {
 
 namespace {
 constexpr int64_t slice_depth =
-    384;  // a panel of b, depth x tile_columns floats, stays near the first-level cache
+    256;  // a panel of b, depth x tile_columns floats, stays near the first-level cache
 constexpr int64_t chunk_depth = 2048;  // of a packed at a time
 constexpr int64_t most_rows =
     1024;  // a slice of so many packed rows stays in the second-level cache

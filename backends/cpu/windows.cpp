@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include <halftone/backends/cpu/isa.h>
 #include <halftone/backends/cpu/simd/panels.h>
@@ -122,15 +123,22 @@ using simd::panels::depth_unit, simd::panels::panel_width;
 class PanelOfPixels {
  public:
   PanelOfPixels(const Windows<uint16_t>& w, int64_t first) : w_(w), pixels_(w, first) {}
-  /// The next ones.
+  /// The next ones. What a panel has behind them is nowhere.
   void next(int64_t count) {
-    count_ = count;
-    for (int64_t i = 0; i < count; ++i) places_[std::size_t(i)] = pixels_.next();
+    for (int64_t i = 0; i < count; ++i) {
+      const Place<uint16_t> at = pixels_.next();
+      places_.offset[i] =
+          at.image - w_.source + (at.row * w_.source_columns + at.column) * w_.pixel;
+      places_.row[i] = int32_t(at.row), places_.column[i] = int32_t(at.column);
+    }
+    for (int64_t i = count; i < panel_width; ++i)
+      places_.offset[i] = 0, places_.row[i] = std::numeric_limits<int32_t>::min() / 2;
   }
   /// Entries [begin, end) of their windows: copy(rows, first channel, channels, entries before).
   template <class Copy> void copy_taps(int64_t begin, int64_t end, const Copy& copy) {
     for_taps(w_, begin, end, [&](const Tap& tap, int64_t channel, int64_t run, int64_t entry) {
-      for (std::size_t i = 0; i < std::size_t(count_); ++i) rows_[i] = at(w_, places_[i], tap);
+      simd::panels::find_rows(places_, w_.source, tap.row, tap.column, w_.source_rows,
+                              w_.source_columns, w_.pixel, rows_.data());
       copy(rows_.data(), channel, run, entry);
     });
   }
@@ -138,8 +146,7 @@ class PanelOfPixels {
  private:
   const Windows<uint16_t>& w_;
   Pixels<uint16_t> pixels_;
-  int64_t count_ = 0;
-  std::array<Place<uint16_t>, panel_width> places_{};
+  simd::panels::Places places_{};
   std::array<const uint16_t*, panel_width> rows_{};
 };
 }  // namespace
@@ -169,11 +176,25 @@ void pack_window_columns(const Windows<uint16_t>& w, int64_t first, int64_t coun
                          int64_t end, uint16_t* panels) {
   constexpr int64_t block = panel_width * depth_unit;
   const int64_t units = reference::pieces_of(count, depth_unit);
+  // Panels that lie within a tap are packed from where the pixels lie.
+  const bool whole = w.channels % panel_width == 0 && (end - begin) % panel_width == 0;
   alignas(64) std::array<uint16_t, block> square;
   PanelOfPixels pixels(w, first);
   for (int64_t u = 0; u < units; ++u) {
     const int64_t rows = std::min(depth_unit, count - u * depth_unit);
+    const auto unit_of = [&](int64_t entry) {
+      return panels + (entry / panel_width * units + u) * block;
+    };
     pixels.next(rows);
+    if (whole) {
+      pixels.copy_taps(
+          begin, end,
+          [&](const uint16_t* const* from, int64_t channel, int64_t run, int64_t entry) {
+            for (int64_t c = 0; c < run; c += panel_width)
+              simd::panels::pack_pairs(from, channel + c, unit_of(entry + c));
+          });
+      continue;
+    }
     for (int64_t j = begin; j < end; j += panel_width) {
       const int64_t columns = std::min(panel_width, end - j);
       pixels.copy_taps(
@@ -182,8 +203,7 @@ void pack_window_columns(const Windows<uint16_t>& w, int64_t first, int64_t coun
             simd::panels::copy_rows(from, rows, channel, run, square.data() + entry);
           });
       simd::panels::pack_columns({square.data(), simd::Element::bf16, panel_width, 1}, rows,
-                                 columns,
-                                 panels + (j - begin) / panel_width * units * block + u * block);
+                                 columns, unit_of(j - begin));
     }
   }
 }

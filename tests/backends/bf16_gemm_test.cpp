@@ -134,7 +134,11 @@ TEST_CASE("own bf16 products: slices and chunks of the depth, blocks of c, sever
                         {5, 1100, 37},
                         {300, 300, 33},
                         {130, 600, 1100},
-                        {48, 128, 256}})
+                        {48, 128, 256},
+                        // Rows that stay where they lie, and those that would crowd in a cache.
+                        {100, 200, 384},
+                        {72, 130, 1536},
+                        {96, 160, 2048}})
     check(s);
 }
 

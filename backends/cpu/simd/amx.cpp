@@ -8,33 +8,6 @@ namespace halftone::simd::amx {
 
 using panels::depth_unit, panels::panel_width, panels::Rows, panels::Target, panels::tile_elements;
 
-/// Stores the sums of one product, a few rows at a time.
-class Storing {
- public:
-  Storing(const float* sums, const Target& to)
-      : sums_(sums),
-        to_(to),
-        used_{first_lanes<__mmask16>(to.columns), first_lanes<__mmask16>(to.columns - 16)} {}
-
-  [[gnu::always_inline]] void rows(int64_t count) {
-    const int64_t end = row_ + count < to_.rows ? row_ + count : to_.rows;
-    for (; row_ < end; ++row_) {
-      half(0);
-      if (used_[1]) half(1);
-    }
-  }
-
- private:
-  [[gnu::always_inline]] void half(int h) const {
-    store_half(to_, row_, h, used_[h], _mm512_load_ps(sums_ + row_ * panel_width + h * 16));
-  }
-
-  const float* sums_;
-  Target to_;
-  __mmask16 used_[2];
-  int64_t row_ = 0;
-};
-
 Products::Products() {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14]{};
@@ -45,24 +18,66 @@ Products::Products() {
   _tile_loadconfig(&shapes);
 }
 Products::~Products() {
-  Storing(sums_[1 - current_], before_).rows(panel_width);
+  store_rows(panel_width);
   _tile_release();
 }
 
-/// sums[32][32] = a b, for the first 16 or all 32 rows and columns.
+/// Stores the sums that wait, a few rows at a time.
+[[gnu::always_inline]] inline void Products::store_rows(int64_t count) {
+  const Target& to = waiting_;
+  const float* sums = sums_[1 - current_] + stored_ * panel_width;
+  const int64_t end = stored_ + count < to.rows ? stored_ + count : to.rows;
+  const bool whole = to.columns == panel_width && !to.bias;
+  if (whole && to.bf16) {
+    auto* c = static_cast<uint16_t*>(to.c) + stored_ * to.stride;
+    for (; stored_ < end; ++stored_, c += to.stride, sums += panel_width)
+      _mm512_storeu_si512(
+          c, _mm512_inserti64x4(_mm512_castsi256_si512(round_bf16(_mm512_load_ps(sums))),
+                                round_bf16(_mm512_load_ps(sums + 16)), 1));
+  } else if (whole) {
+    auto* c = static_cast<float*>(to.c) + stored_ * to.stride;
+    for (; stored_ < end; ++stored_, c += to.stride, sums += panel_width)
+      for (int half = 0; half < 32; half += 16) {
+        const __m512 sum = _mm512_load_ps(sums + half);
+        _mm512_storeu_ps(c + half, to.accumulate ? sum + _mm512_loadu_ps(c + half) : sum);
+      }
+  } else {
+    const __mmask16 used[2]{first_lanes<__mmask16>(to.columns),
+                            first_lanes<__mmask16>(to.columns - 16)};
+    for (; stored_ < end; ++stored_, sums += panel_width) {
+      store_half(to, stored_, 0, used[0], _mm512_load_ps(sums));
+      if (used[1]) store_half(to, stored_, 1, used[1], _mm512_load_ps(sums + 16));
+    }
+  }
+}
+
+/// sums[32][32] = begun + a b, for the first 16 or all 32 rows and columns; sums may be c.
 template <bool two_rows, bool two_columns>
-static void multiply_tiles(int64_t depth_units, const Rows& rows, const uint16_t* b, float* sums,
-                           Storing storing) {
+void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint16_t* b,
+                              const Target& to, float* sums) {
   const uint16_t* a = rows.data;
   const int64_t a_bytes = rows.row * 2;
-  constexpr int64_t row_bytes = 64, sum_bytes = panel_width * sizeof(float);
+  constexpr int64_t row_bytes = 64, sum_bytes = panel_width * sizeof(float),
+                    below = 16 * panel_width;
   const int64_t rows_per_unit = (panel_width + depth_units - 1) / depth_units;
+  // The rows of c are fetched meanwhile: what is stored there later waits for no memory then.
+  const auto* c = static_cast<const char*>(to.c);
+  const int64_t c_bytes = to.stride * (to.bf16 ? 2 : 4), c_rows = sums == to.c ? 0 : to.rows;
+  const bool wide = !to.bf16;
+  const float* begun = to.begun;
   // The intrinsics do not say that tiles are read from memory: what was packed must be there.
   __asm__ volatile("" : : : "memory");
-  _tile_zero(0);
-  if constexpr (two_columns) _tile_zero(1);
-  if constexpr (two_rows) _tile_zero(2);
-  if constexpr (two_rows && two_columns) _tile_zero(3);
+  if (begun) {
+    _tile_loadd(0, begun, sum_bytes);
+    if constexpr (two_columns) _tile_loadd(1, begun + 16, sum_bytes);
+    if constexpr (two_rows) _tile_loadd(2, begun + below, sum_bytes);
+    if constexpr (two_rows && two_columns) _tile_loadd(3, begun + below + 16, sum_bytes);
+  } else {
+    _tile_zero(0);
+    if constexpr (two_columns) _tile_zero(1);
+    if constexpr (two_rows) _tile_zero(2);
+    if constexpr (two_rows && two_columns) _tile_zero(3);
+  }
   // The panel of b passes by: the hint leaves the first-level cache to the panel of a, which serves
   // many.
   for (int64_t d = 0; d < depth_units; ++d, a += rows.unit, b += 2 * tile_elements) {
@@ -74,26 +89,34 @@ static void multiply_tiles(int64_t depth_units, const Rows& rows, const uint16_t
     if constexpr (two_columns) _tile_dpbf16ps(1, 4, 7);
     if constexpr (two_rows) _tile_dpbf16ps(2, 5, 6);
     if constexpr (two_rows && two_columns) _tile_dpbf16ps(3, 5, 7);
-    storing.rows(rows_per_unit);
+    if (stored_ < waiting_.rows) store_rows(rows_per_unit);
+    const int64_t row = d * rows_per_unit,
+                  end = row + rows_per_unit < c_rows ? row + rows_per_unit : c_rows;
+    for (int64_t i = row; i < end; ++i) {
+      _mm_prefetch(c + i * c_bytes, _MM_HINT_T1);
+      if (wide) _mm_prefetch(c + i * c_bytes + 64, _MM_HINT_T1);
+    }
   }
   _tile_stored(0, sums, sum_bytes);
   if constexpr (two_columns) _tile_stored(1, sums + 16, sum_bytes);
-  if constexpr (two_rows) _tile_stored(2, sums + 16 * panel_width, sum_bytes);
-  if constexpr (two_rows && two_columns) _tile_stored(3, sums + 16 * panel_width + 16, sum_bytes);
+  if constexpr (two_rows) _tile_stored(2, sums + below, sum_bytes);
+  if constexpr (two_rows && two_columns) _tile_stored(3, sums + below + 16, sum_bytes);
 }
 
 void Products::multiply(int64_t depth, const Rows& a, const uint16_t* b, const Target& to) {
-  const int64_t depth_units = (depth + depth_unit - 1) / depth_unit;
-  float* sums = sums_[current_];
-  const Storing storing(sums_[1 - current_], before_);
+  const int64_t units = (depth + depth_unit - 1) / depth_unit;
+  // What goes on later lies in blocks, where tiles can be stored.
+  const bool in_block = to.stride == panel_width && !to.bf16 && !to.accumulate && !to.bias &&
+                        to.rows % 16 == 0 && to.columns % 16 == 0;
+  float* sums = in_block ? static_cast<float*>(to.c) : sums_[current_];
   if (to.rows > 16) {
-    if (to.columns > 16) multiply_tiles<true, true>(depth_units, a, b, sums, storing);
-    else multiply_tiles<true, false>(depth_units, a, b, sums, storing);
+    if (to.columns > 16) multiply_tiles<true, true>(units, a, b, to, sums);
+    else multiply_tiles<true, false>(units, a, b, to, sums);
   } else {
-    if (to.columns > 16) multiply_tiles<false, true>(depth_units, a, b, sums, storing);
-    else multiply_tiles<false, false>(depth_units, a, b, sums, storing);
+    if (to.columns > 16) multiply_tiles<false, true>(units, a, b, to, sums);
+    else multiply_tiles<false, false>(units, a, b, to, sums);
   }
-  before_ = to, current_ = 1 - current_;
+  waiting_ = to, stored_ = in_block ? to.rows : 0, current_ = 1 - current_;
 }
 
 }  // namespace halftone::simd::amx

@@ -18,9 +18,17 @@ class Products {
   void multiply(int64_t depth, const panels::Rows& a, const uint16_t* b, const panels::Target& to);
 
  private:
+  template <bool two_rows, bool two_columns>
+  void multiply_tiles(int64_t depth_units, const panels::Rows& rows, const uint16_t* b,
+                      const panels::Target& to, float* sums);
+  void store_rows(int64_t count);
+
+  /// The product that is computed leaves its sums in one half, what is stored meanwhile lies in the
+  /// other.
   alignas(64) float sums_[2][panels::panel_width * panels::panel_width];
   int current_ = 0;
-  panels::Target before_{};
+  panels::Target waiting_{.c = nullptr, .bf16 = false, .stride = 0, .rows = 0, .columns = 0};
+  int64_t stored_ = 0;  // rows of it
 };
 
 }  // namespace halftone::simd::amx

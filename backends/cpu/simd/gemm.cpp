@@ -107,15 +107,11 @@ static void pack_columns(const Matrix& b, int64_t depth, int64_t columns, float*
 template <int Rows, int Vectors> struct Tile {
   Vector sums[Rows][Vectors];
 
-  /// The tile of c is wanted when the depth is through: fetches it meanwhile.
-  [[gnu::always_inline]] inline void begin(const float* c, int64_t c_stride) {
+  [[gnu::always_inline]] inline void begin() {
 #pragma GCC unroll 32
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) {
-        __builtin_prefetch(c + i * c_stride + j * lanes, 1);
-        sums[i][j] = Vector{};
-      }
+      for (int j = 0; j < Vectors; ++j) sums[i][j] = Vector{};
   }
   /// One depth: row(i) is the element of a, b its columns.
   template <class Row> [[gnu::always_inline]] inline void add(const Row& row, const float* b) {
@@ -144,15 +140,31 @@ template <int Rows, int Vectors> struct Tile {
   }
 };
 
+template <int Vectors> [[gnu::always_inline]] static inline void prefetch(const float* row) {
+#pragma GCC unroll 8
+  for (int j = 0; j < Vectors; ++j) __builtin_prefetch(row + j * lanes, 1);
+}
+
 /// c (+)= a b for Rows rows and Vectors vectors of columns: the accumulators stay in registers.
 template <int Rows, int Vectors>
 [[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b,
                                                   int64_t b_step, const float* bias,
                                                   bool accumulate, float* c, int64_t c_stride) {
   Tile<Rows, Vectors> tile;
-  tile.begin(c, c_stride);
-  for (int64_t d = 0; d < depth; ++d)
+  tile.begin();
+  // The tile of c is wanted when the depth is through: fetched meanwhile, a row at a time, for what
+  // waits for memory is few.
+  const auto add = [&](int64_t d) __attribute__((always_inline)) {
     tile.add([a, d](int i) { return a[d * tile_rows + i]; }, b + d * b_step);
+  };
+  int64_t d = 0;
+  const float* row = c;
+  for (const int64_t end = depth < 2 * Rows ? 0 : 2 * Rows; d < end; d += 2, row += c_stride) {
+    prefetch<Vectors>(row);
+    add(d);
+    add(d + 1);
+  }
+  for (; d < depth; ++d) add(d);
   tile.finish(bias, accumulate, c, c_stride);
 }
 
@@ -217,7 +229,9 @@ static void product_of_pieces(int64_t count, int64_t length, const float* const*
                               int64_t skip, const float* b, const float* bias, bool accumulate,
                               float* c, int64_t c_stride) {
   Tile<tile_rows, Vectors> tile;
-  tile.begin(c, c_stride);
+  tile.begin();
+#pragma GCC unroll 32
+  for (int i = 0; i < tile_rows; ++i) prefetch<Vectors>(c + i * c_stride);
   for (int64_t p = 0; p < count; ++p) {
     const float* rows[tile_rows];
 #pragma GCC unroll 32

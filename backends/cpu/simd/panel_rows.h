@@ -17,10 +17,9 @@ template <class Mask> static Mask first_lanes(int64_t count) {
 /// Row i, columns from 16 half on, of which the mask's are stored.
 [[gnu::always_inline]] inline void store_half(const panels::Target& to, int64_t i, int half,
                                               __mmask16 used, __m512 sum) {
-  if (to.partial)
-    sum += _mm512_maskz_loadu_ps(used, to.partial + i * to.partial_stride + half * 16);
-  if (to.bias) sum += _mm512_maskz_loadu_ps(used, to.bias + half * 16);
   const int64_t at = i * to.stride + half * 16;
+  if (to.accumulate) sum += _mm512_maskz_loadu_ps(used, static_cast<float*>(to.c) + at);
+  if (to.bias) sum += _mm512_maskz_loadu_ps(used, to.bias + half * 16);
   if (to.bf16) _mm256_mask_storeu_epi16(static_cast<uint16_t*>(to.c) + at, used, round_bf16(sum));
   else _mm512_mask_storeu_ps(static_cast<float*>(to.c) + at, used, sum);
 }

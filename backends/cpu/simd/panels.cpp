@@ -1,10 +1,11 @@
 // bf16 panels: packing, and products on AVX512-BF16. A block of 8 rows and 32 columns of c stays in
 // registers while the depth runs; of a row two neighbouring depths are broadcast at a time.
+#include <array>
+
 #include <halftone/backends/cpu/simd/panel_rows.h>
 
 namespace halftone::simd::panels {
 
-using Shorts [[gnu::vector_size(32)]] = uint16_t;
 using Pairs [[gnu::vector_size(64)]] = uint32_t;
 
 // Of each quarter of two vectors: their lower or upper pairs in turn, their lower or upper halves.
@@ -45,41 +46,57 @@ static Pairs high_halves(Pairs a, Pairs b) {
   }
 }
 
-/// y[i][j] = the pair x[2 i][j], x[2 i + 1][j] for 16 pairs of rows, 16 columns.
-[[gnu::always_inline]] static inline void interleave_rows(const uint16_t* x, int64_t stride,
-                                                          uint16_t* y) {
-  const auto row = [&](int i) {
-    Shorts shorts;
-    __builtin_memcpy(&shorts, x + i * stride, sizeof shorts);
-    return __builtin_convertvector(shorts, Pairs);
-  };
-#pragma GCC unroll 16
+/// Of two rows of 32 the pairs of neighbours, of the first or the second 16 columns.
+[[gnu::always_inline]] static inline __m512i pairs_of(__m512i upper, __m512i lower, int half) {
+  alignas(64) static constexpr std::array<uint16_t, 64> places = [] {
+    std::array<uint16_t, 64> from{};
+    for (std::size_t i = 0; i < 64; ++i) from[i] = uint16_t(i / 2 + i % 2 * 32);
+    return from;
+  }();
+  return _mm512_permutex2var_epi16(upper, _mm512_load_si512(places.data() + 32 * half), lower);
+}
+
+/// Two tiles: y[half][i][j] = the pair x[2 i][16 half + j], x[2 i + 1][16 half + j], where row(i)
+/// is x[i]. Whole lines of memory are read.
+template <class Row>
+[[gnu::always_inline]] static inline void interleave_rows(const Row& row, uint16_t* y) {
+#pragma GCC unroll 4
   for (int i = 0; i < 16; ++i) {
-    const Pairs pairs = row(2 * i) | row(2 * i + 1) << 16;
-    __builtin_memcpy(y + i * 32, &pairs, sizeof pairs);
+    const __m512i upper = row(2 * i), lower = row(2 * i + 1);
+    _mm512_store_si512(y + i * 32, pairs_of(upper, lower, 0));
+    _mm512_store_si512(y + tile_elements + i * 32, pairs_of(upper, lower, 1));
   }
 }
 
-/// One tile of 16 outer indices (rows of a, columns of b) by 32 depths. pairs_in_rows: the tile has
-/// a row per pair of depths (b), else a row per outer index (a).
-template <bool depth_contiguous, bool pairs_in_rows>
+/// One tile of 16 rows of a or columns of b, whose 32 depths lie along the rows of the memory.
+/// pairs_in_rows: the tile has a row per pair of depths (b), else a row per outer index (a).
+template <bool pairs_in_rows>
 [[gnu::always_inline]] static inline void pack_tile(const uint16_t* x, int64_t stride,
                                                     uint16_t* tile) {
-  if constexpr (depth_contiguous && pairs_in_rows) {
+  if constexpr (pairs_in_rows) {
     // Rows whole powers of two apart fall into one set of the first-level cache: read them once.
     alignas(64) uint16_t rows[tile_elements];
     for (int i = 0; i < 16; ++i) __builtin_memcpy(rows + i * 32, x + i * stride, 64);
     transpose_pairs(rows, tile);
-  } else if constexpr (depth_contiguous) {
-    for (int i = 0; i < 16; ++i) __builtin_memcpy(tile + i * 32, x + i * stride, 64);
-  } else if constexpr (pairs_in_rows) {
-    interleave_rows(x, stride, tile);
   } else {
-    alignas(64) uint16_t pairs[tile_elements];
-    interleave_rows(x, stride, pairs);
+    for (int i = 0; i < 16; ++i) __builtin_memcpy(tile + i * 32, x + i * stride, 64);
+  }
+}
+/// Two tiles, of 32 rows or columns that lie along the rows of the memory, depths beneath each
+/// other.
+template <bool pairs_in_rows>
+[[gnu::always_inline]] static inline void pack_tiles(const uint16_t* x, int64_t stride,
+                                                     uint16_t* tiles) {
+  const auto row = [&](int i) { return _mm512_loadu_si512(x + i * stride); };
+  if constexpr (pairs_in_rows) {
+    interleave_rows(row, tiles);
+  } else {
+    alignas(64) uint16_t pairs[2 * tile_elements];
+    interleave_rows(row, pairs);
     // Through memory, as written: GCC 12 would shuffle its way around, at two thirds of the speed.
     __asm__ volatile("" : : : "memory");
-    transpose_pairs(pairs, tile);
+    transpose_pairs(pairs, tiles);
+    transpose_pairs(pairs + tile_elements, tiles + tile_elements);
   }
 }
 
@@ -88,8 +105,8 @@ static void pad(const uint16_t* x, int64_t stride, int64_t rows, int64_t columns
                 uint16_t* square) {
   const auto used = first_lanes<__mmask32>(columns);
   for (int64_t i = 0; i < 32; ++i)
-    _mm512_storeu_si512(square + i * 32, _mm512_maskz_loadu_epi16(i < rows ? used : 0,
-                                                                  x + (i < rows ? i : 0) * stride));
+    _mm512_store_si512(square + i * 32, _mm512_maskz_loadu_epi16(i < rows ? used : 0,
+                                                                 x + (i < rows ? i : 0) * stride));
 }
 
 /// `outer` rows of a or columns of b in panels, read along the rows of the memory.
@@ -97,23 +114,30 @@ template <bool depth_contiguous, bool pairs_in_rows>
 static void pack(const uint16_t* x, int64_t stride, int64_t outer, int64_t depth,
                  uint16_t* panels) {
   const int64_t panel = (depth + depth_unit - 1) / depth_unit * depth_unit * panel_width;
+  // A unit of a panel: both tiles, or the first where there is nothing for the second.
   const auto one = [&](int64_t o, int64_t d) {
     const uint16_t* from = x + (depth_contiguous ? o * stride + d : d * stride + o);
-    uint16_t* tile =
-        panels + o / panel_width * panel + d * panel_width + o % panel_width * depth_unit;
-    if (outer - o >= 16 && depth - d >= depth_unit)
-      return pack_tile<depth_contiguous, pairs_in_rows>(from, stride, tile);
-    uint16_t square[32 * 32];
-    pad(from, stride, depth_contiguous ? outer - o : depth - d,
-        depth_contiguous ? depth - d : outer - o, square);
-    pack_tile<depth_contiguous, pairs_in_rows>(square, 32, tile);
+    uint16_t* tiles = panels + o / panel_width * panel + d * panel_width;
+    alignas(64) uint16_t square[32 * 32];
+    int64_t step = stride;
+    if (outer - o < panel_width || depth - d < depth_unit) {
+      pad(from, stride, depth_contiguous ? outer - o : depth - d,
+          depth_contiguous ? depth - d : outer - o, square);
+      from = square, step = 32;
+    }
+    if constexpr (depth_contiguous) {
+      pack_tile<pairs_in_rows>(from, step, tiles);
+      if (outer - o > 16) pack_tile<pairs_in_rows>(from + 16 * step, step, tiles + tile_elements);
+    } else {
+      pack_tiles<pairs_in_rows>(from, step, tiles);
+    }
   };
   if constexpr (depth_contiguous) {
-    for (int64_t o = 0; o < outer; o += 16)
+    for (int64_t o = 0; o < outer; o += panel_width)
       for (int64_t d = 0; d < depth; d += depth_unit) one(o, d);
   } else {
     for (int64_t d = 0; d < depth; d += depth_unit)
-      for (int64_t o = 0; o < outer; o += 16) one(o, d);
+      for (int64_t o = 0; o < outer; o += panel_width) one(o, d);
   }
 }
 
@@ -128,8 +152,37 @@ void pack_columns(const Matrix& b, int64_t depth, int64_t columns, uint16_t* pan
   else pack<true, true>(x, b.column, columns, depth, panels);
 }
 
+void find_rows(const Places& places, const uint16_t* source, int64_t row, int64_t column,
+               int64_t height, int64_t width, int64_t pixel, const uint16_t** rows) {
+  const auto shift = int64_t(reinterpret_cast<uintptr_t>(source)) +
+                     (row * width + column) * pixel * int64_t(sizeof(uint16_t));
+  const __m512i begin = _mm512_set1_epi64(shift);
+  for (int64_t i = 0; i < panel_width; i += 8) {
+    const auto inside = [&](const int32_t* at, int64_t by, int64_t end) {
+      const __m256i moved = _mm256_add_epi32(_mm256_loadu_si256((const __m256i*)(at + i)),
+                                             _mm256_set1_epi32(int32_t(by)));
+      return _mm256_cmplt_epu32_mask(moved, _mm256_set1_epi32(int32_t(end)));
+    };
+    const auto used =
+        __mmask8(inside(places.row, row, height) & inside(places.column, column, width));
+    const __m512i bytes = _mm512_slli_epi64(_mm512_loadu_si512(places.offset + i), 1);
+    _mm512_storeu_si512(rows + i, _mm512_maskz_add_epi64(used, bytes, begin));
+  }
+}
+
+void pack_pairs(const uint16_t* const* rows, int64_t offset, uint16_t* tiles) {
+  interleave_rows([&](int i) { return rows[i] ? _mm512_loadu_si512(rows[i] + offset) : __m512i{}; },
+                  tiles);
+}
+
 void copy_rows(const uint16_t* const* rows, int64_t number, int64_t offset, int64_t count,
                uint16_t* to) {
+  if (count == depth_unit) {
+    for (int64_t i = 0; i < number; ++i)
+      _mm512_storeu_si512(to + i * depth_unit,
+                          rows[i] ? _mm512_loadu_si512(rows[i] + offset) : __m512i{});
+    return;
+  }
   const auto used = first_lanes<__mmask32>(count);
   for (int64_t i = 0; i < number; ++i) {
     const __m512i row = rows[i] ? _mm512_maskz_loadu_epi16(used, rows[i] + offset) : __m512i{};
@@ -146,7 +199,9 @@ template <int Count, int Tiles>
 #pragma GCC unroll 8
   for (int r = 0; r < Count; ++r)
 #pragma GCC unroll 2
-    for (int t = 0; t < Tiles; ++t) sums[r][t] = _mm512_setzero_ps();
+    for (int t = 0; t < Tiles; ++t)
+      sums[r][t] = to.begun ? _mm512_loadu_ps(to.begun + (i + r) * panel_width + t * 16)
+                            : _mm512_setzero_ps();
   const auto add_pair = [&](const uint16_t* pairs_of_a, const uint16_t* pairs_of_b) {
     __m512bh columns[Tiles];
 #pragma GCC unroll 2

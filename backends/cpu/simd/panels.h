@@ -15,6 +15,19 @@ inline constexpr int64_t panel_width = 32, depth_unit = 32, tile_elements = 16 *
 void pack_rows(const Matrix& a, int64_t rows, int64_t depth, uint16_t* panels);
 void pack_columns(const Matrix& b, int64_t depth, int64_t columns, uint16_t* panels);
 
+/// 32 pixels of images: the element where each begins, and its row and column (out of every image:
+/// there is none).
+struct Places {
+  alignas(64) int64_t offset[panel_width];
+  alignas(64) int32_t row[panel_width], column[panel_width];
+};
+/// rows[i]: where the pixel (row, column) away from place i lies, null outside of the image, which
+/// has `height` rows and `width` columns of `pixel` elements.
+void find_rows(const Places& places, const uint16_t* source, int64_t row, int64_t column,
+               int64_t height, int64_t width, int64_t pixel, const uint16_t** rows);
+/// One depth unit of a panel of columns, whose 32 depths lie in pieces of memory: 32 columns of
+/// each from `rows[i]` + offset on (null: zeros).
+void pack_pairs(const uint16_t* const* rows, int64_t offset, uint16_t* tiles);
 /// One depth unit of a panel of rows from pieces of memory: of each row `count` of its 32 depths,
 /// from row `rows[i]` + offset (null: zeros) to row i of `to`.
 void copy_rows(const uint16_t* const* rows, int64_t number, int64_t offset, int64_t count,
@@ -25,9 +38,9 @@ struct Target {
   void* c;
   bool bf16;  // else f32
   int64_t stride, rows, columns;
-  const float* bias;     // [columns], or null
-  const float* partial;  // the sums over lesser depths (may be c), or null
-  int64_t partial_stride;
+  const float* bias = nullptr;   // [columns], or null
+  bool accumulate = false;       // c, in f32, holds the sums over lesser depths
+  const float* begun = nullptr;  // [32][32] sums that this product goes on with, or null
 };
 
 /// 32 rows of a: a packed panel, or where they lie. The steps between rows, depth units and tiles.
