@@ -78,29 +78,40 @@ void find_windows(const Windows<float>& w, int64_t first, int64_t count, const f
 
 namespace {
 /// One tap of pixels that are neighbours in a row of the grid: of each `run` numbers from `channel`
-/// on, zeros outside of the source's line (null: all are outside), to every tile-th place.
+/// on, zeros outside of the source's line (null: all are outside), to every tile-th place. Run: how
+/// many, or 0: any number.
+template <int Run>
 void copy_line(const Windows<float>& w, const float* line, int64_t column, int64_t count,
                int64_t channel, int64_t run, float* to, int64_t tile) {
+  const std::size_t bytes = std::size_t(Run > 0 ? Run : run) * sizeof(float);
   for (int64_t p = 0; p < count; ++p, column += w.step[1], to += tile) {
     const bool inside = line && uint64_t(column) < uint64_t(w.source_columns);
-    if (!inside) {
-      std::fill_n(to, run, 0.0F);
-      continue;
-    }
-    const float* from = line + column * w.pixel + channel;
-    if (run == 16) std::memcpy(to, from, 16 * sizeof(float));
-    else
-      for (int64_t i = 0; i < run; ++i) to[i] = from[i];
+    if (inside) std::memcpy(to, line + column * w.pixel + channel, bytes);
+    else std::memset(to, 0, bytes);
+  }
+}
+
+/// The one for a run: short ones are a few moves, if their length is known.
+auto copier_of(int64_t run) {
+  switch (run) {
+    case 1: return copy_line<1>;
+    case 2: return copy_line<2>;
+    case 3: return copy_line<3>;
+    case 4: return copy_line<4>;
+    case 5: return copy_line<5>;
+    case 9: return copy_line<9>;
+    case 16: return copy_line<16>;
+    default: return copy_line<0>;
   }
 }
 }  // namespace
 
-void pack_window_columns(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
-                         int64_t end, float* panel) {
-  const int64_t tile = simd_kernels().tile_columns;
-  if (end - begin < tile) std::memset(panel, 0, std::size_t(count * tile) * sizeof(float));
+void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel) {
+  if (end - begin < width) std::memset(panel, 0, std::size_t(count * width) * sizeof(float));
   const int64_t image = w.source_rows * w.source_columns * w.pixel;
   for_taps(w, begin, end, [&](const Tap& tap, int64_t channel, int64_t run, int64_t entry) {
+    const auto copy = copier_of(run);
     for (int64_t p = first; p < first + count;) {
       const int64_t column = p % w.columns, row = p / w.columns % w.rows,
                     source_row = row * w.step[0] + tap.row;
@@ -109,8 +120,8 @@ void pack_window_columns(const Windows<float>& w, int64_t first, int64_t count, 
       if (uint64_t(source_row) < uint64_t(w.source_rows))
         line =
             w.source + p / (w.rows * w.columns) * image + source_row * w.source_columns * w.pixel;
-      copy_line(w, line, column * w.step[1] + tap.column, here, channel, run,
-                panel + (p - first) * tile + entry, tile);
+      copy(w, line, column * w.step[1] + tap.column, here, channel, run,
+           panel + (p - first) * width + entry, width);
       p += here;
     }
   });

@@ -35,10 +35,10 @@ template <class Element> struct Windows {
 /// last.
 void find_windows(const Windows<float>& w, int64_t first, int64_t count, const float* zeros,
                   const float** pieces);
-/// Entries [begin, end), at most tile_columns of them, of `count` windows, which are its depth, as
-/// a panel of columns (pack_columns).
-void pack_window_columns(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
-                         int64_t end, float* panel);
+/// Entries [begin, end) of `count` windows, which are its depth, as a panel `width` wide: of
+/// columns (pack_columns), or of rows (pack_rows).
+void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel);
 
 /// Of `count` windows, at most 32, the entries [begin, end) as a panel of rows (simd/panels.h).
 void pack_window_rows(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
