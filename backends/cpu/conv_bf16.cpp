@@ -3,6 +3,7 @@
 #include <halftone/backends/cpu/bf16_product.h>
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/conv_windows.h>
+#include <halftone/backends/cpu/few_weights.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::cpu {
@@ -103,9 +104,12 @@ void conv_backward_weights_by_bf16_products(const Tensor& x, const Tensor& dy,
   constexpr int64_t rows_at_once = 64;  // of dy: pieces of its rows are read
   const ConvSizes<uint16_t> s(x, dw, dy, g);
   const MemoryScope scope(MemoryUse::workspace);
-  Tensor gradient = empty({dw.size(0), s.kernel_rows, s.kernel_columns, s.in});
   std::optional<Workspace<uint16_t>> buffer;
   const uint16_t* const source = s.padded(shorts(x), buffer);
+  // A panel would be padding for more than its half.
+  if (s.groups == 1 && s.window() <= simd::panels::panel_width / 2)
+    return few_weights_gradient(s, s.forward(source, 0), shorts(dy), dw);
+  Tensor gradient = empty({dw.size(0), s.kernel_rows, s.kernel_columns, s.in});
   for (int64_t group = 0; group < s.groups; ++group) {
     const Windows<uint16_t> windows = s.forward(source, group);
     const simd::Matrix outputs{shorts(dy) + group * s.out, simd::Element::bf16, 1,

@@ -11,6 +11,7 @@
 #include <halftone/backends/cpu/block_products.h>
 #include <halftone/backends/cpu/blocked_product.h>
 #include <halftone/backends/cpu/conv_windows.h>
+#include <halftone/backends/cpu/few_weights.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::cpu {
@@ -179,66 +180,6 @@ void conv_backward_data_by_products(const Tensor& dy, const Tensor& w, const Con
   });
 }
 
-namespace {
-constexpr int64_t few_weights = 1 << 14;  // their sums stay in the second-level cache
-
-/// dw^T [T C, O] = windows of x^T dy, for few weights and many pixels: dy is read where it lies,
-/// and tasks take pixels, so many that it depends on sizes only.
-class FewWeights {
- public:
-  FewWeights(const Windows<float>& windows, const float* dy, int64_t dy_step, int64_t out)
-      : windows_(windows),
-        dy_{dy, simd::Element::f32, dy_step, 1},
-        out_(out),
-        share_(even_piece(windows.pixels(), std::max<int64_t>(most_depth, windows.pixels() / 32),
-                          16)) {}
-
-  void add_up(float* to) const {
-    const int64_t size = windows_.depth() * out_,
-                  tasks = reference::pieces_of(windows_.pixels(), share_);
-    Workspace<float> sums(tasks * size);
-    parallel_tasks(tasks, [&](int64_t task) {
-      const int64_t begin = task * share_, end = std::min(begin + share_, windows_.pixels());
-      multiply(begin, end, sums.data() + task * size);
-    });
-    std::copy_n(sums.data(), size, to);
-    for (int64_t task = 1; task < tasks; ++task)
-      simd_kernels().accumulate(sums.data() + task * size, to, size);
-  }
-
- private:
-  static constexpr int64_t most_depth = 512;  // of pixels packed at a time
-
-  void multiply(int64_t begin, int64_t end, float* sums) const {
-    const simd::Kernels& k = simd_kernels();
-    const int64_t width = k.tile_columns, entries = windows_.depth();
-    Workspace<float> rows(k.tile_rows * most_depth);
-    Workspace<float> buffer(out_ % width == 0 ? 0 : width * most_depth);
-    for (int64_t p = begin; p < end; p += most_depth) {
-      const int64_t depth = std::min(most_depth, end - p);
-      for (int64_t i = 0; i < entries; i += k.tile_rows) {
-        const int64_t height = std::min<int64_t>(k.tile_rows, entries - i);
-        pack_window_entries(windows_, p, depth, i, i + height, k.tile_rows, rows.data());
-        for (int64_t j = 0; j < out_; j += width) {
-          const int64_t columns = std::min<int64_t>(width, out_ - j);
-          const simd::Matrix source = part(dy_, p, j);
-          const bool in_place = columns == width;
-          if (!in_place && i == 0) k.pack_columns(source, depth, columns, buffer.data());
-          k.tile_product(depth, depth, rows.data(),
-                         in_place ? static_cast<const float*>(source.data) : buffer.data(),
-                         in_place ? dy_.row : width, height, columns, nullptr, p > begin,
-                         sums + i * out_ + j, out_);
-        }
-      }
-    }
-  }
-
-  const Windows<float>& windows_;
-  simd::Matrix dy_;
-  int64_t out_, share_;
-};
-}  // namespace
-
 void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                        Tensor& dw) {
   const ConvSizes<float> s(x, dw, dy, g);
@@ -246,12 +187,8 @@ void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const 
   const MemoryScope scope(MemoryUse::workspace);
   std::optional<Workspace<float>> buffer;
   const float* const source = s.padded(x.data<float>(), buffer);
-  if (s.groups == 1 && s.window() * s.out <= few_weights) {
-    const Windows<float> windows = s.forward(source, 0);
-    Tensor turned = empty({s.kernel_rows, s.kernel_columns, s.in, s.out});
-    FewWeights(windows, dy.data<float>(), s.out, s.out).add_up(turned.data<float>());
-    return backend_for(dw).copy(views::permute(turned, {3, 2, 0, 1}), dw);
-  }
+  if (s.groups == 1 && s.window() * s.out <= few_weights)
+    return few_weights_gradient(s, s.forward(source, 0), dy.data<float>(), dw);
   Tensor gradient = empty({dw.size(0), s.kernel_rows, s.kernel_columns, s.in});
   for (int64_t group = 0; group < s.groups; ++group) {
     const Windows<float> windows = s.forward(source, group);

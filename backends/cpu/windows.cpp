@@ -2,6 +2,7 @@
 #include <halftone/backends/cpu/windows.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -80,43 +81,47 @@ namespace {
 /// One tap of pixels that are neighbours in a row of the grid: of each `run` numbers from `channel`
 /// on, zeros outside of the source's line (null: all are outside), to every tile-th place. Run: how
 /// many, or 0: any number.
-template <int Run>
-void copy_line(const Windows<float>& w, const float* line, int64_t column, int64_t count,
+template <int Run, class Element>
+void copy_line(const Windows<Element>& w, const Element* line, int64_t column, int64_t count,
                int64_t channel, int64_t run, float* to, int64_t tile) {
-  const std::size_t bytes = std::size_t(Run > 0 ? Run : run) * sizeof(float);
+  const int64_t length = Run > 0 ? Run : run;
   for (int64_t p = 0; p < count; ++p, column += w.step[1], to += tile) {
     const bool inside = line && uint64_t(column) < uint64_t(w.source_columns);
-    if (inside) std::memcpy(to, line + column * w.pixel + channel, bytes);
-    else std::memset(to, 0, bytes);
+    const Element* from = line + column * w.pixel + channel;
+    if (!inside) std::memset(to, 0, std::size_t(length) * sizeof(float));
+    else if constexpr (std::is_same_v<Element, float>)
+      std::memcpy(to, from, std::size_t(length) * sizeof(float));
+    else
+      for (int64_t i = 0; i < length; ++i) to[i] = std::bit_cast<float>(uint32_t(from[i]) << 16);
   }
 }
 
 /// The one for a run: short ones are a few moves, if their length is known.
-auto copier_of(int64_t run) {
+template <class Element> auto copier_of(int64_t run) {
   switch (run) {
-    case 1: return copy_line<1>;
-    case 2: return copy_line<2>;
-    case 3: return copy_line<3>;
-    case 4: return copy_line<4>;
-    case 5: return copy_line<5>;
-    case 9: return copy_line<9>;
-    case 16: return copy_line<16>;
-    default: return copy_line<0>;
+    case 1: return copy_line<1, Element>;
+    case 2: return copy_line<2, Element>;
+    case 3: return copy_line<3, Element>;
+    case 4: return copy_line<4, Element>;
+    case 5: return copy_line<5, Element>;
+    case 9: return copy_line<9, Element>;
+    case 16: return copy_line<16, Element>;
+    default: return copy_line<0, Element>;
   }
 }
-}  // namespace
 
-void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
-                         int64_t end, int64_t width, float* panel) {
+template <class Element>
+void pack_entries(const Windows<Element>& w, int64_t first, int64_t count, int64_t begin,
+                  int64_t end, int64_t width, float* panel) {
   if (end - begin < width) std::memset(panel, 0, std::size_t(count * width) * sizeof(float));
   const int64_t image = w.source_rows * w.source_columns * w.pixel;
   for_taps(w, begin, end, [&](const Tap& tap, int64_t channel, int64_t run, int64_t entry) {
-    const auto copy = copier_of(run);
+    const auto copy = copier_of<Element>(run);
     for (int64_t p = first; p < first + count;) {
       const int64_t column = p % w.columns, row = p / w.columns % w.rows,
                     source_row = row * w.step[0] + tap.row;
       const int64_t here = std::min(w.columns - column, first + count - p);
-      const float* line = nullptr;
+      const Element* line = nullptr;
       if (uint64_t(source_row) < uint64_t(w.source_rows))
         line =
             w.source + p / (w.rows * w.columns) * image + source_row * w.source_columns * w.pixel;
@@ -125,6 +130,16 @@ void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, 
       p += here;
     }
   });
+}
+}  // namespace
+
+void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel) {
+  pack_entries(w, first, count, begin, end, width, panel);
+}
+void pack_window_entries(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel) {
+  pack_entries(w, first, count, begin, end, width, panel);
 }
 
 namespace {

@@ -36,8 +36,10 @@ template <class Element> struct Windows {
 void find_windows(const Windows<float>& w, int64_t first, int64_t count, const float* zeros,
                   const float** pieces);
 /// Entries [begin, end) of `count` windows, which are its depth, as a panel `width` wide: of
-/// columns (pack_columns), or of rows (pack_rows).
+/// columns (pack_columns), or of rows (pack_rows). bf16 is widened.
 void pack_window_entries(const Windows<float>& w, int64_t first, int64_t count, int64_t begin,
+                         int64_t end, int64_t width, float* panel);
+void pack_window_entries(const Windows<uint16_t>& w, int64_t first, int64_t count, int64_t begin,
                          int64_t end, int64_t width, float* panel);
 
 /// Of `count` windows, at most 32, the entries [begin, end) as a panel of rows (simd/panels.h).
