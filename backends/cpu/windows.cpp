@@ -86,10 +86,12 @@ void copy_line(const Windows<Element>& w, const Element* line, int64_t column, i
                int64_t channel, int64_t run, float* to, int64_t tile) {
   const int64_t length = Run > 0 ? Run : run;
   for (int64_t p = 0; p < count; ++p, column += w.step[1], to += tile) {
-    const bool inside = line && uint64_t(column) < uint64_t(w.source_columns);
+    if (!line || uint64_t(column) >= uint64_t(w.source_columns)) {
+      std::memset(to, 0, std::size_t(length) * sizeof(float));
+      continue;
+    }
     const Element* from = line + column * w.pixel + channel;
-    if (!inside) std::memset(to, 0, std::size_t(length) * sizeof(float));
-    else if constexpr (std::is_same_v<Element, float>)
+    if constexpr (std::is_same_v<Element, float>)
       std::memcpy(to, from, std::size_t(length) * sizeof(float));
     else
       for (int64_t i = 0; i < length; ++i) to[i] = std::bit_cast<float>(uint32_t(from[i]) << 16);
