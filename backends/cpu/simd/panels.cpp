@@ -1,7 +1,5 @@
 // bf16 panels: packing, and products on AVX512-BF16. A block of 8 rows and 32 columns of c stays in
 // registers while the depth runs; of a row two neighbouring depths are broadcast at a time.
-#include <array>
-
 #include <halftone/backends/cpu/simd/panel_rows.h>
 
 namespace halftone::simd::panels {
@@ -48,12 +46,15 @@ static Pairs high_halves(Pairs a, Pairs b) {
 
 /// Of two rows of 32 the pairs of neighbours, of the first or the second 16 columns.
 [[gnu::always_inline]] static inline __m512i pairs_of(__m512i upper, __m512i lower, int half) {
-  alignas(64) static constexpr std::array<uint16_t, 64> places = [] {
-    std::array<uint16_t, 64> from{};
-    for (std::size_t i = 0; i < 64; ++i) from[i] = uint16_t(i / 2 + i % 2 * 32);
-    return from;
+  struct Indices {
+    alignas(64) uint16_t from[64];
+  };
+  static constexpr Indices places = [] {
+    Indices all{};
+    for (int i = 0; i < 64; ++i) all.from[i] = uint16_t(i / 2 + i % 2 * 32);
+    return all;
   }();
-  return _mm512_permutex2var_epi16(upper, _mm512_load_si512(places.data() + 32 * half), lower);
+  return _mm512_permutex2var_epi16(upper, _mm512_load_si512(places.from + 32 * half), lower);
 }
 
 /// Two tiles: y[half][i][j] = the pair x[2 i][16 half + j], x[2 i + 1][16 half + j], where row(i)
