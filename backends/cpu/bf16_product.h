@@ -11,6 +11,7 @@
 
 #include <omp.h>
 
+#include <halftone/backends/cpu/block_cut.h>
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/simd/amx.h>
@@ -31,37 +32,19 @@ inline constexpr int64_t slice_depth =
 // c in f32 holds sums between chunks of the depth. Small chunks make wide blocks, and a is packed
 // once per block. c in bf16 cannot hold them, so only the caller's staging makes chunks there.
 inline constexpr int64_t f32_chunk = 1024;
+inline constexpr int64_t packing_cost = 2;         // of a panel, beside a product of two
 inline constexpr int64_t small_product = 1 << 20;  // multiply-adds below which threads do not pay
 
-/// How c is cut into blocks of panels, and the depth into chunks of slices.
-struct Cut {
-  int64_t row_panels, column_panels, chunk, slice;
-  int64_t row_blocks = 1, column_blocks = 1;
+/// How c is cut into blocks, and the depth into chunks of slices.
+struct Cut : BlockCut {
+  int64_t chunk, slice;
 
-  Cut(int64_t m, int64_t n, int64_t k, bool bf16, int64_t threads)
-      : row_panels(pieces_of(m, panel_width)),
-        column_panels(pieces_of(n, panel_width)),
-        chunk(even_piece(k, bf16 ? bf16_depth : f32_chunk, depth_unit)),
-        slice(even_piece(chunk, slice_depth, depth_unit)) {
-    const int64_t most = std::min(most_columns, block_elements / chunk) / panel_width;
-    const int64_t least = pieces_of(column_panels, most);
-    int64_t best_cost = 0;
-    for (int64_t rows = 1; rows <= std::min(threads, row_panels); ++rows) {
-      const int64_t across = pieces_of(threads, rows);
-      const int64_t columns = std::min(column_panels, pieces_of(least, across) * across);
-      const int64_t cost = cost_of(rows, columns, threads);
-      if (best_cost != 0 && cost >= best_cost) continue;
-      best_cost = cost, row_blocks = rows, column_blocks = columns;
-    }
-  }
-
-  /// The work of the busiest thread. To pack a panel costs about as much as two products of panels.
-  int64_t cost_of(int64_t rows, int64_t columns, int64_t threads) const {
-    constexpr int64_t packing = 2;
-    const int64_t tasks = pieces_of(rows * columns, threads);
-    const int64_t height = pieces_of(row_panels, rows), width = pieces_of(column_panels, columns);
-    return tasks * height * (width + packing) + packing * pieces_of(tasks, rows) * width;
-  }
+  Cut(int64_t m, int64_t n, int64_t chunk, int64_t threads)
+      : BlockCut(pieces_of(m, panel_width), pieces_of(n, panel_width),
+                 std::min(most_columns, block_elements / chunk) / panel_width, packing_cost,
+                 threads),
+        chunk(chunk),
+        slice(even_piece(chunk, slice_depth, depth_unit)) {}
 };
 
 /// Rows from i and columns from j of c, and the chunk of the depth that is added to them.
@@ -70,31 +53,42 @@ struct Part {
   bool last;
 };
 
-/// What one thread works with; Products: of simd/panels.h or simd/amx.h.
-template <class Products, class RowsOf, class PackColumns> class Worker {
+/// What one thread works with; Products: of simd/panels.h or simd/amx.h, LeftRows: below.
+template <class Products, class LeftRows, class PackColumns> class Worker {
  public:
-  Worker(const RowsOf& rows_of, const PackColumns& pack_columns, int64_t group,
-         const Bf16Product& to, const Cut& cut, int64_t columns)
-      : rows_of_(rows_of),
+  Worker(const LeftRows& left, const PackColumns& pack_columns, const Bf16Product& to,
+         const Cut& cut, int64_t columns)
+      : left_(left),
         pack_columns_(pack_columns),
         to_(to),
         slice_(cut.slice),
         columns_(columns),
-        group_(group),
-        a_panels_(group * cut.chunk),
+        group_(left.group()),
+        a_panels_(group_ * cut.chunk),
         b_panels_(columns * cut.chunk),
-        sums_(cut.slice < cut.chunk ? group * columns : 0) {}
+        sums_(cut.slice < cut.chunk ? group_ * columns : 0) {}
 
   void pack_columns(const Part& x) { pack_columns_(x, b_panels_.data()); }
   /// By the columns packed before.
   void multiply(const Part& x) {
     for (Part group = x; group.i < x.i + x.rows; group.i += group_) {
       group.rows = std::min(group_, x.i + x.rows - group.i);
-      multiply_group(group, rows_of_(group, a_panels_.data()));
+      const simd::panels::Rows rows = left_.rows(group, a_panels_.data());
+      fetch_behind(group, x.i + x.rows);
+      multiply_group(group, rows);
     }
   }
 
  private:
+  /// Lets the next group of rows come from memory while this one is multiplied.
+  void fetch_behind(Part group, int64_t end) {
+    const int64_t units = pieces_of(group.rows, panel_width) *
+                          pieces_of(group.columns, panel_width) *
+                          pieces_of(group.depth, depth_unit);
+    group.i += group.rows, group.rows = std::min(group_, end - group.i);
+    products_.fetch(group.rows > 0 ? left_.ahead(group) : simd::panels::Ahead{}, units);
+  }
+
   void multiply_group(const Part& x, simd::panels::Rows rows) {
     const uint16_t* a = rows.data;
     const int64_t units = pieces_of(x.depth, depth_unit), units_per_slice = slice_ / depth_unit;
@@ -123,7 +117,8 @@ template <class Products, class RowsOf, class PackColumns> class Worker {
               .stride = panel_width,
               .rows = rows > tile ? 2 * tile : tile,
               .columns = columns > tile ? 2 * tile : tile,
-              .begun = begun};
+              .begun = begun,
+              .near = true};
     const int64_t at = (x.i + p) * to_.stride + x.j + q;
     return {.c = static_cast<std::byte*>(to_.c) + at * (to_.bf16 ? 2 : 4),
             .bf16 = to_.bf16,
@@ -135,7 +130,7 @@ template <class Products, class RowsOf, class PackColumns> class Worker {
             .begun = begun};
   }
 
-  const RowsOf& rows_of_;
+  const LeftRows& left_;
   const PackColumns& pack_columns_;
   Bf16Product to_;
   int64_t slice_, columns_, group_;
@@ -144,19 +139,20 @@ template <class Products, class RowsOf, class PackColumns> class Worker {
   Products products_;
 };
 
-/// c[m, n] = a b. rows_of(part, buffer) says where the part's rows of a lie, at most `group` of
-/// them, packed into the buffer or in place; pack_columns(part, panels) packs its columns of b.
-template <class Products, class RowsOf, class PackColumns>
-void multiply(int64_t m, int64_t n, int64_t k, int64_t group, const Bf16Product& to,
-              const RowsOf& rows_of, const PackColumns& pack_columns) {
+/// c[m, n] = a b. Of a: left.rows(part, buffer) says where the part's rows lie, at most
+/// left.group() of them, packed into the buffer or in place; left.ahead(part) what it will read of
+/// memory. pack_columns(part, panels) packs the part's columns of b.
+template <class Products, class LeftRows, class PackColumns>
+void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
+              const PackColumns& pack_columns) {
   const bool parallel = to.parallel && m * n * k > small_product;
-  const Cut cut(m, n, k, to.bf16, parallel ? omp_get_max_threads() : 1);
-  const int64_t height = pieces_of(cut.row_panels, cut.row_blocks) * panel_width;
-  const int64_t width = pieces_of(cut.column_panels, cut.column_blocks) * panel_width;
+  const Cut cut(m, n, even_piece(k, to.bf16 ? bf16_depth : f32_chunk, depth_unit),
+                parallel ? omp_get_max_threads() : 1);
+  const int64_t height = cut.block_rows() * panel_width, width = cut.block_columns() * panel_width;
 
 #pragma omp parallel if (parallel)
   {
-    Worker<Products, RowsOf, PackColumns> worker(rows_of, pack_columns, group, to, cut, width);
+    Worker<Products, LeftRows, PackColumns> worker(left, pack_columns, to, cut, width);
     for (int64_t start = 0; start < k; start += cut.chunk) {
       const int64_t depth = std::min(cut.chunk, k - start);
       int64_t packed = -1;
@@ -184,12 +180,11 @@ void multiply(int64_t m, int64_t n, int64_t k, int64_t group, const Bf16Product&
 }  // namespace panel_product
 
 /// The same by the instructions that this CPU has.
-template <class RowsOf, class PackColumns>
-void bf16_product(int64_t m, int64_t n, int64_t k, int64_t group, const Bf16Product& to,
-                  const RowsOf& rows_of, const PackColumns& pack_columns) {
-  if (use_amx())
-    panel_product::multiply<simd::amx::Products>(m, n, k, group, to, rows_of, pack_columns);
-  else panel_product::multiply<simd::panels::Products>(m, n, k, group, to, rows_of, pack_columns);
+template <class LeftRows, class PackColumns>
+void bf16_product(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
+                  const PackColumns& pack_columns) {
+  if (use_amx()) panel_product::multiply<simd::amx::Products>(m, n, k, to, left, pack_columns);
+  else panel_product::multiply<simd::panels::Products>(m, n, k, to, left, pack_columns);
 }
 
 }  // namespace halftone::cpu

@@ -27,7 +27,8 @@ void Bf16Blocks<Products>::multiply(const uint16_t* a, const uint16_t* b, const 
                          .stride = to.stride,
                          .rows = std::min(width, to.m - i),
                          .columns = std::min(width, to.n - j),
-                         .accumulate = to.accumulate});
+                         .accumulate = to.accumulate,
+                         .near = true});
     }
 }
 template class Bf16Blocks<simd::panels::Products>;

@@ -1,79 +1,172 @@
 // Cache blocking and threading of the matrix product c[m, n] = a b, after Goto and van de Geijn
-// (2008). The rows of a are packed by all threads together; then each thread takes panels of
-// columns, packs a panel of b slice by slice into its first-level cache and multiplies it with all
-// rows at once. The depth is never split between threads, so the result does not depend on their
-// number. Where the operands come from is the caller's business.
+// (2008). A thread packs a block of columns of b, a chunk of the depth deep, into its second-level
+// cache, and takes the rows of a in small groups: a tile of them stays in the first-level cache
+// while the block's columns pass by. Of few rows it is the other way round: they are packed once,
+// by all threads together, and each panel of columns is packed and multiplied at once. The depth is
+// never split between threads, so the result does not depend on their number. Where the operands
+// come from is the caller's business.
 #pragma once
 
 #include <algorithm>
 
 #include <omp.h>
 
+#include <halftone/backends/cpu/block_cut.h>
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/staging.h>
 
 namespace halftone::cpu {
 
-/// How one product is cut.
-struct Blocking {
-  int64_t tile_m, tile_n, chunk, slice, chain, row_tiles, panels, tiles_per_block, row_blocks;
-
-  Blocking(const simd::Kernels& kernels, int64_t m, int64_t n, int64_t k);
-};
-
-/// A panel of b: packed, or where it lies.
-struct Panel {
+/// Columns of b: panels of them, one behind the other, or one where it lies.
+struct Panels {
   const float* data;
   int64_t step;  // between depths
 };
 
-/// pack_rows(first row, rows, depth, count, panels) packs `count` depths of rows of a from a depth
-/// on; panel(first column, columns, depth, count, buffer) returns those of b, packed into the
-/// buffer or in place.
-template <class PackRows, class PanelOf>
-void blocked_product(int64_t m, int64_t n, int64_t k, const Product& to, const PackRows& pack_rows,
-                     const PanelOf& panel_of) {
-  constexpr int64_t small_product =
-      1 << 18;  // multiply-adds below which threads cost more than they bring
-  const simd::Kernels& kernels = simd_kernels();
-  const Blocking cut(kernels, m, n, k);
-  Workspace<float> a_panels(cut.row_tiles * cut.tile_m * cut.chunk);
+/// One product c[m, n] = a b. pack_rows(first row, rows, depth, count, panels) packs `count` depths
+/// of rows of a from a depth on; panels_of(first column, columns, depth, count, buffer) returns
+/// those of b, packed into the buffer or in place.
+template <class PackRows, class PanelsOf> class BlockedProduct {
+ public:
+  BlockedProduct(int64_t m, int64_t n, int64_t k, const Product& to, const PackRows& pack_rows,
+                 const PanelsOf& panels_of)
+      : m_(m),
+        n_(n),
+        k_(k),
+        to_(to),
+        pack_rows_(pack_rows),
+        panels_of_(panels_of),
+        chunk_(even_piece(k, chunk_depth, 16)),
+        chain_(chain_of(m, n, chunk_)),
+        row_tiles_(reference::pieces_of(m, tile_m_)),
+        panels_(reference::pieces_of(n, tile_n_)),
+        parallel_(to.parallel && m * n * k > small_product) {}
 
-  /// One panel of columns times one block of rows, over one slice of the depth.
-  const auto multiply = [&](int64_t task, int64_t chunk_start, int64_t chunk, int64_t d0,
-                            float* buffer) {
-    const int64_t p = task % cut.panels, t0 = task / cut.panels * cut.tiles_per_block;
-    const int64_t j = p * cut.tile_n, columns = std::min(cut.tile_n, n - j),
-                  depth = std::min(cut.slice, chunk - d0);
-    const Panel panel = panel_of(j, columns, chunk_start + d0, depth, buffer);
-    const bool first = chunk_start + d0 == 0;
-    const float* bias = to.bias && first ? to.bias + j : nullptr;
-    for (int64_t t = t0; t < std::min(cut.row_tiles, t0 + cut.tiles_per_block); ++t)
-      kernels.tile_product(depth, cut.chain, a_panels.data() + (t * chunk + d0) * cut.tile_m,
-                           panel.data, panel.step, std::min(cut.tile_m, m - t * cut.tile_m),
-                           columns, bias, to.accumulate || !first,
-                           to.c + t * cut.tile_m * to.stride + j, to.stride);
-  };
+  void run() const {
+    if (row_tiles_ <= few_tiles) by_panels();
+    else by_blocks();
+  }
 
-#pragma omp parallel if (to.parallel && m * n * k > small_product)
-  {
-    Workspace<float> buffer(cut.tile_n * cut.slice);
-    for (int64_t start = 0; start < k; start += cut.chunk) {
-      const int64_t chunk = std::min(cut.chunk, k - start);
+ private:
+  static constexpr int64_t chunk_depth = 384, packed_depth = 2048;
+  static constexpr int64_t block_columns = 512;  // so many, a chunk deep, fill half of such a cache
+  static constexpr int64_t group_tiles = 8;      // of rows, packed at a time
+  static constexpr int64_t few_tiles = group_tiles;
+  /// Multiply-adds below which threads cost more than they bring.
+  static constexpr int64_t small_product = 1 << 18;
+
+  /// So many products are added up in a row before they join the rest. Of a long row of tiles the
+  /// sums stay in registers for all of the depth; small products wait for loads and calls anyway.
+  static int64_t chain_of(int64_t m, int64_t n, int64_t depth) {
+    if (m <= 4) return 16;
+    return m * n <= 64 * 64 ? 32 : depth;
+  }
+
+  int64_t depth_at(int64_t start) const { return std::min(chunk_, k_ - start); }
+
+  /// Tile t of the rows, packed, times the panel of columns from j on.
+  void multiply(int64_t t, const float* rows, int64_t j, const Panels& panel, int64_t start) const {
+    const int64_t i = t * tile_m_;
+    kernels_.tile_product(depth_at(start), chain_, rows, panel.data, panel.step,
+                          std::min(tile_m_, m_ - i), std::min(tile_n_, n_ - j),
+                          to_.bias && start == 0 ? to_.bias + j : nullptr,
+                          to_.accumulate || start > 0, to_.c + i * to_.stride + j, to_.stride);
+  }
+
+  void by_panels() const {
+    // Many chunks of the rows are packed at a time: threads wait for each other twice for them all.
+    const int64_t most = std::max<int64_t>(1, packed_depth / chunk_) * chunk_,
+                  size = row_tiles_ * tile_m_;
+    Workspace<float> rows(size * std::min(most, reference::pieces_of(k_, chunk_) * chunk_));
+    // Where panels do not share out evenly threads share those of a panel.
+    const int64_t threads = omp_get_max_threads();
+    const bool even = panels_ % threads == 0 || panels_ >= 4 * threads;
+    const int64_t parts =
+        even ? 1 : std::min(row_tiles_, reference::pieces_of(4 * threads, panels_));
+    const int64_t tiles = reference::pieces_of(row_tiles_, parts);
+#pragma omp parallel if (parallel_)
+    {
+      Workspace<float> buffer(tile_n_ * chunk_);
+      for (int64_t begin = 0; begin < k_; begin += most) {
+        const int64_t end = std::min(k_, begin + most),
+                      chunks = reference::pieces_of(end - begin, chunk_);
 #pragma omp for schedule(static)
-      for (int64_t t = 0; t < cut.row_tiles; ++t)
-        pack_rows(t * cut.tile_m, std::min(cut.tile_m, m - t * cut.tile_m), start, chunk,
-                  a_panels.data() + t * cut.tile_m * chunk);
-      // The static schedule gives a thread the same tiles of c in every slice: no barrier between
-      // slices is needed.
-      for (int64_t d0 = 0; d0 < chunk; d0 += cut.slice)
+        for (int64_t task = 0; task < chunks * row_tiles_; ++task) {
+          const int64_t start = begin + task / row_tiles_ * chunk_, i = task % row_tiles_ * tile_m_;
+          pack_rows_(i, std::min(tile_m_, m_ - i), start, depth_at(start),
+                     rows.data() + (start - begin) * size + i * depth_at(start));
+        }
+        for (int64_t start = begin; start < end; start += chunk_)
 #pragma omp for schedule(static) nowait
-        for (int64_t task = 0; task < cut.panels * cut.row_blocks; ++task)
-          multiply(task, start, chunk, d0, buffer.data());
+          for (int64_t task = 0; task < panels_ * parts; ++task) {
+            const int64_t j = task % panels_ * tile_n_, first = task / panels_ * tiles;
+            const float* const packed = rows.data() + (start - begin) * size;
+            const Panels panel =
+                panels_of_(j, std::min(tile_n_, n_ - j), start, depth_at(start), buffer.data());
+            for (int64_t t = first; t < std::min(row_tiles_, first + tiles); ++t)
+              multiply(t, packed + t * tile_m_ * depth_at(start), j, panel, start);
+          }
 #pragma omp barrier
+      }
     }
   }
+
+  void by_blocks() const {
+    constexpr int64_t packing = 1;
+    const BlockCut cut(row_tiles_, panels_, block_columns / tile_n_, packing,
+                       parallel_ ? omp_get_max_threads() : 1);
+    const int64_t height = cut.block_rows(), width = cut.block_columns();
+#pragma omp parallel if (parallel_)
+    {
+      Workspace<float> rows(group_tiles * tile_m_ * chunk_), columns(width * tile_n_ * chunk_);
+      for (int64_t start = 0; start < k_; start += chunk_) {
+        int64_t packed = -1;
+        // The static schedule gives a thread the same blocks of c in every chunk: no barrier
+        // between chunks is needed.
+#pragma omp for schedule(static) nowait
+        for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
+          const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width,
+                        tiles = std::min(t0 + height, row_tiles_),
+                        panels = std::min(width, panels_ - p0);
+          if (p0 != packed) pack_panels(p0, panels, start, columns.data());
+          packed = p0;
+          for (int64_t t = t0; t < tiles; t += group_tiles)
+            multiply_group(t, std::min(group_tiles, tiles - t), p0, panels, start, rows.data(),
+                           columns.data());
+        }
+      }
+    }
+  }
+
+  void pack_panels(int64_t p, int64_t count, int64_t start, float* to) const {
+    const int64_t j = p * tile_n_;
+    panels_of_(j, std::min(count * tile_n_, n_ - j), start, depth_at(start), to);
+  }
+  void multiply_group(int64_t t0, int64_t tiles, int64_t p0, int64_t panels, int64_t start,
+                      float* rows, const float* columns) const {
+    const int64_t depth = depth_at(start), i = t0 * tile_m_;
+    pack_rows_(i, std::min(tiles * tile_m_, m_ - i), start, depth, rows);
+    for (int64_t t = 0; t < tiles; ++t)
+      for (int64_t p = 0; p < panels; ++p)
+        multiply(t0 + t, rows + t * tile_m_ * depth, (p0 + p) * tile_n_,
+                 {columns + p * tile_n_ * depth, tile_n_}, start);
+  }
+
+  const simd::Kernels& kernels_ = simd_kernels();
+  const int64_t tile_m_ = kernels_.tile_rows, tile_n_ = kernels_.tile_columns;
+  int64_t m_, n_, k_;
+  const Product& to_;
+  const PackRows& pack_rows_;
+  const PanelsOf& panels_of_;
+  int64_t chunk_, chain_, row_tiles_, panels_;
+  bool parallel_;
+};
+
+template <class PackRows, class PanelsOf>
+void blocked_product(int64_t m, int64_t n, int64_t k, const Product& to, const PackRows& pack_rows,
+                     const PanelsOf& panels_of) {
+  BlockedProduct<PackRows, PanelsOf>(m, n, k, to, pack_rows, panels_of).run();
 }
 
 }  // namespace halftone::cpu

@@ -1,9 +1,9 @@
 // Convolution in bf16 as implicit products (formulas: conv_products.cpp), in the blocks of
 // bf16_product.h: windows are packed as the product comes to them.
-#include <halftone/backends/cpu/bf16_product.h>
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/few_weights.h>
+#include <halftone/backends/cpu/matrix_rows.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::cpu {
@@ -14,6 +14,18 @@ constexpr int64_t least_width = 8;  // of weights and results: narrower ones are
 
 uint16_t* shorts(const Tensor& x) { return reinterpret_cast<uint16_t*>(x.raw_data()); }
 
+/// Windows as the left operand; those of neighbouring pixels lie beside each other.
+struct WindowRows {
+  const Windows<uint16_t>& windows;
+
+  static int64_t group() { return simd::panels::panel_width; }
+  simd::panels::Rows rows(const Part& x, uint16_t* buffer) const {
+    pack_window_rows(windows, x.i, x.rows, x.start, x.start + x.depth, buffer);
+    return {.data = buffer};
+  }
+  static simd::panels::Ahead ahead(const Part& /*x*/) { return {}; }
+};
+
 /// to[pixel, n] = windows times the columns that are packed by pack_columns.
 template <class PackColumns>
 void multiply_windows(const Windows<uint16_t>& windows, int64_t n, const float* bias,
@@ -22,17 +34,12 @@ void multiply_windows(const Windows<uint16_t>& windows, int64_t n, const float* 
   // bf16 holds no partial sums.
   const bool direct = depth <= bf16_depth;
   Workspace<float> wide(direct ? 0 : pixels * n);
-  bf16_product(
-      pixels, n, depth, simd::panels::panel_width,
-      {.c = direct ? static_cast<void*>(to) : wide.data(),
-       .bf16 = direct,
-       .stride = direct ? stride : n,
-       .bias = bias},
-      [&](const Part& x, uint16_t* buffer) -> simd::panels::Rows {
-        pack_window_rows(windows, x.i, x.rows, x.start, x.start + x.depth, buffer);
-        return {.data = buffer};
-      },
-      pack_columns);
+  bf16_product(pixels, n, depth,
+               {.c = direct ? static_cast<void*>(to) : wide.data(),
+                .bf16 = direct,
+                .stride = direct ? stride : n,
+                .bias = bias},
+               WindowRows{windows}, pack_columns);
   if (direct) return;
   parallel_pieces(pixels, 64, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p)
@@ -101,7 +108,6 @@ void conv_backward_data_by_bf16_products(const Tensor& dy, const Tensor& w, cons
 
 void conv_backward_weights_by_bf16_products(const Tensor& x, const Tensor& dy,
                                             const ConvGeometry& g, Tensor& dw) {
-  constexpr int64_t rows_at_once = 64;  // of dy: pieces of its rows are read
   const ConvSizes<uint16_t> s(x, dw, dy, g);
   const MemoryScope scope(MemoryUse::workspace);
   std::optional<Workspace<uint16_t>> buffer;
@@ -114,18 +120,13 @@ void conv_backward_weights_by_bf16_products(const Tensor& x, const Tensor& dy,
     const Windows<uint16_t> windows = s.forward(source, group);
     const simd::Matrix outputs{shorts(dy) + group * s.out, simd::Element::bf16, 1,
                                s.groups * s.out};
-    bf16_product(
-        s.out, s.window(), windows.pixels(), rows_at_once,
-        {.c = gradient.data<float>() + group * s.out * s.window(),
-         .bf16 = false,
-         .stride = s.window()},
-        [&](const Part& p, uint16_t* panels) -> simd::panels::Rows {
-          simd::panels::pack_rows(part(outputs, p.i, p.start), p.rows, p.depth, panels);
-          return {.data = panels};
-        },
-        [&](const Part& p, uint16_t* panels) {
-          pack_window_columns(windows, p.start, p.depth, p.j, p.j + p.columns, panels);
-        });
+    bf16_product(s.out, s.window(), windows.pixels(),
+                 {.c = gradient.data<float>() + group * s.out * s.window(),
+                  .bf16 = false,
+                  .stride = s.window()},
+                 MatrixRows(outputs), [&](const Part& p, uint16_t* panels) {
+                   pack_window_columns(windows, p.start, p.depth, p.j, p.j + p.columns, panels);
+                 });
   }
   backend_for(dw).copy(views::permute(gradient, {0, 3, 1, 2}), dw);
 }

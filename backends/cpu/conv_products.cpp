@@ -200,10 +200,12 @@ void conv_backward_weights_by_products(const Tensor& x, const Tensor& dy, const 
         [&](int64_t row, int64_t rows, int64_t first, int64_t count, float* panels) {
           kernels.pack_rows(part(outputs, row, first), rows, count, panels);
         },
-        [&](int64_t entry, int64_t entries, int64_t first, int64_t count, float* buffer) -> Panel {
-          pack_window_entries(windows, first, count, entry, entry + entries, kernels.tile_columns,
-                              buffer);
-          return {buffer, kernels.tile_columns};
+        [&](int64_t entry, int64_t entries, int64_t first, int64_t count, float* buffer) -> Panels {
+          const int64_t width = kernels.tile_columns;
+          for (int64_t j = 0; j < entries; j += width)
+            pack_window_entries(windows, first, count, entry + j,
+                                entry + std::min(entries, j + width), width, buffer + j * count);
+          return {buffer, width};
         });
   }
   backend_for(dw).copy(views::permute(gradient, {0, 3, 1, 2}), dw);

@@ -51,27 +51,41 @@ Products::~Products() {
   }
 }
 
-/// sums[32][32] = begun + a b, for the first 16 or all 32 rows and columns; sums may be c.
+constexpr int64_t line = 64;  // bytes
+
+void Products::fetch(const panels::Ahead& ahead, int64_t units) {
+  const int64_t lines = ahead.pieces * ((ahead.bytes + line - 1) / line);
+  ahead_ = ahead, ahead_at_ = 0, ahead_lines_per_unit_ = (lines + units - 1) / units;
+}
+/// The share of one depth unit.
+[[gnu::always_inline]] inline void Products::fetch_lines() {
+  for (int64_t i = 0; i < ahead_lines_per_unit_ && ahead_.pieces > 0; ++i) {
+    _mm_prefetch(ahead_.data + ahead_at_, _MM_HINT_T1);
+    ahead_at_ += line;
+    if (ahead_at_ >= ahead_.bytes) ahead_at_ = 0, ahead_.data += ahead_.step, --ahead_.pieces;
+  }
+}
+
+/// sums = begun + a b, for the first 16 or all 32 rows and columns; sums may be c.
 template <bool two_rows, bool two_columns>
 void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint16_t* b,
-                              const Target& to, float* sums) {
+                              const Target& to, const Block<const float>& begun,
+                              const Block<float>& sums) {
   const uint16_t* a = rows.data;
   const int64_t a_bytes = rows.row * 2;
-  constexpr int64_t row_bytes = 64, sum_bytes = panel_width * sizeof(float),
-                    below = 16 * panel_width;
+  constexpr int64_t row_bytes = 64;
   const int64_t rows_per_unit = (panel_width + depth_units - 1) / depth_units;
   // The rows of c are fetched meanwhile: what is stored there later waits for no memory then.
   const auto* c = static_cast<const char*>(to.c);
-  const int64_t c_bytes = to.stride * (to.bf16 ? 2 : 4), c_rows = sums == to.c ? 0 : to.rows;
+  const int64_t c_bytes = to.stride * (to.bf16 ? 2 : 4), c_rows = sums.data == to.c ? 0 : to.rows;
   const bool wide = !to.bf16;
-  const float* begun = to.begun;
   // The intrinsics do not say that tiles are read from memory: what was packed must be there.
   __asm__ volatile("" : : : "memory");
-  if (begun) {
-    _tile_loadd(0, begun, sum_bytes);
-    if constexpr (two_columns) _tile_loadd(1, begun + 16, sum_bytes);
-    if constexpr (two_rows) _tile_loadd(2, begun + below, sum_bytes);
-    if constexpr (two_rows && two_columns) _tile_loadd(3, begun + below + 16, sum_bytes);
+  if (begun.data) {
+    _tile_loadd(0, begun.tile(0, 0), begun.row_bytes());
+    if constexpr (two_columns) _tile_loadd(1, begun.tile(0, 1), begun.row_bytes());
+    if constexpr (two_rows) _tile_loadd(2, begun.tile(1, 0), begun.row_bytes());
+    if constexpr (two_rows && two_columns) _tile_loadd(3, begun.tile(1, 1), begun.row_bytes());
   } else {
     _tile_zero(0);
     if constexpr (two_columns) _tile_zero(1);
@@ -89,6 +103,7 @@ void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint1
     if constexpr (two_columns) _tile_dpbf16ps(1, 4, 7);
     if constexpr (two_rows) _tile_dpbf16ps(2, 5, 6);
     if constexpr (two_rows && two_columns) _tile_dpbf16ps(3, 5, 7);
+    fetch_lines();
     if (stored_ < waiting_.rows) store_rows(rows_per_unit);
     const int64_t row = d * rows_per_unit,
                   end = row + rows_per_unit < c_rows ? row + rows_per_unit : c_rows;
@@ -97,26 +112,26 @@ void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint1
       if (wide) _mm_prefetch(c + i * c_bytes + 64, _MM_HINT_T1);
     }
   }
-  _tile_stored(0, sums, sum_bytes);
-  if constexpr (two_columns) _tile_stored(1, sums + 16, sum_bytes);
-  if constexpr (two_rows) _tile_stored(2, sums + below, sum_bytes);
-  if constexpr (two_rows && two_columns) _tile_stored(3, sums + below + 16, sum_bytes);
+  _tile_stored(0, sums.tile(0, 0), sums.row_bytes());
+  if constexpr (two_columns) _tile_stored(1, sums.tile(0, 1), sums.row_bytes());
+  if constexpr (two_rows) _tile_stored(2, sums.tile(1, 0), sums.row_bytes());
+  if constexpr (two_rows && two_columns) _tile_stored(3, sums.tile(1, 1), sums.row_bytes());
 }
 
 void Products::multiply(int64_t depth, const Rows& a, const uint16_t* b, const Target& to) {
   const int64_t units = (depth + depth_unit - 1) / depth_unit;
-  // What goes on later lies in blocks, where tiles can be stored.
-  const bool in_block = to.stride == panel_width && !to.bf16 && !to.accumulate && !to.bias &&
-                        to.rows % 16 == 0 && to.columns % 16 == 0;
-  float* sums = in_block ? static_cast<float*>(to.c) : sums_[current_];
-  if (to.rows > 16) {
-    if (to.columns > 16) multiply_tiles<true, true>(units, a, b, to, sums);
-    else multiply_tiles<true, false>(units, a, b, to, sums);
-  } else {
-    if (to.columns > 16) multiply_tiles<false, true>(units, a, b, to, sums);
-    else multiply_tiles<false, false>(units, a, b, to, sums);
-  }
-  waiting_ = to, stored_ = in_block ? to.rows : 0, current_ = 1 - current_;
+  const bool in_c = to.near && !to.bf16 && !to.bias && to.rows % 16 == 0 && to.columns % 16 == 0;
+  const Block<float> c{static_cast<float*>(to.c), to.stride};
+  const Block<float> sums = in_c ? c : Block<float>{sums_[current_]};
+  const Block<const float> begun =
+      in_c && to.accumulate ? Block<const float>{c.data, c.stride} : Block<const float>{to.begun};
+  const auto multiply_by = [&]<bool two_rows>() {
+    if (to.columns > 16) multiply_tiles<two_rows, true>(units, a, b, to, begun, sums);
+    else multiply_tiles<two_rows, false>(units, a, b, to, begun, sums);
+  };
+  if (to.rows > 16) multiply_by.template operator()<true>();
+  else multiply_by.template operator()<false>();
+  waiting_ = to, stored_ = in_c ? to.rows : 0, current_ = 1 - current_;
 }
 
 }  // namespace halftone::simd::amx

@@ -16,19 +16,33 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
   void multiply(int64_t depth, const panels::Rows& a, const uint16_t* b, const panels::Target& to);
+  /// Brings this into the second-level cache, spread over the next `units` depth units.
+  void fetch(const panels::Ahead& ahead, int64_t units);
 
  private:
+  /// Two by two tiles of sums; the rows are so far apart.
+  template <class T> struct Block {
+    T* data;
+    int64_t stride = panels::panel_width;
+
+    T* tile(int64_t below, int64_t right) const { return data + 16 * (below * stride + right); }
+    int64_t row_bytes() const { return stride * int64_t(sizeof(T)); }
+  };
   template <bool two_rows, bool two_columns>
   void multiply_tiles(int64_t depth_units, const panels::Rows& rows, const uint16_t* b,
-                      const panels::Target& to, float* sums);
+                      const panels::Target& to, const Block<const float>& begun,
+                      const Block<float>& sums);
   void store_rows(int64_t count);
+  void fetch_lines();
 
   /// The product that is computed leaves its sums in one half, what is stored meanwhile lies in the
   /// other.
   alignas(64) float sums_[2][panels::panel_width * panels::panel_width];
   int current_ = 0;
   panels::Target waiting_{.c = nullptr, .bf16 = false, .stride = 0, .rows = 0, .columns = 0};
-  int64_t stored_ = 0;  // rows of it
+  int64_t stored_ = 0;                               // rows of it
+  panels::Ahead ahead_;                              // what is still to be fetched
+  int64_t ahead_at_ = 0, ahead_lines_per_unit_ = 0;  // how much of its first piece was
 };
 
 }  // namespace halftone::simd::amx

@@ -65,23 +65,35 @@ static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, in
 template <int Width, Element E>
 static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, int64_t outer,
                  int64_t depth, float* panels) {
-  for (int64_t o = 0; o < outer; o += Width, panels += depth * Width) {
+  const int64_t whole = outer / Width * Width;
+  if (whole < outer)
+    __builtin_memset(panels + whole * depth, 0, std::size_t(depth * Width) * sizeof(float));
+  // Of width elements from o on at depths from `done` on.
+  const auto pack_panel = [=](int64_t o, int64_t width, int64_t done) {
+    float* panel = panels + o * depth;
+    for (int64_t d = done; d < depth; ++d)
+      for (int64_t k = 0; k < width; ++k)
+        panel[d * Width + k] = element<E>(data, (o + k) * outer_stride + d * depth_stride);
+  };
+  if (outer_stride == 1) {
+    // Rows of the memory, each read at once for all panels.
+    for (int64_t d = 0; d < depth; ++d) {
+      const int64_t from = d * depth_stride;
+      for (int64_t o = 0; o < whole; o += Width)
+        for (int k = 0; k < Width; ++k)
+          panels[o * depth + d * Width + k] = element<E>(data, from + o + k);
+    }
+    if (whole < outer) pack_panel(whole, outer - whole, 0);
+    return;
+  }
+  for (int64_t o = 0; o < outer; o += Width) {
     const int64_t width = outer - o < Width ? outer - o : Width;
-    if (width < Width) __builtin_memset(panels, 0, std::size_t(depth * Width) * sizeof(float));
     int64_t done = 0;
     if constexpr (E == Element::f32)
       if (depth_stride == 1)
         done = pack_transposed<Width>(static_cast<const float*>(data) + o * outer_stride,
-                                      outer_stride, width, depth, panels);
-    for (int64_t d = done; d < depth; ++d) {
-      const int64_t from = o * outer_stride + d * depth_stride;
-      float* to = panels + d * Width;
-      if (outer_stride == 1 && width == Width) {
-        for (int k = 0; k < Width; ++k) to[k] = element<E>(data, from + k);
-      } else {
-        for (int64_t k = 0; k < width; ++k) to[k] = element<E>(data, from + k * outer_stride);
-      }
-    }
+                                      outer_stride, width, depth, panels + o * depth);
+    pack_panel(o, width, done);
   }
 }
 
@@ -159,10 +171,9 @@ template <int Rows, int Vectors>
   };
   int64_t d = 0;
   const float* row = c;
-  for (const int64_t end = depth < 2 * Rows ? 0 : 2 * Rows; d < end; d += 2, row += c_stride) {
+  for (const int64_t each = depth / (Rows + 2); each > 1 && d < Rows * each; row += c_stride) {
     prefetch<Vectors>(row);
-    add(d);
-    add(d + 1);
+    for (const int64_t end = d + each; d < end; ++d) add(d);
   }
   for (; d < depth; ++d) add(d);
   tile.finish(bias, accumulate, c, c_stride);

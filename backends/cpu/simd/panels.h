@@ -41,6 +41,7 @@ struct Target {
   const float* bias = nullptr;   // [columns], or null
   bool accumulate = false;       // c, in f32, holds the sums over lesser depths
   const float* begun = nullptr;  // [32][32] sums that this product goes on with, or null
+  bool near = false;  // c stays in the core's caches: it need not wait for the next product
 };
 
 /// 32 rows of a: a packed panel, or where they lie. The steps between rows, depth units and tiles.
@@ -49,12 +50,20 @@ struct Rows {
   int64_t row = depth_unit, unit = panel_width * depth_unit, tile = panel_width / 2 * depth_unit;
 };
 
+/// Memory that will be read: `pieces` of `bytes`, `step` bytes from one to the next.
+struct Ahead {
+  const std::byte* data = nullptr;
+  int64_t pieces = 0, bytes = 0, step = 0;
+};
+
 /// Products of panels on the calling thread, by AVX512-BF16: sums of pairs of products, as
 /// subnormal factors and results count as zero there.
 class Products {
  public:
   /// c = a b for the first `depth` depths. Of a, whole tiles are read.
   void multiply(int64_t depth, const Rows& a, const uint16_t* b, const Target& to);
+  /// Nothing: loads and products of whole vectors overlap by themselves.
+  void fetch(const Ahead& /*ahead*/, int64_t /*units*/) {}
 };
 
 }  // namespace halftone::simd::panels
