@@ -21,15 +21,37 @@ inline Vector load(const float* x) {
 }
 inline void store(float* y, Vector v) { __builtin_memcpy(y, &v, sizeof v); }
 
-/// join(...join(x0, x1)...) of all lanes, in pairs: join takes two vectors lane by lane.
-template <int distance = lanes / 2, class V, class Join>
-[[gnu::always_inline]] inline auto over_lanes(V x, const Join& join) {
-  using Places [[gnu::vector_size(vector_bytes)]] = int32_t;
+template <int size> struct IndexOf;
+template <> struct IndexOf<4> { using Type = int32_t; };
+template <> struct IndexOf<8> { using Type = int64_t; };
+
+/// join(...join(x0, x1)...) of all elements of a vector, in pairs: join takes two vectors element
+/// by element.
+template <int distance, class V, class Join>
+[[gnu::always_inline]] inline auto over_elements(V x, const Join& join) {
+  using Index = typename IndexOf<sizeof(x[0])>::Type;
+  using Places [[gnu::vector_size(vector_bytes)]] = Index;
   Places places;
-  for (int k = 0; k < lanes; ++k) places[k] = k ^ distance;
+  for (int k = 0; k < int(vector_bytes / sizeof(Index)); ++k) places[k] = k ^ distance;
   const V joined = join(x, __builtin_shuffle(x, places));
   if constexpr (distance == 1) return joined[0];
-  else return over_lanes<distance / 2>(joined, join);
+  else return over_elements<distance / 2>(joined, join);
+}
+template <class V, class Join>
+[[gnu::always_inline]] inline auto over_lanes(V x, const Join& join) {
+  return over_elements<lanes / 2>(x, join);
+}
+
+/// In double.
+[[gnu::always_inline]] inline double sum_of_lanes(Vector x) {
+  using Half [[gnu::vector_size(vector_bytes / 2)]] = float;
+  using Wide [[gnu::vector_size(vector_bytes)]] = double;
+  Half halves[2];
+  __builtin_memcpy(halves, &x, sizeof x);
+  const Wide sums =
+      __builtin_convertvector(halves[0], Wide) + __builtin_convertvector(halves[1], Wide);
+  if constexpr (lanes == 2) return sums[0];
+  else return over_elements<lanes / 4>(sums, [](Wide a, Wide b) { return a + b; });
 }
 
 void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp

@@ -22,9 +22,7 @@ template <bool Squared> static double block_sum(const float* x, int64_t n) {
       }
     for (int k = 0; k < 4; ++k) sums[k] += some[k];
   }
-  const Vector folded = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  double total = 0;
-  for (int k = 0; k < lanes; ++k) total += double(folded[k]);
+  double total = sum_of_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
   for (; i < n; ++i) total += Squared ? double(x[i]) * double(x[i]) : double(x[i]);
   return total;
 }
@@ -80,10 +78,15 @@ template <bool Largest> static float extreme(const float* x, int64_t n) {
     else __builtin_memcpy(&last, x, std::size_t(n) * sizeof(float));
     see(1, last);
   }
-  const auto further = [](Vector a, Vector b) { return extreme_of<Largest>(a, b); };
-  Vector all = worst<Largest> - Vector{};
-  for (int k = 0; k < 4; ++k) all = further(all, wrong[k] != 0.0f ? wrong[k] : best[k]);
-  return over_lanes(all, further);
+  const auto further = [](Vector a, Vector b) {
+    return Largest ? (a > b ? a : b) : (a < b ? a : b);
+  };
+  const float result =
+      over_lanes(further(further(best[0], best[1]), further(best[2], best[3])), further);
+  // Zeros, or a NaN that was seen.
+  const float nan = over_lanes((wrong[0] + wrong[1]) + (wrong[2] + wrong[3]),
+                               [](Vector a, Vector b) { return a + b; });
+  return nan != nan ? nan : result;
 }
 
 template <bool Largest>

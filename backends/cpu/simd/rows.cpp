@@ -15,10 +15,11 @@ template <class Term>
   float sums[ways]{};
   for (; i + ways <= end; i += ways)
     for (int k = 0; k < ways; ++k) sums[k] += term(i + k);
+  for (; i + lanes <= end; i += lanes)
+    for (int k = 0; k < lanes; ++k) sums[k] += term(i + k);
   double rest = 0;
   for (; i < end; ++i) rest += double(term(i));
-  for (int k = 0; k < lanes; ++k) rest += double(sums[k] + sums[k + lanes]);
-  return rest;
+  return rest + sum_of_lanes(load(sums) + load(sums + lanes));
 }
 
 /// Equivalent to: double s = 0; for (i < n) s += term(i);
@@ -85,11 +86,19 @@ static void exp_shifted(const float* x, float shift, float scale, float* y, int6
   for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(x[i] - shift);
 }
 
+/// total() of what is in memory; of a few vectors without its loop over rests.
+static double sum_of(const float* x, int64_t n) {
+  if (n > short_sum || n % lanes != 0) return total(n, [=](int64_t i) { return x[i]; });
+  Vector sums[2]{};
+  for (int64_t i = 0; i < n; i += lanes) sums[i / lanes % 2] += load(x + i);
+  return sum_of_lanes(sums[0] + sums[1]);
+}
+
 static float exp_scaled(const float* x, float factor, float shift, float scale, float* y,
                         int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp_below(factor * x[i] - shift);
-  return float(total(n, [=](int64_t i) { return y[i]; }));
+  return float(sum_of(y, n));
 }
 
 static void softmax_gradient(const float* y, const float* dy, float mean, float scale, float* dx,
@@ -133,7 +142,7 @@ static void norm_gradient(const float* x, float mean, float rstd, bool centred, 
       const Vector g = weighted ? d * load(weight + i) : d;
       of_g += g, of_gz += g * z;
     }
-    for (int k = 0; k < lanes; ++k) sum_g += double(of_g[k]), sum_gz += double(of_gz[k]);
+    sum_g += sum_of_lanes(of_g), sum_gz += sum_of_lanes(of_gz);
   }
   for (; i < n; ++i) {
     const float z = (x[i] - mean) * rstd, g = weighted ? dy[i] * weight[i] : dy[i];
