@@ -33,6 +33,7 @@ inline constexpr int64_t slice_depth =
 // once per block. c in bf16 cannot hold them, so only the caller's staging makes chunks there.
 inline constexpr int64_t f32_chunk = 1024;
 inline constexpr int64_t packing_cost = 2;         // of a panel, beside a product of two
+inline constexpr int64_t most_shared = 1 << 22;    // elements of a, packed for several blocks
 inline constexpr int64_t small_product = 1 << 20;  // multiply-adds below which threads do not pay
 
 /// How c is cut into blocks, and the depth into chunks of slices.
@@ -53,6 +54,9 @@ struct Part {
   bool last;
 };
 
+/// Where rows begin in the panels of all rows of a chunk.
+inline int64_t place_of(const Part& x) { return x.i * pieces_of(x.depth, depth_unit) * depth_unit; }
+
 /// What one thread works with; Products: of simd/panels.h or simd/amx.h, LeftRows: below.
 template <class Products, class LeftRows, class PackColumns> class Worker {
  public:
@@ -69,24 +73,31 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
         sums_(cut.slice < cut.chunk ? group_ * columns : 0) {}
 
   void pack_columns(const Part& x) { pack_columns_(x, b_panels_.data()); }
-  /// By the columns packed before.
-  void multiply(const Part& x) {
+  /// By the columns packed before. all_rows: of the chunk, if they were packed for all threads.
+  void multiply(const Part& x, const uint16_t* all_rows) {
     for (Part group = x; group.i < x.i + x.rows; group.i += group_) {
       group.rows = std::min(group_, x.i + x.rows - group.i);
-      const simd::panels::Rows rows = left_.rows(group, a_panels_.data());
-      fetch_behind(group, x.i + x.rows);
+      const simd::panels::Rows rows = all_rows ? simd::panels::Rows{all_rows + place_of(group)}
+                                               : left_.rows(group, a_panels_.data());
+      fetch_behind(group, x.i + x.rows, all_rows);
       multiply_group(group, rows);
     }
   }
 
  private:
   /// Lets the next group of rows come from memory while this one is multiplied.
-  void fetch_behind(Part group, int64_t end) {
+  void fetch_behind(Part group, int64_t end, const uint16_t* all_rows) {
     const int64_t units = pieces_of(group.rows, panel_width) *
                           pieces_of(group.columns, panel_width) *
                           pieces_of(group.depth, depth_unit);
     group.i += group.rows, group.rows = std::min(group_, end - group.i);
-    products_.fetch(group.rows > 0 ? left_.ahead(group) : simd::panels::Ahead{}, units);
+    simd::panels::Ahead ahead;
+    if (group.rows > 0 && all_rows)
+      ahead = {.data = reinterpret_cast<const std::byte*>(all_rows + place_of(group)),
+               .pieces = 1,
+               .bytes = group.rows * group.depth * int64_t(sizeof(uint16_t))};
+    else if (group.rows > 0) ahead = left_.ahead(group);
+    products_.fetch(ahead, units);
   }
 
   void multiply_group(const Part& x, simd::panels::Rows rows) {
@@ -141,20 +152,43 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
 
 /// c[m, n] = a b. Of a: left.rows(part, buffer) says where the part's rows lie, at most
 /// left.group() of them, packed into the buffer or in place; left.ahead(part) what it will read of
-/// memory. pack_columns(part, panels) packs the part's columns of b.
+/// memory; left.shares(columns) whether blocks so wide may share what left.pack(part, buffer)
+/// packs. pack_columns(part, panels) packs the part's columns of b.
 template <class Products, class LeftRows, class PackColumns>
 void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
               const PackColumns& pack_columns) {
   const bool parallel = to.parallel && m * n * k > small_product;
-  const Cut cut(m, n, even_piece(k, to.bf16 ? bf16_depth : f32_chunk, depth_unit),
-                parallel ? omp_get_max_threads() : 1);
+  const int64_t threads = parallel ? omp_get_max_threads() : 1;
+  const Cut cut(m, n, even_piece(k, to.bf16 ? bf16_depth : f32_chunk, depth_unit), threads);
   const int64_t height = cut.block_rows() * panel_width, width = cut.block_columns() * panel_width;
+  // Where a thread would pack the same rows for several blocks, all pack them together, a chunk at
+  // a time, while those of the one before may still be read.
+  const int64_t rows_of_chunk = cut.row_panels * panel_width * cut.chunk, group = left.group();
+  const bool together = cut.column_blocks > threads && rows_of_chunk <= most_shared &&
+                        m >= group * threads && left.shares(width);
+  Workspace<uint16_t> shared(
+      together ? std::min<int64_t>(2, pieces_of(k, cut.chunk)) * rows_of_chunk : 0);
 
 #pragma omp parallel if (parallel)
   {
     Worker<Products, LeftRows, PackColumns> worker(left, pack_columns, to, cut, width);
     for (int64_t start = 0; start < k; start += cut.chunk) {
       const int64_t depth = std::min(cut.chunk, k - start);
+      uint16_t* const all_rows =
+          together ? shared.data() + start / cut.chunk % 2 * rows_of_chunk : nullptr;
+      if (together) {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < m; i += group) {
+          const Part x{.i = i,
+                       .rows = std::min(group, m - i),
+                       .j = 0,
+                       .columns = width,
+                       .start = start,
+                       .depth = depth,
+                       .last = false};
+          left.pack(x, all_rows + place_of(x));
+        }
+      }
       int64_t packed = -1;
       // The static schedule gives a thread the same blocks of c in every chunk: no barrier between
       // chunks is needed.
@@ -171,7 +205,7 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
                      .last = start + depth == k};
         if (j != packed) worker.pack_columns(x);
         packed = j;
-        worker.multiply(x);
+        worker.multiply(x, all_rows);
       }
     }
   }

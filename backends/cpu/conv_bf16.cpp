@@ -20,8 +20,13 @@ struct WindowRows {
 
   static int64_t group() { return simd::panels::panel_width; }
   simd::panels::Rows rows(const Part& x, uint16_t* buffer) const {
-    pack_window_rows(windows, x.i, x.rows, x.start, x.start + x.depth, buffer);
+    pack(x, buffer);
     return {.data = buffer};
+  }
+  /// All windows are larger than a cache.
+  static bool shares(int64_t /*columns*/) { return false; }
+  void pack(const Part& x, uint16_t* buffer) const {
+    pack_window_rows(windows, x.i, x.rows, x.start, x.start + x.depth, buffer);
   }
   static simd::panels::Ahead ahead(const Part& /*x*/) { return {}; }
 };

@@ -24,8 +24,16 @@ class MatrixRows {
               .row = a_.row,
               .unit = simd::panels::depth_unit,
               .tile = 16 * a_.row};
-    simd::panels::pack_rows(source, x.rows, x.depth, buffer);
+    pack(x, buffer);
     return {.data = buffer};
+  }
+  /// What rows() would pack for each block.
+  bool shares(int64_t columns) const {
+    return a_.column != 1 ||
+           (columns > narrow_columns && !lies_well(a_, panel_product::slice_depth));
+  }
+  void pack(const Part& x, uint16_t* buffer) const {
+    simd::panels::pack_rows(part(a_, x.i, x.start), x.rows, x.depth, buffer);
   }
   /// What rows() reads.
   simd::panels::Ahead ahead(const Part& x) const {
@@ -37,9 +45,10 @@ class MatrixRows {
   }
 
  private:
+  /// A block so narrow reads rows too few times for packing to pay.
+  static constexpr int64_t narrow_columns = 128;
+
   bool in_place(const simd::Matrix& source, const Part& x) const {
-    // A block so narrow reads them too few times for packing to pay.
-    constexpr int64_t narrow_columns = 128;
     return a_.column == 1 && x.rows % 16 == 0 && x.depth % simd::panels::depth_unit == 0 &&
            (x.columns <= narrow_columns || lies_well(source, x.depth));
   }
