@@ -56,9 +56,9 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
   const std::vector<float> zeros(std::size_t(channels), 0.0F);
   Workspace<float> packed(FloatBlocks::packed_columns(depth, n));
   weights.pack(packed.data());
-  // Few pixels: threads share the columns, too.
+  // Few pixels: threads share the columns, too, and none waits long for another.
   const int64_t row_blocks = reference::pieces_of(windows.pixels(), rows);
-  const int64_t wanted = reference::pieces_of(2 * int64_t(omp_get_max_threads()), row_blocks);
+  const int64_t wanted = reference::pieces_of(8 * int64_t(omp_get_max_threads()), row_blocks);
   const int64_t width = even_piece(n, std::max(unit, n / wanted), unit);
   const int64_t column_blocks = reference::pieces_of(n, width);
 #pragma omp parallel if (windows.pixels() * depth * n > (1 << 18))
@@ -67,7 +67,7 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
     const int64_t tile = kernels.tile_rows;
     Workspace<const float*> pieces(rows / tile * taps * tile);
     Workspace<float> block(rows * width);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
     for (int64_t task = 0; task < row_blocks * column_blocks; ++task) {
       const int64_t first = task / column_blocks * rows, j0 = task % column_blocks * width;
       const int64_t count = std::min(rows, windows.pixels() - first),
@@ -110,7 +110,7 @@ bool win_on_avx2(ConvPass pass, const Tensor& w, bool strided) {
   return false;
 }
 
-/// oneDNN 2.6 has few kernels of AMX for strides, and loses time where images are small.
+/// In bf16. oneDNN 2.6 has few kernels of AMX for strides, and loses time where images are small.
 bool win_on_amx(ConvPass pass, const Tensor& w, bool strided) {
   const int64_t in = w.size(1);
   switch (pass) {
@@ -120,14 +120,28 @@ bool win_on_amx(ConvPass pass, const Tensor& w, bool strided) {
   }
   return false;
 }
+/// In f32 on the CPUs that have AMX: where results are small, as at the end of networks. pixels: of
+/// a result.
+bool win_beside_amx(ConvPass pass, int64_t pixels, const Tensor& w, bool strided) {
+  const bool wide = w.size(1) >= 256 && w.size(2) * w.size(3) > 1, small = pixels <= 16;
+  switch (pass) {
+    case ConvPass::forward: return wide && small;
+    case ConvPass::backward_data: return false;
+    case ConvPass::backward_weights: return wide && (small || strided);
+  }
+  return false;
+}
 }  // namespace
 
-bool products_win(ConvPass pass, DType image, const Tensor& w, const ConvGeometry& g) {
+bool products_win(ConvPass pass, const Tensor& image, const Tensor& w, const ConvGeometry& g) {
   static const bool avx2 = std::string_view(simd_kernels().name) == "avx2";
   const bool strided = g.stride[0] * g.stride[1] > 1;
   if (g.groups > 1) return false;
-  if (image == bf16) return use_amx() && win_on_amx(pass, w, strided);
-  return image == f32 && avx2 && win_on_avx2(pass, w, strided);
+  if (image.dtype() == bf16) return use_amx() && win_on_amx(pass, w, strided);
+  if (image.dtype() != f32) return false;
+  if (avx2) return win_on_avx2(pass, w, strided);
+  const int64_t pixels = image.size(2) / g.stride[0] * (image.size(3) / g.stride[1]);
+  return use_amx() && win_beside_amx(pass, pixels, w, strided);
 }
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,

@@ -11,9 +11,10 @@ namespace halftone::cpu {
 bool products_serve(const Tensor& x, const Tensor& w, const ConvGeometry& g);
 
 enum class ConvPass : uint8_t { forward, backward_data, backward_weights };
-/// Whether they should be asked before oneDNN: a rule of shapes for images of that dtype, for CPUs
-/// with AVX2 and nothing wider, and for bf16 on AMX. bench/conv_paths has the measures behind it.
-bool products_win(ConvPass pass, DType image, const Tensor& w, const ConvGeometry& g);
+/// Whether they should be asked before oneDNN: a rule of dtype and shapes, the image x or its
+/// gradient, for CPUs with AVX2 and nothing wider, and for those with AMX. bench/conv_paths has the
+/// measures behind it.
+bool products_win(ConvPass pass, const Tensor& image, const Tensor& w, const ConvGeometry& g);
 
 void conv_by_products(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                       Tensor& y);
