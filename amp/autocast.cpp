@@ -76,10 +76,11 @@ class RegionCaster final : public InputCaster {
     return x.defined() && is_floating(x.dtype()) && x.dtype() != f64 && dtype_on(x.device());
   }
 
-  Tensor converted(const Tensor& x, DType dtype) {
+  /// channels_last: in memory, if the cache keeps it.
+  Tensor converted(const Tensor& x, DType dtype, bool channels_last = false) {
     if (x.dtype() == dtype) return x;
     ++made_casts;
-    if (region_.cache && CastCache::serves(x)) return cache_->cast(x, dtype);
+    if (region_.cache && CastCache::serves(x)) return cache_->cast(x, dtype, channels_last);
     Tensor result = halftone::cast(x, dtype);
     uncached_bytes_ += result.bytes();
     return result;
@@ -91,7 +92,8 @@ class RegionCaster final : public InputCaster {
       case CastClass::low_precision:
         for (Tensor& x : inputs)
           if (eligible(x))
-            x = converted(x, decision.dtype_on(x.device()).value_or(*dtype_on(x.device())));
+            x = converted(x, decision.dtype_on(x.device()).value_or(*dtype_on(x.device())),
+                          op.convolves && &x == &inputs[1] && x.device() == Device::cpu());
         return false;
       case CastClass::full_precision:
         // The kernel reads the short floats as they are: the same numbers, without an f32 copy.

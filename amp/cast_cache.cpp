@@ -11,7 +11,7 @@ bool CastCache::serves(const Tensor& x) {
          x.bytes() == x.storage()->bytes();
 }
 
-Tensor CastCache::cast(const Tensor& x, DType dtype) {
+Tensor CastCache::cast(const Tensor& x, DType dtype, bool channels_last) {
   Entry& entry = entries_[{x.meta().get(), dtype}];
   const std::shared_ptr<Storage>& storage = x.storage();
   if (entry.storage == storage && entry.version == storage->version()) {
@@ -20,7 +20,8 @@ Tensor CastCache::cast(const Tensor& x, DType dtype) {
   }
   const EnableGrad recorded;
   const MemoryScope scope(MemoryUse::cast_cache);
-  entry = {x, storage, storage->version(), halftone::cast(x, dtype)};
+  entry = {x, storage, storage->version(),
+           apply(Cast{.to = dtype, .channels_last = channels_last}, x)};
   ++counters_.misses;
   counters_.bytes += entry.result.bytes();
   return entry.result;

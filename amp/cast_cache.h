@@ -21,8 +21,8 @@ class CastCache {
   static bool serves(const Tensor& x);
   /// x in `dtype`, as a recorded cast whether or not recording is on: an entry that was made under
   /// NoGrad serves training later. Its bytes are charged to MemoryUse::cast_cache until the last
-  /// graph that uses it is gone.
-  Tensor cast(const Tensor& x, DType dtype);
+  /// graph that uses it is gone. channels_last: a cast that is made now has this order in memory.
+  Tensor cast(const Tensor& x, DType dtype, bool channels_last = false);
   void clear() { entries_.clear(); }
   std::size_t size() const { return entries_.size(); }
   const CacheCounters& counters() const { return counters_; }

@@ -193,7 +193,8 @@ class Backend {
                                        Tensor& /*dbias*/) {
     return false;
   }
-  /// images; w contiguous [out, in / groups, kh, kw]; bias may be undefined
+  /// images; w [out, in / groups, kh, kw], contiguous or, on the CPU, channels-last; bias may be
+  /// undefined
   virtual void conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                     Tensor& y) = 0;
   virtual void conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g,

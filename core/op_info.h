@@ -23,12 +23,18 @@ struct OpInfo {
   CastClass cast_class;
   std::string_view instead;  // of a banned operation: why, and what to use
   bool is_loss = false;      // f32 also where weights are short and nothing else is cast
+  bool convolves = false;    // the CPU wants what it casts of the weight, input 1, channels-last
   constexpr OpInfo(std::string_view op_name, CastClass asked, std::string_view use_instead = {})
       : name(op_name), cast_class(asked), instead(use_instead) {}
   static constexpr OpInfo loss(std::string_view op_name, CastClass asked,
                                std::string_view use_instead = {}) {
     OpInfo info(op_name, asked, use_instead);
     info.is_loss = true;
+    return info;
+  }
+  static constexpr OpInfo convolution(std::string_view op_name, CastClass asked) {
+    OpInfo info(op_name, asked);
+    info.convolves = true;
     return info;
   }
 };

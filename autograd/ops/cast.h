@@ -14,11 +14,15 @@ struct Cast {
   /// Nothing to free: the cast of a weight may serve several losses, each with its own backward.
   static constexpr bool survives_backward = true;
   DType to;
+  bool channels_last = false;  // in memory; else in x's order
   DType from{};
 
   Tensor forward(const Tensor& x) {
     from = x.dtype();
-    return converted(x, to);
+    if (!channels_last) return converted(x, to);
+    Tensor y = empty_channels_last(x.shape(), to, x.device());
+    backend_for(x).copy(x, y);
+    return y;
   }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {converted(dy, from)}; }
 

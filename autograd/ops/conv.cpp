@@ -43,6 +43,11 @@ void require_output(std::string_view op, const Tensor& x, const Tensor& w, const
     fail<ShapeError>(op, "the output would be ", shape, " for x ", described(x), " and weight ",
                      described(w), ". Use a smaller kernel or more padding.");
 }
+
+/// As backends take them.
+Tensor weight_of(const Tensor& w) {
+  return w.device() == Device::cpu() && w.is_channels_last() ? w : views::contiguous(w);
+}
 }  // namespace
 
 Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
@@ -64,7 +69,7 @@ Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
     shape[2 + i] = span.value < 0 ? 0 : span.value / geometry.stride[d] + 1;
   }
   require_output("conv2d", in, w, shape);
-  x = views::channels_last(in), weight = views::contiguous(w);
+  x = views::channels_last(in), weight = weight_of(w);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv(x, weight, detail::contiguous_or_undefined(bias), geometry, y);
   return y;
@@ -95,7 +100,7 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
     shape[2 + i] = size.value;
   }
   require_output("conv_transpose2d", in, w, shape);
-  x = views::channels_last(in), weight = views::contiguous(w);
+  x = views::channels_last(in), weight = weight_of(w);
   Tensor y = empty_channels_last(shape, x.dtype(), x.device());
   backend_for(x).conv_backward_data(x, weight, geometry, y);
   if (bias.defined()) {

@@ -29,7 +29,7 @@ struct ConvTranspose2dOptions {
 
 /// Cross-correlation. x: [n, in, h, w]; w: [out, in / groups, kh, kw]; bias: [out] or undefined.
 struct Conv2d {
-  static constexpr OpInfo info{"conv2d", CastClass::low_precision};
+  static constexpr OpInfo info = OpInfo::convolution("conv2d", CastClass::low_precision);
   static constexpr std::array wide_gradients{false, true, true};
   ConvGeometry geometry;
   Tensor x{}, weight{};
@@ -57,7 +57,7 @@ struct Conv2d {
 /// groups, kh, kw]. Its forward is that convolution's backward-data, and its backward-data is that
 /// convolution.
 struct ConvTranspose2d {
-  static constexpr OpInfo info{"conv_transpose2d", CastClass::low_precision};
+  static constexpr OpInfo info = OpInfo::convolution("conv_transpose2d", CastClass::low_precision);
   ConvGeometry geometry;
   Pair output_padding;
   Tensor x{}, weight{};

@@ -9,8 +9,9 @@ namespace halftone {
 
 namespace {
 /// A copy in which one dimension is contiguous in x and another in y, by transpose(): of matrices,
-/// NCHW to NHWC and back. T: float, or uint16_t for short floats. Returns false for other patterns.
-template <class T, class Transpose>
+/// NCHW to NHWC and back. From, To: float, or uint16_t for short floats. Returns false for other
+/// patterns.
+template <class From, class To, class Transpose>
 bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) {
   int across = -1, along = -1;  // x is contiguous across, y is contiguous along
   for (int d = 0; d < x.rank(); ++d) {
@@ -31,8 +32,8 @@ bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) 
   }
   if (rows * columns < 256) return false;
   const reference::LoopNest<2> nest(outer, {y.strides(), x.strides()});
-  const T* from = reinterpret_cast<const T*>(x.raw_data());
-  T* to = reinterpret_cast<T*>(y.raw_data());
+  const auto* from = reinterpret_cast<const From*>(x.raw_data());
+  auto* to = reinterpret_cast<To*>(y.raw_data());
   // Large matrices are cut into bands so that all threads have work.
   const int64_t band =
       std::max<int64_t>(16, reference::grain_length / std::max<int64_t>(columns, 1) / 16 * 16);
@@ -49,6 +50,29 @@ bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) 
       });
   return true;
 }
+
+/// A transpose of floats that rounds to y's dtype, by pieces that stay in the first-level cache.
+class RoundingTranspose {
+ public:
+  explicit RoundingTranspose(DType dtype)
+      : narrow_(dtype == bf16 ? simd_kernels().narrow_bf16 : simd_kernels().narrow_f16) {}
+
+  void operator()(const float* x, int64_t x_stride, uint16_t* y, int64_t y_stride, int64_t rows,
+                  int64_t columns) const {
+    constexpr int64_t width = 64, height = 128;
+    alignas(64) float piece[width * height];
+    for (int64_t j = 0; j < columns; j += width)
+      for (int64_t i = 0; i < rows; i += height) {
+        const int64_t across = std::min(width, columns - j), down = std::min(height, rows - i);
+        simd_kernels().transpose(x + i * x_stride + j, x_stride, piece, height, down, across);
+        for (int64_t c = 0; c < across; ++c)
+          narrow_(piece + c * height, y + (j + c) * y_stride + i, down);
+      }
+  }
+
+ private:
+  void (*narrow_)(const float*, uint16_t*, int64_t);
+};
 }  // namespace
 
 void CpuBackend::copy(const Tensor& x, Tensor& y) {
@@ -63,14 +87,12 @@ void CpuBackend::copy(const Tensor& x, Tensor& y) {
   if (!cpu::all_f32_or_short(x, y)) return ReferenceBackend::copy(x, y);
   const simd::Kernels& k = simd_kernels();
   if (x.dtype() == y.dtype() &&
-      (x.dtype() == f32 ? copy_as_transposes<float>(x, y, k.transpose)
-                        : copy_as_transposes<uint16_t>(x, y, k.transpose_shorts)))
+      (x.dtype() == f32 ? copy_as_transposes<float, float>(x, y, k.transpose)
+                        : copy_as_transposes<uint16_t, uint16_t>(x, y, k.transpose_shorts)))
     return;
-  if (x.dtype() == f32 && y.dtype() != f32 && x.strides() != y.strides() && x.numel() > 0) {
-    const MemoryScope scope(MemoryUse::workspace);
-    Tensor wide = empty_like(y, f32);
-    if (copy_as_transposes<float>(x, wide, k.transpose)) return copy(wide, y);
-  }
+  if (x.dtype() == f32 && y.dtype() != f32 &&
+      copy_as_transposes<float, uint16_t>(x, y, RoundingTranspose(y.dtype())))
+    return;
   if ((x.dtype() == f32 || y.dtype() == f32) && x.strides() == y.strides() && x.is_dense()) {
     cpu::parallel_pieces(x.numel(), reference::grain_length, [&](int64_t begin, int64_t end) {
       if (y.dtype() == f32) cpu::widen(x, begin, end - begin, y.data<float>() + begin);

@@ -8,6 +8,7 @@
 
 #include <halftone/backends/reference/columns.h>
 #include <halftone/backends/reference/product.h>
+#include <halftone/core/views.h>
 
 namespace halftone {
 
@@ -57,7 +58,8 @@ struct ConvSizes {
 
 /// w [out, in / groups, kh, kw] as double matrices per group and tap: [in, out], or [out, in] if
 /// `transposed`.
-void arrange_weights(const Tensor& w, const ConvSizes& s, bool transposed, double* arranged) {
+void arrange_weights(const Tensor& w_in, const ConvSizes& s, bool transposed, double* arranged) {
+  const Tensor w = views::contiguous(w_in);
   parallel_tasks(s.out_channels(), [&](int64_t channel) {
     const int64_t group = channel / s.out, oc = channel % s.out;
     for (int64_t ic = 0; ic < s.in; ++ic)

@@ -28,14 +28,17 @@ struct Problem {
     const Dims4 w_dims =
         g.groups == 1 ? dims(w) : Dims4{g.groups, out, w.shape()[1], w.shape()[2], w.shape()[3]};
     w_any = Desc(w_dims, w_type, Tag::any), w_forward = Desc(w_dims, type, Tag::any);
-    w_plain = Desc(w_dims, w_type, g.groups == 1 ? Tag::oihw : Tag::goihw);
+    const bool plain = w.is_contiguous();
+    if (g.groups == 1) w_plain = Desc(w_dims, w_type, plain ? Tag::oihw : Tag::ohwi);
+    else w_plain = Desc(w_dims, w_type, plain ? Tag::goihw : Tag::gohwi);
     bias = has_bias ? Desc({w.shape()[0]}, *data_type(bias_in.dtype()), Tag::x) : Desc();
     key = {operation,
            int64_t(x_in.dtype()),
            int64_t(w.dtype()),
            int64_t(y_in.dtype()),
            has_bias ? int64_t(bias_in.dtype()) : -1,
-           g.groups};
+           g.groups,
+           int64_t(plain)};
     for (const Tensor* t : {&x_in, &w, &y_in})
       key.insert(key.end(), t->shape().begin(), t->shape().end());
     for (std::size_t d : {0u, 1u}) {

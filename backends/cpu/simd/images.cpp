@@ -95,10 +95,15 @@ static void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride, int6
   constexpr int64_t tile = 16;
   for (int64_t i0 = 0; i0 < rows; i0 += tile)
     for (int64_t j0 = 0; j0 < columns; j0 += tile) {
-      const int64_t i1 = i0 + tile < rows ? i0 + tile : rows,
-                    j1 = j0 + tile < columns ? j0 + tile : columns;
+      const int64_t j1 = j0 + tile < columns ? j0 + tile : columns;
+      if (i0 + tile <= rows) {
+        for (int64_t j = j0; j < j1; ++j)
+#pragma GCC unroll 16
+          for (int64_t i = 0; i < tile; ++i) y[j * y_stride + i0 + i] = x[(i0 + i) * x_stride + j];
+        continue;
+      }
       for (int64_t j = j0; j < j1; ++j)
-        for (int64_t i = i0; i < i1; ++i) y[j * y_stride + i] = x[i * x_stride + j];
+        for (int64_t i = i0; i < rows; ++i) y[j * y_stride + i] = x[i * x_stride + j];
     }
 }
 
