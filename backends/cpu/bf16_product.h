@@ -208,6 +208,8 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
         worker.multiply(x, all_rows);
       }
     }
+    // None gives its workspace back before all have theirs: every call needs the same memory.
+#pragma omp barrier
   }
 }
 

@@ -136,6 +136,8 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
                            columns.data());
         }
       }
+      // None gives its workspace back before all have theirs: every call needs the same memory.
+#pragma omp barrier
     }
   }
 
