@@ -49,7 +49,8 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
   }
 
  private:
-  static constexpr int64_t chunk_depth = 384, packed_depth = 2048;
+  static constexpr int64_t chunk_depth = 384;
+  static constexpr int64_t packed_depth = 2048;  // of few rows, packed at a time
   static constexpr int64_t block_columns = 512;  // so many, a chunk deep, fill half of such a cache
   static constexpr int64_t group_tiles = 8;      // of rows, packed at a time
   static constexpr int64_t few_tiles = group_tiles;
@@ -126,8 +127,10 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
         // between chunks is needed.
 #pragma omp for schedule(static) nowait
         for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
-          const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width,
-                        tiles = std::min(t0 + height, row_tiles_),
+          const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width;
+          // The last block may begin behind the edge.
+          if (t0 >= row_tiles_ || p0 >= panels_) continue;
+          const int64_t tiles = std::min(t0 + height, row_tiles_),
                         panels = std::min(width, panels_ - p0);
           if (p0 != packed) pack_panels(p0, panels, start, columns.data());
           packed = p0;

@@ -27,7 +27,7 @@ class MatrixRows {
     pack(x, buffer);
     return {.data = buffer};
   }
-  /// What rows() would pack for each block.
+  /// Whether rows() would pack, for each block of columns again.
   bool shares(int64_t columns) const {
     return a_.column != 1 ||
            (columns > narrow_columns && !lies_well(a_, panel_product::slice_depth));

@@ -7,6 +7,8 @@
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/core/short_floats.h>
 
+#include "../threads.h"
+
 namespace halftone::test {
 namespace {
 
@@ -117,8 +119,15 @@ TEST_CASE("the whole product, over slices of depth and blocks of columns") {
   struct Sizes {
     int64_t m, n, k;
   };
-  for (const Sizes s :
-       {Sizes{1, 1, 1}, {5, 7, 3}, {1, 513, 700}, {513, 1, 300}, {100, 100, 257}, {64, 3100, 20}})
+  for (const Sizes s : {Sizes{1, 1, 1},
+                        {5, 7, 3},
+                        {1, 513, 700},
+                        {513, 1, 300},
+                        {100, 100, 257},
+                        {64, 3100, 20},
+                        {225, 150, 800},
+                        {130, 1100, 390},
+                        {70, 40, 2500}})
     for (const auto& [a_transposed, a_element] : layouts())
       for (const auto& [b_transposed, b_element] : layouts()) {
         INFO(s.m, " x ", s.n, " x ", s.k, ", a transposed ", a_transposed, ", b transposed ",
@@ -128,10 +137,14 @@ TEST_CASE("the whole product, over slices of depth and blocks of columns") {
         const std::vector<float> bias = Numbers(8).many(s.n);
         std::vector<float> c(std::size_t(s.m * s.n), -1.0f), alone = c;
         cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k,
-                  {.c = c.data(), .stride = s.n, .bias = bias.data()});
-        cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k,
                   {.c = alone.data(), .stride = s.n, .bias = bias.data(), .parallel = false});
-        CHECK(c == alone);
+        for (const int count : {1, 2, 4, 7}) {  // some have more than there are blocks
+          INFO(count, " threads");
+          const Threads threads(count);
+          cpu::gemm(a.matrix(), b.matrix(), s.m, s.n, s.k,
+                    {.c = c.data(), .stride = s.n, .bias = bias.data()});
+          CHECK(c == alone);
+        }
         // Every element of small products; of large ones a row and a column, and the corners with
         // them.
         const bool all = s.m * s.n * s.k < 100'000;

@@ -50,8 +50,7 @@ template <class V, class Join>
   __builtin_memcpy(halves, &x, sizeof x);
   const Wide sums =
       __builtin_convertvector(halves[0], Wide) + __builtin_convertvector(halves[1], Wide);
-  if constexpr (lanes == 2) return sums[0];
-  else return over_elements<lanes / 4>(sums, [](Wide a, Wide b) { return a + b; });
+  return over_elements<lanes / 4>(sums, [](Wide a, Wide b) { return a + b; });
 }
 
 void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp
