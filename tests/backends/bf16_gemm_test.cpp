@@ -138,7 +138,9 @@ TEST_CASE("own bf16 products: slices and chunks of the depth, blocks of c, sever
                         // Rows that stay where they lie, and those that would crowd in a cache.
                         {100, 200, 384},
                         {72, 130, 1536},
-                        {96, 160, 2048}})
+                        {96, 160, 2048},
+                        // More blocks of columns than threads, which pack their rows together.
+                        {130, 1100, 2200}})
     check(s);
 }
 
