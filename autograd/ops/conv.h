@@ -1,5 +1,6 @@
 // Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a
-// model converts its input, everything behind it stays that way. Weights are laid out as PyTorch's.
+// model converts its input, everything behind it stays that way. Weights are laid out as PyTorch's;
+// what autocast makes of them for the CPU is channels-last, too.
 #pragma once
 
 #include <halftone/autograd/ops/norm.h>
