@@ -58,6 +58,8 @@ void PrecisionLog::record(const Event& event) {
   }
 }
 
+void PrecisionLog::clear() { entries_.clear(); }
+
 std::vector<PrecisionLog::Entry> PrecisionLog::entries() const {
   std::vector<Entry> list(entries_.size());
   for (const auto& [key, numbered] : entries_) list[numbered.first] = numbered.second;

@@ -52,7 +52,7 @@ class PrecisionLog {
   static PrecisionLog* active();
 
   void record(const Event& event);
-  void clear() { entries_.clear(); }
+  void clear();
   /// In the order in which the operations first ran.
   std::vector<Entry> entries() const;
   /// Sums over all entries, named "total".

@@ -32,6 +32,14 @@ Edge edge_of(const Tensor& input, bool wide) {
   return {input.meta(), input.dtype(), input.shape()};
 }
 
+std::vector<Edge> edges_of(std::span<const Tensor> inputs, std::span<const bool> wide) {
+  std::vector<Edge> edges;
+  edges.reserve(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    edges.push_back(edge_of(inputs[i], !wide.empty() && wide[i]));
+  return edges;
+}
+
 void check_tapped(const OpInfo& op, const Tensor& result, const Tensor& handed_on) {
   if (!result.defined())
     fail<UsageError>(op.name,

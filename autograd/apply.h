@@ -78,16 +78,15 @@ template <class Op> constexpr bool has_f32_result = requires(Op& op) { op.f32_re
 /// The edge along which the gradient of an input leaves; `wide`: through a cast, if it is one of an
 /// f32 tensor.
 Edge edge_of(const Tensor& input, bool wide);
+/// The edges of all inputs; `wide` has an entry for each, or is empty: none.
+std::vector<Edge> edges_of(std::span<const Tensor> inputs, std::span<const bool> wide);
 template <class Op> constexpr bool wants_wide([[maybe_unused]] std::size_t input) {
   if constexpr (requires { Op::wide_gradients; }) return Op::wide_gradients[input];
   else return false;
 }
 template <Operation Op> std::vector<Edge> edges_of(std::span<const Tensor> inputs) {
-  std::vector<Edge> edges;
-  edges.reserve(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    edges.push_back(edge_of(inputs[i], wants_wide<Op>(i)));
-  return edges;
+  if constexpr (requires { Op::wide_gradients; }) return edges_of(inputs, Op::wide_gradients);
+  else return edges_of(inputs, {});
 }
 
 template <Operation Op> void fill_needs(Op& op, std::span<const Edge> edges) {

@@ -2,17 +2,19 @@
 # those that need a JSON library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-install(TARGETS halftone EXPORT halftone_targets)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
+install(TARGETS halftone halftone_pch EXPORT halftone_targets)
 foreach(folder core autograd distributed io nn optim data amp policy train)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone
           FILES_MATCHING PATTERN "*.h" PATTERN json_value.h EXCLUDE PATTERN quantizer_reader.h EXCLUDE)
 endforeach()
 if(TARGET halftone_lab_library)
+  install(TARGETS halftone-lab halftone-info COMPONENT tools)
   install(TARGETS halftone_lab_library EXPORT halftone_targets)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/lab DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone FILES_MATCHING PATTERN "*.h" PATTERN json_input.h EXCLUDE)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone FILES_MATCHING PATTERN "*.json")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone COMPONENT tools FILES_MATCHING PATTERN "*.json")
 install(EXPORT halftone_targets FILE halftone-targets.cmake NAMESPACE halftone::
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/halftone)
 configure_package_config_file(cmake/halftone-config.cmake.in ${PROJECT_BINARY_DIR}/halftone-config.cmake

@@ -28,11 +28,6 @@ struct TensorSource {
 };
 
 /// All of them are there; the source keeps handles.
-inline TensorSource source_of(const NamedTensors& tensors) {
-  TensorSource source;
-  for (const auto& [name, x] : tensors) source.infos.push_back(info_of(name, x));
-  source.tensor = [tensors](const std::string& name) { return tensors.at(name); };
-  return source;
-}
+TensorSource source_of(const NamedTensors& tensors);
 
 }  // namespace halftone

@@ -24,7 +24,7 @@
 namespace halftone::lab {
 
 namespace {
-constexpr const char* command = "halftone-lab graph";
+constexpr const char* graph_command = "halftone-lab graph";
 
 /// What one forward pass did where.
 class Places {
@@ -109,7 +109,7 @@ files::Descriptor nameless_file() {
   const files::Descriptor any(memfd_create("graph", MFD_CLOEXEC));
   files::Descriptor file(any ? fcntl(any.get(), F_DUPFD_CLOEXEC, 3) : -1);
   if (!file)
-    fail<FormatError>(command,
+    fail<FormatError>(graph_command,
                       "cannot make a temporary file: ", std::generic_category().message(errno),
                       ". Free some memory.");
   return file;
@@ -131,14 +131,14 @@ std::string laid_out(std::string_view text, const std::string& format) {
                                             arguments.data(), environ);
   posix_spawn_file_actions_destroy(&streams);
   if (error != 0)
-    fail<UnsupportedError>(command, "a .", format,
+    fail<UnsupportedError>(graph_command, "a .", format,
                            " is made by Graphviz's program dot, which cannot be started: ",
                            std::generic_category().message(error),
                            ". Install the Debian package graphviz, or name a .dot file.");
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    fail<UnsupportedError>(command, "Graphviz's program dot could not make a .", format,
+    fail<UnsupportedError>(graph_command, "Graphviz's program dot could not make a .", format,
                            ": wait status ", status,
                            ". Name a .dot file, and see what it says of that.");
   lseek(to.get(), 0, SEEK_SET);
@@ -155,9 +155,9 @@ int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own
   constexpr std::array<std::string_view, 4> known{".dot", ".svg", ".png", ".pdf"};
   if (!options.output.empty()) {
     if (std::ranges::find(known, extension) == known.end())
-      fail<UsageError>(command, "cannot write ", options.output.string(),
+      fail<UsageError>(graph_command, "cannot write ", options.output.string(),
                        ": its ending says no kind of picture. Use .dot, .svg, .png or .pdf.");
-    files::require_replaceable(command, options.output);
+    files::require_replaceable(graph_command, options.output);
   }
   std::string text = dot_of(options, own);
   if (options.output.empty()) {
@@ -165,7 +165,7 @@ int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own
     return 0;
   }
   if (extension != ".dot") text = laid_out(text, extension.substr(1));
-  files::replace(command, options.output, text, files::Durable::no);
+  files::replace(graph_command, options.output, text, files::Durable::no);
   return 0;
 }
 

@@ -8,20 +8,20 @@
 
 namespace halftone::lab {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 namespace {
 constexpr std::size_t most_bytes = std::size_t(1) << 28;
 
-const Json* member(const Json& object, const char* key) {
+const json* member(const json& object, const char* key) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(key);
   return found == object.end() ? nullptr : &*found;
 }
 }  // namespace
 
-Json read_json(std::string_view op, const std::filesystem::path& path) {
-  Json result = Json::parse(files::read_text(op, path, most_bytes), nullptr, false);
+json read_json(std::string_view op, const std::filesystem::path& path) {
+  json result = json::parse(files::read_text(op, path, most_bytes), nullptr, false);
   if (!result.is_object())
     fail<FormatError>(op, path.string(), result.is_discarded() ? ": no JSON" : ": no JSON object",
                       ". Make it anew, or leave it out.");
@@ -29,7 +29,7 @@ Json read_json(std::string_view op, const std::filesystem::path& path) {
 }
 
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
-                       const std::function<bool(const Json&)>& use) {
+                       const std::function<bool(const json&)>& use) {
   const std::string text = files::read_text(op, path, most_bytes);
   int64_t skipped = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -37,39 +37,39 @@ int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
     const std::string_view line = std::string_view(text).substr(at, end - at);
     at = end + 1;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
-    const Json object = Json::parse(line, nullptr, false);
+    const json object = json::parse(line, nullptr, false);
     if (!object.is_object() || !use(object)) ++skipped;
   }
   return skipped;
 }
 
-std::optional<double> number_in(const Json& object, const char* key) {
-  const Json* const found = member(object, key);
+std::optional<double> number_in(const json& object, const char* key) {
+  const json* const found = member(object, key);
   if (!found || !found->is_number()) return {};
   const double value = found->get<double>();
   return std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-std::optional<int64_t> count_in(const Json& object, const char* key) {
+std::optional<int64_t> count_in(const json& object, const char* key) {
   const std::optional<double> value = number_in(object, key);
   if (!value || *value < 0 || *value > 0x1p53) return {};
   return int64_t(*value);
 }
 
-std::string text_in(const Json& object, const char* key) {
-  const Json* const found = member(object, key);
+std::string text_in(const json& object, const char* key) {
+  const json* const found = member(object, key);
   return found && found->is_string() ? found->get<std::string>() : "";
 }
 
-const Json& array_in(const Json& object, const char* key) {
-  static const Json none = Json::array();
-  const Json* const found = member(object, key);
+const json& array_in(const json& object, const char* key) {
+  static const json none = json::array();
+  const json* const found = member(object, key);
   return found && found->is_array() ? *found : none;
 }
 
-const Json& object_in(const Json& object, const char* key) {
-  static const Json none = Json::object();
-  const Json* const found = member(object, key);
+const json& object_in(const json& object, const char* key) {
+  static const json none = json::object();
+  const json* const found = member(object, key);
   return found && found->is_object() ? *found : none;
 }
 

@@ -20,7 +20,7 @@
 namespace halftone::lab {
 
 namespace {
-constexpr const char* command = "halftone-lab picture";
+constexpr const char* picture_command = "halftone-lab picture";
 using Own = std::vector<NamedWorkload>;
 
 /// A workload under a strategy, and what happens behind each step.
@@ -235,7 +235,7 @@ std::span<const std::string_view> picture_names() {
 }
 
 int run_picture(const PictureOptions& options, const Own& own) {
-  files::require_replaceable(command, options.output);
+  files::require_replaceable(picture_command, options.output);
   std::string drawing;
   if (options.name == "exponents") drawing = exponents(options.workload, own);
   else if (options.name == "loss-scale") drawing = loss_scale();
@@ -243,9 +243,9 @@ int run_picture(const PictureOptions& options, const Own& own) {
   else if (options.name == "updates") drawing = updates(options.workload, own);
   else if (options.name == "staircase") drawing = staircase(options.workload, own);
   else
-    fail_unknown_name(command, "picture", options.name,
+    fail_unknown_name(picture_command, "picture", options.name,
                       {picture_names().begin(), picture_names().end()});
-  files::replace(command, options.output, drawing);
+  files::replace(picture_command, options.output, drawing);
   std::cout << "wrote " << options.output.string() << '\n';
   return 0;
 }

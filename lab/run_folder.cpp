@@ -11,12 +11,12 @@
 
 namespace halftone::lab {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 namespace {
 
 /// {"-31": 17} into counts from `lowest` on; false for a key or a count that is none.
-bool read_bins(const Json& bins, int lowest, double* counts, int size) {
+bool read_bins(const json& bins, int lowest, double* counts, int size) {
   for (const auto& [key, count] : bins.items()) {
     int exponent = 0;
     const auto read = std::from_chars(key.data(), key.data() + key.size(), exponent);
@@ -40,7 +40,7 @@ constexpr std::pair<const char*, double SurveySums::*> sums[] = {
     {"sum_abs_x", &SurveySums::sum_abs_x}, {"sum_relative", &SurveySums::sum_relative},
     {"largest", &SurveySums::largest},     {"smallest", &SurveySums::smallest}};
 
-std::optional<policy::ProbeRow> survey_row_of(const Json& line) {
+std::optional<policy::ProbeRow> survey_row_of(const json& line) {
   const auto step = count_in(line, "step");
   const auto role = policy::role_named(text_in(line, "role"));
   if (!step || !role || !number_in(line, "count")) return {};
@@ -59,7 +59,7 @@ std::optional<policy::ProbeRow> survey_row_of(const Json& line) {
   return row;
 }
 
-policy::UpdateSums update_sums_of(const Json& object) {
+policy::UpdateSums update_sums_of(const json& object) {
   policy::UpdateSums result;
   const auto read = [&](const char* name) { return number_in(object, name).value_or(0); };
   result.count = read("count"), result.lost = read("lost");
@@ -67,7 +67,7 @@ policy::UpdateSums update_sums_of(const Json& object) {
   return result;
 }
 
-std::optional<policy::UpdateRow> update_row_of(const Json& line) {
+std::optional<policy::UpdateRow> update_row_of(const json& line) {
   const auto step = count_in(line, "step");
   if (!step) return {};
   policy::UpdateRow row;
@@ -157,9 +157,9 @@ void RunFolder::note_skipped(int64_t lines, const char* file) {
 
 std::optional<RunSummary> RunFolder::summary() const {
   if (!has("summary.json")) return {};
-  const Json file = read_json(op_, path_ / "summary.json");
+  const json file = read_json(op_, path_ / "summary.json");
   RunSummary result;
-  const auto keep = [&](const std::string& name, const Json& value) {
+  const auto keep = [&](const std::string& name, const json& value) {
     if (value.is_string()) result.texts[name] = value.get<std::string>();
     else if (value.is_number() && std::isfinite(value.get<double>()))
       result.numbers[name] = value.get<double>();
@@ -181,7 +181,7 @@ void RunFolder::each_metrics_line(const std::function<void(const MetricsLine&)>&
     return;
   }
   note_skipped(each_json_line(op_, is_file_ ? path_ : path_ / "metrics.jsonl",
-                              [&](const Json& line) {
+                              [&](const json& line) {
                                 MetricsLine numbers;
                                 for (const auto& [key, value] : line.items())
                                   if (value.is_number() && std::isfinite(value.get<double>()))
@@ -222,7 +222,7 @@ void RunFolder::each_probe_line(const std::function<void(const policy::ProbeRow&
                                 const std::function<void(const policy::UpdateRow&)>& update) {
   if (!has("probe.jsonl")) return;
   note_skipped(each_json_line(op_, path_ / "probe.jsonl",
-                              [&](const Json& line) {
+                              [&](const json& line) {
                                 if (line.contains("site")) {
                                   const auto row = survey_row_of(line);
                                   if (row) survey(*row);
@@ -238,8 +238,8 @@ void RunFolder::each_probe_line(const std::function<void(const policy::ProbeRow&
 std::vector<RecordedSite> RunFolder::resolved() const {
   std::vector<RecordedSite> result;
   if (!has("resolved.json")) return result;
-  const Json file = read_json(op_, path_ / "resolved.json");
-  for (const Json& site : array_in(file, "sites")) {
+  const json file = read_json(op_, path_ / "resolved.json");
+  for (const json& site : array_in(file, "sites")) {
     if (text_in(site, "site").empty()) continue;
     RecordedSite row{text_in(site, "site"), text_in(site, "computes_in"), {}};
     for (const auto& [role, quantizer] : object_in(site, "roles").items())

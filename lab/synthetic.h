@@ -14,7 +14,7 @@
 namespace halftone::lab {
 
 struct SyntheticWorkload {
-  std::string name;
+  std::string name{};
   std::unique_ptr<nn::Layer> model;
   Tensor inputs, targets;
   double gflop = 0;  // twice the multiply-adds of matrix products and convolutions, all passes

@@ -49,6 +49,8 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
       hash_(int64_t(Fingerprint().add(hash).value())),
       names_(model),
       matcher_(where, std::move(rules), names_.paths()),
+      scales_(std::make_shared<TensorScales>()),
+      at_(std::make_shared<Position>()),
       changes_at_(matcher_.next_change(0)) {
   if (matcher_.book().parameters)
     for (const auto& [name, x] : model.named_parameters())

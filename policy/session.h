@@ -104,7 +104,7 @@ class PolicySession final : public amp::Session {
   RuleMatcher matcher_;
   std::unordered_map<Key, Entry, HashKey> entries_;
   std::vector<Key> order_;
-  std::shared_ptr<TensorScales> scales_ = std::make_shared<TensorScales>();
+  std::shared_ptr<TensorScales> scales_;
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
   bool rules_used_ = false;          // that each matches something is known
@@ -119,7 +119,7 @@ class PolicySession final : public amp::Session {
     uint64_t pass = 0;       // the last one's number, or what a batch's first one follows
     uint64_t last_pass = 0;  // of training
   };
-  std::shared_ptr<Position> at_ = std::make_shared<Position>();
+  std::shared_ptr<Position> at_;
   uint64_t next_pass_ = 1;  // how far numbers of passes are apart
   int64_t changes_at_;
 };

@@ -1,11 +1,25 @@
 #!/usr/bin/env bash
-# From a fresh machine to tested: installs what is missing, builds everything, runs every test.
-# Arguments go to ctest (-R name, -j 4, ...). Ends with ctest's own summary.
+# From a fresh machine to tested: installs missing packages, builds, and runs the tests with the label `quick`: what this
+# machine can run, in minutes. It reuses what scripts/run.sh has built.
+#
+# usage: scripts/test.sh [--all] [FLAG...]
+#   --all   every test: all instruction sets, the CUDA objects and the emulated GPU, a minute for each fuzz target
+# Flags go to ctest (-R name, -j 4, ...). The output ends with ctest's own summary.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-scripts/setup.sh
-# scripts/run.sh leaves out what this machine cannot run.
-cmake --preset release -DHALFTONE_INSTRUCTION_SETS=all -DHALFTONE_CUDA=AUTO
-cmake --build --preset release
-exec ctest --preset release "$@"
+if [[ "${1:-}" == --all ]]; then
+  shift
+  scripts/configure.sh --all
+  cmake --build --preset release
+  exec ctest --preset release "$@"
+fi
+scripts/configure.sh
+cmake --build --preset release --target quick
+left_out='
+Left out: CUDA objects and the emulated GPU (label cuda), other instruction sets, benchmarks and
+long tests (label long), and fuzzing for a minute per target. All of them: scripts/test.sh --all
+'
+# The note comes just before the summary of ctest.
+ctest --preset release -L quick "$@" |
+  awk -v note="$left_out" '/^[0-9]+% tests passed/ { print note } { print; fflush() }'

@@ -75,12 +75,12 @@ expect(examples.08_bf16_or_fp16 OUTPUT "f16, no loss scale +test accuracy +[1-5]
        COMMAND 08_bf16_or_fp16 --limit 4000)
 # Half of the classes, then the other half; then the same folders and weights as a user would give them.
 set(finetune ${CMAKE_CURRENT_BINARY_DIR}/finetune)
-expect(examples.09_finetune OUTPUT "pre-training: 5 classes, 1000 images.*2 start new.*fine-tuning.*final accuracy [89][0-9]"
-       COMMAND 09_finetune_resnet18 --per-class 200 --epochs 2 --work ${finetune})
+expect(examples.09_finetune OUTPUT "pre-training: 5 classes, 400 images.*2 start new.*fine-tuning.*final accuracy [789][0-9]"
+       COMMAND 09_finetune_resnet18 --per-class 80 --epochs 2 --work ${finetune})
 set_tests_properties(examples.09_finetune PROPERTIES FIXTURES_SETUP finetune)
 expect(examples.09_own_data OUTPUT "120 tensors from .*2 start new.*final accuracy [6-9][0-9].*predictions.png in"
        COMMAND 09_finetune_resnet18 --data ${finetune}/second_half --size 32 --width 16 --weights
-       ${finetune}/pretrained.safetensors --epochs 1 --strategy o2-bf16 --work ${finetune}/own)
+       ${finetune}/pretrained.safetensors --epochs 2 --strategy o2-bf16 --work ${finetune}/own)
 set_tests_properties(examples.09_own_data PROPERTIES FIXTURES_REQUIRED finetune)
 
 # A small GPT beats the bigram model within a few steps; unknown files and characters are errors.

@@ -16,15 +16,8 @@ namespace halftone::train {
 class Evaluation {
  public:
   /// The model must outlive this.
-  explicit Evaluation(nn::Module& model) : random_(default_generator().state()) {
-    for (const auto& [name, module] : model.named_modules())
-      modes_.emplace_back(module, module->training);
-    model.eval();
-  }
-  ~Evaluation() {  // only copies within memory that exists, as that below: nothing can fail
-    for (const auto& [module, training] : modes_) module->training = training;
-    default_generator().set_state(random_);
-  }
+  explicit Evaluation(nn::Module& model);
+  ~Evaluation();
   Evaluation(const Evaluation&) = delete;
   Evaluation& operator=(const Evaluation&) = delete;
 

@@ -1,342 +1,36 @@
-// The loop: epochs of steps, each of one or several batches, and what follows each of them.
 #include <halftone/train/trainer.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <exception>
-#include <iostream>
-#include <set>
-
-#include <signal.h>
-
-#include <halftone/autograd/ops.h>
-#include <halftone/core/plain_numbers.h>
-#include <halftone/policy/overflow.h>
-#include <halftone/train/evaluation.h>
-#include <halftone/train/stop_signals.h>
-#include <halftone/train/task_steps.h>
+#include <halftone/train/training_loop.h>
 
 namespace halftone::train {
 
-namespace {
-using Clock = std::chrono::steady_clock;
-
-bool divides(int64_t every, int64_t count) { return every > 0 && count % every == 0; }
-
-Task checked(Task task) {
-  const bool computes = task.forward || task.forward_batch,
-             compares = task.loss || task.loss_of_batch;
-  if (!computes || !compares)
-    fail<UsageError>("Trainer", "the task has no ", computes ? "loss" : "forward",
-                     ". Give it that function.");
-  if ((task.forward && task.forward_batch) || (task.loss && task.loss_of_batch))
-    fail<UsageError>("Trainer", "the task has two functions for its ",
-                     task.forward && task.forward_batch ? "forward" : "loss",
-                     ", one of them of whole batches. Give it one.");
-  std::set<std::string> names{"loss"};
-  for (const TaskMetric& metric : task.metrics)
-    if (metric.name().empty() || !names.insert(metric.name()).second)
-      fail<UsageError>("Trainer", "no second metric can be named \"", metric.name(),
-                       "\". Choose another name.");
-  return task;
-}
-
-}  // namespace
-
-double Trainer::seconds() const {
-  if (!started_at_) return seconds_before_;
-  return seconds_before_ + std::chrono::duration<double>(Clock::now() - *started_at_).count();
-}
-
 Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
-    : world_(world()),
-      task_(checked(std::move(task))),
-      options_(for_this_rank(effective(std::move(options)))),
-      training_(world_.size() > 1 ? amp::Training(strategy_of(options_), task_.model, optimizer,
-                                                  world_, options_.distributed)
-                                  : amp::Training(strategy_of(options_), task_.model, optimizer)) {
-  const TrainerOptions& o = options_;
-  group_ = std::max<int64_t>(o.accumulate_batches, world_.size());
-  const distributed::WireFormat wire = training_.strategy().wire;
-  const bool rounds = o.distributed.wire.value_or(wire) != distributed::WireFormat{} ||
-                      wire != distributed::WireFormat{};
-  if (!training_.trains_together() && (group_ > 1 || rounds))
-    training_.train_together(world_, o.distributed);
-  records_.silent = world_.rank() != 0;
-  if (!o.directory.empty() && world_.rank() == 0)
-    directory_.emplace(o.directory,
-                       DirectoryOptions{.retention = {.last = o.checkpoints.keep_last,
-                                                      .best = o.checkpoints.keep_best,
-                                                      .metric = o.monitor,
-                                                      .larger_is_better = o.larger_is_better},
-                                        .resume = o.resume,
-                                        .set_aside = o.set_aside,
-                                        .csv = o.csv,
-                                        .json_lines = o.json_lines,
-                                        .tensorboard = o.tensorboard},
-                       [this](const std::string& text) { records_.tell(text); });
+    : loop_(std::make_unique<TrainingLoop>(*this, std::move(task), optimizer, std::move(options))) {
 }
+Trainer::~Trainer() = default;
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {
-  if (world_.size() == 1) return fit_here(std::move(train), std::move(validation));
-  try {
-    return fit_here(std::move(train), std::move(validation));
-  } catch (const std::exception& error) { end_all(error.what()); }
+  return loop_->fit(std::move(train), std::move(validation));
 }
-
-FitResult Trainer::fit_here(data::DataLoader train, std::optional<data::DataLoader> validation) {
-  struct Running {
-    Trainer& trainer;
-    ~Running() { trainer.seconds_before_ = trainer.seconds(), trainer.started_at_.reset(); }
-  };
-  FitResult result;
-  {
-    const StopSignals signals;
-    started_at_ = Clock::now(), reason_.reset(), wish_.clear();
-    const Running running{*this};
-    const std::optional<DirectoryLock> lock = set_up(std::move(train), std::move(validation));
-    for (const auto& callback : options_.callbacks) callback->on_fit_start(*this);
-    if (validation_interrupted_) run_validation();
-    check_limits();
-    while (!reason_) run_epoch();
-    result = finish();
-  }
-  // Another training of this process may have to finish its step: the last one ends it.
-  if (result.signal != 0 && options_.exit_on_signal && !StopSignals::any()) {
-    std::cout.flush(), std::fflush(nullptr);  // the process is about to end without that
-    raise(result.signal);
-  }
-  return result;
+std::map<std::string, double> Trainer::validate(data::DataLoader loader) {
+  return loop_->validate(std::move(loader));
 }
+Tensor Trainer::predict(data::DataLoader loader) { return loop_->predict(std::move(loader)); }
+void Trainer::save(const std::filesystem::path& path) const { loop_->save(path); }
 
-void Trainer::run_epoch() {
-  // Nothing is left of it where a resumed run has a lower limit, or a callback threw at its end.
-  if (position_.batches >= batches_) return follow_up(false);
-  if (records_.progress)
-    records_.progress->begin_epoch(position_.epoch + 1, position_.batches / group_);
-  loader_->resume(position_.epoch, position_.batches);
-  data::DataLoader::Iterator next = loader_->begin();
-  for (const int64_t epoch = position_.epoch; !reason_ && position_.epoch == epoch;)
-    follow_up(run_group(next));
-}
+void Trainer::stop(std::string reason) { loop_->stop(std::move(reason)); }
+void Trainer::log(std::string_view name, double value) { loop_->log(name, value); }
+double Trainer::metric(std::string_view name) const { return loop_->metric(name); }
+void Trainer::note(std::string_view text) { loop_->note(text); }
 
-// --- a step
-
-/// A batch that has been through the model.
-struct Trainer::Pass {
-  data::Batch batch;
-  Tensor outputs, loss;
-  bool accepted;  // by all callbacks of this rank
-};
-
-/// One step, from its batches to its update. False if a callback dropped it. Ranks compute one
-/// batch each, then the next; in a last round some have none.
-bool Trainer::run_group(data::DataLoader::Iterator& next) {
-  const int64_t first = position_.batches, size = loader_->options().batch_size;
-  const int64_t behind = first + std::min(group_, batches_ - first);
-  const auto samples = double(std::min(behind * size, loader_->dataset().size()) - first * size);
-  std::optional<HeldBuffers> buffers;
-  if (std::ranges::any_of(options_.callbacks, [](const auto& c) { return c->drops_steps(); }))
-    buffers.emplace(task_.model);
-  training_.zero_grad();
-  step_loss_.reset();
-  bool accepted = true;
-  const auto key_of = [&](int64_t batch) { return position_.epoch * batches_ + batch; };
-  for (int64_t round = first; round < behind; round += ranks()) {
-    const int64_t batch = round + rank();
-    std::optional<Pass> pass;
-    if (training_.trains_together()) training_.begin_batch(key_of(batch));
-    if (accepted && batch < behind) pass.emplace(forward(*next));
-    if (buffers) accepted = all_accept(accepted && (!pass || pass->accepted));
-    if (accepted && pass) backward(std::move(*pass), samples);
-    else if (accepted) training_.no_backward();
-    // What is behind a limit is not fetched.
-    const int64_t own_next = batch + ranks() < behind ? batch + ranks() : behind + rank();
-    if (batch < behind && own_next < batches_) ++next;
-  }
-  if (training_.trains_together()) training_.begin_batch(key_of(behind));
-  if (accepted) update();
-  else training_.zero_grad();
-  if (accepted && buffers) buffers->release();
-  position_.batches = behind;
-  samples_ += samples;
-  show_progress(samples);
-  return accepted;
-}
-
-Trainer::Pass Trainer::forward(data::Batch batch) {
-  const int64_t size = batch.inputs.size(0);
-  for (const auto& callback : options_.callbacks) callback->on_batch_start(*this, batch);
-  if (batch.inputs.size(0) != size)
-    fail<UsageError>("Trainer", "a callback made a batch of ", size, " samples one of ",
-                     batch.inputs.size(0), ". Keep their number.");
-  const Tensor outputs = outputs_of(task_, training_, batch);
-  const Tensor loss = loss_of(task_, outputs, batch);
-  for (const auto& callback : options_.callbacks)
-    if (!callback->on_loss(*this, loss)) {
-      if (!callback->drops_steps())
-        fail<UsageError>("Trainer", "a callback dropped a step, but its drops_steps() is false. ",
-                         "Let it say true, so that buffers are kept.");
-      return {batch, outputs, loss, false};
-    }
-  return {batch, outputs, loss, true};
-}
-
-/// Adds a batch's gradients to those of its step.
-void Trainer::backward(Pass pass, double samples_of_step) {
-  const auto& [batch, outputs, loss, accepted] = pass;
-  const auto samples = double(batch.inputs.size(0));
-  const double share = samples / samples_of_step;
-  training_.backward(share == 1 ? loss : loss * share);
-  if (options_.explain_overflows)
-    last_loss_ = [this, batch = pass.batch, share] {
-      const Tensor again = loss_of(task_, outputs_of(task_, training_, batch), batch);
-      return share == 1 ? again : again * share;
-    };
-
-  step_loss_.update(loss, samples);
-  const Outcome outcome{loss.detach(), outputs.detach(), batch.targets, count_of(task_, batch),
-                        batch.more};
-  epoch_loss_.update(loss, outcome.count);
-  if (options_.train_metrics)
-    for (TaskMetric& metric : task_.metrics) metric.update(outcome);
-}
-
-void Trainer::update() {
-  if (options_.clip_norm > 0)
-    gradient_norm_ = training_.clip_grad_norm(options_.clip_norm, options_.clip_norm_type);
-  if (options_.clip_value > 0) training_.clip_grad_value(options_.clip_value);
-  const amp::Stepped stepped = training_.step();
-  if (options_.explain_overflows && !stepped) explain_overflow();
-  ++position_.step;
-  if (scheduler_ && stepped) scheduler_->step();  // without a schedule nobody waits to know
-}
-
-void Trainer::explain_overflow() {
-  if (!last_loss_) return;  // this rank had no batch
-  const auto found = policy::explain_overflow(training_, std::exchange(last_loss_, {}));
-  PlainText text;
-  text << "step " << position_.step + 1 << " skipped: ";
-  if (found) text << *found;
-  else text << "no tensor of its last batch is infinite or NaN; an earlier one's must be";
-  records_.tell(text.str());
-}
-
-void Trainer::show_progress(double samples) {
-  if (!records_.progress) return;
-  records_.progress->step(int64_t(samples), [this](const auto& show) {
-    show("loss", epoch_loss_.value());
-    if (options_.train_metrics)
-      for (const TaskMetric& metric : task_.metrics)
-        show(metric.name(), metric.value(), metric.shown());
-    if (training_.scaler().enabled()) {
-      show("scale", training_.scaler().scale_value(), Shown::count);
-      show("skipped", double(training_.skipped_steps()), Shown::count);
-    }
-    if (const auto validated = records_.last("val/loss")) show("val loss", *validated);
-  });
-}
-
-// --- what follows a step, or one that was dropped
-
-void Trainer::follow_up(bool stepped) {
-  const bool epoch_over = position_.batches >= batches_;
-  if (stepped && divides(options_.log_every_steps, position_.step)) log_step();
-  if (epoch_over) end_epoch();
-  if ((epoch_over && divides(options_.validate_every_epochs, position_.epoch)) ||
-      (stepped && divides(options_.validate_every_steps, position_.step)))
-    run_validation();
-  if (stepped)
-    for (const auto& callback : options_.callbacks) callback->on_step_end(*this);
-  if (epoch_over)
-    for (const auto& callback : options_.callbacks) callback->on_epoch_end(*this);
-
-  record_and_save((epoch_over && divides(options_.checkpoints.every_epochs, position_.epoch)) ||
-                  (stepped && divides(options_.checkpoints.every_steps, position_.step)));
-  check_limits();
-}
-
-void Trainer::log_step() {
-  log("train/loss", value_of_all(step_loss_));
-  if (training_.scaler().enabled()) {
-    log("train/loss_scale", training_.scaler().scale_value());
-    log("train/skipped_steps", double(training_.skipped_steps()));
-  }
-  if (options_.clip_norm > 0) log("train/gradient_norm", gradient_norm_.item());
-  log_waiting();
-  for (const auto& callback : options_.callbacks) callback->on_log(*this);
-}
-
-void Trainer::end_epoch() {
-  log("train/loss_epoch", value_of_all(epoch_loss_));
-  epoch_loss_.reset();
-  for (TaskMetric& metric : task_.metrics) {
-    if (options_.train_metrics) log("train/" + metric.name() + "_epoch", value_of_all(metric));
-    metric.reset();
-  }
-  ++position_.epoch, position_.batches = 0;
-  log("epoch", double(position_.epoch));
-}
-
-/// A log that cannot be written costs no checkpoint. What is logged up to a checkpoint is in the
-/// files before it is, so that no kill makes a hole.
-void Trainer::record_and_save(bool saves) {
-  saves = saves && rank_0_says(directory_ && !directory_->holds(position_));
-  std::exception_ptr failure;
-  try {
-    records_.write(position_.step);
-    if (saves) records_.flush();
-  } catch (...) { failure = std::current_exception(); }
-  if (saves) {
-    // A monitor that nobody logs would keep nothing, silently.
-    const bool known = records_.last("val/loss") || !options_.monitor.starts_with("val/");
-    if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
-      static_cast<void>(metric(options_.monitor));
-    if (directory_)
-      directory_->save(position_, [this](const std::filesystem::path& path) { save(path); });
-    else save({});  // its share of what rank 0 saves
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-bool Trainer::may_stop() const {
-  return position_.step >= options_.min_steps && position_.epoch >= options_.min_epochs;
-}
-
-void Trainer::stop(std::string reason) {
-  if (may_stop()) reason_ = std::move(reason);
-  else if (wish_.empty()) wish_ = std::move(reason);
-}
-
-void Trainer::check_limits() {
-  if (!wish_.empty() && !reason_ && may_stop()) reason_ = std::exchange(wish_, {});
-  if (reason_) return agree_on_reason();
-  const int64_t steps = options_.max_steps, epochs = options_.max_epochs;
-  const double most_seconds = options_.max_time.count();
-  if (const int signal = StopSignals::received(); signal != 0)
-    reason_ = StopSignals::meaning(signal);
-  else if (steps > 0 && position_.step >= steps) reason_ = "max_steps is reached";
-  else if (epochs > 0 && position_.epoch >= epochs) reason_ = "max_epochs is reached";
-  else if (most_seconds > 0 && seconds() >= most_seconds) reason_ = "max_time is over";
-  agree_on_reason();
-}
-
-FitResult Trainer::finish() {
-  for (const auto& callback : options_.callbacks) callback->on_fit_end(*this);
-  record_and_save(true);
-  records_.flush();
-  const int signal = signal_of_all();  // who has an answer knows that rank 0 has saved
-  if (signal != 0)
-    records_.tell(StopSignals::meaning(signal) +
-                  (directory_ ? ": saved " + directory_->last_saved().string()
-                              : ": nothing was saved, for there is no directory"));
-  if (records_.progress) records_.progress->finish();
-  return {.reason = *reason_,
-          .signal = signal,
-          .steps = position_.step,
-          .epochs = position_.epoch,
-          .seconds = seconds(),
-          .metrics = records_.last()};
-}
+amp::Training& Trainer::training() { return loop_->training(); }
+nn::Module& Trainer::model() { return loop_->model(); }
+const TrainerOptions& Trainer::options() const { return loop_->options(); }
+bool Trainer::validates() const { return loop_->validates(); }
+const CheckpointState& Trainer::position() const { return loop_->position(); }
+double Trainer::samples() const { return loop_->samples(); }
+double Trainer::step_loss() const { return loop_->step_loss(); }
+int Trainer::rank() const { return loop_->rank(); }
+int Trainer::ranks() const { return loop_->ranks(); }
 
 }  // namespace halftone::train

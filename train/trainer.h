@@ -6,26 +6,25 @@
 //                          {.precision = "bf16-mixed", .max_epochs = 3});
 //   trainer.fit(loader, validation_loader);
 //
-// Steps have the bits of the loop in amp/training.h. The loop is in trainer.cpp, what precedes the
-// first step in trainer_start.cpp, what several processes agree on in trainer_ranks.cpp. What it
-// tells: records.h; where it saves: training_directory.h;
-// options: trainer_options.h.
+// Steps have the bits of the loop in amp/training.h. How it works: training_loop.h. Options:
+// trainer_options.h.
 #pragma once
 
-#include <chrono>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include <halftone/amp/training.h>
-#include <halftone/core/communicator.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/train/records.h>
+#include <halftone/train/checkpoint.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer_options.h>
-#include <halftone/train/training_directory.h>
 
 namespace halftone::train {
+
+class TrainingLoop;
 
 struct FitResult {
   std::string reason;  // why it ended: "max_epochs is reached", or what stop() was told
@@ -44,6 +43,7 @@ class Trainer {
   Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
+  ~Trainer();
 
   /// Trains until a limit is reached, somebody stops it, or a signal comes. Called again, it goes
   /// on from there. Throws what the task, the dataset and the callbacks throw, FormatError where
@@ -67,106 +67,30 @@ class Trainer {
   void stop(std::string reason);
   /// Adds a number to the record of this step; of equal names the last counts. Throws as
   /// check_log_name().
-  void log(std::string_view name, double value) { records_.log(name, value, position_.step); }
+  void log(std::string_view name, double value);
   /// The number that was logged last under a name. Throws UsageError, with the nearest name, if
   /// there is none.
-  double metric(std::string_view name) const { return records_.metric(name); }
+  double metric(std::string_view name) const;
   /// A line for people, above the progress bar.
-  void note(std::string_view text) { records_.note(text); }
+  void note(std::string_view text);
 
-  amp::Training& training() { return training_; }
-  nn::Module& model() { return task_.model; }
-  const TrainerOptions& options() const { return options_; }
+  amp::Training& training();
+  nn::Module& model();
+  const TrainerOptions& options() const;
   /// Whether there is something to validate on, and a time for it.
   bool validates() const;
   /// Steps taken, completed epochs, batches of the present epoch.
-  const CheckpointState& position() const { return position_; }
+  const CheckpointState& position() const;
   /// Samples that this object has trained on.
-  double samples() const { return samples_; }
+  double samples() const;
   /// The mean loss of the last step. Waits for a GPU, and for the other processes.
-  double step_loss() const { return value_of_all(step_loss_); }
+  double step_loss() const;
   /// This process among those that train together; only the first writes files and speaks.
-  int rank() const { return world_.rank(); }
-  int ranks() const { return world_.size(); }
+  int rank() const;
+  int ranks() const;
 
  private:
-  // --- trainer_start.cpp
-  /// With a lock on the directory, if there is one: nobody else trains there during this fit().
-  [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
-                                                    std::optional<data::DataLoader> validation);
-  void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
-  void begin();
-  void begin_in_directory(const std::optional<FoundCheckpoint>& found);
-  void resume(const FoundCheckpoint& found);
-  void make_progress();
-  int64_t steps_per_epoch() const { return 1 + (batches_ - 1) / group_; }
-  void make_scheduler(int64_t steps_per_epoch);
-  Device device() const;
-
-  // --- trainer.cpp
-  FitResult fit_here(data::DataLoader train, std::optional<data::DataLoader> validation);
-  void run_epoch();
-  bool run_group(data::DataLoader::Iterator& next);
-  struct Pass;
-  Pass forward(data::Batch batch);
-  void backward(Pass pass, double samples_of_step);
-  void update();
-  void explain_overflow();
-  void show_progress(double samples);
-  void follow_up(bool stepped);
-  void log_step();
-  void end_epoch();
-  void record_and_save(bool saves);
-  bool may_stop() const;
-  void check_limits();
-  FitResult finish();
-  void run_validation();
-  std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
-                                                        bool interruptible);
-  double seconds() const;
-
-  // --- trainer_ranks.cpp: what several processes do together; with one of them nothing
-  TrainerOptions for_this_rank(TrainerOptions options) const;
-  void share_out();
-  void require_alike() const;
-  std::optional<FoundCheckpoint> found_by_rank_0(std::optional<FoundCheckpoint> found) const;
-  bool adopt_group(const CheckpointState& state);
-  Checkpoint read_by_rank_0(const FoundCheckpoint& found) const;
-  bool all_accept(bool accepted) const;
-  bool rank_0_says(bool own) const;
-  void agree_on_reason();
-  int signal_of_all() const;
-  MetricSums of_all(const MetricSums& own) const;
-  double value_of_all(RunningMean mean) const;
-  double value_of_all(TaskMetric metric) const;
-  void log_waiting();
-  [[noreturn]] void end_all(std::string_view message) const;
-
-  Communicator& world_;
-  Task task_;
-  TrainerOptions options_;
-  amp::Training training_;
-  std::optional<optim::LrScheduler> scheduler_{};
-  Records records_{};
-  std::optional<TrainingDirectory> directory_{};
-
-  // --- the data of this fit()
-  std::optional<data::DataLoader> loader_{}, validation_{};
-  int64_t batches_ = 0, validation_batches_ = 0;  // of an epoch
-  int64_t group_ = 1;                             // batches of a step, over all ranks
-
-  // --- where it stands
-  CheckpointState position_{};
-  bool begun_ = false;                   // files are open, what there was has been resumed
-  std::optional<std::string> reason_{};  // to end this fit(), once there is one
-  std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
-  bool validation_interrupted_ = false;  // by a signal: to be made up for
-  double samples_ = 0, seconds_before_ = 0;
-  double waited_before_ = 0;  // of this rank, when that was logged last
-  std::optional<std::chrono::steady_clock::time_point> started_at_{};
-  RunningMean step_loss_{}, epoch_loss_{};
-  Tensor gradient_norm_{};
-  std::function<Tensor()> last_loss_{};  // of the step's last batch again, under explain_overflows
+  std::unique_ptr<TrainingLoop> loop_;
 };
 
 }  // namespace halftone::train

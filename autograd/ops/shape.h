@@ -2,7 +2,6 @@
 // view undone.
 #pragma once
 
-#include <algorithm>
 
 #include <halftone/autograd/apply.h>
 #include <halftone/autograd/ops/checks.h>

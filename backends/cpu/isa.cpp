@@ -50,7 +50,8 @@ bool tiles_are_granted() {
          syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
 
-Level choose() {
+/// From the smallest to the largest; each one needs those before it.
+const std::array<Level, 5>& levels() {
   __builtin_cpu_init();
   // F16C, which the avx2 kernels use as well, came with the generation before AVX2.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -58,15 +59,19 @@ Level choose() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-  const std::array<Level, 5> levels{{{"baseline", true, simd::baseline::kernels},
-                                     {"avx2", avx2, kernels_avx2},
-                                     {"avx512", avx512, kernels_avx512},
-                                     {"avx512_bf16", avx512_bf16, kernels_avx512_bf16, true},
-                                     {"amx", avx512_bf16, kernels_avx512_bf16, true, true}}};
+  static const std::array<Level, 5> all{{{"baseline", true, simd::baseline::kernels},
+                                         {"avx2", avx2, kernels_avx2},
+                                         {"avx512", avx512, kernels_avx512},
+                                         {"avx512_bf16", avx512_bf16, kernels_avx512_bf16, true},
+                                         {"amx", avx512_bf16, kernels_avx512_bf16, true, true}}};
+  return all;
+}
+
+Level choose() {
   const char* cap = environment_variable("HALFTONE_MAX_ISA");
-  const Level* best = &levels[0];
+  const Level* best = &levels()[0];
   bool known = cap == nullptr;
-  for (const Level& level : levels) {
+  for (const Level& level : levels()) {
     if (level.supported && level.kernels) best = &level;
     if (cap && level.name == cap) {
       known = true;
@@ -90,6 +95,13 @@ const Level& chosen_level() {
 const simd::Kernels& simd_kernels() {
   static const simd::Kernels& kernels = chosen_level().kernels();
   return kernels;
+}
+
+std::vector<const simd::Kernels*> supported_simd_kernels() {
+  std::vector<const simd::Kernels*> tables;
+  for (const Level& level : levels())
+    if (level.supported && level.kernels && !level.amx) tables.push_back(&level.kernels());
+  return tables;
 }
 
 bool has_bf16_products() { return chosen_level().bf16_products; }

@@ -24,11 +24,14 @@ Split split_of(const Tensor& x, const Tensor& y) {
   Split split;
   std::array<int, Dims::max_rank> order{};  // innermost first
   int count = 0;
-  for (int d = 0; d < x.rank(); ++d)
-    if (x.shape()[d] != 1) order[std::size_t(count++)] = d;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (x.shape()[d] == 1) continue;
+    int place = count++;
+    for (; place > 0 && x.strides()[order[std::size_t(place - 1)]] > x.strides()[d]; --place)
+      order[std::size_t(place)] = order[std::size_t(place - 1)];
+    order[std::size_t(place)] = d;
+  }
   if (count == 0 || !x.is_dense()) return split;
-  std::sort(order.begin(), order.begin() + count,
-            [&](int a, int b) { return x.strides()[a] < x.strides()[b]; });
   int64_t* const sizes[] = {&split.kept, &split.reduced, &split.outer_kept, &split.outer_reduced};
   std::size_t place = 0;
   int last_kept = Dims::max_rank;

@@ -21,15 +21,17 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string text_of(int error) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(error, text, &length);
-  return std::string(text, std::size_t(length));
-}
 }  // namespace
 
-EngineThread::EngineThread() : patience_(communication_patience()) {
+std::string EngineThread::text_of(int error) const {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  mpi_.error_string(error, text, &length);
+  return std::string(text, std::size_t(length));
+}
+
+EngineThread::EngineThread(const Functions& mpi)
+    : mpi_(mpi), communicator_(mpi.comm_null), patience_(communication_patience()) {
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return started_; });
@@ -46,28 +48,29 @@ EngineThread::~EngineThread() {
 
 void EngineThread::initialise() {
   int provided = 0;
-  if (const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided)) {
+  if (const int error = mpi_.init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided)) {
     start_error_ = text_of(error);
     return;
   }
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Comm_dup(MPI_COMM_WORLD, &communicator_);
+  mpi_.comm_rank(mpi_.comm_world, &rank), mpi_.comm_size(mpi_.comm_world, &size);
+  mpi_.comm_dup(mpi_.comm_world, &communicator_);
   // Errors of several requests at once are nobody's; libraries differ in whose handler they ask.
-  for (const MPI_Comm asked : {communicator_, MPI_COMM_WORLD, MPI_COMM_SELF})
-    MPI_Comm_set_errhandler(asked, MPI_ERRORS_RETURN);
+  for (const MPI_Comm asked : {communicator_, mpi_.comm_world, mpi_.comm_self})
+    mpi_.comm_set_errhandler(asked, mpi_.errors_return);
   MPI_Comm local;
-  MPI_Comm_split_type(communicator_, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
-  MPI_Comm_rank(local, &local_rank), MPI_Comm_size(local, &local_size);
-  MPI_Comm_free(&local);
+  mpi_.comm_split_type(communicator_, MPI_COMM_TYPE_SHARED, rank, mpi_.info_null, &local);
+  mpi_.comm_rank(local, &local_rank), mpi_.comm_size(local, &local_size);
+  mpi_.comm_free(&local);
   std::vector<int> local_ranks(std::size_t(size), 0);
-  MPI_Allgather(&local_rank, 1, MPI_INT, local_ranks.data(), 1, MPI_INT, communicator_);
+  mpi_.allgather(&local_rank, 1, mpi_.int_type, local_ranks.data(), 1, mpi_.int_type,
+                 communicator_);
   machines = int(std::ranges::count(local_ranks, 0));
   goodbyes_.resize(std::size_t(size)), left_.resize(std::size_t(size));
-  goodbyes_in_.assign(std::size_t(size), MPI_REQUEST_NULL);
+  goodbyes_in_.assign(std::size_t(size), mpi_.request_null);
   for (int peer = 0; peer < size; ++peer)
     if (peer != rank)
-      MPI_Irecv(&goodbyes_[std::size_t(peer)], 1, MPI_CHAR, peer, goodbye_tag, communicator_,
-                &goodbyes_in_[std::size_t(peer)]);
+      mpi_.irecv(&goodbyes_[std::size_t(peer)], 1, mpi_.char_type, peer, goodbye_tag, communicator_,
+                 &goodbyes_in_[std::size_t(peer)]);
 }
 
 void EngineThread::run() {
@@ -97,9 +100,9 @@ void EngineThread::run() {
     if (waiting_ > 0) sched_yield();
     else std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  MPI_Waitall(int(goodbyes_out_.size()), goodbyes_out_.data(), MPI_STATUSES_IGNORE);
-  MPI_Comm_free(&communicator_);
-  MPI_Finalize();
+  mpi_.waitall(int(goodbyes_out_.size()), goodbyes_out_.data(), MPI_STATUSES_IGNORE);
+  mpi_.comm_free(&communicator_);
+  mpi_.finalize();
   const std::lock_guard lock(mutex_);
   ended_ = true;
   done_.notify_all();
@@ -125,7 +128,7 @@ void EngineThread::post(Work& work) {
   const auto post_all = [&](const std::vector<Message>& messages, const auto& one) {
     for (const Message& message : messages)
       for (int64_t at = 0, bytes = message.tensor.bytes(); at < bytes; at += largest_message) {
-        work.requests.push_back(MPI_REQUEST_NULL);
+        work.requests.push_back(mpi_.request_null);
         const int here = one(message.tensor.raw_data() + at,
                              int(std::min(largest_message, bytes - at)), message.peer);
         if (here != MPI_SUCCESS) error = here;
@@ -133,10 +136,10 @@ void EngineThread::post(Work& work) {
   };
   post_all(work.in, [&](void* data, int bytes, int peer) {
     work.senders.push_back(peer);
-    return MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, communicator_, &work.requests.back());
+    return mpi_.irecv(data, bytes, mpi_.byte_type, peer, tag, communicator_, &work.requests.back());
   });
   post_all(work.out, [&](const void* data, int bytes, int peer) {
-    return MPI_Isend(data, bytes, MPI_BYTE, peer, tag, communicator_, &work.requests.back());
+    return mpi_.isend(data, bytes, mpi_.byte_type, peer, tag, communicator_, &work.requests.back());
   });
   work.first_in_line = Clock::now();
   if (error != MPI_SUCCESS) work.error = text_of(error);
@@ -147,7 +150,7 @@ bool EngineThread::progress(Work& work) {
   int all = 0;
   statuses_.resize(work.requests.size());
   const int error =
-      MPI_Testall(int(work.requests.size()), work.requests.data(), &all, statuses_.data());
+      mpi_.testall(int(work.requests.size()), work.requests.data(), &all, statuses_.data());
   if (error == MPI_SUCCESS && !all) {
     look_at_the_clock(work);
     return false;
@@ -174,7 +177,7 @@ std::string EngineThread::missing(const Work& work) {
   std::vector<bool> late(std::size_t(size), false);
   for (std::size_t i = 0; i < work.senders.size(); ++i) {
     int here = 0;
-    MPI_Request_get_status(work.requests[i], &here, MPI_STATUS_IGNORE);
+    mpi_.request_get_status(work.requests[i], &here, MPI_STATUS_IGNORE);
     if (!here) late[std::size_t(work.senders[i])] = true;
   }
   std::string ranks;
@@ -190,7 +193,7 @@ void EngineThread::look_at_the_clock(Work& work) {
   others_have_left();
   for (std::size_t i = 0; i < work.senders.size(); ++i) {
     int here = 0;
-    MPI_Request_get_status(work.requests[i], &here, MPI_STATUS_IGNORE);
+    mpi_.request_get_status(work.requests[i], &here, MPI_STATUS_IGNORE);
     if (!here && left_[std::size_t(work.senders[i])])
       end_all(self + " waits in \"" + work.what + "\" for rank " + std::to_string(work.senders[i]) +
               ", which has left");
@@ -212,8 +215,9 @@ void EngineThread::look_at_the_clock(Work& work) {
 void EngineThread::say_goodbye() {
   for (int peer = 0; peer < size; ++peer)
     if (peer != rank) {
-      goodbyes_out_.push_back(MPI_REQUEST_NULL);
-      MPI_Isend(&goodbye_, 1, MPI_CHAR, peer, goodbye_tag, communicator_, &goodbyes_out_.back());
+      goodbyes_out_.push_back(mpi_.request_null);
+      mpi_.isend(&goodbye_, 1, mpi_.char_type, peer, goodbye_tag, communicator_,
+                 &goodbyes_out_.back());
     }
 }
 
@@ -222,7 +226,7 @@ bool EngineThread::others_have_left() {
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank || left_[std::size_t(peer)]) continue;
     int here = 0;
-    MPI_Test(&goodbyes_in_[std::size_t(peer)], &here, MPI_STATUS_IGNORE);
+    mpi_.test(&goodbyes_in_[std::size_t(peer)], &here, MPI_STATUS_IGNORE);
     left_[std::size_t(peer)] = here != 0;
     if (here && first_left_ < 0) first_left_ = peer;
   }
@@ -234,7 +238,7 @@ void EngineThread::end_all(const std::string& message) noexcept {
   std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(stderr);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  MPI_Abort(MPI_COMM_WORLD, 1);
+  mpi_.abort(mpi_.comm_world, 1);
   std::_Exit(1);
 }
 

@@ -13,8 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include <mpi.h>
-
+#include <halftone/backends/mpi/functions.h>
 #include <halftone/core/communicator.h>
 
 namespace halftone::mpi {
@@ -36,7 +35,7 @@ struct Work {
 class EngineThread {
  public:
   /// Starts MPI and returns when the numbers below are known. Throws DeviceError where MPI refuses.
-  EngineThread();
+  explicit EngineThread(const Functions& mpi);
   /// As leave(), which may have been called.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
@@ -56,6 +55,7 @@ class EngineThread {
 
  private:
   void run();
+  std::string text_of(int error) const;
   void initialise();
   bool take_new();
   void post(Work& work);
@@ -67,7 +67,8 @@ class EngineThread {
   [[noreturn]] void end_all(const std::string& message) noexcept;
 
   // --- the engine thread's
-  MPI_Comm communicator_ = MPI_COMM_NULL;
+  const Functions& mpi_;
+  MPI_Comm communicator_;
   std::deque<std::shared_ptr<Work>> under_way_{};
   std::vector<MPI_Status> statuses_{};
   int sequence_ = 0;

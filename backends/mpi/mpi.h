@@ -8,12 +8,13 @@
 
 namespace halftone {
 
-/// Whether this build has MPI.
+/// Whether this build has MPI, and its library can be opened.
 bool mpi_present();
-/// "Open MPI v4.1.4", or how to get it.
+/// "Open MPI v4.1.4", or what is missing.
 std::string mpi_description();
 /// Starts MPI, in a thread of its own, among `launched` processes; called once. Throws UsageError
-/// where MPI sees another number of them: then another MPI's launcher started this program.
+/// if MPI cannot be opened, or sees another number of them: then another MPI's launcher started
+/// this program.
 std::unique_ptr<Communicator> start_mpi(int launched);
 
 }  // namespace halftone

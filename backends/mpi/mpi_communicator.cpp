@@ -17,11 +17,11 @@ namespace halftone {
 namespace {
 class MpiCommunicator final : public Communicator {
  public:
-  explicit MpiCommunicator(int launched) {
+  MpiCommunicator(const mpi::Functions& functions, int launched) : engine_(functions) {
     if (engine_.size != launched)
       fail<UsageError>("distributed", "started ", launched, " times, but MPI sees ", engine_.size,
                        " of these processes: another MPI's mpirun started them, and this program "
-                       "is linked with ",
+                       "opens ",
                        mpi_description(), ". Use its own: mpirun.openmpi or mpirun.mpich.");
     if (!environment_variable("OMP_NUM_THREADS"))
       omp_set_num_threads(std::max(1, omp_get_num_procs() / engine_.local_size));
@@ -75,18 +75,19 @@ class MpiCommunicator final : public Communicator {
           CPU_COUNT(&own), cores);
   }
 
-  mpi::EngineThread engine_{};
+  mpi::EngineThread engine_;
 };
 
 MpiCommunicator* mpi_world = nullptr;
 }  // namespace
 
-bool mpi_present() { return true; }
+bool mpi_present() { return mpi::functions() != nullptr; }
 
 std::string mpi_description() {
+  if (!mpi_present()) return mpi::refusal();
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
-  MPI_Get_library_version(text, &length);
+  mpi::functions()->get_library_version(text, &length);
   std::string line(text, std::size_t(length));
   line.resize(std::min(line.size(), line.find_first_of(",\n")));
   std::ranges::replace(line, '\t', ' ');
@@ -94,7 +95,11 @@ std::string mpi_description() {
 }
 
 std::unique_ptr<Communicator> start_mpi(int launched) {
-  auto communicator = std::make_unique<MpiCommunicator>(launched);
+  if (!mpi_present())
+    fail<UsageError>("distributed", "started as one of ", launched,
+                     " processes, but MPI cannot be opened: ", mpi::refusal(),
+                     ", or start one process.");
+  auto communicator = std::make_unique<MpiCommunicator>(*mpi::functions(), launched);
   mpi_world = communicator.get();
   std::atexit([] { mpi_world->leave(); });
   return communicator;

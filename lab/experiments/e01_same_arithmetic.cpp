@@ -5,7 +5,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e01 {
 
 /// The f32 weights after training.
 template <class Optimizer, class Options>
@@ -50,12 +50,12 @@ void run(Findings& found) {
   }
 }
 
-}  // namespace
+}  // namespace e01
 
 const Experiment found::e1{
     "E1",
     "Masters beside bf16 weights (apex's O2) and autocast over f32 weights are the same arithmetic "
     "in other storage: with gradients rounded alike the f32 weights are the same to the bit.",
-    run};
+    e01::run};
 
 }  // namespace halftone::lab

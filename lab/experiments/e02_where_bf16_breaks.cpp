@@ -12,7 +12,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e02 {
 
 /// What is expected of a policy.
 enum class Kind { reference, like_f32, nearest, truncates };
@@ -199,13 +199,13 @@ void run(Findings& found) {
   }
 }
 
-}  // namespace
+}  // namespace e02
 
 const Experiment found::e2{
     "E2",
     "bf16 rounded to nearest breaks the update of weights, not forward and backward: most updates "
     "are lost. Any of f32 masters, 8 more bits, compensation or stochastic rounding mends it "
     "(Zamirai et al. 2020).",
-    run};
+    e02::run};
 
 }  // namespace halftone::lab

@@ -8,7 +8,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e03 {
 
 constexpr int64_t count = 200;
 constexpr double rates[]{0.25, 0.1, 0.05, 0.025, 0.0125};
@@ -103,12 +103,12 @@ void run(Findings& found) {
   found.within("stochastic, slope of log error over log rate", slope(noises), -0.15, 0.15);
 }
 
-}  // namespace
+}  // namespace e03
 
 const Experiment found::e3{
     "E3",
     "With weights rounded to nearest the error at which training stops grows as the learning rate "
     "shrinks: half a spacing over the rate (Zamirai et al. 2020, theorem 1).",
-    run};
+    e03::run};
 
 }  // namespace halftone::lab

@@ -10,7 +10,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e04 {
 
 constexpr const char* workload = "gpt_tiny";
 const std::vector<std::string> strategies{"o2-bf16", "full-bf16-sr", "full-bf16-kahan",
@@ -25,15 +25,15 @@ double bytes_per_parameter(const std::string& strategy) {
   return double(bytes.parameter + bytes.beside) / double(work.model->parameter_count());
 }
 
-void run_e4(Findings& found) {
+void run(Findings& found) {
   std::ostream silent(nullptr);
   std::vector<uint64_t> seeds{0, 1, 2};
   if (found.thorough()) seeds.insert(seeds.end(), {3, 4});
-  const std::vector<RunResult> runs = run({.workload = workload,
-                                           .policies = strategies,
-                                           .seeds = seeds,
-                                           .steps = found.thorough() ? 600 : 200},
-                                          {}, silent);
+  const std::vector<RunResult> runs = lab::run({.workload = workload,
+                                                .policies = strategies,
+                                                .seeds = seeds,
+                                                .steps = found.thorough() ? 600 : 200},
+                                               {}, silent);
   Table table({"strategy", "loss", "against masters, 95 %", "bytes of a weight"});
   for (std::size_t i = 0; i < strategies.size(); ++i) {
     std::vector<double> losses, differences;
@@ -55,12 +55,12 @@ void run_e4(Findings& found) {
   found.out() << table;
 }
 
-}  // namespace
+}  // namespace e04
 
 const Experiment found::e4{"E4",
                            "Stochastic rounding and Kahan summation of bf16 weights train as f32 "
                            "masters do, and differ in "
                            "bytes: 2, 4 and 6 a weight (Zamirai et al. 2020, arXiv 2010.06192).",
-                           run_e4};
+                           e04::run};
 
 }  // namespace halftone::lab

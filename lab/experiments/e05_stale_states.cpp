@@ -7,7 +7,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e05 {
 
 constexpr int64_t count = 1024;
 
@@ -159,12 +159,12 @@ void run(Findings& found) {
   with_gradients(found, policies);
 }
 
-}  // namespace
+}  // namespace e05
 
 const Experiment found::e5{
     "E5",
     "Adam's v in bf16 with beta2 = 0.999 never decays: 0.1 % is less than half a spacing. beta2 = "
     "0.95 is harmless, and stochastic rounding mends it (modelled in arXiv 2603.16731).",
-    run};
+    e05::run};
 
 }  // namespace halftone::lab

@@ -10,7 +10,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e06 {
 
 constexpr int64_t steps = 2000, words = 2000, bag = 8, width = 16;
 constexpr int extra_bits[]{0, 4, 8, 12, 16};
@@ -93,13 +93,13 @@ void run(Findings& found) {
   found.out() << table;
 }
 
-}  // namespace
+}  // namespace e06
 
 const Experiment found::e6{
     "E6",
     "How many bits must a weight have beyond bf16's? 8 are enough for an MLP; a table of rare "
     "words "
     "is asked, for which 8 were found too few (Split-SGD-BF16, arXiv 2005.04680).",
-    run};
+    e06::run};
 
 }  // namespace halftone::lab

@@ -11,7 +11,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e07 {
 
 /// The power of two that lifts all but a thousandth of every gradient out of what f16 rounds to 0,
 /// as far as f16 has room above the largest of all.
@@ -64,12 +64,12 @@ void run(Findings& found) {
   }
 }
 
-}  // namespace
+}  // namespace e07
 
 const Experiment found::e7{
     "E7",
     "f16 needs a loss scale where gradients are small, and the histogram of an f32 run says which: "
     "bf16 needs none (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).",
-    run};
+    e07::run};
 
 }  // namespace halftone::lab

@@ -7,7 +7,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e08 {
 
 constexpr int64_t rows = 8, columns = 32;
 
@@ -87,12 +87,12 @@ void run(Findings& found) {
                    sums[i].expected / 1.5, sums[i].expected * 1.5);
 }
 
-}  // namespace
+}  // namespace e08
 
 const Experiment found::e8{"E8",
                            "What sums are kept in limits long products, not the operands: tensor "
                            "cores of 14 bits need f32 "
                            "every 128 terms (DeepSeek-V3, arXiv 2412.19437, 3.3.2).",
-                           run};
+                           e08::run};
 
 }  // namespace halftone::lab

@@ -11,7 +11,7 @@
 #include <halftone/lab/trial.h>
 
 namespace halftone::lab {
-namespace {
+namespace e09 {
 
 Quantizer mx(ScaleRule rule) {
   Quantizer quantizer = *quantizer_named("mxfp8");
@@ -60,7 +60,7 @@ std::string policy_text(const char* rule) {
                        "grad_output": "mx"}])";
 }
 
-void run_e9(Findings& found) {
+void run(Findings& found) {
   Table table({"seed", "rule", "weights of norms in reach", "at 0.875", "bias of norms' weights",
                "gradients' error", "of the loss"});
   for (uint64_t seed = 9; seed < (found.thorough() ? 14 : 10); ++seed) {
@@ -85,13 +85,13 @@ void run_e9(Findings& found) {
   found.out() << table;
 }
 
-}  // namespace
+}  // namespace e09
 
 const Experiment found::e9{
     "E9",
     "Under OCP's rule for MX scales, weights of normalisations fall into the last number of e4m3 "
     "together; under a rule that rounds scales up none does (arXiv 2506.20752 found trainings that "
     "diverge of it).",
-    run_e9};
+    e09::run};
 
 }  // namespace halftone::lab

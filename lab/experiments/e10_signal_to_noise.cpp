@@ -4,7 +4,7 @@
 #include <halftone/lab/formats_command.h>
 
 namespace halftone::lab {
-namespace {
+namespace e10 {
 
 void run(Findings& found) {
   run_formats(
@@ -12,12 +12,12 @@ void run(Findings& found) {
   found.exactly("exit code of formats --check", run_formats({.check = true}), 0);
 }
 
-}  // namespace
+}  // namespace e10
 
 const Experiment found::e10{
     "E10",
     "The signal-to-noise ratio of a format is a property that can be certified: every number of "
     "every format up to 16 bits, and decibels of nine formats on Gaussian numbers.",
-    run};
+    e10::run};
 
 }  // namespace halftone::lab

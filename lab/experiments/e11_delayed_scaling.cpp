@@ -8,7 +8,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e11 {
 
 constexpr int64_t period = 200;
 
@@ -133,13 +133,13 @@ void run(Findings& found) {
   }
 }
 
-}  // namespace
+}  // namespace e11
 
 const Experiment found::e11{
     "E11",
     "Delayed scaling fails on outliers where scaling from the tensor itself and blocks do not: the "
     "outlier saturates, and a history of the largest magnitudes remembers it for all of its steps. "
     "(What TransformerEngine's DelayedScaling is defined to do.)",
-    run};
+    e11::run};
 
 }  // namespace halftone::lab

@@ -11,7 +11,7 @@
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {
-namespace {
+namespace e12 {
 
 constexpr int64_t heads = 64, queries = 8, keys = 64, width = 64;
 
@@ -111,12 +111,12 @@ void run(Findings& found) {
   for (const Check& c : checks) found.within(c.what, c.t, c.least, c.most);
 }
 
-}  // namespace
+}  // namespace e12
 
 const Experiment found::e12{
     "E12",
     "Where attention's largest weights repeat and values have one sign, round-to-nearest of its "
     "result to bf16 is biased (Qiu and Yao 2025, arXiv 2510.04212); stochastic rounding is not.",
-    run};
+    e12::run};
 
 }  // namespace halftone::lab

@@ -14,7 +14,7 @@
 #include <halftone/train/task_steps.h>
 
 namespace halftone::lab {
-namespace {
+namespace e13 {
 
 constexpr int64_t steps = 200, sequences = 8;
 
@@ -97,7 +97,7 @@ void run(Findings& found) {
   }
 }
 
-}  // namespace
+}  // namespace e13
 
 const Experiment found::e13{"E13",
                             "Two programs that sum in different orders predict differently, in "
@@ -105,6 +105,6 @@ const Experiment found::e13{"E13",
                             "al. 2025, arXiv 2510.26788): not by the square of the spacings, 64, "
                             "for roundings hide more of "
                             "it in bf16.",
-                            run};
+                            e13::run};
 
 }  // namespace halftone::lab

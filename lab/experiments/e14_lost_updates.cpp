@@ -12,7 +12,7 @@
 #include <halftone/policy/probe.h>
 
 namespace halftone::lab {
-namespace {
+namespace e14 {
 
 constexpr int64_t steps = 100;
 
@@ -77,13 +77,13 @@ void run(Findings& found) {
     found.within("lost at " + rate + ", less those predicted", difference, -0.05, 0.05);
 }
 
-}  // namespace
+}  // namespace e14
 
 const Experiment found::e14{
     "E14",
     "Small learning rates are invisible in bf16: the share of updates that are lost rises as the "
     "rate falls, and the histogram of log2(|update| / spacing) of an f32 run says it beforehand "
     "(Zamirai et al. 2020, arXiv 2010.06192).",
-    run};
+    e14::run};
 
 }  // namespace halftone::lab

@@ -10,7 +10,7 @@
 #include <halftone/nn/models/gpt.h>
 
 namespace halftone::lab {
-namespace {
+namespace e15 {
 
 using Use = MemoryUse;
 
@@ -143,13 +143,13 @@ void run(Findings& found) {
   found.exactly("blocks with more numbers than codes", double(too_rich), 0);
 }
 
-}  // namespace
+}  // namespace e15
 
 const Experiment found::e15{
     "E15",
     "The memory table of mixed precision is exact: bytes of weights, masters, gradients and states "
     "follow from shapes, to the byte, for every strategy; autocast holds 2 bytes a parameter more "
     "in forward, and keeps those of weights until backward.",
-    run};
+    e15::run};
 
 }  // namespace halftone::lab

@@ -14,7 +14,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e16 {
 
 constexpr const char* workload = "gpt_tiny";
 
@@ -40,7 +40,7 @@ class PolicyOnDisk {
   std::filesystem::path path_;
 };
 
-void run_e16(Findings& f) {
+void run(Findings& f) {
   const policy::PolicyFile base = policy::file_of(amp::Strategy::named("amp-bf16"));
   Trial trial([] { return make_workload(workload); }, amp::Strategy::named("fp32"));
   const Measurement of_base = trial.set_base(base);
@@ -54,11 +54,11 @@ void run_e16(Findings& f) {
 
   const PolicyOnDisk file(found.policy);
   const std::vector<uint64_t> seeds{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-  const std::vector<RunResult> runs = run({.workload = workload,
-                                           .policies = {"amp-bf16", file.path()},
-                                           .seeds = seeds,
-                                           .steps = f.thorough() ? 600 : 200},
-                                          {}, silent);
+  const std::vector<RunResult> runs = lab::run({.workload = workload,
+                                                .policies = {"amp-bf16", file.path()},
+                                                .seeds = seeds,
+                                                .steps = f.thorough() ? 600 : 200},
+                                               {}, silent);
   f.out() << table_of(runs) << '\n';
   std::vector<double> differences, ratios, base_times, found_times;
   for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {  // in turn, from one seed
@@ -67,7 +67,8 @@ void run_e16(Findings& f) {
     base_times.push_back(runs[i].milliseconds);
     found_times.push_back(runs[i + 1].milliseconds);
   }
-  f.out() << "ms per step over the list's: " << fixed(median(ratios), 3) << ", median of the pairs\n";
+  f.out() << "ms per step over the list's: " << fixed(median(ratios), 3)
+          << ", median of the pairs\n";
   const Interval difference = interval_of(differences);
   f.at_most("bytes kept, found over list", found.measured.bytes / of_base.bytes, 0.9);
   f.at_most("loss beyond the list's, upper end of 95 %", difference.mean + difference.half, 0.005);
@@ -83,13 +84,13 @@ void run_e16(Findings& f) {
            2);
 }
 
-}  // namespace
+}  // namespace e16
 
 const Experiment found::e16{
     "E16",
     "A search over rules finds a policy that trains no worse than the hand-made list for CUDA and "
     "keeps at least 10 % fewer bytes from forward to backward (HAWQ-V2, arXiv 1911.03852, ranks by "
     "sensitivity alike).",
-    run_e16};
+    e16::run};
 
 }  // namespace halftone::lab

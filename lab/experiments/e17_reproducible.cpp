@@ -11,7 +11,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e17 {
 
 constexpr int64_t steps = 200;
 
@@ -134,12 +134,12 @@ void run(Findings& found) {
   }
 }
 
-}  // namespace
+}  // namespace e17
 
 const Experiment found::e17{
     "E17",
     "Stochastic rounding with random numbers keyed by tensor, step and element is reproducible: a "
     "training that is stopped and resumed has the same bits, and so has one on other kernels.",
-    run};
+    e17::run};
 
 }  // namespace halftone::lab

@@ -14,7 +14,7 @@
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
-namespace {
+namespace e18 {
 
 std::string hexadecimal(uint64_t hash) {
   std::ostringstream text;
@@ -57,12 +57,12 @@ void run(Findings& found) {
   found.equal("kernels", cpu, reference);
 }
 
-}  // namespace
+}  // namespace e18
 
 const Experiment found::e18{
     "E18",
     "Emulated formats survive optimisation: rounding by integer arithmetic has the same bits at "
     "every level of optimisation, -ffast-math included, and in vector code.",
-    run};
+    e18::run};
 
 }  // namespace halftone::lab

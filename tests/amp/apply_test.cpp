@@ -6,7 +6,7 @@
 #include "own_optimizer.h"
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::apply_test {
 namespace {
 
 using amp::Strategy;
@@ -178,4 +178,4 @@ TEST_CASE("a loss that the scaler has no scale for") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::apply_test

@@ -4,7 +4,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::autocast_test {
 namespace {
 
 using amp::Autocast;
@@ -276,4 +276,4 @@ TEST_CASE("a batched product with a weight for all hits the cache") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::autocast_test

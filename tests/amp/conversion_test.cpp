@@ -2,7 +2,7 @@
 // exist, tied, frozen and renamed ones as well; what would lose bits or does not fit is refused.
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::conversion_test {
 namespace {
 
 using amp::Convert;
@@ -301,4 +301,4 @@ TEST_CASE("names that this model ties must have been tied in the state") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::conversion_test

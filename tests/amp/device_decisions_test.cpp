@@ -9,7 +9,7 @@
 #include "own_optimizer.h"
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::device_decisions_test {
 namespace {
 
 using amp::Decision;
@@ -222,4 +222,4 @@ TEST_CASE("the norm is an f64 scalar") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::device_decisions_test

@@ -10,7 +10,7 @@
 #include "../fixtures_directory.h"
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::grad_scaler_test {
 namespace {
 
 using amp::Decision;
@@ -394,4 +394,4 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::grad_scaler_test

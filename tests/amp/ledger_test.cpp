@@ -12,7 +12,7 @@
 //   peak                               16   18   20        16     8     10     14
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::ledger_test {
 namespace {
 
 using Use = MemoryUse;
@@ -142,4 +142,4 @@ TEST_CASE("outside the region only the graph holds casts, and backward frees the
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::ledger_test

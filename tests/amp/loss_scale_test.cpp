@@ -4,7 +4,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::loss_scale_test {
 namespace {
 
 using amp::HysteresisRule;
@@ -92,4 +92,4 @@ TEST_CASE("senseless options are refused") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::loss_scale_test

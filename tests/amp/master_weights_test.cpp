@@ -6,7 +6,7 @@
 #include "strategy_cases.h"
 #include "threads.h"
 
-namespace halftone::test {
+namespace halftone::test::master_weights_test {
 namespace {
 
 using amp::MasterWeights;
@@ -396,4 +396,4 @@ TEST_CASE("states that do not fit are refused, and nothing has changed") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::master_weights_test

@@ -4,7 +4,7 @@
 #include "ops/properties.h"
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::op_classes_test {
 namespace {
 
 using test::Case;
@@ -70,4 +70,4 @@ TEST_CASE("every operation under autocast equals itself on inputs cast by hand")
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::op_classes_test

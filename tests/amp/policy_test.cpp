@@ -10,7 +10,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::policy_test {
 namespace {
 
 using amp::CastClass;
@@ -203,4 +203,4 @@ TEST_CASE("a policy prints as a table of all operations") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::policy_test

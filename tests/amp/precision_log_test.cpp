@@ -4,7 +4,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::precision_log_test {
 namespace {
 
 using amp::autocast;
@@ -165,4 +165,4 @@ TEST_CASE("the table: a head, one line per entry, the total") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::precision_log_test

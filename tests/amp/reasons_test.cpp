@@ -7,7 +7,7 @@
 #include <halftone/amp/policy.h>
 #include <halftone/amp/reasons.h>
 
-namespace halftone::test {
+namespace halftone::test::reasons_test {
 namespace {
 
 TEST_CASE("every operation has one reason, under the class that it asks for") {
@@ -32,4 +32,4 @@ TEST_CASE("every operation has one reason, under the class that it asks for") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::reasons_test

@@ -7,7 +7,8 @@
 
 #include <halftone/halftone.h>
 
-using namespace halftone;
+namespace halftone::test::scaler_conditions_test {
+
 using amp::GradScaler;
 using doctest::Contains;
 
@@ -221,3 +222,5 @@ TEST_CASE("a state holds the overflows seen where hysteresis is used, and limits
 }
 
 }  // namespace
+
+}  // namespace halftone::test::scaler_conditions_test

@@ -6,7 +6,7 @@
 
 #include <halftone/halftone.h>
 
-namespace halftone::testing {
+namespace halftone::test::several_losses_conditions_test {
 namespace {
 
 using amp::Decision;
@@ -210,4 +210,4 @@ TEST_CASE("unscale() without gradients checks nothing") {
 }
 
 }  // namespace
-}  // namespace halftone::testing
+}  // namespace halftone::test::several_losses_conditions_test

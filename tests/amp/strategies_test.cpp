@@ -8,7 +8,7 @@
 #include "strategy_cases.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::strategies_test {
 namespace {
 
 using amp::Strategy;
@@ -190,4 +190,4 @@ TEST_CASE("a first step in which nothing was cast is told once") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::strategies_test

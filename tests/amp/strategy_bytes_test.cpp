@@ -4,7 +4,7 @@
 #include "../temporary_directory.h"
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::strategy_bytes_test {
 namespace {
 
 TEST_CASE("predicted bytes are those of the ledger, batch norm and frozen weights included") {
@@ -69,4 +69,4 @@ TEST_CASE("predicted bytes of several ranks: of the one that keeps most") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::strategy_bytes_test

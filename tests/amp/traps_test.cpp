@@ -6,7 +6,7 @@
 
 #include "strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::traps_test {
 namespace {
 
 using amp::Autocast;
@@ -349,4 +349,4 @@ TEST_CASE("trap: accumulated gradients keep their unit when the scale changes be
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::traps_test

@@ -6,8 +6,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/memory_ledger.h>
 
-using namespace halftone;
-
+namespace halftone::test::checkpoint_test {
 namespace {
 
 Tensor numbers(const Shape& shape, uint64_t seed) {
@@ -163,3 +162,5 @@ TEST_CASE("checkpoints nest") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::checkpoint_test

@@ -7,8 +7,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/memory_ledger.h>
 
-using namespace halftone;
-
+namespace halftone::test::deep_graph_test {
 namespace {
 
 constexpr int depth = 200'000;
@@ -56,3 +55,5 @@ TEST_CASE("a chain whose middle outlives its end") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::deep_graph_test

@@ -8,8 +8,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/memory_ledger.h>
 
-using namespace halftone;
-
+namespace halftone::test::engine_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -250,3 +249,5 @@ TEST_CASE("backward frees saved tensors as it goes") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::engine_test

@@ -7,7 +7,7 @@
 
 #include <halftone/autograd/ops.h>
 
-namespace halftone::test {
+namespace halftone::test::forms_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -231,4 +231,4 @@ TEST_CASE("splitting, sorting and padding say what is wrong") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::forms_test

@@ -4,8 +4,7 @@
 #include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/ops.h>
 
-using namespace halftone;
-
+namespace halftone::test::gradcheck_test {
 namespace {
 
 /// y = 3 x, whose gradient is off by a factor in one element.
@@ -62,3 +61,5 @@ TEST_CASE("only f64 is precise enough") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::gradcheck_test

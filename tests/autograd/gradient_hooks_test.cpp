@@ -8,9 +8,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::gradient_hooks_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -228,3 +226,5 @@ TEST_CASE("every operation of one undefined input refuses it") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::gradient_hooks_test

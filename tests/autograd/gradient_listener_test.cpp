@@ -8,7 +8,7 @@
 #include <halftone/autograd/gradient_listener.h>
 #include <halftone/halftone.h>
 
-namespace halftone::test {
+namespace halftone::test::gradient_listener_test {
 namespace {
 
 struct Told final : GradientListener {
@@ -97,4 +97,4 @@ TEST_CASE("GradientListener: after an error the next pass tells as ever") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::gradient_listener_test

@@ -15,9 +15,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::hostile_sizes_test {
 namespace {
 constexpr int64_t huge = std::numeric_limits<int64_t>::max();
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -230,3 +228,5 @@ TEST_CASE("hostile sizes: images") {
     CHECK((result == "nothing" || result.starts_with("[")));
   }
 }
+
+}  // namespace halftone::test::hostile_sizes_test

@@ -5,8 +5,7 @@
 #include <halftone/autograd/gradcheck.h>
 #include <halftone/autograd/ops.h>
 
-using namespace halftone;
-
+namespace halftone::test::user_op_test {
 namespace {
 
 /// y = x^3, as a user writes it: composed, with its own derivative.
@@ -154,3 +153,5 @@ TEST_CASE("an operation may return its input, or save its output") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::user_op_test

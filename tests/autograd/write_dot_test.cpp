@@ -13,7 +13,8 @@
 
 #include "temporary_directory.h"
 
-using namespace halftone;
+namespace halftone::test::write_dot_test {
+
 using halftone::test::message_of;
 
 namespace {
@@ -282,3 +283,5 @@ TEST_CASE("what cannot be drawn is an error, and so is a file that cannot be wri
 }
 
 }  // namespace
+
+}  // namespace halftone::test::write_dot_test

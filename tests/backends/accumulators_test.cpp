@@ -9,7 +9,7 @@
 #include "simd_levels.h"
 #include "backends/float_bits.h"
 
-namespace halftone::test {
+namespace halftone::test::accumulators_test {
 namespace {
 
 /// c = a b + bias, added up as core/accumulator.h says, by its words.
@@ -118,4 +118,4 @@ TEST_CASE("accumulators: long sums of positive numbers") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::accumulators_test

@@ -12,7 +12,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 
-namespace halftone::test {
+namespace halftone::test::attention_test {
 namespace {
 
 struct Sizes {
@@ -151,4 +151,4 @@ TEST_CASE("a mask that is trained gets its gradient") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::attention_test

@@ -6,7 +6,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
-namespace halftone::test {
+namespace halftone::test::batch_norm_test {
 namespace {
 
 constexpr double eps = 0x1p-23;
@@ -144,4 +144,4 @@ TEST_CASE("batch norm of tensors beyond a block equals the reference") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::batch_norm_test

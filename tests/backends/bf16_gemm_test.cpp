@@ -14,8 +14,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
-using namespace halftone;
-
+namespace halftone::test::bf16_gemm_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -175,3 +174,5 @@ TEST_CASE("own bf16 products: infinities stay in their rows, subnormal sums are 
 }
 
 }  // namespace
+
+}  // namespace halftone::test::bf16_gemm_test

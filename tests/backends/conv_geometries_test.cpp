@@ -11,7 +11,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::conv_geometries_test {
 namespace {
 
 struct ConvCase {
@@ -161,4 +161,4 @@ TEST_CASE("an output padding of the dilation's, stride 1") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::conv_geometries_test

@@ -14,7 +14,7 @@
 
 #include "threads.h"
 
-namespace halftone::test {
+namespace halftone::test::conv_products_test {
 namespace {
 
 struct Case {
@@ -129,4 +129,4 @@ TEST_CASE("convolution by bf16 products is the convolution, forward and backward
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::conv_products_test

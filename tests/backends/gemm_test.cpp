@@ -9,7 +9,7 @@
 
 #include "../threads.h"
 
-namespace halftone::test {
+namespace halftone::test::gemm_test {
 namespace {
 
 using simd::Element;
@@ -162,4 +162,4 @@ TEST_CASE("the whole product, over slices of depth and blocks of columns") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::gemm_test

@@ -12,8 +12,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
-using namespace halftone;
-
+namespace halftone::test::gradient_lists_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -153,3 +152,5 @@ TEST_CASE("many tensors, more than one list of them") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::gradient_lists_test

@@ -10,7 +10,7 @@
 
 #include "ops/properties.h"
 
-namespace halftone::test {
+namespace halftone::test::numerics_sums_test {
 namespace {
 
 constexpr double eps = 0x1p-23;
@@ -134,4 +134,4 @@ TEST_CASE("small products are sums of short chains") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::numerics_sums_test

@@ -12,7 +12,7 @@
 
 #include "ops/properties.h"
 
-namespace halftone::test {
+namespace halftone::test::numerics_test {
 namespace {
 
 constexpr double inf = std::numeric_limits<double>::infinity();
@@ -389,4 +389,4 @@ TEST_CASE("ties of a maximum share its gradient, in short floats too") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::numerics_test

@@ -6,8 +6,7 @@
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/core/factory.h>
 
-using namespace halftone;
-
+namespace halftone::test::onednn_test {
 namespace {
 
 bool present() { return onednn::description().starts_with("oneDNN"); }
@@ -121,3 +120,5 @@ TEST_CASE("what oneDNN does not serve it refuses, and the backend goes another w
 }
 
 }  // namespace
+
+}  // namespace halftone::test::onednn_test

@@ -12,8 +12,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 
-using namespace halftone;
-
+namespace halftone::test::pools_and_columns_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -218,3 +217,5 @@ TEST_CASE("sums of columns as the reference's") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::pools_and_columns_test

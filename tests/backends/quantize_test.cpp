@@ -12,7 +12,7 @@
 #include "simd_levels.h"
 #include "backends/float_bits.h"
 
-namespace halftone::test {
+namespace halftone::test::quantize_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -333,4 +333,4 @@ TEST_CASE("quantize: no byte stays behind") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::quantize_test

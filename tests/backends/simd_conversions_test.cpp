@@ -6,7 +6,7 @@
 #include <bit>
 #include <limits>
 
-namespace halftone::test {
+namespace halftone::test::simd_conversions_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -169,4 +169,4 @@ TEST_CASE("conversions of any length touch nothing else") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::simd_conversions_test

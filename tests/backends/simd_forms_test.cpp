@@ -7,7 +7,7 @@
 
 #include <halftone/core/weight_form.h>
 
-namespace halftone::test {
+namespace halftone::test::simd_forms_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -86,4 +86,4 @@ TEST_CASE("one infinity or NaN is found wherever it is") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::simd_forms_test

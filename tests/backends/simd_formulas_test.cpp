@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace halftone::test {
+namespace halftone::test::simd_formulas_test {
 namespace {
 
 template <class F> constexpr Domain domain_of() {
@@ -186,4 +186,4 @@ TEST_CASE("lerp moves towards its target") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::simd_formulas_test

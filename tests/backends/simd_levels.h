@@ -9,28 +9,13 @@
 #include <string>
 #include <vector>
 
-#include <halftone/backends/cpu/simd/kernels.h>
+#include <halftone/backends/cpu/isa.h>
 
 namespace halftone::test {
 
-inline std::vector<const simd::Kernels*> supported_kernels() {
-  __builtin_cpu_init();
-  std::vector<const simd::Kernels*> tables{&simd::baseline::kernels()};
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  if (avx2) tables.push_back(&simd::avx2::kernels());
-  if (avx512) tables.push_back(&simd::avx512::kernels());
-  if (avx512 && __builtin_cpu_supports("avx512bf16"))
-    tables.push_back(&simd::avx512_bf16::kernels());
-  return tables;
-}
-
 /// Calls body(kernels) for each table, naming it in failures.
 template <class Body> void each_level(const Body& body) {
-  for (const simd::Kernels* kernels : supported_kernels()) {
+  for (const simd::Kernels* kernels : supported_simd_kernels()) {
     INFO("instruction set ", std::string(kernels->name));
     body(*kernels);
   }

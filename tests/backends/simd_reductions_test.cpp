@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-namespace halftone::test {
+namespace halftone::test::simd_reductions_test {
 namespace {
 
 constexpr double eps = 0x1p-23;
@@ -274,4 +274,4 @@ TEST_CASE("transposition of any size, inside larger matrices") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::simd_reductions_test

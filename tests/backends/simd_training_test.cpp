@@ -7,7 +7,7 @@
 
 #include <halftone/core/random.h>
 
-namespace halftone::test {
+namespace halftone::test::simd_training_test {
 namespace {
 
 constexpr double eps = 0x1p-23;
@@ -150,4 +150,4 @@ TEST_CASE("dropout starts anywhere in its stream and keeps Philox's choice") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::simd_training_test

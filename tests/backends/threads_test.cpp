@@ -8,7 +8,8 @@
 
 #include "threads.h"
 
-using namespace halftone;
+namespace halftone::test::threads_test {
+
 using test::Threads;
 
 namespace {
@@ -148,3 +149,5 @@ TEST_CASE("random numbers") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::threads_test

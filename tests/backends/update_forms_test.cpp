@@ -12,7 +12,8 @@
 
 #include "threads.h"
 
-using namespace halftone;
+namespace halftone::test::update_forms_test {
+
 using test::Threads;
 
 namespace {
@@ -296,3 +297,5 @@ TEST_CASE("layouts that differ, and lists in which some slots go to the referenc
 }
 
 }  // namespace
+
+}  // namespace halftone::test::update_forms_test

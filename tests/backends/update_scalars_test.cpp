@@ -11,8 +11,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 
-using namespace halftone;
-
+namespace halftone::test::update_scalars_test {
 namespace {
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
@@ -178,3 +177,5 @@ TEST_CASE("next_loss_scale on tensors is next() on numbers, over random steps") 
 }
 
 }  // namespace
+
+}  // namespace halftone::test::update_scalars_test

@@ -9,9 +9,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::dtype_test {
 namespace {
 constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, i16, u8, boolean};
 template <class T> using Limits = std::numeric_limits<T>;
@@ -155,3 +153,5 @@ TEST_CASE("visit_floating names who asked") {
                          ". Cast the input first.");
   }
 }
+
+}  // namespace halftone::test::dtype_test

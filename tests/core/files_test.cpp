@@ -20,8 +20,7 @@
 #include "../nobody.h"
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::files_test {
 namespace fs = std::filesystem;
 
 namespace {
@@ -189,3 +188,5 @@ TEST_CASE("files: no descriptor of ours is that of a standard stream, whatever w
   CHECK(least > 2);
   CHECK(while_open == 3);
 }
+
+}  // namespace halftone::test::files_test

@@ -9,8 +9,7 @@
 
 #include <halftone/core/math.h>
 
-using namespace halftone;
-
+namespace halftone::test::math_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -170,3 +169,5 @@ TEST_CASE("double is the C library's") {
     CHECK(math::pow(std::abs(x), 1.5) == std::pow(std::abs(x), 1.5));
   }
 }
+
+}  // namespace halftone::test::math_test

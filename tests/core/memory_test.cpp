@@ -15,9 +15,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::memory_test {
 namespace {
 /// What a use holds more than at the start of the scope.
 class Growth {
@@ -262,3 +260,5 @@ TEST_CASE("memory that the system refuses") {
   CHECK(cache_statistics().used_bytes == used);
 }
 #endif
+
+}  // namespace halftone::test::memory_test

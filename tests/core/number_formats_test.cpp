@@ -14,7 +14,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/short_floats.h>
 
-namespace halftone::test {
+namespace halftone::test::number_formats_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -332,4 +332,4 @@ TEST_CASE("number_formats: what is no grid") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::number_formats_test

@@ -15,9 +15,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::plain_numbers_test {
 namespace {
 /// As in German: 1.234,5.
 struct German final : std::numpunct<char> {
@@ -70,7 +68,8 @@ std::string everything() {
   state.rate = 12345.6, state.step = 1234, state.steps = 5678, state.seconds_left = 12345;
   text += train::status_line(state);
   const TemporaryDirectory directory;
-  train::Checkpoint checkpoint{.state = {.step = 1234567}, .tensors = {{"model.a", x}}};
+  train::Checkpoint checkpoint;
+  checkpoint.state.step = 1234567, checkpoint.tensors = {{"model.a", x}};
   checkpoint.state.numbers["loss"] = 1234.5;
   train::save_checkpoint(directory / "checkpoint", checkpoint);
   CHECK(train::load_checkpoint(directory / "checkpoint").state.numbers.at("loss") == 1234.5);
@@ -99,3 +98,5 @@ TEST_CASE("plain numbers: a stream has its own locale back afterwards") {
   out << Shape{1234} << ' ' << 1234;
   CHECK(out.str() == "[1234] 1.234");
 }
+
+}  // namespace halftone::test::plain_numbers_test

@@ -7,8 +7,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 
-using namespace halftone;
-
+namespace halftone::test::print_test {
 namespace {
 std::string printed(const Tensor& x) {
   std::ostringstream text;
@@ -64,3 +63,5 @@ TEST_CASE("tensors in messages") {
   CHECK(described_as(scalar(1)) == "[] f32");
   CHECK(described_as(Tensor{}) == "an undefined tensor");
 }
+
+}  // namespace halftone::test::print_test

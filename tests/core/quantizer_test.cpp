@@ -9,7 +9,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/quantizer.h>
 
-namespace halftone::test {
+namespace halftone::test::quantizer_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -185,4 +185,4 @@ TEST_CASE("accumulators that are none") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::quantizer_test

@@ -14,8 +14,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 
-using namespace halftone;
-
+namespace halftone::test::random_test {
 namespace {
 
 using Words = std::array<uint32_t, 4>;
@@ -192,3 +191,5 @@ TEST_CASE("consecutive calls differ, and every thread has its own generator") {
   std::thread([] { rand({100}); }).join();
   CHECK(default_generator().state().offset == before.offset);
 }
+
+}  // namespace halftone::test::random_test

@@ -8,8 +8,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::shape_test {
 
 TEST_CASE("Dims is a list of at most eight numbers") {
   Dims dims{2, 3};
@@ -115,3 +114,5 @@ TEST_CASE("normalize_dim") {
   CHECK(contains(message_of<ShapeError>([] { normalize_dim("sum", int64_t(1) << 32, 3); }),
                  "4294967296"));
 }
+
+}  // namespace halftone::test::shape_test

@@ -12,8 +12,7 @@
 
 #include <halftone/core/dtype.h>
 
-using namespace halftone;
-
+namespace halftone::test::short_floats_test {
 namespace {
 
 const double infinity = std::numeric_limits<double>::infinity();
@@ -195,3 +194,5 @@ TEST_CASE_TEMPLATE("f8 overflow: to infinity or NaN, or saturated", T, Float8E5M
     CHECK(wrong == 0);
   }
 }
+
+}  // namespace halftone::test::short_floats_test

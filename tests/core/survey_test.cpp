@@ -9,7 +9,7 @@
 #include <halftone/core/survey.h>
 #include <halftone/core/views.h>
 
-namespace halftone::test {
+namespace halftone::test::survey_test {
 namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity(),
@@ -148,4 +148,4 @@ TEST_CASE("a row that is none is refused") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::survey_test

@@ -12,9 +12,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::tensor_test {
 namespace {
 using Values = std::vector<double>;
 constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boolean};
@@ -239,3 +237,5 @@ TEST_CASE("devices") {
   CHECK(message_of<UsageError>([] { const CpuBackendScope scope("fpga"); }) ==
         "[CpuBackendScope] there is no CPU backend named \"fpga\". Use cpu or reference.");
 }
+
+}  // namespace halftone::test::tensor_test

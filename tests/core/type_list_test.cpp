@@ -7,8 +7,7 @@
 #include <halftone/core/op_info.h>
 #include <halftone/core/type_list.h>
 
-using namespace halftone;
-
+namespace halftone::test::type_list_test {
 namespace {
 using Some = TypeList<int, char, double>;
 template <class T> struct Box {};
@@ -40,3 +39,5 @@ TEST_CASE("names of cast classes") {
   CHECK(name(CastClass::as_is) == "as_is");
   CHECK(name(CastClass::banned) == "banned");
 }
+
+}  // namespace halftone::test::type_list_test

@@ -10,8 +10,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 
-using namespace halftone;
-
+namespace halftone::test::views_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -171,3 +170,5 @@ TEST_CASE("copies only where the layout is another") {
   CHECK(views::with_strides(x, last.strides()).strides() == last.strides());
   CHECK(views::with_strides(x, x.strides()).storage() == x.storage());
 }
+
+}  // namespace halftone::test::views_test

@@ -81,11 +81,11 @@ bool uses_tensor_cores(const Plan& plan) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.get();
   int64_t count = 0;
-  cudnnBackendGetAttribute(plan.configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &handle);
+  cudnn().get_attribute(plan.configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &handle);
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                           CUDNN_TYPE_NUMERICAL_NOTE, int64_t(notes.size()), &count, notes.data());
+  cudnn().get_attribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                        int64_t(notes.size()), &count, notes.data());
   return std::find(notes.begin(), notes.begin() + count, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) !=
          notes.begin() + count;
 }
@@ -140,7 +140,8 @@ TEST_CASE(
   for (const char* name : gpus) {
     const Target target = gpu(name);
     for (const DType dtype : {bf16, f16})
-      for (const auto& [queries, keys] : {std::pair{64, 1024}, {197, 197}, {1, 4096}, {77, 2049}, {333, 1}}) {
+      for (const auto& [queries, keys] :
+           {std::pair{64, 1024}, {197, 197}, {1, 4096}, {77, 2049}, {333, 1}}) {
         INFO(name, ", ", std::string(halftone::name(dtype)), ", ", queries, " x ", keys);
         const Form q = rows({32, 12, queries, 64}, dtype), k = rows({32, 12, keys, 64}, dtype),
                    statistics = rows({32, 12, queries, 1}, f32);

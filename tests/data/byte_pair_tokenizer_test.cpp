@@ -12,8 +12,8 @@
 #include "../fixtures_directory.h"
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::byte_pair_tokenizer_test {
+
 using data::BytePairTokenizer, data::first_word;
 
 namespace {
@@ -194,3 +194,5 @@ TEST_CASE("BytePairTokenizer survives random damage") {
     refused += !message_for(vocabulary.substr(0, length), merges).empty();
   CHECK(refused > 150);
 }
+
+}  // namespace halftone::test::byte_pair_tokenizer_test

@@ -12,8 +12,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::csv_test {
+
 using data::CsvTable, data::csv_from_text, data::read_csv, data::Standardizer;
 
 namespace {
@@ -125,3 +125,5 @@ TEST_CASE("a batch of several tensors; subsets and splits") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::csv_test

@@ -11,8 +11,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::data_loader_resume_test {
+
 using data::Batch, data::DataLoader, data::DataLoaderOptions, data::Dataset, data::EpochKey;
 
 namespace {
@@ -92,3 +92,5 @@ TEST_CASE("DataLoader.resume refuses positions that the epoch does not have") {
   loader.set_epoch(0);  // forgets the position
   CHECK(walk(loader) == first);
 }
+
+}  // namespace halftone::test::data_loader_resume_test

@@ -7,7 +7,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::data_loader_share_test {
 namespace {
 
 using data::DataLoader;
@@ -67,4 +67,4 @@ TEST_CASE("DataLoader: shares that do not exist") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::data_loader_share_test

@@ -17,8 +17,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::data_loader_test {
+
 using data::Batch, data::DataLoader, data::DataLoaderOptions, data::Dataset, data::TensorDataset;
 
 static_assert(std::ranges::input_range<DataLoader>);
@@ -210,3 +210,5 @@ TEST_CASE("DataLoader explains what it cannot take") {
   CHECK(message_of<UsageError>([] { DataLoader(counting(1)).set_epoch(-1); }) ==
         "[DataLoader] epoch is -1. Count epochs from 0.");
 }
+
+}  // namespace halftone::test::data_loader_test

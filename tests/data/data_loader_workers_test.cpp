@@ -14,8 +14,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::data_loader_workers_test {
+
 using data::Batch, data::DataLoader, data::Dataset, data::EpochKey;
 
 namespace {
@@ -194,3 +194,5 @@ TEST_CASE("DataLoader explains a number of workers that it cannot take") {
           "[DataLoader] workers is " + std::to_string(workers) +
               ". Use 0 for no thread, or a number of threads up to 1024.");
 }
+
+}  // namespace halftone::test::data_loader_workers_test

@@ -10,8 +10,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::fashion_mnist_test {
+
 using data::ByteImages, data::fashion_mnist, data::Split;
 
 namespace {
@@ -101,3 +101,5 @@ TEST_CASE("fashion_mnist finds the real data through HALFTONE_DATA or where Debi
   CHECK(std::abs(mean) < 0.02);  // the constants are those of the training split
   CHECK(std::abs(std::sqrt(squares / n - mean * mean) - 1) < 0.02);
 }
+
+}  // namespace halftone::test::fashion_mnist_test

@@ -7,8 +7,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::idx_test {
+
 using data::read_idx;
 
 namespace {
@@ -137,3 +137,5 @@ TEST_CASE("read_idx survives random damage") {
   CHECK(read + refused == 600);
   CHECK(refused > 300);
 }
+
+}  // namespace halftone::test::idx_test

@@ -8,8 +8,8 @@
 
 #include "image_fixtures.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::image_folder_test {
+
 using namespace halftone::data;
 namespace fs = std::filesystem;
 
@@ -190,3 +190,5 @@ TEST_CASE("ImageFiles leaves no memory behind") {
   }
   CHECK(memory_report().now == before.now);
 }
+
+}  // namespace halftone::test::image_folder_test

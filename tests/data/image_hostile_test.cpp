@@ -10,9 +10,7 @@
 
 #include "image_fixtures.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::image_hostile_test {
 namespace {
 std::span<const uint8_t> as_bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
@@ -247,3 +245,5 @@ TEST_CASE("pixels beyond the end of a PNG's palette are black, however often it 
                    "[read_image] damaged image: x: "));
   }
 }
+
+}  // namespace halftone::test::image_hostile_test

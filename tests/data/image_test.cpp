@@ -7,8 +7,8 @@
 
 #include "image_fixtures.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::image_test {
+
 using data::Channels, data::read_image, data::write_png;
 
 TEST_CASE("read_image decodes what Pillow decodes") {
@@ -148,3 +148,5 @@ TEST_CASE("images are charged to the scope of the caller, and nothing stays behi
   }
   CHECK(memory_report().now == before.now);
 }
+
+}  // namespace halftone::test::image_test

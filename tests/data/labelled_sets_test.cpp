@@ -8,8 +8,8 @@
 
 #include "image_fixtures.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::labelled_sets_test {
+
 using namespace halftone::data;
 namespace fs = std::filesystem;
 
@@ -211,3 +211,5 @@ TEST_CASE("images kept as bytes can be transformed before they are normalised") 
   CHECK(contains(message_of<ShapeError>([&] { cifar10(options).batch(indices); }),
                  "the transform changed the number of channels: sample 3 became [2, 2, 1] u8"));
 }
+
+}  // namespace halftone::test::labelled_sets_test

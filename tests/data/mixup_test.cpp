@@ -9,8 +9,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::mixup_test {
+
 using data::Batch, data::MixedBatch, data::mixup, data::symmetric_beta;
 
 TEST_CASE("mixup blends every row with another and keeps both targets") {
@@ -75,3 +75,5 @@ TEST_CASE("mixup explains what it cannot take") {
         }) == "[mixup] inputs and targets are not a batch. Pass [k, ...] and [k, ...].");
   CHECK(contains(message_of<ShapeError>([&] { mixup({Tensor(), y}, 1, random); }), "not a batch"));
 }
+
+}  // namespace halftone::test::mixup_test

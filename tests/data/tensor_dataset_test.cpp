@@ -8,8 +8,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::tensor_dataset_test {
+
 using data::Batch, data::ByteImages, data::TensorDataset;
 
 TEST_CASE("TensorDataset collates rows in the order asked for") {
@@ -94,3 +94,5 @@ TEST_CASE("ByteImages explains what it cannot take") {
       }) ==
       "[ByteImages] label out of range: sample 1 has label 2 of 2 classes. Number classes from 0.");
 }
+
+}  // namespace halftone::test::tensor_dataset_test

@@ -8,8 +8,8 @@
 
 #include <halftone/core/factory.h>
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::text_test {
+
 using namespace halftone::data;
 
 namespace {
@@ -138,3 +138,5 @@ TEST_CASE("text explains what it cannot take") {
                  }),
                  "[Dataset] there is no sample 2: the dataset has 2"));
 }
+
+}  // namespace halftone::test::text_test

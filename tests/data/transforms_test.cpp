@@ -9,8 +9,8 @@
 
 #include "image_fixtures.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::transforms_test {
+
 using namespace halftone::data;
 
 namespace {
@@ -206,10 +206,11 @@ TEST_CASE("transforms explain what they cannot take") {
                  "an image of 2 channels"));
   CHECK(message_of<UsageError>([&] {
           run(Normalize{.mean = {1, 2}}, x);
-        }) ==
-        "[Normalize] 2 values of mean for images of 3 channels. Give one value per channel.");
+        }) == "[Normalize] 2 values of mean for images of 3 channels. Give one value per channel.");
   CHECK(contains(message_of<UsageError>([&] {
                    run(Normalize{.std = {1, 0, 1}}, x);
                  }),
                  "cannot normalise channel 1: mean is 0, std is 0"));
 }
+
+}  // namespace halftone::test::transforms_test

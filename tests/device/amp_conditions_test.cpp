@@ -8,7 +8,7 @@
 #include "device_cases.h"
 #include "gpu.h"
 
-namespace halftone::test {
+namespace halftone::test::amp_conditions_test {
 namespace {
 
 using amp::Autocast;
@@ -187,4 +187,4 @@ TEST_CASE("gradients made under a scale on the CPU are brought to one on the GPU
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::amp_conditions_test

@@ -10,7 +10,7 @@
 #include "gpu.h"
 #include "policies_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::capture_test {
 namespace {
 
 constexpr int steps = 7;
@@ -298,4 +298,4 @@ TEST_CASE("what a captured step allocates is its own, and is given back with it"
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::capture_test

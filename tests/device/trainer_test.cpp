@@ -2,7 +2,7 @@
 #include "../train/trainer_cases.h"
 #include "gpu.h"
 
-namespace halftone::test {
+namespace halftone::test::trainer_test {
 namespace {
 
 using train::Trainer;
@@ -82,4 +82,4 @@ TEST_CASE("a Trainer's steps do not wait for the GPU, only what it logs does") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_test

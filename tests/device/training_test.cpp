@@ -2,7 +2,7 @@
 #include "device_cases.h"
 #include "gpu.h"
 
-namespace halftone::test {
+namespace halftone::test::training_test {
 namespace {
 
 /// The two runs part by rounding, which each step feeds into the next.
@@ -114,4 +114,4 @@ TEST_CASE("a loader delivers its batches to the GPU") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::training_test

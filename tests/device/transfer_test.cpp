@@ -5,7 +5,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 
-namespace halftone::test {
+namespace halftone::test::transfer_test {
 namespace {
 
 std::vector<double> counted(int64_t n) {
@@ -105,4 +105,4 @@ TEST_CASE("devices have names") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::transfer_test

@@ -8,7 +8,7 @@
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::collectives_test {
 namespace {
 
 TEST_CASE("collectives: texts of any length, by rank, on every rank") {
@@ -72,4 +72,4 @@ TEST_CASE("collectives: one text that goes on where the other ends differs") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::collectives_test

@@ -10,7 +10,7 @@
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::policy_test {
 namespace {
 
 /// Scales from history, random rounding of operands, gradients, parameters and states; other rules
@@ -227,4 +227,4 @@ TEST_CASE("policies on ranks: a probe sees the batches of its own, and changes n
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::policy_test

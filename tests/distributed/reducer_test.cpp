@@ -13,7 +13,7 @@
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::reducer_test {
 namespace {
 
 constexpr int64_t batches = 12;
@@ -394,4 +394,4 @@ TEST_CASE("train_together: batch norm that counts its batches is refused") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::reducer_test

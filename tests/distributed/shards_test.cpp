@@ -13,7 +13,7 @@
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::shards_test {
 namespace {
 
 using distributed::Shards;
@@ -354,4 +354,4 @@ TEST_CASE("a model that is moved after train_together()") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::shards_test

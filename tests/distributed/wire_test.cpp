@@ -14,7 +14,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::wire_test {
 namespace {
 using distributed::check_wire;
 using distributed::from_wire;
@@ -225,4 +225,4 @@ TEST_CASE("wire: error feedback follows the loss scale, and an overflow does not
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::wire_test

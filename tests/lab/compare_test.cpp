@@ -15,7 +15,7 @@
 
 #include "policy/planted_faults.h"
 
-namespace halftone::test {
+namespace halftone::test::compare_test {
 namespace {
 
 using lab::Comparison;
@@ -152,4 +152,4 @@ TEST_CASE("a stale scale is named first, at every site that has one, forward and
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::compare_test

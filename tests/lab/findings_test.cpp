@@ -7,7 +7,7 @@
 #include <halftone/lab/findings.h>
 #include <halftone/lab/table.h>
 
-namespace halftone::test {
+namespace halftone::test::findings_test {
 namespace {
 
 TEST_CASE("a check says value and bar, and counts if it misses") {
@@ -45,4 +45,4 @@ TEST_CASE("columns of a table are as wide as what is in them") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::findings_test

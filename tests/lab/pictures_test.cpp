@@ -12,7 +12,7 @@
 
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::pictures_test {
 namespace {
 
 TEST_CASE("a distribution is in percent, from the first to the last bin that can be seen") {
@@ -57,4 +57,4 @@ TEST_CASE("train_steps goes over the data as often as it takes, and refuses none
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::pictures_test

@@ -10,7 +10,7 @@
 #include "lab/well_formed.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::report_test {
 namespace {
 
 using lab::report;
@@ -318,4 +318,4 @@ TEST_CASE("rows for other programs") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::report_test

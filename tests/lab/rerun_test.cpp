@@ -18,7 +18,7 @@
 
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::rerun_test {
 namespace {
 
 using policy::Json;
@@ -218,4 +218,4 @@ TEST_CASE("every optimizer and schedule of the lists trains") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::rerun_test

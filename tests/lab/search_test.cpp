@@ -17,7 +17,7 @@
 
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::search_test {
 namespace {
 
 using lab::Candidate;
@@ -201,4 +201,4 @@ TEST_CASE("a trial without data is an error") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::search_test

@@ -13,7 +13,7 @@
 #include "../policies_directory.h"
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::show_test {
 namespace {
 
 using nlohmann::json;
@@ -112,4 +112,4 @@ TEST_CASE("a policy for other models is told so") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::show_test

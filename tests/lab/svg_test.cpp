@@ -9,7 +9,7 @@
 #include "lab/well_formed.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::svg_test {
 namespace {
 
 using lab::svg::Plot;
@@ -138,4 +138,4 @@ TEST_CASE("long names keep their begin and end") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::svg_test

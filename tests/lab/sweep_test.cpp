@@ -7,7 +7,7 @@
 #include "policies_directory.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::sweep_test {
 namespace {
 
 using lab::axis_of;
@@ -95,4 +95,4 @@ TEST_CASE("a field that leads nowhere, and too many cells") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::sweep_test

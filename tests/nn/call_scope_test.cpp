@@ -14,7 +14,7 @@
 #include <halftone/nn/models/mlp.h>
 #include <halftone/nn/nn.h>
 
-namespace halftone::test {
+namespace halftone::test::call_scope_test {
 namespace {
 
 /// Writes down "path/op.ordinal" of every operation.
@@ -113,4 +113,4 @@ TEST_CASE("a scope ends with an exception") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::call_scope_test

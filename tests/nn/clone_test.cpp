@@ -7,9 +7,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::clone_test {
 namespace {
 
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
@@ -99,3 +97,5 @@ TEST_CASE("cells are the layers, one step at a time") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::clone_test

@@ -1,4 +1,5 @@
-// Initialisers: ranges and moments of the formulas of torch.nn.init, reproducibility, and error messages.
+// Initialisers: ranges and moments of the formulas of torch.nn.init, reproducibility, and error
+// messages.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <halftone/core/random.h>
 #include <halftone/nn/init.h>
 
-using namespace halftone;
+namespace halftone::test::init_test {
 namespace init = halftone::nn::init;
 
 namespace {
@@ -21,7 +22,8 @@ Moments moments_of(const Tensor& x) {
   const std::vector<double> values = x.to_vector<double>();
   Moments m;
   for (const double value : values) m.mean += value / double(values.size());
-  for (const double value : values) m.std += (value - m.mean) * (value - m.mean) / double(values.size());
+  for (const double value : values)
+    m.std += (value - m.mean) * (value - m.mean) / double(values.size());
   m.std = std::sqrt(m.std);
   m.low = *std::min_element(values.begin(), values.end());
   m.high = *std::max_element(values.begin(), values.end());
@@ -86,8 +88,9 @@ TEST_CASE("xavier and kaiming") {
   check_uniform(init::kaiming_uniform(weight()), -std::sqrt(6.0 / 180), std::sqrt(6.0 / 180));
   check_uniform(init::kaiming_uniform(weight(), {.slope = std::sqrt(5.0)}), -std::sqrt(1.0 / 180),
                 std::sqrt(1.0 / 180));
-  check_normal(init::kaiming_normal(weight(), {.fan = init::Fan::out, .nonlinearity = init::Nonlinearity::relu}), 0,
-               std::sqrt(2.0 / 540));
+  check_normal(init::kaiming_normal(
+                   weight(), {.fan = init::Fan::out, .nonlinearity = init::Nonlinearity::relu}),
+               0, std::sqrt(2.0 / 540));
 }
 
 TEST_CASE("truncated normal") {
@@ -139,15 +142,21 @@ TEST_CASE("initialisers repeat with the seed, bump the version, and write throug
 }
 
 TEST_CASE("initialisers' errors") {
-  CHECK_THROWS_WITH_AS(init::uniform(empty({2}), 1, 0), "[init.uniform] low 1 is above high 0. Swap them.", UsageError);
-  CHECK_THROWS_WITH_AS(init::normal(empty({2}), 0, -1), "[init.normal] std -1 is negative. Use 0 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(init::uniform(empty({2}), 1, 0),
+                       "[init.uniform] low 1 is above high 0. Swap them.", UsageError);
+  CHECK_THROWS_WITH_AS(init::normal(empty({2}), 0, -1),
+                       "[init.normal] std -1 is negative. Use 0 or more.", UsageError);
   CHECK_THROWS_WITH_AS(init::trunc_normal(empty({2}), 0, 0),
                        "[init.trunc_normal] std 0 is not positive. Use more than 0.", UsageError);
   CHECK_THROWS_WITH_AS(init::trunc_normal(empty({2}), 0, 1, 2, -2),
                        "[init.trunc_normal] low 2 is above high -2. Swap them.", UsageError);
-  CHECK_THROWS_WITH_AS(init::kaiming_normal(empty({2})),
-                       "[init] fans need a weight [out, in, ...], got [2] f32. Use uniform or normal for vectors.",
-                       ShapeError);
-  CHECK_THROWS_WITH_AS(init::orthogonal(empty({2})),
-                       "[init.orthogonal] needs a matrix or more, got [2] f32. Use normal for vectors.", ShapeError);
+  CHECK_THROWS_WITH_AS(
+      init::kaiming_normal(empty({2})),
+      "[init] fans need a weight [out, in, ...], got [2] f32. Use uniform or normal for vectors.",
+      ShapeError);
+  CHECK_THROWS_WITH_AS(
+      init::orthogonal(empty({2})),
+      "[init.orthogonal] needs a matrix or more, got [2] f32. Use normal for vectors.", ShapeError);
 }
+
+}  // namespace halftone::test::init_test

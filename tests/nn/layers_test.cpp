@@ -8,8 +8,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/nn/nn.h>
 
-using namespace halftone;
-
+namespace halftone::test::layers_test {
 namespace {
 
 /// The largest magnitude lies below the bound, but not far below.
@@ -241,3 +240,5 @@ TEST_CASE("Sequential") {
   nn::Sequential moved(std::move(outer));  // moves, does not nest
   CHECK(moved.named_parameters().front().first == "0.0.weight");
 }
+
+}  // namespace halftone::test::layers_test

@@ -13,7 +13,8 @@
 #include <halftone/nn/models/unet.h>
 #include <halftone/nn/state_dict.h>
 
-using namespace halftone;
+namespace halftone::test::models_test {
+
 using namespace halftone::nn::models;
 
 namespace {
@@ -148,3 +149,5 @@ TEST_CASE("a GPT refuses caches that do not fit") {
   CHECK(past.length == 6);  // and stays as it was
   CHECK(model(randint(0, 50, {2, 2}), past).shape() == Shape{2, 2, 50});
 }
+
+}  // namespace halftone::test::models_test

@@ -10,8 +10,7 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/adam.h>
 
-using namespace halftone;
-
+namespace halftone::test::module_test {
 namespace {
 
 template <class T> std::vector<std::string> names_of(const nn::Named<T>& list) {
@@ -197,3 +196,5 @@ TEST_CASE("a walk of one's own may pass over modules") {
   walk.walk(block);
   CHECK(walk.names == Names{"inner.weight", "inner.bias", "tail.2.weight"});
 }
+
+}  // namespace halftone::test::module_test

@@ -8,8 +8,7 @@
 #include <halftone/amp/amp.h>
 #include <halftone/nn/nn.h>
 
-using namespace halftone;
-
+namespace halftone::test::rnn_test {
 namespace {
 
 std::vector<std::string> names_of(const nn::Module& module) {
@@ -110,3 +109,5 @@ TEST_CASE("recurrent layers refuse what does not fit") {
   CHECK_THROWS_WITH_AS(nn::Lstm(3, 4)(rand({5, 2, 3}), {}, zeros({1, 2, 3})),
                        "[Lstm] c0 is [1, 2, 3] f32. It must be [1, 2, 4].", ShapeError);
 }
+
+}  // namespace halftone::test::rnn_test

@@ -14,9 +14,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::safetensors_test {
 namespace {
 /// A file of this header, whose length is told truly, and this data.
 std::string file_of(const std::string& header, const std::string& data = "") {
@@ -395,3 +393,5 @@ TEST_CASE("load_safetensors survives random damage") {
   CHECK(loaded + refused == 800);
   CHECK(refused > 400);
 }
+
+}  // namespace halftone::test::safetensors_test

@@ -7,7 +7,7 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
+namespace halftone::test::state_dict_test {
 
 TEST_CASE("state_dict holds parameters and buffers, without history, sharing data") {
   nn::Sequential model(nn::Linear(2, 2), nn::BatchNorm1d(2));
@@ -104,3 +104,5 @@ TEST_CASE("a file that does not fit is named") {
                        UsageError);
   CHECK_THROWS_AS(nn::load(layer, directory / "absent.safetensors"), FormatError);
 }
+
+}  // namespace halftone::test::state_dict_test

@@ -10,7 +10,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::stream_safetensors_test {
 namespace {
 
 TEST_CASE("stream_safetensors asks for one tensor after the other, and writes the same bytes") {
@@ -52,4 +52,4 @@ TEST_CASE("stream_safetensors refuses what was not announced") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::stream_safetensors_test

@@ -32,6 +32,7 @@ const std::vector<Target>& targets() {
   return present;
 }
 
+namespace properties {
 namespace {
 
 DType expected_dtype(const Case& test, DType dtype) { return test.output.value_or(dtype); }
@@ -182,4 +183,5 @@ TEST_CASE("mixed dtypes promote, or are refused by name") {
 }
 
 }  // namespace
+}  // namespace properties
 }  // namespace halftone::test

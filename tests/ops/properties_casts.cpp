@@ -7,7 +7,7 @@
 
 #include <halftone/autograd/input_caster.h>
 
-namespace halftone::test {
+namespace halftone::test::properties_casts {
 namespace {
 
 bool eligible(const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != f64; }
@@ -163,4 +163,4 @@ TEST_CASE("inside forward and backward the slot is empty and recording is off") 
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::properties_casts

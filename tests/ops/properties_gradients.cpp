@@ -4,7 +4,7 @@
 
 #include <halftone/autograd/gradcheck.h>
 
-namespace halftone::test {
+namespace halftone::test::properties_gradients {
 namespace {
 
 constexpr double step = 1e-5;
@@ -95,4 +95,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::properties_gradients

@@ -8,7 +8,7 @@
 
 #include "ops/properties.h"
 
-namespace halftone::test {
+namespace halftone::test::properties_saved {
 namespace {
 
 /// The storages that the nodes behind a tensor keep, and its own.
@@ -51,4 +51,4 @@ TEST_CASE("an operation keeps what its reader lists, and nothing else") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::properties_saved

@@ -6,7 +6,7 @@
 
 #include <halftone/core/views.h>
 
-namespace halftone::test {
+namespace halftone::test::properties_strides {
 namespace {
 
 enum class Layout { reversed, stepped, expanded, channels_last };
@@ -109,4 +109,4 @@ TEST_CASE("dropout's mask runs in memory order, and backward repeats it") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::properties_strides

@@ -10,7 +10,7 @@
 
 #include "ops/properties.h"
 
-namespace halftone::test {
+namespace halftone::test::properties_taps {
 namespace {
 
 /// Hands a tap to every operation but casts.
@@ -184,4 +184,4 @@ TEST_CASE("a tap that does not run the operation, or hands on something else, is
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::properties_taps

@@ -1,4 +1,5 @@
-// Clipping: the norm over all tensors, the factor, low-precision gradients, and values that are not finite.
+// Clipping: the norm over all tensors, the factor, low-precision gradients, and values that are not
+// finite.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,7 +9,8 @@
 #include <halftone/optim/clip_grad.h>
 #include <halftone/optim/sgd.h>
 
-using namespace halftone;
+namespace halftone::test::clip_grad_test {
+
 using namespace halftone::optim;
 
 namespace {
@@ -22,7 +24,8 @@ Tensor with_gradient(const std::vector<double>& gradient, DType dtype = f32) {
 }  // namespace
 
 TEST_CASE("the norm is taken over all gradients together") {
-  const Tensor a = with_gradient({3, 0}), b = with_gradient({4}), idle = zeros({2}).set_requires_grad();
+  const Tensor a = with_gradient({3, 0}), b = with_gradient({4}),
+               idle = zeros({2}).set_requires_grad();
   const uint64_t version = a.grad().storage()->version();
   CHECK(clip_grad_norm({a, idle, b}, 2.5).item() == 5);
   CHECK(a.grad().to_vector<double>()[0] == doctest::Approx(3 * 2.5 / (5 + 1e-6)));
@@ -56,10 +59,11 @@ TEST_CASE("the norm of f16 gradients does not overflow in f16") {
 TEST_CASE("what is not finite shows, or throws if asked to") {
   const double infinity = std::numeric_limits<double>::infinity();
   const Tensor a = with_gradient({infinity, 1}), b = with_gradient({std::nan(""), 1});
-  CHECK_THROWS_WITH_AS(clip_grad_norm({a}, 1, {.error_if_nonfinite = true}),
-                       "[clip_grad_norm] the norm of the gradients is inf. Unscale them first, or turn "
-                       "error_if_nonfinite off.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      clip_grad_norm({a}, 1, {.error_if_nonfinite = true}),
+      "[clip_grad_norm] the norm of the gradients is inf. Unscale them first, or turn "
+      "error_if_nonfinite off.",
+      UsageError);
   CHECK(a.grad().to_vector<double>()[1] == 1);
   CHECK(clip_grad_norm({a}, 1).item() == infinity);
   CHECK(a.grad().to_vector<double>()[1] == 0);
@@ -77,6 +81,10 @@ TEST_CASE("clipping by value, and through an optimizer's gradients") {
 }
 
 TEST_CASE("limits must not be negative") {
-  CHECK_THROWS_WITH_AS(clip_grad_norm({}, -1), "[clip_grad_norm] max_norm is -1. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(clip_grad_value({}, -1), "[clip_grad_value] limit is -1. Use 0 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(clip_grad_norm({}, -1), "[clip_grad_norm] max_norm is -1. Use 0 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(clip_grad_value({}, -1), "[clip_grad_value] limit is -1. Use 0 or more.",
+                       UsageError);
 }
+
+}  // namespace halftone::test::clip_grad_test

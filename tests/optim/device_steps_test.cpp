@@ -17,7 +17,7 @@
 #include "../amp/own_optimizer.h"
 #include "../amp/strategy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::device_steps_test {
 namespace {
 
 using Parameters = std::vector<Tensor>;
@@ -244,4 +244,4 @@ TEST_CASE("a captured step makes no state") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::device_steps_test

@@ -5,7 +5,8 @@
 #include <halftone/core/caching_allocator.h>
 #include <halftone/optim/optim.h>
 
-using namespace halftone;
+namespace halftone::test::groups_and_state_test {
+
 using namespace halftone::optim;
 
 namespace {
@@ -230,3 +231,5 @@ TEST_CASE("an optimizer trains: it finds the minimum of a bowl") {
   for (std::size_t i = 0; i < 3; ++i)
     CHECK(found[i] == doctest::Approx(double(i + 1)).epsilon(0.01));
 }
+
+}  // namespace halftone::test::groups_and_state_test

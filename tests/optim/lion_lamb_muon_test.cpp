@@ -11,7 +11,8 @@
 #include <halftone/core/factory.h>
 #include <halftone/optim/optim.h>
 
-using namespace halftone;
+namespace halftone::test::lion_lamb_muon_test {
+
 using namespace halftone::optim;
 
 namespace {
@@ -334,3 +335,5 @@ TEST_CASE("state is saved and loaded under its names") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::lion_lamb_muon_test

@@ -7,7 +7,8 @@
 #include <halftone/optim/lr_schedule.h>
 #include <halftone/optim/sgd.h>
 
-using namespace halftone;
+namespace halftone::test::lr_schedule_test {
+
 using namespace halftone::optim;
 
 namespace {
@@ -37,14 +38,19 @@ TEST_CASE("schedules, step by step") {
 }
 
 TEST_CASE("schedules refuse what makes no sense") {
-  CHECK_THROWS_WITH_AS(LrSchedule::cosine(0), "[LrSchedule.cosine] steps is 0. Use 1 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(LrSchedule::linear(-1), "[LrSchedule.linear] steps is -1. Use 1 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(LrSchedule::step_decay(0), "[LrSchedule.step_decay] every is 0. Use 1 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(LrSchedule::warm_up(-1), "[LrSchedule.warm_up] steps is -1. Use 0 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::cosine(0), "[LrSchedule.cosine] steps is 0. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::linear(-1), "[LrSchedule.linear] steps is -1. Use 1 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::step_decay(0),
+                       "[LrSchedule.step_decay] every is 0. Use 1 or more.", UsageError);
+  CHECK_THROWS_WITH_AS(LrSchedule::warm_up(-1), "[LrSchedule.warm_up] steps is -1. Use 0 or more.",
+                       UsageError);
 }
 
 TEST_CASE("the scheduler multiplies each group's own rate") {
-  Sgd optimizer({{.parameters = {leaf()}, .options = {.lr = 1}}, {.parameters = {leaf()}, .options = {.lr = 0.5}}});
+  Sgd optimizer({{.parameters = {leaf()}, .options = {.lr = 1}},
+                 {.parameters = {leaf()}, .options = {.lr = 0.5}}});
   LrScheduler scheduler(optimizer, LrSchedule::warm_up(2, LrSchedule::linear(2)));
   CHECK(optimizer.lr(0) == 0.5);
   CHECK(optimizer.lr(1) == 0.25);
@@ -68,11 +74,15 @@ TEST_CASE("a scheduler resumes, with the rates of before") {
   CHECK(second.lr() == first.lr());
 
   CHECK_THROWS_WITH_AS(b.load_state_dict({{"step", scalar(1)}}),
-                       "[LrScheduler.load_state_dict] the state has 1 entries. It must have `step` and `base_lrs`, as "
+                       "[LrScheduler.load_state_dict] the state has 1 entries. It must have `step` "
+                       "and `base_lrs`, as "
                        "state_dict() writes them.",
                        UsageError);
-  CHECK_THROWS_WITH_AS(b.load_state_dict({{"step", scalar(1)}, {"base_lrs", ones({2})}}),
-                       "[LrScheduler.load_state_dict] the state has 2 rates, the optimizer 1 groups. Load what was "
-                       "saved for the same groups.",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      b.load_state_dict({{"step", scalar(1)}, {"base_lrs", ones({2})}}),
+      "[LrScheduler.load_state_dict] the state has 2 rates, the optimizer 1 groups. Load what was "
+      "saved for the same groups.",
+      UsageError);
 }
+
+}  // namespace halftone::test::lr_schedule_test

@@ -1,5 +1,5 @@
-// Sgd, Adam, AdamW, Rmsprop against plain f64 loops over PyTorch's published formulas, their option checks, and
-// parameters that change their dtype or lack gradients.
+// Sgd, Adam, AdamW, Rmsprop against plain f64 loops over PyTorch's published formulas, their option
+// checks, and parameters that change their dtype or lack gradients.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,7 +8,8 @@
 #include <halftone/core/factory.h>
 #include <halftone/optim/optim.h>
 
-using namespace halftone;
+namespace halftone::test::optimizers_test {
+
 using namespace halftone::optim;
 
 namespace {
@@ -25,7 +26,8 @@ Tensor leaf(const Values& values, DType dtype = f32) {
 double gradient_at(int t, std::size_t i) { return std::sin(1.7 * t + double(i)) + 0.1 * double(i); }
 
 /// Runs `steps` steps on three numbers and compares with the rule, made anew for each number.
-void compare(Optimizer& optimizer, const Tensor& parameter, const std::function<Rule()>& make_rule, int steps = 6) {
+void compare(Optimizer& optimizer, const Tensor& parameter, const std::function<Rule()>& make_rule,
+             int steps = 6) {
   Values expected = parameter.to_vector<double>();
   std::vector<Rule> rules;
   for (std::size_t i = 0; i < expected.size(); ++i) rules.push_back(make_rule());
@@ -35,11 +37,13 @@ void compare(Optimizer& optimizer, const Tensor& parameter, const std::function<
     for (std::size_t i = 0; i < expected.size(); ++i) gradient[i] = gradient_at(t, i);
     handle.set_grad(from_vector(gradient, parameter.shape(), parameter.dtype()));
     optimizer.step();
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = rules[i](t, expected[i], gradient[i]);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      expected[i] = rules[i](t, expected[i], gradient[i]);
   }
   const Values got = parameter.to_vector<double>();
   const double tolerance = 64 * epsilon(parameter.dtype());
-  for (std::size_t i = 0; i < expected.size(); ++i) CHECK(std::abs(got[i] - expected[i]) <= tolerance);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    CHECK(std::abs(got[i] - expected[i]) <= tolerance);
 }
 
 Rule sgd_rule(SgdOptions o) {
@@ -59,7 +63,8 @@ template <class Options> Rule adam_rule(Options o, bool decoupled) {
     else g += o.weight_decay * p;
     m = o.betas[0] * m + (1 - o.betas[0]) * g;
     v = o.betas[1] * v + (1 - o.betas[1]) * g * g;
-    const double correction1 = 1 - std::pow(o.betas[0], t), correction2 = 1 - std::pow(o.betas[1], t);
+    const double correction1 = 1 - std::pow(o.betas[0], t),
+                 correction2 = 1 - std::pow(o.betas[1], t);
     return p - o.lr / correction1 * m / (std::sqrt(v) / std::sqrt(correction2) + o.eps);
   };
 }
@@ -83,7 +88,8 @@ const Values start{1, -0.5, 2};
 TEST_CASE("Sgd follows its formula") {
   for (const DType dtype : {f32, f64}) {
     for (const SgdOptions& o :
-         {SgdOptions{.lr = 0.1}, SgdOptions{.lr = 0.1, .weight_decay = 0.2}, SgdOptions{.lr = 0.1, .momentum = 0.9},
+         {SgdOptions{.lr = 0.1}, SgdOptions{.lr = 0.1, .weight_decay = 0.2},
+          SgdOptions{.lr = 0.1, .momentum = 0.9},
           SgdOptions{.lr = 0.05, .momentum = 0.8, .dampening = 0.3, .weight_decay = 0.1},
           SgdOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}}) {
       const Tensor p = leaf(start, dtype);
@@ -111,9 +117,10 @@ TEST_CASE("Adam and AdamW follow their formulas") {
 
 TEST_CASE("Rmsprop follows its formula") {
   for (const DType dtype : {f32, f64}) {
-    for (const RmspropOptions& o : {RmspropOptions{}, RmspropOptions{.lr = 0.02, .alpha = 0.9, .weight_decay = 0.1},
-                                    RmspropOptions{.momentum = 0.9}, RmspropOptions{.momentum = 0.5, .centered = true},
-                                    RmspropOptions{.centered = true}}) {
+    for (const RmspropOptions& o :
+         {RmspropOptions{}, RmspropOptions{.lr = 0.02, .alpha = 0.9, .weight_decay = 0.1},
+          RmspropOptions{.momentum = 0.9}, RmspropOptions{.momentum = 0.5, .centered = true},
+          RmspropOptions{.centered = true}}) {
       const Tensor p = leaf(start, dtype);
       Rmsprop optimizer({p}, o);
       compare(optimizer, p, [&] { return rmsprop_rule(o); });
@@ -189,28 +196,46 @@ TEST_CASE("option errors name the option and its value") {
   const std::vector<Tensor> p{leaf({1})};
   CHECK_THROWS_WITH_AS(Sgd(p, {.lr = -1}), "[Sgd] lr is -1. Use 0 or more.", UsageError);
   CHECK_THROWS_WITH_AS(Sgd(p, {.lr = std::nan("")}), "[Sgd] lr is nan. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(Sgd(p, {.momentum = -0.5}), "[Sgd] momentum is -0.5. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(Sgd(p, {.weight_decay = -0.1}), "[Sgd] weight_decay is -0.1. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(Sgd(p, {.nesterov = true}),
-                       "[Sgd] nesterov with momentum 0 and dampening 0. It needs a positive momentum and no dampening.",
+  CHECK_THROWS_WITH_AS(Sgd(p, {.momentum = -0.5}), "[Sgd] momentum is -0.5. Use 0 or more.",
                        UsageError);
-  CHECK_THROWS_WITH_AS(Adam(p, {.betas = {1, 0.9}}), "[Adam] beta1 is 1. Use 0 or more, below 1.", UsageError);
-  CHECK_THROWS_WITH_AS(AdamW(p, {.betas = {0.9, -0.1}}), "[AdamW] beta2 is -0.1. Use 0 or more, below 1.", UsageError);
-  CHECK_THROWS_WITH_AS(AdamW(p, {.eps = -1e-8}), "[AdamW] eps is -1e-08. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(AdamW(p, {.weight_decay = -1}), "[AdamW] weight_decay is -1. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(Rmsprop(p, {.alpha = -1}), "[Rmsprop] alpha is -1. Use 0 or more.", UsageError);
-  CHECK_THROWS_WITH_AS(Adam(p, {.state_dtype = i64}), "[Adam] state_dtype is i64. Use f32, bf16 or f16.", DTypeError);
+  CHECK_THROWS_WITH_AS(Sgd(p, {.weight_decay = -0.1}), "[Sgd] weight_decay is -0.1. Use 0 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(Sgd(p, {.nesterov = true}),
+                       "[Sgd] nesterov with momentum 0 and dampening 0. It needs a positive "
+                       "momentum and no dampening.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(Adam(p, {.betas = {1, 0.9}}), "[Adam] beta1 is 1. Use 0 or more, below 1.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(AdamW(p, {.betas = {0.9, -0.1}}),
+                       "[AdamW] beta2 is -0.1. Use 0 or more, below 1.", UsageError);
+  CHECK_THROWS_WITH_AS(AdamW(p, {.eps = -1e-8}), "[AdamW] eps is -1e-08. Use 0 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(AdamW(p, {.weight_decay = -1}), "[AdamW] weight_decay is -1. Use 0 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(Rmsprop(p, {.alpha = -1}), "[Rmsprop] alpha is -1. Use 0 or more.",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(Adam(p, {.state_dtype = i64}),
+                       "[Adam] state_dtype is i64. Use f32, bf16 or f16.", DTypeError);
 }
 
 TEST_CASE("parameter errors") {
   const Tensor p = leaf({1});
-  CHECK_THROWS_WITH_AS(AdamW(std::vector<Tensor>{}),
-                       "[AdamW] got an empty parameter list. Pass model.parameters() of a model that has some.",
+  CHECK_THROWS_WITH_AS(
+      AdamW(std::vector<Tensor>{}),
+      "[AdamW] got an empty parameter list. Pass model.parameters() of a model that has some.",
+      UsageError);
+  CHECK_THROWS_WITH_AS(
+      Sgd(std::vector<ParameterGroup<SgdOptions>>{}),
+      "[Sgd] got no parameter groups. Pass model.parameters() of a model that has some.",
+      UsageError);
+  CHECK_THROWS_WITH_AS(Sgd({p, Tensor{}}), "[Sgd] parameter 1 is undefined. Leave it out.",
                        UsageError);
-  CHECK_THROWS_WITH_AS(Sgd(std::vector<ParameterGroup<SgdOptions>>{}),
-                       "[Sgd] got no parameter groups. Pass model.parameters() of a model that has some.", UsageError);
-  CHECK_THROWS_WITH_AS(Sgd({p, Tensor{}}), "[Sgd] parameter 1 is undefined. Leave it out.", UsageError);
-  CHECK_THROWS_WITH_AS(Sgd({p, zeros({2}, i64)}), "[Sgd] parameter 1 is [2] i64. Only floating tensors can be trained.",
+  CHECK_THROWS_WITH_AS(Sgd({p, zeros({2}, i64)}),
+                       "[Sgd] parameter 1 is [2] i64. Only floating tensors can be trained.",
                        DTypeError);
-  CHECK_THROWS_WITH_AS(Sgd({p, p}), "[Sgd] parameter 1, [1] f32, appears twice. Name each parameter once.", UsageError);
+  CHECK_THROWS_WITH_AS(Sgd({p, p}),
+                       "[Sgd] parameter 1, [1] f32, appears twice. Name each parameter once.",
+                       UsageError);
 }
+
+}  // namespace halftone::test::optimizers_test

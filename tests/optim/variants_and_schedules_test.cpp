@@ -12,8 +12,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::variants_and_schedules_test {
+
 using optim::LrSchedule;
 
 namespace {
@@ -194,3 +194,5 @@ TEST_CASE("clipping by any p-norm") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::variants_and_schedules_test

@@ -3,7 +3,7 @@
 
 #include "policy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::communication_test {
 namespace {
 
 TEST_CASE("communication: wire formats, of gradients only") {
@@ -59,4 +59,4 @@ TEST_CASE("a wire is written, read, hashed and given to the strategy") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::communication_test

@@ -4,7 +4,7 @@
 #include "policy/session_cases.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::model_errors_test {
 namespace {
 
 /// The message of one pass, or of making the training, under a rule.
@@ -64,4 +64,4 @@ TEST_CASE("parameters and states in a dtype that does not hold their grid") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::model_errors_test

@@ -13,7 +13,7 @@
 #include "policy/planted_faults.h"
 #include "policy/session_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::overflow_test {
 namespace {
 
 using policy::Overflow;
@@ -223,4 +223,4 @@ TEST_CASE("data that are not finite are said to be so") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::overflow_test

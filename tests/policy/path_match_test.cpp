@@ -11,7 +11,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::path_match_test {
 namespace {
 
 using policy::ListSizes;
@@ -183,4 +183,4 @@ TEST_CASE("the nearest path shares the most letters, then is the shortest") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::path_match_test

@@ -3,7 +3,7 @@
 
 #include "policy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::policy_errors_test {
 namespace {
 
 TEST_CASE("what is not JSON is an error with line and column") {
@@ -375,4 +375,4 @@ TEST_CASE("optimizers") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::policy_errors_test

@@ -4,7 +4,7 @@
 
 #include "policy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::policy_file_test {
 namespace {
 
 using policy::PolicyFile;
@@ -289,4 +289,4 @@ TEST_CASE("strategies by name or by file, and back") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::policy_file_test

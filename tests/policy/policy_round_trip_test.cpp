@@ -5,7 +5,7 @@
 
 #include "policy_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::policy_round_trip_test {
 namespace {
 
 using policy::PolicyFile;
@@ -132,4 +132,4 @@ TEST_CASE("a strategy that was loaded and changed is written as it is now") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::policy_round_trip_test

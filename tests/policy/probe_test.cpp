@@ -18,7 +18,7 @@
 #include "policy/session_cases.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::probe_test {
 namespace {
 
 const policy::ProbeRow* row_of(const policy::Probe& probe, const std::string& site,
@@ -314,4 +314,4 @@ TEST_CASE("a probe leaves nothing in a checkpoint of a training without policy")
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::probe_test

@@ -11,7 +11,7 @@
 #include "../temporary_directory.h"
 #include "session_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::resolved_table_test {
 namespace {
 
 using nlohmann::json;
@@ -240,4 +240,4 @@ TEST_CASE("a pattern within a list of blocks names the blocks that it leaves") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::resolved_table_test

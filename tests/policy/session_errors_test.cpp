@@ -5,7 +5,7 @@
 
 #include "policy/session_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::session_errors_test {
 namespace {
 
 TEST_CASE("what an operation cannot do, and rules that match nothing, are errors") {
@@ -68,4 +68,4 @@ TEST_CASE("f64 is not emulated: an error, not a rule without effect") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::session_errors_test

@@ -9,7 +9,7 @@
 
 #include "policy/session_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::session_faults_test {
 namespace {
 
 policy::PolicySession& session_of(amp::Training& training) {
@@ -330,4 +330,4 @@ TEST_CASE("what is drawn for a parameter depends on its name alone") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::session_faults_test

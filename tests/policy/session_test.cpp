@@ -17,7 +17,7 @@
 #include "policy/session_cases.h"
 #include "temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::session_test {
 namespace {
 
 const Quantizer e4m3 = *quantizer_named("e4m3"), e5m2 = *quantizer_named("e5m2"),
@@ -278,4 +278,4 @@ TEST_CASE("emulated bf16 is native bf16, bit for bit, after 500 steps") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::session_test

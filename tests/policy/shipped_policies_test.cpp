@@ -22,7 +22,7 @@
 #include "../policies_directory.h"
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::shipped_policies_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -243,4 +243,4 @@ TEST_CASE("a rule that matches nothing names the nearest path") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::shipped_policies_test

@@ -12,7 +12,7 @@
 
 #include "session_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::update_states_test {
 namespace {
 /// The only row of "0.weight" (which the policies below leave sites of) with that state.
 policy::UpdateRow row_of(const policy::Probe& probe, const std::string& state) {
@@ -107,4 +107,4 @@ TEST_CASE("a skipped step has no updates of states") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::update_states_test

@@ -12,9 +12,7 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::amp_training_test {
 namespace {
 
 /// A mode of the fixture and the strategy of the same arithmetic. `loss`: how far losses may be
@@ -125,3 +123,5 @@ TEST_CASE("pytorch: training in mixed precision") {
         compare_weights(run, stored, key, mode);
       }
 }
+
+}  // namespace halftone::test::amp_training_test

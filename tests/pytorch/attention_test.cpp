@@ -3,9 +3,7 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::attention_test {
 namespace {
 Tensor sdpa(const Inputs& in, const AttentionOptions& options) {
   return scaled_dot_product_attention(in["q"], in["k"], in["v"], options);
@@ -57,3 +55,5 @@ TEST_CASE("MultiheadAttention: names, first values, dropout") {
                        "[MultiheadAttention] heads is 0. Use 1 or more.", UsageError);
   CHECK_THROWS_AS(nn::MultiheadAttention(6, 4), ShapeError);
 }
+
+}  // namespace halftone::test::attention_test

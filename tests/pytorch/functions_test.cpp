@@ -2,9 +2,7 @@
 // kinks, ties and ignored targets: tests/fixtures/function_fixtures.py has the same options.
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::functions_test {
 namespace {
 
 Call cross_entropy_with(CrossEntropyOptions options) {
@@ -127,3 +125,5 @@ TEST_CASE("pytorch: elementwise functions, reductions, embeddings") {
   CHECK(forgotten(cases, table) == "");
   compare_all(cases, table);
 }
+
+}  // namespace halftone::test::functions_test

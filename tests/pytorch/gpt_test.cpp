@@ -13,9 +13,7 @@
 #include "../temporary_directory.h"
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::gpt_test {
 namespace {
 std::filesystem::path fixture(const char* name) {
   return std::filesystem::path(fixtures_directory()) / name;
@@ -146,3 +144,5 @@ TEST_CASE("GPT: sizes, ties and files") {
                        UsageError);
   CHECK_THROWS_AS(nn::models::Gpt({.heads = 5, .width = 768}), ShapeError);
 }
+
+}  // namespace halftone::test::gpt_test

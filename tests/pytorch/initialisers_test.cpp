@@ -5,8 +5,7 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::initialisers_test {
 namespace init = halftone::nn::init;
 
 namespace {
@@ -87,3 +86,5 @@ TEST_CASE("pytorch: initialisers") {
   for (int i = 0; i < 6; ++i)
     CHECK(init::gain_of(Nonlinearity(i)) == doctest::Approx(gains[std::size_t(i)]));
 }
+
+}  // namespace halftone::test::initialisers_test

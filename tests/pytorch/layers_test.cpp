@@ -5,9 +5,7 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::layers_test {
 namespace {
 
 Call conv2d_with(Conv2dOptions options) {
@@ -153,3 +151,5 @@ TEST_CASE("pytorch: batch norm and its running statistics") {
     }
   }
 }
+
+}  // namespace halftone::test::layers_test

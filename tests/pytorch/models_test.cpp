@@ -8,9 +8,7 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::models_test {
 namespace {
 
 // Two float32 trainings drift apart: each step feeds the last one's rounding errors back.
@@ -64,3 +62,5 @@ TEST_CASE("pytorch: training of models") {
     compare_training(cases, "lenet", lenet, 1e-3);
   }
 }
+
+}  // namespace halftone::test::models_test

@@ -8,9 +8,7 @@
 
 #include <halftone/core/quantized.h>
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::number_formats_test {
 namespace {
 
 using Cases = std::map<std::string, NamedTensors>;
@@ -178,3 +176,5 @@ TEST_CASE("pytorch: tiles with f32 scales") {
 }
 
 }  // namespace
+
+}  // namespace halftone::test::number_formats_test

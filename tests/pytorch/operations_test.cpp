@@ -2,7 +2,7 @@
 // their results: tests/fixtures/operation_fixtures.py has the cases and what their attributes mean.
 #include "fixture.h"
 
-namespace halftone::test {
+namespace halftone::test::operations_test {
 namespace {
 
 struct Arguments {
@@ -194,4 +194,4 @@ TEST_CASE("pytorch: operations on integers, by indices, sorting and rearranging"
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::operations_test

@@ -4,8 +4,8 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::optimizers_test {
+
 using namespace halftone::optim;
 
 namespace {
@@ -145,3 +145,5 @@ TEST_CASE("pytorch: learning-rate schedules") {
     }
   }
 }
+
+}  // namespace halftone::test::optimizers_test

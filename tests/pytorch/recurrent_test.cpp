@@ -5,9 +5,7 @@
 
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::recurrent_test {
 namespace {
 
 const std::pair<std::string, nn::RecurrentOptions> layouts[]{
@@ -82,3 +80,5 @@ TEST_CASE("pytorch: recurrent layers") {
       }
   }
 }
+
+}  // namespace halftone::test::recurrent_test

@@ -1,9 +1,7 @@
 // Interpolation against PyTorch, in bf16 too: fixtures/function_fixtures.py has the same options.
 #include "fixture.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::resize_test {
 namespace {
 
 Call interpolate_with(InterpolateOptions options) {
@@ -37,3 +35,5 @@ TEST_CASE("pytorch: interpolation") {
     compare_case(cases.at(name), compute, bf16);
   }
 }
+
+}  // namespace halftone::test::resize_test

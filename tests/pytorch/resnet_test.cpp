@@ -9,8 +9,8 @@
 
 #include "whole_model.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::resnet_test {
+
 using namespace halftone::nn::models;
 
 namespace {
@@ -66,3 +66,5 @@ TEST_CASE("pytorch: residual networks, logits and training") {
     compare_whole_model(cases, "resnet50", deep, {.lr = 1e-4, .depth = 50});
   }
 }
+
+}  // namespace halftone::test::resnet_test

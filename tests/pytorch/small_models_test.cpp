@@ -4,8 +4,8 @@
 
 #include "whole_model.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::small_models_test {
+
 using namespace halftone::nn::models;
 
 TEST_CASE("pytorch: U-Net, logits and training") {
@@ -33,3 +33,5 @@ TEST_CASE("pytorch: the LSTM classifier, logits and training") {
     compare_whole_model(cases, "deep", deep, {.lr = 1e-2, .depth = 24});
   }
 }
+
+}  // namespace halftone::test::small_models_test

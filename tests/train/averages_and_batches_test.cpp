@@ -9,7 +9,7 @@
 #include <halftone/train/mixup.h>
 #include <halftone/train/weight_average.h>
 
-namespace halftone::test {
+namespace halftone::test::averages_and_batches_test {
 namespace {
 
 using train::Trainer;
@@ -311,4 +311,4 @@ TEST_CASE("a parameter that no describe() names is found at the first backward p
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::averages_and_batches_test

@@ -8,7 +8,7 @@
 #include <halftone/train/monitors.h>
 #include <halftone/train/nan_policy.h>
 
-namespace halftone::test {
+namespace halftone::test::callbacks_test {
 namespace {
 
 using train::Trainer;
@@ -230,4 +230,4 @@ TEST_CASE("monitors log the rates of all groups, and the throughput") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::callbacks_test

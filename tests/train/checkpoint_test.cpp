@@ -13,8 +13,8 @@
 
 #include "checkpoint_cases.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::checkpoint_test {
+
 using train::Checkpoint, train::load_checkpoint, train::save_checkpoint;
 
 namespace {
@@ -283,3 +283,5 @@ TEST_CASE("checkpoint: no permission") {
   CHECK(names_in(directory.path()) == std::set<std::string>{"first"});
   CHECK(same(load_checkpoint(directory / "first"), small_checkpoint(1)));
 }
+
+}  // namespace halftone::test::checkpoint_test

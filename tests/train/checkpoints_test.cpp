@@ -8,8 +8,8 @@
 #include "../nobody.h"
 #include "checkpoint_cases.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::checkpoints_test {
+
 using train::checkpoint_name, train::save_checkpoint;
 
 namespace {
@@ -213,3 +213,5 @@ TEST_CASE("checkpoints: what killed processes left is removed, what is being wri
   CHECK(names_in(root.path()) == std::set<std::string>{"a", living.path.filename().string()});
   CHECK(train::remove_abandoned(root / "missing").empty());
 }
+
+}  // namespace halftone::test::checkpoints_test

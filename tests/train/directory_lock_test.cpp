@@ -12,7 +12,7 @@
 
 #include "trainer_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::directory_lock_test {
 namespace {
 
 using train::DirectoryLock;
@@ -98,4 +98,4 @@ TEST_CASE("Trainer: another one does not get into its directory while it trains"
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::directory_lock_test

@@ -58,6 +58,7 @@ compare() {
 }
 while ((killed < kills)); do
   from="$(newest_step)"
+  : >"$work/err"  # the next line may be killed before it opens its files
   "$program" "$strategy" "$root" "$steps" >"$work/out" 2>"$work/err" &
   pid=$!
   delay=$((RANDOM % (took / 2 + 1)))

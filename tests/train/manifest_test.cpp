@@ -6,8 +6,8 @@
 
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
+namespace halftone::test::manifest_test {
+
 using train::CheckpointState, train::Manifest;
 
 namespace {
@@ -53,3 +53,5 @@ TEST_CASE("a state's step, epoch and batches are whole numbers") {
           "damaged or no checkpoint's: use another checkpoint.");
   }
 }
+
+}  // namespace halftone::test::manifest_test

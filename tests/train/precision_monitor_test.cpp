@@ -13,7 +13,7 @@
 
 #include "train/trainer_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::precision_monitor_test {
 namespace {
 
 TEST_CASE("a monitored training has the bits of one that is not, file and log its numbers") {
@@ -77,4 +77,4 @@ TEST_CASE("a skipped step is explained, and training goes on with the same bits"
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::precision_monitor_test

@@ -8,7 +8,7 @@
 
 #include "../temporary_directory.h"
 
-namespace halftone::test {
+namespace halftone::test::records_test {
 namespace {
 
 /// Keeps what it is told: "3: a=7 b=2; ".
@@ -91,4 +91,4 @@ TEST_CASE("Records: notes go to the progress bar, if there is one") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::records_test

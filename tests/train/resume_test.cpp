@@ -11,9 +11,7 @@
 #include "../amp/strategy_cases.h"
 #include "../temporary_directory.h"
 
-using namespace halftone;
-using namespace halftone::test;
-
+namespace halftone::test::resume_test {
 namespace {
 constexpr int64_t steps = 14, saved_after = 8;  // of epochs of 6 batches
 
@@ -127,3 +125,5 @@ TEST_CASE("resume: another model, strategy or schedule is refused, and nothing h
   CHECK(train::load_training(root / "o2", plain.training, &plain.scheduler, amp::Convert::lossless)
             .step == 3);
 }
+
+}  // namespace halftone::test::resume_test

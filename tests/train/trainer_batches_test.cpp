@@ -2,7 +2,7 @@
 // Trainer; and what becomes of them when a training resumes.
 #include "trainer_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::trainer_batches_test {
 namespace {
 
 using train::Trainer;
@@ -125,4 +125,4 @@ TEST_CASE("Trainer: a loader that delivers a share is refused") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_batches_test

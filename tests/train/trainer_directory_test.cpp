@@ -16,7 +16,7 @@
 #include "../nobody.h"
 #include "trainer_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::trainer_directory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -264,4 +264,4 @@ TEST_CASE("Trainer: progress and validation show accuracy in one unit") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_directory_test

@@ -12,7 +12,7 @@
 #include "event_reader.h"
 #include "terminal.h"
 
-namespace halftone::test {
+namespace halftone::test::trainer_logs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST_CASE("model_summary: parts, parameters, bytes per strategy") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_logs_test

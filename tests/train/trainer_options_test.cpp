@@ -6,7 +6,7 @@
 #include <halftone/train/early_stopping.h>
 #include <halftone/train/nan_policy.h>
 
-namespace halftone::test {
+namespace halftone::test::trainer_options_test {
 namespace {
 
 using train::Trainer;
@@ -150,4 +150,4 @@ TEST_CASE("callbacks refuse numbers out of range, and unknown metrics") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_options_test

@@ -11,7 +11,7 @@
 #include <halftone/train/early_stopping.h>
 #include <halftone/train/environment.h>
 
-namespace halftone::test {
+namespace halftone::test::trainer_resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -320,4 +320,4 @@ TEST_CASE("Trainer: directories that cannot be made, and such that hold no check
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_resume_test

@@ -6,7 +6,7 @@
 
 #include <halftone/train/precision.h>
 
-namespace halftone::test {
+namespace halftone::test::trainer_test {
 namespace {
 
 using train::Trainer;
@@ -313,4 +313,4 @@ TEST_CASE("Trainer: a task of one's own, and the ready ones") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::trainer_test

@@ -6,7 +6,7 @@
 
 #include "checkpoint_cases.h"
 
-namespace halftone::test {
+namespace halftone::test::training_directory_test {
 namespace {
 
 using train::CheckpointState;
@@ -87,4 +87,4 @@ TEST_CASE("TrainingDirectory: what an earlier training left is refused, or set a
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::training_directory_test

@@ -8,7 +8,7 @@
 
 #include "../threads.h"
 
-namespace halftone::test {
+namespace halftone::test::two_threads_test {
 namespace {
 
 optim::NamedTensors trained(const std::string& precision, const std::filesystem::path& directory) {
@@ -46,4 +46,4 @@ TEST_CASE("two trainings in two threads end as each would alone") {
 }
 
 }  // namespace
-}  // namespace halftone::test
+}  // namespace halftone::test::two_threads_test

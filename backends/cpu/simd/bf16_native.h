@@ -2,8 +2,7 @@
 // which our rounding does not: the rare vector that holds one takes the integer way.
 #pragma once
 
-#include <immintrin.h>
-
+#include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>
 #include <halftone/core/short_floats.h>
 

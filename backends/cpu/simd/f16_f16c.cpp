@@ -1,7 +1,7 @@
 // f16 by F16C, eight at a time; both directions are exact resp. correctly rounded, subnormals
 // included.
-#include <immintrin.h>
 
+#include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {

@@ -2,8 +2,7 @@
 // in the places that core/random.h gives them; only the order of the work is that of vectors.
 #pragma once
 
-#include <immintrin.h>
-
+#include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {

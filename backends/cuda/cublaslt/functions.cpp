@@ -4,46 +4,28 @@
 
 #include <string>
 
-#include <dlfcn.h>
-
 #include <halftone/backends/cuda/versions.h>
+#include <halftone/backends/opened_library.h>
 
 namespace halftone::cuda::cublaslt {
 
 namespace {
-void* open_library() {
-  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  if (void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-  return dlopen((HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-}
-
-/// Finds functions by name; remembers if one was missing.
-struct Finder {
-  void* library;
-  bool complete = true;
-  template <class F> void operator()(const char* name, F& function) {
-    void* const address = dlsym(library, name);
-    complete = complete && address;
-    function = reinterpret_cast<F>(address);
-  }
-};
-
-bool find_all(Finder find, Functions& f) {
-  find("cublasLtGetVersion", f.version);
-  find("cublasLtGetStatusString", f.status_text);
-  find("cublasLtCreate", f.create);
-  find("cublasLtMatrixLayoutCreate", f.layout_create);
-  find("cublasLtMatrixLayoutDestroy", f.layout_destroy);
-  find("cublasLtMatrixLayoutSetAttribute", f.layout_set);
-  find("cublasLtMatmulDescCreate", f.product_create);
-  find("cublasLtMatmulDescDestroy", f.product_destroy);
-  find("cublasLtMatmulDescSetAttribute", f.product_set);
-  find("cublasLtMatmulPreferenceCreate", f.preference_create);
-  find("cublasLtMatmulPreferenceDestroy", f.preference_destroy);
-  find("cublasLtMatmulPreferenceSetAttribute", f.preference_set);
-  find("cublasLtMatmulAlgoGetHeuristic", f.heuristic);
-  find("cublasLtMatmul", f.matmul);
-  return find.complete;
+bool find_all(OpenedLibrary& library, Functions& f) {
+  library.find("cublasLtGetVersion", f.version);
+  library.find("cublasLtGetStatusString", f.status_text);
+  library.find("cublasLtCreate", f.create);
+  library.find("cublasLtMatrixLayoutCreate", f.layout_create);
+  library.find("cublasLtMatrixLayoutDestroy", f.layout_destroy);
+  library.find("cublasLtMatrixLayoutSetAttribute", f.layout_set);
+  library.find("cublasLtMatmulDescCreate", f.product_create);
+  library.find("cublasLtMatmulDescDestroy", f.product_destroy);
+  library.find("cublasLtMatmulDescSetAttribute", f.product_set);
+  library.find("cublasLtMatmulPreferenceCreate", f.preference_create);
+  library.find("cublasLtMatmulPreferenceDestroy", f.preference_destroy);
+  library.find("cublasLtMatmulPreferenceSetAttribute", f.preference_set);
+  library.find("cublasLtMatmulAlgoGetHeuristic", f.heuristic);
+  library.find("cublasLtMatmul", f.matmul);
+  return library.complete();
 }
 }  // namespace
 
@@ -54,10 +36,11 @@ struct Found {
 };
 const Found& found() {
   static const Found once = []() -> Found {
-    void* const library = open_library();
-    if (!library) return {};
+    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+    OpenedLibrary library({name, HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + name});
+    if (!library.is_open()) return {};
     static Functions table;
-    if (!find_all(Finder{library}, table)) return {nullptr, "cuBLASLt lacks functions"};
+    if (!find_all(library, table)) return {nullptr, "cuBLASLt lacks functions"};
     const std::string refused = cublaslt_refusal(table.version(), CUBLAS_VERSION);
     return {refused.empty() ? &table : nullptr, refused};
   }();

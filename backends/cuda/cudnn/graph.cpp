@@ -14,7 +14,7 @@ constexpr int64_t largest_workspace = int64_t(1) << 30;
 
 std::string reason() {
   std::array<char, 1024> text{};
-  cudnnGetLastErrorString(text.data(), text.size());
+  cudnn().last_error_string(text.data(), text.size());
   return text.data();
 }
 std::vector<int64_t> numbers(const Dims& dims) { return {dims.begin(), dims.end()}; }
@@ -22,8 +22,8 @@ std::vector<int64_t> numbers(const Dims& dims) { return {dims.begin(), dims.end(
 
 void check_status(cudnnStatus_t status, std::string_view what) {
   const auto refuse = [&]<class Kind>(std::type_identity<Kind>) {
-    fail<Kind>("cudnn", what, " failed: ", cudnnGetErrorString(status), ", ", reason(), " (cuDNN ",
-               cudnnGetVersion(), "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
+    fail<Kind>("cudnn", what, " failed: ", cudnn().error_string(status), ", ", reason(), " (cuDNN ",
+               cudnn().version(), "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
   };
   switch (answer_of_cudnn(status)) {
     case Answer::done: return;
@@ -52,20 +52,17 @@ cudnnDataType_t data_type(DType dtype) {
 // --- Descriptor
 
 Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
-  check_status(cudnnBackendCreateDescriptor(type, &handle_), "making a descriptor");
+  check_status(cudnn().create_descriptor(type, &handle_), "making a descriptor");
 }
 Descriptor::~Descriptor() {
-  if (handle_) cudnnBackendDestroyDescriptor(handle_);
+  if (handle_) cudnn().destroy_descriptor(handle_);
 }
 void Descriptor::set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t count, const void* values) {
-  check_status(cudnnBackendSetAttribute(handle_, name, type, count, values),
-               "setting an attribute");
+  check_status(cudnn().set_attribute(handle_, name, type, count, values), "setting an attribute");
 }
-Answer Descriptor::try_finalize() { return answer_of_cudnn(cudnnBackendFinalize(handle_)); }
-void Descriptor::finalize(std::string_view what) {
-  check_status(cudnnBackendFinalize(handle_), what);
-}
+Answer Descriptor::try_finalize() { return answer_of_cudnn(cudnn().finalize(handle_)); }
+void Descriptor::finalize(std::string_view what) { check_status(cudnn().finalize(handle_), what); }
 
 Target::Target(const std::string& description)
     : description_(std::in_place, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR) {
@@ -240,14 +237,14 @@ std::vector<Descriptor> proposals(const Descriptor& graph, const Target& target,
   if (target.description()) heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.description());
   if (heuristic.try_finalize() != Answer::done) return {};
   int64_t count = 0;
-  cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr);
+  cudnn().get_attribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr);
   std::vector<Descriptor> found;
   std::vector<cudnnBackendDescriptor_t> handles;
   for (int64_t i = 0; i < count; ++i)
     handles.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
-  cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                           CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data());
+  cudnn().get_attribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                        CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, handles.data());
   found.erase(found.begin() + std::min<int64_t>(count, int64_t(found.size())), found.end());
   return found;
 }
@@ -257,13 +254,13 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& configuratio
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.get();
   int64_t count = 0;
-  if (cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
-                               &handle) != CUDNN_STATUS_SUCCESS)
+  if (cudnn().get_attribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                            &handle) != CUDNN_STATUS_SUCCESS)
     return {};
   std::vector<cudnnBackendNumericalNote_t> notes(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-  cudnnBackendGetAttribute(handle, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                           int64_t(notes.size()), &count, notes.data());
+  cudnn().get_attribute(handle, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                        int64_t(notes.size()), &count, notes.data());
   notes.resize(std::size_t(count));
   return notes;
 }
@@ -297,7 +294,7 @@ std::optional<Plan> Graph::plan(const Target& target, InputRounding rounding) {
   const auto none = [&]() -> std::optional<Plan> {
     if (may_pass)
       fail<RefusedForNow>("cudnn", "no plan could be made now: ", reason(), " (cuDNN ",
-                          cudnnGetVersion(),
+                          cudnn().version(),
                           "). Set HALFTONE_CUDA_LIBRARIES=off to go without it.");
     return std::nullopt;
   };
@@ -312,8 +309,8 @@ std::optional<Plan> Graph::plan(const Target& target, InputRounding rounding) {
       else plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.description());
       if (!finalized(plan.descriptor)) continue;
       int64_t count = 0;
-      cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                               CUDNN_TYPE_INT64, 1, &count, &plan.workspace_bytes);
+      cudnn().get_attribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                            CUDNN_TYPE_INT64, 1, &count, &plan.workspace_bytes);
       if (plan.workspace_bytes <= largest_workspace) return plan;
     }
   return none();
@@ -334,8 +331,8 @@ Outcome Plan::run(cudnnHandle_t handle, const Context& context,
                pointers.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace_data);
   pack.finalize("collecting addresses");
-  check_status(cudnnSetStream(handle, context.stream()), "choosing a stream");
-  const cudnnStatus_t status = cudnnBackendExecute(handle, descriptor.get(), pack.get());
+  check_status(cudnn().set_stream(handle, context.stream()), "choosing a stream");
+  const cudnnStatus_t status = cudnn().execute(handle, descriptor.get(), pack.get());
   // An error of the device: it may have begun.
   if (status / 1000 == CUDNN_STATUS_EXECUTION_FAILED / 1000) check_status(status, "running a plan");
   return {answer_of_cudnn(status), status == CUDNN_STATUS_SUCCESS ? "" : reason()};

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <cudnn_backend.h>
+#include <halftone/backends/cuda/cudnn/functions.h>
 
 #include <halftone/backends/cuda/context.h>
 #include <halftone/backends/cuda/plan_cache.h>

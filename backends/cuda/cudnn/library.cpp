@@ -5,26 +5,19 @@
 
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/libraries.h>
-#include <halftone/backends/cuda/versions.h>
 
 namespace halftone::cuda::cudnn {
 
 namespace {
 /// Plans for so many calls are kept; engines that were compiled for one have code on the device.
 constexpr std::size_t most_plans = 512;
-
-/// Why it is not used; empty else. Without the CUDA it was made for it may fail anywhere.
-const std::string& refusal() {
-  static const std::string text = cudnn_refusal(int(cudnnGetCudartVersion()), CUDART_VERSION);
-  return text;
-}
 }  // namespace
 
-bool usable() { return libraries_wanted() && refusal().empty(); }
+bool usable() { return libraries_wanted() && functions(); }
 
 std::string description() {
-  if (!refusal().empty()) return refusal();
-  const std::size_t version = cudnnGetVersion();
+  if (!functions()) return refusal();
+  const std::size_t version = cudnn().version();
   return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
          "." + std::to_string(version % 100);
 }
@@ -62,7 +55,7 @@ Library::Library(const Context& context)
         check(cudaStreamSynchronize(context.stream()), "waiting for plans that are given up");
       }) {
   context.activate();
-  check_status(cudnnCreate(&handle_), "opening it");
+  check_status(cudnn().create(&handle_), "opening it");
 }
 
 Outcome Library::make_graph(const Make& make, std::unique_ptr<ReadyGraph>& graph) const {

@@ -3,11 +3,10 @@
 
 #include <string>
 
-#include <dlfcn.h>
-
 #include <halftone/backends/cuda/libraries.h>
 #include <halftone/backends/cuda/nccl/nccl.h>
 #include <halftone/backends/cuda/versions.h>
+#include <halftone/backends/opened_library.h>
 
 namespace halftone {
 
@@ -19,37 +18,26 @@ struct Found {
   std::string refusal{};
 };
 
-/// Whether all of them are there.
-bool find_all(void* library, Functions& f) {
-  bool complete = true;
-  const auto find = [&]<class F>(const char* name, F& function) {
-    function = reinterpret_cast<F>(dlsym(library, name));
-    complete = complete && function;
-  };
-  find("ncclGetVersion", f.version);
-  find("ncclGetErrorString", f.error_text);
-  find("ncclGetLastError", f.last_error);
-  find("ncclGetUniqueId", f.unique_id);
-  find("ncclCommInitRankConfig", f.init);
-  find("ncclCommGetAsyncError", f.async_error);
-  find("ncclGroupStart", f.group_start);
-  find("ncclGroupEnd", f.group_end);
-  find("ncclSend", f.send);
-  find("ncclRecv", f.receive);
-  return complete;
+bool find_all(OpenedLibrary& library, Functions& f) {
+  library.find("ncclGetVersion", f.version);
+  library.find("ncclGetErrorString", f.error_text);
+  library.find("ncclGetLastError", f.last_error);
+  library.find("ncclGetUniqueId", f.unique_id);
+  library.find("ncclCommInitRankConfig", f.init);
+  library.find("ncclCommGetAsyncError", f.async_error);
+  library.find("ncclGroupStart", f.group_start);
+  library.find("ncclGroupEnd", f.group_end);
+  library.find("ncclSend", f.send);
+  library.find("ncclRecv", f.receive);
+  return library.complete();
 }
 
 Found found_library() {
   Found found;
   if (!libraries_wanted()) return {{}, "HALFTONE_CUDA_LIBRARIES=off"};
-  constexpr const char* name = "libnccl.so.2";
-  void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  const char* const why = library ? nullptr : dlerror();
-  const std::string missing = why ? why : "";
-  if (!library)
-    library = dlopen((HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + std::string(name)).c_str(),
-                     RTLD_NOW | RTLD_LOCAL);
-  if (!library) return {{}, missing + ". Install NCCL (libnccl2)"};
+  const std::string name = "libnccl.so.2";
+  OpenedLibrary library({name, HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + name});
+  if (!library.is_open()) return {{}, library.error() + ". Install NCCL (libnccl2)"};
   if (!find_all(library, found.functions)) return {{}, "NCCL lacks functions"};
   int version = 0;
   found.functions.version(&version);

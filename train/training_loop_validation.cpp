@@ -1,6 +1,6 @@
 // Validation and prediction: passes in evaluation mode, which leave model and generator as they
 // were.
-#include <halftone/train/trainer.h>
+#include <halftone/train/training_loop.h>
 
 #include <algorithm>
 
@@ -11,12 +11,12 @@
 
 namespace halftone::train {
 
-bool Trainer::validates() const {
+bool TrainingLoop::validates() const {
   return validation_ && (options_.validate_every_epochs > 0 || options_.validate_every_steps > 0);
 }
 
 /// A signal interrupts it: then it is made up for by the run that resumes.
-void Trainer::run_validation() {
+void TrainingLoop::run_validation() {
   if (!validation_) return;
   const auto values = evaluate(*validation_, validation_batches_, true);
   validation_interrupted_ = !values;
@@ -29,14 +29,14 @@ void Trainer::run_validation() {
     line += "  " + name + ' ' + shown_text(value, shown);
   }
   note(line);
-  for (const auto& callback : options_.callbacks) callback->on_validation_end(*this);
+  for (const auto& callback : options_.callbacks) callback->on_validation_end(trainer_);
 }
 
-std::map<std::string, double> Trainer::validate(data::DataLoader loader) {
+std::map<std::string, double> TrainingLoop::validate(data::DataLoader loader) {
   return *evaluate(loader, loader.size(), false);
 }
 
-Tensor Trainer::predict(data::DataLoader loader) {
+Tensor TrainingLoop::predict(data::DataLoader loader) {
   if (loader.options().shuffle)
     fail<UsageError>("Trainer.predict",
                      "the loader shuffles, so nobody would know which output "
@@ -52,13 +52,13 @@ Tensor Trainer::predict(data::DataLoader loader) {
   return cat(outputs, 0);
 }
 
-std::optional<std::map<std::string, double>> Trainer::evaluate(data::DataLoader& loader,
-                                                               int64_t batches,
-                                                               bool interruptible) {
+std::optional<std::map<std::string, double>> TrainingLoop::evaluate(data::DataLoader& loader,
+                                                                    int64_t batches,
+                                                                    bool interruptible) {
   const Evaluation scope(task_.model);
   std::vector<std::shared_ptr<void>> held;
   for (const auto& callback : options_.callbacks)
-    held.push_back(callback->during_validation(*this));
+    held.push_back(callback->during_validation(trainer_));
   RunningMean loss_mean;
   std::vector<TaskMetric> metrics = task_.metrics;
   for (TaskMetric& metric : metrics) metric.reset();

@@ -1,6 +1,6 @@
 // What a Trainer does before its first step: fits options, data and what is in its directory
 // together; and what it saves, so that another one can go on from there.
-#include <halftone/train/trainer.h>
+#include <halftone/train/training_loop.h>
 
 #include <algorithm>
 #include <limits>
@@ -40,13 +40,13 @@ std::string state_name(const Callback& callback, std::size_t i) {
 }
 }  // namespace
 
-Device Trainer::device() const {
+Device TrainingLoop::device() const {
   const std::vector<Tensor> parameters = task_.model.parameters();
   return parameters.empty() ? Device::cpu() : parameters.front().device();
 }
 
-void Trainer::require_data(const data::DataLoader& train,
-                           const data::DataLoader* validation) const {
+void TrainingLoop::require_data(const data::DataLoader& train,
+                                const data::DataLoader* validation) const {
   const TrainerOptions& o = options_;
   require_batches(train, "training");
   require_device(train, device(), "training");
@@ -68,8 +68,8 @@ void Trainer::require_data(const data::DataLoader& train,
                      "loader, and validate_every_epochs or validate_every_steps.");
 }
 
-std::optional<DirectoryLock> Trainer::set_up(data::DataLoader train,
-                                             std::optional<data::DataLoader> validation) {
+std::optional<DirectoryLock> TrainingLoop::set_up(data::DataLoader train,
+                                                  std::optional<data::DataLoader> validation) {
   const TrainerOptions& o = options_;
   if (o.overfit_batches > 0) {
     data::DataLoaderOptions in_order = train.options();
@@ -90,7 +90,7 @@ std::optional<DirectoryLock> Trainer::set_up(data::DataLoader train,
   return lock;
 }
 
-void Trainer::make_progress() {
+void TrainingLoop::make_progress() {
   const TrainerOptions& o = options_;
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   if (o.progress_bar)
@@ -101,7 +101,7 @@ void Trainer::make_progress() {
                         .output = o.output});
 }
 
-void Trainer::begin() {
+void TrainingLoop::begin() {
   optim::Optimizer& optimizer = training_.optimizer();
   const std::vector<double> rates = rates_of(optimizer);
   try {
@@ -132,7 +132,7 @@ void Trainer::begin() {
   }
 }
 
-void Trainer::begin_in_directory(const std::optional<FoundCheckpoint>& found) {
+void TrainingLoop::begin_in_directory(const std::optional<FoundCheckpoint>& found) {
   if (found && found->state.batches > 0) require_same_loader(found->state.numbers, *loader_);
   if (found && options_.deterministic) require_same_environment(found->state, device());
   if (directory_)
@@ -141,7 +141,7 @@ void Trainer::begin_in_directory(const std::optional<FoundCheckpoint>& found) {
   if (directory_) directory_->remove_old();  // a kill may have come between saving and removing
 }
 
-void Trainer::make_scheduler(int64_t steps_per_epoch) {
+void TrainingLoop::make_scheduler(int64_t steps_per_epoch) {
   int64_t steps = options_.max_steps, of_epochs = 0;
   if (__builtin_mul_overflow(options_.max_epochs, steps_per_epoch, &of_epochs))
     of_epochs = std::numeric_limits<int64_t>::max();
@@ -151,7 +151,7 @@ void Trainer::make_scheduler(int64_t steps_per_epoch) {
 
 // --- checkpoints
 
-void Trainer::save(const std::filesystem::path& path) const {
+void TrainingLoop::save(const std::filesystem::path& path) const {
   CheckpointState state = position_;
   records_.save(state);
   if (loader_) state.numbers.merge(loader_numbers(*loader_));
@@ -177,7 +177,7 @@ void Trainer::save(const std::filesystem::path& path) const {
   save_training(path, training_, state, scheduler_ ? &*scheduler_ : nullptr, tensors);
 }
 
-void Trainer::resume(const FoundCheckpoint& found) {
+void TrainingLoop::resume(const FoundCheckpoint& found) {
   optim::LrScheduler* const scheduler = scheduler_ ? &*scheduler_ : nullptr;
   const OptionValues program = option_values(training_.optimizer(), scheduler);
   optim::NamedTensors tensors;

@@ -1,7 +1,7 @@
 // What several processes of one training do together. Each computes its share of every step's
 // batches and steps with the sums of all (distributed/reducer.h); what is decided by numbers that
 // all have needs no word, the rest is agreed on here.
-#include <halftone/train/trainer.h>
+#include <halftone/train/training_loop.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,7 +20,7 @@
 namespace halftone::train {
 
 /// Rank 0 alone writes files and speaks.
-TrainerOptions Trainer::for_this_rank(TrainerOptions options) const {
+TrainerOptions TrainingLoop::for_this_rank(TrainerOptions options) const {
   if (options.accumulate_batches > 0 && options.accumulate_batches < world_.size())
     fail<UsageError>(
         "Trainer", "accumulate_batches is ", options.accumulate_batches, " for ", world_.size(),
@@ -32,14 +32,14 @@ TrainerOptions Trainer::for_this_rank(TrainerOptions options) const {
   return options;
 }
 
-void Trainer::share_out() {
+void TrainingLoop::share_out() {
   if (group_ == 1) return;
   data::DataLoaderOptions options = loader_->options();
   options.share = {.rank = rank(), .of = ranks(), .group = group_};
   loader_ = loader_->with_options(options);
 }
 
-void Trainer::require_alike() const {
+void TrainingLoop::require_alike() const {
   if (ranks() == 1) return;
   const TrainerOptions& o = options_;
   PlainText text;
@@ -62,7 +62,7 @@ void Trainer::require_alike() const {
   distributed::require_agreement(world_, "agreement on data and options", text.str());
 }
 
-std::optional<FoundCheckpoint> Trainer::found_by_rank_0(
+std::optional<FoundCheckpoint> TrainingLoop::found_by_rank_0(
     std::optional<FoundCheckpoint> found) const {
   if (ranks() == 1 || !rank_0_says(found.has_value())) return found;
   constexpr std::string_view what = "the checkpoint that rank 0 found";
@@ -75,7 +75,7 @@ std::optional<FoundCheckpoint> Trainer::found_by_rank_0(
 
 /// Where nobody said how many batches make a step, those of the checkpoint do. Whether that is
 /// another number.
-bool Trainer::adopt_group(const CheckpointState& state) {
+bool TrainingLoop::adopt_group(const CheckpointState& state) {
   const auto entry = state.numbers.find("state.loader.group");
   const int64_t before = entry == state.numbers.end() ? 1 : int64_t(entry->second);
   if (before == group_) return false;
@@ -98,21 +98,21 @@ bool Trainer::adopt_group(const CheckpointState& state) {
   return true;
 }
 
-Checkpoint Trainer::read_by_rank_0(const FoundCheckpoint& found) const {
+Checkpoint TrainingLoop::read_by_rank_0(const FoundCheckpoint& found) const {
   return rank() == 0 ? load_checkpoint(found.path)
                      : Checkpoint{.state = found.state, .tensors = {}};
 }
 
-bool Trainer::all_accept(bool accepted) const {
+bool TrainingLoop::all_accept(bool accepted) const {
   return distributed::largest(world_, "whether all go on", accepted ? 0 : 1) == 0;
 }
 
-bool Trainer::rank_0_says(bool own) const {
+bool TrainingLoop::rank_0_says(bool own) const {
   return distributed::largest(world_, "what rank 0 says", rank() == 0 && own ? 1 : 0) != 0;
 }
 
 /// All leave after the same step, for the reason of the lowest rank that has one.
-void Trainer::agree_on_reason() {
+void TrainingLoop::agree_on_reason() {
   if (ranks() == 1) return;
   constexpr std::string_view what = "the end of a step";
   if (distributed::largest(world_, what, reason_ ? 1 : 0) == 0) return;
@@ -125,13 +125,13 @@ void Trainer::agree_on_reason() {
 }
 
 /// Which ended the training: launchers and people may tell one process or all.
-int Trainer::signal_of_all() const {
+int TrainingLoop::signal_of_all() const {
   return int(distributed::largest(world_, "signals", StopSignals::received()));
 }
 
 /// Sums of all ranks, added in their order; means and spreads are put together as Chan et al.
 /// (1979) do.
-MetricSums Trainer::of_all(const MetricSums& own) const {
+MetricSums TrainingLoop::of_all(const MetricSums& own) const {
   if (ranks() == 1) return own;
   const Tensor numbers =
       from_vector(std::vector<double>{own.total, own.weight, own.mean, own.spread}, {4}, f64);
@@ -149,18 +149,18 @@ MetricSums Trainer::of_all(const MetricSums& own) const {
   return all;
 }
 
-double Trainer::value_of_all(RunningMean mean) const {
+double TrainingLoop::value_of_all(RunningMean mean) const {
   if (ranks() > 1) mean.restore(of_all(mean.sums()));
   return mean.value();
 }
 
-double Trainer::value_of_all(TaskMetric metric) const {
+double TrainingLoop::value_of_all(TaskMetric metric) const {
   if (ranks() > 1) metric.restore(of_all(metric.sums()));
   return metric.value();
 }
 
 /// How long ranks have waited for each other since the last record: the slowest one waits least.
-void Trainer::log_waiting() {
+void TrainingLoop::log_waiting() {
   if (ranks() == 1) return;
   const double waited = world_.traffic().waited;
   const Tensor own = scalar(waited - std::exchange(waited_before_, waited), f64);
@@ -172,7 +172,7 @@ void Trainer::log_waiting() {
 }
 
 /// What all ranks have done wrong alike is said once, by rank 0.
-void Trainer::end_all(std::string_view message) const {
+void TrainingLoop::end_all(std::string_view message) const {
   if (rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   world_.abort(message);
   std::terminate();  // compilers do not see that a virtual function does not return

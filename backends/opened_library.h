@@ -1,0 +1,39 @@
+// A shared library that is opened at run time, when it is needed: programs do not depend on it, and
+// do not load it at their start. NCCL, cuBLASLt, cuDNN and MPI are opened so.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+namespace halftone {
+
+class OpenedLibrary {
+ public:
+  /// Where a library's symbols are visible: to this class alone, or to libraries opened later, as
+  /// MPI's own plug-ins need.
+  enum class Symbols { local, global };
+
+  /// Opens the first of `names` (file names for the loader, or paths) that can be opened.
+  explicit OpenedLibrary(std::initializer_list<std::string> names,
+                         Symbols symbols = Symbols::local);
+
+  bool is_open() const { return library_ != nullptr; }
+  /// What the loader said of the first name if none could be opened.
+  const std::string& error() const { return error_; }
+
+  /// Sets `pointer` to the address of a function or variable; null if the library lacks it.
+  template <class P> void find(const char* name, P& pointer) {
+    pointer = reinterpret_cast<P>(address_of(name));
+  }
+  /// Whether find() has found everything so far.
+  bool complete() const { return complete_; }
+
+ private:
+  void* address_of(const char* name);
+
+  void* library_ = nullptr;  // never closed: pointers into it stay valid
+  std::string error_{};
+  bool complete_ = true;
+};
+
+}  // namespace halftone

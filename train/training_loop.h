@@ -1,0 +1,128 @@
+// The training loop of train/trainer.h, without what its users need not see: what the Trainer
+// holds, the steps of fit(), and what several processes agree on. Where each step is: the sections
+// below.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <halftone/amp/training.h>
+#include <halftone/core/communicator.h>
+#include <halftone/data/data_loader.h>
+#include <halftone/train/records.h>
+#include <halftone/train/task.h>
+#include <halftone/train/trainer.h>
+#include <halftone/train/training_directory.h>
+
+namespace halftone::train {
+
+class TrainingLoop {
+ public:
+  /// `trainer` is what callbacks are given.
+  TrainingLoop(Trainer& trainer, Task task, optim::Optimizer& optimizer, TrainerOptions options);
+  TrainingLoop(const TrainingLoop&) = delete;
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
+
+  // --- what Trainer offers, documented there
+  FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation);
+  std::map<std::string, double> validate(data::DataLoader loader);
+  Tensor predict(data::DataLoader loader);
+  void save(const std::filesystem::path& path) const;
+  void stop(std::string reason);
+  void log(std::string_view name, double value) { records_.log(name, value, position_.step); }
+  double metric(std::string_view name) const { return records_.metric(name); }
+  void note(std::string_view text) { records_.note(text); }
+  amp::Training& training() { return training_; }
+  nn::Module& model() { return task_.model; }
+  const TrainerOptions& options() const { return options_; }
+  bool validates() const;
+  const CheckpointState& position() const { return position_; }
+  double samples() const { return samples_; }
+  double step_loss() const { return value_of_all(step_loss_); }
+  int rank() const { return world_.rank(); }
+  int ranks() const { return world_.size(); }
+
+ private:
+  // --- training_loop_start.cpp
+  /// With a lock on the directory, if there is one: nobody else trains there during this fit().
+  [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
+                                                    std::optional<data::DataLoader> validation);
+  void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
+  void begin();
+  void begin_in_directory(const std::optional<FoundCheckpoint>& found);
+  void resume(const FoundCheckpoint& found);
+  void make_progress();
+  int64_t steps_per_epoch() const { return 1 + (batches_ - 1) / group_; }
+  void make_scheduler(int64_t steps_per_epoch);
+  Device device() const;
+
+  // --- training_loop.cpp, training_loop_validation.cpp
+  FitResult fit_here(data::DataLoader train, std::optional<data::DataLoader> validation);
+  void run_epoch();
+  bool run_group(data::DataLoader::Iterator& next);
+  struct Pass;
+  Pass forward(data::Batch batch);
+  void backward(Pass pass, double samples_of_step);
+  void update();
+  void explain_overflow();
+  void show_progress(double samples);
+  void follow_up(bool stepped);
+  void log_step();
+  void end_epoch();
+  void record_and_save(bool saves);
+  bool may_stop() const;
+  void check_limits();
+  FitResult finish();
+  void run_validation();
+  std::optional<std::map<std::string, double>> evaluate(data::DataLoader& loader, int64_t batches,
+                                                        bool interruptible);
+  double seconds() const;
+
+  // --- training_loop_ranks.cpp: what several processes do together; with one of them nothing
+  TrainerOptions for_this_rank(TrainerOptions options) const;
+  void share_out();
+  void require_alike() const;
+  std::optional<FoundCheckpoint> found_by_rank_0(std::optional<FoundCheckpoint> found) const;
+  bool adopt_group(const CheckpointState& state);
+  Checkpoint read_by_rank_0(const FoundCheckpoint& found) const;
+  bool all_accept(bool accepted) const;
+  bool rank_0_says(bool own) const;
+  void agree_on_reason();
+  int signal_of_all() const;
+  MetricSums of_all(const MetricSums& own) const;
+  double value_of_all(RunningMean mean) const;
+  double value_of_all(TaskMetric metric) const;
+  void log_waiting();
+  [[noreturn]] void end_all(std::string_view message) const;
+
+  Trainer& trainer_;
+  Communicator& world_;
+  Task task_;
+  TrainerOptions options_;
+  amp::Training training_;
+  std::optional<optim::LrScheduler> scheduler_{};
+  Records records_{};
+  std::optional<TrainingDirectory> directory_{};
+
+  // --- the data of this fit()
+  std::optional<data::DataLoader> loader_{}, validation_{};
+  int64_t batches_ = 0, validation_batches_ = 0;  // of an epoch
+  int64_t group_ = 1;                             // batches of a step, over all ranks
+
+  // --- where it stands
+  CheckpointState position_{};
+  bool begun_ = false;                   // files are open, what there was has been resumed
+  std::optional<std::string> reason_{};  // to end this fit(), once there is one
+  std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
+  bool validation_interrupted_ = false;  // by a signal: to be made up for
+  double samples_ = 0, seconds_before_ = 0;
+  double waited_before_ = 0;  // of this rank, when that was logged last
+  std::optional<std::chrono::steady_clock::time_point> started_at_{};
+  RunningMean step_loss_{}, epoch_loss_{};
+  Tensor gradient_norm_{};
+  std::function<Tensor()> last_loss_{};  // of the step's last batch again, under explain_overflows
+};
+
+}  // namespace halftone::train
