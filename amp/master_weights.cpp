@@ -1,6 +1,8 @@
 // Companions, the keeper that hands them to a fused optimizer, and the plain version.
 #include <halftone/amp/master_weights.h>
 
+#include <algorithm>
+
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/in_place.h>

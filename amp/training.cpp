@@ -2,6 +2,7 @@
 // training_state.cpp.
 #include <halftone/amp/training.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 

@@ -32,6 +32,13 @@ Edge edge_of(const Tensor& input, bool wide) {
   return {input.meta(), input.dtype(), input.shape()};
 }
 
+void fail_saved_was_written(const OpInfo& op) {
+  fail<UsageError>(op.name,
+                   "a tensor that it saved for backward was written in place after its forward, so "
+                   "its gradient would be wrong. Call backward() before the write (an optimizer's "
+                   "step, copy_into()), or pass a clone() to the operation.");
+}
+
 std::vector<Edge> edges_of(std::span<const Tensor> inputs, std::span<const bool> wide) {
   std::vector<Edge> edges;
   edges.reserve(inputs.size());

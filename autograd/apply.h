@@ -15,6 +15,7 @@
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/input_caster.h>
+#include <halftone/autograd/members.h>
 #include <halftone/autograd/node.h>
 #include <halftone/autograd/op_tap.h>
 #include <halftone/autograd/op_list.h>
@@ -36,11 +37,15 @@ template <int N> struct Needs {
 
 namespace detail {
 
+[[noreturn]] void fail_saved_was_written(const OpInfo& op);
+
 template <Operation Op> struct NodeOf final : Node {
   std::optional<Op> op;
-  explicit NodeOf(Op recorded) : op(std::move(recorded)) {}
+  uint64_t saved_versions;  // of what the operation saved, when it was recorded
+  explicit NodeOf(Op recorded) : op(std::move(recorded)), saved_versions(versions_of(*op)) {}
 
   std::vector<Tensor> backward(const Tensor& dy) override {
+    if (versions_of(*op) != saved_versions) fail_saved_was_written(Op::info);
     if constexpr (requires { op->backward(dy); }) {
       auto gradients = op->backward(dy);
       return {std::make_move_iterator(gradients.begin()), std::make_move_iterator(gradients.end())};

@@ -3,74 +3,14 @@
 // node knows of it: who looks at a graph (autograd/write_dot.h) asks from outside.
 #pragma once
 
-#include <array>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <halftone/autograd/apply.h>
+#include <halftone/autograd/members.h>
 
 namespace halftone {
 
 namespace detail {
-
-/// Stands for a value of any type where a struct is initialised: so its members can be counted.
-struct AnyValue {
-  template <class T> operator T() const;
-};
-template <class S, std::size_t... I> consteval bool takes_values(std::index_sequence<I...>) {
-  return requires { S{(static_cast<void>(I), AnyValue{})...}; };
-}
-inline constexpr std::size_t most_members = 12;  // those of layer_norm and batch_norm are 10
-template <class S, std::size_t N = most_members + 1> consteval std::size_t count_of_values() {
-  if constexpr (N == 0 || takes_values<S>(std::make_index_sequence<N>{})) return N;
-  else return count_of_values<S, N - 1>();
-}
-
-/// see(member) for each member of a struct without constructors and private members.
-template <class S, class See> void for_each_member(const S& s, const See& see) {
-  const auto all = [&](const auto&... member) { (see(member), ...); };
-  constexpr std::size_t bases = std::derived_from<S, UserOp> ? 1 : 0;  // initialised first
-  constexpr std::size_t count = count_of_values<S>() - bases;
-  static_assert(count <= most_members, "give members that belong together a struct of their own");
-  if constexpr (count == 1) {
-    const auto& [a] = s;
-    all(a);
-  } else if constexpr (count == 2) {
-    const auto& [a, b] = s;
-    all(a, b);
-  } else if constexpr (count == 3) {
-    const auto& [a, b, c] = s;
-    all(a, b, c);
-  } else if constexpr (count == 4) {
-    const auto& [a, b, c, d] = s;
-    all(a, b, c, d);
-  } else if constexpr (count == 5) {
-    const auto& [a, b, c, d, e] = s;
-    all(a, b, c, d, e);
-  } else if constexpr (count == 6) {
-    const auto& [a, b, c, d, e, f] = s;
-    all(a, b, c, d, e, f);
-  } else if constexpr (count == 7) {
-    const auto& [a, b, c, d, e, f, g] = s;
-    all(a, b, c, d, e, f, g);
-  } else if constexpr (count == 8) {
-    const auto& [a, b, c, d, e, f, g, h] = s;
-    all(a, b, c, d, e, f, g, h);
-  } else if constexpr (count == 9) {
-    const auto& [a, b, c, d, e, f, g, h, i] = s;
-    all(a, b, c, d, e, f, g, h, i);
-  } else if constexpr (count == 10) {
-    const auto& [a, b, c, d, e, f, g, h, i, j] = s;
-    all(a, b, c, d, e, f, g, h, i, j);
-  } else if constexpr (count == 11) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k] = s;
-    all(a, b, c, d, e, f, g, h, i, j, k);
-  } else if constexpr (count == 12) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = s;
-    all(a, b, c, d, e, f, g, h, i, j, k, l);
-  }
-}
 
 /// Tensors, lists of them, and structs that hold some; in the order of the members.
 template <class M> void list_tensors(const M& member, std::vector<Tensor>& list) {

@@ -12,9 +12,13 @@ namespace halftone {
 /// What a batch norm measured on one batch.
 struct BatchStatistics {
   Tensor running_mean, running_var;  // the buffers that are to move
-  Tensor mean, variance;             // towards these, in the buffers' dtypes; unbiased
+  Tensor mean, variance;             // towards these, in statistics_dtype(); unbiased
   double momentum = 0;
 };
+
+/// The dtype of a batch's statistics: f32 for short running ones, so that a variance beyond f16's
+/// range is rounded only after the momentum.
+inline DType statistics_dtype(const Tensor& running) { return running.dtype() == f64 ? f64 : f32; }
 
 class StatisticsSink {
  public:

@@ -50,17 +50,17 @@ struct Div {
   template <class T> HT_HD T derivative_a(T, T b) const { return T(1) / b; }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -(a / b) / b; }  // no b^2
 };
-struct Maximum {  // NaN if either is; a tie splits the gradient, as PyTorch's
+struct Maximum {  // NaN if either is, and both get the gradient; a tie splits it, as PyTorch's
   static constexpr OpInfo info{"maximum", CastClass::widest_input};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const {
     return a != a ? a : (b != b ? b : (a > b ? a : b));
   }
   template <class T> HT_HD T derivative_a(T a, T b) const {
-    return a > b ? T(1) : (a == b ? T(0.5) : T(0));
+    return a < b ? T(0) : (a == b ? T(0.5) : T(1));
   }
   template <class T> HT_HD T derivative_b(T a, T b) const {
-    return a < b ? T(1) : (a == b ? T(0.5) : T(0));
+    return a > b ? T(0) : (a == b ? T(0.5) : T(1));
   }
   HT_HD int64_t integer(int64_t a, int64_t b) const { return a > b ? a : b; }
 };
@@ -71,10 +71,10 @@ struct Minimum {
     return a != a ? a : (b != b ? b : (a < b ? a : b));
   }
   template <class T> HT_HD T derivative_a(T a, T b) const {
-    return a < b ? T(1) : (a == b ? T(0.5) : T(0));
+    return a > b ? T(0) : (a == b ? T(0.5) : T(1));
   }
   template <class T> HT_HD T derivative_b(T a, T b) const {
-    return a > b ? T(1) : (a == b ? T(0.5) : T(0));
+    return a < b ? T(0) : (a == b ? T(0.5) : T(1));
   }
   HT_HD int64_t integer(int64_t a, int64_t b) const { return a < b ? a : b; }
 };
@@ -156,7 +156,8 @@ struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girsh
   }
   template <class T> HT_HD T derivative_a(T a, T b) const {
     const T d = a - b;
-    return math::abs(d) < T(beta) ? d / T(beta) : (d > T(0) ? T(1) : (d < T(0) ? T(-1) : T(0)));
+    if (math::abs(d) >= T(beta)) return d > T(0) ? T(1) : (d < T(0) ? T(-1) : T(0));
+    return d / T(beta);  // NaN of NaN
   }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };

@@ -62,6 +62,12 @@ int64_t numel_of(const Shape& shape) {
   return any_zero ? 0 : n;
 }
 
+int64_t rows_of(const Shape& shape) {
+  Shape leading = shape;
+  leading.erase(shape.rank() - 1);
+  return numel_of(leading);
+}
+
 namespace {
 /// Of sizes that nobody has checked yet: what overflows is refused when elements are counted, or
 /// belongs to a tensor without any.

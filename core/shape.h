@@ -54,6 +54,8 @@ std::ostream& operator<<(std::ostream& out, const Dims& dims);
 
 /// Number of elements; throws ShapeError for a negative size or a product that overflows.
 int64_t numel_of(const Shape& shape);
+/// The product of all sizes but the last: how many rows a tensor has, also if they are empty.
+int64_t rows_of(const Shape& shape);
 /// Row-major strides.
 Strides contiguous_strides(const Shape& shape);
 /// NHWC strides under a logical NCHW shape (rank 4).

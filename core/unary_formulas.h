@@ -18,11 +18,21 @@ struct Domain {
 
 namespace formula {
 
-struct Relu {  // max(x, 0); NaN passes, the derivative at 0 is 0
+/// scale / x, the derivative of a logarithm. Beyond T's range, at subnormal x, it is the largest
+/// number: infinity would turn a gradient of 0 into NaN.
+template <class T> HT_HD T slope_of_log(T x, T scale) {
+  const T slope = scale / x;
+  if (x == T(0) || slope - slope == T(0) || x != x) return slope;
+  return sizeof(T) == sizeof(float)
+             ? T(x < T(0) ? -0x1.fffffep127 : 0x1.fffffep127)
+             : T(x < T(0) ? -0x1.fffffffffffffp1023 : 0x1.fffffffffffffp1023);
+}
+
+struct Relu {  // max(x, 0); NaN passes with its gradient, the derivative at 0 is 0
   static constexpr OpInfo info{"relu", CastClass::as_is};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD T forward(T x) const { return x < T(0) ? T(0) : x; }
-  template <class T> HT_HD T derivative(T, T y) const { return y > T(0) ? T(1) : T(0); }
+  template <class T> HT_HD T derivative(T, T y) const { return y <= T(0) ? T(0) : T(1); }
   HT_HD int64_t integer(int64_t x) const { return x < 0 ? 0 : x; }
 };
 struct LeakyRelu {  // x if positive, else slope * x (Maas et al. 2013)
@@ -112,21 +122,25 @@ struct Log {
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log(x); }
-  template <class T> HT_HD T derivative(T x, T) const { return T(1) / x; }
+  template <class T> HT_HD T derivative(T x, T) const { return slope_of_log(x, T(1)); }
 };
 struct Log2 {
   static constexpr OpInfo info{"log2", CastClass::full_precision};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log2(x); }
-  template <class T> HT_HD T derivative(T x, T) const { return T(1.4426950408889634) / x; }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return slope_of_log(x, T(1.4426950408889634));
+  }
 };
 struct Log10 {
   static constexpr OpInfo info{"log10", CastClass::full_precision};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log10(x); }
-  template <class T> HT_HD T derivative(T x, T) const { return T(0.43429448190325183) / x; }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return slope_of_log(x, T(0.43429448190325183));
+  }
 };
 struct Log1p {
   static constexpr OpInfo info{"log1p", CastClass::full_precision};
@@ -161,9 +175,15 @@ struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also whe
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 3};
   double exponent = 3;
-  template <class T> HT_HD T forward(T x) const { return math::pow(x, T(exponent)); }
+  template <class T> HT_HD T forward(T x) const { return power(x, exponent); }
   template <class T> HT_HD T derivative(T x, T) const {
-    return exponent == 0 ? T(0) : T(exponent) * math::pow(x, T(exponent - 1));
+    return exponent == 0 ? T(0) : T(exponent) * power(x, exponent - 1);
+  }
+  /// x^(e + r) = x^e (1 + r log x), where e is the exponent rounded to T and r what that leaves.
+  template <class T> HT_HD static T power(T x, double exponent) {
+    const T rounded = T(exponent), rest = T(exponent - double(rounded)), y = math::pow(x, rounded);
+    const bool ordinary = x > T(0) && y > T(0) && y - y == T(0) && x - x == T(0);
+    return rest != T(0) && ordinary ? y + y * (rest * math::log(x)) : y;
   }
 };
 struct Square {

@@ -1,4 +1,5 @@
 // The norm of gradients, of which each rank may have a part.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

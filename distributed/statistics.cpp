@@ -28,8 +28,8 @@ template <class T> T taken_from(std::string_view& bytes) {
   bytes.remove_prefix(sizeof value);
   return value;
 }
-Tensor tensor_from(std::string_view& bytes, const Tensor& like) {
-  Tensor x = empty(like.shape(), like.dtype());
+Tensor statistics_from(std::string_view& bytes, const Tensor& like) {
+  Tensor x = empty(like.shape(), statistics_dtype(like));
   std::memcpy(x.raw_data(), bytes.data(), std::size_t(x.bytes()));
   bytes.remove_prefix(std::size_t(x.bytes()));
   return x.to(like.device());
@@ -72,8 +72,8 @@ void OrderedStatistics::apply_packed(std::string_view bytes) const {
     batch.running_mean = buffers_.at(taken_from<uint64_t>(bytes));
     batch.running_var = buffers_.at(taken_from<uint64_t>(bytes));
     batch.momentum = taken_from<double>(bytes);
-    batch.mean = tensor_from(bytes, batch.running_mean);
-    batch.variance = tensor_from(bytes, batch.running_var);
+    batch.mean = statistics_from(bytes, batch.running_mean);
+    batch.variance = statistics_from(bytes, batch.running_var);
     move_running_statistics(batch);
   }
 }

@@ -3,6 +3,7 @@
 // the table at the end shows bytes by use, time, and accuracy side by side.
 #include <omp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <optional>
@@ -124,7 +125,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   Program program("Trains one model under several precision strategies and compares them.");
   program.training(arguments);
-  program.list("--strategies", arguments.strategies, "any of amp/strategy.h, or files of policies (x.json), separated by commas");
+  program.list("--strategies", arguments.strategies,
+               "any of amp/strategy.h, or files of policies (x.json), separated by commas");
   program.flag("--model", arguments.model).one_of({"lenet", "mlp"});
   program.flag("--optimizer", arguments.optimizer).one_of(optimizer_names());
   program.flag("--policy", arguments.policy, "preset of the amp strategies (o1-fp16 has its own)");

@@ -1,6 +1,7 @@
 // The page of compare_strategies: memory, losses, accuracy, time, and what was cast.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>

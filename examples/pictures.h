@@ -1,6 +1,7 @@
 // Pictures for lessons: a dataset as directories of PNG files, and a grid of predictions.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string>

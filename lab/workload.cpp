@@ -2,6 +2,8 @@
 // model can be shown without.
 #include <halftone/lab/workload.h>
 
+#include <algorithm>
+
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/names.h>

@@ -20,9 +20,9 @@ struct Dot {
     check::same_dtype("dot", a_in, b_in);
     a = views::contiguous(a_in), b = views::contiguous(b_in);
     const int64_t n = a.numel();
-    if (b.numel() != n || n == 0)
+    if (b.numel() != n)
       fail<ShapeError>("dot", "a is ", described(a), ", b is ", described(b),
-                       ". They must have the same number of elements, one or more.");
+                       ". They must have the same number of elements.");
     const Tensor row = detail::as_shape(a, {1, n}), column = detail::as_shape(b, {n, 1});
     return detail::as_shape(Matmul::product(row, column, a.dtype()), {});
   }
@@ -80,7 +80,8 @@ inline Tensor dot(const Tensor& a, const Tensor& b) { return detail::apply_promo
 inline Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = 1, double eps = 1e-8) {
   check::defined("cosine_similarity", "an input", a);
   check::defined("cosine_similarity", "an input", b);
-  const Shape shape = broadcast_shapes("cosine_similarity", a.shape(), b.shape());
+  Shape shape = broadcast_shapes("cosine_similarity", a.shape(), b.shape());
+  if (shape.rank() == 0) shape.push_back(1);  // two numbers are vectors of one element
   normalize_dim("cosine_similarity", dim, shape.rank());
   if (!(eps > 0)) fail<UsageError>("cosine_similarity", "eps is ", eps, ". It must be positive.");
   return detail::apply_promoted(CosineSimilarity{.dim = dim, .eps = eps}, expand(a, shape),

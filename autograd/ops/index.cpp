@@ -1,6 +1,8 @@
 // Argument rules of the operations by index.
 #include <halftone/autograd/ops/index.h>
 
+#include <algorithm>
+
 #include <halftone/autograd/ops/reduce.h>
 
 namespace halftone {

@@ -77,7 +77,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (b.rank() == 2) {  // one matrix for the whole batch: fold the batch into the rows
     Shape shape = a.shape();
     shape[a.rank() - 1] = n;
-    return reshape(apply(Matmul{}, reshape(a, {a.numel() / std::max<int64_t>(k, 1), k}), b), shape);
+    return reshape(apply(Matmul{}, reshape(a, {rows_of(a.shape()), k}), b), shape);
   }
   return apply(Matmul{}, a, b);
 }

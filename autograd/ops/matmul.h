@@ -66,7 +66,7 @@ struct Linear {
   Tensor forward(const Tensor& input, const Tensor& w, const Tensor& bias) {
     check_inputs(input, w, bias);
     shape = input.shape();
-    x = views::contiguous(views::reshaped(input, {input.numel() / w.shape()[1], w.shape()[1]}));
+    x = views::contiguous(views::reshaped(input, {rows_of(input.shape()), w.shape()[1]}));
     weight = detail::matrix_layout(w);
     Shape result = shape;
     result[shape.rank() - 1] = w.shape()[0];

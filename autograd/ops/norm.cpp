@@ -35,23 +35,26 @@ void BatchNorm::prepare(const OpInfo& op, const Tensor& in, const Tensor& w, con
   const int64_t channels = in.shape()[1];
   check::vector_of(name, "weight", w, channels);
   check::vector_of(name, "bias", b, channels);
-  check::vector_of(name, "running_mean", running_mean, channels);
-  check::vector_of(name, "running_var", running_var, channels);
-  batch_statistics = options.training || !running_mean.defined();
-  if (batch_statistics && in.numel() <= channels)
+  check::vector_of(name, "running_mean", running.mean, channels);
+  check::vector_of(name, "running_var", running.variance, channels);
+  batch_statistics = options.training || !running.mean.defined();
+  const bool empty_batch = in.numel() == 0;
+  if (batch_statistics && in.numel() <= channels && !empty_batch)
     fail<ShapeError>(name, "training needs more than one value per channel, got ", described(in),
                      ". Use a larger batch, or eval().");
   x = in.rank() == 4 ? views::channels_last(in) : views::contiguous(in);
   weight = detail::contiguous_or_undefined(w);
   bias_dtype = b.defined() ? b.dtype() : in.dtype();
   const DType wide = in.dtype() == f64 ? f64 : f32;
-  if (batch_statistics) {
+  if (batch_statistics && empty_batch) {  // nothing to measure, and nothing to move
+    mean = zeros({channels}, wide, in.device()), variance = ones({channels}, wide, in.device());
+  } else if (batch_statistics) {
     mean = empty({channels}, wide, in.device()), variance = empty({channels}, wide, in.device());
     backend_for(x).batch_norm_statistics(x, mean, variance);
-    if (running_mean.defined()) update_running_statistics();
+    if (running.mean.defined()) update_running_statistics();
   } else {
-    mean = views::contiguous(cast(running_mean, wide)),
-    variance = views::contiguous(cast(running_var, wide));
+    mean = views::contiguous(cast(running.mean, wide)),
+    variance = views::contiguous(cast(running.variance, wide));
   }
 }
 
@@ -82,20 +85,26 @@ Tensor BatchNormRelu::forward(const Tensor& in, const Tensor& w, const Tensor& b
 void BatchNorm::update_running_statistics() const {
   const double count = double(x.numel()) / double(x.shape()[1]);
   const BatchStatistics batch{
-      .running_mean = running_mean,
-      .running_var = running_var,
-      .mean = cast(mean, running_mean.dtype()),
-      .variance = cast(variance * (count / (count - 1)), running_var.dtype()),
+      .running_mean = running.mean,
+      .running_var = running.variance,
+      .mean = cast(mean, statistics_dtype(running.mean)),
+      .variance = cast(variance * (count / (count - 1)), statistics_dtype(running.variance)),
       .momentum = options.momentum};
   if (StatisticsSink* sink = active_statistics_sink()) sink->measured(batch);
   else move_running_statistics(batch);
 }
 
 void move_running_statistics(const BatchStatistics& batch) {
-  Tensor target_mean = batch.running_mean, target_var = batch.running_var;
   Backend& backend = backend_for(batch.mean);
-  backend.lerp(batch.mean, batch.momentum, target_mean);
-  backend.lerp(batch.variance, batch.momentum, target_var);
+  const auto move = [&](const Tensor& seen, Tensor running) {
+    if (seen.dtype() == running.dtype()) return backend.lerp(seen, batch.momentum, running);
+    Tensor wide = empty_like(running, seen.dtype());
+    backend.copy(running, wide);
+    backend.lerp(seen, batch.momentum, wide);
+    backend.copy(wide, running);
+  };
+  move(batch.mean, batch.running_mean);
+  move(batch.variance, batch.running_var);
 }
 
 namespace {
@@ -108,7 +117,8 @@ BatchNorm batch_norm_op(std::string_view name, const Tensor& x, const Tensor& ru
   const auto bare = [](const Tensor& buffer) {
     return buffer.defined() ? buffer.detach() : buffer;
   };
-  return {.running_mean = bare(running_mean), .running_var = bare(running_var), .options = options};
+  return {.running = {.mean = bare(running_mean), .variance = bare(running_var)},
+          .options = options};
 }
 }  // namespace
 

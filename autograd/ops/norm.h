@@ -141,14 +141,21 @@ struct BatchNormOptions {
   double momentum = 0.1, eps = 1e-5;
 };
 
+/// The statistics that training moves, [c] each; undefined: none. Passes write them after others
+/// have read them: backward reads only what the pass itself saved.
+struct RunningStatistics {
+  static constexpr bool written_by_passes = true;
+  Tensor mean{}, variance{};
+};
+
 /// Normalises each channel over the batch (Ioffe & Szegedy 2015). x: [n, c] or [n, c, h, w]. In
 /// training the batch's own statistics serve and the running ones move towards them (variance
 /// unbiased); in evaluation the running ones do.
 struct BatchNorm {
   static constexpr OpInfo info{"batch_norm", CastClass::as_is};
   static constexpr bool once = true;  // it moves the running statistics
-  Tensor running_mean, running_var;
-  BatchNormOptions options;
+  RunningStatistics running{};
+  BatchNormOptions options{};
   Tensor x{}, weight{}, mean{}, variance{};
   bool batch_statistics = true;
   DType bias_dtype{};
@@ -170,6 +177,11 @@ struct BatchNorm {
            dweight = detail::like_or_undefined(weight, wanted[1]);
     Tensor dbias = wanted[2] ? empty({x.shape()[1]}, bias_dtype, x.device()) : Tensor{};
     const Tensor dy = x.rank() == 4 ? views::channels_last(dy_in) : views::contiguous(dy_in);
+    if (x.numel() == 0) {
+      for (Tensor* sums : {&dweight, &dbias})
+        if (sums->defined()) backend_for(x).fill(0, *sums);
+      return {dx, dweight, dbias};
+    }
     backend_for(x).batch_norm_backward(x, mean, variance, options.eps, weight, relu_output, dy,
                                        batch_statistics, dx, dweight, dbias, dresidual);
     return {dx, dweight, dbias};

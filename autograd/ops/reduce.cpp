@@ -20,7 +20,10 @@ Tensor Var::forward(const Tensor& in) {
   check::floating("var", in);
   x = in;
   const Tensor wide = cast(x, wide_dtype(x.dtype()));
-  mean = detail::reduce_keeping("var", Reduction::mean, wide, over);
+  // The mean of what the rounded mean leaves is added: of equal elements it is then one of them,
+  // and the variance 0.
+  const Tensor rounded = detail::reduce_keeping("var", Reduction::mean, wide, over);
+  mean = rounded + detail::reduce_keeping("var", Reduction::mean, wide - rounded, over);
   const Tensor squares =
       detail::reduce_keeping("var", Reduction::sum_of_squares, wide - mean, over);
   return detail::as_shape(cast(squares * (1 / divisor()), x.dtype()),
@@ -37,7 +40,11 @@ Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const 
   const DType wide = wide_dtype(x.dtype());
   const Tensor ties = reduce_to(cast(attains, wide), extremum.shape());
   const Tensor share = cast(keeping(cast(dy, wide), extremum.shape()) / ties, x.dtype());
-  return where(attains, share, zeros({}, x.dtype(), x.device()));
+  // Of a NaN it is NaN everywhere, as PyTorch's.
+  const Tensor otherwise =
+      where(equal(extremum, extremum), zeros({}, x.dtype(), x.device()),
+            full({}, std::numeric_limits<double>::quiet_NaN(), x.dtype(), x.device()));
+  return where(attains, share, otherwise);
 }
 
 std::array<Tensor, 1> Prod::backward(const Tensor& dy) const {
@@ -72,6 +79,11 @@ std::array<Tensor, 1> LogSumExp::backward(const Tensor& dy) const {
   backend_for(x).softmax(x, false, probabilities);
   Shape kept = dy.shape();
   kept.push_back(1);
+  // Beside +inf a finite element has no share: softmax says NaN of the whole row.
+  const Tensor largest = full({}, std::numeric_limits<double>::infinity(), y.dtype(), y.device());
+  const Tensor no_share = where(views::reshaped(equal(y, largest), kept),
+                                less(x, cast(largest, x.dtype())), zeros({}, boolean, x.device()));
+  probabilities = where(no_share, zeros({}, probabilities.dtype(), x.device()), probabilities);
   const Tensor dx = probabilities * views::reshaped(cast(dy, probabilities.dtype()), kept);
   const double lowest = -std::numeric_limits<double>::infinity();
   const Tensor empty_rows = equal(y, full({}, lowest, y.dtype(), y.device()));

@@ -15,7 +15,10 @@ Tensor reshape(const Tensor& x, Shape shape) {
     else known.push_back(shape[i]);
   }
   const int64_t count = numel_of(known);
-  if (unknown >= 0) shape[unknown] = count > 0 ? x.numel() / count : 0;
+  if (unknown >= 0 && count == 0)
+    fail<ShapeError>("reshape", described(x), " to ", shape,
+                     ": with a size of 0, -1 could be any size. Give it.");
+  if (unknown >= 0) shape[unknown] = x.numel() / count;
   if (numel_of(shape) != x.numel())
     fail<ShapeError>("reshape", described(x), " does not fit shape ", shape,
                      ". Element counts must agree.");

@@ -2,6 +2,7 @@
 // (scale, causality, mask, dropout), and blocks as operands of products. See attention.cpp.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include <halftone/backends/cpu/block_products.h>

@@ -42,11 +42,12 @@ GroupMoments moments_of(const Tensor& x, int64_t begin, int64_t n) {
   double count = 0, mean = 0, squares = 0;
   alignas(64) float buffer[cpu::block_length];
   each_block(begin, n, [&](int64_t first, int64_t length) {
-    float block_mean, block_variance;
+    float block_mean;
+    double block_variance;
     simd_kernels().moments(cpu::floats(x, first, 1, length, buffer), length, &block_mean,
                            &block_variance);
     const double by = double(block_mean) - mean, share = double(length) / (count + double(length));
-    squares += double(length) * double(block_variance) + by * by * count * share;
+    squares += double(length) * block_variance + by * by * count * share;
     mean += by * share;
     count += double(length);
   });
@@ -122,7 +123,9 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
   const float *centre = mean.data<float>(), *scale = rstd.data<float>();
   ChannelSums sums(sizes, x, mean, dy);
   // With z = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - z mean(g z)).
-  if (dx.defined())
+  if (dx.defined() && sizes.length() == 1) {
+    fill(0, dx);  // one element is its own mean, and what rounding leaves is multiplied by rstd
+  } else if (dx.defined()) {
     sizes.each_group([&](int64_t group) {
       const int64_t first_row = group * sizes.per_group(), last_row = first_row + sizes.per_group();
       const double s = double(scale[group]), n = double(sizes.length());
@@ -144,6 +147,7 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
         });
       }
     });
+  }
   for (int64_t channel = 0; channel < sizes.channels; ++channel) {
     double of_weight = 0, of_bias = 0;
     for (int64_t image = 0; image < sizes.images; ++image) {

@@ -52,10 +52,11 @@ void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
     cpu::Workspace<float> scratch(2 * n);
     for (int64_t row = first; row < last; ++row) {
       const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
-      float centre = 0, variance = 0;
+      float centre = 0;
+      double variance = 0;
       if (mean.defined()) k.moments(in, n, &centre, &variance);
-      else variance = float(k.sum_of_squares(in, n) / double(n));
-      const auto scale = float(1 / std::sqrt(double(variance) + eps));
+      else variance = double(float(k.sum_of_squares(in, n) / double(n)));
+      const auto scale = float(1 / std::sqrt(variance + eps));
       cpu::Output output(y, row * n, 1, n, scratch.data() + n);
       k.normalize(in, centre, scale, w.data(), b.data(), output.data(), n);
       output.finish();

@@ -1,4 +1,6 @@
 // Recurrent cells in double.
+#include <algorithm>
+
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/cells.h>

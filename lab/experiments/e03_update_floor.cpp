@@ -1,5 +1,6 @@
 // E3. 200 parabolas (w - target)^2 / 2 of curvature L = 1, targets uniform in +-[0.5, 2], gradient
 // descent from 0 without noise, until nothing moves.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 

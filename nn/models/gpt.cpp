@@ -1,6 +1,7 @@
 // The decoder, its first values (those of GPT-2), and its weights from elsewhere.
 #include <halftone/nn/models/gpt.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>

@@ -1,6 +1,7 @@
 // GradScaler: replays what a real PyTorch showed (tests/fixtures/amp_scaler_fixtures.py), action by
 // action, with a table of the deliberate differences; then what PyTorch does not have: several
 // losses, set_options(), first_overflow(), and states that are refused.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>

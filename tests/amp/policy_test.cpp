@@ -1,5 +1,6 @@
 // Policies: presets against lists read from a real PyTorch (tests/fixtures/amp_policy_fixtures.py),
 // names, overrides, decisions that look at inputs, printing.
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 

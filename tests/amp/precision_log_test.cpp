@@ -1,4 +1,5 @@
 // The log of what regions did: counted by hand on small inputs.
+#include <algorithm>
 #include <limits>
 #include <sstream>
 

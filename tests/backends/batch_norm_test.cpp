@@ -1,5 +1,7 @@
 // Batch norm: its kernels on every instruction set against loops in double, and what the backend
 // makes of them on tensors larger than a block.
+#include <algorithm>
+
 #include "simd_levels.h"
 
 #include <halftone/autograd/ops.h>

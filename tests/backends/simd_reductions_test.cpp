@@ -181,8 +181,8 @@ TEST_CASE("sums along rows do not get worse with their length") {
   each_level([&](const simd::Kernels& k) {
     const double expected = double(0.1f) * double(n);
     CHECK(k.dot(x.data(), ones.data(), n) == doctest::Approx(expected).epsilon(8 * eps));
-    float mean, variance, total;
-    double squares = 0, sum = 0;
+    float mean, total;
+    double variance = 0, squares = 0, sum = 0;
     k.moments(x.data(), n, &mean, &variance);
     CHECK(mean == doctest::Approx(double(0.1f)).epsilon(8 * eps));
     const int64_t rows = 4096;
@@ -204,7 +204,8 @@ TEST_CASE("moments far from zero, and normalisation by them") {
       double mean = 0, variance = 0;
       for (const float v : x) mean += double(v) / double(n);
       for (const float v : x) variance += std::pow(double(v) - mean, 2) / double(n);
-      float m, v;
+      float m;
+      double v = 0;
       k.moments(x.data(), n, &m, &v);
       // The mean is rounded at 100; the variance sees that rounding squared.
       CHECK(std::abs(double(m) - mean) <= (2 + std::sqrt(double(n))) * eps * 100);

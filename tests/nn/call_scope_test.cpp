@@ -2,6 +2,7 @@
 // checkpointed segment runs again.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>

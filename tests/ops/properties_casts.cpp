@@ -2,6 +2,7 @@
 // operation under it equals, bit for bit, the same operation on inputs cast by hand.
 #include "ops/properties.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 

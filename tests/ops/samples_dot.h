@@ -26,7 +26,7 @@ template <> struct Samples<Dot> {
                                            dot(ones({2, 2}), ones({2}));
                                          }),
                        error<ShapeError>("[dot] a is [2] f32, b is [3] f32. They must have the "
-                                         "same number of elements, one or more.",
+                                         "same number of elements.",
                                          [] { dot(ones({2}), ones({3})); })}};
   }
 };

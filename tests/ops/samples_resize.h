@@ -2,6 +2,8 @@
 // minus its distance to the place that is asked for, where that is positive.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/samples_case.h"
 
 namespace halftone::test {

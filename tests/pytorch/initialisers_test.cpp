@@ -1,5 +1,7 @@
 // First values against PyTorch's. The two generators differ, so what is compared are the moments
 // and extremes of two samples of the same size; the tolerances are those of sampling.
+#include <algorithm>
+
 #include <halftone/core/random.h>
 #include <halftone/nn/nn.h>
 

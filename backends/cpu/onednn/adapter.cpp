@@ -1,7 +1,10 @@
 // Engine, plan cache and execution.
 #include <halftone/backends/cpu/onednn/adapter.h>
 
+#include <algorithm>
 #include <memory>
+
+#include <omp.h>
 
 #include <halftone/backends/cpu/onednn/onednn.h>
 
@@ -35,6 +38,20 @@ bool bf16_is_native() {
   return native;
 }
 }  // namespace
+
+int team_size() {
+  return omp_in_parallel() ? 1 : std::min(omp_get_max_threads(), omp_get_thread_limit());
+}
+
+TeamScope::TeamScope()
+    : threads_before_(omp_get_max_threads()), dynamic_before_(omp_get_dynamic()) {
+  omp_set_num_threads(team_size());
+  omp_set_dynamic(0);
+}
+TeamScope::~TeamScope() {
+  omp_set_num_threads(threads_before_);
+  omp_set_dynamic(dynamic_before_);
+}
 
 dnnl::engine& engine() {
   static dnnl::engine* instance = new dnnl::engine(dnnl::engine::kind::cpu, 0);
@@ -74,6 +91,7 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
   const std::lock_guard lock(plans().mutex);
   const auto [place, is_new] = plans().built.try_emplace(key);
   if (is_new) {
+    const TeamScope team;
     try {
       Plan plan = build();
       const bool scalar =
@@ -95,6 +113,7 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
 void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs,
              std::span<void* const> outputs) {
   using reference::Workspace;
+  const TeamScope team;
   std::vector<std::unique_ptr<Workspace<std::byte>>> temporaries;
   std::unordered_map<int, dnnl::memory> arguments;
   std::vector<std::pair<dnnl::memory, dnnl::memory>> results;  // reordered outputs: wanted, plain

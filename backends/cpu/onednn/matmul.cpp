@@ -19,7 +19,7 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   if (!data_type(a.dtype()) || !data_type(b.dtype()) || !data_type(c.dtype()) || batch_stands)
     return false;
   if (bias.defined() && !data_type(bias.dtype())) return false;
-  PlanKey key{3, int64_t(a.dtype()), int64_t(b.dtype()), int64_t(c.dtype()),
+  PlanKey key{3, team_size(), int64_t(a.dtype()), int64_t(b.dtype()), int64_t(c.dtype()),
               bias.defined() ? int64_t(bias.dtype()) : -1};
   for (const Tensor* t : {&a, &b, static_cast<const Tensor*>(&c)}) {
     key.insert(key.end(), t->shape().begin(), t->shape().end());

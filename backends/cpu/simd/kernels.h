@@ -112,7 +112,7 @@ struct Kernels {
   /// dx = scale y (dy - mean): softmax backward with its sum known
   void (*softmax_gradient)(const float* y, const float* dy, float mean, float scale, float* dx,
                            int64_t n);
-  void (*moments)(const float* x, int64_t n, float* mean, float* variance);
+  void (*moments)(const float* x, int64_t n, float* mean, double* variance);
   void (*normalize)(const float* x, float mean, float rstd, const float* weight, const float* bias,
                     float* y,
                     int64_t n);  // weight, bias may be null

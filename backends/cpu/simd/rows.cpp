@@ -107,10 +107,15 @@ static void softmax_gradient(const float* y, const float* dy, float mean, float 
   for (int64_t i = 0; i < n; ++i) dx[i] = scale * (y[i] * (dy[i] - mean));
 }
 
-static void moments(const float* x, int64_t n, float* mean, float* variance) {
+static void moments(const float* x, int64_t n, float* mean, double* variance) {
   const auto m = float(total(n, [=](int64_t i) { return x[i]; }) / double(n));
-  *mean = m;
-  *variance = float(total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / double(n));
+  const auto v = float(total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / double(n));
+  *mean = m, *variance = double(v);
+  if (v - v == 0 || m - m != 0) return;
+  // Squares beyond f32, of numbers within it.
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += (double(x[i]) - double(m)) * (double(x[i]) - double(m));
+  *variance = sum / double(n);
 }
 
 static void normalize(const float* x, float mean, float rstd, const float* weight,
@@ -163,6 +168,8 @@ static void norm_backward(const float* x, float mean, float rstd, bool centred, 
                           const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
   if (weight) norm_gradient<true>(x, mean, rstd, centred, weight, dy, dx, dweight, dbias, n);
   else norm_gradient<false>(x, mean, rstd, centred, weight, dy, dx, dweight, dbias, n);
+  // One element is its own mean: what is left of g - mean(g) is rounding, times a large rstd.
+  if (n == 1 && centred && dx) dx[0] = 0;
 }
 
 static void affine(const float* x, float mean, float scale, float shift, float* y, int64_t n) {
