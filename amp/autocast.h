@@ -39,10 +39,10 @@ struct Region {
 /// other than bf16 and f16.
 class Autocast {
  public:
-  explicit Autocast(const Region& region);
-  explicit Autocast(DType dtype) : Autocast(Region{.dtype = dtype}) {}
+  [[nodiscard]] explicit Autocast(const Region& region);
+  [[nodiscard]] explicit Autocast(DType dtype) : Autocast(Region{.dtype = dtype}) {}
   /// A region in which nothing is cast. Tensors keep their dtypes: cast them by hand.
-  static Autocast disabled() { return Autocast(Region{.enabled = false}); }
+  [[nodiscard]] static Autocast disabled() { return Autocast(Region{.enabled = false}); }
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;

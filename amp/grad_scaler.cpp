@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/autograd/scaled_gradients.h>
 #include <halftone/optim/gradient_lists.h>
 
 namespace halftone::amp {
@@ -55,7 +56,9 @@ Tensor GradScaler::scale(const Tensor& loss, int which) {
   if (!enabled()) return loss;
   scales_[checked(which)].move_to(loss.device());
   scaled_ = true;
-  return mul(loss, scale_tensor(which));
+  const Tensor scaled = mul(loss, scale_tensor(which));
+  mark_scaled_loss(scaled);
+  return scaled;
 }
 
 std::vector<Tensor> GradScaler::scale(const std::vector<Tensor>& losses) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <halftone/amp/weight_storage.h>
+#include <halftone/autograd/scaled_gradients.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/factory.h>
@@ -234,6 +235,12 @@ void MasterWeights::zero_grad(bool set_to_none) {
 // --- the step
 
 void MasterWeights::step(const optim::StepControl& control) {
+  // What has an f32 gradient was looked at, and maybe unscaled there.
+  if (!control.knows_scale && !control.factor.defined() && !control.skip.defined())
+    for (std::size_t i = 0; i < state_->weights.size(); ++i)
+      if (const State::Weight& w = state_->weights[i];
+          !w.wide_gradient.defined() && has_scaled_gradient(w.parameter))
+        optim::refuse_scaled_gradient("MasterWeights", i, w.parameter);
   prepare_gradients();
   if (!options_.fused) return step_plain(control);
   inner_.step(control);

@@ -13,9 +13,9 @@ bool host_decides(Decision decision, const Tensor& flag) {
 Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control, Decision decision) {
   Stepped stepped = control.skip.defined() ? Stepped(control.skip) : Stepped(true);
   if (stepped.known() || host_decides(decision, control.skip)) {
-    if (stepped) optimizer.step({.factor = control.factor});
+    if (stepped) optimizer.step({.factor = control.factor, .knows_scale = true});
   } else {
-    optimizer.step(control);
+    optimizer.step({.factor = control.factor, .skip = control.skip, .knows_scale = true});
   }
   return stepped;
 }

@@ -131,6 +131,10 @@ Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& op
   return {strategy, model, optimizer};
 }
 
+Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer) {
+  return {Strategy::named(strategy), model, optimizer};
+}
+
 // --- a step
 
 void Training::zero_grad() {

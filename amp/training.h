@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include <halftone/amp/autocast.h>
 #include <halftone/amp/grad_scaler.h>
@@ -232,6 +233,8 @@ class Training {
 /// follow), gives the optimizer masters where the strategy has any. The model must be f32 and its
 /// parameters those of the optimizer. Throws UsageError if they are not; then nothing has changed.
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer);
+/// The same under Strategy::named(): apply("amp-bf16", model, optimizer).
+Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& optimizer);
 /// The same for steps of several batches, on all processes of world(): see
 /// Training::train_together().
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,

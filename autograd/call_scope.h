@@ -22,9 +22,9 @@ class CallScope {
 
   /// `owner`: a module; `label`: a part of it that is no module ("lm_head"), which outlives the
   /// scope.
-  explicit CallScope(const void* owner, std::string_view label = {})
+  [[nodiscard]] explicit CallScope(const void* owner, std::string_view label = {})
       : owner_(owner), label_(label), outer_(std::exchange(innermost_, this)) {}
-  explicit CallScope(Place place)
+  [[nodiscard]] explicit CallScope(Place place)
       : owner_(place.owner),
         label_(place.label),
         outer_(std::exchange(innermost_, this)),

@@ -4,6 +4,7 @@
 #include <halftone/autograd/engine.h>
 
 #include <algorithm>
+#include <iostream>
 #include <queue>
 #include <unordered_map>
 #include <unordered_set>
@@ -19,6 +20,7 @@
 #include <halftone/core/allow_tf32.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/plain_numbers.h>
 #include <halftone/core/views.h>
 
 namespace halftone {
@@ -55,6 +57,25 @@ void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   }
   gradient.storage()->recharge(MemoryUse::gradient);
   leaf.grad = std::move(gradient);
+}
+
+/// A pass of a scaled loss is at work in this thread; passes of checkpointed segments are part of
+/// it.
+thread_local bool scaled_pass = false;
+
+/// What a pass finds out about itself ends with it.
+struct ScaledPassScope {
+  bool around = scaled_pass;
+  ~ScaledPassScope() { scaled_pass = around; }
+};
+
+/// The same, and a note whether the sum has gradients of a scaled loss in it.
+void add_noted_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
+  const auto& noted = leaf.scaled_version;
+  const bool scaled =
+      scaled_pass || (noted && leaf.grad.defined() && leaf.grad.storage()->version() == *noted);
+  add_leaf_gradient(leaf, edge, std::move(gradient));
+  leaf.scaled_version = scaled ? std::optional(leaf.grad.storage()->version()) : std::nullopt;
 }
 
 void check_gradient(const Node& node, const Edge& edge, const Tensor& gradient) {
@@ -134,6 +155,7 @@ class ReversePass {
     }
     for (auto& [edge, sum] : hooked_leaves_)
       give(edge, through_hooks(edge.input->hooks, std::move(sum)));
+    if (trains_ && !forgotten_.empty() && !detail::leaf_watcher) tell_forgotten();
   }
 
   /// The gradient of an input of only_for(); undefined if nothing depended on it.
@@ -145,9 +167,10 @@ class ReversePass {
  private:
   void run_node(Node& node) {
     if (node.released())
-      fail<UsageError>(
-          "backward", "the graph of ", node.info->name,
-          " was freed by an earlier backward(). Pass retain_graph = true to the first call.");
+      fail<UsageError>("backward", "the graph of ", node.info->name,
+                       " was freed by an earlier backward(). Keep it in the first call: "
+                       "y.backward(ones_like(y), true), where true is retain_graph.");
+    scaled_pass = scaled_pass || node.scales_loss;
     std::vector<Tensor> gradients;
     {
       Tensor dy = std::move(pending_.extract(&node).mapped());
@@ -200,13 +223,36 @@ class ReversePass {
   }
 
   void give(const Edge& leaf, Tensor gradient) {
-    if (adds_to_leaves_) return add_leaf_gradient(*leaf.input, leaf, std::move(gradient));
+    if (adds_to_leaves_) {
+      trains_ = trains_ || leaf.input->in_optimizer;
+      if (leaf.input->unclaimed && !leaf.input->in_optimizer) note_forgotten(leaf);
+      return add_noted_gradient(*leaf.input, leaf, std::move(gradient));
+    }
     if (const auto kept = kept_.find(leaf.input.get()); kept != kept_.end())
       add_gradient(kept->second, std::move(gradient));
   }
 
+  void note_forgotten(const Edge& leaf) {
+    const auto same = [&](const Edge& known) { return known.input == leaf.input; };
+    if (std::ranges::none_of(forgotten_, same)) forgotten_.push_back(leaf);
+  }
+
+  /// Once for each parameter: a loop without amp::Training, which throws, goes on.
+  void tell_forgotten() {
+    PlainText list;
+    for (const Edge& leaf : forgotten_) {
+      list << (&leaf == &forgotten_.front() ? "" : ", ") << leaf.shape << ' ' << leaf.dtype;
+      leaf.input->unclaimed = false;
+    }
+    std::cerr << "[backward] the loss depends on parameters that no optimizer has and no module's "
+                 "describe() names: " +
+                     list.str() + ". Name each in the describe() of its module.\n";
+  }
+
   bool retain_graph_;
   bool adds_to_leaves_ = true;
+  bool trains_ = false;          // an optimizer's parameter was reached
+  std::vector<Edge> forgotten_;  // parameters that nothing names and no optimizer has
   GradientListener* listener_ = nullptr;
   std::unordered_map<const AutogradMeta*, int64_t> uses_left_;
   std::unordered_map<AutogradMeta*, Tensor> kept_;
@@ -257,6 +303,7 @@ void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
   const MemoryScope scope(MemoryUse::activation);
+  const ScaledPassScope as_around;
   ReversePass pass(retain_graph);
   GradientListener* const listener = detail::gradient_listener;
   const GradientListenerScope nested(nullptr);
@@ -284,6 +331,7 @@ std::vector<Tensor> autograd::grad(std::span<const Tensor> outputs, std::span<co
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
   const MemoryScope scope(MemoryUse::activation);
+  const ScaledPassScope as_around;
   ReversePass pass(options.retain_graph);
   pass.only_for(inputs);
   const struct Asked {

@@ -13,7 +13,7 @@ inline bool grad_enabled() { return detail::recording; }
 /// torch.no_grad().
 class NoGrad {
  public:
-  NoGrad() : before_(detail::recording) { detail::recording = false; }
+  [[nodiscard]] NoGrad() : before_(detail::recording) { detail::recording = false; }
   ~NoGrad() { detail::recording = before_; }
   NoGrad(const NoGrad&) = delete;
   NoGrad& operator=(const NoGrad&) = delete;
@@ -25,7 +25,7 @@ class NoGrad {
 /// Records again inside a NoGrad scope: recomputation under checkpoint() needs it.
 class EnableGrad {
  public:
-  EnableGrad() : before_(detail::recording) { detail::recording = true; }
+  [[nodiscard]] EnableGrad() : before_(detail::recording) { detail::recording = true; }
   ~EnableGrad() { detail::recording = before_; }
   EnableGrad(const EnableGrad&) = delete;
   EnableGrad& operator=(const EnableGrad&) = delete;

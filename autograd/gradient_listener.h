@@ -25,7 +25,7 @@ inline thread_local GradientListener* gradient_listener = nullptr;
 /// again inside of a pass tell nobody.
 class GradientListenerScope {
  public:
-  explicit GradientListenerScope(GradientListener* listener)
+  [[nodiscard]] explicit GradientListenerScope(GradientListener* listener)
       : before_(std::exchange(detail::gradient_listener, listener)) {}
   ~GradientListenerScope() { detail::gradient_listener = before_; }
   GradientListenerScope(const GradientListenerScope&) = delete;

@@ -51,7 +51,7 @@ inline const std::shared_ptr<InputCaster>& shared_active_caster() { return detai
 /// Fills the slot (with null: empties it) until the scope ends, also by an exception.
 class CasterScope {
  public:
-  explicit CasterScope(std::shared_ptr<InputCaster> caster)
+  [[nodiscard]] explicit CasterScope(std::shared_ptr<InputCaster> caster)
       : before_(std::exchange(detail::caster_slot, std::move(caster))) {}
   ~CasterScope() { detail::caster_slot = std::move(before_); }
   CasterScope(const CasterScope&) = delete;

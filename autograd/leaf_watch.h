@@ -19,7 +19,7 @@ inline thread_local const LeafWatcher* leaf_watcher = nullptr;
 /// for each use of the leaf.
 class LeafWatch {
  public:
-  explicit LeafWatch(LeafWatcher watcher)
+  [[nodiscard]] explicit LeafWatch(LeafWatcher watcher)
       : watcher_(std::move(watcher)), before_(std::exchange(detail::leaf_watcher, &watcher_)) {}
   ~LeafWatch() { detail::leaf_watcher = before_; }
   LeafWatch(const LeafWatch&) = delete;

@@ -30,7 +30,11 @@ struct AutogradMeta {
   Tensor grad{};                    // leaves only
   std::shared_ptr<Node> creator{};  // null for leaves
   GradientHooks hooks{};            // of a leaf; those of other tensors are their node's
-  bool unclaimed = false;           // a parameter of a layer that no describe() has named so far
+  /// The version of grad's storage when a pass of a scaled loss left it
+  /// (autograd/scaled_gradients.h).
+  std::optional<uint64_t> scaled_version{};
+  bool unclaimed = false;     // a parameter of a layer that no describe() has named so far
+  bool in_optimizer = false;  // an optimizer of optim/ has been given it
 };
 
 /// An input of a recorded operation: null where no gradient is wanted.
@@ -48,6 +52,7 @@ struct Node {
   std::vector<Edge> edges;
   GradientHooks hooks{};         // on the gradient of the output
   std::shared_ptr<OpTap> tap{};  // stood around forward, stands around backward
+  bool scales_loss = false;      // multiplies a loss by a loss scale
   std::optional<bool> tf32{};    // core/allow_tf32.h, as in forward
   /// One gradient per edge; undefined where none is wanted.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;

@@ -36,7 +36,7 @@ inline StatisticsSink* active_statistics_sink() { return detail::statistics_sink
 /// Fills the slot until the scope ends; with null it empties it.
 class StatisticsScope {
  public:
-  explicit StatisticsScope(StatisticsSink* sink)
+  [[nodiscard]] explicit StatisticsScope(StatisticsSink* sink)
       : before_(std::exchange(detail::statistics_sink, sink)) {}
   ~StatisticsScope() { detail::statistics_sink = before_; }
   StatisticsScope(const StatisticsScope&) = delete;

@@ -36,6 +36,7 @@ void Tensor::set_grad(const Tensor& grad) {
                      described(*this), ". Shapes must agree.");
   if (!meta_) meta_ = std::make_shared<AutogradMeta>();
   meta_->grad = grad;
+  meta_->scaled_version.reset();
 }
 
 void Tensor::backward() const { run_backward(*this, {}, false); }

@@ -18,7 +18,7 @@ void set_allow_tf32(bool allow);
 /// Says it for what this thread computes until the scope ends; absent: as it was.
 class Tf32Scope {
  public:
-  explicit Tf32Scope(std::optional<bool> allow);
+  [[nodiscard]] explicit Tf32Scope(std::optional<bool> allow);
   ~Tf32Scope();
   Tf32Scope(const Tf32Scope&) = delete;
   Tf32Scope& operator=(const Tf32Scope&) = delete;

@@ -357,7 +357,7 @@ std::vector<BackendStatus> backend_statuses();
 /// whole run.
 class CpuBackendScope {
  public:
-  explicit CpuBackendScope(std::string_view name);
+  [[nodiscard]] explicit CpuBackendScope(std::string_view name);
   ~CpuBackendScope();
   CpuBackendScope(const CpuBackendScope&) = delete;
   CpuBackendScope& operator=(const CpuBackendScope&) = delete;

@@ -75,6 +75,12 @@ template Tensor from_span(std::span<const int32_t>, const Shape&, DType, Device)
 template Tensor from_span(std::span<const uint8_t>, const Shape&, DType, Device);
 template Tensor from_span(std::span<const bool>, const Shape&, DType, Device);
 
+void detail::require_same_columns(std::size_t columns, std::size_t in_this_row) {
+  if (in_this_row != columns)
+    fail<ShapeError>("from", "rows of ", columns, " and ", in_this_row,
+                     " values. Rows must be equally long.");
+}
+
 Tensor from(std::initializer_list<double> values, DType dtype, Device device) {
   return from_span<double>({values.begin(), values.size()}, {int64_t(values.size())}, dtype,
                            device);
@@ -84,9 +90,7 @@ Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dty
   std::vector<double> values;
   const std::size_t columns = rows.size() ? rows.begin()->size() : 0;
   for (const auto& row : rows) {
-    if (row.size() != columns)
-      fail<ShapeError>("from", "rows of ", columns, " and ", row.size(),
-                       " values. Rows must be equally long.");
+    detail::require_same_columns(columns, row.size());
     values.insert(values.end(), row);
   }
   return from_vector<double>(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <halftone/core/tensor.h>
@@ -54,39 +55,86 @@ Tensor arange(Start start, End end, Step step, DType dtype = detail::range_dtype
   return detail::arange(double(start), double(end), double(step), dtype, device);
 }
 
+namespace detail {
+/// Of a host value: bytes and truth values stay what they are, other whole numbers give i64, any
+/// other gives f32, as in PyTorch.
+template <class T>
+inline constexpr DType value_dtype = std::same_as<T, bool>      ? boolean
+                                     : std::same_as<T, uint8_t> ? u8
+                                     : std::integral<T>         ? i64
+                                                                : f32;
+/// Throws ShapeError if two rows of a matrix differ in length.
+void require_same_columns(std::size_t columns, std::size_t in_this_row);
+/// What from_span() is compiled for.
+template <class T>
+concept HostValue = std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, int64_t> ||
+    std::same_as<T, int32_t> || std::same_as<T, uint8_t> || std::same_as<T, bool>;
+/// Whole numbers of other types, std::size_t and the like, as int64_t.
+template <std::integral T> std::vector<int64_t> as_int64(std::span<const T> values) {
+  std::vector<int64_t> result;
+  result.reserve(values.size());
+  for (const T value : values) {
+    if (!std::in_range<int64_t>(value))
+      fail<UsageError>("from_vector", "the value ", value, " at position ", result.size(),
+                       " is larger than an i64 can be. Use smaller ones.");
+    result.push_back(int64_t(value));
+  }
+  return result;
+}
+}  // namespace detail
+
 /// Values from the host in row-major order, converted to dtype. Their number must fit the shape.
 /// Compiled for double, float, int64_t, int32_t, uint8_t and bool.
 template <class T>
-Tensor from_span(std::span<const T> values, const Shape& shape, DType dtype = f32,
-                 Device device = {});
+Tensor from_span(std::span<const T> values, const Shape& shape,
+                 DType dtype = detail::value_dtype<T>, Device device = {});
 
 namespace detail {
-template <class T> constexpr void require_host_value() {
-  static_assert(std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, int64_t> ||
-                    std::same_as<T, int32_t> || std::same_as<T, uint8_t> || std::same_as<T, bool>,
-                "from_vector takes double, float, int64_t, int32_t, uint8_t or bool");
+template <class T>
+Tensor from_host(std::span<const T> values, const Shape& shape, DType dtype, Device device) {
+  static_assert(HostValue<T> || std::integral<T>,
+                "from_vector takes double, float, bool or whole numbers");
+  if constexpr (HostValue<T>) return from_span<T>(values, shape, dtype, device);
+  else return from_span<int64_t>(as_int64(values), shape, dtype, device);
 }
 }  // namespace detail
+/// Whole numbers of any type give i64 (bytes u8), others f32, unless a dtype is given.
 template <class T>
-Tensor from_vector(const std::vector<T>& values, const Shape& shape, DType dtype = f32,
-                   Device device = {}) {
-  detail::require_host_value<T>();
+Tensor from_vector(const std::vector<T>& values, const Shape& shape,
+                   DType dtype = detail::value_dtype<T>, Device device = {}) {
   static_assert(!std::same_as<T, bool>,
                 "std::vector<bool> is not an array: use std::vector<uint8_t>, or braces");
-  return from_span<T>(std::span<const T>(values), shape, dtype, device);
+  return detail::from_host(std::span<const T>(values), shape, dtype, device);
 }
 /// The same of values in braces: from_vector({1.f, 2.f}, {2}).
 template <class T>
-Tensor from_vector(std::initializer_list<T> values, const Shape& shape, DType dtype = f32,
-                   Device device = {}) {
-  detail::require_host_value<T>();
-  return from_span<T>(std::span<const T>(values.begin(), values.size()), shape, dtype, device);
+Tensor from_vector(std::initializer_list<T> values, const Shape& shape,
+                   DType dtype = detail::value_dtype<T>, Device device = {}) {
+  return detail::from_host(std::span<const T>(values.begin(), values.size()), shape, dtype, device);
 }
-/// A vector: from({1, 2, 3}).
+/// A vector: from({1.5, 2, 3}) is f32.
 Tensor from(std::initializer_list<double> values, DType dtype = f32, Device device = {});
-/// A matrix: from({{1, 2}, {3, 4}}).
+/// A matrix: from({{1.5, 2}, {3, 4}}) is f32.
 Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype = f32,
             Device device = {});
+/// The same of whole numbers alone, as i64 unless a dtype is given: labels, from({0, 2, 1}).
+template <std::integral T>
+Tensor from(std::initializer_list<T> values, DType dtype = detail::value_dtype<T>,
+            Device device = {}) {
+  return from_vector(values, {int64_t(values.size())}, dtype, device);
+}
+/// A matrix of whole numbers alone: from({{1, 2}, {3, 4}}).
+template <std::integral T>
+Tensor from(std::initializer_list<std::initializer_list<T>> rows,
+            DType dtype = detail::value_dtype<T>, Device device = {}) {
+  std::vector<int64_t> values;
+  const std::size_t columns = rows.size() == 0 ? 0 : rows.begin()->size();
+  for (const auto& row : rows) {
+    detail::require_same_columns(columns, row.size());
+    for (const T value : row) values.push_back(int64_t(value));
+  }
+  return from_vector(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
+}
 
 /// Uniform on [0, 1), normal(0, 1), integers on [low, high), from the default generator.
 Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});

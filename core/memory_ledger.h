@@ -33,7 +33,7 @@ std::string_view name(MemoryUse use);
 /// Charges allocations of this thread to `use` until the scope ends. Outside any scope: activation.
 class MemoryScope {
  public:
-  explicit MemoryScope(MemoryUse use);
+  [[nodiscard]] explicit MemoryScope(MemoryUse use);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;

@@ -51,7 +51,7 @@ inline std::string_view running_operation(std::string_view otherwise) {
 
 class OperationScope {
  public:
-  explicit OperationScope(const OpInfo& op)
+  [[nodiscard]] explicit OperationScope(const OpInfo& op)
       : before_(std::exchange(detail::running_operation, &op)) {}
   ~OperationScope() { detail::running_operation = before_; }
   OperationScope(const OperationScope&) = delete;

@@ -33,7 +33,7 @@ std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options,
   if (!options.shuffle) return order;
   // Counters from the top down: no stream of random numbers under the same seed ever gets there, so
   // the order has nothing in common with, say, the initial weights.
-  const auto words = Philox::words(options.seed, ~uint64_t(epoch));
+  const auto words = Philox::words(*options.seed, ~uint64_t(epoch));
   Generator generator(uint64_t(words[0]) << 32 | words[1]);
   shuffle(order, generator);
   return order;
@@ -77,7 +77,7 @@ class DataLoader::Epoch {
         int64_t batches, int64_t done)
       : dataset_(std::move(dataset)),
         order_(order_of(samples_of(*dataset_), options, epoch)),
-        key_{options.seed, epoch},
+        key_{*options.seed, epoch},
         batch_size_(options.batch_size),
         device_(options.device),
         share_(options.share),
@@ -193,6 +193,15 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
     fail<UsageError>("DataLoader", "the share is {rank ", share.rank, ", of ", share.of, ", group ",
                      share.group,
                      "}. Use ranks from 0 to of - 1, and groups of at least one batch for each.");
+  // 53 bits: checkpoints keep the seed as a double.
+  drew_seed_ = !options_.seed;
+  if (drew_seed_) options_.seed = default_generator().next() >> 11;
+}
+
+DataLoader DataLoader::with_options(DataLoaderOptions options) const {
+  DataLoader loader(dataset_, options);
+  loader.drew_seed_ = loader.drew_seed_ || (drew_seed_ && options.seed == options_.seed);
+  return loader;
 }
 
 int64_t DataLoader::size() const {
@@ -214,7 +223,7 @@ void DataLoader::resume(int64_t epoch, int64_t batches_done) {
   batches_done_ = batches_done;
 }
 
-DataLoader::Iterator DataLoader::begin() {
+DataLoader::Iterator DataLoader::begin() const {
   const int64_t done = own_of(std::exchange(batches_done_, 0), options_.share);
   return Iterator(
       std::make_unique<Epoch>(dataset_, options_, epoch_++, own_of(size(), options_.share), done));

@@ -1,7 +1,7 @@
 // Batches of a dataset in order or shuffled, collated ahead of the training loop by worker threads:
 //   for (auto [images, labels] : DataLoader(fashion_mnist(), {.batch_size = 128}))
 // What an epoch delivers depends on the dataset, batch_size, shuffle, drop_last, seed and the
-// epoch's number only, never on threads.
+// epoch's number only, never on threads. A loader without a seed draws one: manual_seed() moves it.
 #pragma once
 
 #include <concepts>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <halftone/data/dataset.h>
@@ -30,9 +31,11 @@ struct DataLoaderOptions {
   bool drop_last = false;  // leave out a last batch that is not full
   int workers = 1;         // threads that collate; 0: the loop collates
   int prefetch = 2;        // batches collated ahead per worker; 0: the loop collates
-  uint64_t seed = 0;       // of the shuffles and of the dataset's random transforms
-  Device device{};         // where batches go; copies to a GPU run beside the loop
-  LoaderShare share{};     // which of the batches; size() and resume() count all of them
+  /// Of the shuffles and of the dataset's random transforms. Absent: drawn from the default
+  /// generator when the loader is made, so that it follows manual_seed(); options() has it then.
+  std::optional<uint64_t> seed{};
+  Device device{};      // where batches go; copies to a GPU run beside the loop
+  LoaderShare share{};  // which of the batches; size() and resume() count all of them
 };
 
 class DataLoader {
@@ -50,8 +53,10 @@ class DataLoader {
   int64_t size() const;
   const Dataset& dataset() const { return *dataset_; }
   const DataLoaderOptions& options() const { return options_; }
+  /// Whether options().seed was drawn when the loader was made.
+  bool drew_seed() const { return drew_seed_; }
   /// The same dataset read otherwise, from its first epoch.
-  DataLoader with_options(DataLoaderOptions options) const { return DataLoader(dataset_, options); }
+  DataLoader with_options(DataLoaderOptions options) const;
   /// Number of the epoch that the next begin() starts; begin() counts on from there. Set it to
   /// resume a training.
   void set_epoch(int64_t epoch);
@@ -62,8 +67,9 @@ class DataLoader {
   void resume(int64_t epoch, int64_t batches_done);
 
   /// Starts an epoch: draws its order and starts its workers. Epochs are independent of each other
-  /// and of the loader.
-  Iterator begin();
+  /// and of the loader. Walking a const loader, too, moves it on to the next epoch; one thread at a
+  /// time may begin.
+  Iterator begin() const;
   std::default_sentinel_t end() const { return {}; }
 
  private:
@@ -71,8 +77,9 @@ class DataLoader {
 
   std::shared_ptr<const Dataset> dataset_;
   DataLoaderOptions options_;
-  int64_t epoch_ = 0;
-  int64_t batches_done_ = 0;  // of the epoch that the next begin() starts
+  bool drew_seed_ = false;
+  mutable int64_t epoch_ = 0;
+  mutable int64_t batches_done_ = 0;  // of the epoch that the next begin() starts
 };
 
 /// Single-pass: walks one epoch and owns it. Destroying it early stops the workers, each after the

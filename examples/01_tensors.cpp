@@ -13,7 +13,7 @@ namespace {
 
 void make_and_print() {
   std::cout << "--- making tensors\n";
-  const ht::Tensor a = ht::from({{1, 2, 3}, {4, 5, 6}});
+  const ht::Tensor a = ht::from({{1.0, 2, 3}, {4, 5, 6}});
   std::cout << a << "\n\n"
             << ht::arange(0, 1, 0.25) << "\n\n"
             << ht::zeros({2, 2}, ht::i32) << '\n';
@@ -24,7 +24,7 @@ void make_and_print() {
 
 void share_memory() {
   std::cout << "\n--- views\n";
-  const ht::Tensor a = ht::from({{1, 2, 3}, {4, 5, 6}});
+  const ht::Tensor a = ht::from({{1.0, 2, 3}, {4, 5, 6}});
   // A view is another shape with other strides over the same storage: nothing is copied.
   const ht::Tensor columns = ht::transpose(a, 0, 1);
   std::cout << "shape " << columns.shape() << ", strides " << columns.strides()
@@ -37,8 +37,8 @@ void share_memory() {
 
 void compute() {
   std::cout << "\n--- computing\n";
-  const ht::Tensor a = ht::from({{1, 2, 3}, {4, 5, 6}});
-  const ht::Tensor bias = ht::from({10, 20, 30});
+  const ht::Tensor a = ht::from({{1.0, 2, 3}, {4, 5, 6}});
+  const ht::Tensor bias = ht::from({10.0, 20, 30});
   // [2, 3] + [3]: sizes are aligned from the right and a missing or unit size repeats.
   std::cout << a + bias << '\n' << ht::matmul(a, ht::transpose(a, 0, 1)) << '\n';
   std::cout << "mean of each row: " << ht::mean(a, {1}) << '\n';

@@ -14,7 +14,7 @@ namespace {
 
 void differentiate() {
   std::cout << "--- d/dx sum(x^3) = 3 x^2\n";
-  ht::Tensor x = ht::from({1, 2, 3});
+  ht::Tensor x = ht::from({1.0, 2, 3});
   x.set_requires_grad();
   const ht::Tensor y = ht::sum(ht::pow(x, 3));
   y.backward();

@@ -43,8 +43,8 @@ Run train(const char* what, const ht::amp::Strategy& strategy, const Images& ima
   ht::amp::Training training = ht::amp::apply(strategy, run.model, adamw);
   std::optional<ht::policy::Probe> probe;
   if (watched) probe.emplace(training, ht::policy::ProbeOptions{.every = 10, .updates = false});
-  ht::data::DataLoader loader(images.train,
-                              {.batch_size = 128, .shuffle = true, .device = images.device});
+  ht::data::DataLoader loader(
+      images.train, {.batch_size = 128, .shuffle = true, .seed = 0, .device = images.device});
   const auto logits = [&](const ht::Tensor& x) {
     return training.forward([&](const ht::Tensor& in) { return run.model(ht::flatten(in, 1, -1)); },
                             x);

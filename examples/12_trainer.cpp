@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
     ht::nn::models::LeNet model;
     ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});
     const ht::data::DataLoader images(ht::data::fashion_mnist(),
-                                      {.batch_size = 128, .shuffle = true}),
+                                      {.batch_size = 128, .shuffle = true, .seed = 0}),
         test_images(ht::data::fashion_mnist({.split = ht::data::Split::test}), {.batch_size = 500});
     ht::train::Trainer trainer(
         ht::train::classification(model), adamw,

@@ -26,7 +26,7 @@ void train(const Arguments& a) {
   ht::optim::AdamW adamw(model.parameters(), {.lr = 2e-3, .weight_decay = 0.05});
   const auto images = ht::data::fashion_mnist(),
              test_images = ht::data::fashion_mnist({.split = ht::data::Split::test});
-  ht::data::DataLoader loader(images, {.batch_size = 128, .shuffle = true});
+  ht::data::DataLoader loader(images, {.batch_size = 128, .shuffle = true, .seed = 0});
   const int64_t batches = a.batches > 0 ? std::min(a.batches, loader.size()) : loader.size();
 
   // The strategy casts the model, keeps masters, scales the loss. Schedules come after it.

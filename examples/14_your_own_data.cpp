@@ -99,7 +99,7 @@ void run(const std::string& table_path, const fs::path& directory, int64_t epoch
   const ht::data::TensorDataset samples(
       {of_numbers(numbers), districts.numbers, of_prices(prices)});
   const auto [train_part, test_part] = ht::data::random_split(samples, 0.8);
-  const ht::data::DataLoader train(train_part, {.batch_size = 64, .shuffle = true}),
+  const ht::data::DataLoader train(train_part, {.batch_size = 64, .shuffle = true, .seed = 0}),
       test(test_part, {.batch_size = 100});
 
   ht::manual_seed(0);
@@ -123,7 +123,7 @@ void run(const std::string& table_path, const fs::path& directory, int64_t epoch
   PriceModel loaded(numbers.size(1), int64_t(districts.names.size()));
   ht::nn::load(loaded, directory / "prices.safetensors");
   const ht::train::Evaluation evaluation(loaded);
-  const ht::Tensor x = ht::from({{60, 3, 10}, {60, 3, 80}, {120, 5, 10}});
+  const ht::Tensor x = ht::from({{60.0, 3, 10}, {60, 3, 80}, {120, 5, 10}});
   for (std::size_t i = 0; i < districts.names.size(); ++i) {
     const ht::Tensor y = loaded(of_numbers(x), ht::full({3}, double(i), ht::i64));
     const std::vector<float> price = of_prices.undo(y).to_vector<float>();

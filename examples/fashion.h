@@ -20,7 +20,7 @@ inline halftone::data::ByteImages fashion_images(halftone::data::Split split,
 
 inline double count_correct(const halftone::Tensor& logits, const halftone::Tensor& labels) {
   namespace ht = halftone;
-  return ht::sum(ht::cast(ht::equal(ht::argmax(logits), labels), ht::f32)).item();
+  return ht::sum(ht::cast(ht::equal(ht::argmax(logits, -1), labels), ht::f32)).item();
 }
 
 /// The share of a dataset's images that `model(images)`, a function to logits, classifies rightly.

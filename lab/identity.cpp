@@ -89,7 +89,7 @@ Json identity_of_training(const Workload& work, const Choices& choices,
             {"samples", train.dataset().size()},
             {"shuffle", loader.shuffle},
             {"drop_last", loader.drop_last},
-            {"seed", loader.seed}};
+            {"seed", *loader.seed}};
   if (validation) {
     data["validation_hash"] = hash_of(validation->dataset());
     data["validation_samples"] = validation->dataset().size();

@@ -120,8 +120,8 @@ SyntheticWorkload on_cpu(const std::string& name, bool large) {
 }
 }  // namespace
 
-SyntheticWorkload make_synthetic(const std::string& name, Device device) {
-  manual_seed(0);
+SyntheticWorkload make_synthetic(const std::string& name, Device device, uint64_t seed) {
+  manual_seed(seed);
   SyntheticWorkload w = on_cpu(name, device.kind != DeviceKind::cpu);
   w.model->to(device);
   const MemoryScope scope(MemoryUse::input);

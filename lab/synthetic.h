@@ -3,6 +3,7 @@
 // figures compare. What is learned there is noise: data to train on are workload.h's.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,7 +30,8 @@ std::string synthetic_list();
 double gflop_of_step(double samples, const std::vector<double>& multiply_adds);
 /// Mean cross-entropy of logits [n, classes] or [n, length, classes].
 Tensor logits_loss(const Tensor& logits, const Tensor& targets);
-/// On a device; also those of untuned.h. Throws UsageError for other names.
-SyntheticWorkload make_synthetic(const std::string& name, Device device = {});
+/// On a device, weights and data from a seed; also those of untuned.h. Throws UsageError for other
+/// names.
+SyntheticWorkload make_synthetic(const std::string& name, Device device = {}, uint64_t seed = 0);
 
 }  // namespace halftone::lab

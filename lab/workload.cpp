@@ -53,7 +53,7 @@ Workload student_of(const nn::Layer& teacher, std::unique_ptr<nn::Layer> student
   return {.task = train::regression(*student),
           .model = std::move(student),
           .train = loader_of({x, y}, {.batch_size = 64, .shuffle = true, .seed = seed}),
-          .validation = loader_of({x_held, y_held}, {.batch_size = 256}),
+          .validation = loader_of({x_held, y_held}, {.batch_size = 256, .seed = seed}),
           .example = data::Batch{views::slice(x, 0, 0, 64), views::slice(y, 0, 0, 64)},
           .lr = 3e-3};
 }
@@ -135,9 +135,9 @@ Workload gpt_tiny(uint64_t seed) {
                 {.batch_size = 16, .shuffle = true, .drop_last = true, .seed = seed});
           },
       .validation =
-          [] {
+          [seed] {
             return DataLoader(data::TextDataset(split_licences().validation, {.context = context}),
-                              {.batch_size = 32});
+                              {.batch_size = 32, .seed = seed});
           },
       .example =
           data::Batch{randint(0, characters, {16, context}), randint(0, characters, {16, context})},
@@ -153,7 +153,7 @@ Workload gpt_tiny(uint64_t seed) {
 }
 
 Workload synthetic(const std::string& name, uint64_t seed) {
-  SyntheticWorkload made = make_synthetic(name);
+  SyntheticWorkload made = make_synthetic(name, {}, seed);
   const data::Batch batch{made.inputs, made.targets};
   return {.task = made.inputs.dtype() == i64 ? train::language_modeling(*made.model)
                                              : train::classification(*made.model),

@@ -2,7 +2,10 @@
 // core/formulas.h.
 #pragma once
 
+#include <string_view>
+
 #include <halftone/autograd/ops.h>
+#include <halftone/core/error.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::nn {
@@ -15,13 +18,16 @@ struct LeakyRelu final : StatelessLayer {
   explicit LeakyRelu(double negative_slope = 0.01) : slope(negative_slope) {}
   Tensor forward(const Tensor& x) const override { return leaky_relu(x, slope); }
 };
-/// The tanh form; torch.nn.GELU(approximate="tanh").
+/// As torch.nn.GELU(approximate): exact by default ("none", gelu_erf()), "tanh" is the form of
+/// GPT-2 (gelu()). Throws UsageError for other names.
 struct Gelu final : StatelessLayer {
-  Tensor forward(const Tensor& x) const override { return gelu(x); }
-};
-/// The exact form; torch.nn.GELU().
-struct GeluErf final : StatelessLayer {
-  Tensor forward(const Tensor& x) const override { return gelu_erf(x); }
+  bool uses_tanh;
+  explicit Gelu(std::string_view approximate = "none") : uses_tanh(approximate == "tanh") {
+    if (!uses_tanh && approximate != "none")
+      fail<UsageError>("Gelu", "approximate is \"", approximate,
+                       "\". Use \"none\" for the exact form, or \"tanh\".");
+  }
+  Tensor forward(const Tensor& x) const override { return uses_tanh ? gelu(x) : gelu_erf(x); }
 };
 struct Silu final : StatelessLayer {
   Tensor forward(const Tensor& x) const override { return silu(x); }

@@ -6,6 +6,9 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include <halftone/nn/parameter.h>
 
@@ -21,6 +24,7 @@ class Fields {
   Fields& operator=(const Fields&) = delete;
 
   /// Walks over a module and all its children, in the order in which they describe themselves.
+  /// Throws UsageError for two fields under one path, and for a module that is part of itself.
   void walk(Module& root);
 
   // --- what describe() calls. Undefined tensors (an absent bias) are passed over.
@@ -37,7 +41,13 @@ class Fields {
 
  private:
   std::string path_of(std::string_view name) const;
-  std::string prefix_;  // "" or the path of the module that is being described
+  /// The path of a field that is met for the first time.
+  std::string new_path(std::string_view name);
+  void enter(Module& module);
+
+  std::string prefix_;                   // "" or the path of the module that is being described
+  std::unordered_set<std::string> met_;  // paths of fields, since the root
+  std::vector<std::pair<const Module*, std::string>> open_;  // being described, from the root on
 };
 
 }  // namespace halftone::nn

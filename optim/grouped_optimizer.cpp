@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <halftone/autograd/node.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/optim/update_watch.h>
@@ -42,6 +43,8 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
                        ", appears twice. Name each parameter once.");
     known.push_back(x.body().get());
   }
+  for (const Tensor& x : parameters)
+    if (x.meta()) x.meta()->in_optimizer = true;
   const std::size_t count = parameters.size(), first = known.size() - count;
   groups_.push_back({std::move(parameters), std::vector<ParameterState>(count), first});
 }
@@ -49,6 +52,7 @@ void StatefulOptimizer::add_parameters(std::vector<Tensor> parameters) {
 // --- the step
 
 void StatefulOptimizer::step(const StepControl& control) {
+  require_unscaled(name_, control);
   for (int group = 0; group < group_count(); ++group) {
     if (control.skip.defined()) count_on_device(groups_[std::size_t(group)]);
     step_group(group, control);

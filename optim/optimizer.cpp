@@ -1,6 +1,8 @@
 // What is the same for every optimizer: gradients, in terms of the groups.
 #include <halftone/optim/optimizer.h>
 
+#include <halftone/autograd/scaled_gradients.h>
+#include <halftone/core/error.h>
 #include <halftone/core/in_place.h>
 #include <halftone/optim/gradient_lists.h>
 
@@ -28,7 +30,27 @@ std::vector<Tensor> Optimizer::parameters() const {
 
 std::vector<Tensor> Optimizer::gradients() const { return gradients_of(parameters()); }
 
+void Optimizer::require_unscaled(std::string_view name, const StepControl& control) const {
+  if (control.knows_scale || control.factor.defined() || control.skip.defined()) return;
+  auto& self = const_cast<Optimizer&>(*this);  // as in parameters()
+  std::size_t index = 0;
+  for (int group = 0; group < group_count(); ++group)
+    for (const Tensor& parameter : self.group_parameters(group)) {
+      if (has_scaled_gradient(parameter)) refuse_scaled_gradient(name, index, parameter);
+      ++index;
+    }
+}
+
+void refuse_scaled_gradient(std::string_view name, std::size_t index, const Tensor& parameter) {
+  fail<UsageError>(
+      name, "the gradient of parameter ", index, ", ", described(parameter),
+      ", is of a loss that was multiplied by a loss scale, and step() would take it as "
+      "it is. Call training.step(), or scaler.step(optimizer), or "
+      "scaler.unscale(optimizer) first.");
+}
+
 bool Optimizer::begin_step(const StepControl& control) const {
+  require_unscaled("Optimizer.step", control);
   if (control.skip.defined() && control.skip.item() != 0) return false;
   if (!control.factor.defined()) return true;
   std::vector<Tensor> all = gradients();

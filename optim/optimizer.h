@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <halftone/core/named_tensors.h>
@@ -38,6 +39,9 @@ struct StepControl {
   Tensor factor{};
   /// Where it is other than 0, nothing happens.
   Tensor skip{};
+  /// The caller has seen to the loss scale of the gradients. Without it, and without the two
+  /// scalars, gradients of a scaled loss are refused.
+  bool knows_scale = false;
 };
 
 class Optimizer {
@@ -47,9 +51,11 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) = default;
   virtual ~Optimizer() = default;
 
-  /// Updates every parameter that has a gradient, as `control` says. Optimizers of this folder
-  /// leave the gradients as they are, and `skip` to the update: nobody waits for it. An optimizer
-  /// that knows nothing of such things begins with `if (!begin_step(control)) return;`.
+  /// Updates every parameter that has a gradient, as `control` says. Throws UsageError for
+  /// gradients of a loss that a GradScaler scaled, unless they were unscaled or `control` says how.
+  /// Optimizers of this folder leave the gradients as they are, and `skip` to the update: nobody
+  /// waits for it. An optimizer that knows nothing of such things begins with `if
+  /// (!begin_step(control)) return;`.
   virtual void step(const StepControl& control = {}) = 0;
   /// Puts what steps read from the host, rates and step counts, where a captured step finds it: on
   /// the device. Call it before a capture, and before a replay if a rate has changed by options()
@@ -99,8 +105,15 @@ class Optimizer {
   /// Reads `skip`, which may wait for the device: false if it is set. Else multiplies the gradients
   /// by the factor, in place.
   bool begin_step(const StepControl& control) const;
+  /// The same check as the first thing that step() does: throws UsageError, by this name, if a
+  /// gradient is of a scaled loss and `control` does not know of it.
+  void require_unscaled(std::string_view name, const StepControl& control) const;
 };
 
+/// Throws UsageError, by the name of an optimizer: the gradient of this parameter is of a scaled
+/// loss.
+[[noreturn]] void refuse_scaled_gradient(std::string_view name, std::size_t index,
+                                         const Tensor& parameter);
 /// The defined gradients of some tensors.
 std::vector<Tensor> gradients_of(std::span<const Tensor> parameters);
 

@@ -42,7 +42,7 @@ inline UpdateWatcher* watcher_of_updates() {
 /// Until the scope ends, `watcher` watches the optimizers of this thread.
 class UpdateWatch {
  public:
-  explicit UpdateWatch(UpdateWatcher* watcher)
+  [[nodiscard]] explicit UpdateWatch(UpdateWatcher* watcher)
       : before_(std::exchange(detail::update_watcher, watcher)) {}
   ~UpdateWatch() { detail::update_watcher = before_; }
   UpdateWatch(const UpdateWatch&) = delete;

@@ -118,7 +118,16 @@ std::map<std::string, double> loader_numbers(const data::DataLoader& loader) {
           {"state.loader.batch_size", double(o.batch_size)},
           {"state.loader.shuffle", double(o.shuffle)},
           {"state.loader.drop_last", double(o.drop_last)},
-          {"state.loader.seed", double(o.seed)}};
+          {"state.loader.seed", double(*o.seed)}};
+}
+
+data::DataLoader with_seed_of(const std::map<std::string, double>& before,
+                              const data::DataLoader& now) {
+  const auto seed = before.find("state.loader.seed");
+  if (!now.drew_seed() || seed == before.end()) return now;
+  data::DataLoaderOptions options = now.options();
+  options.seed = uint64_t(count_in(before, "state.loader.seed"));
+  return now.with_options(options);
 }
 
 void require_same_loader(const std::map<std::string, double>& before, const data::DataLoader& now) {

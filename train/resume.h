@@ -43,6 +43,9 @@ CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp:
 
 /// What decides on the batches of an epoch, for CheckpointState::numbers.
 std::map<std::string, double> loader_numbers(const data::DataLoader& loader);
+/// A loader that drew its seed, with the one of these numbers; others as they are.
+data::DataLoader with_seed_of(const std::map<std::string, double>& before,
+                              const data::DataLoader& now);
 /// A place in an epoch means something only where the batches are the same: throws UsageError for a
 /// loader of other numbers.
 void require_same_loader(const std::map<std::string, double>& before, const data::DataLoader& now);

@@ -12,7 +12,7 @@ Trainer::~Trainer() = default;
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {
   return loop_->fit(std::move(train), std::move(validation));
 }
-std::map<std::string, double> Trainer::validate(data::DataLoader loader) {
+MetricValues Trainer::validate(data::DataLoader loader) {
   return loop_->validate(std::move(loader));
 }
 Tensor Trainer::predict(data::DataLoader loader) { return loop_->predict(std::move(loader)); }

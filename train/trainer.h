@@ -19,6 +19,7 @@
 #include <halftone/amp/training.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/train/checkpoint.h>
+#include <halftone/train/metric_values.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer_options.h>
 
@@ -27,12 +28,12 @@ namespace halftone::train {
 class TrainingLoop;
 
 struct FitResult {
-  std::string reason;  // why it ended: "max_epochs is reached", or what stop() was told
-  int signal = 0;      // the one that ended it
-  int64_t steps = 0;   // of the whole training, resumed runs included
-  int64_t epochs = 0;  // completed ones
-  double seconds = 0;  // of the whole training, too
-  std::map<std::string, double> metrics{};  // the last of each name
+  std::string reason;      // why it ended: "max_epochs is reached", or what stop() was told
+  int signal = 0;          // the one that ended it
+  int64_t steps = 0;       // of the whole training, resumed runs included
+  int64_t epochs = 0;      // completed ones
+  double seconds = 0;      // of the whole training, too
+  MetricValues metrics{};  // the last of each name
 };
 
 class Trainer {
@@ -53,7 +54,7 @@ class Trainer {
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
   /// The loss and the task's metrics over an epoch of a loader, in evaluation mode; neither
   /// modules' modes nor random numbers are changed by it.
-  std::map<std::string, double> validate(data::DataLoader loader);
+  MetricValues validate(data::DataLoader loader);
   /// The task's outputs for an epoch of a loader, in its order, in evaluation mode and without
   /// gradients: [samples, ...], on the model's device. Targets are not looked at. Throws UsageError
   /// for a loader that shuffles, whose order nobody would know.

@@ -27,7 +27,7 @@ class TrainingLoop {
 
   // --- what Trainer offers, documented there
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation);
-  std::map<std::string, double> validate(data::DataLoader loader);
+  MetricValues validate(data::DataLoader loader);
   Tensor predict(data::DataLoader loader);
   void save(const std::filesystem::path& path) const;
   void stop(std::string reason);

@@ -76,6 +76,7 @@ std::optional<DirectoryLock> TrainingLoop::set_up(data::DataLoader train,
     in_order.shuffle = false;
     train = train.with_options(in_order), validation = train;
   }
+  if (position_.batches > 0 && loader_) train = with_seed_of(loader_numbers(*loader_), train);
   require_data(train, validation ? &*validation : nullptr);
   loader_ = std::move(train), validation_ = std::move(validation);
   batches_ = limited(loader_->size(), o.limit_train_batches);
@@ -133,6 +134,7 @@ void TrainingLoop::begin() {
 }
 
 void TrainingLoop::begin_in_directory(const std::optional<FoundCheckpoint>& found) {
+  if (found) loader_ = with_seed_of(found->state.numbers, *loader_);
   if (found && found->state.batches > 0) require_same_loader(found->state.numbers, *loader_);
   if (found && options_.deterministic) require_same_environment(found->state, device());
   if (directory_)

@@ -32,7 +32,7 @@ void TrainingLoop::run_validation() {
   for (const auto& callback : options_.callbacks) callback->on_validation_end(trainer_);
 }
 
-std::map<std::string, double> TrainingLoop::validate(data::DataLoader loader) {
+MetricValues TrainingLoop::validate(data::DataLoader loader) {
   return *evaluate(loader, loader.size(), false);
 }
 

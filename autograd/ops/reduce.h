@@ -294,15 +294,26 @@ template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool kee
   const Tensor place = apply(op, d == x.rank() - 1 ? x : permute(x, order));
   return keep ? unsqueeze(place, d) : place;
 }
-}  // namespace detail
-/// i64 positions along `dim`, which disappears unless kept; the first of equals, NaN counts as
-/// largest.
-inline Tensor argmax(const Tensor& x, int dim = -1, bool keep = false) {
-  return detail::place_along(ArgMax{}, x, dim, keep);
+
+/// Without a dimension: the position among all elements, in row-major order.
+template <class Op> Tensor place_of(Op op, const Tensor& x, std::optional<int> dim, bool keep) {
+  check::defined(Op::info.name, "the input", x);
+  if (dim) return place_along(op, x, *dim, keep);
+  const Tensor place = place_along(op, reshape(x, {x.numel()}), 0, false);
+  if (!keep) return place;
+  Shape ones;
+  for (int i = 0; i < x.rank(); ++i) ones.push_back(1);
+  return reshape(place, ones);
 }
-/// The same of the smallest, where NaN counts as smallest.
-inline Tensor argmin(const Tensor& x, int dim = -1, bool keep = false) {
-  return detail::place_along(ArgMin{}, x, dim, keep);
+}  // namespace detail
+/// i64 positions along `dim`, which disappears unless kept; without one, the position among all
+/// elements. The first of equals counts, and NaN as largest. As torch.argmax.
+inline Tensor argmax(const Tensor& x, std::optional<int> dim = {}, bool keep = false) {
+  return detail::place_of(ArgMax{}, x, dim, keep);
+}
+/// The same of the smallest, where NaN counts as smallest. As torch.argmin.
+inline Tensor argmin(const Tensor& x, std::optional<int> dim = {}, bool keep = false) {
+  return detail::place_of(ArgMin{}, x, dim, keep);
 }
 
 }  // namespace halftone

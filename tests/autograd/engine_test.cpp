@@ -90,17 +90,24 @@ TEST_CASE("the graph is freed by backward unless it is retained") {
   CHECK(values(x.grad()) == Values{24});
   CHECK_THROWS_WITH_AS(
       y.backward(),
-      "[backward] the graph of affine was freed by an earlier backward(). Pass retain_graph = true "
-      "to the first call.",
+      "[backward] the graph of affine was freed by an earlier backward(). Keep it in the first "
+      "call: y.backward(ones_like(y), true), where true is retain_graph.",
       UsageError);
   // A new operation on a value whose own graph was freed fails at that value.
   const Tensor shared = exp(x), first = shared * 2.0, second = shared * 3.0;
   first.backward();
   CHECK_THROWS_WITH_AS(
       second.backward(),
-      "[backward] the graph of exp was freed by an earlier backward(). Pass retain_graph = true to "
-      "the first call.",
+      "[backward] the graph of exp was freed by an earlier backward(). Keep it in the first call: "
+      "y.backward(ones_like(y), true), where true is retain_graph.",
       UsageError);
+}
+
+TEST_CASE("the call that the message about a freed graph names keeps the graph") {
+  const Tensor x = leaf({2}), y = square(x);
+  y.backward(ones_like(y), true);
+  y.backward();
+  CHECK(values(x.grad()) == Values{8});
 }
 
 TEST_CASE("only single numbers start a backward pass without a gradient") {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/core/views.h>
 
 namespace halftone::test::forms_test {
 namespace {
@@ -20,8 +21,21 @@ template <class Kind> std::string message_of(const std::function<void()>& call) 
   return "no error of that kind";
 }
 
+TEST_CASE("argmax and argmin without a dimension are over everything") {
+  const Tensor x = from({{1.0, 7, 3}, {-4, 7, 0}});
+  CHECK(argmax(x).shape() == Shape{});
+  CHECK(argmax(x).item() == 1);  // the first of equals
+  CHECK(argmin(x).item() == 3);
+  CHECK(argmax(x, {}, true).shape() == Shape{1, 1});
+  CHECK(argmin(views::transpose(x, 0, 1)).item() == 1);  // of the rows as they are seen
+  CHECK(values_of(argmax(x, -1)) == Values{1, 1});
+  CHECK(values_of(argmin(x, 0)) == Values{1, 0, 1});
+  CHECK(argmax(full({}, 3)).item() == 0);
+  CHECK_THROWS_AS(argmax(zeros({0, 2})), ShapeError);
+}
+
 TEST_CASE("comparisons with numbers on either side") {
-  const Tensor x = from({-1, 0, 2});
+  const Tensor x = from({-1.0, 0, 2});
   CHECK(values_of(x > 0) == Values{0, 0, 1});
   CHECK(values_of(0 >= x) == Values{1, 1, 0});
   CHECK(values_of(x < 0.5) == Values{1, 1, 0});
@@ -72,7 +86,7 @@ TEST_CASE("what integers and bools are refused") {
 }
 
 TEST_CASE("numbers in functions of two, and their gradients") {
-  Tensor x = from({-1, 0, 2}).set_requires_grad();
+  Tensor x = from({-1.0, 0, 2}).set_requires_grad();
   CHECK(values_of(maximum(x, 0.0)) == Values{0, 0, 2});
   CHECK(values_of(minimum(1, x)) == Values{-1, 0, 1});
   CHECK(values_of(where(x > 0, x, 0.5)) == Values{0.5, 0.5, 2});
@@ -118,7 +132,7 @@ TEST_CASE("arange has one rule for its dtype: whole numbers give i64, others f32
 }
 
 TEST_CASE("to(dtype) is a recorded cast") {
-  Tensor x = from({1, 2}).set_requires_grad();
+  Tensor x = from({1.0, 2}).set_requires_grad();
   const Tensor y = x.to(bf16);
   CHECK(y.dtype() == bf16);
   sum(y * y).backward();
@@ -174,7 +188,7 @@ TEST_CASE("a window that dilation carries over the image holds nothing") {
 
 TEST_CASE("cross-entropy with probabilities") {
   Tensor x = from({{-0.5, -1, -INFINITY}}).set_requires_grad();
-  const Tensor certain = from({{1, 0, 0}});
+  const Tensor certain = from({{1.0, 0, 0}});
   const double loss = std::log(1 + std::exp(-0.5));
   CHECK(cross_entropy(x, certain).item() == doctest::Approx(loss));  // 0 log 0 is 0
   CHECK(cross_entropy(cast(x, bf16), certain).dtype() == bf16);

@@ -72,11 +72,11 @@ TEST_CASE("a hook may remove itself, and is not called without a gradient") {
 
 TEST_CASE("mistakes with hooks") {
   const Tensor x = leaf({1, 2});
-  CHECK(
-      message_of<UsageError>([] { register_hook(from({1}), [](const Tensor& g) { return g; }); }) ==
-      "[register_hook] this tensor, [1] f32, has no gradient. Call set_requires_grad() on it, or "
-      "on a "
-      "leaf that it is computed from, first.");
+  CHECK(message_of<UsageError>(
+            [] { register_hook(from({1.0}), [](const Tensor& g) { return g; }); }) ==
+        "[register_hook] this tensor, [1] f32, has no gradient. Call set_requires_grad() on it, or "
+        "on a "
+        "leaf that it is computed from, first.");
   CHECK_THROWS_AS(register_hook(Tensor{}, [](const Tensor& g) { return g; }), UsageError);
   CHECK_THROWS_AS(register_hook(x, {}), UsageError);
   const HookHandle handle = register_hook(x, [](const Tensor&) { return ones({3}, f64); });
@@ -143,12 +143,12 @@ TEST_CASE("mistakes with grad()") {
   CHECK(message_of<UsageError>([&] { autograd::grad(sum(x), {other}); }) ==
         "[grad] the outputs do not depend on input 0, [1] f64. Leave it out, or set allow_unused.");
   CHECK_FALSE(autograd::grad(sum(x), {other}, {.allow_unused = true})[0].defined());
-  CHECK(message_of<UsageError>([&] { autograd::grad(sum(x), {from({1})}); }) ==
+  CHECK(message_of<UsageError>([&] { autograd::grad(sum(x), {from({1.0})}); }) ==
         "[grad] input 0, [1] f32, wants no gradient. Call set_requires_grad() on it before it is "
         "used.");
   CHECK_THROWS_AS(autograd::grad(sum(x), {Tensor{}}), UsageError);
   CHECK_THROWS_AS(autograd::grad(Tensor{}, {x}), UsageError);
-  CHECK_THROWS_AS(autograd::grad(from({1}), {x}), UsageError);
+  CHECK_THROWS_AS(autograd::grad(from({1.0}), {x}), UsageError);
   CHECK_THROWS_AS(autograd::grad(sum(x), {x}, {.grad_outputs = {{}, {}}}), UsageError);
   CHECK_THROWS_AS(autograd::grad(sum(x), {x}, {.grad_outputs = {ones({2}, f64)}}), ShapeError);
 }

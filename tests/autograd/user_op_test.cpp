@@ -44,7 +44,8 @@ struct AddAll : UserOp {
 };
 
 TEST_CASE("an operation on any number of inputs") {
-  const Tensor a = from({1}).set_requires_grad(), b = from({2}), c = from({3}).set_requires_grad();
+  const Tensor a = from({1.0}).set_requires_grad(), b = from({2.0}),
+               c = from({3.0}).set_requires_grad();
   const Tensor y = apply(AddAll{}, std::vector<Tensor>{a, b, c, a});
   CHECK(y.item() == 7);
   y.backward();

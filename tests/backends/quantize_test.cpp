@@ -183,7 +183,7 @@ TEST_CASE("quantize: infinity, NaN and what saturates") {
   CHECK(std::isnan(blocks[4]));
   CHECK(blocks[3] == 3);
   // Under a scale what is finite saturates also where the format has infinity.
-  const Tensor large = from({1000, 1});
+  const Tensor large = from({1000.0, 1});
   Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
   const Tensor s = scalar(1000);
   CHECK(quantized(large, {.quantizer = history, .scale = s}).to_vector<float>()[0] ==
@@ -228,11 +228,11 @@ TEST_CASE("quantize: the largest magnitude is a maximum over calls, and NaN wins
     const CpuBackendScope scope(backend);
     Tensor amax = scalar(0);
     Backend& kernels = backend_for(amax);
-    kernels.largest_magnitude(from({{1, -7}, {3, 2}}), amax);
+    kernels.largest_magnitude(from({{1.0, -7}, {3, 2}}), amax);
     CHECK(amax.item() == 7);
-    kernels.largest_magnitude(cast(from({5}), bf16), amax);
+    kernels.largest_magnitude(cast(from({5.0}), bf16), amax);
     CHECK(amax.item() == 7);
-    kernels.largest_magnitude(views::transpose(from({{1, -70}, {3, 2}}), 0, 1), amax);
+    kernels.largest_magnitude(views::transpose(from({{1.0, -70}, {3, 2}}), 0, 1), amax);
     CHECK(amax.item() == 70);
     kernels.largest_magnitude(from({double(infinity)}), amax);
     CHECK(amax.item() == double(infinity));
@@ -262,7 +262,7 @@ TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
     }
   }
   // The matrix itself: the first number alone goes to all in equal parts; the last with signs.
-  Tensor first = from({1, 0, 0, 0}), last = from({0, 0, 0, 1});
+  Tensor first = from({1.0, 0, 0, 0}), last = from({0.0, 0, 0, 1});
   Backend& backend = backend_for(first);
   backend.rotate(first, {.size = 4}, first);
   CHECK(first.to_vector<float>() == std::vector<float>{0.5f, 0.5f, 0.5f, 0.5f});
@@ -281,7 +281,7 @@ TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
   CHECK(rest.to_vector<float>() == std::vector<float>{half, half, 3, half, half, 5});
   // A quantizer turns there and back: what its grid does not lose is what came.
   Quantizer exact{.grid = formats::f32, .hadamard = 4, .hadamard_signs = 0b0110};
-  const Tensor whole = from({1, 2, 3, 4, -1, 0, 8, 16});
+  const Tensor whole = from({1.0, 2, 3, 4, -1, 0, 8, 16});
   CHECK(quantize(whole, exact).to_vector<float>() == whole.to_vector<float>());
 }
 
@@ -289,7 +289,7 @@ TEST_CASE("quantize: the gradient passes as it is, also where values saturated")
   for (const char* name : {"e2m1", "mxfp4", "nvfp4", "fp8_tensor"}) {
     Tensor x = from({100, -0.01, 3, 0});
     x.set_requires_grad();
-    const Tensor y = quantize(x, name), dy = from({1, 2, -3, 4});
+    const Tensor y = quantize(x, name), dy = from({1.0, 2, -3, 4});
     y.backward(dy);
     CHECK(x.grad().to_vector<float>() == dy.to_vector<float>());
     CHECK(y.dtype() == f32);

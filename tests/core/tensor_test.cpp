@@ -19,6 +19,38 @@ constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boole
 Values values_of(const Tensor& x) { return x.to_vector<double>(); }
 }  // namespace
 
+TEST_CASE("whole numbers stay whole numbers, unless a dtype is given") {
+  const Tensor labels = from({0, 1, 2});
+  CHECK(labels.dtype() == i64);
+  CHECK(values_of(labels) == Values{0, 1, 2});
+  const Tensor table = from({{1, -2}, {3, 4}});
+  CHECK(table.dtype() == i64);
+  CHECK(table.shape() == Shape{2, 2});
+  CHECK(values_of(table) == Values{1, -2, 3, 4});
+  CHECK(from({1, 2.5}).dtype() == f32);
+  CHECK(from({{1.0, 2}, {3, 4}}).dtype() == f32);
+  CHECK(from({1, 2}, bf16).dtype() == bf16);
+  CHECK(from({true, false}).dtype() == boolean);
+  CHECK(from_vector(std::vector<int64_t>{3, 4}, {2}).dtype() == i64);
+  CHECK(from_vector(std::vector<int32_t>{3, 4}, {2}).dtype() == i64);
+  CHECK(from_vector(std::vector<uint8_t>{3, 255}, {2}).dtype() == u8);
+  CHECK(from_vector({1, 2}, {2}).dtype() == i64);
+  CHECK(from_vector(std::vector<float>{3, 4}, {2}).dtype() == f32);
+  CHECK(from_vector(std::vector<double>{3, 4}, {2}).dtype() == f32);
+  const std::vector<std::size_t> sizes{7, 0, 5};
+  const Tensor counts = from_vector(sizes, {3});
+  CHECK(counts.dtype() == i64);
+  CHECK(values_of(counts) == Values{7, 0, 5});
+  CHECK(values_of(from_vector(sizes, {3}, f32)) == Values{7, 0, 5});
+  const std::vector<int16_t> shorts{-3};
+  CHECK(values_of(from_vector(shorts, {1})) == Values{-3});
+  CHECK(message_of<UsageError>([] {
+          from_vector(std::vector<uint64_t>{1, uint64_t(1) << 63}, {2});
+        }) ==
+        "[from_vector] the value 9223372036854775808 at position 1 is larger than an i64 can be. "
+        "Use smaller ones.");
+}
+
 TEST_CASE("factories, in every dtype") {
   for (const DType dtype : all) {
     CAPTURE(name(dtype));
@@ -36,8 +68,8 @@ TEST_CASE("factories, in every dtype") {
     CHECK(values_of(ones_like(x)) == Values(6, 1.0));
   }
   CHECK(values_of(full({2}, -2.5)) == Values{-2.5, -2.5});
-  CHECK(values_of(from({{1, 2}, {3, 4}})) == Values{1, 2, 3, 4});
-  CHECK(from({{1, 2, 3}, {4, 5, 6}}).shape() == Shape{2, 3});
+  CHECK(values_of(from({{1.0, 2}, {3, 4}})) == Values{1, 2, 3, 4});
+  CHECK(from({{1.0, 2, 3}, {4, 5, 6}}).shape() == Shape{2, 3});
   CHECK(from_vector<double>({}, {0}).shape() == Shape{0});
   CHECK(values_of(from_vector<int32_t>({3, 300}, {2}, u8)) == Values{3, 44});
   CHECK(values_of(from_vector<double>({1 + 0x1p-8, 3}, {1, 2}, bf16)) == Values{1, 3});
@@ -82,7 +114,7 @@ TEST_CASE("layout predicates") {
 }
 
 TEST_CASE("reading elements") {
-  const Tensor x = from({{1, 2, 3}, {4, 5, 6}});
+  const Tensor x = from({{1.0, 2, 3}, {4, 5, 6}});
   CHECK(x.at({1, 2}) == 6);
   CHECK(x.at({0, 1}) == 2);
   const Tensor t = views::transpose(views::slice(x, 1, 1, 2), 0, 1);  // [[2, 5], [3, 6]]
@@ -91,17 +123,17 @@ TEST_CASE("reading elements") {
   CHECK(t.to_vector<int64_t>() == std::vector<int64_t>{2, 5, 3, 6});
   CHECK(t.to_vector<float>() == std::vector<float>{2, 5, 3, 6});
   CHECK(t.to_vector<uint8_t>() == std::vector<uint8_t>{2, 5, 3, 6});
-  CHECK(from({0, -3}).to_vector<bool>() == std::vector<bool>{false, true});
+  CHECK(from({0.0, -3}).to_vector<bool>() == std::vector<bool>{false, true});
   CHECK(scalar(2.5).at({}) == 2.5);
   CHECK(full({1, 1}, 7).item() == 7);
   CHECK(scalar(2.5, i32).item() == 2);
   CHECK(x.size(-1) == 3);
   CHECK(x.size(0) == 2);
-  CHECK(values_of(views::expand(from({1, 2}), {2, 2})) == Values{1, 2, 1, 2});
+  CHECK(values_of(views::expand(from({1.0, 2}), {2, 2})) == Values{1, 2, 1, 2});
 }
 
 TEST_CASE("copies, handles and detached tensors") {
-  Tensor x = from({1, 2, 3});
+  Tensor x = from({1.0, 2, 3});
   const Tensor handle = x, copy = x.clone(), bare = x.detach();
   backend_for(x).fill(9, x);
   CHECK(values_of(handle) == Values{9, 9, 9});
@@ -111,7 +143,7 @@ TEST_CASE("copies, handles and detached tensors") {
   CHECK(x.to(Device::cpu()).storage() == x.storage());
   const Tensor image = empty_channels_last({1, 2, 3, 4}, f32, {});
   CHECK(image.clone().is_channels_last());
-  const Tensor shifted = views::slice(from({1, 2, 3, 4}), 0, 1, 2).clone();
+  const Tensor shifted = views::slice(from({1.0, 2, 3, 4}), 0, 1, 2).clone();
   CHECK(values_of(shifted) == Values{2, 3});
   CHECK(shifted.storage()->bytes() == 8);
   CHECK_FALSE(Tensor{}.defined());
@@ -183,7 +215,7 @@ TEST_CASE("view_as stays inside the storage") {
 }
 
 TEST_CASE("mistakes with elements and factories") {
-  const Tensor x = from({{1, 2, 3}, {4, 5, 6}});
+  const Tensor x = from({{1.0, 2, 3}, {4, 5, 6}});
   CHECK(message_of<ShapeError>([&] { x.item(); }) ==
         "[item] needs one element, got [2, 3] f32. Reduce or index first.");
   CHECK(message_of<ShapeError>([] { Tensor{}.item(); }) ==
@@ -207,7 +239,7 @@ TEST_CASE("mistakes with elements and factories") {
         "[from] 3 values do not fill shape [2, 2], which has 4 elements. Give as many values as "
         "elements.");
   CHECK(message_of<ShapeError>([] {
-          from({{1, 2}, {3}});
+          from({{1.0, 2}, {3}});
         }) == "[from] rows of 2 and 1 values. Rows must be equally long.");
   CHECK(message_of<ShapeError>([] { empty({int64_t(1) << 61}, f64); }) ==
         "[empty] too many bytes for [2305843009213693952] f64. Use a smaller shape.");

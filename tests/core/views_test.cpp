@@ -151,7 +151,7 @@ TEST_CASE("slice, transpose, permute, expand") {
   const Tensor p = views::permute(x, {2, 0, 1});
   CHECK(p.shape() == Shape{4, 2, 3});
   CHECK(p.at({3, 1, 2}) == x.at({1, 2, 3}));
-  const Tensor wide = views::expand(views::reshaped(from({1, 2}), {2, 1}), {3, 2, 2});
+  const Tensor wide = views::expand(views::reshaped(from({1.0, 2}), {2, 1}), {3, 2, 2});
   CHECK(wide.strides() == Strides{0, 1, 0});
   CHECK(wide.to_vector<double>() == Values{1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2});
   CHECK(views::expand(x, x.shape()).storage() == x.storage());

@@ -82,7 +82,7 @@ TEST_CASE("what is no table, with the line where it ends to be one") {
 }
 
 TEST_CASE("columns made comparable, and the way back") {
-  const Tensor x = from({{1, 5, 2}, {3, 5, 4}});
+  const Tensor x = from({{1.0, 5, 2}, {3, 5, 4}});
   const Standardizer standard = Standardizer::of(x);
   CHECK(values(standard(x)) == Values{-1, 0, -1, 1, 0, 1});
   CHECK(values(standard.undo(standard(x))) == values(x));
@@ -93,7 +93,7 @@ TEST_CASE("columns made comparable, and the way back") {
 
 TEST_CASE("a batch of several tensors; subsets and splits") {
   const data::TensorDataset three(
-      {from({0, 1, 2, 3, 4}), from({10, 11, 12, 13, 14}), from({5, 6, 7, 8, 9})});
+      {from({0.0, 1, 2, 3, 4}), from({10.0, 11, 12, 13, 14}), from({5.0, 6, 7, 8, 9})});
   data::DataLoader loader(three, {.batch_size = 2, .drop_last = true});
   for (const data::Batch& batch : loader) {
     const auto& [inputs, targets] = batch;

@@ -12,6 +12,7 @@
 #include <halftone/core/caching_allocator.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/random.h>
 #include <halftone/data/data_loader.h>
 #include <halftone/data/tensor_dataset.h>
 
@@ -118,9 +119,47 @@ TEST_CASE("DataLoader's order depends on seed and epoch only") {
   resumed.set_epoch(0);
   CHECK(epoch_of(resumed) == first);
 
-  DataLoader small(counting(8),
-                   {.shuffle = true});  // written down: the order is part of the interface
+  DataLoader small(counting(8), {.shuffle = true,
+                                 .seed = 0});  // written down: the order is part of the interface
   CHECK(flat(epoch_of(small)) == std::vector<int64_t>{3, 5, 1, 6, 7, 4, 2, 0});
+}
+
+TEST_CASE("DataLoader without a seed follows manual_seed()") {
+  const auto first_order = [](uint64_t seed) {
+    manual_seed(seed);
+    DataLoader loader(counting(50), {.batch_size = 8, .shuffle = true});
+    return epoch_of(loader);
+  };
+  CHECK(first_order(1) == first_order(1));
+  CHECK(first_order(1) != first_order(2));
+  // Each loader draws one of its own, which options() has and other readings keep.
+  manual_seed(1);
+  const DataLoader one(counting(50), {.batch_size = 8, .shuffle = true}),
+      two(counting(50), {.batch_size = 8, .shuffle = true});
+  CHECK(one.drew_seed());
+  CHECK(one.options().seed.value() != two.options().seed.value());
+  CHECK(one.options().seed.value() < uint64_t(1) << 53);
+  DataLoader again = one.with_options(one.options());
+  CHECK(again.drew_seed());
+  CHECK(epoch_of(again) == first_order(1));
+  // A seed that is given is taken, and draws nothing.
+  manual_seed(1);
+  const DataLoader given(counting(50), {.shuffle = true, .seed = 0});
+  CHECK_FALSE(given.drew_seed());
+  CHECK(given.options().seed == 0);
+  CHECK(default_generator().state().offset == 0);
+}
+
+TEST_CASE("a const DataLoader is walked over as another, and counts its epochs") {
+  const DataLoader loader(counting(20), {.batch_size = 8, .shuffle = true, .seed = 4});
+  static_assert(std::ranges::input_range<const DataLoader>);
+  std::vector<Order> epochs(2);
+  for (Order& epoch : epochs)
+    for (const auto& batch : loader) epoch.push_back(batch.targets.to_vector<int64_t>());
+  DataLoader same(counting(20), {.batch_size = 8, .shuffle = true, .seed = 4});
+  CHECK(epochs[0] == epoch_of(same));
+  CHECK(epochs[1] == epoch_of(same));
+  CHECK(epochs[0] != epochs[1]);
 }
 
 TEST_CASE("DataLoader works as a temporary and with structured bindings") {

@@ -14,7 +14,7 @@ namespace halftone::test::mixup_test {
 using data::Batch, data::MixedBatch, data::mixup, data::symmetric_beta;
 
 TEST_CASE("mixup blends every row with another and keeps both targets") {
-  const Batch batch{from({{0, 10}, {1, 20}, {2, 30}, {3, 40}}), from({0, 1, 2, 3}, i64)};
+  const Batch batch{from({{0.0, 10}, {1, 20}, {2, 30}, {3, 40}}), from({0, 1, 2, 3}, i64)};
   Generator random(1), same(1);
   const MixedBatch mixed = mixup(batch, 1, random), again = mixup(batch, 1, same);
   CHECK(mixed.share > 0);
@@ -35,7 +35,7 @@ TEST_CASE("mixup blends every row with another and keeps both targets") {
 }
 
 TEST_CASE("mixup with alpha 0 mixes nothing") {
-  const Batch batch{from({{1, 2}}), from({0}, i64)};
+  const Batch batch{from({{1.0, 2}}), from({0}, i64)};
   Generator random(1);
   const MixedBatch mixed = mixup(batch, 0, random);
   CHECK(mixed.share == 1);

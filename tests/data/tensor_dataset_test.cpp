@@ -13,7 +13,7 @@ namespace halftone::test::tensor_dataset_test {
 using data::Batch, data::ByteImages, data::TensorDataset;
 
 TEST_CASE("TensorDataset collates rows in the order asked for") {
-  const TensorDataset dataset(from({{1, 2}, {3, 4}, {5, 6}}), from({10, 20, 30}, i64));
+  const TensorDataset dataset(from({{1.0, 2}, {3, 4}, {5, 6}}), from({10, 20, 30}, i64));
   CHECK(dataset.size() == 3);
   const std::vector<int64_t> indices{2, 0, 2};
   const auto [x, y] = dataset.batch(indices);

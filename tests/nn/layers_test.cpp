@@ -94,7 +94,7 @@ TEST_CASE("Embedding") {
 }
 
 TEST_CASE("LayerNorm, RmsNorm, GroupNorm") {
-  const Tensor x = from({{1, 2, 3, 4}, {-2, 0, 0, 2}});
+  const Tensor x = from({{1.0, 2, 3, 4}, {-2, 0, 0, 2}});
   const nn::LayerNorm norm(4, {.eps = 0});
   CHECK(norm.weight.to_vector<double>() == std::vector<double>(4, 1));
   CHECK(norm.bias.to_vector<double>() == std::vector<double>(4, 0));
@@ -110,7 +110,7 @@ TEST_CASE("LayerNorm, RmsNorm, GroupNorm") {
 
   const nn::RmsNorm rms(4);
   const double r = 1 / std::sqrt(7.5);
-  check_close(rms(from({{1, 2, 3, 4}})), {r, 2 * r, 3 * r, 4 * r});
+  check_close(rms(from({{1.0, 2, 3, 4}})), {r, 2 * r, 3 * r, 4 * r});
   // Without eps of its own: the spacing of the dtype, here of f32, which is visible beside tiny
   // values.
   check_close(rms(full({1, 4}, 1e-4)), std::vector<double>(4, 1e-4 / std::sqrt(1e-8 + 0x1p-23)),
@@ -118,7 +118,7 @@ TEST_CASE("LayerNorm, RmsNorm, GroupNorm") {
 
   const nn::GroupNorm group(2, 4, {.eps = 0});
   CHECK(group.weight.shape() == Shape{4});
-  check_close(group(from({{1, 3, -5, 5}})), {-1, 1, -1, 1});
+  check_close(group(from({{1.0, 3, -5, 5}})), {-1, 1, -1, 1});
   CHECK_THROWS_WITH_AS(
       nn::GroupNorm(3, 4),
       "[GroupNorm] channels 4 does not divide into 3 groups. Choose a divisor of 4.", ShapeError);
@@ -205,7 +205,7 @@ TEST_CASE("pooling and flattening") {
 }
 
 TEST_CASE("upsampling") {
-  const Tensor x = reshape(from({1, 3, 5, 7}), {1, 1, 2, 2});
+  const Tensor x = reshape(from({1.0, 3, 5, 7}), {1, 1, 2, 2});
   CHECK(nn::Upsample({.scale_factor = Factors{1, 2}})(x).to_vector<double>() ==
         std::vector<double>{1, 1, 3, 3, 5, 5, 7, 7});
   const nn::Upsample corners({.size = 3, .mode = Interpolation::bilinear, .align_corners = true});
@@ -218,8 +218,12 @@ TEST_CASE("activations are the functions of the same name") {
     CHECK(layer(x).to_vector<double>() == y.to_vector<double>());
   };
   same(nn::Relu(), relu(x)), same(nn::LeakyRelu(0.2), leaky_relu(x, 0.2)),
-      same(nn::Gelu(), gelu(x));
-  same(nn::GeluErf(), gelu_erf(x)), same(nn::Silu(), silu(x)), same(nn::Tanh(), halftone::tanh(x));
+      same(nn::Gelu(), gelu_erf(x));
+  CHECK_THROWS_WITH_AS(nn::Gelu("sigmoid"),
+                       "[Gelu] approximate is \"sigmoid\". Use \"none\" for the exact form, or "
+                       "\"tanh\".",
+                       UsageError);
+  same(nn::Gelu("tanh"), gelu(x)), same(nn::Silu(), silu(x)), same(nn::Tanh(), halftone::tanh(x));
   same(nn::Sigmoid(), sigmoid(x)), same(nn::Softplus(2, 3), softplus(x, 2, 3));
 }
 

@@ -10,6 +10,8 @@
 #include <halftone/nn/nn.h>
 #include <halftone/optim/adam.h>
 
+#include "../temporary_directory.h"
+
 namespace halftone::test::module_test {
 namespace {
 
@@ -195,6 +197,62 @@ TEST_CASE("a walk of one's own may pass over modules") {
   Block block;
   walk.walk(block);
   CHECK(walk.names == Names{"inner.weight", "inner.bias", "tail.2.weight"});
+}
+
+/// Names that a describe() gives to its two layers, and to a parameter.
+struct Called final : nn::Layer {
+  nn::Linear first{3, 3}, second{3, 3};
+  nn::Parameter scale{ones({3})};
+  std::string_view names[3];
+  Called(std::string_view a, std::string_view b, std::string_view c) : names{a, b, c} {}
+  Tensor forward(const Tensor& x) const override { return second(first(x)) * scale; }
+  void describe(nn::Fields& field) override {
+    field(names[0], first), field(names[1], second), field(names[2], scale);
+  }
+};
+
+TEST_CASE("two fields of one name are refused by every walk") {
+  const auto text = [](const std::string& path) {
+    return "[Module.describe] two fields are called \"" + path +
+           "\", and a saved state would keep one of them. Give each a name of its own.";
+  };
+  CHECK(message_of<UsageError>([] { nn::state_dict(Called("fc", "fc", "scale")); }) == text("fc"));
+  CHECK(message_of<UsageError>([] { Called("fc", "fc", "scale").parameters(); }) == text("fc"));
+  CHECK(message_of<UsageError>([] { Called("a", "b", "a").named_buffers(); }) == text("a"));
+  CHECK(message_of<UsageError>([] { Called("a", "b", "a.weight").eval(); }) == text("a.weight"));
+  nn::Sequential deep(nn::Linear(3, 3), Called("fc", "fc", "scale"));
+  CHECK(message_of<UsageError>([&] { deep.named_modules(); }) == text("1.fc"));
+  // What was refused leaves nothing in the way of the next walk, and one name in two modules is
+  // fine.
+  CHECK(Called("a", "b", "scale").parameters().size() == 5);
+  CHECK(nn::Sequential(Called("a", "b", "scale"), Called("a", "b", "scale")).parameters().size() ==
+        10);
+}
+
+/// A tree that may have itself, or what is above it, among its branches.
+struct Tree final : nn::Module {
+  nn::Linear leaf{2, 2};
+  nn::Module* branch = nullptr;
+  void describe(nn::Fields& field) override {
+    field("leaf", leaf);
+    if (branch) field("branch", *branch);
+  }
+};
+
+TEST_CASE("a module that is part of itself is refused") {
+  Tree top, middle;
+  top.branch = &top;
+  CHECK(message_of<UsageError>([&] { top.parameters(); }) ==
+        "[Module.describe] the field \"branch\" is the module that is described, which contains "
+        "it. Leave it out of describe().");
+  top.branch = &middle, middle.branch = &middle;
+  CHECK(message_of<UsageError>([&] { top.eval(); }) ==
+        "[Module.describe] the field \"branch.branch\" is \"branch\", which contains it. Leave it "
+        "out of describe().");
+  middle.branch = &top;
+  CHECK_THROWS_AS(nn::state_dict(top), UsageError);
+  middle.branch = nullptr;
+  CHECK(top.parameters().size() == 4);
 }
 
 }  // namespace halftone::test::module_test

@@ -67,8 +67,8 @@ TEST_CASE("a tiny safetensors file has the bytes that the official library write
 TEST_CASE("safetensors round trip: every dtype, scalars, empty tensors, metadata, odd names") {
   const TemporaryDirectory directory;
   NamedTensors tensors = one_of_each_dtype();
-  tensors["quote \" backslash \\ newline \n \xc3\xbc"] = from({1, 2, 3});
-  tensors[""] = from({4});
+  tensors["quote \" backslash \\ newline \n \xc3\xbc"] = from({1.0, 2, 3});
+  tensors[""] = from({4.0});
   const std::map<std::string, std::string> metadata{{"format", "pt"}, {"", "\xe2\x82\xac\n"}};
   save_safetensors(directory / "x", tensors, metadata);
   const SafetensorsFile file = load_safetensors(directory / "x");
@@ -94,7 +94,7 @@ TEST_CASE("save_safetensors writes views in row-major order") {
   const TemporaryDirectory directory;
   const Tensor x = from({{1, 2, 3}, {4, 5, 6}}, bf16);
   save_safetensors(directory / "x", {{"transposed", views::transpose(x, 0, 1)},
-                                     {"expanded", views::expand(from({7}), {3})},
+                                     {"expanded", views::expand(from({7.0}), {3})},
                                      {"sliced", views::slice(x, 1, 1, 2)}});
   const NamedTensors loaded = load_safetensors(directory / "x").tensors;
   CHECK(loaded.at("transposed").shape() == Shape{3, 2});
@@ -123,8 +123,8 @@ TEST_CASE("save_safetensors replaces a file at once or leaves it alone") {
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(directory.path()), {});
   };
-  save_safetensors(directory / "x", {{"a", from({1})}});
-  save_safetensors(directory / "x", {{"a", from({2})}});
+  save_safetensors(directory / "x", {{"a", from({1.0})}});
+  save_safetensors(directory / "x", {{"a", from({2.0})}});
   CHECK(load_safetensors(directory / "x").tensors.at("a").item() == 2);
   CHECK(files() == 1);
 
@@ -148,7 +148,7 @@ TEST_CASE("save_safetensors replaces a file at once or leaves it alone") {
 
 TEST_CASE("save_safetensors explains what it cannot write") {
   const TemporaryDirectory directory;
-  const Tensor x = from({1});
+  const Tensor x = from({1.0});
   const std::string missing = (directory / "no" / "x").string();
   CHECK(
       message_of<FormatError>([&] {

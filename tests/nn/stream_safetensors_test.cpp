@@ -17,7 +17,7 @@ TEST_CASE("stream_safetensors asks for one tensor after the other, and writes th
   const TemporaryDirectory directory;
   const NamedTensors tensors{{"weight", from({{1, 2}, {3, 4}}, bf16)},
                              {"count", scalar(3, i64)},
-                             {"bias", from({5, 6, 7})},
+                             {"bias", from({5.0, 6, 7})},
                              {"empty", zeros({0, 4})},
                              {"text", from({65, 66}, u8)}};
   save_safetensors(directory / "whole", tensors, {{"format", "pt"}});

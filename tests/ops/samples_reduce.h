@@ -230,7 +230,7 @@ template <> struct Samples<Norm> {
 /// argmax and argmin.
 struct PlaceSamples {
   std::string name;
-  Tensor (*call)(const Tensor&, int, bool);
+  Tensor (*call)(const Tensor&, std::optional<int>, bool);
   bool largest;
 
   Case along(std::string title, const Shape& shape, int dim, bool keep = false) const {

@@ -224,7 +224,7 @@ TEST_CASE("an optimizer trains: it finds the minimum of a bowl") {
   AdamW optimizer({p}, {.lr = 0.1, .weight_decay = 0});
   for (int i = 0; i < 300; ++i) {
     optimizer.zero_grad();
-    sum(square(p - from({1, 2, 3}))).backward();
+    sum(square(p - from({1.0, 2, 3}))).backward();
     optimizer.step();
   }
   const std::vector<double> found = p.to_vector<double>();

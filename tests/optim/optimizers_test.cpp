@@ -138,11 +138,11 @@ TEST_CASE("a first AdamW step moves by the learning rate, computed by hand") {
 TEST_CASE("parameters without gradients are passed over and keep their own step count") {
   Tensor a = leaf({1}), b = leaf({1});
   Adam optimizer({a, b}, {.lr = 0.1});
-  a.set_grad(from({1}));
+  a.set_grad(from({1.0}));
   optimizer.step();
   CHECK(a.item() == doctest::Approx(0.9));
   CHECK(b.item() == 1);
-  b.set_grad(from({1}));
+  b.set_grad(from({1.0}));
   optimizer.step();
   CHECK(a.item() == doctest::Approx(0.8));
   CHECK(b.item() == doctest::Approx(0.9));  // its first step, with the correction of a first step
@@ -152,9 +152,9 @@ TEST_CASE("parameters without gradients are passed over and keep their own step 
 
   Tensor c = leaf({1}), d = leaf({1});
   Sgd momentum({c, d}, {.lr = 1, .momentum = 0.5, .dampening = 0.5});
-  c.set_grad(from({1}));
+  c.set_grad(from({1.0}));
   momentum.step();
-  d.set_grad(from({1}));
+  d.set_grad(from({1.0}));
   momentum.step();
   CHECK(c.item() == 1 - 1 - (0.5 + 0.5));
   CHECK(d.item() == 0);
@@ -186,7 +186,7 @@ TEST_CASE("a step bumps the version of what it wrote") {
   Tensor p = leaf({1}), frozen = leaf({1});
   Sgd optimizer({p, frozen}, {.lr = 1});
   const uint64_t before = p.storage()->version(), other = frozen.storage()->version();
-  p.set_grad(from({1}));
+  p.set_grad(from({1.0}));
   optimizer.step();
   CHECK(p.storage()->version() > before);
   CHECK(frozen.storage()->version() == other);

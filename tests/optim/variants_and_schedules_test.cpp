@@ -87,11 +87,11 @@ TEST_CASE("AMSGrad: under masters and split weights, saved and resumed") {
 
 TEST_CASE("maximize: SGD and RMSprop go the other way, also under a loss scale") {
   for (const bool scaled : {false, true}) {
-    Tensor up = from({1, 2}).set_requires_grad(), down = from({1, 2}).set_requires_grad();
+    Tensor up = from({1.0, 2}).set_requires_grad(), down = from({1.0, 2}).set_requires_grad();
     optim::Sgd rises({up}, {.lr = 0.5, .momentum = 0.9, .maximize = true});
     optim::Sgd falls({down}, {.lr = 0.5, .momentum = 0.9});
     for (int i = 0; i < 3; ++i) {
-      up.set_grad(from({-2, 1})), down.set_grad(from({2, -1}));
+      up.set_grad(from({-2.0, 1})), down.set_grad(from({2.0, -1}));
       if (scaled) rises.step({.factor = scalar(0.5)}), falls.step({.factor = scalar(0.5)});
       else rises.step(), falls.step();
     }

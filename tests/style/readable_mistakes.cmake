@@ -5,7 +5,7 @@ set(head "#include <halftone/nn/nn.h>\n#include <halftone/optim/optim.h>\nnamesp
 struct Own : ht::nn::Module { void describe(ht::nn::Fields&) override {} };\nint main() {\n  ht::nn::Linear layer(3, 4, false);\n")
 function(mistake name line wanted)
   file(WRITE ${WORK}/mistake_${name}.cpp "${head}  ${line}\n}\n")
-  execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I${INCLUDE} ${WORK}/mistake_${name}.cpp
+  execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -Werror=unused-result -I${INCLUDE} ${WORK}/mistake_${name}.cpp
                   RESULT_VARIABLE failure ERROR_VARIABLE text OUTPUT_QUIET)
   if(failure EQUAL 0)
     message(FATAL_ERROR "${line} compiles")
@@ -17,3 +17,5 @@ endfunction()
 mistake(stride "ht::nn::Conv2d conv(1, 2, 3, 1, 1);" "name what follows the kernel: Conv2d")
 mistake(module "ht::nn::Sequential model(ht::nn::Linear(2, 3), Own());" "derive it from nn::Layer")
 mistake(option "ht::optim::AdamWOptions options{.learning_rate = 1e-3};" "has no non-static data member named [^ ]*learning_rate")
+mistake(scope "ht::NoGrad();" "nodiscard")
+mistake(memory_scope "ht::MemoryScope(ht::MemoryUse::input);" "nodiscard")

@@ -159,8 +159,8 @@ TEST_CASE("Trainer: a wish to stop waits for min_steps and min_epochs; limits do
 TEST_CASE("Trainer: predict() is in the loader's order, without dropout, and changes nothing") {
   TrainerRun run({.precision = "bf16-mixed", .max_epochs = 1});
   run.trainer.fit(trainer_loader());
-  const RandomKey before = default_generator().state();
   const data::DataLoader loader = trainer_loader({.batch_size = 10});
+  const RandomKey before = default_generator().state();
   const Tensor outputs = run.trainer.predict(loader);
   CHECK(outputs.shape() == Shape{trainer_samples, 4});
   CHECK_FALSE(outputs.requires_grad());

@@ -70,7 +70,7 @@ TEST_CASE("top-1 accuracy is that of argmax, ties included") {
   const Tensor logits = cast(cast(randn({500, 6}), i64), bf16), targets = randint(0, 6, {500});
   TopKAccuracy metric;
   metric.update(logits, targets);
-  CHECK(metric.value() == sum(cast(equal(argmax(logits), targets), f64)).item() / 500);
+  CHECK(metric.value() == sum(cast(equal(argmax(logits, -1), targets), f64)).item() / 500);
 }
 
 TEST_CASE("metrics on a GPU are those of the CPU") {
@@ -160,7 +160,7 @@ TEST_CASE("means weigh by samples, sum in f64, and begin again after reset()") {
   RunningMean mean;
   CHECK(std::isnan(mean.value()));
   mean.update(scalar(1, bf16), 3);
-  mean.update(from({4}), 1);
+  mean.update(from({4.0}), 1);
   mean.update(2.0, 4);
   mean.update(std::nan(""), 0);  // of no samples
   mean.update(scalar(std::nan("")), 0);
@@ -181,7 +181,7 @@ TEST_CASE("a metric keeps its own numbers, records nothing and follows no policy
   TopKAccuracy accuracy;
   amp::autocast(bf16, [&] {
     mean.update(loss), window.update(loss);
-    accuracy.update(from({{1.0, 1.001}}), cast(from({0}), i64));  // equal in bf16
+    accuracy.update(from({{1.0, 1.001}}), cast(from({0.0}), i64));  // equal in bf16
     return 0;
   });
   loss.data<float>()[0] = 9;  // as a captured step does with its loss

@@ -16,7 +16,7 @@ inline data::DataLoader trainer_loader(const data::DataLoaderOptions& options = 
   const Generator before = default_generator();
   manual_seed(99);
   const Tensor inputs = randn({trainer_samples, 12});
-  const Tensor labels = argmax(matmul(inputs, randn({12, 4})));
+  const Tensor labels = argmax(matmul(inputs, randn({12, 4})), -1);
   default_generator() = before;
   return data::DataLoader(data::TensorDataset(inputs, labels), options);
 }

@@ -51,6 +51,26 @@ TEST_CASE("Trainer: resumed in the middle of an epoch, the same bits, under ever
   }
 }
 
+TEST_CASE("Trainer: a loader that drew its seed goes on with the one of the checkpoint") {
+  const TemporaryDirectory directory;
+  const data::DataLoaderOptions unseeded{.batch_size = 16, .shuffle = true};
+  TrainerRun whole(saving(directory / "whole", "32-true", last_step));
+  whole.trainer.fit(trainer_loader(unseeded));
+  {
+    TrainerRun first(saving(directory / "parts", "32-true", 8));
+    first.trainer.fit(trainer_loader(unseeded));
+  }
+  TrainerRun second(saving(directory / "parts", "32-true", last_step), 55);
+  second.trainer.fit(trainer_loader(unseeded));  // draws another one
+  CHECK(same_state(second.state(), whole.state()));
+  // In one process, too; a seed that is given is not replaced.
+  TrainerRun parts(saving(directory / "process", "32-true", 8));
+  parts.trainer.fit(trainer_loader(unseeded));
+  TrainerRun given(saving(directory / "process", "32-true", last_step));
+  CHECK_THROWS_AS(given.trainer.fit(trainer_loader({.batch_size = 16, .shuffle = true, .seed = 5})),
+                  UsageError);
+}
+
 TEST_CASE("Trainer: a finished training that is resumed ends at once with what it had") {
   const TemporaryDirectory directory;
   TrainerRun first(saving(directory.path(), "32-true", 10));

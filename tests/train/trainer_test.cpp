@@ -43,6 +43,22 @@ optim::NamedTensors by_trainer(std::string precision) {
   return run.state();
 }
 
+TEST_CASE("Trainer: a metric that is not there is an error that says which are") {
+  TrainerRun run({.max_epochs = 1});
+  const train::FitResult result = run.trainer.fit(trainer_loader());
+  CHECK(result.metrics.at("train/loss_epoch") > 0);
+  const std::string message = message_of<UsageError>([&] { result.metrics.at("val/top1"); });
+  CHECK(contains(message, "[metrics] there is no number \"val/top1\" among: "));
+  CHECK(contains(message, "train/loss_epoch"));
+  CHECK(message.ends_with(". Those of val/ come from validation: pass fit() a second loader."));
+  const train::MetricValues validated = run.trainer.validate(trainer_loader());
+  CHECK(message_of<UsageError>([&] {
+          validated.at("val/top7");
+        }).ends_with(". Ask for one of these."));
+  CHECK(message_of<UsageError>([] { train::MetricValues().at("lr"); }) ==
+        "[metrics] there is no number \"lr\" among: none. Ask for one of these.");
+}
+
 TEST_CASE("Trainer: the bits of the loop by hand, under every strategy, validated or not") {
   for (const std::string_view name : amp::Strategy::names()) {
     CAPTURE(name);
@@ -176,7 +192,8 @@ TEST_CASE("Trainer: validation is an evaluation of everything, and leaves no tra
     for (auto [inputs, labels] : trainer_loader()) {
       const Tensor logits = t.training().forward(c.model, inputs);
       loss += cross_entropy(logits, labels).item() * double(inputs.size(0));
-      const auto best = argmax(logits).to_vector<int64_t>(), wanted = labels.to_vector<int64_t>();
+      const auto best = argmax(logits, -1).to_vector<int64_t>(),
+                 wanted = labels.to_vector<int64_t>();
       for (std::size_t i = 0; i < best.size(); ++i) correct += best[i] == wanted[i] ? 1 : 0;
     }
     t.model().train();
