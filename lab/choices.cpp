@@ -1,6 +1,7 @@
 // Names, and what stands behind them.
 #include <halftone/lab/choices.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <halftone/core/names.h>
