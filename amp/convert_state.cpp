@@ -101,15 +101,16 @@ WeightForm form_of(const Tensor& parameter, WeightForm form) {
 
 /// A state that another strategy saved, as one of this.
 optim::NamedTensors Training::converted(const NamedTensors& given, Convert convert) const {
-  const std::string from = text_of(given, "strategy"), form_name = text_of(given, "form");
+  const std::string saved_under = text_of(given, "strategy"), form_name = text_of(given, "form"),
+                    from = shortened(saved_under, 80);
   const std::optional<WeightForm> saved_form = weight_form_named(form_name);
   if (!saved_form)
-    fail<FormatError>(loading, "\"form\" is \"", form_name,
-                      "\", which is no form of weights. The state is damaged, or newer than this "
+    fail<FormatError>(loading, "\"form\" is ", in_quotes(form_name),
+                      ", which is no form of weights. The state is damaged, or newer than this "
                       "library.");
   if (convert == Convert::refuse)
     fail<UsageError>(loading, "the state was saved under ", from,
-                     from == strategy_.name ? " with other options" : "", ", this is ",
+                     saved_under == strategy_.name ? " with other options" : "", ", this is ",
                      strategy_.name,
                      ". Pass Convert::lossless or Convert::rounding to convert it.");
   const auto require_same = [&](const Tensor& held, const Tensor& value, const std::string& name) {

@@ -37,8 +37,8 @@ class Entries {
   void finish() const {
     for (const auto& [name, x] : state_)
       if (!taken_.contains(name))
-        fail<UsageError>(loading_scale, "the entry \"", name,
-                         "\" is unknown. Load what a GradScaler of as many losses saved.");
+        fail<UsageError>(loading_scale, "the entry ", in_quotes(name),
+                         " is unknown. Load what a GradScaler of as many losses saved.");
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp::entries {

@@ -67,7 +67,8 @@ optim::NamedTensors Training::fitting(const NamedTensors& given, Convert convert
     if (!name.starts_with("model.") && !name.starts_with("optimizer.") &&
         !name.starts_with("scaler.") && !name.starts_with("session.") && name != "generator" &&
         name != "strategy" && name != "form")
-      fail<UsageError>(loading, "the entry \"", name, "\" is unknown. Load what a Training saved.");
+      fail<UsageError>(loading, "the entry ", in_quotes(name),
+                       " is unknown. Load what a Training saved.");
   return state;
 }
 

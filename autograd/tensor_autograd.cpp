@@ -28,12 +28,19 @@ Tensor& Tensor::set_requires_grad(bool value) {
 Tensor Tensor::grad() const { return meta_ ? meta_->grad : Tensor{}; }
 
 void Tensor::set_grad(const Tensor& grad) {
+  if (!defined()) fail<UsageError>("set_grad", "this tensor is undefined. Make one first.");
   if (!is_leaf())
     fail<UsageError>("set_grad", "only leaves hold gradients; this ", described(*this),
                      " was computed. Use a leaf.");
   if (grad.defined() && grad.shape() != shape())
     fail<ShapeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ",
                      described(*this), ". Shapes must agree.");
+  if (grad.defined() && (!is_floating(grad.dtype()) || size_of(grad.dtype()) == 1))
+    fail<DTypeError>("set_grad", "the gradient is ", described(grad), ", the tensor is ",
+                     described(*this), ". Gradients are f64, f32, f16 or bf16: cast it.");
+  if (grad.defined() && grad.device() != device())
+    fail<DeviceError>("set_grad", "the gradient is on ", grad.device(), ", the tensor on ",
+                      device(), ". Move the gradient there.");
   if (!meta_) meta_ = std::make_shared<AutogradMeta>();
   meta_->grad = grad;
   meta_->scaled_version.reset();

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,6 +46,23 @@ bool is_in_proc(const Status& link) {
   return stat("/proc/self", &proc) == 0 && proc.st_dev == link.st_dev;
 }
 
+/// In a directory where all may write and delete only what is their own (/tmp), another user can
+/// lay a link for us to write through. As the kernel follows links there, so do we: only our own,
+/// and those of the directory's owner.
+void require_trusted_link(std::string_view op, const fs::path& path, const fs::path& link,
+                          const Status& status) {
+  constexpr mode_t shared = S_ISVTX | S_IWOTH;
+  const fs::path directory = link.has_parent_path() ? link.parent_path() : fs::path(".");
+  Status around{};
+  if (stat(directory.c_str(), &around) != 0) cannot_write(op, path, errno);
+  if ((around.st_mode & shared) != shared || status.st_uid == geteuid() ||
+      status.st_uid == around.st_uid)
+    return;
+  fail<FormatError>(op, "cannot write ", path.string(), ": ", link.string(),
+                    " is a link of another user, ", status.st_uid,
+                    ", in a directory that all may write to. Remove it, or name another file.");
+}
+
 /// What a path names behind all links, and its status if it exists: then it is a regular file.
 fs::path behind_links(std::string_view op, const fs::path& path, Status& status, bool& exists) {
   constexpr int most_links = 40;  // as Linux
@@ -57,6 +76,7 @@ fs::path behind_links(std::string_view op, const fs::path& path, Status& status,
       return at;
     }
     if (is_in_proc(status)) no_file(op, path, "Is an open file of a process");
+    require_trusted_link(op, path, at, status);
     std::error_code error;
     const fs::path to = fs::read_symlink(at, error);
     if (error) cannot_write(op, path, error.value());
@@ -86,7 +106,25 @@ std::ptrdiff_t read_some(const Descriptor& file, void* to, std::size_t size) {
   }
 }
 
+SizeLimitIsAnError::SizeLimitIsAnError() {
+  sigset_t pending{};
+  sigemptyset(&signal_);
+  sigaddset(&signal_, SIGXFSZ);
+  pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  pending_before_ = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+}
+
+SizeLimitIsAnError::~SizeLimitIsAnError() {
+  const int error = errno;
+  const timespec at_once{};
+  if (!pending_before_)
+    while (sigtimedwait(&signal_, nullptr, &at_once) == SIGXFSZ) {}
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  errno = error;
+}
+
 bool write_all(const Descriptor& file, std::string_view& bytes) {
+  const SizeLimitIsAnError limit;
   while (!bytes.empty()) {
     const ssize_t put = ::write(file.get(), bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
@@ -94,6 +132,16 @@ bool write_all(const Descriptor& file, std::string_view& bytes) {
     bytes.remove_prefix(std::size_t(put));
   }
   return true;
+}
+
+std::string beginning_of_name(const fs::path& path) {
+  constexpr std::size_t most = 100;  // bytes: systems take 255, some of them 143
+  std::string name = path.filename().string();
+  if (name.size() <= most) return name;
+  std::size_t end = most;
+  while (end > most - 4 && (uint8_t(name[end]) & 0xc0) == 0x80) --end;  // no half of a character
+  name.resize(end);
+  return name;
 }
 
 std::string read_text(std::string_view op, const fs::path& path, std::size_t most) {
@@ -140,8 +188,9 @@ Replacement::Replacement(std::string_view op, const fs::path& path, Durable dura
   constexpr mode_t all = 07777, usual = 0666, rights = 0777;
   static std::atomic<uint64_t> counter{0};
   do {  // a crashed process with our number may have left a file behind
-    temporary_ = target_;
-    temporary_ += '.' + std::to_string(getpid()) + '-' + std::to_string(++counter) + ".tmp";
+    temporary_ =
+        target_.parent_path() / (beginning_of_name(target_) + '.' + std::to_string(getpid()) + '-' +
+                                 std::to_string(++counter) + ".tmp");
     file_ = open(temporary_, O_WRONLY | O_CREAT | O_EXCL, exists ? before.st_mode & rights : usual);
   } while (!file_ && errno == EEXIST);
   if (!file_) {

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include <signal.h>
+
 namespace halftone::files {
 
 /// A file descriptor that closes itself. Below 0: none.
@@ -40,9 +42,26 @@ Descriptor open(const std::filesystem::path& path, int flags, unsigned permissio
 /// Up to `size` bytes, as read(2), but a signal does not interrupt it; negative, with errno, for an
 /// error.
 std::ptrdiff_t read_some(const Descriptor& file, void* to, std::size_t size);
+/// For its scope, what this thread writes beyond the limit of a file's size (ulimit -f) is the
+/// error EFBIG alone, and no signal SIGXFSZ, which would end the process.
+class SizeLimitIsAnError {
+ public:
+  SizeLimitIsAnError();
+  ~SizeLimitIsAnError();
+  SizeLimitIsAnError(const SizeLimitIsAnError&) = delete;
+  SizeLimitIsAnError& operator=(const SizeLimitIsAnError&) = delete;
+
+ private:
+  sigset_t signal_{}, before_{};
+  bool pending_before_ = false;
+};
+
 /// Writes from the front of `bytes` and takes that away from it; false, with errno, if the system
-/// refuses before the end.
+/// refuses before the end: EFBIG at the limit of a file's size.
 bool write_all(const Descriptor& file, std::string_view& bytes);
+
+/// The last part of a path, of a long one the first 100 bytes: what a temporary name begins with.
+std::string beginning_of_name(const std::filesystem::path& path);
 
 /// A whole regular file of at most `most` bytes. Throws FormatError, in the name of `op`, for
 /// anything else.
@@ -57,7 +76,8 @@ Descriptor open_to_append(std::string_view op, const std::filesystem::path& path
 enum class Durable { yes, no };
 
 /// New content for a path, written beside it and renamed when it is complete; a destructor without
-/// commit() leaves everything as it was. Through a link the file behind it is replaced, or made. A
+/// commit() leaves everything as it was. Through a link the file that it leads to is replaced, or
+/// made, but not through the link of another user in a directory that all may write to (/tmp). A
 /// file that was there keeps its permissions and, where the system allows it, its owner. Every
 /// function throws FormatError in the name of `op`: for what is no regular file, for a file that
 /// may not be written, and where the system refuses.

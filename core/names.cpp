@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone {
 
@@ -40,7 +41,7 @@ std::string suggestion(std::string_view given, std::span<const std::string_view>
 
 void fail_unknown_name(std::string_view where, std::string_view kind, std::string_view given,
                        std::span<const std::string_view> known) {
-  fail<UsageError>(where, "there is no ", kind, " named \"", given, "\". ",
+  fail<UsageError>(where, "there is no ", kind, " named ", in_quotes(given), ". ",
                    suggestion(given, known));
 }
 

@@ -1,6 +1,8 @@
 // The generator as a stream, and the one each thread has by default.
 #include <halftone/core/random.h>
 
+#include <halftone/core/error.h>
+
 namespace halftone {
 
 uint64_t Generator::next() {
@@ -10,6 +12,8 @@ uint64_t Generator::next() {
 }
 
 uint64_t Generator::below(uint64_t bound) {
+  if (bound == 0)
+    fail<UsageError>("Generator.below", "no integer is below 0. Pass a bound of 1 or more.");
   // Lemire (2019): the upper half of a 64x64-bit product, rejecting the few values that would bias
   // it.
   const uint64_t threshold = (0 - bound) % bound;

@@ -48,8 +48,9 @@ class Generator {
   }
   RandomKey state() const { return key_; }
   void set_state(RandomKey key) { key_ = key; }
-  /// One 64-bit word; one integer on [0, bound) without modulo bias.
+  /// One 64-bit word.
   uint64_t next();
+  /// One integer on [0, bound) without modulo bias. Throws UsageError for a bound of 0.
   uint64_t below(uint64_t bound);
 
  private:

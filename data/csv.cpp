@@ -140,10 +140,10 @@ bool CsvTable::has(std::string_view column) const {
 std::size_t CsvTable::place_of(std::string_view column) const {
   const auto found = std::ranges::find(columns_, column);
   if (found != columns_.end()) return std::size_t(found - columns_.begin());
-  std::string all;
-  for (const std::string& name : columns_) all += (all.empty() ? "" : ", ") + shown(name);
+  std::vector<std::string> all;
+  for (const std::string& name : columns_) all.push_back(shown(name));
   fail<UsageError>(where, "there is no column ", shown(column), " in ", source_,
-                   ". Its columns are: ", all, '.');
+                   ". Its columns are: ", halftone::listed(all), '.');
 }
 
 const std::string& CsvTable::cell(int64_t row, std::string_view column) const {

@@ -13,9 +13,11 @@
 #include <thread>
 #include <vector>
 
+#include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/random.h>
 #include <halftone/data/random_uniform.h>
+#include <halftone/data/worker_threads.h>
 
 namespace halftone::data {
 
@@ -88,8 +90,9 @@ class DataLoader::Epoch {
         slots_(std::min(std::size_t(options.workers) * std::size_t(options.prefetch),
                         std::size_t(batches - done))) {
     if (slots_.empty()) return;
-    for (int64_t worker = 0; worker < std::min<int64_t>(options.workers, batches - done); ++worker)
-      workers_.emplace_back([this] { work(stop_.get_token()); });
+    workers_ = make_workers(
+        std::min<int64_t>(options.workers, batches - done), [this] { work(stop_.get_token()); },
+        stop_);
   }
   ~Epoch() { stop_.request_stop(); }  // of all, before the first is waited for
   Epoch(const Epoch&) = delete;
@@ -235,6 +238,10 @@ DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&&) noexcept = def
 DataLoader::Iterator::~Iterator() = default;
 
 DataLoader::Iterator& DataLoader::Iterator::operator++() {
+  if (!epoch_)
+    fail<UsageError>("DataLoader",
+                     "++ after the last batch of an epoch. Compare with end() first, and call "
+                     "begin() for another epoch.");
   batch_ = {};  // first give its memory back, for the worker to reuse
   if (std::optional<Batch> next = epoch_->next()) batch_ = on_device(*next, epoch_->device());
   else epoch_.reset();

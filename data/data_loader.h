@@ -67,8 +67,9 @@ class DataLoader {
   void resume(int64_t epoch, int64_t batches_done);
 
   /// Starts an epoch: draws its order and starts its workers. Epochs are independent of each other
-  /// and of the loader. Walking a const loader, too, moves it on to the next epoch; one thread at a
-  /// time may begin.
+  /// and of the loader. Walking a const loader also moves it on to the next epoch; one thread at a
+  /// time may begin. Throws UsageError if the system does not make all of these threads; then none
+  /// is left.
   Iterator begin() const;
   std::default_sentinel_t end() const { return {}; }
 
@@ -97,6 +98,7 @@ class DataLoader::Iterator {
 
   const Batch& operator*() const { return batch_; }
   const Batch* operator->() const { return &batch_; }
+  /// The next batch, or the end. Throws UsageError at the end.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   bool operator==(std::default_sentinel_t) const { return epoch_ == nullptr; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::data {
 
@@ -75,7 +76,7 @@ ImageFiles image_folder(const fs::path& directory, const ImageFolderOptions& opt
     const fs::path of_class = directory / class_names[label];
     const std::vector<fs::path> images = images_below(of_class, extensions);
     if (images.empty())
-      fail<FormatError>("image_folder", "a class without images: ", of_class.string(),
+      fail<FormatError>("image_folder", "a class without images: ", printable(of_class.string()),
                         " has no file with one of the extensions. Remove it, or name them in "
                         "ImageFolderOptions::extensions.");
     for (const fs::path& image : images) files.push_back({image.string(), int64_t(label)});

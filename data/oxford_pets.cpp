@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 #include <halftone/data/directories.h>
 #include <halftone/data/text.h>
 
@@ -77,13 +78,15 @@ List read_list(const fs::path& path, const fs::path& images) {
       fail_line("names an image elsewhere");
     const std::optional<int> label = number_in(words[1]);
     if (!label || *label < 1 || *label > classes)
-      fail_line("has the class ", words[1], ", classes are 1 to ", classes);
+      fail_line("has the class ", shortened(words[1], 40), ", classes are 1 to ", classes);
     const std::optional<std::string> class_name = class_name_of(name);
-    if (!class_name) fail_line("has the name ", name, " without a breed and a number");
+    if (!class_name)
+      fail_line("has the name ", shortened(name, 40), " without a breed and a number");
     std::string& known = list.class_names[std::size_t(*label - 1)];
     if (known.empty()) known = *class_name;
     if (known != *class_name)
-      fail_line("calls class ", *label, " ", *class_name, ", an earlier line ", known);
+      fail_line("calls class ", *label, " ", shortened(*class_name, 40), ", an earlier line ",
+                shortened(known, 40));
     list.files.push_back({(images / (name + ".jpg")).string(), *label - 1});
   }
   if (list.files.empty())

@@ -186,6 +186,9 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
 void stream_safetensors(const std::filesystem::path& path, const TensorSource& tensors,
                         const std::map<std::string, std::string>& metadata) {
   check_names(tensors, metadata);
+  if (!tensors.tensor && !tensors.infos.empty())
+    fail<UsageError>("save_safetensors", "the source of ", tensors.infos.size(),
+                     " tensors has no function `tensor`. Give it one.");
   const std::vector<const TensorInfo*> order = in_file_order(tensors.infos);
   const std::string header = header_of(order, metadata);
   const uint64_t header_bytes = header.size();

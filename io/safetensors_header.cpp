@@ -14,13 +14,6 @@
 
 namespace halftone::safetensors {
 
-std::string shown(std::string_view name) {
-  std::string text = "\"";
-  for (const char c : name.substr(0, 80))
-    text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return text + (name.size() > 80 ? "...\"" : "\"");
-}
-
 namespace {
 /// Takes the parser's events and knows at every point what may come next. What may not come throws.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <halftone/core/dtype.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::safetensors {
 
@@ -61,9 +62,8 @@ struct Header {
 /// a Tensor can have), naming `path`.
 Header parse_header(const std::string& text, const std::string& path);
 
-/// A name for messages: shortened, and without the control characters that a hostile file may put
-/// into a terminal. (A name that std has, too, would lose: a std::string finds std's by itself.)
-std::string shown(std::string_view name);
+/// A name for messages. (One that std has, too, would lose: a std::string finds std's by itself.)
+inline std::string shown(std::string_view name) { return in_quotes(name); }
 
 template <class... Parts>
 [[noreturn]] void malformed(const std::string& path, const Parts&... parts) {

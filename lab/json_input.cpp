@@ -11,8 +11,6 @@ namespace halftone::lab {
 using nlohmann::json;
 
 namespace {
-constexpr std::size_t most_bytes = std::size_t(1) << 28;
-
 const json* member(const json& object, const char* key) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(key);
@@ -20,8 +18,32 @@ const json* member(const json& object, const char* key) {
 }
 }  // namespace
 
+bool is_within_limits(std::string_view text) {
+  std::size_t levels = 0, values = 1;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_text) {
+      if (c == '\\') ++i;
+      else in_text = c != '"';
+      continue;
+    }
+    if (c == '"') in_text = true;
+    else if (c == ',') ++values;
+    else if (c == '[' || c == '{') ++levels, ++values;
+    else if (c == ']' || c == '}') levels -= levels > 0;
+    if (levels > most_json_levels || values > most_json_values) return false;
+  }
+  return true;
+}
+
 json read_json(std::string_view op, const std::filesystem::path& path) {
-  json result = json::parse(files::read_text(op, path, most_bytes), nullptr, false);
+  const std::string text = files::read_text(op, path, most_json_bytes);
+  if (!is_within_limits(text))
+    fail<FormatError>(op, path.string(), ": more than ", most_json_levels,
+                      " levels of braces and brackets, or more than ", most_json_values,
+                      " values. Make it anew, or leave it out.");
+  json result = json::parse(text, nullptr, false);
   if (!result.is_object())
     fail<FormatError>(op, path.string(), result.is_discarded() ? ": no JSON" : ": no JSON object",
                       ". Make it anew, or leave it out.");
@@ -30,13 +52,17 @@ json read_json(std::string_view op, const std::filesystem::path& path) {
 
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
                        const std::function<bool(const json&)>& use) {
-  const std::string text = files::read_text(op, path, most_bytes);
+  const std::string text = files::read_text(op, path, most_lines_bytes);
   int64_t skipped = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = std::string_view(text).substr(at, end - at);
     at = end + 1;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    if (line.size() > most_line_bytes || !is_within_limits(line)) {
+      ++skipped;
+      continue;
+    }
     const json object = json::parse(line, nullptr, false);
     if (!object.is_object() || !use(object)) ++skipped;
   }

@@ -13,11 +13,22 @@
 
 namespace halftone::lab {
 
+/// What is read of a JSON file, so that a hostile one costs no more memory than a few times this:
+/// a document or the lines of a file together, a line, levels of braces and brackets, and values of
+/// a document or a line.
+inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
+                             most_lines_bytes = std::size_t(1) << 28,
+                             most_line_bytes = std::size_t(1) << 20, most_json_levels = 64,
+                             most_json_values = std::size_t(1) << 20;
+/// Whether a text, JSON or not, keeps to the last two of these. Looks at each byte once.
+bool is_within_limits(std::string_view text);
+
 /// A whole document, an object. Throws FormatError, in the name of `op` and with the path, for
-/// anything else.
+/// anything else and for what exceeds the limits.
 nlohmann::json read_json(std::string_view op, const std::filesystem::path& path);
 
-/// Calls `use` with each line that is an object and that `use` takes; how many were neither. Throws
+/// Calls `use` with each line that is an object within the limits and that `use` takes; how many
+/// were not. Throws
 /// FormatError where the file cannot be read.
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
                        const std::function<bool(const nlohmann::json&)>& use);

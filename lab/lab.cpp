@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <halftone/lab/choices.h>
 #include <halftone/core/files.h>
+#include <halftone/core/quoted.h>
 #include <halftone/lab/compare.h>
 #include <halftone/lab/experiment_command.h>
 #include <halftone/lab/explain.h>
@@ -140,6 +143,8 @@ Command add_run(CLI::App& app, const Context& context) {
   add_seeds(app, options->seeds, "separated by commas");
   add_training(app, *options, context);
   app.add_option("--out", options->out, "a folder for each run goes in here");
+  app.add_flag("--set-aside", options->set_aside,
+               "what an unfinished run left in its folder moves to old-1, old-2, ... there");
   return [options, &context] {
     const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
     std::cout << table_of(runs);
@@ -304,6 +309,17 @@ Command add_experiment(CLI::App& app) {
   return [options] { return run_experiment(*options); };
 }
 
+/// What an error says, whatever it quotes.
+std::string printable_lines(std::string_view text) {
+  std::string lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines += printable(text.substr(0, end)) + '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
 int main_with(int argc, char** argv, const NamedWorkload* own) {
   std::signal(SIGPIPE, SIG_IGN);
   CLI::App app("What short number formats do to tensors and trainings.");
@@ -343,7 +359,15 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
       if (command->parsed()) return go();
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
-  } catch (const std::exception& error) { std::cerr << error.what() << '\n'; }
+  } catch (const Error& error) {
+    std::cerr << printable_lines(error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << printable("[halftone-lab] cannot use " + error.path1().string() + ": " +
+                           error.code().message() + ". Check the path and its permissions.")
+              << '\n';
+  } catch (const nlohmann::json::exception&) {
+    std::cerr << "[halftone-lab] a text is not UTF-8. Write names and values in UTF-8.\n";
+  } catch (const std::exception& error) { std::cerr << printable_lines(error.what()); }
   return 1;
 }
 }  // namespace

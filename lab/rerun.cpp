@@ -25,7 +25,8 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   const RunResult here = run(run_options, own, progress).at(0);
   const std::vector<std::string> others =
       differences(there.summary, policy::parsed_json("rerun", here.summary));
-  for (const std::string& line : others) std::cout << "differs: " << line << '\n';
+  for (const std::string& line : others)
+    std::cout << "differs: " << policy::printable(line) << '\n';
   const bool same = here.weights_hash == there.weights_hash;
   std::cout << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
             << (same ? "the same" : "others") << '\n';

@@ -20,6 +20,7 @@
 #include <halftone/policy/worst_rows.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/trainer.h>
+#include <halftone/train/training_directory.h>
 
 namespace halftone::lab {
 
@@ -125,6 +126,11 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
     fail<UsageError>("run", "there is a run in ", folder.string(),
                      " already. Choose another folder, or remove it.");
   const bool files = !folder.empty();
+  if (files && !options.set_aside)
+    if (const auto left = train::left_by_training(folder); !left.empty())
+      fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ", folder.string(),
+                       ". Pass --set-aside to move it to old-1 there, choose another folder, or "
+                       "remove it.");
   train::Trainer trainer(work.task, *optimizer,
                          {.strategy = policy::watched(policy::strategy_of(file)),
                           .max_steps = options.steps,
@@ -135,6 +141,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                           .directory = folder,
                           .checkpoints = files ? train::CheckpointOptions{.every_epochs = 0}
                                                : train::CheckpointOptions{},
+                          .set_aside = files && options.set_aside,
                           .csv = false,
                           .json_lines = files,
                           .log_every_steps = std::max<int64_t>(1, options.steps / 100),

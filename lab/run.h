@@ -20,6 +20,7 @@ struct RunOptions {
   int64_t probe = 0;  // every so many steps; 0: no telemetry
   Choices choices{};
   std::filesystem::path out{};  // a folder per run; empty: no files
+  bool set_aside = false;       // what an unfinished run left in its folder moves to old-1/
 };
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
@@ -38,7 +39,8 @@ struct RunResult {
 };
 
 /// Runs them one after the other; tells `progress` of each. Throws what policies, workloads and the
-/// Trainer throw; UsageError for a folder in which a run lies already.
+/// Trainer throw; UsageError for a folder in which a run lies already, or what is left of an
+/// unfinished one (unless `set_aside` says otherwise).
 std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 

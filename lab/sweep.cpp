@@ -66,6 +66,11 @@ struct Task {
   fs::path policy, folder, log;
 };
 
+[[noreturn]] void cannot_use(const fs::path& path, const std::error_code& error) {
+  fail<FormatError>("sweep", "cannot use ", path.string(), ": ", error.message(),
+                    ". Check the path and its permissions.");
+}
+
 /// The last line of a log, which is the error of a program that failed.
 std::string last_line(const fs::path& log) {
   std::string text;
@@ -78,7 +83,14 @@ std::string last_line(const fs::path& log) {
   return line;
 }
 
-bool is_finished(const Task& task) { return fs::exists(task.folder / "summary.json"); }
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) cannot_use(path, error);
+  return there;
+}
+
+bool is_finished(const Task& task) { return is_there(task.folder / "summary.json"); }
 
 RunResult result_of(const Task& task) {
   const fs::path file = task.folder / "summary.json";
@@ -110,7 +122,7 @@ class Sweep {
   Sweep(const SweepOptions& options, std::ostream& progress)
       : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
     for (const char* folder : {"policies", "logs"})
-      fs::create_directories(options.run.out / folder);
+      files::make_directories("sweep", options.run.out / folder);
     require_same_options();
     for (const uint64_t seed : options.run.seeds)
       for (const Cell& cell : cells_) {
@@ -168,16 +180,24 @@ class Sweep {
                     {"schedule", run.choices.schedule},
                     {"from", run.choices.from.string()}};
     const fs::path file = run.out / "sweep.json";
-    if (!fs::exists(file)) return files::replace("sweep", file, json.dump());
+    const std::string now = text_of(json);
+    if (!is_there(file)) return files::replace("sweep", file, now);
     const std::string before = files::read_text("sweep", file, 1 << 20);
-    if (before != json.dump())
-      fail<UsageError>("sweep", run.out.string(), " was begun with ",
-                       policy::printable(before.substr(0, 1000)), " and not ", json.dump(),
-                       ". Choose another --out.");
+    if (before != now)
+      fail<UsageError>("sweep", run.out.string(), " was begun with ", shortened(before, 1000),
+                       " and not ", now, ". Choose another --out.");
+  }
+
+  static std::string text_of(const Json& json) {
+    try {
+      return json.dump();
+    } catch (const Json::exception&) {
+      fail<UsageError>("sweep", "the workload or another option is not UTF-8. Write it in UTF-8.");
+    }
   }
 
   static void require_same_policy(const Task& task) {
-    if (fs::exists(task.policy) &&
+    if (is_there(task.policy) &&
         files::read_text("sweep", task.policy, 1 << 20) != task.cell->policy)
       fail<UsageError>("sweep", task.folder.string(),
                        " was run under another policy of this name. Choose another --out.");
@@ -188,8 +208,16 @@ class Sweep {
         tasks_, [&](const Task& task) { return task.cell != &cell || is_finished(task); });
   }
 
+  static std::string own_program() {
+    constexpr const char* link = "/proc/self/exe";
+    std::error_code error;
+    const fs::path program = fs::read_symlink(link, error);
+    if (error) cannot_use(link, error);
+    return program.string();
+  }
+
   std::vector<std::string> command_of(const Task& task) const {
-    std::vector<std::string> words{fs::read_symlink("/proc/self/exe").string(),
+    std::vector<std::string> words{own_program(),
                                    "run",
                                    task.policy.string(),
                                    "--workload",
@@ -218,15 +246,17 @@ class Sweep {
 
   /// A run without a summary was stopped on its way. Nothing of it is lost.
   void put_aside(const fs::path& folder) const {
-    if (!fs::exists(folder)) return;
+    if (!is_there(folder)) return;
     const fs::path place = options_.run.out / "unfinished";
-    fs::create_directories(place);
+    files::make_directories("sweep", place);
     int number = 1;
     const auto name = [&] {
       return place / (folder.filename().string() + "-" + std::to_string(number));
     };
-    while (fs::exists(name())) ++number;
-    fs::rename(folder, name());
+    while (is_there(name())) ++number;
+    std::error_code error;
+    fs::rename(folder, name(), error);
+    if (error) cannot_use(folder, error);
   }
 
   void start(const Task& task) {
@@ -274,7 +304,7 @@ class Sweep {
               << task.seed << ": ";
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
       progress_ << "loss " << number(result_of(task).loss);
-    else ++failed_, progress_ << "failed: " << last_line(task.log);
+    else ++failed_, progress_ << "failed: " << policy::printable(last_line(task.log));
     const double each = seconds() / double(finished_);
     if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
     progress_ << std::endl;

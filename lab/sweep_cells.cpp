@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/files.h>
+#include <halftone/core/quoted.h>
+#include <halftone/lab/json_input.h>
 #include <halftone/lab/sweep.h>
 #include <halftone/policy/policy_file.h>
 
@@ -81,6 +83,9 @@ Source source_of(const std::string& policy) {
 
 /// A number, a list, true, "a text", ...; what is no JSON is a text, too.
 Json value_of(const std::string& text) {
+  if (!is_within_limits(text))
+    fail<FormatError>("sweep", "the value ", in_quotes(text), " has more than ", most_json_levels,
+                      " levels of braces and brackets. Give a simpler one.");
   Json value = Json::parse(text, nullptr, false);
   return value.is_discarded() ? Json(text) : value;
 }
@@ -88,6 +93,9 @@ Json value_of(const std::string& text) {
 void set_field(Json& json, const std::string& name, const std::string& value) {
   Json* at = &json;
   const std::vector<std::string> parts = split(name, '.');
+  if (parts.size() > most_json_levels)
+    fail<FormatError>("sweep", "the field ", in_quotes(name), " is ", parts.size(),
+                      " levels deep. A policy has at most ", most_json_levels, ".");
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (at->is_array()) {
       std::size_t place = at->size();
@@ -180,7 +188,12 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
     }
     if (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
     json["name"] = cell.name;
-    cell.policy = json.dump(2) + "\n";
+    try {
+      cell.policy = json.dump(2) + "\n";
+    } catch (const Json::exception&) {
+      fail<FormatError>("sweep", "the fields of the cell ", in_quotes(cell.name),
+                        " are not UTF-8. Write them in UTF-8.");
+    }
     cells.push_back(std::move(cell));
   }
   return cells;

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <ostream>
 
+#include <halftone/core/quoted.h>
+
 namespace halftone::lab {
 
 namespace {
@@ -18,6 +20,11 @@ std::string printed(const char* form, int digits, double value) {
 std::string number(double value, int digits) { return printed("%.*g", digits, value); }
 std::string fixed(double value, int digits) { return printed("%.*f", digits, value); }
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
+
+void Table::row(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = printable(cell);
+  rows_.push_back(std::move(cells));
+}
 
 std::ostream& operator<<(std::ostream& out, const Table& table) {
   std::vector<std::size_t> widths;

@@ -18,7 +18,8 @@ std::string percent(double share);
 class Table {
  public:
   explicit Table(std::vector<std::string> heads) : rows_{std::move(heads)} {}
-  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  /// Cells may come from files: they are made printable.
+  void row(std::vector<std::string> cells);
   friend std::ostream& operator<<(std::ostream& out, const Table& table);
 
  private:

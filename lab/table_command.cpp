@@ -10,6 +10,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/plain_numbers.h>
+#include <halftone/core/quoted.h>
 #include <halftone/lab/run_folder.h>
 
 namespace halftone::lab {
@@ -128,7 +129,7 @@ void write_run(RunFolder& folder, Writer& writer) {
   });
   folder.each_probe_line([&](const policy::ProbeRow& row) { write_survey(row, writer); },
                          [&](const policy::UpdateRow& row) { write_updates(row, writer); });
-  for (const std::string& note : folder.notes()) std::cerr << note << '\n';
+  for (const std::string& note : folder.notes()) std::cerr << printable(note) << '\n';
 }
 
 }  // namespace
@@ -136,7 +137,7 @@ void write_run(RunFolder& folder, Writer& writer) {
 void write_table(const TableOptions& options, std::ostream& out) {
   std::vector<std::string> notes;
   std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
-  for (const std::string& note : notes) std::cerr << note << '\n';
+  for (const std::string& note : notes) std::cerr << printable(note) << '\n';
   Writer writer(out, options.json_lines);
   for (RunFolder& folder : folders)
     if (folder.was_trained()) write_run(folder, writer);

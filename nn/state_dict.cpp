@@ -6,6 +6,7 @@
 
 #include <halftone/core/in_place.h>
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::nn {
 namespace {
@@ -30,7 +31,8 @@ Difference compare(const NamedTensors& own, const NamedTensors& given) {
       result.names.missing.push_back(name);
     } else if (found->second.shape() != x.shape()) {
       PlainText text;
-      text << name << " (" << x.shape() << " here, " << found->second.shape() << " given)";
+      text << shortened(name, 80) << " (" << x.shape() << " here, " << found->second.shape()
+           << " given)";
       result.misshapen.push_back(text.str());
     }
   }
@@ -40,18 +42,16 @@ Difference compare(const NamedTensors& own, const NamedTensors& given) {
   return result;
 }
 
-std::string listed(std::string_view title, const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  if (text.empty()) return text;
+std::string line_of(std::string_view title, const std::vector<std::string>& names) {
+  if (names.empty()) return {};
   std::string line(1, ' ');
-  return line.append(title).append(": ").append(text).append(".");
+  return line.append(title).append(": ").append(listed(names)).append(".");
 }
 
 void refuse(const Difference& difference, std::string_view source) {
-  const std::string lists = listed("Missing", difference.names.missing) +
-                            listed("Unexpected", difference.names.unexpected) +
-                            listed("Misshapen", difference.misshapen);
+  const std::string lists = line_of("Missing", difference.names.missing) +
+                            line_of("Unexpected", difference.names.unexpected) +
+                            line_of("Misshapen", difference.misshapen);
   if (!difference.misshapen.empty())
     fail<ShapeError>("load_state_dict", source, " does not fit the module:", lists,
                      " Build the module with the sizes that were saved.");

@@ -200,8 +200,24 @@ void require_decay_rate(std::string_view optimizer, std::string_view option, dou
     fail<UsageError>(optimizer, option, " is ", value, ". Use 0 or more, below 1.");
 }
 
+bool is_state_dtype(DType dtype) {
+  return dtype == f64 || dtype == f32 || dtype == f16 || dtype == bf16;
+}
+
+std::string problem_in(const std::function<void()>& check) {
+  try {
+    check();
+    return {};
+  } catch (const Error& error) {
+    const std::string_view message = error.what();
+    const std::size_t begin = message.find("] ");
+    const std::string_view said = message.substr(begin == std::string_view::npos ? 0 : begin + 2);
+    return std::string(said.substr(0, said.rfind(". ")));
+  }
+}
+
 void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype) {
-  if (!dtype || *dtype == f64 || *dtype == f32 || *dtype == f16 || *dtype == bf16) return;
+  if (!dtype || is_state_dtype(*dtype)) return;
   fail<DTypeError>(optimizer, "state_dtype is ", *dtype, ". Use f32, bf16 or f16.");
 }
 

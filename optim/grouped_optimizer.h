@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <concepts>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,8 +34,12 @@ void require_not_negative(std::string_view optimizer, std::string_view option, d
 void require_finite(std::string_view where, std::string_view what, double value);
 /// Throws UsageError unless 0 <= value < 1.
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
-/// Throws DTypeError unless absent, f64, f32, f16 or bf16.
+/// Whether it is f64, f32, f16 or bf16.
+bool is_state_dtype(DType dtype);
+/// Throws DTypeError unless absent, or one of these.
 void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
+/// What a check says, without "[optimizer] " and what to do; empty if it throws nothing.
+std::string problem_in(const std::function<void()>& check);
 
 }  // namespace detail
 
@@ -120,6 +125,8 @@ class StatefulOptimizer : public Optimizer {
   /// without `steps`.
   virtual void update(int group, const Batch& batch, Backend& backend) = 0;
   virtual void describe_options(int group, OptionFields& field) = 0;
+  /// What would be wrong with the options of a group after `change` ("lr is nan"); empty: nothing.
+  virtual std::string problem_of_options(int group, OptionFields& change) const = 0;
 
   const std::string& name() const { return name_; }
   /// The present rate of a group goes to where it has been published.
@@ -212,6 +219,11 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
   }
   bool maximizes(int group) const override { return options_of(group).maximize; }
   void describe_options(int group, OptionFields& field) override { options(group).describe(field); }
+  std::string problem_of_options(int group, OptionFields& change) const override {
+    Options changed = options_of(group);
+    changed.describe(change);
+    return detail::problem_in([&] { changed.check(name()); });
+  }
 
  private:
   std::vector<Options> options_;

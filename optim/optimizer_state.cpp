@@ -3,11 +3,13 @@
 // leaves it as it was.
 #include <halftone/optim/grouped_optimizer.h>
 
+#include <cmath>
 #include <numeric>
 #include <sstream>
 
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::optim {
 
@@ -28,19 +30,20 @@ class StatefulOptimizer::Reader {
     return x;
   }
   template <class... Parts> void report(const Parts&... parts) {
-    if (!problems_.str().empty()) problems_ << ", ";
-    (problems_ << ... << parts);
+    PlainText text;
+    (text << ... << parts);
+    problems_.push_back(text.str());
   }
   void finish(const std::string& optimizer) {
-    for (const auto& [name, x] : unused_) report(name, " is unknown");
-    if (problems_.str().empty()) return;
-    fail<UsageError>(optimizer + ".load_state_dict", "the state does not fit: ", problems_.str(),
+    for (const auto& [name, x] : unused_) report(shortened(name, 80), " is unknown");
+    if (problems_.empty()) return;
+    fail<UsageError>(optimizer + ".load_state_dict", "the state does not fit: ", listed(problems_),
                      ". Load what the same kind of optimizer saved for the same parameters.");
   }
 
  private:
   NamedTensors unused_;
-  PlainText problems_;
+  std::vector<std::string> problems_{};
 };
 
 namespace {
@@ -97,6 +100,9 @@ struct LoadOptions final : OptionFields {
   }
 };
 
+/// Whether a number counts steps: doubles tell all of them apart.
+bool is_count(double value) { return value >= 0 && value < 0x1p53 && value == std::floor(value); }
+
 Tensor owned_copy(const Tensor& x, Device device) {
   const MemoryScope scope(MemoryUse::optimizer_state);
   return x.device() == device ? x.clone() : x.to(device);
@@ -138,28 +144,43 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
   const std::string params = option_name(g, "params");
   const Tensor members = reader.take(params);
   if (!members.defined()) reader.report(params, " is missing");
+  else if (members.dtype() != i64)
+    reader.report(params, " is ", members.dtype(), " instead of i64");
   else if (members.to_vector<int64_t>() != positions(position, group.states.size()))
     reader.report(params, " names ", members.numel(), " parameters, the group has ",
                   group.states.size());
 
-  NamedTensors options;
+  NamedTensors options, given;
   SaveOptions own(options, g);
   describe_options(g, own);
-  for (const auto& [name, x] : options) reader.take(name, x.shape());
+  for (const auto& [name, x] : options)
+    if (Tensor value = reader.take(name, x.shape()); value.defined() && value.shape() == x.shape())
+      given[name] = std::move(value);
+  LoadOptions load(given, g);
+  if (const std::string problem = problem_of_options(g, load); !problem.empty())
+    reader.report(option_name(g, problem));
 
   std::vector<ParameterState> states;
   for (const Tensor& parameter : group.parameters) {
     ParameterState& state = states.emplace_back();
     const auto named = [&](std::string_view name) { return state_name(position, name); };
     for (std::size_t i = 0; i < layout_.names.size(); ++i) {
-      if (!layout_.names[i].empty())
-        state.tensors[i] = reader.take(named(layout_.names[i]), parameter.shape());
+      if (layout_.names[i].empty()) continue;
+      state.tensors[i] = reader.take(named(layout_.names[i]), parameter.shape());
+      if (state.tensors[i].defined() && !detail::is_state_dtype(state.tensors[i].dtype()))
+        reader.report(named(layout_.names[i]), " is ", state.tensors[i].dtype(),
+                      " instead of f64, f32, f16 or bf16");
     }
     const Tensor steps = layout_.has_step ? reader.take(named("step"), {}) : Tensor{};
     const auto& tensors = state.tensors;
     const bool any =
         steps.defined() || tensors[0].defined() || tensors[1].defined() || tensors[2].defined();
-    if (steps.defined() && steps.numel() == 1) state.steps = int64_t(steps.item());
+    if (steps.defined() && steps.numel() == 1) {
+      const double count = steps.item();
+      if (is_count(count)) state.steps = int64_t(count);
+      else
+        reader.report(named("step"), " is ", count, " instead of a whole number from 0 below 2^53");
+    }
     if (any && layout_.has_step && !steps.defined()) reader.report(named("step"), " is missing");
     for (std::size_t i = 0; any && i < layout_.essential; ++i) {
       if (!tensors[i].defined()) reader.report(named(layout_.names[i]), " is missing");

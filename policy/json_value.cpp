@@ -15,7 +15,7 @@ constexpr int most_levels = 64;
 constexpr std::size_t most_entries = 10'000;  // they are looked up one by one
 
 std::string shortened(std::string_view text) {
-  return printable(text.size() <= 60 ? std::string(text) : std::string(text.substr(0, 57)) + "...");
+  return halftone::shortened(text, text.size() <= 60 ? 60 : 57);
 }
 
 [[noreturn]] void refuse_at(const std::string& where, std::string_view text, std::size_t byte,
@@ -76,19 +76,6 @@ std::string escaped(std::string_view key) {
   return text;
 }
 
-/// How many bytes at the beginning of a text a terminal would obey, not show: control characters
-/// (also U+0080 to U+009F) and those that turn the direction of writing (U+202A to U+202E, U+2066
-/// to U+2069); 0 if it shows them.
-std::size_t obeyed_at(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
-  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
-  if (byte(0) == 0xc2 && byte(1) >= 0x80 && byte(1) <= 0x9f) return 2;
-  if (byte(0) != 0xe2) return 0;
-  const bool turns = (byte(1) == 0x80 && byte(2) >= 0xaa && byte(2) <= 0xae) ||
-                     (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
-  return turns ? 3 : 0;
-}
-
 std::string_view kind_of(const Json& json) {
   if (json.is_null()) return "null";
   if (json.is_object()) return "an object";
@@ -97,16 +84,6 @@ std::string_view kind_of(const Json& json) {
   return json.is_boolean() ? "true or false" : "a number";
 }
 }  // namespace
-
-std::string printable(std::string text) {
-  std::string result;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = obeyed_at(std::string_view(text).substr(at));
-    result += length > 0 ? '?' : text[at];
-    at += std::max<std::size_t>(length, 1);
-  }
-  return result;
-}
 
 Json parsed_json(const std::string& where, std::string_view text) {
   if (text.size() > most_bytes)

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::policy {
 
@@ -20,8 +21,7 @@ using Json = nlohmann::ordered_json;
 /// Throws FormatError of `where`, with line and column.
 Json parsed_json(const std::string& where, std::string_view text);
 
-/// Text of a file as it may stand in a message: nothing in it that a terminal would obey.
-std::string printable(std::string text);
+using halftone::printable;
 
 class JsonValue {
  public:

@@ -90,8 +90,8 @@ void TensorScales::load(const NamedTensors& state) {
     // A position is a place in memory.
     if (!x.defined() || x.dtype() != (position ? i64 : f32) ||
         (position && (x.numel() != 1 || x.item() < 0 || x.item() > 0x1p53)))
-      fail<UsageError>("policy.load_state_dict", "the entry \"", name, "\" is ", described(x),
-                       position ? ", which is no count of steps" : "",
+      fail<UsageError>("policy.load_state_dict", "the entry ", in_quotes(name), " is ",
+                       described(x), position ? ", which is no count of steps" : "",
                        ". Load a state that was saved under this policy.");
     loaded[name] = x.clone();
   }

@@ -93,6 +93,9 @@ void save_checkpoint(const fs::path& given, const Checkpoint& checkpoint) {
 
 void save_checkpoint(const fs::path& given, const CheckpointState& at,
                      const TensorSource& tensors) {
+  if (!tensors.tensor && !tensors.infos.empty())
+    fail<UsageError>("checkpoint", "the source of ", tensors.infos.size(),
+                     " tensors has no function `tensor`. Give it one.");
   const fs::path path = checked_path(given);
   if (at.step < 0 || at.epoch < 0 || at.batches < 0)
     fail<UsageError>("checkpoint", "step ", at.step, ", epoch ", at.epoch, ", batch ", at.batches,

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 #include <halftone/train/manifest.h>
 
 namespace halftone::train {
@@ -98,8 +99,8 @@ void remove_checkpoint(const fs::path& given) {
   for (const fs::path& entry : entries_of(path)) {
     const std::string file = entry.filename().string();
     if (file != manifest_file && std::ranges::find(listed_files, file) == listed_files.end())
-      fail<UsageError>("checkpoint", path.string(), " holds \"", file,
-                       "\", which is no file of a checkpoint. Nothing was removed.");
+      fail<UsageError>("checkpoint", path.string(), " holds ", in_quotes(file),
+                       ", which is no file of a checkpoint. Nothing was removed.");
     any = true;
   }
   if (!any)
@@ -210,15 +211,33 @@ bool Keeper::verified(const Name& name) {
   return *known.valid;
 }
 
+const std::optional<CheckpointState>& Keeper::state_of(const Name& name) {
+  Known& known = look_at(name);
+  if (!std::exchange(known.state_read, true)) known.state = likely_state(root_ / name);
+  return known.state;
+}
+
+/// Those of these names whose state can be read, the newest by its step first: a copy under a
+/// higher number is as old as what was copied.
+std::vector<Keeper::Name> Keeper::by_step(std::vector<Name> names) {
+  std::vector<std::pair<int64_t, Name>> found;
+  for (Name& name : names)
+    if (const auto& state = state_of(name)) found.emplace_back(state->step, std::move(name));
+  std::ranges::sort(found, std::greater());
+  names.clear();
+  for (auto& [step, name] : found) names.push_back(std::move(name));
+  return names;
+}
+
 /// Names of the best, by the metric, the newer of equals.
 std::vector<Keeper::Name> Keeper::best_of(const std::vector<Name>& names,
                                           const Retention& retention) {
   std::vector<std::pair<double, Name>> ranked;
   for (const Name& name : names) {
-    Known& known = look_at(name);
-    if (!known.state) known.state = likely_state(root_ / name).value_or(CheckpointState{});
-    const auto metric = known.state->numbers.find(retention.metric);
-    if (metric != known.state->numbers.end() && !std::isnan(metric->second))
+    const auto& state = state_of(name);
+    if (!state) continue;
+    const auto metric = state->numbers.find(retention.metric);
+    if (metric != state->numbers.end() && !std::isnan(metric->second))
       ranked.emplace_back(retention.larger_is_better ? -metric->second : metric->second, name);
   }
   std::ranges::stable_sort(ranked, {}, &std::pair<double, Name>::first);
@@ -237,20 +256,18 @@ std::vector<fs::path> Keeper::keep(const Retention& retention) {
   if (retention.best > 0 && retention.metric.empty())
     fail<UsageError>("checkpoint", "the best ", retention.best,
                      " by no metric. Name one of CheckpointState::numbers.");
-  std::vector<std::pair<int64_t, Name>> by_step;
+  std::vector<Name> names;
   for (const fs::path& path : entries_of(root_))
-    if (Name name = path.filename().string(); const auto step = step_of_name(name))
-      by_step.emplace_back(*step, std::move(name));
-  if (int64_t(by_step.size()) <= retention.last) return {};
-  std::ranges::sort(by_step, std::greater());
-  std::vector<Name> names;  // the newest first
-  for (auto& [step, name] : by_step) names.push_back(std::move(name));
-  const std::set<std::string_view> present(names.begin(), names.end());
-  std::erase_if(known_, [&](const auto& one) { return !present.contains(one.first); });
+    if (Name name = path.filename().string(); step_of_name(name)) names.push_back(std::move(name));
+  if (int64_t(names.size()) <= retention.last) return {};
+  std::erase_if(known_, [present = std::set(names.begin(), names.end())](const auto& one) {
+    return !present.contains(one.first);
+  });
+  names = by_step(std::move(names));
 
   std::set<Name> stay;
   for (Name& name : best_of(names, retention)) stay.insert(std::move(name));
-  auto older = names.begin();  // than the last that are valid; what is damaged before that stays
+  auto older = names.begin();  // than the last that are valid; what is damaged stays
   for (int64_t last = 0; older != names.end() && last < retention.last; ++older)
     last += verified(*older);
   std::vector<fs::path> removed;

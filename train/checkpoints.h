@@ -45,7 +45,7 @@ std::filesystem::path free_name(const std::filesystem::path& root, int64_t step)
 void remove_checkpoint(const std::filesystem::path& path);
 
 struct Retention {
-  int64_t last = 1;  // the newest so many; at least 1
+  int64_t last = 1;  // the newest so many, by the step in their state; at least 1
   int64_t best = 0;  // besides, the best so many by `metric`, a name in CheckpointState::numbers
   std::string metric{};
   bool larger_is_better = false;
@@ -70,12 +70,15 @@ class Keeper {
   using Stamp = std::array<uint64_t, 12>;
   struct Known {
     Stamp stamp{};
+    bool state_read = false;
     std::optional<CheckpointState> state{};  // none: manifest, state or sizes are wrong
     std::optional<bool> valid{};             // of all bytes, if they have been read
   };
   using Name = std::string;
   Known& look_at(const Name& name);
+  const std::optional<CheckpointState>& state_of(const Name& name);
   bool verified(const Name& name);
+  std::vector<Name> by_step(std::vector<Name> names);
   std::vector<Name> best_of(const std::vector<Name>& names, const Retention& retention);
 
   std::filesystem::path root_;

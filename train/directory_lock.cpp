@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::train {
 
@@ -34,9 +35,7 @@ std::string holder_in(const files::Descriptor& file) {
   const std::ptrdiff_t got = files::read_some(file, text, sizeof text);
   std::string holder(text, std::size_t(got > 0 ? got : 0));
   holder.resize(std::min(holder.find('\n'), holder.size()));
-  for (char& c : holder)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return holder.empty() ? "another process" : holder;
+  return holder.empty() ? "another process" : printable(holder);
 }
 }  // namespace
 
@@ -50,6 +49,9 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory, std::string
                       ". Check the directory, its permissions and the free space.");
   if (!S_ISREG(status.st_mode))
     fail<FormatError>(op, "not a regular file: ", path.string(), ". Remove it.");
+  if (status.st_nlink > 1)
+    fail<FormatError>(op, path.string(), " is a file of ", status.st_nlink,
+                      " names (hard links), another of which may be no lock. Remove this one.");
 
   int result = 0;
   do result = (system_lock ? system_lock : flock)(file_.get(), LOCK_EX | LOCK_NB);

@@ -13,8 +13,8 @@ namespace halftone::train {
 class DirectoryLock {
  public:
   /// Takes the lock, which ends with this object. Throws UsageError if another process, or another
-  /// object of this one, holds it, and FormatError if the file cannot be made, in the name
-  /// of `op`. `system_lock`: flock(2), but for tests.
+  /// object of this one, holds it, and FormatError if the file cannot be made or has
+  /// another name (a hard link), in the name of `op`. `system_lock`: flock(2), but for tests.
   explicit DirectoryLock(const std::filesystem::path& directory, std::string_view op = "Trainer",
                          int (*system_lock)(int file, int operation) = nullptr);
 

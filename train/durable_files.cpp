@@ -92,7 +92,7 @@ bool rename_to_new(const fs::path& from, const fs::path& to) {
 fs::path temporary_name(const fs::path& path, std::string_view word) {
   static std::atomic<uint64_t> counter{0};
   std::string name(temporary_prefix);
-  name.append(word).append(path.filename().string());
+  name.append(word).append(files::beginning_of_name(path));
   name += '-' + std::to_string(getpid()) + '-' + std::to_string(++counter);
   return path.parent_path() / name;
 }

@@ -6,9 +6,12 @@
 
 #include <signal.h>
 
+#include <halftone/core/files.h>
+
 namespace halftone::train {
 
 void print_for_people(std::FILE* to, std::string_view text) {
+  const files::SizeLimitIsAnError limit;  // the output may be a file
   sigset_t pipe, before, pending;
   sigemptyset(&pipe), sigemptyset(&pending);
   sigaddset(&pipe, SIGPIPE);

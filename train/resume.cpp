@@ -7,6 +7,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/quoted.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/manifest.h>
@@ -150,7 +151,8 @@ void require_same_environment(const CheckpointState& state, Device device) {
     fail<UsageError>("Trainer",
                      "this is another environment, whose bits may differ: the checkpoint is "
                      "of \"",
-                     there, "\", here is \"", here, "\". Resume there, or turn deterministic off.");
+                     shortened(there, 300), "\", here is \"", here,
+                     "\". Resume there, or turn deterministic off.");
 }
 
 OptionValues option_values(const optim::Optimizer& optimizer, const optim::LrScheduler* scheduler) {

@@ -5,6 +5,7 @@
 
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::train {
 
@@ -20,6 +21,12 @@ Tensor counted(const Tensor& targets, int64_t ignored) {
   return scalar(double(targets.numel() - std::count(begin, begin + targets.numel(), ignored)), f64);
 }
 }  // namespace
+
+void TaskMetric::require_function(bool is_null) const {
+  if (is_null)
+    fail<UsageError>("TaskMetric", "the metric ", in_quotes(name_),
+                     " has no function that takes a batch in. Give it one.");
+}
 
 Task classification(nn::Layer& model, const ClassificationOptions& options) {
   Task task{.model = model};

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <halftone/autograd/ops/loss.h>
@@ -26,12 +27,14 @@ struct Outcome {
 /// A metric of metrics.h under a name, and how a batch updates it. Copies are independent.
 class TaskMetric {
  public:
-  /// update(metric, outcome) takes a batch in.
+  /// update(metric, outcome) takes a batch in. Throws UsageError for one that is null.
   template <class Metric, class Update>
   TaskMetric(std::string name, Metric metric, Update update, Shown shown = Shown::number)
       : name_(std::move(name)),
         shown_(shown),
-        held_(std::make_unique<Held<Metric, Update>>(std::move(metric), std::move(update))) {}
+        held_(std::make_unique<Held<Metric, Update>>(std::move(metric), std::move(update))) {
+    require_function(is_null(static_cast<const Held<Metric, Update>&>(*held_).how));
+  }
   TaskMetric(const TaskMetric& other)
       : name_(other.name_), shown_(other.shown_), held_(other.held_->copy()) {}
   TaskMetric(TaskMetric&&) noexcept = default;
@@ -72,6 +75,12 @@ class TaskMetric {
     void restore(const MetricSums& sums) override { metric.restore(sums); }
     std::unique_ptr<Any> copy() const override { return std::make_unique<Held>(metric, how); }
   };
+
+  template <class Update> static bool is_null(const Update& update) {
+    if constexpr (std::is_pointer_v<Update> || requires { update.target_type(); }) return !update;
+    else return false;
+  }
+  void require_function(bool is_null) const;
 
   std::string name_;
   Shown shown_;

@@ -1,11 +1,14 @@
 // Functions of inputs and targets, or of whole batches.
 #include <halftone/train/task_steps.h>
 
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 
 namespace halftone::train {
 
 Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch) {
+  if (!task.forward && !task.forward_batch)
+    fail<UsageError>("Task", "the task has no forward. Give it that function.");
   if (!task.forward_batch) return training.forward(task.forward, batch.inputs);
   const auto forward = [&](const Tensor& inputs) {
     data::Batch shown{inputs, batch.targets};
@@ -16,6 +19,8 @@ Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& 
 }
 
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch) {
+  if (!task.loss && !task.loss_of_batch)
+    fail<UsageError>("Task", "the task has no loss. Give it that function.");
   return task.loss ? task.loss(outputs, batch.targets) : task.loss_of_batch(outputs, batch);
 }
 

@@ -79,7 +79,7 @@ struct TrainerOptions {
   std::string monitor = "val/loss";
   bool larger_is_better = false;
   /// Goes on from the latest valid checkpoint in the directory, if there is one. Without this, a
-  /// directory with checkpoints is refused; with it, one whose checkpoints are all damaged.
+  /// directory with checkpoints or logs is refused; with it, one whose checkpoints are all damaged.
   bool resume = false;
   /// Instead of refusing it: checkpoints and logs move to old-1/ (old-2/, ...) in the directory,
   /// and the training begins there anew.

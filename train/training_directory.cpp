@@ -6,6 +6,7 @@
 #include <array>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 #include <halftone/train/durable_files.h>
 #include <halftone/train/loggers.h>
 
@@ -15,9 +16,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether there is anything but hidden names.
+/// Whether there is anything but hidden names; a directory that is not there holds nothing.
 bool holds_anything(const fs::path& directory) {
   std::error_code error;
+  if (!fs::exists(directory, error) && !error) return false;
   for (fs::directory_iterator at(directory, error); !error && at != fs::directory_iterator();
        at.increment(error))
     if (!at->path().filename().string().starts_with('.')) return true;
@@ -58,6 +60,18 @@ fs::path set_aside(const fs::path& directory) {
 }
 }  // namespace
 
+std::vector<std::string> left_by_training(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const char* name : own_entries) {
+    const fs::path path = directory / name;
+    std::error_code error;
+    const bool any = fs::is_directory(path, error) ? holds_anything(path)
+                                                   : fs::file_size(path, error) > 0 && !error;
+    if (any) names.emplace_back(name);
+  }
+  return names;
+}
+
 TrainingDirectory::TrainingDirectory(fs::path path, DirectoryOptions options,
                                      std::function<void(const std::string&)> tell)
     : path_(std::move(path)),
@@ -86,16 +100,23 @@ std::optional<FoundCheckpoint> TrainingDirectory::open() {
 }
 
 /// Where there is nothing to go on from, there must be nothing that another training would be
-/// written over or behind.
+/// written over or after.
 void TrainingDirectory::refuse_or_set_aside() const {
   const std::vector<DamagedCheckpoint> damaged =
       options_.resume ? damaged_checkpoints(checkpoints_) : std::vector<DamagedCheckpoint>{};
-  if (options_.resume ? damaged.empty() : !holds_anything(checkpoints_)) return;
+  const std::vector<std::string> left =
+      options_.resume ? std::vector<std::string>{} : left_by_training(path_);
+  if (options_.resume ? damaged.empty() : left.empty()) return;
   if (options_.set_aside) {
     const fs::path old = set_aside(path_);
     files::make_directories("Trainer", checkpoints_);
     return tell_("what was in " + path_.string() + " is now in " + old.string());
   }
+  if (!options_.resume && left.front() != checkpoints_name)
+    fail<UsageError>("Trainer", path_.string(), " holds the logs of an earlier training, ",
+                     left.front(), ", and no checkpoint. Pass .set_aside = true to move them to ",
+                     free_old_name(path_).string(),
+                     ", .resume = true to write after them, or name another directory.");
   if (!options_.resume)
     fail<UsageError>("Trainer", checkpoints_.string(),
                      " holds the checkpoints of an earlier training. ",
@@ -104,7 +125,8 @@ void TrainingDirectory::refuse_or_set_aside() const {
   std::string reasons;
   constexpr std::size_t most_shown = 3;
   for (std::size_t i = 0; i < std::min(damaged.size(), most_shown); ++i)
-    reasons += (i ? "; " : "") + damaged[i].path.filename().string() + ": " + damaged[i].reason;
+    reasons +=
+        (i ? "; " : "") + printable(damaged[i].path.filename().string() + ": " + damaged[i].reason);
   if (damaged.size() > most_shown)
     reasons += "; and " + std::to_string(damaged.size() - most_shown) + " more";
   fail<FormatError>("Trainer", "there is no valid checkpoint in ", checkpoints_.string(), ": ",

@@ -21,6 +21,10 @@ struct DirectoryOptions {
   bool csv = false, json_lines = false, tensorboard = false;
 };
 
+/// The names in a directory under which a training has left something: its checkpoints first, then
+/// logs that are not empty.
+std::vector<std::string> left_by_training(const std::filesystem::path& directory);
+
 class TrainingDirectory {
  public:
   /// Touches nothing yet. `tell` gets lines that people should read.
@@ -33,8 +37,8 @@ class TrainingDirectory {
   [[nodiscard]] DirectoryLock lock() const;
   /// The checkpoint to go on from, if there is one. Where there is none, what is left of an earlier
   /// training is refused or set aside; what killed processes left half done is removed. Throws
-  /// UsageError for checkpoints that may be neither resumed nor set aside, FormatError where all
-  /// are damaged, or the system refuses.
+  /// UsageError for checkpoints and logs that may be neither resumed nor set aside, FormatError
+  /// where all are damaged, or the system refuses.
   std::optional<FoundCheckpoint> open();
   /// Opens metrics.csv, metrics.jsonl, tensorboard/, or those of them that are wanted.
   std::vector<std::shared_ptr<Logger>> loggers() const;

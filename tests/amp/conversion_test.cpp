@@ -300,5 +300,32 @@ TEST_CASE("names that this model ties must have been tied in the state") {
   CHECK(same_state(before, target.training.state_dict()));
 }
 
+TEST_CASE("what a file calls its strategy, form and entries is printable in messages") {
+  StrategyCase source("fp32"), target("o2-bf16");
+  const auto text = [](std::string_view bytes) {
+    const std::vector<double> values(bytes.begin(), bytes.end());
+    return from_vector(values, {int64_t(values.size())}, u8);
+  };
+  const auto refused = [&](const std::string& entry, const std::string& value) {
+    auto state = copy_of(source.training.state_dict());
+    state[entry] = text(value);
+    try {
+      target.training.load_state_dict(state);
+    } catch (const Error& error) { return std::string(error.what()); }
+    return std::string();
+  };
+  CHECK(refused("strategy", "\x1b[2J").find("was saved under \\x1b[2J, this is o2-bf16") !=
+        std::string::npos);
+  CHECK(refused("strategy", std::string(100'000, 'x')).size() < 300);
+  CHECK(refused("form", "\x1b[2J").find("\"form\" is \"\\x1b[2J\", which is no form") !=
+        std::string::npos);
+  auto state = copy_of(source.training.state_dict());
+  state["\x1b[2J"] = zeros({1});
+  CHECK_THROWS_WITH_AS(source.training.load_state_dict(state),
+                       "[Training.load_state_dict] the entry \"\\x1b[2J\" is unknown. Load what a "
+                       "Training saved.",
+                       UsageError);
+}
+
 }  // namespace
 }  // namespace halftone::test::conversion_test

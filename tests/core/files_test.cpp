@@ -2,13 +2,17 @@
 // number of a standard stream.
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <halftone/core/factory.h>
@@ -187,6 +191,85 @@ TEST_CASE("files: no descriptor of ours is that of a standard stream, whatever w
     if (saved[stream] >= 0) dup2(saved[stream], stream), close(saved[stream]);
   CHECK(least > 2);
   CHECK(while_open == 3);
+}
+
+TEST_CASE("names of up to 255 bytes can be written") {
+  const TemporaryDirectory directory;
+  for (const std::size_t size :
+       {std::size_t(100), std::size_t(101), std::size_t(240), std::size_t(250), std::size_t(255)}) {
+    CAPTURE(size);
+    const fs::path path = directory / std::string(size, 'n');
+    files::replace("test", path, "old");
+    files::replace("test", path, "new");
+    CHECK(read_file(path) == "new");
+    save_safetensors(path, {{"a", zeros({2})}});
+    CHECK(load_safetensors(path).tensors.contains("a"));
+  }
+  std::string letters;
+  while (letters.size() < 255) letters += "\u4e2d";
+  files::replace("test", directory / letters, "new");
+  CHECK(read_file(directory / letters) == "new");
+  CHECK(files::beginning_of_name(directory / letters) == letters.substr(0, 99));
+  CHECK(files::beginning_of_name("a/" + std::string(100, 'n')) == std::string(100, 'n'));
+  CHECK(contains(message_of<FormatError>(
+                     [&] { files::replace("test", directory / std::string(256, 'n'), ""); }),
+                 "File name too long"));
+}
+
+TEST_CASE("the limit of a file's size is an error, not the end of the process") {
+  const TemporaryDirectory directory;
+  files::replace("test", directory / "a", "old");
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_DFL);
+    const struct rlimit low { .rlim_cur = 100, .rlim_max = 100 };
+    if (setrlimit(RLIMIT_FSIZE, &low) != 0) _exit(3);
+    const std::string message = message_of<FormatError>(
+        [&] { files::replace("test", directory / "a", std::string(1000, 'x')); });
+    if (!contains(message, "[test] cannot write ") || !contains(message, "File too large"))
+      _exit(2);
+    sigset_t pending{};
+    _exit(sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 0 ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(read_file(directory / "a") == "old");
+  CHECK(std::distance(fs::directory_iterator(directory.path()), {}) == 1);
+}
+
+TEST_CASE("another user's link in a directory of all is not followed") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can lay another user's link");
+    return;
+  }
+  const TemporaryDirectory directory;
+  const fs::path shared = directory / "tmp", link = shared / "m", victim = directory / "victim";
+  constexpr uid_t other = 54321;
+  fs::create_directory(shared);
+  write_file(victim, "precious");
+  fs::create_symlink(victim, link);
+  REQUIRE(lchown(link.c_str(), other, gid_t(-1)) == 0);
+  const auto refusal = [&](mode_t mode) {
+    REQUIRE(chmod(shared.c_str(), mode) == 0);
+    return message_of<FormatError>([&] { files::replace("test", link, "new"); });
+  };
+  CHECK(contains(refusal(01777), link.string() + " is a link of another user, 54321, in a "));
+  CHECK(read_file(victim) == "precious");
+  CHECK(refusal(0777).empty());
+  CHECK(read_file(victim) == "new");
+  CHECK(refusal(01755).empty());
+  REQUIRE(lchown(shared.c_str(), other, gid_t(-1)) == 0);
+  CHECK(refusal(01777).empty());  // the directory's owner may
+  REQUIRE(lchown(shared.c_str(), 54322, gid_t(-1)) == 0);
+  CHECK_FALSE(refusal(01777).empty());
+  REQUIRE(lchown(link.c_str(), 0, gid_t(-1)) == 0);
+  CHECK(refusal(01777).empty());  // our own
+  fs::remove(victim);
+  REQUIRE(lchown(link.c_str(), other, gid_t(-1)) == 0);
+  CHECK_FALSE(refusal(01777).empty());
+  CHECK_FALSE(fs::exists(victim));
 }
 
 }  // namespace halftone::test::files_test

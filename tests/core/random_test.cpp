@@ -11,6 +11,7 @@
 #include <omp.h>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 
@@ -50,6 +51,14 @@ Moments moments_of(const Tensor& x) {
 
 constexpr int64_t many = 200'000;
 const double root = std::sqrt(double(many));
+
+TEST_CASE("no integer is below 0") {
+  Generator generator(1);
+  CHECK_THROWS_WITH_AS(generator.below(0),
+                       "[Generator.below] no integer is below 0. Pass a bound of 1 or more.",
+                       UsageError);
+  CHECK(generator.below(1) == 0);
+}
 
 }  // namespace
 

@@ -5,12 +5,20 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/data/data_loader.h>
+#include <halftone/data/worker_threads.h>
 
 #include "../temporary_directory.h"
 
@@ -193,6 +201,70 @@ TEST_CASE("DataLoader explains a number of workers that it cannot take") {
     CHECK(message_of<UsageError>([&] { DataLoader(Noise(), {.workers = workers}); }) ==
           "[DataLoader] workers is " + std::to_string(workers) +
               ". Use 0 for no thread, or a number of threads up to 1024.");
+}
+
+TEST_CASE("workers that cannot all be made are stopped, and the error says how many there were") {
+  std::stop_source stop;
+  std::atomic<int> running{0};
+  const auto wait = [&] {
+    ++running;
+    std::mutex mutex;
+    std::condition_variable_any never;
+    std::unique_lock lock(mutex);
+    never.wait(lock, stop.get_token(), [] { return false; });
+    --running;
+  };
+  for (const int possible : {0, 1, 2}) {
+    CAPTURE(possible);
+    stop = std::stop_source();
+    int made = 0;
+    const auto make = [&](std::function<void()> run) {
+      if (made == possible)
+        throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+      ++made;
+      return data::make_thread(std::move(run));
+    };
+    CHECK(message_of<UsageError>([&] { data::make_workers(3, wait, stop, make); })
+              .starts_with("[DataLoader] the system made " + std::to_string(possible) +
+                           " of 3 worker threads: "));
+    CHECK(running == 0);
+  }
+}
+
+TEST_CASE("a DataLoader says that the system makes no more threads") {
+  const rlim_t most = 2;  // of the user, with the process itself
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);  // it used to wait for ever
+    const rlimit limit{most, most};
+    // Limits do not bind root, and other users may have processes: a user of our own, if possible.
+    const bool alone = geteuid() == 0 && setuid(54321) == 0;
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0) _exit(3);
+    DataLoader loader(Noise(), {.batch_size = 8, .workers = 4});
+    try {
+      loader.begin();
+    } catch (const UsageError& error) {
+      const std::string_view made =
+          alone ? " made 1 of 4 worker threads: " : " of 4 worker threads: ";
+      _exit(contains(error.what(), made) ? 0 : 2);
+    }
+    _exit(1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("an iterator at its end refuses to go on") {
+  for (const int workers : {0, 2}) {
+    DataLoader loader(Noise(), {.batch_size = 61, .workers = workers});
+    DataLoader::Iterator iterator = loader.begin();
+    ++iterator;
+    CHECK(iterator == std::default_sentinel);
+    CHECK(contains(message_of<UsageError>([&] { ++iterator; }),
+                   "[DataLoader] ++ after the last batch"));
+  }
 }
 
 }  // namespace halftone::test::data_loader_workers_test

@@ -61,6 +61,25 @@ struct Folder {
   }
 };
 
+TEST_CASE("a run does not write after the log of one that was killed") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path path = directory / "small-amp-bf16-3", log = path / "metrics.jsonl";
+  lab::RunOptions options{.workload = "small", .policies = {"amp-bf16"}, .seeds = {3}, .steps = 5};
+  options.out = directory.path();
+  std::ostringstream progress;
+  std::filesystem::create_directories(path / "checkpoints");
+  write_file(log, "{\"step\":1,\"train/loss\":2}\n");
+  const std::string message = message_of<UsageError>([&] { lab::run(options, small(), progress); });
+  CHECK(contains(message, "[run] an unfinished run has left metrics.jsonl in " + path.string()));
+  CHECK(contains(message, "Pass --set-aside"));
+  CHECK(read_file(log) == "{\"step\":1,\"train/loss\":2}\n");
+  options.set_aside = true;
+  lab::run(options, small(), progress);
+  CHECK(read_file(path / "old-1/metrics.jsonl") == "{\"step\":1,\"train/loss\":2}\n");
+  CHECK_FALSE(read_file(log).starts_with("{\"step\":1,\"train/loss\":2}\n"));
+  CHECK(std::filesystem::exists(path / "summary.json"));
+}
+
 TEST_CASE("a run says what it was, and its folder repeats it") {
   const Folder run({.probe = 2, .choices = {.lr = 0.03, .optimizer = "sgd", .schedule = "cosine"}});
   for (const std::string_view field : lab::identity_fields()) {
@@ -136,7 +155,8 @@ TEST_CASE("every field of a summary is checked") {
   begins("/from", Json::object(), "/from: the entry \"path\" is missing.");
   begins("/from", Json{{"path", ""}, {"hash", "0"}}, "/from/path: expected a path");
   begins("/from", Json{{"path", "x"}, {"hash", "0"}}, "/from/hash: expected 16 hexadecimal digits");
-  begins("/weights_hash", "\x1b[2J", "/weights_hash: expected 16 hexadecimal digits, got \"?[2J\"");
+  begins("/weights_hash", "\x1b[2J",
+         "/weights_hash: expected 16 hexadecimal digits, got \"\\x1b[2J\"");
   begins("/policy_hash", true, "/policy_hash: expected a text, got true or false.");
   const auto refusal_of_text = [&](const std::string& text) {
     write_file(run.path / "summary.json", text);

@@ -1,6 +1,8 @@
 // Axes, seeds, and the policy files that they make.
 #include <doctest/doctest.h>
 
+#include <sstream>
+
 #include <halftone/lab/sweep.h>
 #include <halftone/policy/policy.h>
 
@@ -92,6 +94,33 @@ TEST_CASE("a field that leads nowhere, and too many cells") {
                  }),
                  "two axes are called lr"));
   CHECK(contains(message_of<UsageError>([&] { cells_of("fp23", {axis_of("lr=1")}); }), "fp23"));
+}
+
+TEST_CASE("what no file can hold has the form of an error") {
+  const auto refusal = [](const std::string& axis) {
+    return message_of<FormatError>([&] { cells_of("fp32", {axis_of(axis)}); });
+  };
+  CHECK(contains(refusal("about=\xff"), "[sweep] the fields of the cell "));
+  CHECK(contains(refusal("about=" + std::string(100'000, '[') + std::string(100'000, ']')),
+                 "more than 64 levels of braces and brackets"));
+  std::string deep = "a";
+  for (int i = 0; i < 50'000; ++i) deep += ".a";
+  CHECK(contains(refusal(deep + "=1"), "is 50001 levels deep. A policy has at most 64."));
+
+  const TemporaryDirectory folder;
+  lab::SweepOptions options{.policy = "fp32", .axes = {axis_of("lr=1")}};
+  options.run.workload = "mlp_tiny", options.run.out = folder / "file" / "out";
+  write_file(folder / "file", "");
+  std::ostringstream progress;
+  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
+                 "[sweep] cannot make the directory " + (folder / "file/out/policies").string()));
+  options.run.out = folder / "out", options.run.workload = "\xff";
+  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
+                 "[sweep] the workload or another option is not UTF-8."));
+  options.run.workload = "mlp_tiny";
+  std::filesystem::create_symlink("sweep.json", folder / "out/sweep.json");  // to itself
+  CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
+                 "[sweep] cannot use " + (folder / "out/sweep.json").string()));
 }
 
 }  // namespace

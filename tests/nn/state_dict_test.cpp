@@ -105,4 +105,21 @@ TEST_CASE("a file that does not fit is named") {
   CHECK_THROWS_AS(nn::load(layer, directory / "absent.safetensors"), FormatError);
 }
 
+TEST_CASE(
+    "names from a file do not reach the terminal, and thousands of them make no long message") {
+  nn::Linear layer(2, 2);
+  nn::NamedTensors state = nn::state_dict(layer);
+  state["\x1b[2J\u202e"] = zeros({1});
+  CHECK(contains(message_of<UsageError>([&] { nn::load_state_dict(layer, state); }),
+                 " Unexpected: \\x1b[2J\\u202e. Rename them"));
+  for (int i = 0; i < 1'999; ++i) state["w" + std::to_string(i)] = zeros({1});
+  const std::string message = message_of<UsageError>([&] { nn::load_state_dict(layer, state); });
+  CHECK(contains(message, " and 1,980 more. Rename them"));
+  CHECK(message.size() < 400);
+  state = nn::state_dict(layer);
+  state["bias"] = zeros({3});
+  CHECK(contains(message_of<ShapeError>([&] { nn::load_state_dict(layer, state); }),
+                 " Misshapen: bias ([2] here, [3] given). Build"));
+}
+
 }  // namespace halftone::test::state_dict_test

@@ -22,9 +22,9 @@ TEST_CASE("what is not JSON is an error with line and column") {
         "the entry \"op\" is there twice in one object. Keep one of them.");
   // A message ends at it, and would say half of what was wrong.
   CHECK(refusal_of("\"rules\": [{\"match\": {\"path\": \"a{\\u0000\"}}]") ==
-        "the text \"a{?\" has a character U+0000. Leave it out.");
+        "the text \"a{\\x00\" has a character U+0000. Leave it out.");
   CHECK(refusal_of("\"formats\": {\"a\\u0000\": 3}") ==
-        "the text \"a?\" has a character U+0000. Leave it out.");
+        "the text \"a\\x00\" has a character U+0000. Leave it out.");
   CHECK(refusal_of(R"("rules": )" + std::string(70, '[') + std::string(70, ']')) ==
         "there are more than 64 levels of braces and brackets.");
   std::string many = R"("formats": {)";
@@ -62,7 +62,7 @@ TEST_CASE("the top of a file") {
   CHECK(refusal_of(R"("rule": [])") ==
         "/rule: a policy has no entry \"rule\". Did you mean \"rules\"?");
   CHECK(refusal_of("\"a\\u001b\\n~/\": 1")
-            .starts_with("/a??~0~1: a policy has no entry \"a??~/\". "));
+            .starts_with("/a\\x1b\\n~0~1: a policy has no entry \"a\\x1b\\n~/\". "));
   CHECK(refusal_of(R"("for": "gpt")") == "/for: expected a list, got a text.");
   CHECK(refusal_of(R"("for": ["gpt", "nonsense"])") ==
         "/for/1: gpt, lenet, lstm_classifier, mlp, resnet or unet, got \"nonsense\".");
@@ -219,7 +219,7 @@ TEST_CASE("rules") {
   CHECK(refusal_of_rule(R"("match": {"except": ["a", "{b"]})") ==
         "/rules/0/match/except/1: \"{b\" has a brace or bracket that does not close.");
   CHECK(refusal_of_rule("\"match\": {\"path\": \"\\u001b[0\"}") ==
-        "/rules/0/match/path: \"?[0\" has a bracket within a segment. Write h.[0].");
+        "/rules/0/match/path: \"\\x1b[0\" has a bracket within a segment. Write h.[0].");
   CHECK(refusal_of_rule(R"("match": {"steps": [1]})") ==
         "/rules/0/match/steps: steps are [first, last], the last not included; null: without end.");
   CHECK(refusal_of_rule(R"("match": {"steps": [-1, 4]})") ==
@@ -289,7 +289,9 @@ TEST_CASE("no letter reaches a terminal that it would obey") {
                                 (contains(entry, "states") ? "}" : "")),
                      ": a name has letters that are not printable. Leave them out."));
     const std::string message = refusal_of(R"("extends": ")" + std::string(letter) + '"');
-    CHECK(contains(message, "there is no strategy named \"?\""));
+    const std::string code(letter + 2);
+    const std::string spelled = code < "0080" ? "\\x" + code.substr(2) : letter;
+    CHECK(contains(message, "there is no strategy named \"" + spelled + '"'));
   }
   // Their neighbours are letters.
   for (const char* letter : {"\\u00a0", "\\u2029", "\\u202f", "\\u2065", "\\u206a", "\\u00e4"}) {

@@ -86,7 +86,7 @@ TEST_CASE("strategies that reading would refuse are not written") {
   CHECK(contains(refusal_to_write(file), "has a text that is not UTF-8. Write names and remarks"));
   file.base.name = "a\nb";
   CHECK(refusal_to_write(file) ==
-        "a?b is none that a file can say: /name: a name has 1 to 100 letters, all of them "
+        "a\\nb is none that a file can say: /name: a name has 1 to 100 letters, all of them "
         "printable.");
   file = test::file_of("");
   file.base.form = WeightForm::master;

@@ -284,4 +284,15 @@ TEST_CASE("checkpoint: no permission") {
   CHECK(same(load_checkpoint(directory / "first"), small_checkpoint(1)));
 }
 
+TEST_CASE("checkpoint: a name of up to 255 bytes") {
+  const TemporaryDirectory directory;
+  for (const std::size_t size : {std::size_t(240), std::size_t(255)}) {
+    const fs::path path = directory / std::string(size, 'n');
+    save_checkpoint(path, small_checkpoint(1));
+    CHECK(same(load_checkpoint(path), small_checkpoint(1)));
+    train::remove_checkpoint(path);
+    CHECK(names_in(directory.path()).empty());
+  }
+}
+
 }  // namespace halftone::test::checkpoint_test

@@ -184,6 +184,21 @@ TEST_CASE("checkpoints: a keeper reads nothing before something has to go, and n
   }
 }
 
+TEST_CASE("checkpoints: a copy under a higher number is as old as its step") {
+  const TemporaryDirectory root;
+  for (const int64_t step : {1, 2, 3}) save_with(root.path(), step, 0);
+  const fs::path copy = root / checkpoint_name(9);
+  fs::copy(root / checkpoint_name(1), copy, fs::copy_options::recursive);
+  CHECK(train::latest_checkpoint(root.path())->path == root / checkpoint_name(3));
+  train::Keeper keeper(root.path());
+  CHECK(keeper.keep({.last = 2}) == std::vector<fs::path>{root / checkpoint_name(1), copy});
+  CHECK(steps_in(root.path()) == Steps{2, 3});
+  fs::copy(root / checkpoint_name(2), copy, fs::copy_options::recursive);
+  save_with(root.path(), 4, 0);
+  CHECK(keeper.keep({.last = 1}).size() == 3);
+  CHECK(names_in(root.path()) == std::set<std::string>{checkpoint_name(4)});
+}
+
 TEST_CASE("checkpoints: damaged ones are named, with what is wrong") {
   const TemporaryDirectory root;
   CHECK(train::damaged_checkpoints(root / "missing").empty());

@@ -97,5 +97,24 @@ TEST_CASE("Trainer: another one does not get into its directory while it trains"
   CHECK(first.trainer.fit(trainer_loader()).epochs == 1);
 }
 
+TEST_CASE("DirectoryLock: a file with another name is neither locked nor written") {
+  const TemporaryDirectory directory;
+  write_file(directory / "precious", "text");
+  fs::create_hard_link(directory / "precious", directory / ".lock");
+  CHECK(contains(message_of<FormatError>([&] { DirectoryLock(directory.path()); }),
+                 "[Trainer] " + (directory / ".lock").string() + " is a file of 2 names (hard "));
+  CHECK(read_file(directory / "precious") == "text");
+  fs::remove(directory / ".lock");
+  CHECK(DirectoryLock(directory.path()).holds());
+}
+
+TEST_CASE("DirectoryLock: what another program wrote as its holder is printable") {
+  const TemporaryDirectory directory;
+  const DirectoryLock lock(directory.path());
+  write_file(directory / ".lock", "\x1b[2J\u202e\xff\nmore");
+  CHECK(contains(message_of<UsageError>([&] { DirectoryLock(directory.path()); }),
+                 ": \\x1b[2J\\u202e\\xff. Wait for its end"));
+}
+
 }  // namespace
 }  // namespace halftone::test::directory_lock_test

@@ -86,5 +86,33 @@ TEST_CASE("TrainingDirectory: what an earlier training left is refused, or set a
   CHECK(anew.loggers().empty());
 }
 
+TEST_CASE("TrainingDirectory: logs without checkpoints are refused or set aside, too") {
+  for (const std::string name : {"metrics.csv", "metrics.jsonl", "tensorboard"}) {
+    CAPTURE(name);
+    const TemporaryDirectory temporary;
+    const fs::path here = temporary.path();
+    if (name == "tensorboard") {
+      fs::create_directory(here / name);
+      write_file(here / name / "events.out.tfevents.1", "x");
+    } else {
+      write_file(here / name, "step,loss\n1,2\n");
+    }
+    CHECK(train::left_by_training(here) == std::vector<std::string>{name});
+    CHECK(contains(message_of<UsageError>([&] { TrainingDirectory(here, {}).open(); }),
+                   " holds the logs of an earlier training, " + name +
+                       ", and no checkpoint. Pass .set_aside = true"));
+    CHECK_FALSE(TrainingDirectory(here, {.resume = true}).open());  // killed before its first one
+    CHECK(fs::exists(here / name));
+    CHECK_FALSE(TrainingDirectory(here, {.set_aside = true}).open());
+    CHECK(names_in(here / "old-1").contains(name));
+    CHECK_FALSE(fs::exists(here / name));
+  }
+  const TemporaryDirectory empty;
+  write_file(empty / "metrics.csv", "");
+  fs::create_directory(empty / "tensorboard");
+  CHECK(train::left_by_training(empty.path()).empty());
+  CHECK_FALSE(TrainingDirectory(empty.path(), {}).open());
+}
+
 }  // namespace
 }  // namespace halftone::test::training_directory_test

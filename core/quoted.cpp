@@ -1,0 +1,91 @@
+// UTF-8 is decoded here by hand, strictly: no long spellings, no surrogates, nothing over U+10FFFF.
+#include <halftone/core/quoted.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace halftone {
+
+namespace {
+constexpr std::size_t longest_name = 200;  // bytes of a name in a list
+
+struct Character {
+  uint32_t code = 0;
+  std::size_t bytes = 0;  // 0: the next byte begins none
+};
+
+Character first_of(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t(0); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  const std::size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  constexpr uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc2 || first > 0xf4) return {};
+  uint32_t code = first & (0x7fu >> bytes);
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return {};
+    code = code << 6 | (byte(i) & 0x3fu);
+  }
+  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
+  if (code < least[bytes] || code > 0x10ffff || surrogate) return {};
+  return {code, bytes};
+}
+
+/// Whether a terminal would do something with it other than show it.
+bool is_obeyed(uint32_t code) {
+  const auto within = [code](uint32_t from, uint32_t to) { return code >= from && code <= to; };
+  return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200e, 0x200f) ||
+         within(0x202a, 0x202e) || within(0x2066, 0x2069);
+}
+
+std::string spelled(std::string_view letter, uint32_t code, int digits) {
+  std::string text(letter);
+  for (int digit = digits - 1; digit >= 0; --digit)
+    text += "0123456789abcdef"[code >> (4 * digit) & 15];
+  return text;
+}
+
+/// "89,980"
+std::string grouped(std::size_t number) {
+  std::string text = std::to_string(number);
+  for (auto at = std::ptrdiff_t(text.size()) - 3; at > 0; at -= 3)
+    text.insert(std::size_t(at), 1, ',');
+  return text;
+}
+}  // namespace
+
+std::string printable(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const auto [code, bytes] = first_of(text);
+    if (bytes == 0) result += spelled("\\x", uint8_t(text[0]), 2);
+    else if (code == '\n') result += "\\n";
+    else if (code == '\t') result += "\\t";
+    else if (code < 0x80 && is_obeyed(code)) result += spelled("\\x", code, 2);
+    else if (is_obeyed(code)) result += spelled("\\u", code, 4);
+    else result += text.substr(0, bytes);
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
+  }
+  return result;
+}
+
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return printable(text);
+  std::size_t end = most;
+  while (end > 0 && most - end < 3 && (uint8_t(text[end]) & 0xc0) == 0x80) --end;
+  return printable(text.substr(0, end)) + "...";
+}
+
+std::string in_quotes(std::string_view text, std::size_t most) {
+  return '"' + shortened(text, most) + '"';
+}
+
+std::string listed(std::span<const std::string> names, std::size_t most) {
+  std::string text;
+  for (const std::string& name : names.first(std::min(names.size(), most)))
+    text += (text.empty() ? "" : ", ") + shortened(name, longest_name);
+  if (names.size() > most) text += " and " + grouped(names.size() - most) + " more";
+  return text;
+}
+
+}  // namespace halftone
