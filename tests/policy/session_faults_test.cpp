@@ -265,7 +265,7 @@ TEST_CASE("a training inside a region without a session has passes of its own") 
 struct SharesGelu final : nn::Layer {
   nn::Linear linear{4, 4};
   Tensor forward(const Tensor& x) const override {
-    static const nn::Gelu gelu;
+    static const nn::Gelu gelu("tanh");
     return gelu(linear(x));
   }
   void describe(nn::Fields& field) override { field("linear", linear); }
