@@ -103,8 +103,6 @@ struct Linear {
                        described(w), "; x.size(-1) must equal weight.size(1).");
     check::vector_of("linear", "bias", bias, w.shape()[0]);
     if (bias.defined()) check::same_dtype("linear", x, bias);
-    if (w.shape()[1] == 0)
-      fail<ShapeError>("linear", "weight is ", described(w), ". It must have inputs.");
   }
 };
 

@@ -79,11 +79,11 @@ TEST_CASE("a constant has no variance, and no gradient of its deviation") {
 }
 
 TEST_CASE("a normalised group of one element has no gradient") {
-  Tensor x = from({3, 5}).clone().set_requires_grad();
+  Tensor x = from({3.0, 5.0}).clone().set_requires_grad();
   sum(layer_norm(reshape(x, {2, 1}), {1}) * from({0.7, -0.3})).backward();
   CHECK(x.grad().to_vector<double>() == Values{0, 0});
   Tensor z = reshape(from({3.1, 5.7}), {1, 2, 1}).clone().set_requires_grad();
-  const Tensor w = from({1.3, 0.9}), b = from({0, 0});
+  const Tensor w = from({1.3, 0.9}), b = from({0.0, 0.0});
   sum(group_norm(z, 2, w, b) * 0.37).backward();
   CHECK(z.grad().to_vector<double>() == Values{0, 0});
 }
@@ -160,16 +160,6 @@ TEST_CASE("cosine_similarity of two numbers") {
   CHECK(cosine_similarity(scalar(2.0), scalar(-3.0), -1).item() == doctest::Approx(-1));
 }
 
-TEST_CASE("cross_entropy of a row with +inf is NaN, as PyTorch's") {
-  for (const Values& row : {Values{inf, 1, 2}, Values{1, inf, 2}}) {
-    Tensor x = reshape(from_vector(row, {3}, f32), {1, 3}).clone().set_requires_grad();
-    const Tensor loss = cross_entropy(x, from_vector(std::vector<int64_t>{1}, {1}, i64));
-    CHECK(std::isnan(loss.item()));
-    loss.backward();
-    for (const double d : x.grad().to_vector<double>()) CHECK(std::isnan(d));
-  }
-}
-
 TEST_CASE("a size of 0 makes -1 ambiguous") {
   CHECK(contains(message_of<ShapeError>([] {
                    reshape(zeros({0, 3}), {0, -1});
@@ -179,8 +169,8 @@ TEST_CASE("a size of 0 makes -1 ambiguous") {
 }
 
 TEST_CASE("what an operation saved must not be written before backward") {
-  Tensor w = from({2, 3}).clone().set_requires_grad();
-  const Tensor x = from({5, 7}).clone();
+  Tensor w = from({2.0, 3.0}).clone().set_requires_grad();
+  const Tensor x = from({5.0, 7.0}).clone();
   const Tensor loss = sum(w * x);
   copy_into(x, zeros({2}));
   CHECK(contains(message_of<UsageError>([&] { loss.backward(); }),
