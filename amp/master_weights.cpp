@@ -235,7 +235,7 @@ void MasterWeights::zero_grad(bool set_to_none) {
 // --- the step
 
 void MasterWeights::step(const optim::StepControl& control) {
-  // What has an f32 gradient was looked at, and maybe unscaled there.
+  // Weights with an f32 gradient were checked, and perhaps unscaled, when that was made.
   if (!control.knows_scale && !control.factor.defined() && !control.skip.defined())
     for (std::size_t i = 0; i < state_->weights.size(); ++i)
       if (const State::Weight& w = state_->weights[i];

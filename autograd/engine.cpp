@@ -63,7 +63,7 @@ void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
 /// it.
 thread_local bool scaled_pass = false;
 
-/// What a pass finds out about itself ends with it.
+/// Restores scaled_pass when a pass ends.
 struct ScaledPassScope {
   bool around = scaled_pass;
   ~ScaledPassScope() { scaled_pass = around; }

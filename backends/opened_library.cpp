@@ -8,7 +8,10 @@ OpenedLibrary::OpenedLibrary(std::initializer_list<std::string> names, Symbols s
   const int flags = RTLD_NOW | (symbols == Symbols::global ? RTLD_GLOBAL : RTLD_LOCAL);
   for (const std::string& name : names) {
     library_ = dlopen(name.c_str(), flags);
-    if (library_) return;
+    if (library_) {
+      error_.clear();
+      return;
+    }
     const char* const why = dlerror();
     if (error_.empty() && why) error_ = why;
   }

@@ -18,7 +18,7 @@ class OpenedLibrary {
                          Symbols symbols = Symbols::local);
 
   bool is_open() const { return library_ != nullptr; }
-  /// What the loader said of the first name if none could be opened.
+  /// The loader's message about the first name. Empty if a library was opened.
   const std::string& error() const { return error_; }
 
   /// Sets `pointer` to the address of a function or variable; null if the library lacks it.
@@ -34,6 +34,14 @@ class OpenedLibrary {
   void* library_ = nullptr;  // never closed: pointers into it stay valid
   std::string error_{};
   bool complete_ = true;
+};
+
+/// The functions of a library that is opened once, when they are first asked for.
+template <class Functions> struct LibraryFunctions {
+  Functions functions{};
+  std::string refusal{};  // why they are not used; empty if they are
+
+  const Functions* get() const { return refusal.empty() ? &functions : nullptr; }
 };
 
 }  // namespace halftone

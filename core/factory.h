@@ -56,8 +56,8 @@ Tensor arange(Start start, End end, Step step, DType dtype = detail::range_dtype
 }
 
 namespace detail {
-/// Of a host value: bytes and truth values stay what they are, other whole numbers give i64, any
-/// other gives f32, as in PyTorch.
+/// The dtype of a tensor made from host values of type T: boolean for bool, u8 for uint8_t, i64 for
+/// other integers, f32 for floating point, as in PyTorch.
 template <class T>
 inline constexpr DType value_dtype = std::same_as<T, bool>      ? boolean
                                      : std::same_as<T, uint8_t> ? u8
@@ -65,7 +65,7 @@ inline constexpr DType value_dtype = std::same_as<T, bool>      ? boolean
                                                                 : f32;
 /// Throws ShapeError if two rows of a matrix differ in length.
 void require_same_columns(std::size_t columns, std::size_t in_this_row);
-/// What from_span() is compiled for.
+/// The types that from_span() is compiled for.
 template <class T>
 concept HostValue = std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, int64_t> ||
     std::same_as<T, int32_t> || std::same_as<T, uint8_t> || std::same_as<T, bool>;

@@ -1,5 +1,5 @@
-// Text from outside (names in files, cells, what a checkpoint says), as it may stand in a message
-// and on a terminal: the one place that decides what is shown and what is spelled.
+// Makes text from outside (names in files, cells, strings in a checkpoint) safe for messages and
+// terminals. No other file decides which characters are shown and which are escaped.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,17 @@
 
 namespace halftone {
 
-/// The same text, but what a terminal would obey is spelled: control characters ("\n", "\x1b",
+/// Returns the text with everything escaped that a terminal would act on: control characters ("\n",
+/// "\x1b",
 /// "\u0085"), characters that turn the direction of writing ("\u202e"),
-/// and bytes that are not UTF-8 ("\xff"). A backslash stays as it is, so that printing twice is
-/// printing once.
+/// and bytes that are not UTF-8 ("\xff"). A backslash is not escaped, so a
+/// second call changes nothing.
 std::string printable(std::string_view text);
 
-/// The beginning of a text, at most so many bytes of it and no half of a character, with "..."
-/// where something was left out; printable.
+/// Returns the first `most` bytes of a text, cut between characters, with "..." if the text is
+/// longer; printable.
 std::string shortened(std::string_view text, std::size_t most);
-/// The same in quotes.
+/// Returns shortened(text, most) in quotes.
 std::string in_quotes(std::string_view text, std::size_t most = 80);
 
 /// "a, b, c", each of them printable and shortened; of many the first `most`, "and 89,980 more".

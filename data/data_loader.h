@@ -31,10 +31,11 @@ struct DataLoaderOptions {
   bool drop_last = false;  // leave out a last batch that is not full
   int workers = 1;         // threads that collate; 0: the loop collates
   int prefetch = 2;        // batches collated ahead per worker; 0: the loop collates
-  /// Of the shuffles and of the dataset's random transforms. Absent: drawn from the default
-  /// generator when the loader is made, so that it follows manual_seed(); options() has it then.
+  /// Seeds the shuffles and the dataset's random transforms. If absent, the loader draws a seed
+  /// from the default generator when it is made, so it follows manual_seed(); options() then has
+  /// it.
   std::optional<uint64_t> seed{};
-  Device device{};      // where batches go; copies to a GPU run beside the loop
+  Device device{};      // where batches go; copies to a GPU overlap with the loop
   LoaderShare share{};  // which of the batches; size() and resume() count all of them
 };
 

@@ -40,7 +40,8 @@ uint64_t check_bytes(const Entry& entry, const std::string& path) {
   bool overflow = false;
   for (const uint64_t size : entry.shape)
     overflow |= __builtin_mul_overflow(bytes, std::max<uint64_t>(size, 1), &bytes);
-  if (overflow) malformed(path, "the shape of tensor ", shown(entry.name), " overflows 64 bits");
+  if (overflow)
+    malformed(path, "the shape of tensor ", in_quotes(entry.name), " overflows 64 bits");
   return std::ranges::find(entry.shape, 0u) == entry.shape.end() ? uint64_t(bytes) : 0;
 }
 
@@ -53,13 +54,14 @@ void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::s
     const uint64_t begin = entry.offsets[0], end = entry.offsets[1],
                    bytes = check_bytes(entry, path);
     if (begin > end || end > data_bytes)
-      malformed(path, "data_offsets [", begin, ", ", end, "] of tensor ", shown(entry.name),
+      malformed(path, "data_offsets [", begin, ", ", end, "] of tensor ", in_quotes(entry.name),
                 " do not fit into ", data_bytes, " bytes of data");
     if (begin != expected)
       malformed(path, begin < expected ? "overlap" : "hole", " in the data: tensor ",
-                shown(entry.name), " starts at ", begin, ", the bytes before it end at ", expected);
+                in_quotes(entry.name), " starts at ", begin, ", the bytes before it end at ",
+                expected);
     if (end - begin != bytes)
-      malformed(path, "tensor ", shown(entry.name), " has ", end - begin,
+      malformed(path, "tensor ", in_quotes(entry.name), " has ", end - begin,
                 " bytes of data, its shape and dtype need ", bytes);
     expected = end;
   }
@@ -89,7 +91,7 @@ uint64_t size_of_file(const Descriptor& file, const std::string& path) {
 
 Tensor read_tensor(const Descriptor& file, const Entry& entry, const std::string& path) {
   if (!entry.dtype->dtype)
-    fail<UnsupportedError>("load_safetensors", "tensor ", shown(entry.name), " has the dtype ",
+    fail<UnsupportedError>("load_safetensors", "tensor ", in_quotes(entry.name), " has the dtype ",
                            entry.dtype->name, ", which no tensor can have here, in ", path,
                            ". Convert it before saving.");
   Shape shape;
@@ -101,7 +103,7 @@ Tensor read_tensor(const Descriptor& file, const Entry& entry, const std::string
     const auto* wrong =
         std::find_if(bytes, bytes + tensor.bytes(), [](uint8_t byte) { return byte > 1; });
     if (wrong != bytes + tensor.bytes())
-      malformed(path, "a byte of the BOOL tensor ", shown(entry.name), " is ", int(*wrong),
+      malformed(path, "a byte of the BOOL tensor ", in_quotes(entry.name), " is ", int(*wrong),
                 ", not 0 or 1");
   }
   return tensor;
@@ -113,7 +115,7 @@ std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    fail<UsageError>("save_safetensors", "not UTF-8: ", shown(text),
+    fail<UsageError>("save_safetensors", "not UTF-8: ", in_quotes(text),
                      ". Names and metadata must be UTF-8.");
   }
 }
@@ -122,7 +124,7 @@ void check_names(const TensorSource& tensors, const std::map<std::string, std::s
   const auto check_length = [](const std::string& name) {
     if (name.size() > name_limit)
       fail<UsageError>("save_safetensors", "a name of ", name.size(),
-                       " bytes is over the limit of ", name_limit, ": ", shown(name),
+                       " bytes is over the limit of ", name_limit, ": ", in_quotes(name),
                        ". Use a shorter one.");
   };
   if (tensors.infos.size() + metadata.size() + 1 > entry_limit)
@@ -132,7 +134,7 @@ void check_names(const TensorSource& tensors, const std::map<std::string, std::s
   for (const TensorInfo& tensor : tensors.infos) {
     check_length(tensor.name);
     if (tensor.name == metadata_key)
-      fail<UsageError>("save_safetensors", "no tensor may be named ", shown(tensor.name),
+      fail<UsageError>("save_safetensors", "no tensor may be named ", in_quotes(tensor.name),
                        ". Pass metadata as such.");
   }
 }
@@ -200,11 +202,12 @@ void stream_safetensors(const std::filesystem::path& path, const TensorSource& t
   for (const TensorInfo* info : order) {
     const Tensor given = tensors.tensor(info->name).detach();
     if (!given.defined())
-      fail<UsageError>("save_safetensors", "tensor ", shown(info->name),
+      fail<UsageError>("save_safetensors", "tensor ", in_quotes(info->name),
                        " is undefined. Leave it out.");
     if (given.dtype() != info->dtype || given.shape() != info->shape)
-      fail<UsageError>("save_safetensors", "tensor ", shown(info->name), " is ", described(given),
-                       ", announced as ", info->shape, ' ', info->dtype, ". Announce what comes.");
+      fail<UsageError>("save_safetensors", "tensor ", in_quotes(info->name), " is ",
+                       described(given), ", announced as ", info->shape, ' ', info->dtype,
+                       ". Announce what comes.");
     const Tensor tensor = views::contiguous(given.to(Device::cpu()));
     file.write(tensor.raw_data(), std::size_t(tensor.bytes()));
   }

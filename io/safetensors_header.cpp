@@ -32,7 +32,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(uint64_t value) override {
     if (place_ == Place::shape) {
       if (entry().shape.size() == std::size_t(Dims::max_rank))
-        fail<UnsupportedError>("load_safetensors", "tensor ", shown(entry().name),
+        fail<UnsupportedError>("load_safetensors", "tensor ", in_quotes(entry().name),
                                " has more than ", Dims::max_rank, " dimensions, in ", path_,
                                ". Reshape it before saving.");
       entry().shape.push_back(value);
@@ -48,7 +48,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::dtype) {
       const auto* known = std::ranges::find(file_dtypes, text, &FileDType::name);
       if (known == file_dtypes.end())
-        malformed(path_, "unknown dtype ", shown(text), " of tensor ", shown(entry().name));
+        malformed(path_, "unknown dtype ", in_quotes(text), " of tensor ", in_quotes(entry().name));
       entry().dtype = known;
       place_ = Place::entry;
     } else if (place_ == Place::metadata_value) {
@@ -76,9 +76,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     }
     if (key.size() > name_limit)
       malformed(path_, "a name of ", key.size(), " bytes is over the limit of ", name_limit, ": ",
-                shown(key));
+                in_quotes(key));
     auto& names = place_ == Place::metadata ? metadata_names_ : names_;
-    if (!names.insert(key).second) malformed(path_, "duplicate key ", shown(key));
+    if (!names.insert(key).second) malformed(path_, "duplicate key ", in_quotes(key));
     if (names_.size() + metadata_names_.size() > entry_limit)
       malformed(path_, "more than ", entry_limit, " entries in the header");
     if (place_ == Place::metadata) {
@@ -112,7 +112,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_array() override {
     if (place_ == Place::offsets && entry().offsets.size() != 2)
-      malformed(path_, "data_offsets of tensor ", shown(entry().name), " has ",
+      malformed(path_, "data_offsets of tensor ", in_quotes(entry().name), " has ",
                 entry().offsets.size(), " numbers, not 2");
     place_ = Place::entry;
     return true;
@@ -120,7 +120,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t at, const std::string& token,
                    const nlohmann::detail::exception&) override {
-    malformed(path_, "the header is not valid JSON at byte ", at, ", near ", shown(token));
+    malformed(path_, "the header is not valid JSON at byte ", at, ", near ", in_quotes(token));
   }
 
  private:
@@ -142,7 +142,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   Entry& entry() { return header_.entries.back(); }
 
   void require(bool present, std::string_view field) {
-    if (!present) malformed(path_, "tensor ", shown(entry().name), " has no field ", shown(field));
+    if (!present)
+      malformed(path_, "tensor ", in_quotes(entry().name), " has no field ", in_quotes(field));
   }
 
   void start_field() {
@@ -152,12 +153,14 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     else if (key_ == "shape") again = std::exchange(e.has_shape, true), place_ = Place::shape_array;
     else if (key_ == "data_offsets")
       again = std::exchange(e.has_offsets, true), place_ = Place::offsets_array;
-    else malformed(path_, "unknown field ", shown(key_), " of tensor ", shown(e.name));
-    if (again) malformed(path_, "duplicate key ", shown(key_), " of tensor ", shown(e.name));
+    else malformed(path_, "unknown field ", in_quotes(key_), " of tensor ", in_quotes(e.name));
+    if (again)
+      malformed(path_, "duplicate key ", in_quotes(key_), " of tensor ", in_quotes(e.name));
   }
 
   [[noreturn]] void unexpected(std::string_view what) {
-    malformed(path_, what, " stands in the header where it may not, after the key ", shown(key_));
+    malformed(path_, what, " stands in the header where it may not, after the key ",
+              in_quotes(key_));
   }
 
   const std::string& path_;

@@ -62,9 +62,6 @@ struct Header {
 /// a Tensor can have), naming `path`.
 Header parse_header(const std::string& text, const std::string& path);
 
-/// A name for messages. (One that std has, too, would lose: a std::string finds std's by itself.)
-inline std::string shown(std::string_view name) { return in_quotes(name); }
-
 template <class... Parts>
 [[noreturn]] void malformed(const std::string& path, const Parts&... parts) {
   fail<FormatError>("load_safetensors", parts..., ", in ", path,

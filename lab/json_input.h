@@ -13,14 +13,14 @@
 
 namespace halftone::lab {
 
-/// What is read of a JSON file, so that a hostile one costs no more memory than a few times this:
-/// a document or the lines of a file together, a line, levels of braces and brackets, and values of
-/// a document or a line.
+/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory: bytes
+/// of a document, of all lines of a file, and of one line; levels of braces and brackets; and
+/// values of a document or a line.
 inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
                              most_lines_bytes = std::size_t(1) << 28,
                              most_line_bytes = std::size_t(1) << 20, most_json_levels = 64,
                              most_json_values = std::size_t(1) << 20;
-/// Whether a text, JSON or not, keeps to the last two of these. Looks at each byte once.
+/// Whether a text, JSON or not, is within the limits on levels and values. Reads each byte once.
 bool is_within_limits(std::string_view text);
 
 /// A whole document, an object. Throws FormatError, in the name of `op` and with the path, for

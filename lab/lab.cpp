@@ -309,7 +309,7 @@ Command add_experiment(CLI::App& app) {
   return [options] { return run_experiment(*options); };
 }
 
-/// What an error says, whatever it quotes.
+/// An error's message, safe for a terminal whatever it quotes.
 std::string printable_lines(std::string_view text) {
   std::string lines;
   while (!text.empty()) {

@@ -39,8 +39,8 @@ struct RunResult {
 };
 
 /// Runs them one after the other; tells `progress` of each. Throws what policies, workloads and the
-/// Trainer throw; UsageError for a folder in which a run lies already, or what is left of an
-/// unfinished one (unless `set_aside` says otherwise).
+/// Trainer throw; UsageError for a folder that already has a run, or the files of an
+/// unfinished one (unless `set_aside` is true).
 std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 

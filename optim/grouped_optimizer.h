@@ -38,7 +38,8 @@ void require_decay_rate(std::string_view optimizer, std::string_view option, dou
 bool is_state_dtype(DType dtype);
 /// Throws DTypeError unless absent, or one of these.
 void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
-/// What a check says, without "[optimizer] " and what to do; empty if it throws nothing.
+/// Returns the problem in the message of the error that `check` throws, without "[optimizer] " and
+/// the advice; empty if it throws nothing.
 std::string problem_in(const std::function<void()>& check);
 
 }  // namespace detail
@@ -125,7 +126,8 @@ class StatefulOptimizer : public Optimizer {
   /// without `steps`.
   virtual void update(int group, const Batch& batch, Backend& backend) = 0;
   virtual void describe_options(int group, OptionFields& field) = 0;
-  /// What would be wrong with the options of a group after `change` ("lr is nan"); empty: nothing.
+  /// Returns the problem that a group's options would have after `change` ("lr is nan"); empty:
+  /// none.
   virtual std::string problem_of_options(int group, OptionFields& change) const = 0;
 
   const std::string& name() const { return name_; }

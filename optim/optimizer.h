@@ -53,8 +53,8 @@ class Optimizer {
 
   /// Updates every parameter that has a gradient, as `control` says. Throws UsageError for
   /// gradients of a loss that a GradScaler scaled, unless they were unscaled or `control` says how.
-  /// Optimizers of this folder leave the gradients as they are, and `skip` to the update: nobody
-  /// waits for it. An optimizer that knows nothing of such things begins with `if
+  /// Optimizers of this folder do not write the gradients and pass `skip` on to the update, so the
+  /// host does not wait. An optimizer without support for `control` begins with `if
   /// (!begin_step(control)) return;`.
   virtual void step(const StepControl& control = {}) = 0;
   /// Puts what steps read from the host, rates and step counts, where a captured step finds it: on

@@ -45,7 +45,7 @@ std::filesystem::path free_name(const std::filesystem::path& root, int64_t step)
 void remove_checkpoint(const std::filesystem::path& path);
 
 struct Retention {
-  int64_t last = 1;  // the newest so many, by the step in their state; at least 1
+  int64_t last = 1;  // how many of the newest, by the step in their state; at least 1
   int64_t best = 0;  // besides, the best so many by `metric`, a name in CheckpointState::numbers
   std::string metric{};
   bool larger_is_better = false;

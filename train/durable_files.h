@@ -20,9 +20,8 @@ void write_durably(const std::filesystem::path& path, std::string_view bytes);
 void sync_directory(const std::filesystem::path& path);
 /// Gives a directory a name that nothing has; false if something has it.
 bool rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
-/// A new directory beside `path`, `.tmp-<word><name>-<pid>-<n>` (of a long name its beginning),
-/// that this process keeps locked as
-/// long as the descriptor is open: nobody takes it for abandoned.
+/// A new directory next to `path`, `.tmp-<word><name>-<pid>-<n>` (a long name is cut). This process
+/// holds a lock on it as long as the descriptor is open, so that no other removes it as abandoned.
 struct TemporaryName {
   std::filesystem::path path;
   Descriptor lock;

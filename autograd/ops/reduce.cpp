@@ -40,7 +40,7 @@ Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const 
   const DType wide = wide_dtype(x.dtype());
   const Tensor ties = reduce_to(cast(attains, wide), extremum.shape());
   const Tensor share = cast(keeping(cast(dy, wide), extremum.shape()) / ties, x.dtype());
-  // Of a NaN it is NaN everywhere, as PyTorch's.
+  // If the extremum is NaN, so is the whole gradient, as in PyTorch.
   const Tensor otherwise =
       where(equal(extremum, extremum), zeros({}, x.dtype(), x.device()),
             full({}, std::numeric_limits<double>::quiet_NaN(), x.dtype(), x.device()));

@@ -7,10 +7,7 @@
 namespace halftone::mpi {
 
 namespace {
-struct Found {
-  Functions functions{};
-  std::string refusal{};
-};
+using Found = LibraryFunctions<Functions>;
 
 void find_handles([[maybe_unused]] OpenedLibrary& library, Functions& f) {
 #ifdef OPEN_MPI
@@ -66,7 +63,7 @@ const Found& found() {
 }
 }  // namespace
 
-const Functions* functions() { return found().refusal.empty() ? &found().functions : nullptr; }
+const Functions* functions() { return found().get(); }
 std::string refusal() { return found().refusal; }
 
 }  // namespace halftone::mpi

@@ -1,5 +1,5 @@
-// A step that takes the gradients of a scaled loss as they are is refused, whoever scaled the loss;
-// every way that sees to the scale is open.
+// A raw step on gradients of a scaled loss is an error, however the loss was scaled; steps that
+// unscale first are not.
 #include <doctest/doctest.h>
 
 #include <halftone/core/in_place.h>

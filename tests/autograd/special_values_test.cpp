@@ -1,5 +1,5 @@
-// Values at the edges of a dtype, and tensors without elements, beside PyTorch 2: what it hands on
-// of NaN, infinity, subnormals and constants.
+// Gradients at NaN, infinity, subnormal numbers and constants, and tensors without elements.
+// Expected values are those of PyTorch 2, except where a test says why they are better.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -175,7 +175,7 @@ TEST_CASE("what an operation saved must not be written before backward") {
   copy_into(x, zeros({2}));
   CHECK(contains(message_of<UsageError>([&] { loss.backward(); }),
                  "[mul] a tensor that it saved for backward was written in place"));
-  // A write that comes after backward, and one to a tensor that nothing saved, are no matter.
+  // Writes after backward, and writes to a tensor that no operation saved, are allowed.
   const Tensor again = sum(w * x);
   again.backward();
   copy_into(x, ones({2}));

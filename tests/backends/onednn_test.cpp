@@ -1,5 +1,5 @@
-// The primitives of oneDNN on random geometries beside the reference: a fixed part of what
-// onednn_fuzz compares.
+// Compares the primitives of oneDNN with the reference on a fixed part of the random geometries of
+// onednn_fuzz.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Text from outside as it stands in messages: nothing that a terminal obeys, and no endless lists.
+// Text from outside in messages: control characters are escaped, and lists are bounded.
 #include <doctest/doctest.h>
 
 #include <vector>

@@ -13,7 +13,7 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$*"; exit 1; }
 
-# run RANKS FILE [FLAG...]: a training on so many processes (0: without mpirun); its output goes to FILE.
+# run RANKS FILE [FLAG...]: a training on RANKS processes (0: without mpirun); its output goes to FILE.
 run() {
   local ranks="$1" file="$2" status=0
   shift 2
@@ -50,9 +50,9 @@ case "$part" in
   strategies)
     every_strategy
     for ranks in 3 4; do same "$work/alone" "$ranks"; done
-    # So do they if every process keeps and updates everything.
+    # The same if every process stores and updates all parameters.
     same "$work/alone" 3 shard=0
-    # However parameters go together: one by one, each as soon as it is complete, or all at the end of the pass.
+    # Any size of bucket: a parameter at a time, or all at the end of the pass.
     for bytes in 1 1000000; do
       run 2 "$work/buckets" strategy=fp32 model=resnet optimizer=sgd bucket_bytes=$bytes
       grep -qxF -f "$work/buckets" "$work/alone" || fail "bucket_bytes=$bytes: $(cat "$work/buckets")"
@@ -81,7 +81,7 @@ case "$part" in
     different "$work/ruled" 3
     ;;
   shares)
-    # Some have no batch, in the last step (5 and 16 are no multiples of 3), or in any (one batch in an epoch).
+    # Some processes have no batch in the last step (5 is not a multiple of 3), or in any step (one batch in an epoch).
     for case in "strategy=o2-bf16 model=resnet batches=5 optimizer=sgd" "strategy=amp-fp16 model=gpt limit=1" \
                 "strategy=split-bf16 model=resnet limit=1 wire=f8_e5m2-sr"; do
       read -ra flags <<<"$case"

@@ -222,8 +222,7 @@ TEST_CASE("two fields of one name are refused by every walk") {
   CHECK(message_of<UsageError>([] { Called("a", "b", "a.weight").eval(); }) == text("a.weight"));
   nn::Sequential deep(nn::Linear(3, 3), Called("fc", "fc", "scale"));
   CHECK(message_of<UsageError>([&] { deep.named_modules(); }) == text("1.fc"));
-  // What was refused leaves nothing in the way of the next walk, and one name in two modules is
-  // fine.
+  // After an error the next walk works, and two modules may each have a field of one name.
   CHECK(Called("a", "b", "scale").parameters().size() == 5);
   CHECK(nn::Sequential(Called("a", "b", "scale"), Called("a", "b", "scale")).parameters().size() ==
         10);

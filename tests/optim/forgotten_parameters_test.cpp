@@ -1,5 +1,5 @@
-// What a loop without amp::Training is told of parameters that describe() leaves out: once, by
-// their shapes, and only where an optimizer trains with others.
+// A loop without amp::Training prints the shapes of parameters that describe() leaves out, once,
+// and only if an optimizer trains other parameters.
 #include <doctest/doctest.h>
 
 #include <iostream>
@@ -18,7 +18,7 @@ struct Forgetful final : nn::Layer {
   void describe(nn::Fields& field) override { field("known", known); }
 };
 
-/// What `call` writes to standard error.
+/// Returns the text that `call` writes to standard error.
 template <class Call> std::string told(Call&& call) {
   std::ostringstream text;
   std::streambuf* const before = std::cerr.rdbuf(text.rdbuf());

@@ -19,7 +19,7 @@ struct Stepped {
     parameter.set_grad(ones({2}));
     optimizer.step();
   }
-  /// What is said to the state with one entry changed.
+  /// The error of loading the state with one entry changed.
   std::string refusal(const std::string& name, const Tensor& x) {
     optim::NamedTensors before = optimizer.state_dict(), state = before;
     state[name] = x;

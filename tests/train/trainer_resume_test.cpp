@@ -63,7 +63,7 @@ TEST_CASE("Trainer: a loader that drew its seed goes on with the one of the chec
   TrainerRun second(saving(directory / "parts", "32-true", last_step), 55);
   second.trainer.fit(trainer_loader(unseeded));  // draws another one
   CHECK(same_state(second.state(), whole.state()));
-  // In one process, too; a seed that is given is not replaced.
+  // The same in one process; an explicit seed is not replaced.
   TrainerRun parts(saving(directory / "process", "32-true", 8));
   parts.trainer.fit(trainer_loader(unseeded));
   TrainerRun given(saving(directory / "process", "32-true", last_step));

@@ -46,8 +46,8 @@ typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attribut
 /// How many threads a parallel region gets here: no more than OpenMP's thread limit, and one inside
 /// another region. omp_get_max_threads(), which oneDNN asks, promises more.
 int team_size();
-/// For its scope omp_get_max_threads() is team_size(), and OpenMP does not take threads away. oneDNN
-/// cuts its work into as many parts, and its kernels wait for as many threads.
+/// For its scope omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
+/// oneDNN cuts its work into as many parts, and its kernels wait for as many threads.
 class TeamScope {
  public:
   TeamScope();
@@ -59,7 +59,7 @@ class TeamScope {
   int threads_before_, dynamic_before_;
 };
 
-/// What identifies a plan: the operation, team_size(), shapes, strides, dtypes and attributes, as
+/// A plan's identity: the operation, team_size(), shapes, strides, dtypes and attributes, as
 /// numbers.
 using PlanKey = std::vector<int64_t>;
 struct PlanKeyHash {

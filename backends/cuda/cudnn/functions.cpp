@@ -9,10 +9,7 @@
 namespace halftone::cuda::cudnn {
 
 namespace {
-struct Found {
-  Functions functions{};
-  std::string refusal{};
-};
+using Found = LibraryFunctions<Functions>;
 
 bool find_all(OpenedLibrary& library, Functions& f) {
   library.find("cudnnGetVersion", f.version);
@@ -48,7 +45,7 @@ const Found& found() {
 }
 }  // namespace
 
-const Functions* functions() { return found().refusal.empty() ? &found().functions : nullptr; }
+const Functions* functions() { return found().get(); }
 std::string refusal() { return found().refusal; }
 
 }  // namespace halftone::cuda::cudnn

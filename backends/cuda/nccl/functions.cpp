@@ -13,10 +13,7 @@ namespace halftone {
 namespace cuda::nccl {
 
 namespace {
-struct Found {
-  Functions functions{};
-  std::string refusal{};
-};
+using Found = LibraryFunctions<Functions>;
 
 bool find_all(OpenedLibrary& library, Functions& f) {
   library.find("ncclGetVersion", f.version);
@@ -51,7 +48,7 @@ const Found& found() {
 }
 }  // namespace
 
-const Functions* functions() { return found().refusal.empty() ? &found().functions : nullptr; }
+const Functions* functions() { return found().get(); }
 std::string refusal() { return found().refusal; }
 
 }  // namespace cuda::nccl
