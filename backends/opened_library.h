@@ -42,6 +42,11 @@ template <class Functions> struct LibraryFunctions {
   std::string refusal{};  // why they are not used; empty if they are
 
   const Functions* get() const { return refusal.empty() ? &functions : nullptr; }
+  /// The result of open(), which is called once.
+  template <LibraryFunctions (*open)()> static const LibraryFunctions& once() {
+    static const LibraryFunctions result = open();
+    return result;
+  }
 };
 
 }  // namespace halftone

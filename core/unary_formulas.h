@@ -182,8 +182,9 @@ struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also whe
   /// x^(e + r) = x^e (1 + r log x), where e is the exponent rounded to T and r what that leaves.
   template <class T> HT_HD static T power(T x, double exponent) {
     const T rounded = T(exponent), rest = T(exponent - double(rounded)), y = math::pow(x, rounded);
+    if (rest == T(0)) return y;  // the same for all of a loop: compilers make two loops of it
     const bool ordinary = x > T(0) && y > T(0) && y - y == T(0) && x - x == T(0);
-    return rest != T(0) && ordinary ? y + y * (rest * math::log(x)) : y;
+    return ordinary ? y + y * (rest * math::log(x)) : y;
   }
 };
 struct Square {

@@ -56,14 +56,9 @@ Found found_library() {
   if (!library.complete()) found.refusal = HALFTONE_MPI_SONAME " lacks functions of MPI";
   return found;
 }
-
-const Found& found() {
-  static const Found once = found_library();
-  return once;
-}
 }  // namespace
 
-const Functions* functions() { return found().get(); }
-std::string refusal() { return found().refusal; }
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
 
 }  // namespace halftone::mpi

@@ -27,28 +27,21 @@ bool find_all(OpenedLibrary& library, Functions& f) {
   library.find("cublasLtMatmul", f.matmul);
   return library.complete();
 }
-}  // namespace
 
-namespace {
-struct Found {
-  const Functions* functions = nullptr;
-  std::string refusal{};
-};
-const Found& found() {
-  static const Found once = []() -> Found {
-    const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-    OpenedLibrary library({name, HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + name});
-    if (!library.is_open()) return {};
-    static Functions table;
-    if (!find_all(library, table)) return {nullptr, "cuBLASLt lacks functions"};
-    const std::string refused = cublaslt_refusal(table.version(), CUBLAS_VERSION);
-    return {refused.empty() ? &table : nullptr, refused};
-  }();
-  return once;
+using Found = LibraryFunctions<Functions>;
+
+Found found_library() {
+  const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  OpenedLibrary library({name, HALFTONE_CUDA_LIBRARY_DIRECTORY "/" + name});
+  if (!library.is_open()) return {{}, "no cuBLASLt found"};
+  Found found;
+  if (!find_all(library, found.functions)) return {{}, "cuBLASLt lacks functions"};
+  found.refusal = cublaslt_refusal(found.functions.version(), CUBLAS_VERSION);
+  return found;
 }
 }  // namespace
 
-const Functions* functions() { return found().functions; }
-std::string refusal() { return found().refusal; }
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
 
 }  // namespace halftone::cuda::cublaslt

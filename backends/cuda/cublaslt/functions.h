@@ -27,7 +27,7 @@ struct Functions {
 
 /// Null if the library is not there, or older than this build's headers.
 const Functions* functions();
-/// Why one that is there is not used; empty else.
+/// Why functions() is null; empty if it is not.
 std::string refusal();
 
 }  // namespace halftone::cuda::cublaslt

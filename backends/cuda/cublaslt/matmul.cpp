@@ -276,7 +276,7 @@ std::string text_of(const Tensor& a, const Tensor& b, const Tensor& bias, const 
 }  // namespace
 
 std::string description() {
-  if (!functions()) return refusal().empty() ? "no cuBLASLt found" : refusal();
+  if (!functions()) return refusal();
   const std::size_t version = functions()->version();
   return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
          "." + std::to_string(version % 100);

@@ -38,14 +38,9 @@ Found found_library() {
   found.refusal = cudnn_refusal(int(found.functions.cudart_version()), CUDART_VERSION);
   return found;
 }
-
-const Found& found() {
-  static const Found once = found_library();
-  return once;
-}
 }  // namespace
 
-const Functions* functions() { return found().get(); }
-std::string refusal() { return found().refusal; }
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
 
 }  // namespace halftone::cuda::cudnn

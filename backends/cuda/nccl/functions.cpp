@@ -41,15 +41,10 @@ Found found_library() {
   found.refusal = nccl_refusal(version, NCCL_VERSION_CODE);
   return found;
 }
-
-const Found& found() {
-  static const Found once = found_library();
-  return once;
-}
 }  // namespace
 
-const Functions* functions() { return found().get(); }
-std::string refusal() { return found().refusal; }
+const Functions* functions() { return Found::once<found_library>().get(); }
+std::string refusal() { return Found::once<found_library>().refusal; }
 
 }  // namespace cuda::nccl
 
