@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # plain_words.sh ROOT ALLOWED PATH...: pages (.md) and comments of code (.h, .cpp, .cu) use plain words. Each PATH is a file or a folder below
 # ROOT. The script prints every marker of a sentence that has to be read twice. It fails if all pages together, or the comments of a top-level
-# folder, have more than 1 marker in 1,000 words, or a file of more than 300 words has more than 3 in 1,000. A line of ALLOWED,
-# "file | phrase | reason", permits markers in the sentences of that file that have that phrase; an entry that permits nothing is an error.
-# Code blocks, `code` and the addresses of links are not prose.
+# folder, have more than 1 marker in 1,000 words, or a file of more than 300 words has more than 3 in 1,000. A PATH that begins with - is left
+# out. A line of ALLOWED, "file | phrase | reason", permits markers in the sentences of that file that have that phrase; an entry that permits
+# nothing is an error. Code blocks, `code` and the addresses of links are not prose.
 set -euo pipefail
 (($# > 2)) || { echo "usage: plain_words.sh ROOT ALLOWED PATH..."; exit 1; }
 cd "$1"
 allowed="$2"
 shift 2
+paths=() without=()
 for path in "$@"; do
-  [[ -e "$path" ]] || { echo "no file or folder $path"; exit 1; }
+  [[ -e "${path#-}" ]] || { echo "no file or folder ${path#-}"; exit 1; }
+  if [[ "$path" == -* ]]; then without+=(-path "${path#-}" -prune -o); else paths+=("$path"); fi
 done
-mapfile -t files < <(find "$@" -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) | LC_ALL=C sort -u)
+mapfile -t files < <(find "${paths[@]}" "${without[@]}" -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print | LC_ALL=C sort -u)
 ((${#files[@]} > 0)) || { echo "no pages and no sources in: $*"; exit 1; }
 
 awk -v allowed="$allowed" '
