@@ -11,11 +11,15 @@
 namespace halftone::nn {
 
 struct Conv1dOptions {
-  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  int64_t stride = 1;
+  ConvPadding padding = 0;  // or "same", "valid"
+  int64_t dilation = 1, groups = 1;
   bool bias = true;
 };
 struct Conv2dOptions {
-  Pair stride = 1, padding = 0, dilation = 1;
+  Pair stride = 1;
+  ConvPadding padding = 0;  // or "same", "valid"
+  Pair dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };

@@ -28,7 +28,7 @@ struct MaxPool2d final : StatelessLayer {
 struct AvgPool2dOptions {
   std::optional<Pair> stride{};
   Pair padding = 0;
-  bool count_include_pad = true;
+  bool count_include_pad = true, ceil_mode = false;
 };
 struct AvgPool2d final : StatelessLayer {
   PoolOptions options;
@@ -36,7 +36,8 @@ struct AvgPool2d final : StatelessLayer {
       : options{.kernel = kernel,
                 .stride = o.stride,
                 .padding = o.padding,
-                .count_include_pad = o.count_include_pad} {}
+                .count_include_pad = o.count_include_pad,
+                .ceil_mode = o.ceil_mode} {}
   Tensor forward(const Tensor& x) const override { return avg_pool2d(x, options); }
 };
 
