@@ -55,7 +55,7 @@ template <> struct Samples<Conv2d> {
                   const Array flat =
                       oracle(Array({x[0], x[1], 1, x[2]}, in[0].values),
                              Array({w[0], w[1], 1, w[2]}, in[1].values), in[2],
-                             {{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups});
+                             {{1, o.stride}, {0, o.padding.width}, {1, o.dilation}, o.groups});
                   return Array({flat.size(0), flat.size(1), flat.size(3)}, flat.values);
                 },
             .reduced = w[1] * w[2]};
