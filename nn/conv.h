@@ -6,6 +6,7 @@
 #include <concepts>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/nn/arguments.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::nn {
@@ -28,11 +29,6 @@ struct ConvTranspose2dOptions {
   int64_t groups = 1;
   bool bias = true;
 };
-
-namespace detail {
-/// For constructors that only say what to write instead.
-template <class T> inline constexpr bool positional = false;
-}  // namespace detail
 
 struct Conv1d final : Layer {
   Parameter weight, bias;
