@@ -1,6 +1,8 @@
 // The caster that a region puts into autograd's slot, and the depth of regions in this thread.
 #include <halftone/amp/autocast.h>
 
+#include <cstdio>
+
 #include <halftone/amp/precision_log.h>
 #include <halftone/amp/session.h>
 #include <halftone/autograd/ops/cast.h>
@@ -150,11 +152,20 @@ const RegionCaster* active_region() { return dynamic_cast<RegionCaster*>(active_
 
 Autocast::Autocast(const Region& region)
     : outer_session_(nesting.session), outer_pass_(nesting.pass), scope_(caster_for(region)) {
-  if (region.session && !CallScope::innermost()) root_.emplace(nullptr);
+  if (region.session && !CallScope::innermost()) root_ = std::make_unique<CallScope>(nullptr);
 }
 
 // Checkpointed segments that were recorded here keep the cache object; what it holds ends now.
 Autocast::~Autocast() {
+  if (thread_ != std::this_thread::get_id()) {
+    std::fputs(
+        "[autocast] a region ends in another thread than the one it began in, where it goes on. "
+        "Make it in the thread that ends it.\n",
+        stderr);
+    scope_->stay();
+    static_cast<void>(root_.release());  // that thread points to it
+    return;
+  }
   nesting.session = std::move(outer_session_), nesting.pass = outer_pass_;
   if (--nesting.depth > 0) return;
   nesting.cache->clear();

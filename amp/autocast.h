@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include <halftone/amp/cast_cache.h>
@@ -36,7 +37,8 @@ struct Region {
 };
 
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
-/// other than bf16 and f16.
+/// other than bf16 and f16. One that is destroyed in another thread goes on where it began, and
+/// says so on stderr: a destructor cannot throw.
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(const Region& region);
@@ -48,10 +50,11 @@ class Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  std::thread::id thread_ = std::this_thread::get_id();
   std::shared_ptr<Session> outer_session_;  // in which the region stands, with its pass
   uint64_t outer_pass_;
-  CasterScope scope_;
-  std::optional<CallScope> root_{};  // where operations outside of every module stand
+  std::optional<CasterScope> scope_;
+  std::unique_ptr<CallScope> root_{};  // where operations outside of every module stand
 };
 
 /// function() inside a region.

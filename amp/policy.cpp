@@ -21,6 +21,8 @@ template <class... Ops> std::map<std::string_view, CastDecision> asked(TypeList<
 template <class... Ops> std::vector<std::string_view> loss_names(TypeList<Ops...>) {
   std::vector<std::string_view> names;
   ((Ops::info.is_loss ? names.push_back(Ops::info.name) : void()), ...);
+  for (const OpInfo* info : composed::all)
+    if (info->is_loss) names.push_back(info->name);
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());  // kl_div is two operations
   return names;
@@ -31,6 +33,7 @@ const std::map<std::string_view, CastDecision>& asked_decisions() {
   static const auto decisions = [] {
     auto all = asked(AllOps{});
     all.erase(Cast::info.name), all.erase(Checkpoint::info.name);
+    for (const OpInfo* info : composed::all) all.emplace(info->name, info->cast_class);
     return all;
   }();
   return decisions;

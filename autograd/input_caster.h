@@ -53,12 +53,17 @@ class CasterScope {
  public:
   [[nodiscard]] explicit CasterScope(std::shared_ptr<InputCaster> caster)
       : before_(std::exchange(detail::caster_slot, std::move(caster))) {}
-  ~CasterScope() { detail::caster_slot = std::move(before_); }
+  ~CasterScope() {
+    if (ends_) detail::caster_slot = std::move(before_);
+  }
   CasterScope(const CasterScope&) = delete;
   CasterScope& operator=(const CasterScope&) = delete;
+  /// The caster stays when the scope ends.
+  void stay() { ends_ = false; }
 
  private:
   std::shared_ptr<InputCaster> before_;
+  bool ends_ = true;
 };
 
 }  // namespace halftone

@@ -78,6 +78,16 @@ using StructuredOps =
              AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
+/// Functions that are made of operations and have a class of their own in casting policies, as in
+/// PyTorch's lists: their inputs are cast before the first of those operations.
+namespace composed {
+inline constexpr OpInfo einsum{"einsum", CastClass::low_precision};
+inline constexpr OpInfo cumprod{"cumprod", CastClass::full_precision};
+inline constexpr OpInfo triplet_margin_loss =
+    OpInfo::loss("triplet_margin_loss", CastClass::full_precision);
+inline constexpr const OpInfo* all[]{&einsum, &cumprod, &triplet_margin_loss};
+}  // namespace composed
+
 /// Base of operations that users define outside the library: exempt from the catalogue.
 struct UserOp {};
 

@@ -16,10 +16,12 @@
 #include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/loss.h>
 #include <halftone/autograd/ops/matmul.h>
+#include <halftone/autograd/ops/mixing.h>
 #include <halftone/autograd/ops/norm.h>
 #include <halftone/autograd/ops/operators.h>
 #include <halftone/autograd/ops/overloads.h>
 #include <halftone/autograd/ops/pool.h>
+#include <halftone/autograd/ops/products.h>
 #include <halftone/autograd/ops/quantize.h>
 #include <halftone/autograd/ops/rearrange.h>
 #include <halftone/autograd/ops/recurrent.h>

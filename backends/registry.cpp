@@ -8,6 +8,7 @@
 #include <halftone/backends/cuda/cuda.h>
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
+#include <halftone/backends/team.h>
 #include <halftone/core/kernels.h>
 #include <halftone/core/variable.h>
 
@@ -41,7 +42,10 @@ std::atomic<Backend*>& cpu_slot() {
 }  // namespace
 
 Backend& backend_for(Device device) {
-  if (device.kind == DeviceKind::cpu) return *cpu_slot().load(std::memory_order_relaxed);
+  if (device.kind == DeviceKind::cpu) {
+    fit_team();
+    return *cpu_slot().load(std::memory_order_relaxed);
+  }
   if (Backend* cuda = cuda_backend(device.index)) return *cuda;
   fail<DeviceError>("device", "there is no GPU to use: ", cuda_description(),
                     ". Use Device::cpu().");

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """train_step and its peers in turn, several rounds; prints medians, minima and their ratios per cell.
 
-usage: compare_with_torch.py TRAIN_STEP [--peers torch,torch-compiled,jax] [--compile] [--python PYTHON] [--device cpu|cuda] [--capture] [--rounds N] [--threads N] [--steps N] [--workload W[,W]] [--strategy S[,S]] [--json FILE]
+usage: compare_with_torch.py TRAIN_STEP [--peers torch,torch-compiled,jax] [--compile] [--python PYTHON] [--device cpu|cuda] [--capture] [--rounds N] [--threads N] [--busy N] [--steps N] [--workload W[,W]] [--strategy S[,S]] [--json FILE]
 PYTHON is an interpreter that can import the peers: torch, or jax and optax (mlp_tiny, mlp and lenet only). A machine's speed drifts, and noise only
-adds: only figures of one run compare. Ratios above 1 say that halftone is faster; share is that of the machine's limit which its fastest step reaches.
+adds: only figures of one run compare. With --busy N, N other processes compute without end meanwhile. Ratios above 1 say that halftone is faster; share is that of the machine's limit which its fastest step reaches.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
@@ -26,13 +27,26 @@ def cell(command):
     return json.loads(run.stdout)
 
 
-def compare(command, peers, rounds):
-    """Cells of halftone and of each peer, one list of `rounds` each."""
+@contextlib.contextmanager
+def busy(count):
+    """Processes that compute without end, meanwhile."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def compare(command, peers, a):
+    """Cells of halftone and of each peer, one list of rounds each."""
     cells = {name: [] for name in ("halftone", *peers)}
-    for _ in range(rounds):
+    for _ in range(a.rounds):
         cells["halftone"].append(cell(command))
         for name, peer in peers.items():
-            cells[name].append(cell(peer))
+            with busy(a.busy):
+                cells[name].append(cell(peer))
     return cells
 
 
@@ -48,7 +62,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--capture", action="store_true", help="train_step replays a CUDA graph")
     parser.add_argument("--json", type=pathlib.Path, help="a file for every cell, one line each")
-    for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60)):
+    for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60), ("--busy", 0)):
         parser.add_argument(name, type=int, default=default)
     a = parser.parse_args()
     names = list(dict.fromkeys(a.peers.split(",") + ["torch-compiled"] * a.compile))
@@ -67,7 +81,7 @@ def main():
             peers = {name: [a.python, PEERS / PROGRAMS[name][0], *flags, *PROGRAMS[name][1:]] for name in names
                      if name != "jax" or (workload in OF_JAX and a.device == "cpu")}
             try:
-                cells = compare([a.train_step, *flags, "--json", *(["--capture"] if a.capture else [])], peers, a.rounds)
+                cells = compare([a.train_step, *flags, "--busy", str(a.busy), "--json", *(["--capture"] if a.capture else [])], peers, a)
             except RuntimeError as failure:  # the other cells are worth having
                 print(f"{workload:14} {strategy:10} {failure}", flush=True)
                 failed = True

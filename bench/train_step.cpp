@@ -19,6 +19,7 @@
 #include <halftone/lab/synthetic.h>
 #include <halftone/lab/untuned.h>
 
+#include "busy.h"
 #include "limit.h"
 
 namespace ht = halftone;
@@ -28,7 +29,7 @@ struct Options {
   std::vector<std::string> workloads = ht::lab::synthetic_names();
   std::vector<std::string> strategies{"fp32"};
   std::string device = "cpu";
-  int threads = 2, steps = 30;
+  int threads = 2, steps = 30, busy = 0;
   int64_t probe = 0;  // telemetry every so many steps
   double seconds = 12;
   bool json = false, capture = false, limit = true;
@@ -74,6 +75,10 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
   const auto one = [&] { return options.capture ? captured({w.inputs}) : step(); };
   const int at_a_time = device.kind == ht::DeviceKind::cpu ? 1 : 10;
   for (int i = 0; i < 4; ++i) one();
+  if (options.busy > 0) {  // teams of threads find their size
+    const auto begin = Clock::now();
+    while (Clock::now() - begin < std::chrono::milliseconds(500)) one();
+  }
   backend.synchronize();
   const auto start = Clock::now();
   for (int i = 0; i < options.steps; ++i) {
@@ -99,6 +104,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   const ht::Device device = ht::device_named(options.device);
   ht::lab::SyntheticWorkload w = ht::lab::make_synthetic(name, device);
   ht::reset_peak_memory(device);
+  const ht::bench::BusyProcesses others(options.busy);
   const Timing timing = time_steps(w, strategy, options);
   const ht::MemoryReport& memory = timing.memory;
   const double samples = double(w.inputs.size(0)) / timing.median() * 1e3;
@@ -114,6 +120,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
                               {"device", options.device},
                               {"captured", options.capture},
                               {"threads", options.threads},
+                              {"busy", options.busy},
                               {"ms", timing.median()},
                               {"min_ms", timing.milliseconds.front()},
                               {"mean_ms", timing.mean()},
@@ -178,6 +185,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device, "cpu, cuda or cuda:N; batches are larger on a GPU");
   app.add_flag("--capture", options.capture, "replay the step as a CUDA graph");
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
+  app.add_option("--busy", options.busy, "processes that compute without end meanwhile")
+      ->check(CLI::Range(0, 1024));
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
   app.add_option("--probe", options.probe,

@@ -236,7 +236,7 @@ class Backend {
   virtual void log_sum_exp(const Tensor& x, Tensor& y) = 0;  // y: [rows]
   /// logits rows; targets i64 [rows]; class_weights statistics dtype [n] or undefined; outputs
   /// statistics [rows], log_sum_exp [2, rows]: as above, the shift being 0 where it would be
-  /// infinite; losses are weighted
+  /// infinite; NaN if a logit is +inf or all are -inf; losses are weighted
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets,
                              const Tensor& class_weights, const CrossEntropySettings& settings,
                              Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;

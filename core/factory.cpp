@@ -113,6 +113,27 @@ Tensor detail::arange(double start, double end, double step, DType dtype, Device
   return from_vector<double>(values, {int64_t(values.size())}, dtype, device);
 }
 
+Tensor linspace(double start, double end, int64_t steps, DType dtype, Device device) {
+  if (steps < 0 || steps > int64_t(1) << 40 || !std::isfinite(start) || !std::isfinite(end))
+    fail<UsageError>("linspace", steps, " steps from ", start, " to ", end,
+                     ". The number of steps must be 0 or more, the ends finite.");
+  // From both ends, so that each is exact and the middle symmetric, as PyTorch's.
+  const double step = steps > 1 ? (end - start) / double(steps - 1) : 0;
+  std::vector<double> values(static_cast<std::size_t>(steps));
+  for (int64_t i = 0; i < steps; ++i)
+    values[std::size_t(i)] =
+        i < steps / 2 || steps == 1 ? start + step * double(i) : end - step * double(steps - 1 - i);
+  return from_vector<double>(values, {steps}, dtype, device);
+}
+
+Tensor eye(int64_t rows, int64_t columns, DType dtype, Device device) {
+  Tensor y = zeros({rows, columns == -1 ? rows : columns}, dtype, device);
+  const int64_t width = y.shape()[1];
+  Tensor diagonal = y.view_as({std::min(rows, width)}, {width + 1}, 0);
+  backend_for(y).fill(1, diagonal);
+  return y;
+}
+
 Tensor rand(const Shape& shape, DType dtype, Device device) {
   Tensor y = empty(shape, dtype, device);
   backend_for(y).uniform(0, 1, default_generator().reserve(uint64_t(y.numel())), y);

@@ -55,6 +55,12 @@ Tensor arange(Start start, End end, Step step, DType dtype = detail::range_dtype
   return detail::arange(double(start), double(end), double(step), dtype, device);
 }
 
+/// `steps` numbers from start through end, at equal distances. As torch.linspace.
+Tensor linspace(double start, double end, int64_t steps, DType dtype = f32, Device device = {});
+/// 1 on the main diagonal of [rows, columns], 0 elsewhere; columns -1: as many as rows. As
+/// torch.eye.
+Tensor eye(int64_t rows, int64_t columns = -1, DType dtype = f32, Device device = {});
+
 namespace detail {
 /// The dtype of a tensor made from host values of type T: boolean for bool, u8 for uint8_t, i64 for
 /// other integers, f32 for floating point, as in PyTorch.

@@ -108,6 +108,16 @@ struct FloorDivide {  // floor(a / b); flat between its jumps
   template <class T> HT_HD T derivative_b(T, T) const { return T(0); }
   HT_HD int64_t integer(int64_t a, int64_t b) const { return math::floor_quotient(a, b); }
 };
+struct Glu {  // a sigmoid(b) (Dauphin et al. 2017)
+  static constexpr OpInfo info{"glu", CastClass::as_is};
+  static constexpr bool constant_derivative = false;
+  template <class T> HT_HD T forward(T a, T b) const { return a * Sigmoid::of(b); }
+  template <class T> HT_HD T derivative_a(T, T b) const { return Sigmoid::of(b); }
+  template <class T> HT_HD T derivative_b(T a, T b) const {
+    const T s = Sigmoid::of(b);
+    return a * s * (T(1) - s);
+  }
+};
 struct Prelu {  // a if positive, else b * a with a slope b that is learned (He et al. 2015)
   static constexpr OpInfo info{"prelu", CastClass::low_precision};
   static constexpr bool constant_derivative = false;
@@ -126,6 +136,7 @@ struct Pow {  // a ^ b; where a is 0 the derivative by b is 0, as PyTorch's
   template <class T> HT_HD T derivative_b(T a, T b) const {
     return a == T(0) && b >= T(0) ? T(0) : math::pow(a, b) * math::log(a);
   }
+  HT_HD int64_t integer(int64_t a, int64_t b) const { return math::wrapped_power(a, b); }
 };
 
 // --- pointwise losses: a is the prediction, b the target
@@ -265,9 +276,9 @@ struct LogicalXor {
 
 using BinaryFormulas =
     TypeList<formula::Add, formula::Sub, formula::Mul, formula::Div, formula::Maximum,
-             formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Prelu,
-             formula::Pow, formula::SquaredError, formula::AbsoluteError, formula::SmoothL1,
-             formula::Huber, formula::KlDivergence, formula::KlDivergenceOfLogs,
+             formula::Minimum, formula::Remainder, formula::FloorDivide, formula::Glu,
+             formula::Prelu, formula::Pow, formula::SquaredError, formula::AbsoluteError,
+             formula::SmoothL1, formula::Huber, formula::KlDivergence, formula::KlDivergenceOfLogs,
              formula::BinaryCrossEntropy, formula::BceWithLogits>;
 using CompareFormulas =
     TypeList<formula::Equal, formula::NotEqual, formula::Less, formula::LessEqual, formula::Greater,

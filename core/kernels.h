@@ -12,4 +12,8 @@ namespace halftone {
 /// "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
 std::string kernels_of(Device device);
 
+/// OpenMP's number of threads for regions of this thread, as the program has set it, also while
+/// other programs take cores and regions are smaller. Defined in backends/team.cpp.
+int cpu_threads();
+
 }  // namespace halftone

@@ -201,6 +201,14 @@ template <class T> HT_HD T pow(T x, T y) {
 // Integers, modulo 2^64 where C++ leaves an overflow undefined.
 HT_HD int64_t wrapped_sum(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
 HT_HD int64_t wrapped_product(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+/// a to the power b. A negative b gives 0 but for a = 1 and -1, as PyTorch's.
+HT_HD int64_t wrapped_power(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 == 0 ? 1 : -1) : 0);
+  int64_t power = 1;
+  for (; b > 0; b /= 2, a = wrapped_product(a, a))
+    if (b % 2 == 1) power = wrapped_product(power, a);
+  return power;
+}
 /// The quotient rounded down, and 0 for a divisor of 0, where the processor would stop.
 HT_HD int64_t floor_quotient(int64_t a, int64_t b) {
   if (b == 0) return 0;

@@ -1,10 +1,11 @@
 // Tensor is a handle of two pointers: what it holds (a TensorBody: storage, offset, shape, strides,
 // dtype) and how it was made (autograd's record, opaque here). Copies are handles to the same data.
-// Methods are metadata, data access and the autograd verbs; everything that computes is a free
-// function (autograd/ops.h).
+// Methods are metadata, data access and the autograd verbs; every operation is a free function
+// (autograd/ops.h), and the most used ones are members as well.
 #pragma once
 
 #include <cassert>
+#include <concepts>
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include <halftone/core/device.h>
 #include <halftone/core/dtype.h>
+#include <halftone/core/number.h>
 #include <halftone/core/shape.h>
 #include <halftone/core/storage.h>
 
@@ -97,6 +99,49 @@ class Tensor {
   void backward(const Tensor& gradient, bool retain_graph = false) const;
   /// The same data without history: free, shares storage.
   Tensor detach() const { return Tensor(body_); }
+
+  // --- operations: x.sum({1}) is sum(x, {1}), recorded as it is. The functions of the same names
+  // in autograd/ops.h say what each does. Defined in autograd/tensor_members.cpp.
+  Tensor sum(const Dims& dims = {}, bool keep = false) const;
+  Tensor mean(const Dims& dims = {}, bool keep = false) const;
+  Tensor var(const Dims& dims = {}, double correction = 1, bool keep = false) const;
+  Tensor std(const Dims& dims = {}, double correction = 1, bool keep = false) const;
+  Tensor max(const Dims& dims = {}, bool keep = false) const;
+  Tensor min(const Dims& dims = {}, bool keep = false) const;
+  Tensor prod(const Dims& dims = {}, bool keep = false) const;
+  Tensor norm(const Dims& dims = {}, bool keep = false) const;
+  Tensor any(const Dims& dims = {}, bool keep = false) const;
+  Tensor all(const Dims& dims = {}, bool keep = false) const;
+  Tensor argmax(std::optional<int> dim = {}, bool keep = false) const;
+  Tensor argmin(std::optional<int> dim = {}, bool keep = false) const;
+  Tensor softmax(int dim) const;
+  Tensor abs() const;
+  Tensor exp() const;
+  Tensor log() const;
+  Tensor sqrt() const;
+  Tensor pow(Number exponent) const;
+  Tensor clamp(std::optional<Number> low, std::optional<Number> high = {}) const;
+  Tensor matmul(const Tensor& other) const;
+  /// select(x, 0, i)
+  Tensor operator[](int64_t i) const;
+  Tensor reshape(const Shape& shape) const;
+  Tensor permute(const Dims& order) const;
+  Tensor expand(const Shape& shape) const;
+  template <std::integral... T>
+  requires(sizeof...(T) > 0) Tensor reshape(T... sizes)
+  const { return reshape(Shape{int64_t(sizes)...}); }
+  template <std::integral... T>
+  requires(sizeof...(T) > 0) Tensor permute(T... dims)
+  const { return permute(Dims{int64_t(dims)...}); }
+  template <std::integral... T>
+  requires(sizeof...(T) > 0) Tensor expand(T... sizes)
+  const { return expand(Shape{int64_t(sizes)...}); }
+  Tensor transpose(int a, int b) const;
+  Tensor flatten(int start = 0, int end = -1) const;
+  Tensor squeeze() const;
+  Tensor squeeze(int dim) const;
+  Tensor unsqueeze(int dim) const;
+  Tensor contiguous() const;
 
   const std::shared_ptr<TensorBody>& body() const { return body_; }
   const std::shared_ptr<AutogradMeta>& meta() const { return meta_; }

@@ -70,12 +70,28 @@ struct GeluErf {  // x * Phi(x), exact Phi
     return phi(x) + x * T(0.39894228040143268) * math::exp(T(-0.5) * x * x);
   }
 };
+struct Erf {
+  static constexpr OpInfo info{"erf", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const { return math::erf(x); }
+  template <class T> HT_HD T derivative(T x, T) const {
+    return T(1.1283791670955126) * math::exp(-x * x);
+  }
+};
 struct Sigmoid {
   static constexpr OpInfo info{"sigmoid", CastClass::as_is};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD static T of(T x) { return T(1) / (T(1) + math::exp(-x)); }
   template <class T> HT_HD T forward(T x) const { return of(x); }
   template <class T> HT_HD T derivative(T, T y) const { return y * (T(1) - y); }
+};
+struct LogSigmoid {  // min(x, 0) - log(1 + exp(-|x|))
+  static constexpr OpInfo info{"logsigmoid", CastClass::as_is};
+  static constexpr Saves saves = Saves::input;
+  template <class T> HT_HD T forward(T x) const {
+    return (x < T(0) ? x : T(0)) - math::log1p(math::exp(-math::abs(x)));
+  }
+  template <class T> HT_HD T derivative(T x, T) const { return Sigmoid::of(-x); }
 };
 struct Silu {  // x * sigmoid(x), also called swish
   static constexpr OpInfo info{"silu", CastClass::as_is};
@@ -170,7 +186,8 @@ struct Reciprocal {
   template <class T> HT_HD T forward(T x) const { return T(1) / x; }
   template <class T> HT_HD T derivative(T, T y) const { return -y * y; }
 };
-struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also where x is 0
+struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also where x is 0. Integers
+                    // have whole exponents of 0 or more
   static constexpr OpInfo info{"pow", CastClass::full_precision};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 3};
@@ -179,6 +196,7 @@ struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also whe
   template <class T> HT_HD T derivative(T x, T) const {
     return exponent == 0 ? T(0) : T(exponent) * power(x, exponent - 1);
   }
+  HT_HD int64_t integer(int64_t x) const { return math::wrapped_power(x, int64_t(exponent)); }
   /// x^(e + r) = x^e (1 + r log x), where e is the exponent rounded to T and r what that leaves.
   template <class T> HT_HD static T power(T x, double exponent) {
     const T rounded = T(exponent), rest = T(exponent - double(rounded)), y = math::pow(x, rounded);
@@ -210,7 +228,8 @@ struct Neg {
   template <class T> HT_HD T derivative(T, T) const { return T(-1); }
   HT_HD int64_t integer(int64_t x) const { return math::wrapped_product(x, -1); }
 };
-struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 0, as PyTorch's
+struct Clamp {  // to [low, high], of which one may be infinite: absent; NaN passes; the derivative
+                // at the bounds is 0, as PyTorch's
   static constexpr OpInfo info{"clamp", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
   double low = -1.05, high = 1.55;
@@ -218,7 +237,16 @@ struct Clamp {  // to [low, high]; NaN passes; the derivative at the bounds is 0
     return x < T(low) ? T(low) : (x > T(high) ? T(high) : x);
   }
   template <class T> HT_HD T derivative(T x, T) const {
-    return x > T(low) && x < T(high) ? T(1) : T(0);
+    const bool above = x > T(low) || low < -0x1.fffffffffffffp1023;
+    const bool below = x < T(high) || high > 0x1.fffffffffffffp1023;
+    return above && below && x == x ? T(1) : T(0);
+  }
+  HT_HD static int64_t whole(double bound) {
+    constexpr int64_t most = 0x7fffffffffffffff;
+    return bound >= 0x1p63 ? most : (bound < -0x1p63 ? -most - 1 : int64_t(bound));
+  }
+  HT_HD int64_t integer(int64_t x) const {
+    return x < whole(low) ? whole(low) : (x > whole(high) ? whole(high) : x);
   }
 };
 struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
@@ -277,13 +305,15 @@ struct Round {  // halves to the even neighbour
 };
 
 // --- more activations
-struct Elu {  // x if positive, else alpha (exp(x) - 1) (Clevert et al. 2016)
+struct Elu {  // scale times: x if positive, else alpha (exp(x) - 1) (Clevert et al. 2016)
   static constexpr OpInfo info{"elu", CastClass::as_is};
   static constexpr Saves saves = Saves::input;
-  double alpha = 1;
-  template <class T> HT_HD T forward(T x) const { return x > T(0) ? x : T(alpha) * math::expm1(x); }
+  double alpha = 1, scale = 1;
+  template <class T> HT_HD T forward(T x) const {
+    return T(scale) * (x > T(0) ? x : T(alpha) * math::expm1(x));
+  }
   template <class T> HT_HD T derivative(T x, T) const {
-    return x > T(0) ? T(1) : T(alpha) * math::exp(x);
+    return T(scale) * (x > T(0) ? T(1) : T(alpha) * math::exp(x));
   }
 };
 struct Mish {  // x tanh(log(1 + exp(x))) (Misra 2019); the tanh is n / (n + 2), n = e^2x + 2 e^x
@@ -318,12 +348,12 @@ struct Hardswish {  // x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)
 }  // namespace formula
 
 using UnaryFormulas =
-    TypeList<formula::Relu, formula::LeakyRelu, formula::Gelu, formula::GeluErf, formula::Sigmoid,
-             formula::Silu, formula::Tanh, formula::Softplus, formula::Exp, formula::Expm1,
-             formula::Log, formula::Log2, formula::Log10, formula::Log1p, formula::Sqrt,
-             formula::Rsqrt, formula::Reciprocal, formula::PowScalar, formula::Square, formula::Abs,
-             formula::Neg, formula::Clamp, formula::Affine, formula::Sin, formula::Cos,
-             formula::Sign, formula::Floor, formula::Ceil, formula::Round, formula::Elu,
-             formula::Mish, formula::Hardswish>;
+    TypeList<formula::Relu, formula::LeakyRelu, formula::Gelu, formula::GeluErf, formula::Erf,
+             formula::Sigmoid, formula::LogSigmoid, formula::Silu, formula::Tanh, formula::Softplus,
+             formula::Exp, formula::Expm1, formula::Log, formula::Log2, formula::Log10,
+             formula::Log1p, formula::Sqrt, formula::Rsqrt, formula::Reciprocal, formula::PowScalar,
+             formula::Square, formula::Abs, formula::Neg, formula::Clamp, formula::Affine,
+             formula::Sin, formula::Cos, formula::Sign, formula::Floor, formula::Ceil,
+             formula::Round, formula::Elu, formula::Mish, formula::Hardswish>;
 
 }  // namespace halftone

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <set>
 
 #include <halftone/core/error.h>
@@ -17,6 +19,7 @@ namespace halftone::data {
 
 namespace {
 constexpr std::string_view where = "csv";
+constexpr std::size_t largest_width = 1 << 16;
 
 /// Takes cells from the front of a text.
 class Cells {
@@ -27,12 +30,12 @@ class Cells {
   bool done() const { return text_.empty(); }
   int64_t line() const { return line_; }
 
-  /// The cells of one line, which it ends.
-  std::vector<std::string> next_line() {
-    std::vector<std::string> cells;
-    do cells.push_back(next_cell());
+  /// Appends the cells of one line, which it ends, and returns how many there are.
+  std::size_t next_line(CellTexts& to) {
+    std::size_t count = 0;
+    do to.add(next_cell()), ++count;
     while (!ends_line());
-    return cells;
+    return count;
   }
 
  private:
@@ -107,30 +110,39 @@ CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
   table.source_ = "the text";
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte-order mark
   Cells cells(text, options.separator, table.source_);
-  bool first = true;
+  bool named = false;
   while (!cells.done()) {
     const int64_t line = cells.line();
-    std::vector<std::string> row = cells.next_line();
-    if (row.size() == 1 && trimmed(row[0]).empty()) continue;  // an empty line
-    if (first) {
-      first = false;
-      std::set<std::string> names;
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        table.columns_.push_back(options.header ? std::string(trimmed(row[i])) : std::to_string(i));
-        if (!names.insert(table.columns_.back()).second)
-          fail<FormatError>(where, "two columns are called ", shown(table.columns_.back()),
-                            ". Rename one.");
-      }
+    const std::size_t before = table.cells_.size(), count = cells.next_line(table.cells_);
+    if (count == 1 && trimmed(table.cells_[before]).empty()) {  // an empty line
+      table.cells_.shorten(before);
+      continue;
+    }
+    if (!named) {
+      table.name_columns(options.header);
+      named = true;
+      if (options.header) table.cells_.shorten(0);
       if (options.header) continue;
     }
-    if (row.size() != table.columns_.size())
-      fail<FormatError>(where, "line ", line, " has ", row.size(), " cells, the first has ",
+    if (count != table.columns_.size())
+      fail<FormatError>(where, "line ", line, " has ", count, " cells, the first has ",
                         table.columns_.size(), ". Every line must have as many.");
     table.lines_.push_back(line);
-    table.cells_.insert(table.cells_.end(), std::make_move_iterator(row.begin()),
-                        std::make_move_iterator(row.end()));
   }
   return table;
+}
+
+/// From the first line, which is all that there is.
+void CsvTable::name_columns(bool header) {
+  if (cells_.size() > largest_width)
+    fail<FormatError>(where, source_, " has ", cells_.size(), " columns, the limit is ",
+                      largest_width, ". Check the separator.");
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
+    columns_.push_back(header ? std::string(trimmed(cells_[i])) : std::to_string(i));
+    if (!names.insert(columns_.back()).second)
+      fail<FormatError>(where, "two columns are called ", shown(columns_.back()), ". Rename one.");
+  }
 }
 
 bool CsvTable::has(std::string_view column) const {
@@ -146,7 +158,7 @@ std::size_t CsvTable::place_of(std::string_view column) const {
                    ". Its columns are: ", halftone::listed(all), '.');
 }
 
-const std::string& CsvTable::cell(int64_t row, std::string_view column) const {
+std::string_view CsvTable::cell(int64_t row, std::string_view column) const {
   if (row < 0 || row >= rows())
     fail<UsageError>(where, "there is no row ", row, ": the table has ", rows(),
                      ". Number rows from 0.");
@@ -180,7 +192,7 @@ Tensor CsvTable::column(const std::string& name, DType dtype) const {
 
 Classes CsvTable::classes(const std::string& column) const {
   const std::size_t place = place_of(column);
-  std::map<std::string, int64_t> known;
+  std::map<std::string, int64_t, std::less<>> known;
   for (std::size_t row = 0; row < std::size_t(rows()); ++row)
     known.emplace(cells_[row * columns_.size() + place], 0);
   Classes result;
@@ -190,7 +202,7 @@ Classes CsvTable::classes(const std::string& column) const {
   }
   std::vector<int64_t> numbers;
   for (std::size_t row = 0; row < std::size_t(rows()); ++row)
-    numbers.push_back(known.at(cells_[row * columns_.size() + place]));
+    numbers.push_back(known.find(cells_[row * columns_.size() + place])->second);
   result.numbers = from_vector(numbers, {rows()}, i64);
   return result;
 }
@@ -201,46 +213,6 @@ std::vector<std::string> CsvTable::columns_without(const std::vector<std::string
   for (const std::string& name : columns_)
     if (std::ranges::find(left_out, name) == left_out.end()) kept.push_back(name);
   return kept;
-}
-
-namespace {
-/// f32 rows of a matrix (or of one row) against one number per column.
-template <class F>
-Tensor by_column(std::string_view what, const Tensor& x, const Standardizer& by, const F& f) {
-  if (!x.defined() || x.rank() < 1 || !is_floating(x.dtype()) || x.size(-1) != by.mean.size(0))
-    fail<ShapeError>("Standardizer", what, " ", described(x), ", it knows ", by.mean.size(0),
-                     " columns. Pass floating [.., ", by.mean.size(0), "].");
-  const std::vector<double> values = x.to_vector<double>(), mean = by.mean.to_vector<double>(),
-                            std = by.std.to_vector<double>();
-  std::vector<float> result(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i)
-    result[i] = float(f(values[i], mean[i % mean.size()], std[i % mean.size()]));
-  return from_vector(result, x.shape(), f32, x.device());
-}
-}  // namespace
-
-Standardizer Standardizer::of(const Tensor& x) {
-  if (!x.defined() || x.rank() != 2 || !is_floating(x.dtype()) || x.numel() == 0)
-    fail<ShapeError>("Standardizer", "needs floating [rows, columns] with rows, got ", described(x),
-                     ". Pass the training data.");
-  const int64_t rows = x.size(0), columns = x.size(1);
-  const std::vector<double> values = x.to_vector<double>();
-  std::vector<double> mean(std::size_t(columns), 0), squares = mean;
-  for (std::size_t i = 0; i < values.size(); ++i) mean[i % mean.size()] += values[i] / double(rows);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double distance = values[i] - mean[i % mean.size()];
-    squares[i % mean.size()] += distance * distance / double(rows);
-  }
-  for (double& value : squares) value = value > 0 ? std::sqrt(value) : 1;
-  return {from_vector(mean, {columns}, f32), from_vector(squares, {columns}, f32)};
-}
-
-Tensor Standardizer::operator()(const Tensor& x) const {
-  return by_column("got", x, *this, [](double v, double m, double s) { return (v - m) / s; });
-}
-
-Tensor Standardizer::undo(const Tensor& x) const {
-  return by_column("undoes", x, *this, [](double v, double m, double s) { return v * s + m; });
 }
 
 }  // namespace halftone::data

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,7 +17,7 @@ struct CsvOptions {
   char separator = ',';
   /// The first line names the columns; otherwise they are "0", "1", ...
   bool header = true;
-  int64_t max_bytes = int64_t(1) << 30;
+  int64_t max_bytes = int64_t(1) << 30;  // of the file; columns: at most 65,536
 };
 
 /// Class numbers of a column of texts, and the texts in the order of their numbers, which is
@@ -28,13 +27,31 @@ struct Classes {
   std::vector<std::string> names;
 };
 
+/// Texts one after the other, in 8 bytes more than their own each.
+class CellTexts {
+ public:
+  std::size_t size() const { return ends_.size(); }
+  std::string_view operator[](std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(text_).substr(begin, ends_[i] - begin);
+  }
+  void add(std::string_view cell) { text_ += cell, ends_.push_back(text_.size()); }
+  /// Drops all but the first.
+  void shorten(std::size_t size) { ends_.resize(size), text_.resize(size ? ends_.back() : 0); }
+
+ private:
+  std::string text_;
+  std::vector<std::size_t> ends_;
+};
+
+/// A table in memory: its text, and 8 bytes for each cell and each line.
 class CsvTable {
  public:
   int64_t rows() const { return columns_.empty() ? 0 : int64_t(cells_.size() / columns_.size()); }
   const std::vector<std::string>& columns() const { return columns_; }
   bool has(std::string_view column) const;
   /// A cell as it stands in the file, without quotes. Row 0 is the first behind the header.
-  const std::string& cell(int64_t row, std::string_view column) const;
+  std::string_view cell(int64_t row, std::string_view column) const;
 
   /// These columns as f32 [rows, columns], or f64. Throws FormatError, with line and column, for a
   /// cell that is no number (an empty one, too); UsageError for a column that there is not, with
@@ -51,29 +68,16 @@ class CsvTable {
   friend CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options);
   friend CsvTable csv_from_text(std::string_view text, const CsvOptions& options);
   std::size_t place_of(std::string_view column) const;
+  void name_columns(bool header);
 
   std::string source_;  // for messages
   std::vector<std::string> columns_;
-  std::vector<std::string> cells_;  // row by row
-  std::vector<int64_t> lines_;      // where each row begins in the file, from 1
+  CellTexts cells_;             // row by row
+  std::vector<int64_t> lines_;  // where each row begins in the file, from 1
 };
 
 /// Throws FormatError for a file that is missing, too large or not well formed, with its line.
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options = {});
-
-/// Columns made comparable: (x - mean) / std of each, the mean and the standard deviation
-/// (of n, not n - 1) being those of the data that it was made from. A column that never changes
-/// becomes 0. As scikit-learn's StandardScaler.
-struct Standardizer {
-  Tensor mean, std;  // f32 [columns]
-
-  /// x: floating [rows, columns], one row or more.
-  static Standardizer of(const Tensor& x);
-  /// f32, shaped as x: [.., columns].
-  Tensor operator()(const Tensor& x) const;
-  /// The way back, for predictions of a standardised target.
-  Tensor undo(const Tensor& x) const;
-};
 
 }  // namespace halftone::data

@@ -1,5 +1,5 @@
-// The reader trusts nothing: memory grows with the bytes that the file has really delivered, never
-// with what its header promises, and one read beyond the end makes zlib verify the checksum of a
+// The reader trusts nothing: it takes no more memory than the file can deliver, whatever its header
+// promises, and one read beyond the end makes zlib verify the checksum of a
 // compressed file.
 #include <halftone/data/idx.h>
 
@@ -7,8 +7,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string>
-#include <vector>
+#include <system_error>
 
 #include <fcntl.h>
 #include <zlib.h>
@@ -109,23 +110,32 @@ void check_total(const Shape& shape, const std::string& path) {
   }
 }
 
-std::vector<uint8_t> read_elements(GzipFile& file, const Shape& shape, const std::string& path) {
-  const auto promised = std::size_t(numel_of(shape));
-  std::vector<uint8_t> bytes;
-  while (bytes.size() < promised) {
-    const std::size_t before = bytes.size(), wanted = std::min(chunk_bytes, promised - before);
-    bytes.resize(before + wanted);
-    const std::size_t got = file.read(bytes.data() + before, wanted);
+/// Memory for what the header promises, if the file can hold that much: deflate packs at most 1032
+/// bytes into one.
+Tensor elements_for(const Shape& shape, const std::string& path) {
+  std::error_code error;
+  const auto in_file = std::filesystem::file_size(path, error);
+  if (!error && std::size_t(numel_of(shape)) > 1032 * in_file)
+    fail<FormatError>("read_idx", "truncated file: ", path, ", of ", in_file,
+                      " bytes, cannot hold the ", numel_of(shape),
+                      " bytes that its header promises, ", shape, ". Fetch the file again.");
+  return empty(shape, u8);
+}
+
+void read_elements(GzipFile& file, Tensor& to, const std::string& path) {
+  const auto promised = std::size_t(to.numel());
+  for (std::size_t done = 0; done < promised; done += chunk_bytes) {
+    const std::size_t wanted = std::min(chunk_bytes, promised - done);
+    const std::size_t got = file.read(to.data<uint8_t>() + done, wanted);
     if (got < wanted)
-      fail<FormatError>("read_idx", "truncated file: ", path, " holds ", before + got, " of the ",
-                        promised, " bytes that its header promises, ", shape,
+      fail<FormatError>("read_idx", "truncated file: ", path, " holds ", done + got, " of the ",
+                        promised, " bytes that its header promises, ", to.shape(),
                         ". Fetch the file again.");
   }
   uint8_t beyond = 0;
   if (file.read(&beyond, 1) != 0)
     fail<FormatError>("read_idx", "trailing bytes: ", path, " goes on after the ", promised,
-                      " bytes that its header promises, ", shape, ". Fetch the file again.");
-  return bytes;
+                      " bytes that its header promises, ", to.shape(), ". Fetch the file again.");
 }
 }  // namespace
 
@@ -134,9 +144,8 @@ Tensor read_idx(const std::filesystem::path& path) {
   GzipFile file(name);
   const Shape shape = read_header(file, name);
   check_total(shape, name);
-  const std::vector<uint8_t> bytes = read_elements(file, shape, name);
-  Tensor tensor = empty(shape, u8);
-  std::copy(bytes.begin(), bytes.end(), tensor.data<uint8_t>());
+  Tensor tensor = elements_for(shape, name);
+  read_elements(file, tensor, name);
   return tensor;
 }
 

@@ -10,8 +10,8 @@
 namespace halftone::data {
 
 /// A u8 tensor of rank 1 to 4 from an IDX file of unsigned bytes (type 08), gzip-compressed or
-/// plain. At most 2 GiB. Throws FormatError for files that are missing, truncated, too long,
-/// damaged or of another kind.
+/// plain. At most 2 GiB of elements, which are in memory once. Throws FormatError for files that
+/// are missing, truncated, too long, damaged or of another kind.
 Tensor read_idx(const std::filesystem::path& path);
 
 }  // namespace halftone::data

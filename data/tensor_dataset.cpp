@@ -82,14 +82,22 @@ Batch Subset::batch_in_epoch(std::span<const int64_t> indices, const EpochKey& k
 std::pair<Subset, Subset> random_split(std::shared_ptr<const Dataset> whole, double fraction,
                                        uint64_t seed) {
   if (!whole) fail<UsageError>("random_split", "the dataset is a null pointer. Pass a dataset.");
+  auto [first, rest] = random_split(whole->size(), fraction, seed);
+  return {Subset(whole, std::move(first)), Subset(whole, std::move(rest))};
+}
+
+std::pair<std::vector<int64_t>, std::vector<int64_t>> random_split(int64_t count, double fraction,
+                                                                   uint64_t seed) {
+  if (count < 0)
+    fail<UsageError>("random_split", "cannot split ", count, " samples. Pass 0 or more.");
   if (!(fraction >= 0 && fraction <= 1))
     fail<UsageError>("random_split", "the fraction is ", fraction, ". Use a number from 0 to 1.");
-  std::vector<int64_t> order(static_cast<std::size_t>(whole->size()));
+  std::vector<int64_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), int64_t(0));
   Generator random(seed);
   shuffle(order, random);
   const auto first = order.begin() + int64_t(fraction * double(order.size()));
-  return {Subset(whole, {order.begin(), first}), Subset(whole, {first, order.end()})};
+  return {{order.begin(), first}, {first, order.end()}};
 }
 
 Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices) {

@@ -61,6 +61,11 @@ std::pair<Subset, Subset> random_split(D whole, double fraction, uint64_t seed =
                       fraction, seed);
 }
 
+/// The same of the numbers 0 to count - 1, for what must be known before there is a dataset: a
+/// `Standardizer` of the training rows alone. Equal seeds split a dataset of that size alike.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> random_split(int64_t count, double fraction,
+                                                                   uint64_t seed = 0);
+
 /// Rows of a row-major CPU tensor, in the given order, as a new tensor [indices.size(), ...].
 Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices);
 

@@ -1,10 +1,9 @@
 // Lesson 3: training. You will learn the whole loop on real images: a dataset and its loader, a
 // model, an optimizer with a schedule, evaluation, and weights that survive the program.
-#include <omp.h>
-
 #include <iostream>
 
 #include <halftone/core/files.h>
+#include <halftone/core/kernels.h>
 #include <halftone/halftone.h>
 
 #include "fashion.h"
@@ -76,7 +75,7 @@ void run(const Arguments& arguments) {
   model.to(device);
   std::cout << "LeNet, " << model.parameter_count() << " parameters; " << images.size()
             << " training and " << test_images.size() << " test images; " << arguments.optimizer
-            << ", f32, " << omp_get_max_threads() << " threads" << std::endl;
+            << ", f32, " << ht::cpu_threads() << " threads" << std::endl;
   if (arguments.epochs > 0) train(model, images, test_images, arguments);
 
   model.eval();

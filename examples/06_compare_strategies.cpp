@@ -1,12 +1,12 @@
 // Lesson 6: the strategies compared, on real images. You will see what mixed precision costs and
 // brings: one model is trained from the same weights on the same batches under every strategy, and
 // the table at the end shows bytes by use, time, and accuracy side by side.
-#include <omp.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <optional>
+
+#include <halftone/core/kernels.h>
 
 #include "comparison.h"
 #include "comparison_page.h"
@@ -72,7 +72,7 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
 
   Measured m{.workload = a.model, .strategy = strategy.name};
   m.train_s = result.seconds, m.memory = ht::memory_report(device);
-  m.device = a.device, m.threads = omp_get_max_threads(), m.epochs = a.epochs, m.batch = a.batch,
+  m.device = a.device, m.threads = ht::cpu_threads(), m.epochs = a.epochs, m.batch = a.batch,
   m.steps = result.steps;
   m.parameters = model->parameter_count(), m.skipped_steps = trainer.training().skipped_steps();
   using Use = ht::MemoryUse;
@@ -86,7 +86,7 @@ Measured measure(const ht::amp::Strategy& strategy, const ht::data::ByteImages& 
   m.final_loss = result.metrics.at("train/loss_epoch");
   m.final_scale = trainer.training().scaler().scale_value();
   const ht::data::DataLoader tests(test_images, {.batch_size = 500, .device = device});
-  m.test_accuracy = trainer.validate(tests).at("top1");
+  m.test_accuracy = trainer.validate(tests).at("val/top1");
   return m;
 }
 
@@ -108,7 +108,7 @@ void run(const Arguments& arguments) {
                                  fashion_images(Split::test, arguments.data, arguments.limit);
   std::cout << arguments.model << " on Fashion-MNIST: " << images.size() << " training and "
             << test_images.size() << " test images, " << arguments.epochs << " epochs each, "
-            << omp_get_max_threads() << " threads\n\n";
+            << ht::cpu_threads() << " threads\n\n";
   std::vector<Measured> all;
   for (const ht::amp::Strategy& strategy : strategies)
     all.push_back(measure(strategy, images, test_images, arguments));

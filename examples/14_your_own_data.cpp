@@ -1,11 +1,11 @@
 // Lesson 14: your own data and model. You will see a table of comma-separated values become a
-// dataset with standardised columns, a model of two inputs, a metric and a callback of your own,
-// and a saved model that predicts.
+// dataset, a model of two inputs, a metric and a callback of your own, and a saved model that
+// predicts, also in another process (--predict).
 // --table takes your own file with these columns; without it the lesson writes one, of flats whose
 // prices follow a rule.
 #include <cmath>
 #include <cstdio>
-#include <fstream>
+#include <sstream>
 #include <random>
 
 #include <halftone/halftone.h>
@@ -39,21 +39,25 @@ void write_flats(const fs::path& path) {
   ht::files::replace("--directory", path, text);
 }
 
-/// A module of your own: members, a function of them, and their names. Numbers go in as they are,
-/// the district through a table of vectors that is learned.
+/// A module of your own: its members, functions of them, and their names. Numbers are standardised,
+/// the district goes through a table of vectors that is learned. A call gives the standardised
+/// price, which training compares; `price` gives thousands.
 struct PriceModel final : ht::nn::Module {
+  ht::nn::Standardizer of_numbers{3}, of_prices{1};
   ht::nn::Embedding district;
-  ht::nn::Linear first, second, last;
+  ht::nn::Linear first{3 + 4, 64}, second{64, 64}, last{64, 1};
 
-  PriceModel(int64_t columns, int64_t districts)
-      : district(districts, 4), first(columns + 4, 64), second(64, 64), last(64, 1) {}
+  explicit PriceModel(int64_t districts) : district(districts, 4) {}
   ht::Tensor operator()(const ht::Tensor& numbers, const ht::Tensor& districts) const {
-    const ht::Tensor x = ht::cat({numbers, ht::cast(district(districts), numbers.dtype())}, 1);
+    const ht::Tensor x = ht::cat({of_numbers(numbers), district(districts)}, 1);
     return last(ht::relu(second(ht::relu(first(x)))));
   }
+  ht::Tensor price(const ht::Tensor& numbers, const ht::Tensor& districts) const {
+    return of_prices.undo((*this)(numbers, districts));
+  }
   void describe(ht::nn::Fields& field) override {
-    field("district", district), field("first", first), field("second", second),
-        field("last", last);
+    field("of_numbers", of_numbers), field("of_prices", of_prices), field("district", district);
+    field("first", first), field("second", second), field("last", last);
   }
 };
 
@@ -84,27 +88,27 @@ struct SaveBest final : ht::train::Callback {
   }
 };
 
-void run(const std::string& table_path, const fs::path& directory, int64_t epochs) {
-  ht::files::make_directories("--directory", directory);
-  if (table_path.empty()) write_flats(directory / "flats.csv");
-  const ht::data::CsvTable table =
-      ht::data::read_csv(table_path.empty() ? directory / "flats.csv" : fs::path(table_path));
+/// Leaves the model's weights in prices.safetensors, and the names of its districts in
+/// districts.txt.
+void learn(const fs::path& table_path, const fs::path& directory, int64_t epochs) {
+  // Columns to tensors.
+  const ht::data::CsvTable table = ht::data::read_csv(table_path);
+  const ht::Tensor numbers = table.numbers({"size", "rooms", "age"});  // f32 [rows, 3]
+  const ht::Tensor prices = table.numbers({"price"});                  // f32 [rows, 1]
+  const ht::data::Classes districts = table.classes("district");       // i64 [rows], names
 
-  // Columns to tensors. Means and standard deviations belong to the model: they are saved with it.
-  const ht::Tensor numbers = table.numbers({"size", "rooms", "age"}),
-                   prices = table.numbers({"price"});
-  const ht::data::Classes districts = table.classes("district");
-  const auto of_numbers = ht::data::Standardizer::of(numbers),
-             of_prices = ht::data::Standardizer::of(prices);
-  const ht::data::TensorDataset samples(
-      {of_numbers(numbers), districts.numbers, of_prices(prices)});
-  const auto [train_part, test_part] = ht::data::random_split(samples, 0.8);
-  const ht::data::DataLoader train(train_part, {.batch_size = 64, .shuffle = true, .seed = 0}),
-      test(test_part, {.batch_size = 100});
-
+  // What the model may know of the data, it learns from the training rows alone.
+  const auto [train_rows, test_rows] = ht::data::random_split(table.rows(), 0.8);
   ht::manual_seed(0);
-  PriceModel model(numbers.size(1), int64_t(districts.names.size()));
-  ht::optim::AdamW adamw(model.parameters(), {.lr = 3e-3});
+  PriceModel model(int64_t(districts.names.size()));
+  model.of_numbers = ht::nn::Standardizer::of(ht::data::take_rows(numbers, train_rows));
+  model.of_prices = ht::nn::Standardizer::of(ht::data::take_rows(prices, train_rows));
+
+  const ht::data::TensorDataset samples({numbers, districts.numbers, model.of_prices(prices)});
+  const ht::data::DataLoader train(ht::data::Subset(samples, train_rows),
+                                   {.batch_size = 64, .shuffle = true, .seed = 0});
+  const ht::data::DataLoader test(ht::data::Subset(samples, test_rows), {.batch_size = 100});
+
   ht::train::Task task = ht::train::regression(model, {.mae = true, .r2 = true});
   task.forward_batch = [&](const ht::data::Batch& batch) {
     return model(batch.inputs, batch.more[0]);
@@ -112,24 +116,43 @@ void run(const std::string& table_path, const fs::path& directory, int64_t epoch
   task.metrics.emplace_back(
       "within", Within{.limit = 0.1},
       [](Within& metric, const ht::train::Outcome& batch) { metric.update(batch); });
+
+  ht::optim::AdamW adamw(model.parameters(), {.lr = 3e-3});
   const auto saves = std::make_shared<SaveBest>(directory / "prices.safetensors");
   ht::train::Trainer trainer(
       task, adamw, {.precision = "bf16-mixed", .max_epochs = epochs, .callbacks = {saves}});
   const ht::train::FitResult result = trainer.fit(train, test);
   std::printf("%s; R2 %.3f\n\n", result.reason.c_str(), result.metrics.at("val/r2"));
 
-  // Later, perhaps in another program: the weights into a model of the same shape, in evaluation
-  // mode, without gradients.
-  PriceModel loaded(numbers.size(1), int64_t(districts.names.size()));
-  ht::nn::load(loaded, directory / "prices.safetensors");
-  const ht::train::Evaluation evaluation(loaded);
-  const ht::Tensor x = ht::from({{60.0, 3, 10}, {60, 3, 80}, {120, 5, 10}});
-  for (std::size_t i = 0; i < districts.names.size(); ++i) {
-    const ht::Tensor y = loaded(of_numbers(x), ht::full({3}, double(i), ht::i64));
-    const std::vector<float> price = of_prices.undo(y).to_vector<float>();
+  std::string names;
+  for (const std::string& name : districts.names) names += name + '\n';
+  ht::files::replace("--directory", directory / "districts.txt", names);
+}
+
+/// Needs nothing but the two files.
+void predict(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::istringstream lines(ht::data::read_text(directory / "districts.txt"));
+  for (std::string name; std::getline(lines, name);) names.push_back(name);
+
+  PriceModel model(int64_t(names.size()));
+  ht::nn::load(model, directory / "prices.safetensors");
+  const ht::train::Evaluation evaluation(model);
+  const ht::Tensor flats = ht::from({{60.0, 3, 10}, {60, 3, 80}, {120, 5, 10}});
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const ht::Tensor y = model.price(flats, ht::full({3}, double(i), ht::i64));
+    const auto price = y.to_vector<float>();
     std::printf("%-10s 60 m2, new: %4.0f   60 m2, old: %4.0f   120 m2, new: %4.0f\n",
-                districts.names[i].c_str(), price[0], price[1], price[2]);
+                names[i].c_str(), price[0], price[1], price[2]);
   }
+}
+
+void run(const fs::path& table, const fs::path& directory, int64_t epochs, bool predict_only) {
+  if (predict_only) return predict(directory);
+  ht::files::make_directories("--directory", directory);
+  if (table.empty()) write_flats(directory / "flats.csv");
+  learn(table.empty() ? directory / "flats.csv" : table, directory, epochs);
+  predict(directory);
 }
 
 }  // namespace
@@ -137,9 +160,11 @@ void run(const std::string& table_path, const fs::path& directory, int64_t epoch
 int main(int argc, char** argv) {
   std::string table, directory = "runs/flats";
   int64_t epochs = 20;
+  bool predict_only = false;
   Program program("Learns prices from a table.");
   program.flag("--table", table, "with the columns size, rooms, age, district and price");
   program.flag("--directory", directory, "for the model");
   program.flag("--epochs", epochs).within(1, 1000);
-  return program.run(argc, argv, [&] { run(table, directory, epochs); });
+  program.flag("--predict", predict_only, "only predicts, with the model in --directory");
+  return program.run(argc, argv, [&] { run(table, directory, epochs, predict_only); });
 }

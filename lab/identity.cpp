@@ -1,7 +1,6 @@
 // Identities are JSON, made when a run ends and compared field by field when it is repeated.
+#include <halftone/core/kernels.h>
 #include <halftone/lab/identity.h>
-
-#include <omp.h>
 
 #include <algorithm>
 #include <fstream>
@@ -115,7 +114,7 @@ Json identity_of_place() {
   for (const BackendStatus& status : backend_statuses())
     if (status.backend == &backend)
       place["backend"] = status.name, place["kernels"] = status.description;
-  place["threads"] = omp_get_max_threads();
+  place["threads"] = cpu_threads();
   place["processor"] = text_or_null(processor());
   return place;
 }

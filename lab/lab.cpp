@@ -7,6 +7,8 @@
 #include <iostream>
 #include <iterator>
 
+#include <omp.h>
+
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -271,7 +273,8 @@ Command add_search(CLI::App& app, const Context& context) {
                  "relative error of the gradients that may be added to the base's")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--out", options->out, "the policy (x.json); search.json goes beside it");
+  app.add_option("--out", options->out,
+                 "the policy (x.json); candidates and frontier go to x.search.json");
   add_seeds(app, options->seeds,
             "train the base and what was found from these, separated by commas");
   app.add_option("--steps", options->steps, "of these trainings")
@@ -320,15 +323,24 @@ std::string printable_lines(std::string_view text) {
   return lines;
 }
 
+bool trains(std::string_view command) {
+  constexpr std::string_view others[] = {"formats", "show", "graph", "report", "table"};
+  return std::ranges::find(others, command) == std::end(others);
+}
+
 int main_with(int argc, char** argv, const NamedWorkload* own) {
   std::signal(SIGPIPE, SIG_IGN);
+  end_with_sweep();
   CLI::App app("What short number formats do to tensors and trainings.");
   app.require_subcommand(1);
+  int threads = 0;  // 0: OpenMP's number
   try {
     const Context context(own);
     std::vector<std::pair<CLI::App*, Command>> commands;
     const auto add = [&](const char* name, const char* about, auto&& define) {
       CLI::App* const command = app.add_subcommand(name, about);
+      if (trains(name))
+        command->add_option("--threads", threads, "of OpenMP")->check(CLI::Range(1, 1024));
       commands.emplace_back(command, define(*command));
     };
     const auto with = [&](auto define) {
@@ -355,6 +367,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     add("table", "The same as rows for pandas and other programs.", add_table);
     add("experiment", "A published result: its table, and whether it is there.", add_experiment);
     app.parse(argc, argv);
+    if (threads > 0) omp_set_num_threads(threads);
     for (const auto& [command, go] : commands)
       if (command->parsed()) return go();
   } catch (const CLI::ParseError& error) {

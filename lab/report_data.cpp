@@ -2,6 +2,7 @@
 #include <halftone/lab/report_data.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include <halftone/core/error.h>
@@ -164,7 +165,7 @@ ReportData read_report_data(const ReportOptions& options) {
   std::vector<RunFolder> folders = run_folders("report", paths, data.notes);
   for (const RunFolder& folder : folders) {
     if (folder.has("compare.json")) data.comparisons.push_back(folder.path() / "compare.json");
-    if (folder.has("search.json")) data.searches.push_back(folder.path() / "search.json");
+    std::ranges::move(folder.searches(), std::back_inserter(data.searches));
   }
   std::erase_if(folders, [](const RunFolder& folder) { return !folder.was_trained(); });
   std::vector<ReportRun> runs;

@@ -163,7 +163,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   trainer.fit(loader);
   auto& session = dynamic_cast<policy::PolicySession&>(*trainer.training().region().session);
   session.require_all_rules_used();
-  result.loss = validation ? trainer.validate(*validation).at("loss") : tail_mean(watcher->losses);
+  result.loss = validation ? trainer.validate(*validation).at("val/loss") : tail_mean(watcher->losses);
   result.milliseconds = 1e3 * median(watcher->seconds);
   result.skipped = trainer.training().skipped_steps();
   result.worst_underflow = watcher->worst.underflow;

@@ -106,8 +106,17 @@ std::optional<double> number_of(std::string_view cell) {
 }
 
 constexpr const char* files_of_runs[] = {"summary.json", "metrics.jsonl", "metrics.csv",
-                                         "probe.jsonl",  "resolved.json", "compare.json",
-                                         "search.json"};
+                                         "probe.jsonl",  "resolved.json", "compare.json"};
+
+std::vector<std::filesystem::path> searches_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    if (entry.path().filename().string().ends_with("search.json") && entry.is_regular_file(ignored))
+      found.push_back(entry.path());
+  std::ranges::sort(found);
+  return found;
+}
 }  // namespace
 
 RunFolder::RunFolder(std::string_view op, std::filesystem::path path)
@@ -126,7 +135,7 @@ RunFolder::RunFolder(std::string_view op, std::filesystem::path path)
 }
 
 bool RunFolder::is_run(const std::filesystem::path& folder) {
-  return std::ranges::any_of(files_of_runs, [&](const char* file) {
+  return !searches_in(folder).empty() || std::ranges::any_of(files_of_runs, [&](const char* file) {
     std::error_code ignored;
     return std::filesystem::is_regular_file(folder / file, ignored);
   });
@@ -146,6 +155,10 @@ std::string RunFolder::name() const {
 bool RunFolder::has(const char* file) const {
   std::error_code ignored;
   return !is_file_ && std::filesystem::is_regular_file(path_ / file, ignored);
+}
+
+std::vector<std::filesystem::path> RunFolder::searches() const {
+  return is_file_ ? std::vector<std::filesystem::path>{} : searches_in(path_);
 }
 
 void RunFolder::note_skipped(int64_t lines, const char* file) {

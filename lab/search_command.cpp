@@ -42,6 +42,11 @@ struct Ranking {
 
 constexpr std::string_view made_by = "halftone-lab search ";
 
+/// x.json: x.search.json
+std::filesystem::path record_of(std::filesystem::path out) {
+  return out.replace_extension(".search.json");
+}
+
 /// Before minutes of work: the policy can be written, and takes no place but an earlier search's.
 void check_place_for(const std::filesystem::path& out) {
   if (out.extension() != ".json")
@@ -49,6 +54,10 @@ void check_place_for(const std::filesystem::path& out) {
   if (std::filesystem::exists(out) && !policy::read(out).about.starts_with(made_by))
     fail<UsageError>("search", out.string(),
                      " is there, and no earlier search made it. Choose another --out.");
+  if (const auto record = record_of(out);
+      !std::filesystem::exists(out) && std::filesystem::exists(record))
+    fail<UsageError>("search", record.string(),
+                     " is there, and its policy is not. Choose another --out.");
   std::error_code error;
   if (out.has_parent_path()) std::filesystem::create_directories(out.parent_path(), error);
   if (error)
@@ -88,7 +97,7 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
   if (command.out.empty()) return 0;
   name_policy(found.policy, command);
   files::replace("search", command.out, policy::write(found.policy));
-  files::replace("search", command.out.parent_path() / "search.json", json_of(found, options));
+  files::replace("search", record_of(command.out), json_of(found, options));
   std::cout << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
   if (command.seeds.empty()) return 0;
   std::cout << '\n'

@@ -22,7 +22,7 @@ struct SearchCommand {
   SensitivityOptions of{};
   std::string objective = "bytes";
   double budget = 0.02;
-  std::filesystem::path out{};    // the policy; search.json goes beside it
+  std::filesystem::path out{};    // the policy, x.json; x.search.json holds candidates and frontier
   std::vector<uint64_t> seeds{};  // trainings of the base and of what was found; none: no training
   int64_t steps = 300;
 };

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,23 +13,27 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <iomanip>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/files.h>
+#include <halftone/core/kernels.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_file.h>
+#include <halftone/train/directory_lock.h>
 
 namespace halftone::lab {
 
@@ -59,6 +64,9 @@ class Stopping {
   static constexpr std::array signals{SIGINT, SIGTERM, SIGHUP};
   std::array<struct sigaction, signals.size()> before_{};
 };
+
+/// The process of the sweep that started this one.
+const std::string sweep_variable = "HALFTONE_SWEEP";
 
 struct Task {
   const Cell* cell;
@@ -123,6 +131,7 @@ class Sweep {
       : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
     for (const char* folder : {"policies", "logs"})
       files::make_directories("sweep", options.run.out / folder);
+    lock_.emplace(options.run.out, "sweep");
     require_same_options();
     for (const uint64_t seed : options.run.seeds)
       for (const Cell& cell : cells_) {
@@ -226,6 +235,8 @@ class Sweep {
                                    std::to_string(task.seed),
                                    "--probe",
                                    std::to_string(options_.run.probe),
+                                   "--threads",
+                                   std::to_string(std::max(1, cpu_threads() / options_.jobs)),
                                    "--out",
                                    options_.run.out.string()};
     const auto add = [&](const std::string& name, const std::string& value) {
@@ -247,6 +258,7 @@ class Sweep {
   /// A run without a summary was stopped on its way. Nothing of it is lost.
   void put_aside(const fs::path& folder) const {
     if (!is_there(folder)) return;
+    const train::DirectoryLock lock(folder, "sweep");  // refuses one in which a run is at work
     const fs::path place = options_.run.out / "unfinished";
     files::make_directories("sweep", place);
     int number = 1;
@@ -263,9 +275,7 @@ class Sweep {
     put_aside(task.folder);
     std::vector<std::string> words = command_of(task), variables;
     for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
-    const int threads = std::max(1, int(std::thread::hardware_concurrency()) / options_.jobs);
-    if (options_.jobs > 1 && !std::getenv("OMP_NUM_THREADS"))
-      variables.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
+    variables.push_back(sweep_variable + ('=' + std::to_string(getpid())));
     const auto pointers = [](std::vector<std::string>& texts) {
       std::vector<char*> result;
       for (std::string& text : texts) result.push_back(text.data());
@@ -325,6 +335,7 @@ class Sweep {
 
   const SweepOptions& options_;
   std::ostream& progress_;
+  std::optional<train::DirectoryLock> lock_{};
   std::vector<Cell> cells_;
   std::vector<Task> tasks_{};
   std::map<pid_t, const Task*> running_{};
@@ -334,6 +345,13 @@ class Sweep {
 };
 
 }  // namespace
+
+void end_with_sweep() {
+  const char* const sweep = std::getenv(sweep_variable.c_str());
+  if (!sweep || !*sweep) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(getppid()) != sweep) std::raise(SIGTERM);  // it has ended before the call
+}
 
 int run_sweep(const SweepOptions& options, std::ostream& progress) {
   if (options.axes.empty() || options.run.seeds.empty() || options.jobs < 1 ||

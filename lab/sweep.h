@@ -49,8 +49,11 @@ struct SweepOptions {
 
 /// Runs what is not there yet, by this program's own command `run`, with a line of progress for
 /// each; what was stopped on its way goes to unfinished/. Then prints a line per cell, as run does.
-/// Returns 1 if one of them failed: the others are run all the same. A signal ends its processes,
-/// too.
+/// Returns 1 if one of them failed: the others are run all the same. Its processes end with it,
+/// also when it is killed. Throws UsageError while another sweep is at work in the folder.
 int run_sweep(const SweepOptions& options, std::ostream& progress);
+/// In a process that a sweep started: asks the system for SIGTERM when the sweep ends. Otherwise
+/// does nothing.
+void end_with_sweep();
 
 }  // namespace halftone::lab

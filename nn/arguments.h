@@ -9,6 +9,9 @@
 
 namespace halftone::nn::detail {
 
+/// For constructors that only say what to write instead.
+template <class T> inline constexpr bool positional = false;
+
 inline void require_positive(std::string_view layer, std::string_view name, int64_t value) {
   if (value < 1) fail<UsageError>(layer, name, " is ", value, ". Use 1 or more.");
 }

@@ -6,16 +6,21 @@
 #include <concepts>
 
 #include <halftone/autograd/ops.h>
+#include <halftone/nn/arguments.h>
 #include <halftone/nn/module.h>
 
 namespace halftone::nn {
 
 struct Conv1dOptions {
-  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  int64_t stride = 1;
+  ConvPadding padding = 0;  // or "same", "valid"
+  int64_t dilation = 1, groups = 1;
   bool bias = true;
 };
 struct Conv2dOptions {
-  Pair stride = 1, padding = 0, dilation = 1;
+  Pair stride = 1;
+  ConvPadding padding = 0;  // or "same", "valid"
+  Pair dilation = 1;
   int64_t groups = 1;
   bool bias = true;
 };
@@ -24,11 +29,6 @@ struct ConvTranspose2dOptions {
   int64_t groups = 1;
   bool bias = true;
 };
-
-namespace detail {
-/// For constructors that only say what to write instead.
-template <class T> inline constexpr bool positional = false;
-}  // namespace detail
 
 struct Conv1d final : Layer {
   Parameter weight, bias;

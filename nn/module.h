@@ -26,7 +26,7 @@ struct Module {
   virtual ~Module() = default;
 
   /// The only obligation: calls `field(name, member)` for every parameter, buffer and child module.
-  virtual void describe(Fields& field) = 0;
+  virtual void describe(Fields& field) = 0;  // override it: { field("first", first); }
 
   /// What an optimizer takes. A parameter that two modules share appears once, under its first
   /// name.
@@ -69,7 +69,7 @@ struct Layer : Module {
     return forward(x);
   }
   /// What a layer computes. As torch.nn.Module.forward.
-  virtual Tensor forward(const Tensor& x) const = 0;
+  virtual Tensor forward(const Tensor& x) const = 0;  // override it, as const
 };
 
 /// A layer that owns nothing.

@@ -17,5 +17,6 @@
 #include <halftone/nn/rnn.h>
 #include <halftone/nn/rnn_cell.h>
 #include <halftone/nn/sequential.h>
+#include <halftone/nn/standardizer.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/nn/upsample.h>

@@ -53,7 +53,7 @@ GroupNorm::GroupNorm(int64_t group_count, int64_t channels, GroupNormOptions opt
   bias = filled({channels}, 0);
 }
 
-BatchNorm::BatchNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options)
+RunningNorm::RunningNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options)
     : eps(options.eps), momentum(options.momentum) {
   detail::require_positive(layer, "channels", channels);
   if (options.affine) {
@@ -69,7 +69,7 @@ BatchNorm::BatchNorm(std::string_view layer, int64_t channels, const BatchNormOp
   }
 }
 
-void BatchNorm::describe(Fields& field) {
+void RunningNorm::describe(Fields& field) {
   field("weight", weight), field("bias", bias);
   field("running_mean", running_mean), field("running_var", running_var);
   field("num_batches_tracked", num_batches_tracked);
@@ -132,6 +132,16 @@ void BatchNorm2d::check_rank(const Tensor& x) const {
   if (x.rank() != 4)
     fail<ShapeError>("BatchNorm2d", "needs [n, channels, height, width], got ", described(x),
                      ". Vectors and sequences take BatchNorm1d.");
+}
+
+Tensor InstanceNorm::forward(const Tensor& in) const {
+  return halftone::detail::batched("instance_norm", in, rank, [&](const Tensor& x) {
+    check::rank("instance_norm", "x", x, rank);
+    return instance_norm(x, weight, bias, running_mean, running_var,
+                         {.use_input_stats = training || !running_mean.defined(),
+                          .momentum = momentum.value_or(0),
+                          .eps = eps});
+  });
 }
 
 }  // namespace halftone::nn

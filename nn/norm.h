@@ -1,7 +1,7 @@
 // Normalisation layers, with PyTorch's names, options and first values (weight 1, bias 0). The
 // arithmetic is f32 whatever the input, and batch norm takes low-precision images with f32
 // parameters and statistics. Ba et al. 2016 (layer), Zhang & Sennrich 2019 (RMS), Wu & He 2018
-// (group), Ioffe & Szegedy 2015 (batch).
+// (group), Ioffe & Szegedy 2015 (batch), Ulyanov et al. 2016 (instance).
 #pragma once
 
 #include <optional>
@@ -66,21 +66,25 @@ struct BatchNormOptions {
   bool affine = true;
   bool track_running_stats = true;  // off: batch statistics are used in evaluation, too
 };
-/// What BatchNorm1d and BatchNorm2d share. While training, a forward pass updates the running
-/// statistics.
-struct BatchNorm : Layer {
+/// What layers with running statistics share. While training, a forward pass updates these.
+struct RunningNorm : Layer {
   double eps;
   std::optional<double> momentum;
   Parameter weight, bias;
   Buffer running_mean, running_var, num_batches_tracked;
   void describe(Fields& field) override;
 
+ protected:
+  RunningNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options);
+};
+/// What BatchNorm1d and BatchNorm2d share.
+struct BatchNorm : RunningNorm {
   /// relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's shape, may
   /// be undefined.
   Tensor then_relu(const Tensor& x, const Tensor& residual = {}) const;
 
  protected:
-  BatchNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options);
+  using RunningNorm::RunningNorm;
   virtual void check_rank(const Tensor& x) const = 0;
   Tensor normalized(const Tensor& x) const;
 
@@ -103,6 +107,33 @@ struct BatchNorm2d final : BatchNorm {
 
  protected:
   void check_rank(const Tensor& x) const override;
+};
+
+struct InstanceNormOptions {
+  double eps = 1e-5, momentum = 0.1;
+  bool affine = false;
+  bool track_running_stats = false;  // on: evaluation uses them
+};
+/// What InstanceNorm1d and InstanceNorm2d share. The batch dimension may be absent. As PyTorch's it
+/// does not count batches.
+struct InstanceNorm : RunningNorm {
+  int rank;  // with the batch
+  Tensor forward(const Tensor& x) const override;
+
+ protected:
+  InstanceNorm(std::string_view layer, int images, int64_t channels, const InstanceNormOptions& o)
+      : RunningNorm(layer, channels, {o.eps, o.momentum, o.affine, o.track_running_stats}),
+        rank(images) {}
+};
+/// x: [n, channels, length].
+struct InstanceNorm1d final : InstanceNorm {
+  explicit InstanceNorm1d(int64_t channels, InstanceNormOptions options = {})
+      : InstanceNorm("InstanceNorm1d", 3, channels, options) {}
+};
+/// x: [n, channels, height, width].
+struct InstanceNorm2d final : InstanceNorm {
+  explicit InstanceNorm2d(int64_t channels, InstanceNormOptions options = {})
+      : InstanceNorm("InstanceNorm2d", 4, channels, options) {}
 };
 
 }  // namespace halftone::nn

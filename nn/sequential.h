@@ -11,6 +11,8 @@
 
 namespace halftone::nn {
 
+struct Recurrent;
+
 class Sequential final : public Layer {
  public:
   Sequential() = default;
@@ -19,12 +21,15 @@ class Sequential final : public Layer {
 
   /// Appends a layer and returns it, at the address it will keep.
   template <class L> L& add(L layer) {
-    static_assert(std::derived_from<L, Layer>,
+    static_assert(!std::derived_from<L, Recurrent>,
+                  "Lstm and Gru give more than one tensor, which no Sequential hands on: write a "
+                  "Module that calls lstm(x).y");
+    static_assert(std::derived_from<L, Layer> || std::derived_from<L, Recurrent>,
                   "Sequential holds Layers: derive it from nn::Layer, not nn::Module, and give it "
                   "Tensor forward(const Tensor&) const override");
     auto owned = std::make_unique<L>(std::move(layer));
     L& result = *owned;
-    layers_.push_back(std::move(owned));
+    if constexpr (std::derived_from<L, Layer>) layers_.push_back(std::move(owned));
     return result;
   }
 

@@ -100,6 +100,10 @@ expect(examples.19_distributed OUTPUT "1 process; test accuracy [5-9][0-9].*\nha
        COMMAND 19_distributed --strategy split-bf16 --batches 40 --batches-per-step 2 --hash)
 expect(examples.14_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
        COMMAND 14_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
+expect(examples.14_predict OUTPUT "^harbour .*old town +60 m2, new: +[23][0-9][0-9] .*park"
+       COMMAND 14_your_own_data --predict --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
+set_tests_properties(examples.14_your_own_data PROPERTIES FIXTURES_SETUP flats)
+set_tests_properties(examples.14_predict PROPERTIES FIXTURES_REQUIRED flats)
 
 # The Trainer and the loop by hand end with the same weights; a Trainer that has finished says so when it is asked again.
 set(runs ${CMAKE_CURRENT_BINARY_DIR}/runs)
@@ -229,5 +233,6 @@ expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")
+expect_failure(examples.14_predict_nothing "no such file: /nowhere/districts.txt" 14_your_own_data --predict --directory /nowhere)
 expect_failure(examples.14_bad_table "line 2, column .age.: .new. is no number" 14_your_own_data --table
                ${CMAKE_CURRENT_BINARY_DIR}/broken.csv --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)

@@ -67,9 +67,10 @@ expect(lab.sensitivity OUTPUT ".the base.*linear -> mxfp8 .* %" COMMAND halftone
        --batches 2 --warm-up 2)
 expect(lab.search OUTPUT "chosen: linear -> mxfp8.*policy [0-9a-f]+: .*policy +loss.*found " COMMAND halftone-lab search fp32 --to mxfp8
        --objective bits --budget 0.5 --workload student_teacher --batches 2 --warm-up 2 --seeds 0,1 --steps 3 --out ${telemetry}_found/found.json)
+expect(lab.search_record OUTPUT "wrote|report" COMMAND halftone-lab report ${telemetry}_found/found.search.json -o ${telemetry}_found.html)
 expect(lab.search_found OUTPUT "0/linear.0 .*input=" COMMAND halftone-lab show ${telemetry}_found/found.json --workload student_teacher)
 set_tests_properties(lab.search PROPERTIES FIXTURES_SETUP lab_found)
-set_tests_properties(lab.search_found PROPERTIES FIXTURES_REQUIRED lab_found)
+set_tests_properties(lab.search_found lab.search_record PROPERTIES FIXTURES_REQUIRED lab_found)
 expect(lab.search_nothing EXIT 1 MESSAGE "no rule of the space .ops. to low changes amp-bf16" COMMAND halftone-lab sensitivity amp-bf16
        --workload student_teacher --batches 1 --warm-up 0)
 expect(lab.search_no_json EXIT 1 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
@@ -88,6 +89,7 @@ expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "
 expect(lab.sweep_other_steps EXIT 1 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6," COMMAND ${sweep} --steps 6)
 set_tests_properties(lab.sweep PROPERTIES FIXTURES_REQUIRED lab_sweep FIXTURES_SETUP lab_swept)
 set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept)
+add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.sweep_bad_field EXIT 1 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32

@@ -14,6 +14,7 @@ strace -qq -o "$log" true 2>/dev/null || { echo "strace may not trace here"; exi
 # what the heap takes and always show. Small blocks that pile up behind the margin are the program's
 # own check, which needs the caches per thread off.
 export GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.top_pad=33554432:glibc.malloc.trim_threshold=1073741824
+export HALFTONE_FIXED_TEAM=1  # another size of team takes workspaces of its own
 strace -f -qq -e trace=%memory,access,faccessat,faccessat2 -o "$log" "$@"
 grep -q halftone-marker-begin "$log" && grep -q halftone-marker-end "$log" ||
   { echo "the markers are not in the log"; exit 1; }

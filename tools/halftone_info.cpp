@@ -1,7 +1,5 @@
 // halftone-info: what this build and this machine offer, for bug reports and for the question "why
 // is it slow here?". Everything about backends comes from backend_statuses().
-#include <omp.h>
-
 #include <cstdlib>
 #include <iomanip>
 #include <iostream>
@@ -9,6 +7,7 @@
 #include <cpuid.h>
 
 #include <halftone/core/communicator.h>
+#include <halftone/core/kernels.h>
 #include <halftone/halftone.h>
 
 #include "../examples/output.h"
@@ -46,7 +45,7 @@ void print_cpu() {
                   << (__builtin_cpu_supports("avx512vl") ? "avx512vl " : "")
                   << (__builtin_cpu_supports("avx512bf16") ? "avx512bf16 " : "")
                   << (cpu_has_amx_bf16() ? "amx_bf16 " : "") << '\n';
-  line("threads") << omp_get_max_threads() << '\n';
+  line("threads") << ht::cpu_threads() << '\n';
 }
 
 void print_backends() {

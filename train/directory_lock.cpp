@@ -57,7 +57,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory, std::string
   do result = (system_lock ? system_lock : flock)(file_.get(), LOCK_EX | LOCK_NB);
   while (result != 0 && errno == EINTR);
   if (result != 0 && errno == EWOULDBLOCK)
-    fail<UsageError>(op, "another training is at work in ", directory.string(), ": ",
+    fail<UsageError>(op, "another process is at work in ", directory.string(), ": ",
                      holder_in(file_), ". Wait for its end, stop it, or name another directory.");
   holds_ = result == 0;  // other errors: this file system knows no locks
   if (!holds_) return;

@@ -1,8 +1,6 @@
 // What a checkpoint says about the program that wrote it.
 #include <halftone/train/environment.h>
 
-#include <omp.h>
-
 #include <halftone/core/kernels.h>
 #include <halftone/core/plain_numbers.h>
 
@@ -10,7 +8,7 @@ namespace halftone::train {
 
 std::string environment_of(Device device) {
   PlainText text;
-  text << "halftone " HALFTONE_VERSION ", " << kernels_of(device) << ", " << omp_get_max_threads()
+  text << "halftone " HALFTONE_VERSION ", " << kernels_of(device) << ", " << cpu_threads()
        << " threads";
   return text.str();
 }

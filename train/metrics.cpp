@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <halftone/amp/autocast.h>
@@ -48,13 +49,16 @@ void accumulate(Tensor& sum, const Tensor& term) {
 
 }  // namespace
 
+std::vector<double> DeviceRows::take() {
+  if (rows_.empty()) return {};
+  const Plainly scope;
+  return cat(std::exchange(rows_, {}), 0).to_vector<double>();
+}
+
 void RunningMean::update(const Tensor& value, double weight) {
   check_value("RunningMean", value, weight);
   if (value.device() == Device::cpu()) return update(value.item(), weight);
-  if (weight == 0) return;  // the mean of no samples is NaN
-  const Plainly scope;
-  add(weighted(value, weight));
-  host_.weight += weight;
+  update(value, full({}, weight, f64, value.device()));
 }
 
 void RunningMean::update(const Tensor& value, const Tensor& weight) {
@@ -65,38 +69,27 @@ void RunningMean::update(const Tensor& value, const Tensor& weight) {
                      ". Pass an f64 scalar, the number of samples.");
   if (value.device() == Device::cpu()) return update(value.item(), weight.item());
   const Plainly scope;
-  const Tensor none = zeros({}, f64, value.device()), x = reshape(cast(value, f64), {});
-  add(where(greater(weight, none), x * weight, none));
-  accumulate(weights_, weight);
+  rows_.add(cat({reshape(cast(value, f64), {1}), reshape(weight, {1})}, 0));
+  if (rows_.full()) static_cast<void>(sums());
 }
 
 void RunningMean::update(double value, double weight) {
   check_weight("RunningMean", weight);
-  if (weight == 0) return;
-  host_.total += weight * value, host_.weight += weight;
+  if (weight == 0) return;  // the mean of no samples is NaN
+  sums_ += {.total = ExactSum::product(weight, value), .weight = weight};
 }
 
-/// On the device. What the host has goes there first, so that a restored mean sums in the order of
-/// one that was never interrupted.
-void RunningMean::add(const Tensor& product) {
-  if (!sum_.defined() && host_.weight != 0)
-    sum_ = scalar(std::exchange(host_.total, 0), f64, product.device());
-  accumulate(sum_, product);
+const MetricSums& RunningMean::sums() const {
+  const std::vector<double> rows = rows_.take();
+  for (std::size_t i = 0; i < rows.size(); i += 2)
+    if (const double value = rows[i], weight = rows[i + 1]; weight != 0)
+      sums_ += {.total = ExactSum::product(weight, value), .weight = weight};
+  return sums_;
 }
 
 double RunningMean::value() const {
-  const MetricSums all = sums();
-  return all.weight == 0 ? nan : all.total / all.weight;
-}
-
-MetricSums RunningMean::sums() const {
-  return {host_.total + (sum_.defined() ? sum_.item() : 0),
-          host_.weight + (weights_.defined() ? weights_.item() : 0)};
-}
-
-void RunningMean::restore(const MetricSums& sums) {
-  reset();
-  host_ = sums;
+  const MetricSums& all = sums();
+  return all.weight == 0 ? nan : double(all.total / all.weight);
 }
 
 WindowMean::WindowMean(int64_t window) : window_(window) {
@@ -212,7 +205,8 @@ double TopKAccuracy::value() const {
 
 MetricSums TopKAccuracy::sums() const {
   if (!samples_.defined()) return on_host_;
-  return {on_host_.total + correct_.item(), on_host_.weight + samples_.item()};
+  MetricSums all = on_host_;
+  return all += {.total = correct_.item(), .weight = samples_.item()};
 }
 
 void TopKAccuracy::restore(const MetricSums& sums) {
@@ -241,36 +235,32 @@ void MeanAbsoluteError::update(const Tensor& outputs, const Tensor& targets) {
 void R2Score::update(const Tensor& outputs, const Tensor& targets) {
   const Plainly scope;
   const auto [y, t] = compared("R2Score", outputs, targets);
-  const auto n = double(t.numel());
-  if (n == 0) return;
-  const Tensor own_mean = mean(t), own_spread = sum(square(t - own_mean));
-  accumulate(residuals_, sum(square(y - t)));
-  if (count_ == 0) {
-    mean_ = own_mean, spread_ = own_spread;
-  } else {
-    const Tensor step = own_mean - mean_.to(own_mean.device());
-    spread_ = spread_.to(step.device()) + own_spread + square(step) * (count_ * n / (count_ + n));
-    mean_ = mean_.to(step.device()) + step * (n / (count_ + n));
+  if (t.numel() == 0) return;
+  const Tensor own_mean = mean(t);
+  const Tensor count = full({1}, double(t.numel()), f64, t.device());
+  rows_.add(cat({reshape(sum(square(y - t)), {1}), reshape(sum(square(t - own_mean)), {1}),
+                 reshape(own_mean, {1}), count},
+                0));
+  if (rows_.full()) static_cast<void>(sums());
+}
+
+const MetricSums& R2Score::sums() const {
+  const std::vector<double> rows = rows_.take();
+  for (std::size_t i = 0; i < rows.size(); i += 4) {
+    const double residuals = rows[i], spread = rows[i + 1], mean = rows[i + 2], n = rows[i + 3];
+    const ExactSum total = ExactSum::product(mean, n);
+    sums_ += {.total = residuals, .weight = n, .targets = total, .squares = spread};
+    sums_.squares += total.squared() / n;
   }
-  count_ += n;
+  return sums_;
 }
 
 double R2Score::value() const {
-  const MetricSums all = sums();
-  return all.spread > 0 ? 1 - all.total / all.spread : nan;
-}
-
-MetricSums R2Score::sums() const {
-  if (count_ == 0) return {};
-  return {residuals_.item(), count_, mean_.item(), spread_.item()};
-}
-
-void R2Score::restore(const MetricSums& sums) {
-  reset();
-  if (!(sums.weight > 0)) return;
-  count_ = sums.weight;
-  residuals_ = scalar(sums.total, f64), mean_ = scalar(sums.mean, f64);
-  spread_ = scalar(sums.spread, f64);
+  const MetricSums& all = sums();
+  ExactSum spread = all.squares;
+  spread += -(all.targets.squared() / all.weight);
+  // Equal targets leave what 106 bits round off.
+  return spread > all.squares * 0x1p-90 ? 1 - double(all.total / double(spread)) : nan;
 }
 
 }  // namespace halftone::train

@@ -1,19 +1,39 @@
-// Running metrics over an epoch or a window: update() per batch, value() when somebody asks,
-// reset() to begin again. Their sums are f64 scalars on the batches' device, so update() never
-// waits for a GPU; value() does. A metric with no samples is NaN.
+// Running metrics over an epoch or a window: update() per batch, value() at any time, reset() to
+// begin again. Numbers of a GPU are added on the host later, many batches at a time: update()
+// waits for the GPU once in 64 batches, value() always. A metric with no samples is NaN.
 #pragma once
 
 #include <deque>
+#include <vector>
 
 #include <halftone/core/tensor.h>
+#include <halftone/train/exact_sum.h>
 
 namespace halftone::train {
 
-/// What a metric has seen, for checkpoints: its value is a function of these, mostly total /
-/// weight.
+/// What a metric has seen: its value is a function of these sums, mostly total / weight.
+/// Checkpoints hold them; those of several processes are added.
 struct MetricSums {
-  double total = 0, weight = 0;
-  double mean = 0, spread = 0;  // for those that need them
+  ExactSum total{}, weight{};
+  ExactSum targets{}, squares{};  // sums of the targets and of their squares, where they are needed
+
+  MetricSums& operator+=(const MetricSums& more) {
+    total += more.total, weight += more.weight, targets += more.targets, squares += more.squares;
+    return *this;
+  }
+};
+
+/// Rows of numbers that a GPU is still computing, in the order of batches.
+class DeviceRows {
+ public:
+  /// `row`: f64 [k].
+  void add(Tensor row) { rows_.push_back(std::move(row)); }
+  bool full() const { return rows_.size() >= 64; }
+  /// All rows, one after another; empties it. Waits for the GPU.
+  std::vector<double> take();
+
+ private:
+  std::vector<Tensor> rows_;
 };
 
 /// The mean of numbers with weights, usually losses and the sizes of their batches.
@@ -32,14 +52,12 @@ class RunningMean {
   void reset() { *this = {}; }
   /// Both wait for a GPU.
   double weight() const { return sums().weight; }
-  MetricSums sums() const;
-  void restore(const MetricSums& sums);
+  const MetricSums& sums() const;
+  void restore(const MetricSums& sums) { *this = {}, sums_ = sums; }
 
  private:
-  void add(const Tensor& product);
-
-  MetricSums host_{};         // what the host knows
-  Tensor sum_{}, weights_{};  // f64 scalars: what only a GPU knows, undefined before there is any
+  mutable MetricSums sums_{};
+  mutable DeviceRows rows_{};  // value, weight
 };
 
 /// The mean over the last `window` updates only.
@@ -92,9 +110,9 @@ class MeanAbsoluteError {
 };
 
 /// R2, the coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean)^2 over
-/// all elements: 1 is perfect, 0 what the mean of the targets would do. Sums of batches are put
-/// together as Chan et al. (1979) do, so that a large mean takes no digits. NaN where the targets
-/// are all equal.
+/// all elements: 1 is perfect, 0 what the mean of the targets would do. A large mean costs no
+/// digits: the second sum is one of squares minus the squared sum over n, both in 106 bits. NaN
+/// where the targets are all equal.
 class R2Score {
  public:
   /// As MeanAbsoluteError's.
@@ -102,13 +120,13 @@ class R2Score {
   /// Waits for a GPU.
   double value() const;
   void reset() { *this = {}; }
-  MetricSums sums() const;
-  void restore(const MetricSums& sums);
+  const MetricSums& sums() const;
+  void restore(const MetricSums& sums) { *this = {}, sums_ = sums; }
 
  private:
-  // f64 scalars on the device of the batches: residuals squared, distances from the mean squared
-  Tensor residuals_{}, spread_{}, mean_{};
-  double count_ = 0;
+  mutable MetricSums sums_{};  // total: residuals squared
+  mutable DeviceRows
+      rows_{};  // residuals squared, distances from the batch's mean squared, mean, n
 };
 
 /// The share of samples whose target is among the k classes with the largest logits. Of equal

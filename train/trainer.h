@@ -52,8 +52,8 @@ class Trainer {
   /// what was saved before is still there. Of several processes all call it, with data alike; one
   /// that throws ends all of them with its message.
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
-  /// The loss and the task's metrics over an epoch of a loader, in evaluation mode; neither
-  /// modules' modes nor random numbers are changed by it.
+  /// "val/loss" and the task's metrics, named as fit() names them, over an epoch of a loader, in
+  /// evaluation mode; neither modules' modes nor random numbers are changed by it.
   MetricValues validate(data::DataLoader loader);
   /// The task's outputs for an epoch of a loader, in its order, in evaluation mode and without
   /// gradients: [samples, ...], on the model's device. Targets are not looked at. Throws UsageError

@@ -7,11 +7,15 @@
 #include <chrono>
 #include <exception>
 #include <thread>
+#include <typeinfo>
 #include <utility>
+
+#include <zlib.h>
 
 #include <halftone/core/plain_numbers.h>
 #include <halftone/core/factory.h>
 #include <halftone/distributed/collectives.h>
+#include <halftone/train/class_name.h>
 #include <halftone/train/manifest.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/resume.h>
@@ -39,6 +43,26 @@ void TrainingLoop::share_out() {
   loader_ = loader_->with_options(options);
 }
 
+namespace {
+/// A checksum of the first, the middle and the last sample: other data of the same size is noticed.
+uint32_t checksum_of(const data::Dataset& dataset) {
+  uLong sum = crc32(0, nullptr, 0);
+  const auto add = [&sum](const Tensor& x) {
+    if (!x.defined()) return;
+    const Tensor bytes = views::contiguous(x.to(Device::cpu()));
+    sum = crc32(sum, reinterpret_cast<const Bytef*>(bytes.raw_data()), uInt(bytes.bytes()));
+  };
+  const int64_t size = dataset.size();
+  for (const int64_t sample : {int64_t(0), size / 2, size - 1}) {
+    if (sample < 0 || sample >= size) continue;
+    const data::Batch batch = dataset.batch_in_epoch({&sample, 1}, {});
+    add(batch.inputs), add(batch.targets);
+    for (const Tensor& more : batch.more) add(more);
+  }
+  return uint32_t(sum);
+}
+}  // namespace
+
 void TrainingLoop::require_alike() const {
   if (ranks() == 1) return;
   const TrainerOptions& o = options_;
@@ -46,6 +70,7 @@ void TrainingLoop::require_alike() const {
   const auto add = [&](const std::string& what, const data::DataLoader& loader) {
     for (const auto& [name, value] : loader_numbers(loader))
       text << what << name.substr(name.rfind('.') + 1) << ' ' << value << '\n';
+    text << what << "checksum of three samples " << checksum_of(loader.dataset()) << '\n';
   };
   add("", *loader_);
   if (validation_) add("validation ", *validation_);
@@ -57,8 +82,8 @@ void TrainingLoop::require_alike() const {
        << "\nlog_every_steps " << o.log_every_steps << "\ncheckpoints.every_epochs "
        << o.checkpoints.every_epochs << "\ncheckpoints.every_steps " << o.checkpoints.every_steps
        << "\na schedule: " << (o.schedule ? "yes" : "no")
-       << "\na directory: " << (o.directory.empty() ? "no" : "yes") << "\ncallbacks "
-       << o.callbacks.size();
+       << "\na directory: " << (o.directory.empty() ? "no" : "yes") << "\ncallbacks";
+  for (const auto& callback : o.callbacks) text << ' ' << class_name(typeid(*callback));
   distributed::require_agreement(world_, "agreement on data and options", text.str());
 }
 
@@ -129,22 +154,18 @@ int TrainingLoop::signal_of_all() const {
   return int(distributed::largest(world_, "signals", StopSignals::received()));
 }
 
-/// Sums of all ranks, added in their order; means and spreads are put together as Chan et al.
-/// (1979) do.
+/// Sums of all ranks.
 MetricSums TrainingLoop::of_all(const MetricSums& own) const {
   if (ranks() == 1) return own;
-  const Tensor numbers =
-      from_vector(std::vector<double>{own.total, own.weight, own.mean, own.spread}, {4}, f64);
+  std::vector<double> numbers;
+  for (const ExactSum& sum : {own.total, own.weight, own.targets, own.squares})
+    numbers.insert(numbers.end(), {sum, sum.rest()});
   MetricSums all;
-  for (const Tensor& x :
-       distributed::all_gather(world_, "sums of metrics", TrafficUse::control, numbers)) {
+  for (const Tensor& x : distributed::all_gather(world_, "sums of metrics", TrafficUse::control,
+                                                 from_vector(numbers, {8}, f64))) {
     const auto* const next = x.data<double>();
-    const MetricSums more{next[0], next[1], next[2], next[3]};
-    if (more.weight == 0) continue;
-    const double apart = more.mean - all.mean, weight = all.weight + more.weight;
-    all.spread += more.spread + apart * apart * (all.weight * more.weight / weight);
-    all.mean += apart * (more.weight / weight);
-    all.total += more.total, all.weight = weight;
+    const auto sum = [next](int i) { return ExactSum(next[2 * i], next[2 * i + 1]); };
+    all += {.total = sum(0), .weight = sum(1), .targets = sum(2), .squares = sum(3)};
   }
   return all;
 }

@@ -153,6 +153,14 @@ void TrainingLoop::make_scheduler(int64_t steps_per_epoch) {
 
 // --- checkpoints
 
+namespace {
+/// The sums of a metric with their names in checkpoints.
+template <class Sums, class F> void each_sum(Sums& sums, const F& f) {
+  f("total", sums.total), f("weight", sums.weight);
+  f("targets", sums.targets), f("squares", sums.squares);
+}
+}  // namespace
+
 void TrainingLoop::save(const std::filesystem::path& path) const {
   CheckpointState state = position_;
   records_.save(state);
@@ -160,10 +168,10 @@ void TrainingLoop::save(const std::filesystem::path& path) const {
   state.numbers["state.seconds"] = seconds();
   state.numbers["state.validation_interrupted"] = double(validation_interrupted_);
   const auto add = [&](const std::string& name, const MetricSums& sums) {
-    state.numbers["state.total." + name] = sums.total;
-    state.numbers["state.weight." + name] = sums.weight;
-    if (sums.mean != 0) state.numbers["state.mean." + name] = sums.mean;
-    if (sums.spread != 0) state.numbers["state.spread." + name] = sums.spread;
+    each_sum(sums, [&](const std::string& part, const ExactSum& sum) {
+      state.numbers["state." + part + '.' + name] = sum;
+      if (sum.rest() != 0) state.numbers["state." + part + "_rest." + name] = sum.rest();
+    });
   };
   add("loss", of_all(epoch_loss_.sums()));
   for (const TaskMetric& metric : task_.metrics) add(metric.name(), of_all(metric.sums()));
@@ -197,10 +205,13 @@ void TrainingLoop::resume(const FoundCheckpoint& found) {
   seconds_before_ = number_in(numbers, "state.seconds");
   validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;
   const auto sums = [&](const std::string& name) {
-    if (rank() != 0) return MetricSums{};  // sums of all ranks, which one continues
-    return MetricSums{
-        number_in(numbers, "state.total." + name), number_in(numbers, "state.weight." + name),
-        number_in(numbers, "state.mean." + name), number_in(numbers, "state.spread." + name)};
+    MetricSums sums;
+    if (rank() != 0) return sums;  // those of all ranks, which one continues
+    each_sum(sums, [&](const std::string& part, ExactSum& sum) {
+      sum = {number_in(numbers, "state." + part + '.' + name),
+             number_in(numbers, "state." + part + "_rest." + name)};
+    });
+    return sums;
   };
   epoch_loss_.restore(sums("loss"));
   for (TaskMetric& metric : task_.metrics) metric.restore(sums(metric.name()));

@@ -23,10 +23,11 @@ void TrainingLoop::run_validation() {
   if (!values) return;
   std::string line = "  validation";
   for (const auto& [name, value] : *values) {
-    log("val/" + name, value);
-    const auto metric = std::ranges::find(task_.metrics, name, &TaskMetric::name);
+    log(name, value);
+    const std::string own = name.substr(std::string_view("val/").size());
+    const auto metric = std::ranges::find(task_.metrics, own, &TaskMetric::name);
     const Shown shown = metric == task_.metrics.end() ? Shown::number : metric->shown();
-    line += "  " + name + ' ' + shown_text(value, shown);
+    line += "  " + own + ' ' + shown_text(value, shown);
   }
   note(line);
   for (const auto& callback : options_.callbacks) callback->on_validation_end(trainer_);
@@ -79,8 +80,8 @@ std::optional<std::map<std::string, double>> TrainingLoop::evaluate(data::DataLo
     if (i + ranks() < batches) ++next;
   }
   if (!all_accept(!interrupted)) return std::nullopt;
-  std::map<std::string, double> values{{"loss", value_of_all(loss_mean)}};
-  for (const TaskMetric& metric : metrics) values[metric.name()] = value_of_all(metric);
+  std::map<std::string, double> values{{"val/loss", value_of_all(loss_mean)}};
+  for (const TaskMetric& metric : metrics) values["val/" + metric.name()] = value_of_all(metric);
   return values;
 }
 

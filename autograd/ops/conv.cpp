@@ -111,30 +111,76 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
   return y;
 }
 
+void ConvPadding::set(std::string_view word) {
+  if (word != "same" && word != "valid")
+    fail<UsageError>("ConvPadding", "\"", word,
+                     "\" is no padding. Use \"same\", \"valid\" or numbers.");
+  same = word == "same";
+}
+
+namespace {
+/// x with the border of "same" that is on one side only; what is on both goes into the geometry. An
+/// odd number of rows has the larger part at the end, as PyTorch's.
+Tensor keeping_size(const Tensor& x, const Tensor& weight, ConvGeometry& g) {
+  if (g.stride != std::array<int64_t, 2>{1, 1})
+    fail<UsageError>("conv2d", "padding \"same\" with stride ", Dims(g.stride), ". Use stride 1.");
+  Dims at_end = Dims::filled(4, 0);
+  for (int i : {0, 1}) {
+    const auto d = std::size_t(i);
+    const int64_t total = std::max<int64_t>(g.dilation[d], 1) * (weight.size(2 + i) - 1);
+    g.padding[d] = total / 2, at_end[3 - 2 * i] = total % 2;
+  }
+  return at_end == Dims::filled(4, 0) ? x : pad(x, at_end);
+}
+}  // namespace
+
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options) {
-  const ConvGeometry geometry{options.stride.array(), options.padding.array(),
-                              options.dilation.array(), options.groups};
-  return apply(Conv2d{.geometry = geometry}, x, weight, bias);
+  return detail::batched("conv2d", x, 4, [&](const Tensor& images) {
+    ConvGeometry g{options.stride.array(), options.padding.array(), options.dilation.array(),
+                   options.groups};
+    check::rank("conv2d", "weight", weight, 4);
+    const Tensor padded =
+        options.padding.same && images.rank() == 4 ? keeping_size(images, weight, g) : images;
+    return apply(Conv2d{.geometry = g}, padded, weight, bias);
+  });
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv1dOptions& options) {
-  check::rank("conv1d", "x", x, 3);
   check::rank("conv1d", "weight", weight, 3);
-  const Conv2dOptions flat{.stride = {1, options.stride},
-                           .padding = {0, options.padding},
-                           .dilation = {1, options.dilation},
-                           .groups = options.groups};
-  return squeeze(conv2d(unsqueeze(x, 2), unsqueeze(weight, 2), bias, flat), 2);
+  return detail::batched("conv1d", x, 3, [&](const Tensor& rows) {
+    check::rank("conv1d", "x", rows, 3);
+    Conv2dOptions flat{.stride = {1, options.stride},
+                       .padding = {0, options.padding.width},
+                       .dilation = {1, options.dilation},
+                       .groups = options.groups};
+    flat.padding.same = options.padding.same;
+    return squeeze(conv2d(unsqueeze(rows, 2), unsqueeze(weight, 2), bias, flat), 2);
+  });
 }
 
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                         const ConvTranspose2dOptions& options) {
-  const ConvGeometry geometry{options.stride.array(), options.padding.array(),
-                              options.dilation.array(), options.groups};
-  return apply(ConvTranspose2d{.geometry = geometry, .output_padding = options.output_padding}, x,
-               weight, bias);
+  const ConvTranspose2d op{.geometry = {options.stride.array(), options.padding.array(),
+                                        options.dilation.array(), options.groups},
+                           .output_padding = options.output_padding};
+  return detail::batched("conv_transpose2d", x, 4,
+                         [&](const Tensor& images) { return apply(op, images, weight, bias); });
+}
+
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose1dOptions& options) {
+  check::rank("conv_transpose1d", "weight", weight, 3);
+  return detail::batched("conv_transpose1d", x, 3, [&](const Tensor& rows) {
+    check::rank("conv_transpose1d", "x", rows, 3);
+    const ConvTranspose2dOptions flat{.stride = {1, options.stride},
+                                      .padding = {0, options.padding},
+                                      .output_padding = {0, options.output_padding},
+                                      .dilation = {1, options.dilation},
+                                      .groups = options.groups};
+    return squeeze(conv_transpose2d(unsqueeze(rows, 2), unsqueeze(weight, 2), bias, flat), 2);
+  });
 }
 
 }  // namespace halftone

@@ -16,17 +16,46 @@ struct Pair {
   std::array<int64_t, 2> array() const { return {height, width}; }
 };
 
+/// Amounts on both sides of height and width, or one of PyTorch's words: "same" gives the result
+/// the size of the input, at stride 1 only; "valid" is 0.
+struct ConvPadding : Pair {
+  bool same = false;
+  using Pair::Pair;
+  constexpr ConvPadding() = default;
+  constexpr ConvPadding(Pair amounts) : Pair(amounts) {}
+  template <std::size_t N> ConvPadding(const char (&word)[N]) { set(word); }
+
+ private:
+  void set(std::string_view word);
+};
+
 struct Conv2dOptions {
-  Pair stride = 1, padding = 0, dilation = 1;
+  Pair stride = 1;
+  ConvPadding padding = 0;
+  Pair dilation = 1;
   int64_t groups = 1;
 };
 struct Conv1dOptions {
-  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  int64_t stride = 1;
+  ConvPadding padding = 0;  // its width counts
+  int64_t dilation = 1, groups = 1;
 };
 struct ConvTranspose2dOptions {
   Pair stride = 1, padding = 0, output_padding = 0, dilation = 1;
   int64_t groups = 1;
 };
+
+struct ConvTranspose1dOptions {
+  int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+};
+
+namespace detail {
+/// f(x) for a function of batches of rank `rank`; x may also be one sample, without the batch.
+template <class F> Tensor batched(std::string_view op, const Tensor& x, int rank, F f) {
+  check::defined(op, "x", x);
+  return x.rank() == rank - 1 ? squeeze(f(unsqueeze(x, 0)), 0) : f(x);
+}
+}  // namespace detail
 
 /// Cross-correlation. x: [n, in, h, w]; w: [out, in / groups, kh, kw]; bias: [out] or undefined.
 struct Conv2d {
@@ -82,12 +111,15 @@ struct ConvTranspose2d {
   }
 };
 
-/// As torch.nn.functional.conv2d, conv1d and conv_transpose2d.
+/// As torch.nn.functional.conv2d, conv1d, conv_transpose2d and conv_transpose1d; x may lack the
+/// batch dimension.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv1dOptions& options = {});
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose1dOptions& options = {});
 
 }  // namespace halftone

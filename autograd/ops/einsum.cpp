@@ -1,10 +1,15 @@
-// einsum by one batched matrix product: every letter is of one of four kinds,
+// einsum by batched matrix products, of two operands each. In such a product every letter is of one
+// of four kinds,
 //   batch (both operands and the result), a's, b's (one operand and the result), summed (both).
-// Letters of one operand alone that the result lacks are summed first.
+// Letters of one operand alone that the result lacks are summed first. "..." is parsed into the
+// letters '0', '1', ..., '0' for the last dimension.
 #include <halftone/autograd/ops/einsum.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+
+#include <halftone/autograd/ops/rearrange.h>
 
 namespace halftone {
 
@@ -13,9 +18,12 @@ namespace {
 bool has(const std::string& letters, char letter) {
   return letters.find(letter) != std::string::npos;
 }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+int times(char letter, const std::string& in) { return int(std::ranges::count(in, letter)); }
 
 struct Equation {
-  std::string a, b, result;
+  std::vector<std::string> operands;
+  std::string result;
 };
 
 [[noreturn]] void refuse(std::string_view equation, std::string_view why) {
@@ -23,38 +31,54 @@ struct Equation {
                    ". Write it as \"ij,jk->ik\", a letter per dimension.");
 }
 
-Equation parsed(std::string_view equation) {
+/// The letters of an operand or the result; `unnamed` dimensions for its "...".
+std::string spelled(std::string_view equation, const std::string& part, int unnamed) {
+  std::string dots, letters = part;
+  for (int i = unnamed - 1; i >= 0; --i) dots += char('0' + i);
+  if (const std::size_t at = part.find("..."); at != std::string::npos) letters.replace(at, 3, "");
+  if (!std::ranges::all_of(letters, is_letter))
+    refuse(equation, "there is something that is no letter");
+  if (const std::size_t at = part.find("..."); at != std::string::npos) letters.insert(at, dots);
+  return letters;
+}
+
+Equation parsed(std::string_view equation, const std::vector<Tensor>& operands) {
   std::string text(equation);
   std::erase(text, ' ');
-  const std::size_t arrow = text.find("->"), comma = text.find(',');
-  if (comma == std::string::npos || text.find(',', comma + 1) != std::string::npos)
-    refuse(equation, "there must be two operands");
-  if (text.find('.') != std::string::npos) refuse(equation, "\"...\" is not supported");
-  Equation e{text.substr(0, comma), text.substr(comma + 1, arrow - comma - 1), {}};
-  if (arrow != std::string::npos && comma > arrow) refuse(equation, "there must be two operands");
-  const auto letters_only = [](const std::string& part) {
-    return std::ranges::all_of(
-        part, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
-  };
-  const auto twice = [](const std::string& part) {
-    for (std::size_t i = 0; i < part.size(); ++i)
-      if (part.find(part[i], i + 1) != std::string::npos) return true;
-    return false;
-  };
-  if (arrow != std::string::npos) {
-    e.result = text.substr(arrow + 2);
-  } else {
-    for (const char c : e.a + e.b)
-      if (has(e.a, c) != has(e.b, c)) e.result += c;
-    std::ranges::sort(e.result);
+  const std::size_t arrow = text.find("->");
+  std::string left = text.substr(0, arrow) + ',';
+  Equation e;
+  int most_unnamed = 0;
+  for (std::size_t comma; (comma = left.find(',')) != std::string::npos; left.erase(0, comma + 1)) {
+    const std::string part = left.substr(0, comma);
+    const std::size_t place = e.operands.size();
+    if (place == operands.size())
+      refuse(equation, "there are more operands in it than were passed");
+    const bool open = part.find("...") != std::string::npos;
+    const int named = int(part.size()) - (open ? 3 : 0), rank = operands[place].rank();
+    if (open ? rank < named : rank != named)
+      fail<ShapeError>("einsum", "\"", equation, "\" has ", named,
+                       " letters for an operand that is ", described(operands[place]),
+                       ". Give one per dimension.");
+    most_unnamed = std::max(most_unnamed, rank - named);
+    e.operands.push_back(spelled(equation, part, rank - named));
   }
-  if (!letters_only(e.a) || !letters_only(e.b) || !letters_only(e.result))
-    refuse(equation, "there is something that is no letter");
-  if (twice(e.a) || twice(e.b))
-    refuse(equation, "a letter is twice in one operand, which is not supported");
-  if (twice(e.result)) refuse(equation, "a letter is twice in the result");
+  if (e.operands.size() != operands.size())
+    refuse(equation, "there are fewer operands in it than were passed");
+  std::string all;
+  for (const std::string& operand : e.operands) all += operand;
+  if (arrow != std::string::npos) {
+    e.result = spelled(equation, text.substr(arrow + 2), most_unnamed);
+  } else {
+    std::string once;
+    for (const char c : all)
+      if (is_letter(c) && times(c, all) == 1) once += c;
+    std::ranges::sort(once);
+    e.result = spelled(equation, "..." + once, most_unnamed);
+  }
   for (const char c : e.result)
-    if (!has(e.a, c) && !has(e.b, c)) refuse(equation, "the result has a letter of no operand");
+    if (times(c, e.result) > 1) refuse(equation, "a letter is twice in the result");
+    else if (!has(all, c)) refuse(equation, "the result has a letter of no operand");
   return e;
 }
 
@@ -76,15 +100,27 @@ struct Labelled {
     for (const char c : some) product *= size(c);
     return product;
   }
-  /// Summed over the letters that neither the result nor the other operand has.
-  void sum_alone(const Equation& e, const std::string& other) {
+  /// A letter that is there twice takes the diagonal of its two dimensions, which goes last.
+  void take_diagonals(std::string_view equation) {
+    for (std::size_t i = 0; i < letters.size(); ++i)
+      if (const std::size_t j = letters.find(letters[i], i + 1); j != std::string::npos) {
+        const char c = letters[i];
+        if (x.shape()[int(i)] != x.shape()[int(j)])
+          fail<ShapeError>("einsum", "\"", equation, "\": ", c, " is twice in ", described(x),
+                           ", with two sizes. A diagonal has one.");
+        x = diagonal(x, 0, int(i), int(j));
+        letters = letters.erase(j, 1).erase(i, 1) + c;
+        i = std::size_t(-1);
+      }
+  }
+  /// Summed over the letters that nothing else has.
+  void sum_alone(const std::string& elsewhere) {
     Dims dims;
     for (std::size_t i = 0; i < letters.size(); ++i)
-      if (!has(e.result, letters[i]) && !has(other, letters[i])) dims.push_back(int64_t(i));
+      if (!has(elsewhere, letters[i])) dims.push_back(int64_t(i));
     if (dims.empty()) return;
-    const DType dtype = x.dtype();
-    x = cast(sum(x, dims), dtype);
-    letters = those(letters, [&](char c) { return has(e.result, c) || has(other, c); });
+    x = cast(sum(x, dims), x.dtype());
+    letters = those(letters, [&](char c) { return has(elsewhere, c); });
   }
   Tensor in_order(const std::string& order) const {
     Dims dims;
@@ -93,53 +129,71 @@ struct Labelled {
   }
 };
 
-void check_operand(std::string_view equation, const Labelled& operand) {
-  if (operand.x.rank() != int(operand.letters.size()))
-    fail<ShapeError>("einsum", "\"", equation, "\" has ", operand.letters.size(),
-                     " letters for an operand that is ", described(operand.x),
-                     ". Give one per dimension.");
+/// The size of each letter; operands of size 1 are expanded to it.
+void agree_on_sizes(std::string_view equation, std::vector<Labelled>& operands) {
+  std::map<char, std::pair<int64_t, const Labelled*>> sizes;
+  for (const Labelled& o : operands)
+    for (const char c : o.letters) {
+      auto& [size, owner] = sizes.try_emplace(c, o.size(c), &o).first->second;
+      if (size != o.size(c) && size != 1 && o.size(c) != 1)
+        fail<ShapeError>("einsum", "\"", equation, "\": ", is_letter(c) ? std::string(1, c) : "...",
+                         " is ", size, " in ", described(owner->x), " and ", o.size(c), " in ",
+                         described(o.x), ". A letter has one size.");
+      if (size == 1) size = o.size(c), owner = &o;
+    }
+  for (Labelled& o : operands) {
+    Shape shape;
+    for (const char c : o.letters) shape.push_back(sizes.at(c).first);
+    o.x = expand(o.x, shape);
+  }
 }
 
-}  // namespace
-
-Tensor einsum(std::string_view equation, const Tensor& a_in, const Tensor& b_in) {
-  check::defined("einsum", "an operand", a_in);
-  check::defined("einsum", "an operand", b_in);
-  const Equation e = parsed(equation);
-  check_operand(equation, {a_in, e.a});
-  check_operand(equation, {b_in, e.b});
-  // As for PyTorch's einsum, whose name is on the list: cast before anything is summed.
-  std::array inputs{a_in, b_in};
-  if (InputCaster* caster = active_caster()) caster->cast_inputs(Matmul::info, inputs);
-  const DType common = promote(inputs[0].dtype(), inputs[1].dtype());
-  check::floating("einsum", inputs[0]);
-  check::floating("einsum", inputs[1]);
-  Labelled a{cast(inputs[0], common), e.a}, b{cast(inputs[1], common), e.b};
-  a.sum_alone(e, e.b), b.sum_alone(e, e.a);
-  for (const char c : a.letters)
-    if (has(b.letters, c) && a.size(c) != b.size(c))
-      fail<ShapeError>("einsum", "\"", equation, "\": ", c, " is ", a.size(c), " in ",
-                       described(a_in), " and ", b.size(c), " in ", described(b_in),
-                       ". A letter has one size.");
-
-  const std::string batch =
-      those(a.letters, [&](char c) { return has(b.letters, c) && has(e.result, c); });
-  const std::string summed =
-      those(a.letters, [&](char c) { return has(b.letters, c) && !has(e.result, c); });
-  const std::string of_a = those(a.letters, [&](char c) { return !has(b.letters, c); });
-  const std::string of_b = those(b.letters, [&](char c) { return !has(a.letters, c); });
+/// The product of two operands, summed over the letters that `kept` lacks.
+Labelled product_of(Labelled a, Labelled b, const std::string& kept) {
+  a.sum_alone(kept + b.letters), b.sum_alone(kept + a.letters);
+  const auto in_both = [&](char c) { return has(a.letters, c) && has(b.letters, c); };
+  const std::string batch = those(a.letters, [&](char c) { return in_both(c) && has(kept, c); });
+  const std::string summed = those(a.letters, [&](char c) { return in_both(c) && !has(kept, c); });
+  const std::string of_a = those(a.letters, [&](char c) { return !in_both(c); });
+  const std::string of_b = those(b.letters, [&](char c) { return !in_both(c); });
   const Tensor left =
       reshape(a.in_order(batch + of_a + summed), {a.size(batch), a.size(of_a), a.size(summed)});
   const Tensor right =
       reshape(b.in_order(batch + summed + of_b), {a.size(batch), a.size(summed), b.size(of_b)});
   // Nothing to sum: a product of each with each, exact to one rounding.
   const Tensor product = summed.empty() ? left * right : matmul(left, right);
-
-  const std::string order = batch + of_a + of_b;
   Shape shape;
   for (const char c : batch + of_a) shape.push_back(a.size(c));
   for (const char c : of_b) shape.push_back(b.size(c));
-  return Labelled{reshape(product, shape), order}.in_order(e.result);
+  return {reshape(product, shape), batch + of_a + of_b};
+}
+
+}  // namespace
+
+Tensor einsum(std::string_view equation, const std::vector<Tensor>& given) {
+  if (given.empty()) fail<UsageError>("einsum", "there are no operands. Pass at least one tensor.");
+  for (const Tensor& x : given) check::numbers("einsum", x);
+  const Equation e = parsed(equation, given);
+  // A policy that names einsum casts before anything is summed, as PyTorch's list for CUDA does.
+  std::vector<Tensor> inputs = given;
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::einsum, inputs);
+  DType common = inputs[0].dtype();
+  for (const Tensor& x : inputs) common = promote(common, x.dtype());
+  std::vector<Labelled> operands;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    operands.push_back({cast(inputs[i], common), e.operands[i]});
+    operands.back().take_diagonals(equation);
+  }
+  agree_on_sizes(equation, operands);
+  Labelled total = operands[0];
+  for (std::size_t i = 1; i < operands.size(); ++i) {
+    std::string kept = e.result;
+    for (std::size_t later = i + 1; later < operands.size(); ++later)
+      kept += operands[later].letters;
+    total = product_of(total, operands[i], kept);
+  }
+  total.sum_alone(e.result);
+  return total.in_order(e.result);
 }
 
 }  // namespace halftone

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include <halftone/autograd/ops/matmul.h>
 
 namespace halftone {
 
-/// einsum("bij,bjk->bik", a, b): dimensions of the operands by letter. Letters that the result
-/// lacks are summed over; those in both operands are what a batched matrix product contracts or
-/// repeats. Without "->" the result has the letters that occur once, in alphabetical order. As
-/// torch.einsum with two operands; a letter twice in one operand (a diagonal) and "..." are
-/// refused.
-Tensor einsum(std::string_view equation, const Tensor& a, const Tensor& b);
+/// einsum("bij,bjk->bik", {a, b}): dimensions of any number of operands by letter. Letters that the
+/// result lacks are summed over; a letter twice in one operand takes its diagonal; "..." stands for
+/// the dimensions that have no letter, which broadcast. Without "->" the result has "..." and the
+/// letters that occur once, in alphabetical order. Operands are multiplied from left to right. As
+/// torch.einsum.
+Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands);
+template <std::same_as<Tensor>... More>
+Tensor einsum(std::string_view equation, const Tensor& first, const More&... more) {
+  return einsum(equation, std::vector<Tensor>{first, more...});
+}
 
 }  // namespace halftone

@@ -169,9 +169,11 @@ inline Tensor leaky_relu(const Tensor& x, double slope = 0.01) {
 inline Tensor gelu(const Tensor& x) { return unary(formula::Gelu{}, x); }
 /// GELU with the exact Phi: torch's default.
 inline Tensor gelu_erf(const Tensor& x) { return unary(formula::GeluErf{}, x); }
+inline Tensor erf(const Tensor& x) { return unary(formula::Erf{}, x); }
 inline Tensor silu(const Tensor& x) { return unary(formula::Silu{}, x); }
 inline Tensor tanh(const Tensor& x) { return unary(formula::Tanh{}, x); }
 inline Tensor sigmoid(const Tensor& x) { return unary(formula::Sigmoid{}, x); }
+inline Tensor logsigmoid(const Tensor& x) { return unary(formula::LogSigmoid{}, x); }
 inline Tensor softplus(const Tensor& x, double beta = 1, double threshold = 20) {
   if (!(beta > 0)) fail<UsageError>("softplus", "beta is ", beta, ". It must be positive.");
   return unary(formula::Softplus{beta, threshold}, x);
@@ -185,17 +187,9 @@ inline Tensor log1p(const Tensor& x) { return unary(formula::Log1p{}, x); }
 inline Tensor sqrt(const Tensor& x) { return unary(formula::Sqrt{}, x); }
 inline Tensor rsqrt(const Tensor& x) { return unary(formula::Rsqrt{}, x); }
 inline Tensor reciprocal(const Tensor& x) { return unary(formula::Reciprocal{}, x); }
-inline Tensor pow(const Tensor& x, double exponent) {
-  return unary(formula::PowScalar{exponent}, x);
-}
 inline Tensor square(const Tensor& x) { return unary(formula::Square{}, x); }
 inline Tensor abs(const Tensor& x) { return unary(formula::Abs{}, x); }
 inline Tensor neg(const Tensor& x) { return unary(formula::Neg{}, x); }
-inline Tensor clamp(const Tensor& x, double low, double high) {
-  if (!(low <= high))
-    fail<UsageError>("clamp", "low is ", low, ", high is ", high, ". Use low <= high.");
-  return unary(formula::Clamp{low, high}, x);
-}
 inline Tensor sin(const Tensor& x) { return unary(formula::Sin{}, x); }
 inline Tensor cos(const Tensor& x) { return unary(formula::Cos{}, x); }
 /// -1, 0 or 1. Like floor, ceil and round it has a gradient of 0.
@@ -205,6 +199,9 @@ inline Tensor ceil(const Tensor& x) { return unary(formula::Ceil{}, x); }
 /// To the nearest whole number, halves to the even one.
 inline Tensor round(const Tensor& x) { return unary(formula::Round{}, x); }
 inline Tensor elu(const Tensor& x, double alpha = 1) { return unary(formula::Elu{alpha}, x); }
+inline Tensor selu(const Tensor& x) {
+  return unary(formula::Elu{1.6732632423543772848, 1.0507009873554804934}, x);
+}
 inline Tensor mish(const Tensor& x) { return unary(formula::Mish{}, x); }
 inline Tensor hardswish(const Tensor& x) { return unary(formula::Hardswish{}, x); }
 /// scale * x + shift in one pass.

@@ -78,6 +78,22 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index);
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 /// The slices of x at `index`, a vector, along a dimension. As torch.index_select.
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
+/// x with source[i] at index[i] along a dimension, in the place of what x has there; of several for
+/// one place the last, which alone has a gradient. As torch.scatter.
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value);
+/// x with alpha times the slices of source added at `index`, a vector, along a dimension. As
+/// torch.index_add.
+Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
+                 double alpha = 1);
+/// gather() whose index and x broadcast but for `dim`; without one, of all elements in row-major
+/// order. As torch.take_along_dim.
+Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = {});
+/// i64 [count, rank]: where x is not 0, in row-major order. Waits for the GPU. As torch.nonzero.
+Tensor nonzero(const Tensor& x);
+/// The elements of x where the mask is true, as a vector; both broadcast. Waits for the GPU. As
+/// torch.masked_select.
+Tensor masked_select(const Tensor& x, const Tensor& mask);
 /// `value` where the mask is true, else x. As torch.masked_fill, and so refuses a value that x's
 /// dtype cannot hold.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value);

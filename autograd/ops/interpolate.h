@@ -42,11 +42,17 @@ struct Interpolate {
   }
 };
 
-/// As torch.nn.functional.interpolate of images, with its coordinates: with a scale factor these
-/// follow the factor, not the rounded size. Throws UsageError unless exactly one of size and
-/// scale_factor is given.
+/// As torch.nn.functional.interpolate of images, or of rows [n, c, length] (bilinear is then its
+/// "linear", and the widths of size and scale_factor count), with its coordinates: with a scale
+/// factor these follow the factor, not the rounded size. Throws UsageError unless exactly one of
+/// size and scale_factor is given.
 inline Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
-  return apply(Interpolate{.options = options}, x);
+  check::defined("interpolate", "x", x);
+  if (x.rank() != 3) return apply(Interpolate{.options = options}, x);
+  InterpolateOptions flat = options;
+  if (flat.size) flat.size->height = 1;
+  if (flat.scale_factor) flat.scale_factor->height = 1;
+  return squeeze(apply(Interpolate{.options = flat}, unsqueeze(x, 2)), 2);
 }
 
 }  // namespace halftone

@@ -157,5 +157,32 @@ inline Tensor bce_with_logits(const Tensor& logits, const Tensor& target,
                               LossReduction reduction = LossReduction::mean) {
   return detail::elementwise_loss(formula::BceWithLogits{}, logits, target, reduction);
 }
+struct BceOptions {
+  Tensor weight{};      // of each loss; undefined: 1
+  Tensor pos_weight{};  // of the positive part, usually one per class; undefined: 1
+  LossReduction reduction = LossReduction::mean;
+};
+/// Both weights broadcast to the logits' shape, and have no gradients.
+Tensor bce_with_logits(const Tensor& logits, const Tensor& target, const BceOptions& options);
+
+struct GaussianNllOptions {
+  bool full = false;  // with the constant log(2 pi) / 2
+  double eps = 1e-6;  // variances are at least this; gradients pass
+  LossReduction reduction = LossReduction::mean;
+};
+/// (log variance + (x - target)^2 / variance) / 2. As torch.nn.functional.gaussian_nll_loss; a
+/// negative variance is an error on the CPU.
+Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& variance,
+                         const GaussianNllOptions& options = {});
+
+struct TripletOptions {
+  double margin = 1, p = 2, eps = 1e-6;
+  bool swap = false;  // the distance from positive to negative counts if it is the smaller one
+  LossReduction reduction = LossReduction::mean;
+};
+/// max(|anchor - positive| - |anchor - negative| + margin, 0), norms of order p over the last
+/// dimension. As torch.nn.functional.triplet_margin_loss.
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletOptions& options = {});
 
 }  // namespace halftone

@@ -1,6 +1,8 @@
 // torch.matmul's rules for ranks and batches.
 #include <halftone/autograd/ops/matmul.h>
 
+#include <algorithm>
+
 namespace halftone {
 
 namespace {
@@ -61,6 +63,25 @@ Tensor Matmul::gradient(int which, const Tensor& x, const Tensor& y) const {
   return reduce_to(detail::as_shape(all, full), shape, dtype);
 }
 
+namespace {
+/// Modulo the size of the dtype, some of the inner dimension at a time: no tensor of all products.
+Tensor integer_matmul(const Tensor& a, const Tensor& b) {
+  check::same_dtype("matmul", a, b);
+  check::numbers("matmul", a);
+  const Shape batch = broadcast_shapes("matmul", batch_of(a.shape()), batch_of(b.shape()));
+  Tensor c = zeros(with_matrix(batch, a.size(-2), b.size(-1)), a.dtype(), a.device());
+  constexpr int64_t most_products = 1 << 20;
+  const int64_t k = a.size(-1),
+                some = std::max<int64_t>(1, most_products / std::max<int64_t>(c.numel(), 1));
+  for (int64_t start = 0; start < k; start += some) {
+    const Tensor left = unsqueeze(slice(a, -1, start, start + some), -1);
+    const Tensor right = unsqueeze(slice(b, -2, start, start + some), -3);
+    c = c + cast(sum(left * right, {-2}), c.dtype());
+  }
+  return c;
+}
+}  // namespace
+
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check::defined("matmul", "a", a);
   check::defined("matmul", "b", b);
@@ -73,6 +94,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (b.size(-2) != k)
     fail<ShapeError>("matmul", "inner sizes differ: a is ", described(a), ", b is ", described(b),
                      "; a.size(-1) must equal b.size(-2).");
+  if (!is_floating(a.dtype()) && !is_floating(b.dtype())) return integer_matmul(a, b);
   if (a.rank() == 2 && b.rank() == 2) return apply(Matmul{}, a, b);
   if (b.rank() == 2) {  // one matrix for the whole batch: fold the batch into the rows
     Shape shape = a.shape();

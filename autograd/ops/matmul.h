@@ -106,7 +106,7 @@ struct Linear {
   }
 };
 
-/// As torch.matmul: vectors, matrices and batches with broadcasting.
+/// As torch.matmul: vectors, matrices and batches with broadcasting; also of integers of one dtype.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// As torch.nn.functional.linear. The bias is inside: as an f32 op of its own it would promote
 /// low-precision results.

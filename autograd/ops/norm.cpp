@@ -94,6 +94,54 @@ void BatchNorm::update_running_statistics() const {
   else move_running_statistics(batch);
 }
 
+namespace {
+/// The averages over the samples of each channel's mean and variance, where `norm` moves them.
+void see_instances(const Tensor& x, const RunningStatistics& running, double momentum) {
+  const NoGrad no_grad;
+  const CasterScope no_casts(nullptr);
+  Dims spatial;
+  for (int d = 2; d < x.rank(); ++d) spatial.push_back(d);
+  const DType wide = statistics_dtype(running.mean);
+  const Tensor values = cast(x.detach(), wide);
+  const BatchStatistics seen{.running_mean = running.mean,
+                             .running_var = running.variance,
+                             .mean = mean(mean(values, spatial), {0}),
+                             .variance = mean(var(values, spatial), {0}),
+                             .momentum = momentum};
+  if (StatisticsSink* sink = active_statistics_sink()) sink->measured(seen);
+  else move_running_statistics(seen);
+}
+}  // namespace
+
+Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     const Tensor& running_mean, const Tensor& running_var,
+                     const InstanceNormOptions& options) {
+  const std::string_view op = "instance_norm";
+  check::floating(op, x);
+  if (running_mean.defined() != running_var.defined() ||
+      (!options.use_input_stats && !running_mean.defined()))
+    fail<UsageError>(
+        op,
+        "running_mean or running_var is undefined. Pass both, or neither with use_input_stats.");
+  if (x.rank() < 3 || x.numel() == 0 || !running_mean.defined())
+    return instance_norm(x, weight, bias, options.eps);
+  const int64_t channels = x.shape()[1];
+  check::vector_of(op, "running_mean", running_mean, channels);
+  check::vector_of(op, "running_var", running_var, channels);
+  if (options.use_input_stats) {
+    if (x.numel() == x.shape()[0] * channels)
+      fail<ShapeError>(op, described(x),
+                       " has one value per channel. Its variance needs more than one.");
+    const Tensor y = instance_norm(x, weight, bias, options.eps);
+    see_instances(x, {running_mean.detach(), running_var.detach()}, options.momentum);
+    return y;
+  }
+  Shape images{x.shape()[0], channels, 1, x.numel() / (x.shape()[0] * channels)};
+  return reshape(
+      batch_norm(reshape(x, images), weight, bias, running_mean, running_var, {.eps = options.eps}),
+      x.shape());
+}
+
 void move_running_statistics(const BatchStatistics& batch) {
   Backend& backend = backend_for(batch.mean);
   const auto move = [&](const Tensor& seen, Tensor running) {

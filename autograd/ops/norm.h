@@ -225,6 +225,15 @@ inline Tensor instance_norm(const Tensor& x, const Tensor& weight = {}, const Te
                             double eps = 1e-5) {
   return apply(InstanceNorm{.norm = {.groups = 1, .eps = eps}}, x, weight, bias);
 }
+struct InstanceNormOptions {
+  bool use_input_stats = true;  // else the running statistics
+  double momentum = 0.1, eps = 1e-5;
+};
+/// The same with running statistics, [c] each, which move towards the averages over the samples. As
+/// torch.nn.functional.instance_norm.
+Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     const Tensor& running_mean, const Tensor& running_var,
+                     const InstanceNormOptions& options = {});
 /// As torch.nn.functional.batch_norm. The running statistics are updated in place when training.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const Tensor& running_mean, const Tensor& running_var,

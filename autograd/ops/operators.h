@@ -2,21 +2,13 @@
 #pragma once
 
 #include <cmath>
-#include <concepts>
+#include <limits>
+#include <optional>
 
 #include <halftone/autograd/ops/elementwise.h>
+#include <halftone/core/number.h>
 
 namespace halftone {
-
-/// A number beside a tensor, which remembers whether it was written as a whole one: as in PyTorch,
-/// 2 leaves a tensor of integers integers, and 2.0 makes it f32. Floating tensors keep their dtype.
-struct Number {
-  double value;
-  bool whole;
-  template <std::integral T> constexpr Number(T number) : value(double(number)), whole(true) {}
-  template <std::floating_point T>
-  constexpr Number(T number) : value(double(number)), whole(false) {}
-};
 
 namespace detail {
 /// What x and a number promote to.
@@ -105,11 +97,41 @@ inline Tensor minimum(const Tensor& a, Number b) {
   return minimum(a, detail::scalar_beside("minimum", a, b));
 }
 inline Tensor minimum(Number a, const Tensor& b) { return minimum(b, a); }
-/// base ^ x. As torch.pow(2.0, x); integers are raised as f32.
-inline Tensor pow(Number base, const Tensor& x) {
+/// x ^ exponent and base ^ x. As torch.pow: integers with a whole number are raised as integers,
+/// with any other number as f32.
+inline Tensor pow(const Tensor& x, Number exponent) {
   check::defined("pow", "an input", x);
-  const Tensor exponent = is_floating(x.dtype()) ? x : cast(x, f32);
-  return pow(scalar(base.value, exponent.dtype(), x.device()), exponent);
+  const bool whole = !is_floating(x.dtype()) && exponent.whole;
+  if (whole && exponent.value < 0)
+    fail<UsageError>("pow", "the exponent of integers is ", exponent.value,
+                     ". It must be 0 or more. Cast to f32 for fractions.");
+  return unary(formula::PowScalar{exponent.value},
+               cast(x, detail::dtype_beside(x, exponent.whole ? Number(0) : exponent)));
+}
+inline Tensor pow(Number base, const Tensor& x) {
+  return pow(detail::scalar_beside("pow", x, base),
+             is_floating(x.dtype()) || base.whole ? x : cast(x, f32));
+}
+/// x within [low, high], of which one may be absent: clamp(x, 0), clamp(x, {}, 1). As torch.clamp
+/// with numbers; integers next to a fraction become f32.
+inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Number> high = {}) {
+  check::defined("clamp", "an input", x);
+  if (!low && !high) fail<UsageError>("clamp", "there is no bound. Pass low, high, or both.");
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double from = low ? low->value : -infinity, to = high ? high->value : infinity;
+  if (!(from <= to))
+    fail<UsageError>("clamp", "low is ", from, ", high is ", to, ". Use low <= high.");
+  const bool whole = (!low || low->whole) && (!high || high->whole);
+  return unary(formula::Clamp{from, to},
+               cast(x, detail::dtype_beside(x, whole ? Number(0) : Number(0.5))));
+}
+/// The same with tensors that broadcast, of which one may be undefined; where low > high it is
+/// high. Ties share the gradient.
+inline Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {}) {
+  if (!low.defined() && !high.defined())
+    fail<UsageError>("clamp", "there is no bound. Pass low, high, or both.");
+  const Tensor raised = low.defined() ? maximum(x, low) : x;
+  return high.defined() ? minimum(raised, high) : raised;
 }
 inline Tensor where(const Tensor& condition, const Tensor& a, Number b) {
   return where(condition, a, detail::scalar_beside("where", a, b));

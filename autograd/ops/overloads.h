@@ -1,10 +1,37 @@
-// The same operations in the forms that PyTorch users write: one dimension as a number, sizes one
-// by one.
+// The same operations in the forms that PyTorch users write: with a dtype, one dimension as a
+// number, sizes one by one.
 #pragma once
 
 #include <halftone/autograd/ops/logical.h>
+#include <halftone/autograd/ops/softmax.h>
 
 namespace halftone {
+
+// With a dtype x is cast to it before it is reduced, and the result has it. As PyTorch's dtype=.
+inline Tensor sum(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
+  return cast(sum(cast(x, dtype), dims, keep), dtype);
+}
+inline Tensor sum(const Tensor& x, DType dtype) { return sum(x, {}, false, dtype); }
+inline Tensor mean(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
+  return cast(mean(cast(x, dtype), dims, keep), dtype);
+}
+inline Tensor mean(const Tensor& x, DType dtype) { return mean(x, {}, false, dtype); }
+inline Tensor prod(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
+  return cast(prod(cast(x, dtype), dims, keep), dtype);
+}
+inline Tensor prod(const Tensor& x, DType dtype) { return prod(x, {}, false, dtype); }
+inline Tensor cumsum(const Tensor& x, int dim, DType dtype) {
+  return cast(cumsum(cast(x, dtype), dim), dtype);
+}
+inline Tensor cumprod(const Tensor& x, int dim, DType dtype) {
+  return cast(cumprod(cast(x, dtype), dim), dtype);
+}
+inline Tensor softmax(const Tensor& x, int dim, DType dtype) {
+  return cast(softmax(cast(x, dtype), dim), dtype);
+}
+inline Tensor log_softmax(const Tensor& x, int dim, DType dtype) {
+  return cast(log_softmax(cast(x, dtype), dim), dtype);
+}
 
 /// A whole number that is not a bool: sum(x, true) would not say which dimension.
 template <class T>
@@ -13,8 +40,14 @@ concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
 template <WholeNumber T> Tensor sum(const Tensor& x, T dim, bool keep = false) {
   return sum(x, Dims{int64_t(dim)}, keep);
 }
+template <WholeNumber T> Tensor sum(const Tensor& x, T dim, bool keep, DType dtype) {
+  return sum(x, Dims{int64_t(dim)}, keep, dtype);
+}
 template <WholeNumber T> Tensor mean(const Tensor& x, T dim, bool keep = false) {
   return mean(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor mean(const Tensor& x, T dim, bool keep, DType dtype) {
+  return mean(x, Dims{int64_t(dim)}, keep, dtype);
 }
 template <WholeNumber T>
 Tensor var(const Tensor& x, T dim, double correction = 1, bool keep = false) {
@@ -32,6 +65,9 @@ template <WholeNumber T> Tensor min(const Tensor& x, T dim, bool keep = false) {
 }
 template <WholeNumber T> Tensor prod(const Tensor& x, T dim, bool keep = false) {
   return prod(x, Dims{int64_t(dim)}, keep);
+}
+template <WholeNumber T> Tensor prod(const Tensor& x, T dim, bool keep, DType dtype) {
+  return prod(x, Dims{int64_t(dim)}, keep, dtype);
 }
 template <WholeNumber T> Tensor norm(const Tensor& x, T dim, bool keep = false) {
   return norm(x, Dims{int64_t(dim)}, keep);

@@ -12,7 +12,7 @@ struct PoolOptions {
   std::optional<Pair> stride{};  // the kernel's size if absent
   Pair padding = 0;
   bool count_include_pad = true;  // of avg_pool2d
-  Pair dilation = 1;              // of max_pool2d, as is the next
+  Pair dilation = 1;              // of max_pool2d
   /// The rest behind the last whole window has one, too, if that begins inside the image or the
   /// padding before it.
   bool ceil_mode = false;
@@ -54,19 +54,18 @@ struct MaxPool2d {
 struct AvgPool2d {
   static constexpr OpInfo info{"avg_pool2d", CastClass::as_is};
   PoolGeometry geometry;
-  Shape shape{};
+  bool ceil_mode = false;
+  Shape shape{};  // of the image with its border, where that is made
+  Pair border{};
 
-  Tensor forward(const Tensor& x) {
-    const Shape pooled = detail::pooled_shape("avg_pool2d", x, geometry);
-    Tensor y = empty_channels_last(pooled, x.dtype(), x.device());
-    shape = x.shape();
-    backend_for(x).avg_pool(views::channels_last(x), geometry, y);
-    return y;
-  }
+  Tensor forward(const Tensor& in);
   std::array<Tensor, 1> backward(const Tensor& dy) const {
     Tensor dx = empty_channels_last(shape, dy.dtype(), dy.device());
     backend_for(dy).avg_pool_backward(views::channels_last(dy), geometry, dx);
-    return {dx};
+    const auto inner = [&](const Tensor& x, int d, int64_t cut) {
+      return cut == 0 ? x : views::slice(x, d, cut, x.shape()[d] - 2 * cut);
+    };
+    return {inner(inner(dx, 2, border.height), 3, border.width)};
   }
 };
 
@@ -84,20 +83,14 @@ struct AdaptiveAvgPool2d {
   }
 };
 
-/// As torch.nn.functional.max_pool2d, avg_pool2d and adaptive_avg_pool2d.
-inline Tensor max_pool2d(const Tensor& x, const PoolOptions& options) {
-  return apply(MaxPool2d{.geometry = detail::pool_geometry("max_pool2d", options),
-                         .ceil_mode = options.ceil_mode},
-               x);
-}
-inline Tensor avg_pool2d(const Tensor& x, const PoolOptions& options) {
-  if (options.ceil_mode || options.dilation.height != 1 || options.dilation.width != 1)
-    fail<UnsupportedError>("avg_pool2d",
-                           "dilation and ceil_mode are max_pool2d's. Use pad() for the rest.");
-  return apply(AvgPool2d{.geometry = detail::pool_geometry("avg_pool2d", options)}, x);
-}
-inline Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) {
-  return apply(AdaptiveAvgPool2d{.output = output}, x);
-}
+/// As torch.nn.functional's functions of these names; x may lack the batch dimension. Those of
+/// rows, [n, c, length], read the widths of their options.
+Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
+Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
+Tensor max_pool1d(const Tensor& x, const PoolOptions& options);
+Tensor avg_pool1d(const Tensor& x, const PoolOptions& options);
+Tensor adaptive_avg_pool2d(const Tensor& x, Pair output);
+/// Of equals in a window the first has the gradient.
+Tensor adaptive_max_pool2d(const Tensor& x, Pair output);
 
 }  // namespace halftone

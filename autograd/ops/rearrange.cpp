@@ -1,6 +1,8 @@
 // Argument rules of what rearranges, and what is made of slices.
 #include <halftone/autograd/ops/rearrange.h>
 
+#include <algorithm>
+
 #include <halftone/autograd/ops/operators.h>
 
 namespace halftone {
@@ -122,6 +124,97 @@ Tensor pad(const Tensor& x, const Dims& pairs_from_last, PadMode mode) {
     if (padding.before[d] > 0 || padding.after[d] > 0)
       y = padded(y, d, padding.before[d], padding.after[d], mode);
   return y;
+}
+
+Tensor tile(const Tensor& x, const Dims& times) {
+  check::defined("tile", "the input", x);
+  Shape shape = x.shape();
+  for (int i = x.rank(); i < times.rank(); ++i) shape.insert(0, 1);
+  Tensor y = reshape(x, shape);
+  for (int i = 0; i < times.rank(); ++i) {
+    const int d = shape.rank() - times.rank() + i;
+    if (times[i] < 0) fail<UsageError>("tile", "repeats ", times, ". None may be negative.");
+    if (times[i] == 1) continue;
+    int64_t before = 1, inside = 1;
+    for (int k = 0; k < shape.rank(); ++k) (k < d ? before : inside) *= y.shape()[k];
+    shape[d] *= times[i];
+    y = reshape(expand(reshape(y, {before, 1, inside}), {before, times[i], inside}), shape);
+  }
+  return y;
+}
+
+Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims) {
+  check::defined("roll", "the input", x);
+  if (dims.empty() && shifts.rank() == 1)
+    return reshape(roll(reshape(x, {x.numel()}), shifts, {0}), x.shape());
+  if (dims.rank() != shifts.rank() || x.rank() == 0)
+    fail<UsageError>("roll", "shifts ", shifts, " for dimensions ", dims, " of ", described(x),
+                     ". Give one shift per dimension.");
+  Tensor y = x;
+  for (int i = 0; i < dims.rank(); ++i) {
+    const int d = normalize_dim("roll", dims[i], x.rank());
+    const int64_t n = x.shape()[d], by = n == 0 ? 0 : ((shifts[i] % n) + n) % n;
+    if (by != 0) y = cat({slice(y, d, n - by, n), slice(y, d, 0, n - by)}, d);
+  }
+  return y;
+}
+
+Tensor diagonal(const Tensor& x, int64_t offset, int dim1, int dim2) {
+  check::defined("diagonal", "the input", x);
+  const int row = normalize_dim("diagonal", dim1, x.rank()),
+            column = normalize_dim("diagonal", dim2, x.rank());
+  if (row == column || x.rank() < 2)
+    fail<ShapeError>("diagonal", "dimensions ", dim1, " and ", dim2, " of ", described(x),
+                     ". Name two different ones.");
+  Dims order;
+  Shape shape;
+  for (int i = 0; i < x.rank(); ++i)
+    if (i != row && i != column) order.push_back(i), shape.push_back(x.shape()[i]);
+  order.push_back(row), order.push_back(column);
+  const int64_t m = x.shape()[row], n = x.shape()[column];
+  const int64_t count =
+      offset < 0 ? std::min(m + std::max(offset, -m), n) : std::min(m, n - std::min(offset, n));
+  // In the flat matrix its elements are n + 1 apart.
+  const int64_t first = offset < 0 ? -offset * n : offset, end = first + (count - 1) * (n + 1) + 1;
+  shape.push_back(m * n);
+  return slice(reshape(permute(x, order), shape), -1, count > 0 ? first : 0, count > 0 ? end : 0,
+               n + 1);
+}
+
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& x, std::string_view indexing) {
+  if (indexing != "ij" && indexing != "xy")
+    fail<UsageError>("meshgrid", "indexing is \"", indexing, "\". Use \"ij\" or \"xy\".");
+  if (x.empty()) fail<UsageError>("meshgrid", "there are no inputs. Pass at least one tensor.");
+  Shape grid;
+  for (const Tensor& one : x) {
+    check::defined("meshgrid", "an input", one);
+    if (one.rank() > 1 || one.dtype() != x[0].dtype())
+      fail<ShapeError>("meshgrid", "inputs are ", described(x[0]), " and ", described(one),
+                       ". They must be vectors or numbers of one dtype.");
+    grid.push_back(one.numel());
+  }
+  std::vector<Tensor> coordinates;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    Shape along = Dims::filled(grid.rank(), 1);
+    along[int(i)] = x[i].numel();
+    const Tensor y = expand(reshape(x[i], along), grid);
+    coordinates.push_back(indexing == "xy" && x.size() > 1 ? transpose(y, 0, 1) : y);
+  }
+  return coordinates;
+}
+
+Tensor pixel_shuffle(const Tensor& x, int64_t factor) {
+  check::defined("pixel_shuffle", "the input", x);
+  const int64_t square = factor * factor;
+  if (x.rank() < 3 || factor < 1 || factor > 1 << 20 || x.size(-3) % square != 0)
+    fail<ShapeError>("pixel_shuffle", described(x), " with a factor of ", factor,
+                     ". The input must be [.., c, h, w] with c divisible by the factor's square.");
+  const int64_t h = x.size(-2), w = x.size(-1), c = x.size(-3) / square;
+  Shape shape = x.shape();
+  int64_t images = 1;
+  for (int i = 0; i < x.rank() - 3; ++i) images *= x.shape()[i];
+  shape[x.rank() - 3] = c, shape[x.rank() - 2] = h * factor, shape[x.rank() - 1] = w * factor;
+  return reshape(permute(reshape(x, {images, c, factor, factor, h, w}), {0, 1, 4, 2, 5, 3}), shape);
 }
 
 }  // namespace halftone

@@ -40,6 +40,20 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim = 0);
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
 
+/// x repeated so often along each dimension, counted from the last. As torch.tile.
+Tensor tile(const Tensor& x, const Dims& times);
+/// Elements shifted along dimensions; what leaves at the end comes in at the start. Without
+/// dimensions all elements are one. As torch.roll.
+Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims = {});
+/// The diagonals of the matrices of two dimensions, as the last dimension; `offset` > 0 is above
+/// the main one. As torch.diagonal.
+Tensor diagonal(const Tensor& x, int64_t offset = 0, int dim1 = 0, int dim2 = 1);
+/// Vectors (or numbers) as the coordinates of a grid, each expanded to its shape: x[i] varies along
+/// dimension i. As torch.meshgrid; with "xy" the first two dimensions are exchanged.
+std::vector<Tensor> meshgrid(const std::vector<Tensor>& x, std::string_view indexing = "ij");
+/// [.., c r r, h, w] as [.., c, h r, w r]. As torch.nn.functional.pixel_shuffle.
+Tensor pixel_shuffle(const Tensor& x, int64_t factor);
+
 enum class PadMode : uint8_t {
   reflect,    // 2 1 | 0 1 2 3 | 2 1
   replicate,  // 0 0 | 0 1 2 3 | 3 3

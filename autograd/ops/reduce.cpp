@@ -1,5 +1,6 @@
 // Reductions that are composed: variance, norm, and the gradients of products, extremes and
 // logsumexp. Between the roundings of their input and of their result everything is f32 or wider.
+#include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/softmax.h>
 
 namespace halftone {
@@ -47,31 +48,87 @@ Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const 
   return where(attains, share, otherwise);
 }
 
+/// With a zero anywhere, the product of the other elements; else the result over the element, which
+/// at an infinite one is NaN. As PyTorch's.
 std::array<Tensor, 1> Prod::backward(const Tensor& dy) const {
-  const Tensor wide = cast(x, wide_dtype(x.dtype())), zero = number(0, wide);
-  const Tensor is_zero = equal(wide, zero), filled = where(is_zero, number(1, wide), wide);
-  const Tensor product = detail::reduce_keeping("prod", Reduction::prod, filled, over);
-  const Tensor mark = cast(is_zero, wide.dtype());
-  const Tensor zeros_elsewhere = detail::reduce_keeping("prod", Reduction::sum, mark, over) - mark;
-  const Tensor others = where(equal(zeros_elsewhere, zero), product / filled, zero);
-  const Tensor seed = detail::keeping(cast(dy, wide.dtype()), product.shape());
-  return {cast(others * seed, x.dtype())};
+  const auto product = [&](const Tensor& of) {
+    return detail::reduce_keeping("prod", Reduction::prod, of, over);
+  };
+  const Tensor wide = cast(x, wide_dtype(x.dtype())), zero = number(0, wide), one = number(1, wide);
+  const Tensor is_zero = equal(wide, zero), is_infinite = isinf(wide), is_nan = isnan(wide);
+  const Tensor filled =
+      where(logical_or(is_zero, is_nan), one, where(is_infinite, sign(wide), wide));
+  /// `others` times `factor`, if there is a marked element among the others.
+  const auto times = [&](const Tensor& others, const Tensor& marked, double factor) {
+    const Tensor mark = cast(marked, wide.dtype());
+    const Tensor count = detail::reduce_keeping("prod", Reduction::sum, mark, over) - mark;
+    return where(equal(count, zero), others, others * factor);
+  };
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  Tensor others = times(product(filled) / filled, is_infinite, infinity);
+  others = times(times(others, is_nan, std::numeric_limits<double>::quiet_NaN()), is_zero, 0);
+  const Tensor any_zero = detail::reduce_keeping("prod", Reduction::max, is_zero, {}, boolean);
+  const Tensor total = product(wide);
+  const Tensor seed = detail::keeping(cast(dy, wide.dtype()), total.shape());
+  return {cast(where(any_zero, others, total / wide) * seed, x.dtype())};
 }
+
+namespace {
+Tensor norm_of(const Tensor& x, double p, const ReduceDims& over) {
+  const auto reduced = [&](Reduction kind, const Tensor& of) {
+    return detail::reduce_keeping("norm", kind, of, over, of.dtype());
+  };
+  const DType wide = wide_dtype(x.dtype());
+  if (p == 2)
+    return cast(sqrt(detail::reduce_keeping("norm", Reduction::sum_of_squares, x, over, f64)),
+                wide);
+  const Tensor size = abs(cast(x, wide));
+  if (p < 0 || std::isinf(p)) detail::require_elements("norm", x, over);
+  if (std::isinf(p)) return reduced(p > 0 ? Reduction::max : Reduction::min, size);
+  if (p == 0) return reduced(Reduction::sum, cast(not_equal(size, number(0, size)), wide));
+  return p == 1 ? reduced(Reduction::sum, size) : pow(reduced(Reduction::sum, pow(size, p)), 1 / p);
+}
+}  // namespace
 
 Tensor Norm::forward(const Tensor& in) {
   check::floating("norm", in);
-  x = in;
-  const Tensor squares = detail::reduce_keeping("norm", Reduction::sum_of_squares, x, over, f64);
-  y = cast(sqrt(squares), wide_dtype(x.dtype()));
+  if (std::isnan(p)) fail<UsageError>("norm", "the order p is NaN. Use a number or an infinity.");
+  x = in, y = norm_of(x, p, over);
   return detail::as_shape(cast(y, f32_result ? f32 : x.dtype()),
                           over.result_shape("norm", x.shape()));
 }
 
 std::array<Tensor, 1> Norm::backward(const Tensor& dy) const {
-  const Tensor zero = number(0, y), is_zero = equal(y, zero);
-  const Tensor seed = where(is_zero, zero, detail::keeping(cast(dy, y.dtype()), y.shape()));
-  const Tensor direction = cast(x, y.dtype()) / where(is_zero, number(1, y), y);
-  return {cast(direction * seed, x.dtype())};
+  const Tensor seed = detail::keeping(cast(dy, y.dtype()), y.shape());
+  const Tensor wide = cast(x, y.dtype()), zero = number(0, y), is_zero = equal(y, zero);
+  if (p == 0) return {zeros_like(x)};
+  if (p == 1) return {cast(sign(wide) * seed, x.dtype())};
+  if (std::isinf(p)) {  // equal parts to all that attain it
+    const Tensor attains = equal(abs(wide), y);
+    const Tensor count = reduce_to(cast(attains, y.dtype()), y.shape());
+    return {cast(where(attains, sign(wide) * (seed / count), number(0, wide)), x.dtype())};
+  }
+  const Tensor divisor = where(is_zero, number(1, y), p == 2 ? y : pow(y, p - 1));
+  Tensor slope = p == 2 ? wide : sign(wide) * pow(abs(wide), p - 1);
+  if (p < 1) slope = where(equal(wide, number(0, wide)), number(0, wide), slope);
+  return {cast(slope / divisor * where(is_zero, zero, seed), x.dtype())};
+}
+
+Tensor cumprod(const Tensor& in, int dim) {
+  check::numbers_or_bool("cumprod", in);
+  std::array inputs{in};
+  if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::cumprod, inputs);
+  const DType result = is_floating(in.dtype()) ? inputs[0].dtype() : i64;
+  Tensor y = cast(inputs[0], is_floating(result) ? wide_dtype(result) : i64);
+  const int d = normalize_dim("cumprod", dim, in.rank());
+  const int64_t n = in.rank() == 0 ? 1 : in.shape()[d];
+  // Products of 1, 2, 4, ... neighbours: log2(n) passes, whose gradients divide by nothing.
+  for (int64_t step = 1; step < n; step *= 2) {
+    Dims before = Dims::filled(2 * (in.rank() - d), 0);
+    before[-2] = step;
+    y = y * pad(slice(y, d, 0, n - step), before, 1);
+  }
+  return cast(y, result);
 }
 
 std::array<Tensor, 1> LogSumExp::backward(const Tensor& dy) const {

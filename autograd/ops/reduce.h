@@ -179,11 +179,13 @@ struct Prod {
   std::array<Tensor, 1> backward(const Tensor& dy) const;
 };
 
-/// Euclidean norm; its gradient at 0 is 0. Squares are summed in f64, where those of no f32
+/// The norm of order p, (sum |x|^p)^(1/p); 0: how many are not 0; infinite: the largest or the
+/// smallest |x|. Its gradient at 0 is 0. For p = 2 squares are summed in f64, where those of no f32
 /// overflow or vanish; of f64 they do below 1e-162 and above 1e154, as PyTorch's.
 struct Norm {
   static constexpr OpInfo info{"norm", CastClass::full_precision};
   ReduceDims over;
+  double p = 2;
   bool f32_result = false;
   Tensor x{}, y{};  // y: f32 or wider, keeps sizes of 1
 
@@ -264,6 +266,10 @@ inline Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false) {
 inline Tensor norm(const Tensor& x, const Dims& dims = {}, bool keep = false) {
   return apply(Norm{.over = {dims, keep}}, x);
 }
+/// The norm of any order p, also 0, negative and infinite. As torch.linalg.vector_norm(x, ord).
+inline Tensor vector_norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keep = false) {
+  return apply(Norm{.over = {dims, keep}, .p = p}, x);
+}
 
 namespace detail {
 /// Runs a last-dimension operation along `dim`: the dimension is moved back and forth by recorded
@@ -280,6 +286,8 @@ template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
 inline Tensor cumsum(const Tensor& x, int dim) {
   return detail::along_dim(CumulativeSum{}, x, dim);
 }
+/// Running product along a dimension, in f32 or wider; of integers it is i64. As torch.cumprod.
+Tensor cumprod(const Tensor& x, int dim);
 
 namespace detail {
 template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool keep) {

@@ -111,6 +111,14 @@ Tensor select(const Tensor& x, int dim, int64_t index) {
   return squeeze(slice(x, d, i, i + 1), d);
 }
 
+Tensor squeeze(const Tensor& x) {
+  check::defined("squeeze", "the input", x);
+  Shape shape;
+  for (const int64_t size : x.shape())
+    if (size != 1) shape.push_back(size);
+  return reshape(x, shape);
+}
+
 Tensor squeeze(const Tensor& x, int dim) {
   check::defined("squeeze", "the input", x);
   const int d = normalize_dim("squeeze", dim, x.rank());

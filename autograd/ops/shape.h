@@ -169,6 +169,8 @@ Tensor expand(const Tensor& x, Shape shape);
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step = 1);
 /// One index of a dimension, which disappears. As torch.select.
 Tensor select(const Tensor& x, int dim, int64_t index);
+/// Without dimensions of size 1, or without this one if its size is 1.
+Tensor squeeze(const Tensor& x);
 Tensor squeeze(const Tensor& x, int dim);
 Tensor unsqueeze(const Tensor& x, int dim);
 Tensor cat(const std::vector<Tensor>& inputs, int dim = 0);

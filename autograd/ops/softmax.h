@@ -71,16 +71,26 @@ inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softm
 inline Tensor log_softmax(const Tensor& x, int dim) {
   return detail::along_dim(LogSoftmax{}, x, dim);
 }
-inline Tensor logsumexp(const Tensor& x, int dim, bool keep = false) {
+/// Over one dimension, several, or all (none named).
+inline Tensor logsumexp(const Tensor& x, const Dims& dims, bool keep = false) {
   check::defined("logsumexp", "the input", x);
-  const int d = normalize_dim("logsumexp", dim, x.rank());
+  const ReduceDims over{dims, keep};
+  const Shape result = over.result_shape("logsumexp", x.shape());
   if (x.rank() == 0) return x;
-  Dims order;
-  for (int i = 0; i < x.rank(); ++i)
-    if (i != d) order.push_back(i);
-  order.push_back(d);
-  const Tensor y = apply(LogSumExp{}, d == x.rank() - 1 ? x : permute(x, order));
-  return keep ? unsqueeze(y, d) : y;
+  const Dims reduced = dims.empty() ? Dims::filled(x.rank(), 1) : over.named("logsumexp", x.rank());
+  Dims order, last;
+  Shape rows;
+  for (int i = 0; i < x.rank(); ++i) {
+    (reduced[i] ? last : order).push_back(i);
+    if (!reduced[i]) rows.push_back(x.shape()[i]);
+  }
+  int64_t count = 1;
+  for (const int64_t i : last) order.push_back(i), count *= x.shape()[int(i)];
+  rows.push_back(count);
+  return reshape(apply(LogSumExp{}, reshape(permute(x, order), rows)), result);
+}
+inline Tensor logsumexp(const Tensor& x, int dim, bool keep = false) {
+  return logsumexp(x, Dims{dim}, keep);
 }
 
 }  // namespace halftone

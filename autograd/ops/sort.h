@@ -47,4 +47,26 @@ inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true
   return {gather(x, d, indices), indices};
 }
 
+/// The largest (smallest) along a dimension and where it is: the first of equals, NaN before all
+/// else. The gradient goes to that element. As torch.max(x, dim), torch.min(x, dim).
+Sorted max_with_indices(const Tensor& x, int dim, bool keep = false);
+Sorted min_with_indices(const Tensor& x, int dim, bool keep = false);
+/// The lower median along a dimension and where it is; NaN if there is one. As torch.median.
+Sorted median(const Tensor& x, int dim, bool keep = false);
+/// Of all elements; equal ones share the gradient.
+Tensor median(const Tensor& x);
+/// Quantiles of f32 or f64, between elements by their distance; NaN if there is one. Without a
+/// dimension of all elements. Several have a dimension of their own, the first. As torch.quantile.
+Tensor quantile(const Tensor& x, double q, std::optional<int> dim = {}, bool keep = false);
+Tensor quantile(const Tensor& x, const std::vector<double>& q, std::optional<int> dim = {},
+                bool keep = false);
+
+struct Unique {
+  Tensor values;   // in ascending order, each NaN by itself
+  Tensor inverse;  // i64, of x's shape: where each element is in values
+  Tensor counts;   // i64: how often each value is in x
+};
+/// The different elements of x. Waits for the GPU. As torch.unique with all three results.
+Unique unique(const Tensor& x);
+
 }  // namespace halftone

@@ -5,6 +5,7 @@
 
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/backends/reference/row_blocks.h>
 
 namespace halftone {
 
@@ -95,7 +96,8 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
     for (int64_t row = first; row < last; ++row) {
       const float* x = cpu::floats(logits, row * n, 1, n, scratch);
       float shift;
-      const float sum = k.exp_sum(x, n, &shift);
+      const float total = k.exp_sum(x, n, &shift);
+      const float sum = float(reference::ExpTotal{shift, total}.or_nan().sum);
       const double log_sum = std::log(double(sum));
       const bool counts = target[row] != settings.ignore_index;
       double loss = counts ? double(shift) - double(x[target[row]]) + log_sum : 0.0;

@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(most_row_threads)
     total.join(team);
     if (targets.smoothing != C(0)) weighted = team.sum(weighted);
     if (team.rank != 0) continue;
+    total.refuse_infinite();
     const C log_sum = total.log_sum();
     const int64_t target = targets.of(r, true);
     C loss = 0, weight = 0;

@@ -33,6 +33,11 @@ template <class C> struct ExpSum {
     sum = team.sum(sum);
   }
   __device__ C log_sum() const { return math::log(sum); }
+  /// NaN where softmax is: with +inf somewhere, or -inf everywhere.
+  __device__ void refuse_infinite() {
+    if (!(sum > C(0) && sum <= std::numeric_limits<C>::max()))
+      sum = std::numeric_limits<C>::quiet_NaN();
+  }
 
  private:
   __device__ void rescale(C to) {

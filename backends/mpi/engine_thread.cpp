@@ -34,12 +34,26 @@ EngineThread::EngineThread(const Functions& mpi)
     : mpi_(mpi), communicator_(mpi.comm_null), patience_(communication_patience()) {
   thread_ = std::thread([this] { run(); });
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [this] { return started_; });
+  const auto started = [this] { return started_; };
+  if (patience_ == 0) done_.wait(lock, started);
+  else if (!done_.wait_for(lock, std::chrono::duration<double>(patience_), started))
+    never_started();
   if (start_error_.empty()) return;
   lock.unlock();
   thread_.join();
   fail<DeviceError>("distributed", "MPI does not start: ", start_error_,
                     ". Does its mpirun start other programs?");
+}
+
+/// MPI can neither say whom it waits for nor be ended.
+void EngineThread::never_started() const {
+  std::fprintf(
+      stderr,
+      "[distributed] MPI has waited %.3g s for the other processes to start it. One hangs, "
+      "or died, before it uses halftone::world(). HALFTONE_DISTRIBUTED_TIMEOUT=SECONDS "
+      "waits longer\n",
+      patience_);
+  std::_Exit(1);
 }
 
 EngineThread::~EngineThread() {
@@ -74,9 +88,9 @@ void EngineThread::initialise() {
 }
 
 void EngineThread::run() {
+  initialise();
   {
     const std::lock_guard lock(mutex_);
-    initialise();
     started_ = true;
   }
   done_.notify_all();

@@ -56,6 +56,7 @@ class EngineThread {
  private:
   void run();
   std::string text_of(int error) const;
+  [[noreturn]] void never_started() const;
   void initialise();
   bool take_new();
   void post(Work& work);

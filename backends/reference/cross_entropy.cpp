@@ -65,7 +65,7 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
       load_or(1, class_weights, first, count, w);
       for (int64_t i = 0; i < count; ++i) weighted += w[i] * (x[i] - origin);
     });
-    const ExpTotal total = sum.total();
+    const ExpTotal total = sum.total().or_nan();
     const int64_t target = target_of(targets, row);
     double loss = 0, weight = 0;
     if (target != settings.ignore_index) {

@@ -40,6 +40,10 @@ struct ExpTotal {
   double shift, sum;
   double log_sum() const { return std::log(sum); }
   double value() const { return shift + log_sum(); }  // log(sum of exp(x))
+  /// NaN where softmax is: with +inf somewhere, or -inf everywhere.
+  ExpTotal or_nan() const {
+    return {shift, sum > 0 && !std::isinf(sum) ? sum : std::numeric_limits<double>::quiet_NaN()};
+  }
 };
 
 /// Sums exp(x) over values that arrive in blocks, in one pass: what was summed is rescaled when the

@@ -26,12 +26,8 @@ void ReferenceBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
   const Matrix size = rows_of(x);
   each_row(size.rows, size.columns, [&](int64_t row) {
     const int64_t begin = row * size.columns;
-    const ExpTotal total = total_of_row(x, begin, size.columns);
-    // A row with an infinite total (+inf somewhere, or -inf everywhere) has no softmax: NaN, as
-    // PyTorch's.
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    const double sum = total.sum > 0 && !std::isinf(total.sum) ? total.sum : nan,
-                 log_sum = std::log(sum);
+    const ExpTotal total = total_of_row(x, begin, size.columns).or_nan();
+    const double sum = total.sum, log_sum = total.log_sum();
     each_block(size.columns, [&](int64_t first, int64_t count) {
       double values[block_length];
       load(x, begin + first, count, values);

@@ -74,7 +74,8 @@ struct Gpt final : Layer {
   Tensor forward(const Tensor& tokens) const override;
   /// The same for tokens that follow those in the cache, which they join: logits as the whole text
   /// would give them, of these tokens alone. Only without gradients. Throws UsageError where they
-  /// are recorded, ShapeError for another n and where cache and tokens exceed the context.
+  /// are recorded, ShapeError for another n, where cache and tokens exceed the context, and for a
+  /// cache of another model.
   Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
   /// The head appears as lm_head.weight, tied to transformer.wte.weight.
   void describe(Fields& field) override;
@@ -83,6 +84,7 @@ struct Gpt final : Layer {
   /// Of tokens from a position on.
   Tensor embedded(const Tensor& tokens, int64_t position) const;
   Tensor logits(const Tensor& x) const;
+  void check(const KeyValueCache& cache, int64_t texts) const;
   Parameter head_;
 };
 

@@ -49,20 +49,35 @@ Tensor GptBlock::operator()(const Tensor& x, KeyValues& past, int64_t before) co
   return y + mlp(ln_2(y));
 }
 
+/// A cache may be anybody's, and kernels trust shapes.
+void Gpt::check(const KeyValueCache& cache, int64_t texts) const {
+  if (cache.length == 0 && cache.layers.empty()) return;
+  if (cache.length < 0 || cache.length > options.context)
+    fail<UsageError>("Gpt", "the cache has read ", cache.length, " tokens, the context is ",
+                     options.context, ". Begin with an empty one.");
+  if (cache.layers.size() != h.size())
+    fail<UsageError>("Gpt", "the cache is of a model with ", cache.layers.size(),
+                     " layers, this one has ", h.size(), ". Begin with an empty one.");
+  const Shape expected{texts, options.heads, options.context, options.width / options.heads};
+  for (const KeyValues& layer : cache.layers)
+    for (const Tensor* x : {&layer.keys, &layer.values}) {
+      if (!x->defined() && cache.length == 0) continue;
+      if (!x->defined() || x->shape() != expected || !is_floating(x->dtype()) ||
+          x->device() != wte.weight.device())
+        fail<ShapeError>("Gpt", "the cache holds ", described(*x), ", these tokens need ", expected,
+                         " on ", wte.weight.device(),
+                         ". Go on with as many texts, or begin with an empty cache.");
+    }
+}
+
 Tensor Gpt::operator()(const Tensor& tokens, KeyValueCache& cache) const {
   if (grad_enabled())
     fail<UsageError>("Gpt",
                      "a cache of keys and values has no gradients. Read with it under "
                      "NoGrad, or without it.");
-  if (!cache.layers.empty() && cache.layers.size() != h.size())
-    fail<UsageError>("Gpt", "the cache is of a model with ", cache.layers.size(),
-                     " layers, this one has ", h.size(), ". Begin with an empty one.");
+  if (tokens.defined() && tokens.rank() == 2) check(cache, tokens.shape()[0]);
   const CallScope scope = call_scope();
   Tensor x = embedded(tokens, cache.length);
-  if (const int64_t n = tokens.shape()[0]; cache.length > 0 && cache.layers[0].keys.shape()[0] != n)
-    fail<ShapeError>("Gpt", "the tokens are ", tokens.shape(), ", those in the cache of ",
-                     cache.layers[0].keys.shape()[0],
-                     " texts. Go on with as many, or begin with an empty cache.");
   cache.layers.resize(h.size());
   for (std::size_t i = 0; i < h.size(); ++i) x = h[i](x, cache.layers[i], cache.length);
   const Tensor result = logits(x);

@@ -264,6 +264,15 @@ TEST_CASE("activations, views, frozen and short weights are not cached") {
   CHECK(counters().misses == 1);
 }
 
+TEST_CASE("a region that is destroyed in another thread leaves that thread's regions alone") {
+  std::unique_ptr<Autocast> strayed;
+  std::thread([&] { strayed = std::make_unique<Autocast>(f16); }).join();
+  const Autocast region(bf16);
+  strayed.reset();
+  CHECK(amp::autocast_dtype() == bf16);
+  CHECK(linear(leaf({2, 4}), leaf({3, 4})).dtype() == bf16);
+}
+
 TEST_CASE("a batched product with a weight for all hits the cache") {
   manual_seed(0);
   const Tensor x = randn({3, 4, 8});

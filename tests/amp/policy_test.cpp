@@ -125,7 +125,7 @@ TEST_CASE("losses are marked, and what trains short weights computes them in f32
   const std::vector<std::string_view> losses(Policy::losses().begin(), Policy::losses().end());
   CHECK(losses == std::vector<std::string_view>{"bce_with_logits", "binary_cross_entropy",
                                                 "cross_entropy", "huber", "kl_div", "l1", "mse",
-                                                "nll_loss", "smooth_l1"});
+                                                "nll_loss", "smooth_l1", "triplet_margin_loss"});
 }
 
 TEST_CASE("a batched product asks the policy once") {

@@ -14,7 +14,7 @@
 
 namespace halftone::test::csv_test {
 
-using data::CsvTable, data::csv_from_text, data::read_csv, data::Standardizer;
+using data::CsvTable, data::csv_from_text, data::read_csv;
 
 namespace {
 
@@ -81,16 +81,6 @@ TEST_CASE("what is no table, with the line where it ends to be one") {
   CHECK_THROWS_AS(read_csv(directory / "."), FormatError);
 }
 
-TEST_CASE("columns made comparable, and the way back") {
-  const Tensor x = from({{1.0, 5, 2}, {3, 5, 4}});
-  const Standardizer standard = Standardizer::of(x);
-  CHECK(values(standard(x)) == Values{-1, 0, -1, 1, 0, 1});
-  CHECK(values(standard.undo(standard(x))) == values(x));
-  CHECK_THROWS_AS(standard(ones({2, 2})), ShapeError);
-  CHECK_THROWS_AS(Standardizer::of(ones({3})), ShapeError);
-  CHECK_THROWS_AS(Standardizer::of(empty({0, 3})), ShapeError);
-}
-
 TEST_CASE("a batch of several tensors; subsets and splits") {
   const data::TensorDataset three(
       {from({0.0, 1, 2, 3, 4}), from({10.0, 11, 12, 13, 14}), from({5.0, 6, 7, 8, 9})});
@@ -122,6 +112,11 @@ TEST_CASE("a batch of several tensors; subsets and splits") {
   std::ranges::sort(seen);
   CHECK(seen == Values{0, 1, 2, 3, 4});
   CHECK_THROWS_AS(data::random_split(three, 1.5), UsageError);
+
+  const auto [numbers, others] = data::random_split(5, 0.6, 3);
+  CHECK(values(data::Subset(three, numbers).batch(all).inputs) == values(first.batch(all).inputs));
+  CHECK(others.size() == 2);
+  CHECK_THROWS_AS(data::random_split(-1, 0.5), UsageError);
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ expect_end other 'has waited|truncat|failed:'
 expect_end kill 'signal 9|KILLED'
 expect_end segv 'signal 11|SEGV|[Ss]egmentation'
 expect_end alike 'rank 1 has batch_size 2, rank 0 has batch_size 3\. Start all ranks alike'
+expect_end data 'rank 1 has checksum of three samples [0-9]+, rank 0 has checksum of three samples [0-9]+\. Start all ranks alike'
+expect_end callbacks 'rank 1 has callbacks Fault EarlyStopping, rank 0 has callbacks Fault WeightAverage\. Start all ranks alike'
+expect_end late 'MPI has waited 3 s for the other processes to start it'
 expect_end none 'accumulate_batches is 2 for 3 processes' batches=2
 HALFTONE_DISTRIBUTED_TIMEOUT=soon expect_end none 'HALFTONE_DISTRIBUTED_TIMEOUT. it is "soon"\. Give seconds'
 # Slurm's srun without an MPI.

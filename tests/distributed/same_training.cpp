@@ -72,8 +72,9 @@ struct Case {
   bool of_tokens = false;
 };
 
-Case case_of(const std::string& model, const std::string& optimizer, int64_t size, Device device) {
-  manual_seed(7);
+Case case_of(const std::string& model, const std::string& optimizer, int64_t size, Device device,
+             uint64_t seed) {
+  manual_seed(seed);
   Case c;
   Tensor inputs, targets;
   if (model == "gpt") {  // tied weights, dropout, embeddings
@@ -114,7 +115,9 @@ void train_case(const std::string& strategy, const std::string& model, const std
                 const Arguments& arguments) {
   const std::string fault = value_of(arguments, "fault", "");
   const int64_t size = fault == "alike" && world().rank() == 1 ? 2 : batch_size;
-  Case c = case_of(model, optimizer, size, device_named(value_of(arguments, "device", "cpu")));
+  const bool is_1 = world().rank() == 1;
+  Case c = case_of(model, optimizer, size, device_named(value_of(arguments, "device", "cpu")),
+                   fault == "data" && is_1 ? 8 : 7);
   distributed::Options options;
   if (const std::string wire = value_of(arguments, "wire", ""); !wire.empty())
     options.wire = distributed::WireFormat::named(wire);
@@ -123,6 +126,8 @@ void train_case(const std::string& strategy, const std::string& model, const std
   const std::string directory = value_of(arguments, "directory", "");
   const int64_t max_steps = std::atoll(value_of(arguments, "max_steps", "0").c_str());
   std::vector<std::shared_ptr<train::Callback>> callbacks{std::make_shared<Fault>(fault)};
+  if (fault == "callbacks" && is_1) callbacks.push_back(std::make_shared<train::EarlyStopping>());
+  else if (fault == "callbacks") callbacks.push_back(std::make_shared<train::WeightAverage>());
   if (arguments.contains("average"))
     callbacks.push_back(
         std::make_shared<train::WeightAverage>(train::WeightAverageOptions{.decay = 0.9}));
@@ -150,11 +155,11 @@ void train_case(const std::string& strategy, const std::string& model, const std
   const train::FitResult result = trainer.fit(*c.loader, *c.validation);
   const uint32_t sum = sum_of(trainer.training().state_dict());
   if (trainer.rank() != 0) return;
-  std::printf("%s %s %s %08x loss %.9g skipped %lld", strategy.c_str(), model.c_str(),
-              optimizer.c_str(), sum, trainer.metric("train/loss"),
+  std::printf("%s %s %s %08x skipped %lld", strategy.c_str(), model.c_str(), optimizer.c_str(), sum,
               static_cast<long long>(trainer.training().skipped_steps()));
-  for (const auto& [name, value] : result.metrics)
-    if (name.starts_with("val/")) std::printf(" %s %.12g", name.c_str(), value);
+  for (const auto& [name, value] : result.metrics)  // to the last bit
+    if (name.starts_with("val/") || name.starts_with("train/loss"))
+      std::printf(" %s %.17g", name.c_str(), value);
   std::printf("\n");
 }
 }  // namespace
@@ -167,6 +172,10 @@ int main(int argc, char** argv) {
     if (equals == std::string::npos) return 2;
     arguments[word.substr(0, equals)] = word.substr(equals + 1);
   }
+  if (value_of(arguments, "fault", "") == "late")
+    for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+      if (const char* const rank = std::getenv(variable); rank && std::string_view(rank) == "1")
+        std::this_thread::sleep_for(std::chrono::hours(1));
   constexpr std::array models{"mlp", "resnet", "gpt"};
   constexpr std::array optimizers{"adamw", "sgd", "rmsprop"};
   try {

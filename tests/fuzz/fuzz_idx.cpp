@@ -10,7 +10,6 @@
 
 namespace halftone::fuzz {
 
-// A reader of 1 MiB chunks whose vector doubles: 2 MiB for what 1,024 bytes can inflate to.
 const Limits limits{.longest_input = 1024, .allocation_mib = 3, .resident_mib = 256};
 
 namespace {

@@ -154,6 +154,32 @@ TEST_CASE(
   CHECK(std::abs(mean(y).item()) < 1e-5);
 }
 
+TEST_CASE("InstanceNorm tracks the averages over samples, and uses them in evaluation") {
+  nn::InstanceNorm1d norm(1,
+                          {.eps = 0, .momentum = 0.5, .affine = true, .track_running_stats = true});
+  const Tensor x = from_vector({1.f, 3.f, 4.f, 8.f}, {2, 1, 2});  // means 2, 6; variances 2, 8
+  check_close(norm(x), {-1, 1, -1, 1});
+  CHECK(norm.running_mean.item() == doctest::Approx(0.5 * 4));
+  CHECK(norm.running_var.item() == doctest::Approx(0.5 + 0.5 * 5));
+  norm.eval();
+  const double s = 1 / std::sqrt(3.0);
+  check_close(norm(x), {-s, s, 2 * s, 6 * s});
+  CHECK(norm(x[0]).shape() == Shape{1, 2});  // one sample
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : norm.named_parameters()) names.push_back(name);
+  for (const auto& [name, tensor] : norm.named_buffers()) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"weight", "bias", "running_mean", "running_var",
+                                          "num_batches_tracked"});
+
+  const nn::InstanceNorm2d plain(3);
+  CHECK(plain.parameters().empty());
+  CHECK(std::abs(mean(plain(rand({2, 3, 4, 4}) + 5.0)).item()) < 1e-5);
+  CHECK_THROWS_WITH_AS(plain(rand({2, 3})),
+                       "[instance_norm] x is [2, 3] f32, of rank 2. It must have rank 4.",
+                       ShapeError);
+  CHECK_THROWS_AS(nn::InstanceNorm2d(0), UsageError);
+}
+
 TEST_CASE("BatchNorm takes low-precision images with f32 parameters, and checks ranks") {
   const nn::BatchNorm2d norm(2);
   CHECK(norm(rand({2, 2, 3, 3}, bf16)).dtype() == bf16);

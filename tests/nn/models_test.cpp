@@ -138,8 +138,8 @@ TEST_CASE("a GPT refuses caches that do not fit") {
                        "together at most the context 8.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(model(randint(0, 50, {1, 2}), past),
-                       "[Gpt] the tokens are [1, 2], those in the cache of 2 texts. Go on with as "
-                       "many, or begin with an empty cache.",
+                       "[Gpt] the cache holds f32 [2, 2, 8, 4], these tokens need [1, 2, 8, 4] on "
+                       "cpu. Go on with as many texts, or begin with an empty cache.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(Gpt({.vocabulary = 50, .context = 8, .layers = 1, .heads = 2, .width = 8})(
                            randint(0, 50, {2, 2}), past),
@@ -148,6 +148,24 @@ TEST_CASE("a GPT refuses caches that do not fit") {
                        UsageError);
   CHECK(past.length == 6);  // and stays as it was
   CHECK(model(randint(0, 50, {2, 2}), past).shape() == Shape{2, 2, 50});
+}
+
+TEST_CASE("a GPT trusts no cache that it has not filled") {
+  Gpt model({.vocabulary = 50, .context = 8, .layers = 2, .heads = 2, .width = 8});
+  const NoGrad no_grad;
+  const Tensor text = randint(0, 50, {1, 2});
+  const auto refuses = [&](KeyValueCache cache) { CHECK_THROWS_AS(model(text, cache), Error); };
+  const KeyValues good{zeros({1, 2, 8, 4}), zeros({1, 2, 8, 4})};
+  refuses({.length = 2, .layers = {}});
+  refuses({.length = -1, .layers = {good, good}});
+  refuses({.length = int64_t(1) << 62, .layers = {good, good}});
+  refuses({.length = 2, .layers = {good}});
+  refuses({.length = 2, .layers = {good, {}}});
+  refuses({.length = 2, .layers = {good, {zeros({1, 2, 8, 4}), zeros({1, 2, 4, 4})}}});
+  refuses({.length = 0, .layers = {{zeros({1}), zeros({1})}, good}});
+  refuses({.length = 2, .layers = {good, {zeros({1, 2, 8, 4}, i64), zeros({1, 2, 8, 4}, i64)}}});
+  KeyValueCache fits{.length = 2, .layers = {good, good}};
+  CHECK(model(text, fits).shape() == Shape{1, 2, 50});
 }
 
 }  // namespace halftone::test::models_test

@@ -55,7 +55,7 @@ template <> struct Samples<Conv2d> {
                   const Array flat =
                       oracle(Array({x[0], x[1], 1, x[2]}, in[0].values),
                              Array({w[0], w[1], 1, w[2]}, in[1].values), in[2],
-                             {{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups});
+                             {{1, o.stride}, {0, o.padding.width}, {1, o.dilation}, o.groups});
                   return Array({flat.size(0), flat.size(1), flat.size(3)}, flat.values);
                 },
             .reduced = w[1] * w[2]};
@@ -92,9 +92,9 @@ template <> struct Samples<Conv2d> {
                  [] {
                    conv2d(ones({1, 3, 5, 5}), ones({4, 2, 3, 3}));
                  }),
-             error<ShapeError>("[conv2d] x is [3, 5, 5] f32, of rank 3. It must have rank 4.",
+             error<ShapeError>("[conv2d] x is [5, 5] f32, of rank 2. It must have rank 4.",
                                [] {
-                                 conv2d(ones({3, 5, 5}), ones({4, 3, 3, 3}));
+                                 conv2d(ones({5, 5}), ones({4, 3, 3, 3}));
                                }),
              error<ShapeError>(
                  "[conv2d] the output would be [1, 4, 0, 0] for x [1, 3, 2, 2] f32 and weight "
@@ -313,9 +313,9 @@ template <> struct Samples<AvgPool2d> {
             false));
       }
     std::vector<ErrorCase> errors = pool_errors("avg_pool2d", &avg_pool2d);
-    errors.push_back(error<UnsupportedError>(
-        "[avg_pool2d] dilation and ceil_mode are max_pool2d's. Use pad() for the rest.", [] {
-          avg_pool2d(ones({1, 1, 4, 4}), {.kernel = 2, .ceil_mode = true});
+    errors.push_back(
+        error<UnsupportedError>("[avg_pool2d] dilation is max_pool2d's. Leave it out.", [] {
+          avg_pool2d(ones({1, 1, 4, 4}), {.kernel = 2, .dilation = 2});
         }));
     return {.cases = cases, .errors = errors};
   }

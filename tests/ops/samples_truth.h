@@ -14,6 +14,8 @@ inline double truth(formula::Gelu, double x) {
   return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
 }
 inline double truth(formula::GeluErf, double x) { return x / 2 * std::erfc(-x / std::sqrt(2)); }
+inline double truth(formula::Erf, double x) { return std::erf(x); }
+inline double truth(formula::LogSigmoid, double x) { return -std::log1p(std::exp(-x)); }
 inline double truth(formula::Sigmoid, double x) { return logistic(x); }
 inline double truth(formula::Silu, double x) { return x * logistic(x); }
 inline double truth(formula::Tanh, double x) { return std::tanh(x); }
@@ -42,7 +44,9 @@ inline double truth(formula::Sign, double x) { return double(x > 0) - double(x <
 inline double truth(formula::Floor, double x) { return std::floor(x); }
 inline double truth(formula::Ceil, double x) { return std::ceil(x); }
 inline double truth(formula::Round, double x) { return std::nearbyint(x); }
-inline double truth(formula::Elu f, double x) { return x > 0 ? x : f.alpha * std::expm1(x); }
+inline double truth(formula::Elu f, double x) {
+  return f.scale * (x > 0 ? x : f.alpha * std::expm1(x));
+}
 inline double truth(formula::Mish, double x) { return x * std::tanh(std::log1p(std::exp(x))); }
 inline double truth(formula::Hardswish, double x) {
   return x * std::min(std::max(x + 3, 0.0), 6.0) / 6;
@@ -56,6 +60,7 @@ inline double truth(formula::Maximum, double a, double b) { return std::fmax(a, 
 inline double truth(formula::Minimum, double a, double b) { return std::fmin(a, b); }
 inline double truth(formula::Remainder, double a, double b) { return a - b * std::floor(a / b); }
 inline double truth(formula::FloorDivide, double a, double b) { return std::floor(a / b); }
+inline double truth(formula::Glu, double a, double b) { return a * logistic(b); }
 inline double truth(formula::Prelu, double a, double b) { return a > 0 ? a : a * b; }
 inline double truth(formula::Pow, double a, double b) { return std::pow(a, b); }
 inline double truth(formula::SquaredError, double a, double b) { return std::pow(a - b, 2); }

@@ -1,17 +1,9 @@
 // Operations on integers, by indices, sorting and rearranging against PyTorch, with the dtypes of
 // their results: tests/fixtures/operation_fixtures.py has the cases and what their attributes mean.
-#include "fixture.h"
+#include "operation_case.h"
 
 namespace halftone::test::operations_test {
 namespace {
-
-struct Arguments {
-  Tensor a, b, c;
-  std::vector<int64_t> n;
-  int dim(std::size_t i) const { return int(n[i]); }
-};
-using Results = std::vector<Tensor>;
-using Operation = std::function<Results(const Arguments&)>;
 
 Operation of_a(Tensor (*f)(const Tensor&)) {
   return [f](const Arguments& in) { return Results{f(in.a)}; };
@@ -137,37 +129,6 @@ std::map<std::string, Operation> movements() {
          return cross_entropy(in.a, in.b, {.weight = in.c.detach(), .label_smoothing = 0.1});
        })},
   };
-}
-
-/// Empty if equal up to a few roundings, zeros with their signs where they have exact results.
-std::string compared(const Tensor& got, const Tensor& wanted) {
-  if (got.dtype() != wanted.dtype() || got.shape() != wanted.shape()) {
-    std::ostringstream text;
-    text << described(got) << " where PyTorch has " << described(wanted);
-    return text.str();
-  }
-  const double eps = epsilon(wanted.dtype());
-  return difference(got, wanted, eps == 0 ? 0 : 4 * eps * std::max(1.0, largest_magnitude(wanted)));
-}
-
-void check_case(const NamedTensors& stored, const Operation& operation) {
-  Arguments in{find(stored, "a"), find(stored, "b"), find(stored, "c"), {}};
-  if (const Tensor n = find(stored, "n"); n.defined()) in.n = n.to_vector<int64_t>();
-  for (const auto& [name, leaf] : {std::pair{"da", &in.a}, {"db", &in.b}, {"dc", &in.c}})
-    if (stored.contains(name)) leaf->set_requires_grad();
-  const Results results = operation(in);
-  CHECK(compared(results[0], stored.at("y")) == "");
-  for (std::size_t i = 1; stored.contains("y" + std::to_string(i + 1)); ++i) {
-    REQUIRE(i < results.size());
-    CHECK(compared(results[i], stored.at("y" + std::to_string(i + 1))) == "");
-  }
-  CHECK(!stored.contains("y" + std::to_string(results.size() + 1)));
-  if (!stored.contains("dy")) return;
-  results[0].backward(stored.at("dy"));
-  for (const auto& [name, leaf] : {std::pair{"da", &in.a}, {"db", &in.b}, {"dc", &in.c}}) {
-    CAPTURE(name);
-    if (stored.contains(name)) CHECK(compared(leaf->grad(), stored.at(name)) == "");
-  }
 }
 
 TEST_CASE("pytorch: operations on integers, by indices, sorting and rearranging") {

@@ -27,6 +27,7 @@ done | c++filt | awk -v layers="$layers" '
     upward["halftone::backend_for"] = "backends"
     upward["halftone::backend_statuses"] = "backends"
     upward["halftone::kernels_of"] = "backends"
+    upward["halftone::cpu_threads"] = "backends"
     upward["halftone::world"] = "backends"
     upward["halftone::engine_statuses"] = "backends"
     upward["halftone::communicator_for"] = "backends"

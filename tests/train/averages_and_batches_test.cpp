@@ -195,7 +195,7 @@ TEST_CASE("Trainer: batches of several tensors") {
     Trainer trainer(task, adamw, quiet({.precision = precision, .max_epochs = 30}));
     const data::DataLoader loader(data::TensorDataset({left, right, weights, target}),
                                   {.batch_size = 16});
-    const double first = trainer.validate(loader).at("loss");
+    const double first = trainer.validate(loader).at("val/loss");
     const auto result = trainer.fit(loader, loader);
     CHECK(result.metrics.at("val/loss") < 0.2 * first);
     CHECK(trainer.predict(loader).shape() == Shape{64, 1});

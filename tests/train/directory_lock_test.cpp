@@ -33,7 +33,7 @@ TEST_CASE("DirectoryLock: held once, named, and free again when its holder ends"
     const DirectoryLock lock(directory.path());
     CHECK(lock.holds());
     const std::string message = message_of<UsageError>([&] { DirectoryLock(directory.path()); });
-    CHECK(contains(message, "[Trainer] another training is at work in " +
+    CHECK(contains(message, "[Trainer] another process is at work in " +
                                 directory.path().string() + ": " + self));
     CHECK(contains(message, ", since 20"));
     CHECK(contains(message, " UTC. Wait for its end, stop it, or name another directory."));
@@ -90,7 +90,7 @@ TEST_CASE("Trainer: another one does not get into its directory while it trains"
   outer.callbacks = {hooks};
   TrainerRun first(outer);
   CHECK(first.trainer.fit(trainer_loader()).epochs == 1);
-  CHECK(contains(message, "[Trainer] another training is at work in " + directory.path().string()));
+  CHECK(contains(message, "[Trainer] another process is at work in " + directory.path().string()));
   // Afterwards it does, and the first may go on when the second has ended.
   TrainerRun second(options);
   CHECK(second.trainer.fit(trainer_loader()).epochs == 1);

@@ -104,6 +104,47 @@ void check_tensor_weights(Device device) {
   CHECK(resumed.weight() == weight);
 }
 
+TEST_CASE("sums of metrics depend neither on the order of batches nor on how they are shared out") {
+  manual_seed(5);
+  const auto batch = [] {
+    const Tensor t = randn({7}) * 3e3 + 1e6;
+    return std::pair{t, t + randn({7})};
+  };
+  std::vector<std::pair<Tensor, Tensor>> batches;
+  for (int i = 0; i < 200; ++i) batches.push_back(batch());
+  const auto measured = [&batches](std::size_t ranks, bool backwards) {
+    MetricSums mean, r2;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      RunningMean own_mean;
+      train::R2Score own_r2;
+      for (std::size_t i = rank; i < batches.size(); i += ranks) {
+        const auto& [t, y] = batches[backwards ? batches.size() - 1 - i : i];
+        own_mean.update(halftone::mean(halftone::abs(y - t)) * 1e-3, 7);
+        own_r2.update(y, t);
+      }
+      mean += own_mean.sums(), r2 += own_r2.sums();
+    }
+    RunningMean all_mean;
+    train::R2Score all_r2;
+    all_mean.restore(mean), all_r2.restore(r2);
+    return std::pair{all_mean.value(), all_r2.value()};
+  };
+  const auto alone = measured(1, false);
+  CHECK(alone.second > 0.999999);
+  CHECK(alone.second < 1);
+  for (const std::size_t ranks : {1U, 2U, 3U, 4U, 7U})
+    for (const bool backwards : {false, true}) CHECK(measured(ranks, backwards) == alone);
+}
+
+TEST_CASE("R2 of equal targets is NaN; infinite losses stay infinite") {
+  train::R2Score r2;
+  for (int i = 1; i < 30; ++i) r2.update(ones({i}), full({i}, 0.1));
+  CHECK(std::isnan(r2.value()));
+  RunningMean mean;
+  mean.update(1.0), mean.update(INFINITY), mean.update(2.0);
+  CHECK(mean.value() == INFINITY);
+}
+
 TEST_CASE("means with weights that are tensors, restored in the middle") {
   check_tensor_weights(Device::cpu());
   if (const auto gpu = test::gpu_or_skip()) check_tensor_weights(*gpu);

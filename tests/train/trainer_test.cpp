@@ -307,8 +307,8 @@ TEST_CASE("Trainer: an epoch's means weigh by what counts, whatever the batches"
         data::DataLoader(data::TensorDataset(tokens, next), {.batch_size = batch}));
   };
   const auto one = measured(1), all = measured(12);
-  CHECK(one.at("loss") == doctest::Approx(all.at("loss")).epsilon(1e-6));
-  CHECK(one.at("perplexity") == doctest::Approx(all.at("perplexity")).epsilon(1e-6));
+  CHECK(one.at("val/loss") == doctest::Approx(all.at("val/loss")).epsilon(1e-6));
+  CHECK(one.at("val/perplexity") == doctest::Approx(all.at("val/perplexity")).epsilon(1e-6));
 }
 
 TEST_CASE("Trainer: a task of one's own, and the ready ones") {

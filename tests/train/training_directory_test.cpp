@@ -27,7 +27,7 @@ TEST_CASE("TrainingDirectory: it keeps what the retention says, and goes on from
   {
     const train::DirectoryLock lock = directory.lock();
     CHECK(contains(message_of<UsageError>([&] { static_cast<void>(directory.lock()); }),
-                   "another training is at work in " + here.string()));
+                   "another process is at work in " + here.string()));
     CHECK_FALSE(directory.open());
     CHECK_FALSE(directory.holds({.step = 0}));
     for (const int64_t step : {1, 2, 3}) save(directory, step);

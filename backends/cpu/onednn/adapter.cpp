@@ -7,6 +7,7 @@
 #include <omp.h>
 
 #include <halftone/backends/cpu/onednn/onednn.h>
+#include <halftone/core/kernels.h>
 
 namespace halftone::onednn {
 
@@ -39,9 +40,7 @@ bool bf16_is_native() {
 }
 }  // namespace
 
-int team_size() {
-  return omp_in_parallel() ? 1 : std::min(omp_get_max_threads(), omp_get_thread_limit());
-}
+int team_size() { return omp_in_parallel() ? 1 : std::min(cpu_threads(), omp_get_thread_limit()); }
 
 TeamScope::TeamScope()
     : threads_before_(omp_get_max_threads()), dynamic_before_(omp_get_dynamic()) {
@@ -102,7 +101,8 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
       // window), is declined and goes to the own kernels; only want of memory is an error.
       if (error.status == dnnl_out_of_memory) {
         plans().built.erase(place);
-        fail<DeviceError>(running_operation(op), version(), " cannot build the primitive: ", error.what(),
+        fail<DeviceError>(running_operation(op), version(),
+                          " cannot build the primitive: ", error.what(),
                           ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
       }
     }
@@ -149,8 +149,8 @@ void execute(std::string_view op, const Plan& plan, std::span<const void* const>
       }
     stream().wait();
   } catch (const dnnl::error& error) {
-    fail<DeviceError>(running_operation(op), version(), " failed in ", plan.implementation, ": ", error.what(),
-                      ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
+    fail<DeviceError>(running_operation(op), version(), " failed in ", plan.implementation, ": ",
+                      error.what(), ". Set HALFTONE_CPU_BACKEND=reference to go on without it.");
   }
   last_plan = &plan;
 }

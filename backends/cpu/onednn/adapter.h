@@ -44,7 +44,8 @@ typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attribut
 }
 
 /// How many threads a parallel region gets here: no more than OpenMP's thread limit, and one inside
-/// another region. omp_get_max_threads(), which oneDNN asks, promises more.
+/// another region. omp_get_max_threads(), which oneDNN asks, promises more. Not the smaller team of
+/// a busy machine (backends/team.h): oneDNN's gradients of weights depend on the number of threads.
 int team_size();
 /// For its scope omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
 /// oneDNN cuts its work into as many parts, and its kernels wait for as many threads.
