@@ -204,8 +204,9 @@ template <> struct Samples<BatchNorm> {
             .call =
                 [=](const Tensors& in) {
                   // Statistics of its own for each call: training moves them.
-                  const Tensor mean = tracked ? zeros({x[1]}) : Tensor{},
-                               var = tracked ? ones({x[1]}) : Tensor{};
+                  const Device device = in[0].device();
+                  const Tensor mean = tracked ? zeros({x[1]}, f32, device) : Tensor{},
+                               var = tracked ? ones({x[1]}, f32, device) : Tensor{};
                   return batch_norm(in[0], in[1], in[2], mean, var, {.training = tracked});
                 },
             .oracle =
@@ -222,7 +223,9 @@ template <> struct Samples<BatchNorm> {
       Values mean, var;
       for (int64_t c = 0; c < x[1]; ++c)
         mean.push_back(running_mean(c)), var.push_back(running_var(c));
-      return batch_norm(in[0], in[1], in[2], from_vector(mean, {x[1]}), from_vector(var, {x[1]}));
+      const Device device = in[0].device();
+      return batch_norm(in[0], in[1], in[2], from_vector(mean, {x[1]}).to(device),
+                        from_vector(var, {x[1]}).to(device));
     };
     test.oracle = [](const Arrays& in) {
       return array_of(in[0].shape, [&](const Dims& i) {
@@ -292,8 +295,9 @@ template <> struct Samples<BatchNormRelu> {
         mean.push_back(Samples<BatchNorm>::running_mean(c));
         var.push_back(Samples<BatchNorm>::running_var(c));
       }
-      return batch_norm_relu(in[0], in[1], in[2], from_vector(mean, {shape[1]}),
-                             from_vector(var, {shape[1]}), {.training = training}, in[3]);
+      const Device device = in[0].device();
+      return batch_norm_relu(in[0], in[1], in[2], from_vector(mean, {shape[1]}).to(device),
+                             from_vector(var, {shape[1]}).to(device), {.training = training}, in[3]);
     };
     test.oracle = [inner = test.oracle](const Arrays& in) {
       const Array y = inner({in[0], in[1], in[2]});

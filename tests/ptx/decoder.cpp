@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fuse.h"
+#include "mutant.h"
 #include "operations.h"
 #include "symbols.h"
 
@@ -256,7 +257,9 @@ void Decoder::call(const std::vector<std::string_view>& parts) {
   if (++depth_ > 8) fail("calls are nested too deeply");
   const auto [header, open] = found->second;
   const std::string_view head = text_.substr(header, open - header);
-  const std::size_t first = head.find('('), name = head.find(parts[1]), second = head.find('(', name);
+  constexpr std::size_t directive = 5;  // .func
+  const auto name = std::size_t(name_after(head, directive).data() - head.data());
+  const std::size_t first = head.find('('), second = head.find('(', name);
   const auto results = inner(head.substr(first, name - first)), formals = inner(head.substr(second));
   const auto actual_results = inner(parts[0]), actuals = inner(parts[2]);
   if (results.size() != actual_results.size() || formals.size() != actuals.size())
@@ -344,6 +347,7 @@ void decode(Kernel& kernel) {
   if (kernel.decoded) return;
   Decoder(kernel).run();
   if (fuses()) fuse(kernel);
+  mutate(kernel);
   kernel.executed.assign(kernel.code.size(), 0);
   kernel.decoded = true;
 }

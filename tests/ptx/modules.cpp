@@ -15,8 +15,7 @@ namespace {
 
 struct Modules {
   std::map<const void*, std::unique_ptr<Module>> all{};
-  /// HALFTONE_PTX_COVERAGE=file: a line for each kernel that ran, and for each instruction of it
-  /// that did not.
+  /// HALFTONE_PTX_COVERAGE=file: a line for each kernel, and for each instruction of those that ran.
   ~Modules();
 };
 Modules& modules() {
@@ -40,11 +39,8 @@ Modules::~Modules() {
   if (!path) return;
   std::FILE* const file = std::fopen(path, "w");
   if (!file) return;
-  for (const auto& [wrapper, module] : all) {
-    if (!module) continue;
-    for (const auto& [name, kernel] : module->kernels)
-      if (kernel->decoded) write_kernel(file, *kernel);
-  }
+  for (const auto& [wrapper, module] : all)
+    for (const auto& [name, kernel] : module_of(wrapper).kernels) write_kernel(file, *kernel);
   std::fprintf(file, "fused %lld\n", static_cast<long long>(fused_sums()));
   std::fclose(file);
 }
