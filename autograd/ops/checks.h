@@ -49,7 +49,8 @@ inline void integers(std::string_view op, std::string_view what, const Tensor& x
 }
 
 /// A tensor that is no input of `apply` must be on the device of the input all the same.
-inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what, const Tensor& x) {
+inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what,
+                         const Tensor& x) {
   if (x.defined() && x.device() != input.device())
     fail<DeviceError>(op, "the input is on ", input.device(), ", ", what, " on ", x.device(),
                       ". Move them to one device with to().");

@@ -99,7 +99,7 @@ struct HighHalf {
   uint32_t operator()(uint32_t a, uint32_t b) const { return uint32_t(uint64_t(a) * b >> 32); }
   int32_t operator()(int32_t a, int32_t b) const { return int32_t(int64_t(a) * b >> 32); }
   uint64_t operator()(uint64_t a, uint64_t b) const {
-    return uint64_t((unsigned __int128)(a) * b >> 64);
+    return uint64_t((unsigned __int128)(a)*b >> 64);
   }
 };
 

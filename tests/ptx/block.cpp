@@ -10,12 +10,15 @@ namespace halftone::ptx {
 namespace {
 
 constexpr int warp_size = 32;
-constexpr uint64_t most_steps = uint64_t(1) << 32;
 
 }  // namespace
 
-Block::Block(Machine& machine, Kernel& kernel, Order order, uint64_t seed)
-    : machine_(machine), kernel_(kernel), order_(order), random_state_(seed * 0x9e3779b97f4a7c15 | 1) {}
+Block::Block(Machine& machine, Kernel& kernel, Order order, uint64_t seed, uint64_t most_steps)
+    : machine_(machine),
+      kernel_(kernel),
+      order_(order),
+      random_state_(seed * 0x9e3779b97f4a7c15 | 1),
+      most_steps_(most_steps) {}
 
 uint64_t Block::random() {
   random_state_ ^= random_state_ << 13, random_state_ ^= random_state_ >> 7;
@@ -26,8 +29,8 @@ void Block::put(std::vector<Group>& groups, Group group) {
   for (Group& other : groups) {
     if (other.at != group.at || other.warp != group.warp) continue;
     Threads both(other.threads.size() + group.threads.size());
-    std::merge(other.threads.begin(), other.threads.end(), group.threads.begin(), group.threads.end(),
-               both.begin());
+    std::merge(other.threads.begin(), other.threads.end(), group.threads.begin(),
+               group.threads.end(), both.begin());
     other.threads = std::move(both);
     return;
   }
@@ -36,7 +39,7 @@ void Block::put(std::vector<Group>& groups, Group group) {
 
 void Block::start() {
   ready_.clear(), at_barrier_.clear(), in_exchange_.clear();
-  left_ = machine_.threads;
+  left_ = machine_.threads, steps_ = 0;
   gone_.assign(std::size_t(left_), false);
   const int size = order_ == Order::in_step ? left_ : warp_size;
   for (int first = 0; first < left_; first += size) {
@@ -55,7 +58,8 @@ Block::Group Block::take_next() {
   }
   std::size_t best = ready_.size();
   for (std::size_t n = 0; n < ready_.size(); ++n)
-    if (ready_[n].warp == warp && (best == ready_.size() || ready_[n].at < ready_[best].at)) best = n;
+    if (ready_[n].warp == warp && (best == ready_.size() || ready_[n].at < ready_[best].at))
+      best = n;
   Group group = std::move(ready_[best]);
   ready_.erase(ready_.begin() + std::ptrdiff_t(best));
   return group;
@@ -88,10 +92,11 @@ void Block::run() {
 
 void Block::go(Group group) {
   const int meeting = next_of_others(group.warp);
-  uint64_t turns = order_ == Order::shuffled ? 1 + random() % 40 : std::numeric_limits<uint64_t>::max();
+  uint64_t turns =
+      order_ == Order::shuffled ? 1 + random() % 40 : std::numeric_limits<uint64_t>::max();
   do {
     if (group.at >= meeting || turns-- == 0) return put(ready_, std::move(group));
-    if (++steps_ > most_steps) machine_.fail("it does not end");
+    if (++steps_ > most_steps_) machine_.fail("it does not end");
     ++kernel_.executed[std::size_t(group.at)];
   } while (step(group, kernel_.code[std::size_t(group.at)]));
 }
@@ -102,7 +107,8 @@ Block::Guarded Block::guarded(const Group& group, const Instruction& i) {
   const int count = int(threads.size());
   others_.clear();
   if (!i.guarded) return {threads.data(), count};
-  const uint8_t* const guard = reinterpret_cast<const uint8_t*>(machine_.registers + i.guard * machine_.padded);
+  const uint8_t* const guard =
+      reinterpret_cast<const uint8_t*>(machine_.registers + i.guard * machine_.padded);
   const uint8_t inverted = i.guard_inverted;
   int holding = 0;
   Lanes(threads.data(), count).each([&](int l) { holding += guard[l] ^ inverted; });
@@ -146,7 +152,8 @@ bool Block::leave(Group& group, const Guarded& taken) {
 bool Block::arrive(Group& group, const Guarded& taken) {
   ++group.at;
   if (taken.count == machine_.threads) return true;
-  if (taken.count > 0) put(at_barrier_, {group.at, group.warp, Threads(taken.list, taken.list + taken.count)});
+  if (taken.count > 0)
+    put(at_barrier_, {group.at, group.warp, Threads(taken.list, taken.list + taken.count)});
   if (!others_.empty()) ready(group.at, group.warp, others_);
   return false;
 }
@@ -154,7 +161,8 @@ bool Block::arrive(Group& group, const Guarded& taken) {
 /// Whether the threads are whole warps, and their masks name all lanes: the usual case.
 bool Block::all_present(const Instruction& i, const Threads& threads) const {
   const int count = int(threads.size());
-  if (threads[0] % warp_size != 0 || count % warp_size != 0 || threads.back() - threads[0] + 1 != count)
+  if (threads[0] % warp_size != 0 || count % warp_size != 0 ||
+      threads.back() - threads[0] + 1 != count)
     return false;
   if (i.whole_warp) return true;
   const uint32_t* const mask = machine_.row<uint32_t>(i.operands[i.operand_count - 1]);
@@ -176,11 +184,14 @@ Block::Threads Block::complete(const Instruction& i, Threads& threads) const {
       if (thread < machine_.threads && !gone_[std::size_t(thread)]) exist |= 1u << lane;
     }
     const uint32_t mask =
-        i.whole_warp ? ~0u : machine_.row<uint32_t>(i.operands[i.operand_count - 1])[threads[first]];
+        i.whole_warp ? ~0u
+                     : machine_.row<uint32_t>(i.operands[i.operand_count - 1])[threads[first]];
     if (present & ~mask) machine_.fail("a lane in an exchange whose mask leaves it out");
-    if (i.whole_warp && exist != ~0u) machine_.fail("an instruction of a whole warp, of which lanes have left");
+    if (i.whole_warp && exist != ~0u)
+      machine_.fail("an instruction of a whole warp, of which lanes have left");
     Threads& to = present == (mask & exist) ? here : missing;
-    to.insert(to.end(), threads.begin() + std::ptrdiff_t(first), threads.begin() + std::ptrdiff_t(last));
+    to.insert(to.end(), threads.begin() + std::ptrdiff_t(first),
+              threads.begin() + std::ptrdiff_t(last));
     first = last;
   }
   threads = std::move(missing);

@@ -16,11 +16,9 @@ enum class Order : uint8_t { in_step, ascending, descending, shuffled };
 
 class Block {
  public:
-  Block(Machine& machine, Kernel& kernel, Order order, uint64_t seed);
+  Block(Machine& machine, Kernel& kernel, Order order, uint64_t seed, uint64_t most_steps);
   /// Throws Fault.
   void run();
-  /// Instructions so far, each counted once for the group that ran it.
-  uint64_t steps() const { return steps_; }
 
  private:
   using Threads = std::vector<uint16_t>;
@@ -62,7 +60,7 @@ class Block {
   std::vector<bool> gone_{};
   int left_ = 0;  // threads that are not gone
   Threads taken_{}, others_{};
-  uint64_t steps_ = 0;
+  uint64_t most_steps_, steps_ = 0;  // instructions, each counted once for the group that ran it
 };
 
 }  // namespace halftone::ptx

@@ -32,13 +32,15 @@ struct LowByte {
 template <class To> void add_of_byte(Operations& all, const std::string& name) {
   Operation& operation = all.add("cvt." + name + ".s8", nullptr, {sizeof(To)});
   operation.form = Form::low_byte;
-  operation.by_width[0] = convert<To, uint16_t, LowByte>, operation.by_width[1] = convert<To, uint32_t, LowByte>;
+  operation.by_width[0] = convert<To, uint16_t, LowByte>,
+  operation.by_width[1] = convert<To, uint32_t, LowByte>;
 }
 template <class To, class... From> void add_integers_from(Operations& all) {
   (add<typename To::T, typename From::T, Same>(all, std::string(To::name) + "." + From::name), ...);
 }
 template <class To, class... From> void add_floats_of_integers(Operations& all) {
-  (add<typename To::T, typename From::T, Same>(all, std::string("rn.") + To::name + "." + From::name),
+  (add<typename To::T, typename From::T, Same>(all,
+                                               std::string("rn.") + To::name + "." + From::name),
    ...);
 }
 
@@ -111,7 +113,8 @@ void add_conversions(Operations& all) {
   add_integers_from<U16, U32, S32, U64>(all), add_integers_from<S16, S32>(all);
   add_integers_from<U32, U16, S16, U64>(all), add_integers_from<S32, S16, U16, S64>(all);
   add_integers_from<U64, U16, U32>(all), add_integers_from<S64, S16, S32>(all);
-  add_of_byte<int16_t>(all, "s16"), add_of_byte<int32_t>(all, "s32"), add_of_byte<int64_t>(all, "s64");
+  add_of_byte<int16_t>(all, "s16"), add_of_byte<int32_t>(all, "s32"),
+      add_of_byte<int64_t>(all, "s64");
   add_floats_of_integers<F32, S16, U16, S32, U32, S64, U64>(all);
   add_floats_of_integers<F64, S16, U16, S32, U32, S64, U64>(all);
   add_rounding<Nearest>(all, "rni"), add_rounding<ToZero>(all, "rzi");

@@ -31,7 +31,8 @@ class Decoder {
   void guard(std::string_view& text);
   void operands_of(const std::vector<std::string_view>& parts, const std::string& prefix);
   void call(const std::vector<std::string_view>& parts);
-  void bind(std::string_view formal, std::string_view actual, std::map<std::string_view, Symbol>& bound);
+  void bind(std::string_view formal, std::string_view actual,
+            std::map<std::string_view, Symbol>& bound);
   void branch_to(std::string label) { jumps_.push_back({kernel_.code.size(), std::move(label)}); }
   void finish(uint32_t place);
 
@@ -96,17 +97,19 @@ Operand Decoder::address(std::string_view text) {
   text = trimmed(text.substr(1, text.rfind(']') - 1));
   const std::size_t plus = std::min(text.find('+'), text.find('-'));
   const std::string_view base = trimmed(text.substr(0, plus));
-  const std::string_view rest = plus == npos ? "" : trimmed(text.substr(plus + (text[plus] == '+')));
+  const std::string_view rest =
+      plus == npos ? "" : trimmed(text.substr(plus + (text[plus] == '+')));
   const int64_t displacement = rest.empty() ? 0 : int64_t(number(rest));
   const Symbol* const symbol = symbols_.find(base);
   if (!symbol) fail("there is no " + std::string(base));
   Operand operand{uint32_t(symbol->address), symbol->width, false, 0};
   if (symbol->kind != Symbol::Kind::reg) {
-    static constexpr Space spaces[] = {Space::generic, Space::shared, Space::local, Space::parameter,
-                                       Space::generic};
+    static constexpr Space spaces[] = {Space::generic, Space::shared, Space::local,
+                                       Space::parameter, Space::generic};
     const Space space = spaces[int(symbol->kind)];
     const bool of_a_call = instruction_.space == Space::parameter && space == Space::local;
-    if (space != instruction_.space && !of_a_call) fail("another kind of memory than that of the variable");
+    if (space != instruction_.space && !of_a_call)
+      fail("another kind of memory than that of the variable");
     instruction_.space = space;
     operand = symbols_.constant(8, symbol->address);
   } else if (operand.width < 4) {
@@ -117,7 +120,8 @@ Operand Decoder::address(std::string_view text) {
 }
 
 void Decoder::values(const std::vector<std::string_view>& parts) {
-  for (const std::string_view part : parts) operands_.push_back(value(part, width_of(operands_.size())));
+  for (const std::string_view part : parts)
+    operands_.push_back(value(part, width_of(operands_.size())));
 }
 
 void Decoder::move(const std::vector<std::string_view>& parts) {
@@ -193,7 +197,8 @@ void Decoder::operands_of(const std::vector<std::string_view>& parts, const std:
     case Form::matrix: return matrix(parts);
     case Form::branch: return branch_to(prefix + std::string(parts.at(0)));
     case Form::barrier:
-      if (parts.size() != 1 || parts[0] != "0") fail("a barrier that is not number 0 of all threads");
+      if (parts.size() != 1 || parts[0] != "0")
+        fail("a barrier that is not number 0 of all threads");
       return;
     case Form::call:
     case Form::leave: return;
@@ -205,7 +210,8 @@ void Decoder::guard(std::string_view& text) {
   const bool inverted = text[1] == '!';
   const std::size_t end = text.find(' ');
   const Operand operand = value(text.substr(inverted ? 2 : 1, end - (inverted ? 2 : 1)), 1);
-  instruction_.guarded = true, instruction_.guard_inverted = inverted, instruction_.guard = operand.row;
+  instruction_.guarded = true, instruction_.guard_inverted = inverted,
+  instruction_.guard = operand.row;
   text = trimmed(text.substr(end));
 }
 
@@ -251,7 +257,9 @@ void Decoder::bind(std::string_view formal, std::string_view actual,
 /// call (result), function, (parameters)
 void Decoder::call(const std::vector<std::string_view>& parts) {
   if (parts.size() != 3 || instruction_.guarded) fail("a call of another form");
-  const auto inner = [](std::string_view text) { return split(text.substr(1, text.rfind(')') - 1)); };
+  const auto inner = [](std::string_view text) {
+    return split(text.substr(1, text.rfind(')') - 1));
+  };
   const auto found = module_.functions.find(parts[1]);
   if (found == module_.functions.end()) fail("there is no function " + std::string(parts[1]));
   if (++depth_ > 8) fail("calls are nested too deeply");
@@ -260,7 +268,8 @@ void Decoder::call(const std::vector<std::string_view>& parts) {
   constexpr std::size_t directive = 5;  // .func
   const auto name = std::size_t(name_after(head, directive).data() - head.data());
   const std::size_t first = head.find('('), second = head.find('(', name);
-  const auto results = inner(head.substr(first, name - first)), formals = inner(head.substr(second));
+  const auto results = inner(head.substr(first, name - first)),
+             formals = inner(head.substr(second));
   const auto actual_results = inner(parts[0]), actuals = inner(parts[2]);
   if (results.size() != actual_results.size() || formals.size() != actuals.size())
     fail("another number of parameters than the function has");
@@ -317,8 +326,8 @@ void Decoder::find_unwritten() const {
     bool bad = i.guarded && !written[i.guard];
     for (int n = i.results; n < i.operand_count; ++n) bad |= !written[i.operands[n].row];
     if (bad)
-      throw Fault("[ptx] a register that nothing writes is read: `" + std::string(kernel_.text_of(i)) +
-                  "` in " + kernel_.name);
+      throw Fault("[ptx] a register that nothing writes is read: `" +
+                  std::string(kernel_.text_of(i)) + "` in " + kernel_.name);
   }
 }
 
@@ -326,18 +335,21 @@ void Decoder::run() {
   body(kernel_.body, "");
   instruction_ = {}, operands_.clear();
   operation_ = operations().find("ret");
-  instruction_.operation = operation_, instruction_.run = operation_->run, instruction_.flow = Flow::leave;
+  instruction_.operation = operation_, instruction_.run = operation_->run,
+  instruction_.flow = Flow::leave;
   finish(uint32_t(end_of_braces(text_, kernel_.body)));
   for (const auto& [at, label] : jumps_) {
     const auto found = labels_.find(label);
-    if (found == labels_.end()) throw Fault("[ptx] there is no label " + label + " in " + kernel_.name);
+    if (found == labels_.end())
+      throw Fault("[ptx] there is no label " + label + " in " + kernel_.name);
     kernel_.code[at].target = found->second;
   }
   find_unwritten();
   constexpr uint32_t most_shared = 48 * 1024;
   if (kernel_.shared_bytes > most_shared)
-    throw Fault("[ptx] " + std::to_string(kernel_.shared_bytes) + " bytes of shared memory, more than " +
-                std::to_string(most_shared) + ", in " + kernel_.name);
+    throw Fault("[ptx] " + std::to_string(kernel_.shared_bytes) +
+                " bytes of shared memory, more than " + std::to_string(most_shared) + ", in " +
+                kernel_.name);
   kernel_.local_bytes = (kernel_.local_bytes + 15) / 16 * 16;
 }
 

@@ -15,7 +15,8 @@ constexpr int warp_size = 32;
 template <class F> void each_warp(const Lanes& lanes, F f) {
   for (int first = 0; first < lanes.count;) {
     int last = first;
-    while (last < lanes.count && lanes.list[last] / warp_size == lanes.list[first] / warp_size) ++last;
+    while (last < lanes.count && lanes.list[last] / warp_size == lanes.list[first] / warp_size)
+      ++last;
     f(first, last - first);
     first = last;
   }
@@ -45,7 +46,7 @@ void shuffle(Machine& m, const Instruction& i, const Lanes& lanes) {
   uint32_t* const d = m.result<uint32_t>(i);
   uint8_t* const p = m.result<uint8_t>(i, 1);
   const uint32_t *const a = m.value<uint32_t>(i, 2), *const b = m.value<uint32_t>(i, 3),
-                 *const c = m.value<uint32_t>(i, 4);
+                        *const c = m.value<uint32_t>(i, 4);
   each_warp(lanes, [&](int first, int count) {
     std::array<uint32_t, warp_size> offered{};
     uint32_t here = 0;
@@ -82,8 +83,7 @@ void ballot(Machine& m, const Instruction& i, const Lanes& lanes) {
 void add_exchanges(Operations& all) {
   uint8_t direction = up;
   for (const char* name : {"up", "down", "bfly", "idx"}) {
-    Operation& operation =
-        all.add(std::string("shfl.sync.") + name + ".b32", shuffle, {4, 1, 4});
+    Operation& operation = all.add(std::string("shfl.sync.") + name + ".b32", shuffle, {4, 1, 4});
     operation.form = Form::shuffle, operation.flow = Flow::exchange, operation.results = 2;
     operation.variant = direction++;
   }

@@ -80,7 +80,8 @@ void fuse(Kernel& kernel) {
     Instruction& i = kernel.code[n];
     if (starts.contains(int(n)) || i.flow != Flow::next) products.forget();
     const std::string& name = i.operation->name;
-    const bool sum = name == "add.f32" || name == "add.f64", difference = name == "sub.f32" || name == "sub.f64";
+    const bool sum = name == "add.f32" || name == "add.f64",
+               difference = name == "sub.f32" || name == "sub.f64";
     if (!i.guarded && (sum || difference)) fuse_sum(kernel, i, products, difference);
     for (int r = 0; r < i.results; ++r) products.forget(i.operands[r].row);
     if (!i.guarded && (name == "mul.f32" || name == "mul.f64")) products.remember(i);

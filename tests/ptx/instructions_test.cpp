@@ -15,7 +15,8 @@ std::string ptx_float(float x) {
   return text;
 }
 float float_of(const std::string& operation, const std::string& operands) {
-  return std::bit_cast<float>(result_of(operation + " %f1, " + operands + ";\nmov.b32 %r2, %f1;\n"));
+  return std::bit_cast<float>(
+      result_of(operation + " %f1, " + operands + ";\nmov.b32 %r2, %f1;\n"));
 }
 float sum(const char* operation, float a, float b) {
   return float_of(operation, ptx_float(a) + ", " + ptx_float(b));
@@ -33,7 +34,8 @@ TEST_CASE("sums are rounded as they say") {
   CHECK(sum("add.rm.f32", -1, -0x1p-30f) == -one_up);
   CHECK(sum("add.rp.f32", 1, 0x1p-30f) == one_up);
   CHECK(sum("add.f32", 1, 0x1p-30f) == 1);  // the mode was put back
-  const std::string operands = ptx_float(0x1p-15f) + ", " + ptx_float(0x1p-15f) + ", " + ptx_float(1);
+  const std::string operands =
+      ptx_float(0x1p-15f) + ", " + ptx_float(0x1p-15f) + ", " + ptx_float(1);
   CHECK(float_of("fma.rz.f32", operands) == 1);
   CHECK(float_of("fma.rp.f32", operands) == one_up);
 }
@@ -54,7 +56,8 @@ TEST_CASE("comparisons with a NaN: ordered false, unordered true") {
   };
   const float nan = std::nanf("");
   for (const char* how : {"eq", "ne", "lt", "le", "gt", "ge", "num"}) CHECK(!compared(how, nan, 1));
-  for (const char* how : {"equ", "neu", "ltu", "leu", "gtu", "geu", "nan"}) CHECK(compared(how, nan, 1));
+  for (const char* how : {"equ", "neu", "ltu", "leu", "gtu", "geu", "nan"})
+    CHECK(compared(how, nan, 1));
   CHECK(compared("ne", 2, 1));
   CHECK(compared("leu", 1, 1));
   CHECK(!compared("gtu", 1, 1));
@@ -74,7 +77,9 @@ TEST_CASE("conversions saturate, and a NaN becomes 0") {
   CHECK(float_of("cvt.sat.f32.f32", ptx_float(1.5f)) == 1);
   CHECK(float_of("cvt.sat.f32.f32", ptx_float(std::nanf(""))) == 0);
   CHECK(result_of("cvt.rn.bf16.f32 %rs1, 0f3F808000;\nmov.b32 %r2, {%rs1, %rs1};\n") == 0x3f803f80);
-  CHECK(result_of("cvt.rn.f16.f32 %rs1, 0f477FF000;\nmov.b16 %rs2, 0;\nmov.b32 %r2, {%rs1, %rs2};\n") == 0x7c00);
+  CHECK(result_of(
+            "cvt.rn.f16.f32 %rs1, 0f477FF000;\nmov.b16 %rs2, 0;\nmov.b32 %r2, {%rs1, %rs2};\n") ==
+        0x7c00);
   CHECK(result_of("mov.b16 %rs1, 1;\ncvt.f32.f16 %f1, %rs1;\nmov.b32 %r2, %f1;\n") ==
         std::bit_cast<uint32_t>(0x1p-24f));
   CHECK(result_of("mov.b16 %rs1, 255;\ncvt.s32.s8 %r2, %rs1;\n") == 0xffffffff);
@@ -108,21 +113,26 @@ TEST_CASE("sums of several words, by their carry") {
 }
 
 TEST_CASE("registers taken apart, and addresses with a displacement") {
-  CHECK(result_of("mov.b32 %r3, 0x12345678;\nmov.b32 {%rs1, %rs2}, %r3;\nmov.b32 %r2, {%rs2, %rs1};\n") == 0x56781234);
+  CHECK(result_of(
+            "mov.b32 %r3, 0x12345678;\nmov.b32 {%rs1, %rs2}, %r3;\nmov.b32 %r2, {%rs2, %rs1};\n") ==
+        0x56781234);
   CHECK(result_of("mov.b64 %rd4, {7, 9};\nmov.b64 {%r3, %r2}, %rd4;\n") == 9);
-  CHECK(words_after(with_kernel("ld.global.v2.u32 {%r2, %r3}, [%rd1+8];\nst.global.v2.u32 [%rd1], {%r3, %r2};\n"),
-                    {0, 0, 3, 4}, {.threads = 1}) == std::vector<uint32_t>{4, 3, 3, 4});
-  CHECK(words_after(with_kernel("ld.global.s8 %r2, [%rd1+1];\nst.global.u32 [%rd1], %r2;\n"), {0xff00}, {.threads = 1}) ==
-        std::vector<uint32_t>{0xffffffff});
+  CHECK(words_after(
+            with_kernel(
+                "ld.global.v2.u32 {%r2, %r3}, [%rd1+8];\nst.global.v2.u32 [%rd1], {%r3, %r2};\n"),
+            {0, 0, 3, 4}, {.threads = 1}) == std::vector<uint32_t>{4, 3, 3, 4});
+  CHECK(words_after(with_kernel("ld.global.s8 %r2, [%rd1+1];\nst.global.u32 [%rd1], %r2;\n"),
+                    {0xff00}, {.threads = 1}) == std::vector<uint32_t>{0xffffffff});
 }
 
 TEST_CASE("a product and a sum are fused where they may be, and nowhere else") {
   // (1 + e)^2 - 1 - 2 e is e^2 if the product is not rounded, and 0 if it is.
   const auto rest = [](const char* mul, const char* between, bool fused) {
     const std::string x = ptx_float(1 + 0x1p-12f), y = ptx_float(1 + 0x1p-11f);
-    const std::string body = "mov.f32 %f2, " + x + ";\n" + mul + " %f1, %f2, %f2;\n" + between + "sub.f32 %f3, %f1, " + y +
-                             ";\nst.global.f32 [%rd1], %f3;\n";
-    return std::bit_cast<float>(words_after(with_kernel(body), {0}, {.threads = 1, .fused = fused})[0]);
+    const std::string body = "mov.f32 %f2, " + x + ";\n" + mul + " %f1, %f2, %f2;\n" + between +
+                             "sub.f32 %f3, %f1, " + y + ";\nst.global.f32 [%rd1], %f3;\n";
+    return std::bit_cast<float>(
+        words_after(with_kernel(body), {0}, {.threads = 1, .fused = fused})[0]);
   };
   CHECK(rest("mul.f32", "", false) == 0);
   CHECK(rest("mul.f32", "", true) == 0x1p-24f);

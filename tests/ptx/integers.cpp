@@ -75,7 +75,7 @@ template <class T> void bfi(Machine& m, const Instruction& i, const Lanes& lanes
 void prmt(Machine& m, const Instruction& i, const Lanes& lanes) {
   uint32_t* const d = m.result<uint32_t>(i);
   const uint32_t *const a = m.value<uint32_t>(i, 1), *const b = m.value<uint32_t>(i, 2),
-                 *const choice = m.value<uint32_t>(i, 3);
+                        *const choice = m.value<uint32_t>(i, 3);
   lanes.each([=](int l) {
     const uint64_t both = uint64_t(b[l]) << 32 | a[l];
     uint32_t result = 0;
@@ -96,7 +96,7 @@ void with_carry(Machine& m, const Instruction& i, const Lanes& lanes) {
   uint8_t* const carry = m.result<uint8_t>(i, 1);
   const bool multiplies = i.operand_count == 5;
   const uint32_t *const a = m.value<uint32_t>(i, 2), *const b = m.value<uint32_t>(i, 3),
-                 *const c = multiplies ? m.value<uint32_t>(i, 4) : nullptr;
+                        *const c = multiplies ? m.value<uint32_t>(i, 4) : nullptr;
   const uint8_t how = i.variant;
   lanes.each([=](int l) {
     const uint64_t in = how & carry_in ? carry[l] : 0;

@@ -49,6 +49,7 @@ inline std::vector<uint32_t> words_after(const std::string& module, std::vector<
   std::vector<std::byte> parameters(8);
   std::memcpy(parameters.data(), &words_of_the_test().first, 8);
   ptx::Launch launch{{run.blocks, 1, 1}, {run.threads, 1, 1}, run.order};
+  launch.most_steps = 100'000;
   launch.find_allocation = [](uint64_t) { return words_of_the_test(); };
   ptx::run(kernel, launch, parameters);
   std::copy_n(memory, words.size(), words.begin());

@@ -69,7 +69,8 @@ void check_size(const Kernel& kernel, const Launch& launch, std::size_t paramete
 }  // namespace
 
 void Machine::fail(const std::string& what) const {
-  throw Fault("[ptx] " + what + ": `" + std::string(kernel->text_of(*current)) + "` in " + kernel->name);
+  throw Fault("[ptx] " + what + ": `" + std::string(kernel->text_of(*current)) + "` in " +
+              kernel->name);
 }
 
 void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& parameters) {
@@ -84,15 +85,17 @@ void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& par
   std::byte* const given = constants.filled(parameters.size());
   std::copy(parameters.begin(), parameters.end(), given);
   m.set(Space::parameter, given, parameters.size());
-  m.set(Space::local, local.filled(std::size_t(kernel.local_bytes) * std::size_t(m.threads)), kernel.local_bytes);
+  m.set(Space::local, local.filled(std::size_t(kernel.local_bytes) * std::size_t(m.threads)),
+        kernel.local_bytes);
   fill_rows(m, kernel, launch);
   ++kernel.launches;
   const Size& grid = launch.grid;
   const uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
-  Block block(m, kernel, launch.order, launch.block_order + kernel.launches);
+  Block block(m, kernel, launch.order, launch.block_order + kernel.launches, launch.most_steps);
   for (uint64_t n = 0; n < blocks; ++n) {
     const uint64_t at = emulation::block_in_order(n, blocks, launch.block_order);
-    const Size index{unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]), unsigned(at / grid[0] / grid[1])};
+    const Size index{unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]),
+                     unsigned(at / grid[0] / grid[1])};
     for (const FilledRow& row : kernel.filled)
       if (row.what == FilledRow::What::block) fill(m, row, index[row.dimension]);
     m.set(Space::shared, shared.filled(kernel.shared_bytes), kernel.shared_bytes);

@@ -62,8 +62,8 @@ struct Instruction {
   Space space = Space::generic;
   bool guarded = false, guard_inverted = false;
   bool whole_warp = false;  // wmma: it has no mask
-  uint8_t variant = 0;  // operations of one function
-  uint32_t guard = 0;   // row
+  uint8_t variant = 0;      // operations of one function
+  uint32_t guard = 0;       // row
   int target = -1;
   uint32_t text = 0;  // where it is in the module's text
 };
@@ -107,7 +107,8 @@ struct Machine {
     const Range& range = ranges[int(space)];
     if (!range.holds(address, bytes) || address % bytes != 0)
       return checked_memory(space, address, bytes, thread);
-    return bases[int(space)] + address + (space == Space::local ? std::size_t(thread) * range.bytes : 0);
+    return bases[int(space)] + address +
+           (space == Space::local ? std::size_t(thread) * range.bytes : 0);
   }
   [[noreturn]] void fail(const std::string& what) const;
 

@@ -30,15 +30,16 @@ uint64_t address_at(Machine& m, const Operand& operand, int lane) {
   if (operand.width == 8) return m.row<uint64_t>(operand)[lane] + uint64_t(operand.displacement);
   return uint32_t(m.row<uint32_t>(operand)[lane] + uint64_t(operand.displacement));
 }
-Tile tile_of(Machine& m, const Instruction& i, const Operand& where, const Operand& stride, int first,
-             uint32_t bytes) {
+Tile tile_of(Machine& m, const Instruction& i, const Operand& where, const Operand& stride,
+             int first, uint32_t bytes) {
   const uint64_t address = address_at(m, where, first);
   const uint32_t* const strides = m.row<uint32_t>(stride);
   for (int l = first; l < first + warp_size; ++l)
     if (address_at(m, where, l) != address || strides[l] != strides[first])
       m.fail("the lanes of a warp have different tiles");
   if (strides[first] * bytes % 16 != 0)
-    m.fail("a stride of " + std::to_string(strides[first]) + " elements is not a multiple of 16 bytes");
+    m.fail("a stride of " + std::to_string(strides[first]) +
+           " elements is not a multiple of 16 bytes");
   std::byte* const data = m.memory(i.space, address, 32, first);
   const uint64_t last = address + ((side - 1) * uint64_t(strides[first]) + side) * bytes;
   m.memory(i.space, last - bytes, bytes, first);
@@ -50,15 +51,17 @@ template <class T> void load_tile(Machine& m, const Instruction& i, const Lanes&
   const int registers = i.results, per_register = int(4 / sizeof(T));
   for (int k = 0; k < lanes.count; k += warp_size) {
     const int first = lanes.list[k];
-    const Tile tile = tile_of(m, i, i.operands[registers], i.operands[registers + 1], first, sizeof(T));
+    const Tile tile =
+        tile_of(m, i, i.operands[registers], i.operands[registers + 1], first, sizeof(T));
     for (int l = first; l < first + warp_size; ++l)
       for (int r = 0; r < registers; ++r) {
         std::array<T, 4 / sizeof(T)> values;
         for (int e = 0; e < per_register; ++e)
-          std::memcpy(&values[std::size_t(e)],
-                      tile.element(lane_elements * (l - first) + (r * per_register + e) % lane_elements,
-                                   sizeof(T)),
-                      sizeof(T));
+          std::memcpy(
+              &values[std::size_t(e)],
+              tile.element(lane_elements * (l - first) + (r * per_register + e) % lane_elements,
+                           sizeof(T)),
+              sizeof(T));
         std::memcpy(m.result<uint32_t>(i, r) + l, &values, 4);
       }
   }
@@ -70,7 +73,8 @@ void store_tile(Machine& m, const Instruction& i, const Lanes& lanes) {
     const Tile tile = tile_of(m, i, i.operands[0], i.operands[1 + lane_elements], first, 4);
     for (int l = first; l < first + warp_size; ++l)
       for (int e = 0; e < lane_elements; ++e)
-        std::memcpy(tile.element(lane_elements * (l - first) + e, 4), m.value<float>(i, 1 + e) + l, 4);
+        std::memcpy(tile.element(lane_elements * (l - first) + e, 4), m.value<float>(i, 1 + e) + l,
+                    4);
   }
 }
 
@@ -112,13 +116,15 @@ void multiply(Machine& m, const Instruction& i, const Lanes& lanes) {
 }  // namespace
 
 void add_matrices(Operations& all) {
-  const auto add = [&](const std::string& name, Run run, uint8_t results, unsigned variant, Space space) {
+  const auto add = [&](const std::string& name, Run run, uint8_t results, unsigned variant,
+                       Space space) {
     Operation& operation = all.add("wmma." + name, run, {4});
     operation.form = Form::matrix, operation.flow = Flow::exchange, operation.results = results;
     operation.variant = uint8_t(variant), operation.space = space;
   };
   for (const auto& [order, by_columns] : {std::pair(".row", rows), {".col", columns}})
-    for (const auto& [shared, space] : {std::pair("", Space::generic), {".shared", Space::shared}}) {
+    for (const auto& [shared, space] :
+         {std::pair("", Space::generic), {".shared", Space::shared}}) {
       const std::string shape = ".sync.aligned" + std::string(order) + ".m16n16k16" + shared;
       for (const char* factor : {"load.a", "load.b"}) {
         add(factor + shape + ".f16", load_tile<uint16_t>, 8, by_columns, space);

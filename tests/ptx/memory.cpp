@@ -23,14 +23,15 @@ std::string hexadecimal(uint64_t number) {
 
 /// A fault, or an address in global memory that is in another allocation than the last.
 std::byte* Machine::checked_memory(Space space, uint64_t address, uint32_t bytes, int thread) {
-  const std::string access = std::to_string(bytes) + " bytes at " + hexadecimal(address) + ", thread " +
-                             std::to_string(thread);
+  const std::string access = std::to_string(bytes) + " bytes at " + hexadecimal(address) +
+                             ", thread " + std::to_string(thread);
   if (address % bytes != 0) fail("not aligned: " + access);
   static constexpr const char* names[] = {"global", "shared", "local", "parameter"};
   if (space != Space::generic)
-    fail("outside of the " + std::to_string(ranges[int(space)].bytes) + " bytes of " + names[int(space)] +
-         " memory: " + access);
-  const Range shared{reinterpret_cast<uint64_t>(bases[int(Space::shared)]), ranges[int(Space::shared)].bytes};
+    fail("outside of the " + std::to_string(ranges[int(space)].bytes) + " bytes of " +
+         names[int(space)] + " memory: " + access);
+  const Range shared{reinterpret_cast<uint64_t>(bases[int(Space::shared)]),
+                     ranges[int(Space::shared)].bytes};
   Range found = shared.holds(address, bytes) ? shared : kernel->module->variable_at(address);
   if (!found.holds(address, bytes) && find_allocation) found = find_allocation(address);
   if (!found.holds(address, bytes)) fail("in no allocation: " + access);
@@ -50,12 +51,14 @@ void each_address(Machine& m, const Operand& operand, Space space, uint32_t byte
     lanes.each([&](int l) { access(l, m.memory(space, row[l] + displacement, bytes, l)); });
   } else {
     const uint32_t* const row = m.row<uint32_t>(operand);
-    lanes.each([&](int l) { access(l, m.memory(space, uint32_t(row[l] + displacement), bytes, l)); });
+    lanes.each(
+        [&](int l) { access(l, m.memory(space, uint32_t(row[l] + displacement), bytes, l)); });
   }
 }
 
 /// Whether the numbers of the lanes follow each other in memory; then the first address.
-template <class T> const uint64_t* consecutive(Machine& m, const Operand& operand, const Lanes& lanes) {
+template <class T>
+const uint64_t* consecutive(Machine& m, const Operand& operand, const Lanes& lanes) {
   if (!lanes.dense || operand.width != 8) return nullptr;
   const uint64_t* const row = m.row<uint64_t>(operand) + lanes.list[0];
   uint64_t wrong = 0;
@@ -102,7 +105,8 @@ void store(Machine& m, const Instruction& i, const Lanes& lanes) {
 
 /// Sign or zeros extend what is narrower than its register.
 template <class Type>
-void add_access(Operations& all, const std::string& start, Form form, Space space, uint8_t elements) {
+void add_access(Operations& all, const std::string& start, Form form, Space space,
+                uint8_t elements) {
   using T = typename Type::T;
   Operation operation;
   operation.name = start + Type::name;
@@ -132,7 +136,8 @@ void add_accesses(Operations& all, const std::string& name, Form form, Space spa
 void space_cast(Machine& m, const Instruction& i, const Lanes& lanes) {
   uint64_t* const d = m.result<uint64_t>(i);
   const uint64_t* const a = m.value<uint64_t>(i, 1);
-  const uint64_t base = i.space == Space::shared ? reinterpret_cast<uint64_t>(m.bases[int(Space::shared)]) : 0;
+  const uint64_t base =
+      i.space == Space::shared ? reinterpret_cast<uint64_t>(m.bases[int(Space::shared)]) : 0;
   lanes.each([=](int l) { d[l] = a[l] + base; });
 }
 
@@ -165,7 +170,8 @@ template <class T, class Op> void atomic(Machine& m, const Instruction& i, const
 }
 template <class Type, class Op> void add_atomic(Operations& all, const std::string& name) {
   using T = typename Type::T;
-  for (const auto& [text, space] : {std::pair("global", Space::generic), {"shared", Space::shared}}) {
+  for (const auto& [text, space] :
+       {std::pair("global", Space::generic), {"shared", Space::shared}}) {
     Operation& operation = all.add("atom." + std::string(text) + "." + name + "." + Type::name,
                                    atomic<T, Op>, {sizeof(T)});
     operation.form = Form::atomic, operation.space = space;
@@ -175,14 +181,18 @@ template <class Type, class Op> void add_atomic(Operations& all, const std::stri
 }  // namespace
 
 void add_memory(Operations& all) {
-  for (const auto& [name, space] :
-       {std::pair("global", Space::generic), {"global.nc", Space::generic}, {"param", Space::parameter},
-        {"shared", Space::shared}, {"local", Space::local}})
+  for (const auto& [name, space] : {std::pair("global", Space::generic),
+                                    {"global.nc", Space::generic},
+                                    {"param", Space::parameter},
+                                    {"shared", Space::shared},
+                                    {"local", Space::local}})
     add_accesses<U8, S8, U16, S16, B16, U32, S32, B32, U64, S64, B64, F32, F64>(
         all, std::string("ld.") + name, Form::load, space);
   // A parameter of a call is memory of the thread.
-  for (const auto& [name, space] : {std::pair("global", Space::generic), {"param", Space::local},
-                                    {"shared", Space::shared}, {"local", Space::local}})
+  for (const auto& [name, space] : {std::pair("global", Space::generic),
+                                    {"param", Space::local},
+                                    {"shared", Space::shared},
+                                    {"local", Space::local}})
     add_accesses<U8, U16, B16, U32, B32, U64, B64, F32, F64>(all, std::string("st.") + name,
                                                              Form::store, space);
   for (const auto& [name, space] :

@@ -18,7 +18,8 @@ void blank_comments(std::string& text) {
     std::size_t end = i;
     if (text.compare(i, 2, "//") == 0) end = text.find('\n', i);
     if (text.compare(i, 2, "/*") == 0) end = text.find("*/", i) + 2;
-    std::fill(text.begin() + std::ptrdiff_t(i), text.begin() + std::ptrdiff_t(std::min(end, text.size())), ' ');
+    std::fill(text.begin() + std::ptrdiff_t(i),
+              text.begin() + std::ptrdiff_t(std::min(end, text.size())), ' ');
   }
 }
 
@@ -52,7 +53,8 @@ void add_kernel(Module& module, std::size_t entry, std::size_t body) {
 void write_initial_values(std::byte* data, std::string_view list, const Declaration& d) {
   std::size_t at = 0;
   for (const std::string_view one : split(list.substr(1, list.rfind('}') - 1))) {
-    if (at + d.element > d.bytes) throw Fault("[ptx] too many initial values of " + std::string(d.name));
+    if (at + d.element > d.bytes)
+      throw Fault("[ptx] too many initial values of " + std::string(d.name));
     const uint64_t value = number(one);
     std::memcpy(data + at, &value, d.element), at += d.element;
   }
@@ -67,7 +69,8 @@ void add_variable(Module& module, std::string_view statement) {
     constexpr std::size_t alignment = 64;
     std::byte* const memory = module.data.emplace_back(new std::byte[d.bytes + alignment]()).get();
     variable.data = memory + (alignment - reinterpret_cast<uint64_t>(memory) % alignment);
-    if (equals != npos) write_initial_values(variable.data, trimmed(statement.substr(equals + 1)), d);
+    if (equals != npos)
+      write_initial_values(variable.data, trimmed(statement.substr(equals + 1)), d);
   }
   module.variables[std::string(d.name)] = variable;
 }
@@ -79,11 +82,13 @@ std::size_t read_item(Module& module, std::size_t at) {
     if (text.substr(at, directive.size()) == directive) return text.find('\n', at);
   const std::size_t end = text.find_first_of("{;", at);
   if (end == npos) throw Fault("[ptx] not known: " + std::string(text.substr(at, 60)));
-  const std::size_t entry = text.substr(0, end).find(".entry", at), function = text.substr(0, end).find(".func", at);
+  const std::size_t entry = text.substr(0, end).find(".entry", at),
+                    function = text.substr(0, end).find(".func", at);
   if (entry != npos) add_kernel(module, entry + 6, end);
   if (function != npos && text[end] == '{')
     module.functions[std::string(name_after(text, function + 5))] = {function, end};
-  if (entry != npos || function != npos) return text[end] == ';' ? end + 1 : end_of_braces(text, end) + 1;
+  if (entry != npos || function != npos)
+    return text[end] == ';' ? end + 1 : end_of_braces(text, end) + 1;
   const std::size_t semicolon = text.find(';', at);
   add_variable(module, text.substr(at, semicolon - at));
   return semicolon + 1;

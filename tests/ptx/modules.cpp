@@ -15,7 +15,8 @@ namespace {
 
 struct Modules {
   std::map<const void*, std::unique_ptr<Module>> all{};
-  /// HALFTONE_PTX_COVERAGE=file: a line for each kernel, and for each instruction of those that ran.
+  /// HALFTONE_PTX_COVERAGE=file: a line for each kernel, and for each instruction of those that
+  /// ran.
   ~Modules();
 };
 Modules& modules() {
@@ -30,7 +31,8 @@ void write_kernel(std::FILE* file, const Kernel& kernel) {
                static_cast<unsigned long long>(kernel.launches), executed, kernel.code.size());
   for (std::size_t n = 0; n < kernel.code.size(); ++n) {
     const std::string text(kernel.text_of(kernel.code[n]));
-    std::fprintf(file, "%llu %zu %s\n", static_cast<unsigned long long>(kernel.executed[n]), n, text.c_str());
+    std::fprintf(file, "%llu %zu %s\n", static_cast<unsigned long long>(kernel.executed[n]), n,
+                 text.c_str());
   }
 }
 

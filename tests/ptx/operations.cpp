@@ -23,9 +23,9 @@ const Operation* Operations::find(std::string_view name) const {
 const Operations& operations() {
   static const Operations* const instance = [] {
     auto* const all = new Operations;
-    for (const auto add : {add_arithmetic, add_rounded, add_approximations, add_comparisons,
-                           add_integers, add_conversions, add_moves, add_memory, add_exchanges,
-                           add_matrices, add_control})
+    for (const auto add :
+         {add_arithmetic, add_rounded, add_approximations, add_comparisons, add_integers,
+          add_conversions, add_moves, add_memory, add_exchanges, add_matrices, add_control})
       add(*all);
     return all;
   }();

@@ -16,15 +16,15 @@ namespace halftone::ptx {
 
 /// How the operands of an instruction are written.
 enum class Form : uint8_t {
-  plain,      // results, then values
-  carry,      // the same; a carry is the second result
-  move,       // plain, or one side in braces
-  low_byte,   // d, and a register of any width of which a byte is used
-  load,       // d, [address]
-  store,      // [address], values
-  atomic,     // d, [address], values
-  shuffle,    // d|p, values
-  matrix,     // wmma: lists in braces
+  plain,       // results, then values
+  carry,       // the same; a carry is the second result
+  move,        // plain, or one side in braces
+  low_byte,    // d, and a register of any width of which a byte is used
+  load,        // d, [address]
+  store,       // [address], values
+  atomic,      // d, [address], values
+  shuffle,     // d|p, values
+  matrix,      // wmma: lists in braces
   space_cast,  // cvta
   branch,
   call,
@@ -35,15 +35,16 @@ enum class Form : uint8_t {
 struct Operation {
   std::string name;
   Form form = Form::plain;
-  /// Bytes of the register of each operand; of the elements for memory. The last is that of all that follow.
+  /// Bytes of the register of each operand; of the elements for memory. The last is that of all
+  /// that follow.
   std::vector<uint8_t> widths{};
   uint8_t results = 1;
   Run run = nullptr;
   Flow flow = Flow::next;
   Space space = Space::generic;
   uint8_t variant = 0;
-  uint8_t elements = 1;  // of a vector in memory
-  Run by_width[3]{};                            // for registers of 2, 4, 8 bytes
+  uint8_t elements = 1;                        // of a vector in memory
+  Run by_width[3]{};                           // for registers of 2, 4, 8 bytes
   Run packing = nullptr, unpacking = nullptr;  // moves with braces
 };
 

@@ -18,7 +18,8 @@ struct Parameter {
   uint32_t offset, bytes;
 };
 
-/// A row that is filled before a block runs: an immediate value, or a number of the thread or block.
+/// A row that is filled before a block runs: an immediate value, or a number of the thread or
+/// block.
 struct FilledRow {
   enum class What : uint8_t { bits, thread, block, block_size, grid_size } what = What::bits;
   uint8_t width = 8, dimension = 0;

@@ -30,7 +30,8 @@ uint64_t block_order = number_from("HALFTONE_EMULATED_BLOCK_ORDER");
 }  // namespace
 
 void set_thread_order(ThreadOrder chosen) {
-  static constexpr ptx::Order orders[] = {ptx::Order::in_step, ptx::Order::descending, ptx::Order::shuffled};
+  static constexpr ptx::Order orders[] = {ptx::Order::in_step, ptx::Order::descending,
+                                          ptx::Order::shuffled};
   order = orders[int(chosen)];
 }
 void set_block_order(uint64_t seed) { block_order = seed; }
@@ -62,14 +63,16 @@ template <class F> auto or_end(F f) {
 }
 
 Range allocation_at(uint64_t address) {
-  const auto found = emulation::machine().memory.allocation_at(reinterpret_cast<const void*>(address));
+  const auto found =
+      emulation::machine().memory.allocation_at(reinterpret_cast<const void*>(address));
   return {reinterpret_cast<uint64_t>(found.data), found.bytes};
 }
 
 std::vector<std::byte> copied_parameters(const Kernel& kernel, void** arguments) {
   std::vector<std::byte> bytes(kernel.parameter_bytes);
   for (std::size_t n = 0; n < kernel.parameters.size(); ++n)
-    std::memcpy(bytes.data() + kernel.parameters[n].offset, arguments[n], kernel.parameters[n].bytes);
+    std::memcpy(bytes.data() + kernel.parameters[n].offset, arguments[n],
+                kernel.parameters[n].bytes);
   return bytes;
 }
 
@@ -83,10 +86,10 @@ cudaError_t start(const cudaLaunchConfig_t& config, const void* function, void**
   Launch launch{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};
   launch.order = emulation::order, launch.block_order = emulation::block_order;
   launch.find_allocation = allocation_at;
-  return emulation::launch_work(
-      config, [=, &kernel, parameters = copied_parameters(kernel, arguments)] {
-        or_end([&] { run(kernel, launch, parameters); });
-      });
+  return emulation::launch_work(config,
+                                [=, &kernel, parameters = copied_parameters(kernel, arguments)] {
+                                  or_end([&] { run(kernel, launch, parameters); });
+                                });
 }
 
 /// <<<grid, block>>> leaves its numbers here for the stub of the kernel.
@@ -109,8 +112,8 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterFunction(void** binary, const char* stub, char*, const char* name, int, uint3*, uint3*,
-                            dim3*, dim3*, int*) {
+void __cudaRegisterFunction(void** binary, const char* stub, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
   registered()[stub] = {binary, name};
 }
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
@@ -119,12 +122,15 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
                                std::size_t shared, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared,
+  config.stream = stream;
   return or_end([&] { return start(config, kernel, arguments); });
 }
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream) {
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared,
+                                     cudaStream_t stream) {
   cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = stream;
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared,
+  config.stream = stream;
   return configurations().push_back(config), 0;
 }
 cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
@@ -134,7 +140,8 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* sha
   *static_cast<cudaStream_t*>(stream) = config.stream;
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                void** arguments) {
   return or_end([&] { return start(*config, function, arguments); });
 }
 

@@ -70,7 +70,8 @@ const Symbol* Symbols::find(std::string_view name) {
     const auto found = scope->names.find(name);
     if (found == scope->names.end()) continue;
     Symbol& symbol = found->second;
-    if (symbol.kind == Symbol::Kind::reg && symbol.address == no_row) symbol.address = new_row(symbol.width);
+    if (symbol.kind == Symbol::Kind::reg && symbol.address == no_row)
+      symbol.address = new_row(symbol.width);
     return &symbol;
   }
   const auto variable = kernel_.module->variables.find(name);
@@ -78,7 +79,8 @@ const Symbol* Symbols::find(std::string_view name) {
   const Variable& v = variable->second;
   Symbol symbol{Symbol::Kind::global, 0, reinterpret_cast<uint64_t>(v.data), v.bytes};
   if (v.shared)
-    symbol = {Symbol::Kind::shared, 0, place_in(kernel_.shared_bytes, v.bytes, v.alignment), v.bytes};
+    symbol = {Symbol::Kind::shared, 0, place_in(kernel_.shared_bytes, v.bytes, v.alignment),
+              v.bytes};
   return &(scopes_.front().names[variable->first] = symbol);
 }
 
@@ -105,11 +107,14 @@ Operand Symbols::constant(uint8_t width, uint64_t bits) {
 
 bool Symbols::special(std::string_view name, Operand& operand) {
   const std::size_t dot = name.find('.');
-  if (dot == std::string_view::npos || dot + 2 != name.size() || name[dot + 1] < 'x' || name[dot + 1] > 'z')
+  if (dot == std::string_view::npos || dot + 2 != name.size() || name[dot + 1] < 'x' ||
+      name[dot + 1] > 'z')
     return false;
   static const std::map<std::string_view, FilledRow::What> whats{
-      {"%tid", FilledRow::What::thread}, {"%ctaid", FilledRow::What::block},
-      {"%ntid", FilledRow::What::block_size}, {"%nctaid", FilledRow::What::grid_size}};
+      {"%tid", FilledRow::What::thread},
+      {"%ctaid", FilledRow::What::block},
+      {"%ntid", FilledRow::What::block_size},
+      {"%nctaid", FilledRow::What::grid_size}};
   const auto what = whats.find(name.substr(0, dot));
   if (what == whats.end()) return false;
   const auto dimension = uint8_t(name[dot + 1] - 'x');

@@ -19,8 +19,10 @@ std::vector<std::string_view> split(std::string_view text) {
   int depth = 0;
   std::size_t start = 0;
   for (std::size_t i = 0; i <= text.size(); ++i) {
-    if (i < text.size() && std::string_view("([{<").find(text[i]) != std::string_view::npos) ++depth;
-    if (i < text.size() && std::string_view(")]}>").find(text[i]) != std::string_view::npos) --depth;
+    if (i < text.size() && std::string_view("([{<").find(text[i]) != std::string_view::npos)
+      ++depth;
+    if (i < text.size() && std::string_view(")]}>").find(text[i]) != std::string_view::npos)
+      --depth;
     if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
     const std::string_view part = trimmed(text.substr(start, i - start));
     if (!part.empty()) parts.push_back(part);
@@ -29,7 +31,9 @@ std::vector<std::string_view> split(std::string_view text) {
   return parts;
 }
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%'; }
+bool is_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%';
+}
 
 uint8_t bytes_of(std::string_view type) {
   if (type == "pred") return 1;
@@ -64,7 +68,8 @@ uint64_t number(std::string_view text) {
   if (digits.size() > 2 && digits[0] == '0' && std::isalpha(static_cast<unsigned char>(digits[1])))
     base = 16, digits = digits.substr(2);  // 0x, 0f and 0d
   uint64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
   const std::string_view rest = digits.substr(std::size_t(end - digits.data()));
   if (error != std::errc() || !(rest.empty() || rest == "U"))
     throw Fault("[ptx] not a number: " + std::string(text));

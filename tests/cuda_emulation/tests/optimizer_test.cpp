@@ -31,7 +31,11 @@ std::optional<DType> companion_of(const FormCase& c) {
   }
 }
 
-bool is_split(const FormCase& c) { return companion_of(c) == i16; }
+/// Whether the weight is what parameter and companion are together.
+bool in_both(const FormCase& c) {
+  return c.form == WeightForm::split || c.form == WeightForm::split_rounded ||
+         c.form == WeightForm::kahan;
+}
 
 /// Parameter and companion of each size.
 Tensors weights_of(const FormCase& c, const std::vector<Shape>& shapes) {
@@ -49,26 +53,28 @@ Tensors weights_of(const FormCase& c, const std::vector<Shape>& shapes) {
 }
 
 /// What is compared: parameter, companion and three states of each size. nvcc contracts products
-/// and sums, g++ does not, so the lowest bits of a split weight may differ: the parameter is then
-/// the whole weight, in f32. The first state is far above the square of the third, or the variance
-/// of a centered RMSprop would be what rounding leaves of their difference.
+/// and sums, g++ does not: a weight of two parts may then be cut in another place, so the parameter
+/// is the whole weight, in f32. The first state is far above the square of the third, or the
+/// variance of a centered RMSprop would be what rounding leaves of their difference.
 Tensors results_of(const FormCase& c, const std::vector<Shape>& shapes, const Tensors& weights) {
   Tensors tensors;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    tensors.push_back(is_split(c) ? zeros(shapes[i], f32) : weights[2 * i]);
-    tensors.push_back(is_split(c) ? Tensor{} : weights[2 * i + 1]);
+    tensors.push_back(in_both(c) ? zeros(shapes[i], f32) : weights[2 * i]);
+    tensors.push_back(in_both(c) ? Tensor{} : weights[2 * i + 1]);
     for (int s = 0; s < 3; ++s) tensors.push_back(rand(shapes[i], c.state) + (s == 0 ? 2.0 : 0.0));
   }
   return tensors;
 }
 
-/// The f32 weight of which a parameter and its companion are the halves.
+/// The f32 weight of which a parameter and its companion are the parts.
 Tensor whole_weight(const FormCase& c, const Tensor& parameter, const Tensor& companion) {
-  const auto upper = parameter.to_vector<float>(), lower = companion.to_vector<float>();
-  std::vector<float> whole(upper.size());
+  const auto first = parameter.to_vector<float>(), second = companion.to_vector<float>();
+  std::vector<float> whole(first.size());
   for (std::size_t i = 0; i < whole.size(); ++i)
-    whole[i] = c.form == WeightForm::split ? form::Split::decode(upper[i], lower[i])
-                                           : form::SplitRounded::decode(upper[i], lower[i]);
+    whole[i] = c.form == WeightForm::split ? form::Split::decode(first[i], second[i])
+               : c.form == WeightForm::split_rounded
+                   ? form::SplitRounded::decode(first[i], second[i])
+                   : form::Kahan::decode(first[i], second[i]);
   return from_vector(whole, parameter.shape(), f32, parameter.device());
 }
 
@@ -98,17 +104,18 @@ TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the
     gradients.push_back(full({}, 0.5, f32));
     const Tensors weights = weights_of(c, shapes), results = results_of(c, shapes, weights);
     Tensors inputs = gradients;
-    if (is_split(c)) inputs.insert(inputs.end(), weights.begin(), weights.end());
+    if (in_both(c)) inputs.insert(inputs.end(), weights.begin(), weights.end());
     const auto with_slots = [&](const auto& step) {
-      check_beside_reference(inputs, results, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
-        std::vector<UpdateSlot> slots = slots_of(c, in, out, in[shapes.size()]);
-        const auto halves = std::span(in).subspan(shapes.size() + 1);
-        for (std::size_t i = 0; i < slots.size() && is_split(c); ++i)
-          slots[i].parameter = halves[2 * i], slots[i].companion = halves[2 * i + 1];
-        step(backend, slots);
-        for (std::size_t i = 0; i < slots.size() && is_split(c); ++i)
-          backend.copy(whole_weight(c, slots[i].parameter, slots[i].companion), out[5 * i]);
-      });
+      check_beside_reference(
+          inputs, results, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
+            std::vector<UpdateSlot> slots = slots_of(c, in, out, in[shapes.size()]);
+            const auto parts = std::span(in).subspan(shapes.size() + 1);
+            for (std::size_t i = 0; i < slots.size() && in_both(c); ++i)
+              slots[i].parameter = parts[2 * i], slots[i].companion = parts[2 * i + 1];
+            step(backend, slots);
+            for (std::size_t i = 0; i < slots.size() && in_both(c); ++i)
+              backend.copy(whole_weight(c, slots[i].parameter, slots[i].companion), out[5 * i]);
+          });
     };
     const auto with_rule = [&](const UpdateRule& rule, int64_t steps) {
       with_slots([&](Backend& b, std::vector<UpdateSlot>& slots) {
