@@ -134,6 +134,36 @@ TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the
   }
 }
 
+/// Every rule, with what it needs of three states.
+const UpdateRule every_rule[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true},
+                                 rule::Sgd{.momentum = 0.9, .nesterov = true},
+                                 rule::Rmsprop{.momentum = 0.5, .centered = true},
+                                 rule::Lion{.weight_decay = 0.1},
+                                 rule::AdamDirection{.weight_decay = 0.1},
+                                 rule::MomentumDirection{},
+                                 rule::ReadWeight{}};
+
+TEST_CASE(
+    "optimizer kernels: few tensors, also of another order of dimensions than their gradients") {
+  const FormCase plain{WeightForm::plain, f32, f32, f32};
+  const Shape shapes[] = {{5, 7}, {70, 3}, {9, 9}};
+  manual_seed(7);
+  Tensors gradients, results;
+  for (const Shape& shape : shapes) {
+    const bool turned = shape[0] == 5;
+    gradients.push_back(turned ? views::transpose(randn({7, 5}), 0, 1) : randn(shape));
+    results.push_back(randn(shape)), results.emplace_back();
+    for (int s = 0; s < 3; ++s) results.push_back(rand(shape) + (s == 0 ? 2.0 : 0.0));
+  }
+  gradients.push_back(full({}, 0.5, f32));
+  for (const UpdateRule& rule : every_rule)
+    check_beside_reference(gradients, results, 64,
+                           [&](Backend& b, const Tensors& in, Tensors& out) {
+                             std::vector<UpdateSlot> slots = slots_of(plain, in, out, in.back());
+                             b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
+                           });
+}
+
 TEST_CASE("many tensors take few launches, with the bits that they get one by one") {
   const Device gpu = Device::cuda();
   Backend& backend = backend_for(gpu);
@@ -223,6 +253,19 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
       b.sum_of_squares(std::span<const Tensor>(out).first(count), out[count + 1]);
       b.scale_all(std::span(out).first(count), in[0]);
     });
+  }
+}
+
+TEST_CASE("lists of gradients that are not dense") {
+  for (const DType dtype : {f64, f32}) {
+    const Tensor factor = full({}, 0.25, f32);
+    check_beside_reference({factor}, {randn({40, 6}, dtype), zeros({}, f32), zeros({}, f64)}, 64,
+                           [](Backend& b, const Tensors& in, Tensors& out) {
+                             Tensors part{views::slice(out[0], 1, 0, 3, 2)};
+                             b.unscale(part, in[0], out[1]);
+                             b.sum_of_squares(part, out[2]);
+                             b.scale_all(part, in[0]);
+                           });
   }
 }
 
