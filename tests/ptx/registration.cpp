@@ -1,6 +1,7 @@
 // The part of libcudart that nvcc's host code calls: it registers fat binaries and kernels, and
 // starts kernels. The rest is the emulated GPU's (../cuda_emulation): streams, events, graphs,
 // memory. Objects that nvcc made for a real GPU link with both, unchanged.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -76,6 +77,13 @@ std::vector<std::byte> copied_parameters(const Kernel& kernel, void** arguments)
   return bytes;
 }
 
+/// HALFTONE_PTX_BLOCKS=n: grids have at most n blocks. Every kernel walks in grid strides, so that
+/// is slower, never wrong (backends/cuda/launch.h).
+unsigned fewer(unsigned blocks) {
+  static const uint64_t most = emulation::number_from("HALFTONE_PTX_BLOCKS");
+  return most == 0 ? blocks : unsigned(std::min<uint64_t>(blocks, most));
+}
+
 cudaError_t start(const cudaLaunchConfig_t& config, const void* function, void** arguments) {
   const auto found = registered().find(function);
   if (found == registered().end()) return emulation::failed(cudaErrorInvalidValue);
@@ -83,7 +91,7 @@ cudaError_t start(const cudaLaunchConfig_t& config, const void* function, void**
     throw Fault("[ptx] a launch with dynamic shared memory or attributes: " + found->second.name);
   Kernel& kernel = module_of(found->second.binary).kernel(found->second.name);
   const dim3 grid = config.gridDim, block = config.blockDim;
-  Launch launch{{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}};
+  Launch launch{{fewer(grid.x), grid.y, grid.z}, {block.x, block.y, block.z}};
   launch.order = emulation::order, launch.block_order = emulation::block_order;
   launch.find_allocation = allocation_at;
   return emulation::launch_work(config,

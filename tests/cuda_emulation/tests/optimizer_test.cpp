@@ -359,7 +359,7 @@ TEST_CASE("the loss scale on the device goes where the pure function goes") {
       state = next(state, rule, overflowed);
       backend_for(gpu).next_loss_scale(rule, full({}, overflowed ? 1 : 0, f32, gpu), scale, tracker,
                                        left);
-      CHECK(scale.item() == double(state.scale));
+      CHECK(scale.item() == double(state.scale));  // products alone: nothing to contract
       CHECK(tracker.item() == double(state.growth_tracker));
       CHECK(left.item() == double(state.overflows_left));
     }

@@ -21,7 +21,8 @@ int64_t differences(const Values& got, const Values& wanted) {
   return count;
 }
 
-/// As check_beside_reference(), but that no rounding is forgiven.
+/// As check_beside_reference(), but that no rounding is forgiven. nvcc can contract nothing in these
+/// kernels: they say of each product and sum how it is rounded (tests/ptx holds that).
 void check_bits(const Tensors& in, const Tensors& out, const KernelCall& call) {
   using emulation::ThreadOrder;
   const CpuBackendScope reference("reference");
