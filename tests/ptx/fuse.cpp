@@ -64,6 +64,20 @@ void fuse_sum(Kernel& kernel, Instruction& sum, const Products& products, bool s
   }
 }
 
+/// Rows of constants that are powers of two: a product with one is exact, so fusing changes
+/// nothing.
+std::set<uint32_t> powers_of_two(const Kernel& kernel) {
+  std::set<uint32_t> rows;
+  for (const FilledRow& row : kernel.filled) {
+    const bool single = row.width == 4;
+    const uint64_t significand = single ? row.bits & 0x7fffff : row.bits & 0xfffffffffffff;
+    const uint64_t exponent = single ? row.bits >> 23 & 255 : row.bits >> 52 & 2047;
+    if (row.what == FilledRow::What::bits && row.width >= 4 && significand == 0 && exponent != 0)
+      rows.insert(row.row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 bool fuses() {
@@ -75,6 +89,7 @@ int64_t fused_sums() { return count; }
 void fuse(Kernel& kernel) {
   std::set<int> starts;
   for (const Instruction& i : kernel.code) starts.insert(i.target);
+  const std::set<uint32_t> exact = powers_of_two(kernel);
   Products products;
   for (std::size_t n = 0; n < kernel.code.size(); ++n) {
     Instruction& i = kernel.code[n];
@@ -84,7 +99,10 @@ void fuse(Kernel& kernel) {
                difference = name == "sub.f32" || name == "sub.f64";
     if (!i.guarded && (sum || difference)) fuse_sum(kernel, i, products, difference);
     for (int r = 0; r < i.results; ++r) products.forget(i.operands[r].row);
-    if (!i.guarded && (name == "mul.f32" || name == "mul.f64")) products.remember(i);
+    const bool product = name == "mul.f32" || name == "mul.f64";
+    if (!i.guarded && product && !exact.contains(i.operands[1].row) &&
+        !exact.contains(i.operands[2].row))
+      products.remember(i);
   }
 }
 

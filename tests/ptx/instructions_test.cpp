@@ -137,6 +137,11 @@ TEST_CASE("a product and a sum are fused where they may be, and nowhere else") {
   CHECK(rest("mul.f32", "", false) == 0);
   CHECK(rest("mul.f32", "", true) == 0x1p-24f);
   CHECK(rest("mul.rn.f32", "", true) == 0);
+  const std::string doubled = with_kernel(
+      "mov.f32 %f2, 0f3F800001;\nmul.f32 %f1, %f2, 0f40000000;\nsub.f32 %f3, %f1, %f2;\n");
+  const int64_t before = ptx::fused_sums();
+  words_after(doubled, {0}, {.threads = 1, .fused = true});
+  CHECK(ptx::fused_sums() == before);  // exact without it
   CHECK(rest("mul.f32", "mov.f32 %f2, 0f00000000;\n", true) == 0);
   CHECK(rest("mul.f32", "L:\n", true) == 0x1p-24f);  // nothing jumps there
   CHECK(rest("mul.f32", "setp.eq.u32 %p1, %r1, 1;\n@%p1 bra L;\nL:\n", true) == 0);

@@ -81,7 +81,8 @@ void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& par
   m.kernel = &kernel, m.find_allocation = launch.find_allocation;
   m.threads = int(launch.block[0] * launch.block[1] * launch.block[2]);
   m.padded = (std::size_t(m.threads) + 63) / 64 * 64;
-  m.registers = registers.filled((kernel.register_bytes + 1) * m.padded);
+  const std::size_t register_bytes = (kernel.register_bytes + 1) * m.padded;
+  m.registers = registers.filled(register_bytes);
   std::byte* const given = constants.filled(parameters.size());
   std::copy(parameters.begin(), parameters.end(), given);
   m.set(Space::parameter, given, parameters.size());
@@ -96,6 +97,7 @@ void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& par
     const uint64_t at = emulation::block_in_order(n, blocks, launch.block_order);
     const Size index{unsigned(at % grid[0]), unsigned(at / grid[0] % grid[1]),
                      unsigned(at / grid[0] / grid[1])};
+    if (kernel.mutated) registers.filled(register_bytes), fill_rows(m, kernel, launch);
     for (const FilledRow& row : kernel.filled)
       if (row.what == FilledRow::What::block) fill(m, row, index[row.dimension]);
     m.set(Space::shared, shared.filled(kernel.shared_bytes), kernel.shared_bytes);

@@ -84,8 +84,8 @@ struct Machine {
   int threads = 0;
   std::size_t padded = 0;  // values of a row
   std::byte* registers = nullptr;
-  /// By Space: where address 0 is, and the addresses that are allowed. Of global memory the
-  /// allocation that was used last.
+  /// By Space: where address 0 is, and the addresses that are allowed; in global memory, those of
+  /// the allocation that was used last.
   std::byte* bases[4]{};
   Range ranges[4]{};
   FindAllocation find_allocation = nullptr;

@@ -42,6 +42,8 @@ def executed(path, pattern):
         elif words[0].isdigit():
             # Quotients of 64 bits are computed with 32 where the numbers allow it: either way is right.
             chooses = 3 if HIGH_WORD.match(words[2]) else chooses - 1
+            if chooses == 3 and found and found[-1][2].startswith("or.b64"):
+                found.pop()
             if int(words[0]) > 0 and chooses <= 0 and re.search(pattern, kernel):
                 found.append((kernel, words[1], words[2]))
     return found

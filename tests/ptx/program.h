@@ -38,6 +38,7 @@ struct Kernel {
   uint32_t parameter_bytes = 0;
 
   bool decoded = false;
+  bool mutated = false;  // mutant.h: registers are filled anew for each block
   std::vector<Instruction> code{};
   std::vector<uint64_t> executed{};  // how often each of them
   std::deque<std::vector<Operand>> operands{};

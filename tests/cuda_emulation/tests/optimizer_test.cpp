@@ -145,23 +145,25 @@ const UpdateRule every_rule[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true
 
 TEST_CASE(
     "optimizer kernels: few tensors, also of another order of dimensions than their gradients") {
-  const FormCase plain{WeightForm::plain, f32, f32, f32};
-  const Shape shapes[] = {{5, 7}, {70, 3}, {9, 9}};
-  manual_seed(7);
-  Tensors gradients, results;
-  for (const Shape& shape : shapes) {
-    const bool turned = shape[0] == 5;
-    gradients.push_back(turned ? views::transpose(randn({7, 5}), 0, 1) : randn(shape));
-    results.push_back(randn(shape)), results.emplace_back();
-    for (int s = 0; s < 3; ++s) results.push_back(rand(shape) + (s == 0 ? 2.0 : 0.0));
+  for (const FormCase& c :
+       {FormCase{WeightForm::plain, f32, f32, f32}, {WeightForm::stochastic, bf16, f32, f32}}) {
+    INFO(std::string(name(c.form)));
+    manual_seed(7);
+    Tensors gradients, results;
+    for (const Shape& shape : {Shape{5, 7}, Shape{70, 3}, Shape{9, 9}}) {
+      const bool turned = shape[0] == 5;
+      gradients.push_back(turned ? views::transpose(randn({7, 5}), 0, 1) : randn(shape));
+      results.push_back(randn(shape, c.parameter)), results.emplace_back();
+      for (int s = 0; s < 3; ++s) results.push_back(rand(shape) + (s == 0 ? 2.0 : 0.0));
+    }
+    gradients.push_back(full({}, 0.5, f32));
+    for (const UpdateRule& rule : every_rule)
+      check_beside_reference(gradients, results, 64,
+                             [&](Backend& b, const Tensors& in, Tensors& out) {
+                               std::vector<UpdateSlot> slots = slots_of(c, in, out, in.back());
+                               b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
+                             });
   }
-  gradients.push_back(full({}, 0.5, f32));
-  for (const UpdateRule& rule : every_rule)
-    check_beside_reference(gradients, results, 64,
-                           [&](Backend& b, const Tensors& in, Tensors& out) {
-                             std::vector<UpdateSlot> slots = slots_of(plain, in, out, in.back());
-                             b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
-                           });
 }
 
 TEST_CASE("many tensors take few launches, with the bits that they get one by one") {
