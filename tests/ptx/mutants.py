@@ -52,7 +52,9 @@ def executed(path, pattern):
 def kinds_of(text):
     guard, rest = re.match(r"(@!?%\w+\s+)?(.*)", text, re.S).groups()
     kinds = [] if rest.startswith("ret") else ["drop"]
-    return kinds + (["invert"] if guard else []) + (["swap"] if ORDERED.match(rest) else [])
+    values = [part.strip() for part in rest.split(",")][-2:]
+    swaps = ORDERED.match(rest) and len(set(values)) == 2
+    return kinds + (["invert"] if guard else []) + (["swap"] if swaps else [])
 
 
 def main():
