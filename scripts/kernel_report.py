@@ -3,6 +3,10 @@
 
 usage: kernel_report.py [--architecture 90] [--include BUILD/include] [--all]
 Without --all: the largest of each file, and every kernel that spills.
+
+       kernel_report.py --instructions BUILD [--all]
+Counts what ptxas made (SASS) of the kernels in BUILD's objects, by file or, with --all, by kernel. Needs cuobjdump and
+nvdisasm (packages cuda-cuobjdump and cuda-nvdisasm, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI).
 """
 
 import argparse
@@ -38,12 +42,56 @@ def short(name):
     return re.sub(r"\(.*", "", name)
 
 
+# What is counted of the machine code: the title of a column, and the opcodes.
+COLUMNS = {
+    "instructions": r"",
+    "loads of 16 bytes": r"LD[GS]\.(\S+\.)?128",
+    "other loads": r"LD[GS](?!\S*128)",
+    "local memory": r"(LDL|STL)",
+    "tensor cores": r"[HID]MMA",
+    "fused": r"[FD]FMA",
+    "products and sums": r"[FD](MUL|ADD)",
+    "approximations": r"MUFU",
+}
+
+
+def instructions_of(path):
+    """By kernel, the counts of COLUMNS."""
+    text = subprocess.run(["cuobjdump", "-sass", str(path)], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(["c++filt"], check=True, input=text, capture_output=True, text=True).stdout
+    kernels, counts = {}, None
+    for line in text.splitlines():
+        if found := re.match(r"\s*Function : (.*)", line):
+            counts = kernels.setdefault(short(found[1]), dict.fromkeys(COLUMNS, 0))
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?(\S+).*;", line):
+            for title, pattern in COLUMNS.items():
+                counts[title] += re.match(pattern, found[1]) is not None and found[1] != "NOP"
+    return kernels
+
+
+def print_instructions(build, every):
+    objects = sorted(pathlib.Path(build).glob("backends/CMakeFiles/halftone_backends_cuda.dir/cuda/*.cu.o"))
+    titles = ["file", "kernels"] + (["kernel"] if every else []) + list(COLUMNS)
+    print("| " + " | ".join(titles) + " |\n|" + "---|" * len(titles))
+    for path in objects:
+        file, kernels = path.name.removesuffix(".o"), instructions_of(path)
+        if every:
+            rows = [[file, len(kernels), f"`{name}`", *counts.values()] for name, counts in kernels.items()]
+        else:
+            rows = [[file, len(kernels), *(sum(c[title] for c in kernels.values()) for title in COLUMNS)]]
+        for row in rows if kernels else []:
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--architecture", default="90")
     parser.add_argument("--include", default=str(ROOT / "build/release/include"))
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--instructions", metavar="BUILD")
     a = parser.parse_args()
+    if a.instructions:
+        return print_instructions(a.instructions, a.all)
     print(f"sm_{a.architecture}\n\n| file | kernels | kernel | registers | shared bytes | stack bytes | spilled bytes |")
     print("|---|---|---|---|---|---|---|")
     for source in sorted((ROOT / "backends/cuda").glob("*.cu")):

@@ -48,6 +48,14 @@ inline void integers(std::string_view op, std::string_view what, const Tensor& x
     fail<DTypeError>(op, what, " must be i64 or i32, got ", described(x), ". Cast it first.");
 }
 
+/// A tensor that is no input of `apply` must be on the device of the input all the same.
+inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what,
+                         const Tensor& x) {
+  if (x.defined() && x.device() != input.device())
+    fail<DeviceError>(op, "the input is on ", input.device(), ", ", what, " on ", x.device(),
+                      ". Move them to one device with to().");
+}
+
 /// A per-channel vector (weight, bias, running statistics): undefined, or floating of shape [size].
 inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
   if (!x.defined()) return;

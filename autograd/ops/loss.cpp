@@ -16,9 +16,7 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
     fail<UsageError>(op, "label_smoothing is ", options.label_smoothing,
                      ". Use a value on [0, 1].");
   check::vector_of(op, "the class weight", options.weight, x.shape()[1]);
-  if (options.weight.defined() && options.weight.device() != x.device())
-    fail<DeviceError>(op, "the input is on ", x.device(), ", the class weight on ",
-                      options.weight.device(), ". Move them to one device with to().");
+  check::on_device_of(op, x, "the class weight", options.weight);
 }
 
 namespace {

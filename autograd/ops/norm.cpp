@@ -37,6 +37,8 @@ void BatchNorm::prepare(const OpInfo& op, const Tensor& in, const Tensor& w, con
   check::vector_of(name, "bias", b, channels);
   check::vector_of(name, "running_mean", running.mean, channels);
   check::vector_of(name, "running_var", running.variance, channels);
+  check::on_device_of(name, in, "running_mean", running.mean);
+  check::on_device_of(name, in, "running_var", running.variance);
   batch_statistics = options.training || !running.mean.defined();
   const bool empty_batch = in.numel() == 0;
   if (batch_statistics && in.numel() <= channels && !empty_batch)

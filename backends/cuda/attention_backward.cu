@@ -221,13 +221,15 @@ void CudaBackend::attention_backward(const Tensor& q, const Tensor& k, const Ten
     const int64_t columns = slices_of(std::max(sizes.e, sizes.ev), across);
     if (sizes.l > 0) {
       const int64_t query_columns = slices_of(sizes.e, across);
-      if (exact_delta<T>(sizes))
-        launch(context_, exact_delta_kernel<T>, blocks(sizes.query_blocks(), 1), in, sizes,
-               delta.data<C>());
-      else
+      if (exact_delta<T>(sizes)) {
+        if constexpr (sizeof(T) < 4)
+          launch(context_, exact_delta_kernel<T>, blocks(sizes.query_blocks(), 1), in, sizes,
+                 delta.data<C>());
+      } else {
         launch(context_, delta_kernel<T>,
                shape_for(context_, sizes.batch_heads * sizes.l * warp_lanes), Heads<const T>(y),
                in.dy, sizes, delta.data<C>());
+      }
       in.delta = delta.data<C>();
       launch(context_, query_gradient_kernel<T, across>,
              blocks(sizes.query_blocks(), query_columns), in, sizes, Heads<T>(dq), query_columns);

@@ -1,4 +1,6 @@
 // Values that move and stay what they are: filling, converting copies, selection.
+#include <type_traits>
+
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/layout.h>
@@ -93,8 +95,9 @@ bool convert_dense(const Context& context, const Tensor& x, Tensor& y) {
   bool done = false;
   visit_common(x.dtype(), [&]<class From>() {
     done = visit_common(y.dtype(), [&]<class To>() {
-      launch(context, convert_dense_kernel<From, To>, shape_for(context, y.numel(), 4),
-             x.data<From>(), y.data<To>(), y.numel());
+      if constexpr (!std::is_same_v<From, To>)
+        launch(context, convert_dense_kernel<From, To>, shape_for(context, y.numel(), 4),
+               x.data<From>(), y.data<To>(), y.numel());
     });
   });
   return done;

@@ -26,7 +26,7 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   std::byte* const first = base_ + used_;
   std::byte* const data = first + (pages - (bytes + 255) / 256 * 256);
   used_ += pages + page, allocated_ += pages;
-  blocks_[data] = {first, pages};
+  blocks_[data] = {first, pages, bytes};
   if (!closed_ || depth_ > 0) mprotect(first, pages, PROT_READ | PROT_WRITE);
   return data;
 }
@@ -38,6 +38,13 @@ bool DeviceMemory::release(void* data) {
   mmap(found->second.first, found->second.bytes, PROT_NONE, reserved | MAP_FIXED, -1, 0);
   blocks_.erase(found);
   return true;
+}
+
+DeviceMemory::Allocation DeviceMemory::allocation_at(const void* address) const {
+  auto after = blocks_.upper_bound(static_cast<std::byte*>(const_cast<void*>(address)));
+  if (after == blocks_.begin()) return {};
+  --after;
+  return {after->first, after->second.asked};
 }
 
 void DeviceMemory::open() {

@@ -20,12 +20,18 @@ class DeviceMemory {
   void open();
   void close();
   std::size_t allocated() const { return allocated_; }
+  struct Allocation {
+    const std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  /// The allocation that has this address, or the nearest before it; empty if there is none.
+  Allocation allocation_at(const void* address) const;
   std::size_t total = std::size_t(8) << 30;
 
  private:
   struct Pages {
     std::byte* first;
-    std::size_t bytes;
+    std::size_t bytes, asked;
   };
   void protect(int access) const;
 

@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
 
 #include <cuda_runtime.h>
 
+#include "block_order.h"
 #include "machine.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -199,15 +201,6 @@ int in_order(int n) {
   return int((int64_t(n) * step + 13) % b.threads);
 }
 
-/// The n-th block to run: as above, by a step and a start of the seed's choice.
-uint64_t block_in_order(uint64_t n, uint64_t blocks) {
-  const uint64_t seed = block().block_order;
-  if (seed == 0) return n;
-  uint64_t step = seed % blocks + blocks / 3 + 1;
-  while (std::gcd(step, blocks) != 1) ++step;
-  return (n % blocks * (step % blocks) + seed) % blocks;
-}
-
 void run_block() {
   Block& b = block();
   for (int i = 0; i < b.threads; ++i) prepare(b.fibers[std::size_t(i)]);
@@ -244,11 +237,16 @@ void run_grid(dim3 grid, dim3 threads, const std::function<void()>& thread) {
       for (unsigned x = 0; x < threads.x; ++x) b.fibers[std::size_t(i++)].index = {x, y, z};
   const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
   for (uint64_t n = 0; n < blocks; ++n) {
-    const uint64_t at = block_in_order(n, blocks);
+    const uint64_t at = block_in_order(n, blocks, b.block_order);
     blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y),
                 unsigned(at / grid.x / grid.y)};
     run_block();
   }
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+  return launch_work(config, [grid = config.gridDim, threads = config.blockDim,
+                              thread = std::move(thread)] { run_grid(grid, threads, thread); });
 }
 
 void hand_over(int turns) {

@@ -35,6 +35,8 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 cudaError_t failed(cudaError_t error);
 /// Does the work, queues it, or records it while the stream is captured. With the lock.
 cudaError_t perform(cudaStream_t stream, Work work);
+/// Checks the shape of a launch, and performs what runs its threads.
+cudaError_t launch_work(const cudaLaunchConfig_t& config, Work grid_of_threads);
 /// Does all work of all streams; false if some waits for others (enqueue_wait). With the lock.
 bool run_all();
 /// Lets those go on. It is the caller's only lock.

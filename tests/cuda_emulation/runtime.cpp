@@ -110,7 +110,10 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   const Machine& m = machine();
-  *p = {"emulated GPU", m.memory.total, m.major, m.minor, m.multiprocessors};
+  *p = {};
+  std::snprintf(p->name, sizeof p->name, "emulated GPU");
+  p->totalGlobalMem = m.memory.total, p->multiProcessorCount = m.multiprocessors;
+  p->major = m.major, p->minor = m.minor;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int) {

@@ -11,7 +11,6 @@
 
 #include <cuda_runtime.h>
 
-#include "fibers.h"
 #include "machine.h"
 
 using namespace halftone::emulation;
@@ -141,7 +140,7 @@ std::size_t enqueued_work() {
   return enqueued;
 }
 
-cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> thread) {
+cudaError_t launch_work(const cudaLaunchConfig_t& config, Work grid_of_threads) {
   const Lock lock(machine().mutex);
   const dim3 grid = config.gridDim, threads = config.blockDim;
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.y > 65535 || grid.z > 65535 ||
@@ -150,8 +149,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, std::function<void()> threa
   if (machine().broken) return failed(cudaErrorIllegalAddress);
   if (stream_of(config.stream)->device != current_device()) return failed(cudaErrorInvalidValue);
   ++machine().launches;
-  return perform(config.stream,
-                 [=, thread = std::move(thread)] { run_grid(grid, threads, thread); });
+  return perform(config.stream, std::move(grid_of_threads));
 }
 
 void enqueue(void* stream, void (*work)(void*), void* argument, void (*destroy)(void*)) {

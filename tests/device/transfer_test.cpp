@@ -66,6 +66,10 @@ TEST_CASE("tensors on two devices are refused by name") {
                        "[nll_loss] the input is on cpu, the class weight on cuda:0. Move them to "
                        "one device with to().",
                        DeviceError);
+  CHECK_THROWS_WITH_AS(batch_norm(ones({4, 3}, f32, *gpu), {}, {}, zeros({3}), ones({3})),
+                       "[batch_norm] the input is on cuda:0, running_mean on cpu. Move them to one "
+                       "device with to().",
+                       DeviceError);
 }
 
 TEST_CASE("a GPU that is not there is an error that says how many there are") {

@@ -194,6 +194,9 @@ template <> struct Samples<InstanceNorm> {
   }
 };
 
+/// Where statistics must be that go with x; an undefined x is refused later.
+inline Device device_of(const Tensor& x) { return x.defined() ? x.device() : Device{}; }
+
 template <> struct Samples<BatchNorm> {
   static double running_mean(int64_t c) { return 0.25 * double(c) - 0.5; }
   static double running_var(int64_t c) { return 0.5 + 0.25 * double(c); }
@@ -204,8 +207,9 @@ template <> struct Samples<BatchNorm> {
             .call =
                 [=](const Tensors& in) {
                   // Statistics of its own for each call: training moves them.
-                  const Tensor mean = tracked ? zeros({x[1]}) : Tensor{},
-                               var = tracked ? ones({x[1]}) : Tensor{};
+                  const Device device = device_of(in[0]);
+                  const Tensor mean = tracked ? zeros({x[1]}, f32, device) : Tensor{},
+                               var = tracked ? ones({x[1]}, f32, device) : Tensor{};
                   return batch_norm(in[0], in[1], in[2], mean, var, {.training = tracked});
                 },
             .oracle =
@@ -222,7 +226,9 @@ template <> struct Samples<BatchNorm> {
       Values mean, var;
       for (int64_t c = 0; c < x[1]; ++c)
         mean.push_back(running_mean(c)), var.push_back(running_var(c));
-      return batch_norm(in[0], in[1], in[2], from_vector(mean, {x[1]}), from_vector(var, {x[1]}));
+      const Device device = device_of(in[0]);
+      return batch_norm(in[0], in[1], in[2], from_vector(mean, {x[1]}).to(device),
+                        from_vector(var, {x[1]}).to(device));
     };
     test.oracle = [](const Arrays& in) {
       return array_of(in[0].shape, [&](const Dims& i) {
@@ -292,8 +298,10 @@ template <> struct Samples<BatchNormRelu> {
         mean.push_back(Samples<BatchNorm>::running_mean(c));
         var.push_back(Samples<BatchNorm>::running_var(c));
       }
-      return batch_norm_relu(in[0], in[1], in[2], from_vector(mean, {shape[1]}),
-                             from_vector(var, {shape[1]}), {.training = training}, in[3]);
+      const Device device = device_of(in[0]);
+      return batch_norm_relu(in[0], in[1], in[2], from_vector(mean, {shape[1]}).to(device),
+                             from_vector(var, {shape[1]}).to(device), {.training = training},
+                             in[3]);
     };
     test.oracle = [inner = test.oracle](const Arrays& in) {
       const Array y = inner({in[0], in[1], in[2]});

@@ -74,8 +74,9 @@ TEST_CASE("kernels: attention around the edges of blocks, with masks of every ki
       for (const AttentionCase& c : {AttentionCase{1, 1, 8, 8}, {5, 70, 16, 9}, {66, 37, 3, 1}})
         check_attention(c, kind, dtype);
   for (const Kind kind : kinds) check_attention({130, 131, 17, 20}, kind, f32);
-  // Whole packs of short floats, in heads of the usual size.
-  for (const DType dtype : {bf16, f16}) check_attention({65, 130, 64, 64}, Kind::dropout, dtype);
+  // Heads of the usual size: whole tiles, and whole packs of short floats.
+  for (const DType dtype : floating_dtypes)
+    check_attention({65, 130, 64, 64}, Kind::dropout, dtype);
 }
 
 TEST_CASE("kernels: attention of empty tensors and of heads wider than a block") {

@@ -61,10 +61,11 @@ TEST_CASE("kernels: convolutions of narrow groups") {
 }
 
 TEST_CASE("kernels: convolutions of many pixels split their sums, or use large tiles") {
-  for (const DType dtype : {f32, bf16}) {
+  for (const DType dtype : {f32, f16, bf16}) {
+    check_conv({1, 34, 150, 4, 4, 3, 3, {.padding = {1, 1}}}, dtype, dtype);
     check_conv({3, 5, 6, 20, 19, 3, 3, {.padding = {1, 1}}}, dtype, f32);
     check_conv({2, 4, 4, 30, 41, 3, 3, {.padding = {1, 1}, .groups = 4}}, dtype, f32);
-    check_conv({4, 65, 65, 11, 12, 1, 1}, dtype, dtype);
+    check_conv({2, 130, 130, 11, 12, 1, 1}, dtype, dtype);  // whole tiles
   }
 }
 

@@ -109,6 +109,7 @@ TEST_CASE("kernels: interpolation and its gradient") {
                           aligned);
         check_interpolate({1, channels, 1, 6}, 1, 13, dtype, f32, Interpolation::bilinear, aligned);
         check_interpolate({2, channels, 5, 7}, 13, 2, dtype, dtype, Interpolation::nearest, false);
+        check_interpolate({1, channels, 3, 2}, 2, 5, f32, dtype, Interpolation::bilinear, aligned);
       }
 }
 

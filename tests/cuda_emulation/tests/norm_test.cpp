@@ -57,6 +57,7 @@ TEST_CASE("kernels: layer norm, RMS norm and their gradients") {
         check_layer_norm({3, n, dtype, dtype, dtype, centred});
         if (n < 1000) check_layer_norm({5, n, dtype, f32, statistics(dtype), centred});
       }
+  for (const DType dtype : {f16, bf16}) check_layer_norm({2, 17001, dtype, f32, f32, true});
   check_layer_norm({0, 5, f32, f32, f32, true});
   check_layer_norm({700, 40, bf16, f32, bf16, true});
   check_layer_norm({3, 16, f64, bf16, f32, true});

@@ -41,6 +41,8 @@ TEST_CASE("kernels: gradients of gathered rows") {
   }
   check_scatter(300, 9, 2500, 17, f32, f16);
   check_scatter(20, 8, 100, 20, f16, f64);
+  for (const int64_t width : {8, 9})
+    for (const DType dtable : {f16, bf16}) check_scatter(20, width, 100, 20, f32, dtable);
 }
 
 TEST_CASE("kernels: an index out of range is reported, and nothing outside is touched") {

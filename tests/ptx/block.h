@@ -1,0 +1,66 @@
+// Runs the threads of a block: groups of threads that are at the same instruction. A group that is
+// at the lowest instruction goes first, so that threads which took different branches meet again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program.h"
+
+namespace halftone::ptx {
+
+/// Who goes first. `in_step`: all threads of a block are one group, as far as branches let them.
+/// Otherwise each warp has groups of its own: warp after warp, or another one after a few
+/// instructions. A kernel without races gives the same result under all of them.
+enum class Order : uint8_t { in_step, ascending, descending, shuffled };
+
+class Block {
+ public:
+  Block(Machine& machine, Kernel& kernel, Order order, uint64_t seed, uint64_t most_steps);
+  /// Throws Fault.
+  void run();
+
+ private:
+  using Threads = std::vector<uint16_t>;
+  struct Group {
+    int at;
+    int warp;  // -1: of all
+    Threads threads;
+  };
+  struct Guarded {
+    const uint16_t* list;
+    int count;
+  };
+
+  void start();
+  /// Barriers and exchanges that are complete; throws if threads wait for others that never come.
+  void release();
+  Group take_next();
+  void go(Group group);
+  /// Runs one instruction; false if the group ends here.
+  bool step(Group& group, const Instruction& instruction);
+  bool branch(Group& group, const Instruction& instruction, const Guarded& taken);
+  bool leave(Group& group, const Guarded& taken);
+  bool arrive(Group& group, const Guarded& taken);
+  bool exchange(Group& group, const Instruction& instruction, const Guarded& taken);
+  bool all_present(const Instruction& instruction, const Threads& threads) const;
+  /// Splits off the lanes of warps in which every lane of the mask is here.
+  Threads complete(const Instruction& instruction, Threads& threads) const;
+  void ready(int at, int warp, Threads threads) { put(ready_, {at, warp, std::move(threads)}); }
+  static void put(std::vector<Group>& groups, Group group);
+  Guarded guarded(const Group& group, const Instruction& instruction);
+  int next_of_others(int warp) const;
+  uint64_t random();
+
+  Machine& machine_;
+  Kernel& kernel_;
+  Order order_;
+  uint64_t random_state_;
+  std::vector<Group> ready_{}, at_barrier_{}, in_exchange_{};
+  std::vector<bool> gone_{};
+  int left_ = 0;  // threads that are not gone
+  Threads taken_{}, others_{};
+  uint64_t most_steps_, steps_ = 0;  // instructions, each counted once for the group that ran it
+};
+
+}  // namespace halftone::ptx

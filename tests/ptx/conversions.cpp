@@ -1,0 +1,129 @@
+// Conversions between types. A 16-bit float is in a register of 16 bits, an 8-bit integer too.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include <immintrin.h>
+
+#include "arithmetic.h"
+
+namespace halftone::ptx {
+
+namespace {
+
+/// One value of the row of the source makes one of the row of the result.
+template <class To, class From, class Op>
+void convert(Machine& m, const Instruction& i, const Lanes& lanes) {
+  To* const d = m.result<To>(i);
+  const From* const a = m.value<From>(i, 1);
+  lanes.each([=](int l) { d[l] = To(Op()(a[l])); });
+}
+template <class To, class From, class Op> void add(Operations& all, const std::string& name) {
+  all.add("cvt." + name, convert<To, From, Op>, {sizeof(To), sizeof(From)});
+}
+
+struct Same {
+  template <class T> T operator()(T a) const { return a; }
+};
+struct LowByte {
+  template <class T> int8_t operator()(T a) const { return int8_t(a); }
+};
+template <class To> void add_of_byte(Operations& all, const std::string& name) {
+  Operation& operation = all.add("cvt." + name + ".s8", nullptr, {sizeof(To)});
+  operation.form = Form::low_byte;
+  operation.by_width[0] = convert<To, uint16_t, LowByte>,
+  operation.by_width[1] = convert<To, uint32_t, LowByte>;
+}
+template <class To, class... From> void add_integers_from(Operations& all) {
+  (add<typename To::T, typename From::T, Same>(all, std::string(To::name) + "." + From::name), ...);
+}
+template <class To, class... From> void add_floats_of_integers(Operations& all) {
+  (add<typename To::T, typename From::T, Same>(all,
+                                               std::string("rn.") + To::name + "." + From::name),
+   ...);
+}
+
+struct Nearest {
+  template <class T> T operator()(T a) const { return std::nearbyint(a); }
+};
+struct ToZero {
+  template <class T> T operator()(T a) const { return std::trunc(a); }
+};
+struct Down {
+  template <class T> T operator()(T a) const { return std::floor(a); }
+};
+struct Up {
+  template <class T> T operator()(T a) const { return std::ceil(a); }
+};
+
+/// The nearest integer that To has. A NaN gives 0, from f64 or to 64 bits the highest bit alone.
+template <class To, class Round> struct Saturated {
+  template <class From> To operator()(From a) const {
+    constexpr bool wide = sizeof(To) == 8 || sizeof(From) == 8;
+    if (std::isnan(a)) return wide ? To(uint64_t(1) << (8 * sizeof(To) - 1)) : To(0);
+    const double whole = double(Round()(a));
+    constexpr double bound = -2.0 * double(std::numeric_limits<std::make_signed_t<To>>::min());
+    constexpr double least = std::is_signed_v<To> ? -bound / 2 : 0,
+                     above = std::is_signed_v<To> ? bound / 2 : bound;
+    if (whole < least) return std::numeric_limits<To>::min();
+    if (whole >= above) return std::numeric_limits<To>::max();
+    return To(whole);
+  }
+};
+template <class Round, class From> void add_integers_of(Operations& all, const std::string& round) {
+  using T = typename From::T;
+  const std::string from = std::string(".") + From::name;
+  add<int32_t, T, Saturated<int32_t, Round>>(all, round + ".s32" + from);
+  add<uint32_t, T, Saturated<uint32_t, Round>>(all, round + ".u32" + from);
+  add<int64_t, T, Saturated<int64_t, Round>>(all, round + ".s64" + from);
+  add<uint64_t, T, Saturated<uint64_t, Round>>(all, round + ".u64" + from);
+}
+template <class Round> void add_rounding(Operations& all, const std::string& round) {
+  add_integers_of<Round, F32>(all, round), add_integers_of<Round, F64>(all, round);
+  add<float, float, Round>(all, round + ".f32.f32");
+  add<double, double, Round>(all, round + ".f64.f64");
+}
+
+/// Within 0 and 1; a NaN becomes 0.
+struct Unit {
+  float operator()(float a) const { return a > 0 ? (a < 1 ? a : 1.0f) : 0.0f; }
+};
+
+/// 16-bit floats, by the CPU's instructions or by integers: not by the code that is tested. Every
+/// NaN becomes 0x7fff, as the hardware has it.
+struct FromHalf {
+  float operator()(uint16_t a) const { return _cvtsh_ss(a); }
+};
+struct ToHalf {
+  uint16_t operator()(float a) const {
+    return std::isnan(a) ? uint16_t(0x7fff) : uint16_t(_cvtss_sh(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+};
+struct ToBrain {
+  uint16_t operator()(float a) const {
+    const uint32_t bits = bits_as<uint32_t>(a);
+    return std::isnan(a) ? uint16_t(0x7fff) : uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+};
+
+}  // namespace
+
+void add_conversions(Operations& all) {
+  add_integers_from<U16, U32, S32, U64>(all), add_integers_from<S16, S32>(all);
+  add_integers_from<U32, U16, S16, U64>(all), add_integers_from<S32, S16, U16, S64>(all);
+  add_integers_from<U64, U16, U32>(all), add_integers_from<S64, S16, S32>(all);
+  add_of_byte<int16_t>(all, "s16"), add_of_byte<int32_t>(all, "s32"),
+      add_of_byte<int64_t>(all, "s64");
+  add_floats_of_integers<F32, S16, U16, S32, U32, S64, U64>(all);
+  add_floats_of_integers<F64, S16, U16, S32, U32, S64, U64>(all);
+  add_rounding<Nearest>(all, "rni"), add_rounding<ToZero>(all, "rzi");
+  add_rounding<Down>(all, "rmi"), add_rounding<Up>(all, "rpi");
+  add<float, double, Same>(all, "rn.f32.f64"), add<double, float, Same>(all, "f64.f32");
+  add<float, float, Unit>(all, "sat.f32.f32");
+  add<float, uint16_t, FromHalf>(all, "f32.f16");
+  add<uint16_t, float, ToHalf>(all, "rn.f16.f32");
+  add<uint16_t, float, ToBrain>(all, "rn.bf16.f32");
+}
+
+}  // namespace halftone::ptx

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Changes one instruction of a compiled kernel at a time, and says how many of the changes a test program finds.
+
+usage: mutants.py PROGRAM FILTER SOURCE [COUNT] [SEED]
+PROGRAM is halftone_ptx_tests, FILTER the file of tests, as softmax_test.cpp, SOURCE a regular expression for the names of
+kernels. COUNT (50) instructions that the tests execute are drawn; each is dropped, has two operands swapped or its guard
+inverted. A change is found if the program fails, or takes ten times as long. What was not found is printed.
+Example: mutants.py build/release/tests/ptx/halftone_ptx_tests table_test.cpp '_table_cu_'"""
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+# Swapped values of these are another result.
+ORDERED = re.compile(r"(sub|div|rem|selp|shl|shr|setp\.(lt|le|gt|ge)u?|fma|mad)\.")
+
+
+# Grids of two blocks: kernels walk in grid strides then.
+SETTING = {"HALFTONE_CUDA_LIBRARIES": "off", "OMP_NUM_THREADS": "1", "HALFTONE_PTX_BLOCKS": "2"}
+HIGH_WORD = re.compile(r"and\.b64 \S+ \S+ -4294967296")
+
+
+def run(program, filter_, variables, limit):
+    command = [program, "--source-file=*/cuda_emulation/tests/" + filter_, "--abort-after=1"]
+    try:
+        return subprocess.run(command, env=os.environ | SETTING | variables, timeout=limit,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    except subprocess.TimeoutExpired:
+        return 124
+
+
+def executed(path, pattern):
+    """Every instruction that was executed, of the kernels that are wanted."""
+    found, kernel, chooses = [], "", 0
+    for line in open(path, encoding="utf-8"):
+        words = line.rstrip("\n").split(" ", 2)
+        if words[0] == "kernel":
+            kernel = words[1]
+        elif words[0].isdigit():
+            # Quotients of 64 bits are computed with 32 where the numbers allow it: either way is right.
+            chooses = 3 if HIGH_WORD.match(words[2]) else chooses - 1
+            if chooses == 3 and found and found[-1][2].startswith("or.b64"):
+                found.pop()
+            if int(words[0]) > 0 and chooses <= 0 and re.search(pattern, kernel):
+                found.append((kernel, words[1], words[2]))
+    return found
+
+
+def kinds_of(text):
+    guard, rest = re.match(r"(@!?%\w+\s+)?(.*)", text, re.S).groups()
+    kinds = [] if rest.startswith("ret") else ["drop"]
+    values = [part.strip() for part in rest.split(",")][-2:]
+    swaps = ORDERED.match(rest) and len(set(values)) == 2
+    return kinds + (["invert"] if guard else []) + (["swap"] if swaps else [])
+
+
+def main():
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    program, filter_, pattern = sys.argv[1:4]
+    count, seed = (int(x) for x in (sys.argv[4:] + ["50", "1"][len(sys.argv) - 4:])[:2])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "coverage")
+        start = time.monotonic()
+        if run(program, filter_, {"HALFTONE_PTX_COVERAGE": path}, 3600) != 0:
+            sys.exit("the tests fail without a change")
+        limit = 10 * (time.monotonic() - start) + 10
+        all_changes = [(k, place, text, kind) for k, place, text in executed(path, pattern) for kind in kinds_of(text)]
+    drawn = random.Random(seed).sample(all_changes, min(count, len(all_changes)))
+    found = 0
+    for kernel, place, text, kind in drawn:
+        if run(program, filter_, {"HALFTONE_PTX_MUTANT": f"{kernel} {place} {kind}"}, limit) != 0:
+            found += 1
+        else:
+            print(f"not found: {kind} {place} `{text}` in {kernel}", flush=True)
+    print(f"{filter_}: {found} of {len(drawn)} changes found ({100 * found / max(len(drawn), 1):.0f} %)", flush=True)
+
+
+main()
