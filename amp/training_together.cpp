@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <omp.h>
-
 #include <halftone/amp/session.h>
 #include <halftone/amp/state_entries.h>
 #include <halftone/core/kernels.h>
@@ -45,7 +43,7 @@ std::string description_of(const nn::Module& model, const Strategy& strategy,
     text << "\nbuffer " << name << ' ' << x.shape() << ' ' << x.dtype();
   text << "\nkernels "
        << kernels_of(parameters.empty() ? Device::cpu() : parameters.front().second.device())
-       << "\nthreads " << omp_get_max_threads();
+       << "\nthreads " << cpu_threads();
   return text.str();
 }
 

@@ -138,7 +138,7 @@ TEST_CASE("a GPT refuses caches that do not fit") {
                        "together at most the context 8.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(model(randint(0, 50, {1, 2}), past),
-                       "[Gpt] the cache holds f32 [2, 2, 8, 4], these tokens need [1, 2, 8, 4] on "
+                       "[Gpt] the cache holds [2, 2, 8, 4] f32, these tokens need [1, 2, 8, 4] on "
                        "cpu. Go on with as many texts, or begin with an empty cache.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(Gpt({.vocabulary = 50, .context = 8, .layers = 1, .heads = 2, .width = 8})(
