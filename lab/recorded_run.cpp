@@ -2,6 +2,8 @@
 #include <halftone/lab/recorded_run.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include <halftone/core/files.h>
 #include <halftone/lab/choices.h>
@@ -107,6 +109,29 @@ RecordedRun read_run(const std::filesystem::path& folder) {
   });
   run.options.policies = {policy.string()};
   return run;
+}
+
+std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
+                                      const std::string& policy, uint64_t seed) {
+  const std::filesystem::path file = folder / "summary.json";
+  std::error_code error;
+  if (!std::filesystem::exists(file, error) && !error) return {};
+  const nlohmann::json summary = read_json(op, file);
+  const auto needed = [&](const char* name) {
+    const std::optional<double> value = number_in(summary, name);
+    if (value) return *value;
+    if (summary.contains(name) && summary[name].is_null()) return std::nan("");  // it diverged
+    fail<FormatError>(op, file.string(), " has no number \"", name,
+                      "\". Remove the folder, and this run is done again.");
+  };
+  return RunResult{.policy = policy,
+                   .seed = seed,
+                   .loss = needed("loss"),
+                   .milliseconds = needed("milliseconds_per_step"),
+                   .skipped = count_in(summary, "skipped_steps").value_or(0),
+                   .least_sqnr = std::numeric_limits<double>::infinity(),
+                   .summary = summary.dump(),
+                   .was_there = true};
 }
 
 }  // namespace halftone::lab

@@ -1,8 +1,11 @@
-// A run's folder, read again: for `halftone-lab rerun`.
+// A run's folder, read again: to repeat the run, and to take it for done.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <halftone/lab/run.h>
 #include <halftone/policy/json_value.h>
@@ -18,5 +21,10 @@ struct RecordedRun {
 /// Throws FormatError "[rerun] FILE: what. What to do." for what no run has written, and for a
 /// policy other than that of the summary.
 RecordedRun read_run(const std::filesystem::path& folder);
+
+/// What a finished run came to, without telemetry; nothing if the folder has no summary. Throws
+/// FormatError in the name of `op`.
+std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
+                                      const std::string& policy, uint64_t seed);
 
 }  // namespace halftone::lab

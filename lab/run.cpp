@@ -13,6 +13,7 @@
 #include <halftone/core/memory_ledger.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/policy_note.h>
+#include <halftone/lab/recorded_run.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
@@ -65,19 +66,12 @@ double tail_mean(const std::vector<double>& values) {
   return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
 }
 
-/// Everything that summary.json says: the identity, then what came out.
-policy::Json summary_of(const RunOptions& options, const RunResult& result, double lr,
-                        const policy::Json& training, const policy::Json& from) {
-  policy::Json summary{{"format", 1},
-                       {"policy", result.policy},
-                       {"policy_hash", result.policy_hash},
-                       {"resolved_hash", result.resolved_hash},
-                       {"workload", options.workload},
-                       {"seed", result.seed},
-                       {"steps", options.steps},
-                       {"lr", lr}};
-  summary.update(training);
-  summary["from"] = from;
+/// Everything that summary.json says: what was asked for, where, and what came out.
+policy::Json summary_of(const RunOptions& options, const RunResult& result,
+                        const policy::Json& settings) {
+  policy::Json summary{{"format", 1}, {"policy", result.policy}};
+  summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
+  summary.update(settings);
   summary.update(identity_of_place());
   summary.update(policy::Json{{"loss", result.loss},
                               {"milliseconds_per_step", result.milliseconds},
@@ -110,6 +104,21 @@ std::string short_name(const std::string& policy) {
   return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
 }
 
+/// A run that is done already; nothing if it is not. Throws UsageError for one of other settings.
+std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
+                                      const policy::Json& settings) {
+  auto done = finished_run("run", folder, run.policy, run.seed);
+  if (!done) return {};
+  const policy::Json summary = policy::parsed_json("run", done->summary);
+  policy::Json there;
+  for (const auto& [name, value] : settings.items())
+    there[name] = summary.value(name, policy::Json());
+  if (const auto others = differences(there, settings); !others.empty())
+    fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
+                     policy::printable(others.front()), ". Choose another folder, or remove it.");
+  return done;
+}
+
 RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& own,
                   const std::string& named, uint64_t seed) {
   const policy::PolicyFile file = policy::file_of(policy::named_or_loaded(named));
@@ -122,9 +131,26 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   std::filesystem::path folder;
   if (!options.out.empty())
     folder = options.out / (options.workload + "-" + result.policy + "-" + std::to_string(seed));
-  if (!folder.empty() && std::filesystem::exists(folder / "summary.json"))
-    fail<UsageError>("run", "there is a run in ", folder.string(),
-                     " already. Choose another folder, or remove it.");
+  result.policy_hash = policy::hash(file);
+  const data::DataLoader loader = work.train();
+  std::optional<data::DataLoader> validation;
+  if (work.validation) validation = work.validation();
+  policy::Json from;
+  optim::NamedTensors state;
+  if (!choices.from.empty()) {
+    state = trained_state(choices.from);
+    from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(state)}};
+  }
+  policy::Json settings{{"policy_hash", result.policy_hash},
+                        {"workload", options.workload},
+                        {"seed", seed},
+                        {"steps", options.steps},
+                        {"lr", work.lr}};
+  settings.update(identity_of_training(work, choices, *optimizer, loader,
+                                       validation ? &*validation : nullptr, options.steps));
+  settings["from"] = from;
+  if (!folder.empty())
+    if (auto done = done_already(folder, result, settings)) return *done;
   const bool files = !folder.empty();
   if (files && !options.set_aside)
     if (const auto left = train::left_by_training(folder); !left.empty())
@@ -148,31 +174,22 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                           .progress_bar = false,
                           .model_summary = false,
                           .callbacks = {watcher}});
-  policy::Json from;
-  if (!choices.from.empty()) {
-    const optim::NamedTensors state = trained_state(choices.from);
-    from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(state)}};
-    start_from(state, trainer.training());
-  }
-  const data::DataLoader loader = work.train();
-  std::optional<data::DataLoader> validation;
-  if (work.validation) validation = work.validation();
-  const policy::Json training = identity_of_training(
-      work, choices, *optimizer, loader, validation ? &*validation : nullptr, options.steps);
+  if (!choices.from.empty()) start_from(state, trainer.training());
   reset_peak_memory();
   trainer.fit(loader);
   auto& session = dynamic_cast<policy::PolicySession&>(*trainer.training().region().session);
   session.require_all_rules_used();
-  result.loss = validation ? trainer.validate(*validation).at("val/loss") : tail_mean(watcher->losses);
+  result.loss =
+      validation ? trainer.validate(*validation).at("val/loss") : tail_mean(watcher->losses);
   result.milliseconds = 1e3 * median(watcher->seconds);
   result.skipped = trainer.training().skipped_steps();
   result.worst_underflow = watcher->worst.underflow;
   result.worst_site = watcher->worst.underflow_at;
   result.least_sqnr = watcher->worst.sqnr, result.least_sqnr_site = watcher->worst.sqnr_at;
   result.updates = watcher->worst.stored;
-  result.policy_hash = policy::hash(file), result.resolved_hash = policy::resolved_hash(session);
+  result.resolved_hash = policy::resolved_hash(session);
   result.weights_hash = hash_of(work.model->parameters());
-  result.summary = summary_of(options, result, work.lr, training, from).dump(1) + "\n";
+  result.summary = summary_of(options, result, settings).dump(1) + "\n";
   if (files)
     write_folder(folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr);
   return result;
@@ -202,8 +219,8 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
     for (const std::string& policy : options.policies) {
       results.push_back(run_one(options, own, policy, seed));
       const RunResult& r = results.back();
-      progress << r.policy << ", seed " << seed << ": loss " << number(r.loss) << ", "
-               << number(r.milliseconds, 3) << " ms per step";
+      progress << r.policy << ", seed " << seed << (r.was_there ? ": is there, loss " : ": loss ")
+               << number(r.loss) << ", " << number(r.milliseconds, 3) << " ms per step";
       if (r.skipped > 0) progress << ", " << r.skipped << " steps skipped";
       progress << std::endl;
     }

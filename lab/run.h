@@ -35,12 +35,13 @@ struct RunResult {
   std::string worst_site{}, least_sqnr_site{};
   policy::UpdateSums updates{};  // of all parameters in the sampled steps, as they are stored
   std::string policy_hash{}, resolved_hash{}, weights_hash{};
-  std::string summary{};  // what summary.json says
+  std::string summary{};   // what summary.json says
+  bool was_there = false;  // finished before, and only read
 };
 
-/// Runs them one after the other; tells `progress` of each. Throws what policies, workloads and the
-/// Trainer throw; UsageError for a folder that already has a run, or the files of an
-/// unfinished one (unless `set_aside` is true).
+/// Runs them one after the other, those that are finished in `out` excepted; tells `progress` of
+/// each. Throws what policies, workloads and the Trainer throw; UsageError for a folder that has a
+/// run of other settings, or the files of an unfinished one (unless `set_aside` is true).
 std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 

@@ -29,6 +29,7 @@
 #include <halftone/core/kernels.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/lab/json_input.h>
+#include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/json_value.h>
@@ -101,21 +102,11 @@ bool is_there(const fs::path& path) {
 bool is_finished(const Task& task) { return is_there(task.folder / "summary.json"); }
 
 RunResult result_of(const Task& task) {
-  const fs::path file = task.folder / "summary.json";
-  const nlohmann::json summary = read_json("sweep", file);
-  const auto needed = [&](const char* name) {
-    const std::optional<double> value = number_in(summary, name);
-    if (value) return *value;
-    if (summary.contains(name) && summary[name].is_null()) return std::nan("");  // it diverged
-    fail<FormatError>("sweep", file.string(), " has no number \"", name,
-                      "\". Remove the folder, and this run is done again.");
-  };
-  return {.policy = task.cell->name,
-          .seed = task.seed,
-          .loss = needed("loss"),
-          .milliseconds = needed("milliseconds_per_step"),
-          .skipped = count_in(summary, "skipped_steps").value_or(0),
-          .least_sqnr = std::numeric_limits<double>::infinity()};
+  const auto result = finished_run("sweep", task.folder, task.cell->name, task.seed);
+  if (!result)
+    fail<FormatError>("sweep", task.folder.string(),
+                      " has no summary.json. Start the sweep again.");
+  return *result;
 }
 
 /// A number that reads back as itself.
