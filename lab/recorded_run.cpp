@@ -7,6 +7,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/lab/choices.h>
+#include <halftone/lab/json_input.h>
 #include <halftone/policy/policy_file.h>
 
 namespace halftone::lab {

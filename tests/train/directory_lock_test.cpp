@@ -100,11 +100,11 @@ TEST_CASE("Trainer: another one does not get into its directory while it trains"
 TEST_CASE("DirectoryLock: a file with another name is neither locked nor written") {
   const TemporaryDirectory directory;
   write_file(directory / "precious", "text");
-  fs::create_hard_link(directory / "precious", directory / ".lock");
+  std::filesystem::create_hard_link(directory / "precious", directory / ".lock");
   CHECK(contains(message_of<FormatError>([&] { DirectoryLock(directory.path()); }),
                  "[Trainer] " + (directory / ".lock").string() + " is a file of 2 names (hard "));
   CHECK(read_file(directory / "precious") == "text");
-  fs::remove(directory / ".lock");
+  std::filesystem::remove(directory / ".lock");
   CHECK(DirectoryLock(directory.path()).holds());
 }
 
