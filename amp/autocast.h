@@ -54,7 +54,7 @@ class Autocast {
   std::shared_ptr<Session> outer_session_;  // in which the region stands, with its pass
   uint64_t outer_pass_;
   std::optional<CasterScope> scope_;
-  std::unique_ptr<CallScope> root_{};  // where operations outside of every module stand
+  std::unique_ptr<CallScope> root_{};  // the site of operations outside of every module
 };
 
 /// function() inside a region.

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t millisecond = 1'000'000;
 
-/// In ns, to 4 ms, without a system call.
+/// A clock in ns that steps by 4 ms and needs no system call.
 int64_t now() {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
@@ -52,7 +52,7 @@ std::pair<int64_t, int> waits() {
   return {sum, count};
 }
 
-/// Looks once in a while, for all threads that ask.
+/// Reads the waits once per interval, for all threads that ask.
 class Waiting {
  public:
   /// How many threads had no core in the last interval, on average; the number of the interval.
@@ -69,7 +69,7 @@ class Waiting {
   void look(int64_t time) {
     const auto [waited, threads] = waits();
     const int64_t elapsed = time - last_look_, interval = (60 + 2 * threads) * millisecond;
-    // After a longer gap, in which the program did something else, it only begins.
+    // After a longer gap the program did something else: this look only starts an interval.
     const bool counts = elapsed > 0 && elapsed < 10 * interval;
     late_ = counts ? double(waited - waited_) / double(elapsed) : 0;
     last_look_ = time, waited_ = waited;
@@ -91,8 +91,7 @@ Waiting& waiting() {
 thread_local TeamSize team_size;
 thread_local int64_t judged = 0;
 
-/// OpenMP's threads are not in a process that fork() made, and its regions would wait for them: in
-/// the child they are one thread's.
+/// A child of fork() has none of OpenMP's threads; a region with more than one would wait for them.
 void stand_alone_after_fork() {
   omp_set_num_threads(1);
   team_size = TeamSize(1);

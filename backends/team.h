@@ -1,4 +1,4 @@
-// How many threads the CPU's parallel regions take on a machine that other programs use, too.
+// The number of threads of the CPU's parallel regions while other programs use its cores.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@ namespace halftone {
 /// that waits for a core arrives milliseconds late, hundreds of times in a training step. Where
 /// this process's threads wait for cores, the calling thread's regions get smaller teams
 /// (omp_set_num_threads). Results do not depend on it; oneDNN, whose results do, keeps the full
-/// team. A number that the program sets counts as the full team from then on, unless it is the one
-/// that a smaller team has at that moment. HALFTONE_FIXED_TEAM=1 switches all of this off. In a
-/// process that fork() made of one with a team, regions are one thread's.
+/// team. If the program sets another number, that is the full team from then on; a number equal to
+/// the smaller team's at that moment is not noticed. HALFTONE_FIXED_TEAM=1 switches this off. After
+/// fork() the child's regions have one thread.
 void fit_team();
 
-/// The rule: as many threads fewer as had no core (a program that computes without end on one of
-/// two cores gives 0.5 to 1, programs that now and then do something up to 0.2); then the full team
-/// for a moment, after 0.1 s, 0.2 s and so on up to 3.2 s.
+/// The rule. A team gives up as many threads as had no core on average, if that is more than 0.4: a
+/// busy loop on one of two cores causes 0.5 to 1, occasional programs up to 0.2. It tries its full
+/// size again after a pause of 0.1 s, which doubles with each failure up to 3.2 s.
 class TeamSize {
  public:
   explicit TeamSize(int full = 0) : full_(full), now_(full) {}

@@ -1,4 +1,4 @@
-// A machine that other programs use, too.
+// Other busy programs, for measurements on a shared machine.
 #pragma once
 
 #include <csignal>

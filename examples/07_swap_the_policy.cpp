@@ -159,7 +159,7 @@ int main() {
        {"softmax", "exp", "layer_norm", "sum", "cross_entropy", "cumsum"}) {
     ht::amp::Policy policy;
     policy[op] = CastClass::low_precision;
-    laboratory.run(std::string(op) + " in bf16, too", policy.with(ht::bf16));
+    laboratory.run(std::string(op) + ", also in bf16", policy.with(ht::bf16));
   }
   for (const std::string_view op : {"linear", "matmul"}) {
     ht::amp::Policy policy;

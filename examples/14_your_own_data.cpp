@@ -97,7 +97,7 @@ void learn(const fs::path& table_path, const fs::path& directory, int64_t epochs
   const ht::Tensor prices = table.numbers({"price"});                  // f32 [rows, 1]
   const ht::data::Classes districts = table.classes("district");       // i64 [rows], names
 
-  // What the model may know of the data, it learns from the training rows alone.
+  // Means and deviations come from the training rows alone: the model must not know its test rows.
   const auto [train_rows, test_rows] = ht::data::random_split(table.rows(), 0.8);
   ht::manual_seed(0);
   PriceModel model(int64_t(districts.names.size()));

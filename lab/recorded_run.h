@@ -22,7 +22,7 @@ struct RecordedRun {
 /// policy other than that of the summary.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-/// What a finished run came to, without telemetry; nothing if the folder has no summary. Throws
+/// The results of a finished run, without telemetry; nullopt if the folder has no summary. Throws
 /// FormatError in the name of `op`.
 std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
                                       const std::string& policy, uint64_t seed);

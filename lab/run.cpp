@@ -104,11 +104,13 @@ std::string short_name(const std::string& policy) {
   return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
 }
 
-/// A run that is done already; nothing if it is not. Throws UsageError for one of other settings.
+/// The result of a run that was finished before; nullopt if there is none. Throws UsageError if it
+/// had other settings.
 std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
-                                      const policy::Json& settings) {
+                                      policy::Json settings, int64_t probe) {
   auto done = finished_run("run", folder, run.policy, run.seed);
   if (!done) return {};
+  settings["probe"] = probe;  // it changes no result, but it asks for files
   const policy::Json summary = policy::parsed_json("run", done->summary);
   policy::Json there;
   for (const auto& [name, value] : settings.items())
@@ -150,7 +152,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                                        validation ? &*validation : nullptr, options.steps));
   settings["from"] = from;
   if (!folder.empty())
-    if (auto done = done_already(folder, result, settings)) return *done;
+    if (auto done = done_already(folder, result, settings, options.probe)) return *done;
   const bool files = !folder.empty();
   if (files && !options.set_aside)
     if (const auto left = train::left_by_training(folder); !left.empty())

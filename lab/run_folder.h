@@ -47,7 +47,7 @@ class RunFolder {
   std::string name() const;
   bool is_file() const { return is_file_; }
   bool has(const char* file) const;
-  /// What searches wrote: its files named "search.json" and "x.search.json", by name.
+  /// The records of searches: its files named "search.json" and "x.search.json", by name.
   std::vector<std::filesystem::path> searches() const;
   /// False of a folder in which only a comparison or a search lies.
   bool was_trained() const;

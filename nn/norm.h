@@ -114,7 +114,7 @@ struct InstanceNormOptions {
   bool affine = false;
   bool track_running_stats = false;  // on: evaluation uses them
 };
-/// What InstanceNorm1d and InstanceNorm2d share. The batch dimension may be absent. As PyTorch's it
+/// The common part of InstanceNorm1d and InstanceNorm2d. The batch dimension may be absent. As PyTorch's it
 /// does not count batches.
 struct InstanceNorm : RunningNorm {
   int rank;  // with the batch

@@ -9,15 +9,16 @@
 namespace halftone::nn {
 
 /// (x - mean) / std of each column. Mean and standard deviation (of n, not n - 1) are buffers: they
-/// are saved with the model and are not trained. As scikit-learn's StandardScaler. A model that is
-/// cast has them in the short dtype, too.
+/// are saved with the model and are not trained. A model that is cast to a short dtype rounds them
+/// as well. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
   Buffer mean, std;  // f32 [columns]
 
-  /// Changes nothing until numbers are loaded into it.
+  /// mean 0 and std 1, which change nothing: for a model that will load its numbers from a file.
   explicit Standardizer(int64_t columns);
-  /// Of floating [rows, columns], one row or more: the training data alone, for a model that has
-  /// seen its test data is measured too well. A column that never changes becomes 0.
+  /// With the means and deviations of x: floating [rows, columns], one row or more. Pass the
+  /// training rows only: test rows would make the measured accuracy too good. A constant column
+  /// becomes 0. Throws ShapeError.
   static Standardizer of(const Tensor& x);
 
   /// x: floating [.., columns]. Throws ShapeError for another number of columns.

@@ -6,9 +6,10 @@
 
 namespace halftone::train {
 
-/// A double and what its rounding left (about 106 bits together): the rounded value of sums in two
-/// orders differs only where a bit beyond those decides. By the sums and products without error of
-/// Knuth (1969) and Dekker (1971). A sum that is infinite or NaN stays so.
+/// A double and its rounding error, about 106 bits together. Sums of the same terms in two orders
+/// round to the same double, unless a bit beyond those 106 decides. The algorithms are the
+/// error-free sum of Knuth (1969) and product of Dekker (1971). An infinite or NaN sum stays
+/// infinite or NaN.
 class ExactSum {
  public:
   constexpr ExactSum() = default;

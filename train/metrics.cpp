@@ -52,6 +52,7 @@ void accumulate(Tensor& sum, const Tensor& term) {
 std::vector<double> DeviceRows::take() {
   if (rows_.empty()) return {};
   const Plainly scope;
+  for (Tensor& row : rows_) row = row.to(rows_.back().device());
   return cat(std::exchange(rows_, {}), 0).to_vector<double>();
 }
 

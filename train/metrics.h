@@ -11,8 +11,8 @@
 
 namespace halftone::train {
 
-/// What a metric has seen: its value is a function of these sums, mostly total / weight.
-/// Checkpoints hold them; those of several processes are added.
+/// The sums of a metric's batches, from which its value follows, mostly total / weight. Checkpoints
+/// hold them, and those of several processes are added.
 struct MetricSums {
   ExactSum total{}, weight{};
   ExactSum targets{}, squares{};  // sums of the targets and of their squares, where they are needed
@@ -29,7 +29,7 @@ class DeviceRows {
   /// `row`: f64 [k].
   void add(Tensor row) { rows_.push_back(std::move(row)); }
   bool full() const { return rows_.size() >= 64; }
-  /// All rows, one after another; empties it. Waits for the GPU.
+  /// All rows, one after another, on whatever devices; empties it. Waits for the GPU.
   std::vector<double> take();
 
  private:
@@ -125,8 +125,8 @@ class R2Score {
 
  private:
   mutable MetricSums sums_{};  // total: residuals squared
-  mutable DeviceRows
-      rows_{};  // residuals squared, distances from the batch's mean squared, mean, n
+  // residuals squared, distances from the batch's mean squared, that mean, n
+  mutable DeviceRows rows_{};
 };
 
 /// The share of samples whose target is among the k classes with the largest logits. Of equal

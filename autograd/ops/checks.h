@@ -48,7 +48,8 @@ inline void integers(std::string_view op, std::string_view what, const Tensor& x
     fail<DTypeError>(op, what, " must be i64 or i32, got ", described(x), ". Cast it first.");
 }
 
-/// A tensor that is no input of `apply` must be on the device of the input all the same.
+/// For a tensor that is not passed through `apply`, which checks devices: it must be on the
+/// input's.
 inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what,
                          const Tensor& x) {
   if (x.defined() && x.device() != input.device())

@@ -114,7 +114,7 @@ Tensor ConvTranspose2d::forward(const Tensor& in, const Tensor& w, const Tensor&
 void ConvPadding::set(std::string_view word) {
   if (word != "same" && word != "valid")
     fail<UsageError>("ConvPadding", "\"", word,
-                     "\" is no padding. Use \"same\", \"valid\" or numbers.");
+                     "\" is not a padding. Use \"same\", \"valid\" or numbers.");
   same = word == "same";
 }
 

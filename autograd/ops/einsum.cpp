@@ -37,7 +37,7 @@ std::string spelled(std::string_view equation, const std::string& part, int unna
   for (int i = unnamed - 1; i >= 0; --i) dots += char('0' + i);
   if (const std::size_t at = part.find("..."); at != std::string::npos) letters.replace(at, 3, "");
   if (!std::ranges::all_of(letters, is_letter))
-    refuse(equation, "there is something that is no letter");
+    refuse(equation, "it has a character that is not a letter");
   if (const std::size_t at = part.find("..."); at != std::string::npos) letters.insert(at, dots);
   return letters;
 }
@@ -171,7 +171,7 @@ Labelled product_of(Labelled a, Labelled b, const std::string& kept) {
 }  // namespace
 
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& given) {
-  if (given.empty()) fail<UsageError>("einsum", "there are no operands. Pass at least one tensor.");
+  if (given.empty()) fail<UsageError>("einsum", "got no operand. Pass at least one tensor.");
   for (const Tensor& x : given) check::numbers("einsum", x);
   const Equation e = parsed(equation, given);
   // A policy that names einsum casts before anything is summed, as PyTorch's list for CUDA does.

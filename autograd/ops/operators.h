@@ -116,7 +116,7 @@ inline Tensor pow(Number base, const Tensor& x) {
 /// with numbers; integers next to a fraction become f32.
 inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Number> high = {}) {
   check::defined("clamp", "an input", x);
-  if (!low && !high) fail<UsageError>("clamp", "there is no bound. Pass low, high, or both.");
+  if (!low && !high) fail<UsageError>("clamp", "got neither bound. Pass low, high, or both.");
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const double from = low ? low->value : -infinity, to = high ? high->value : infinity;
   if (!(from <= to))
@@ -129,7 +129,7 @@ inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Nu
 /// high. Ties share the gradient.
 inline Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {}) {
   if (!low.defined() && !high.defined())
-    fail<UsageError>("clamp", "there is no bound. Pass low, high, or both.");
+    fail<UsageError>("clamp", "got neither bound. Pass low, high, or both.");
   const Tensor raised = low.defined() ? maximum(x, low) : x;
   return high.defined() ? minimum(raised, high) : raised;
 }

@@ -1,4 +1,5 @@
-// What is made of sorting and of places: extremes with their indices, medians, quantiles, unique.
+// Operations composed of sorting and indexing: extremes with their indices, medians, quantiles,
+// unique.
 #include <cmath>
 
 #include <halftone/autograd/ops/logical.h>

@@ -90,7 +90,7 @@ Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor max_pool1d(const Tensor& x, const PoolOptions& options);
 Tensor avg_pool1d(const Tensor& x, const PoolOptions& options);
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output);
-/// Of equals in a window the first has the gradient.
+/// If several elements of a window are the largest, the first gets the gradient.
 Tensor adaptive_max_pool2d(const Tensor& x, Pair output);
 
 }  // namespace halftone

@@ -184,7 +184,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int dim1, int dim2) {
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& x, std::string_view indexing) {
   if (indexing != "ij" && indexing != "xy")
     fail<UsageError>("meshgrid", "indexing is \"", indexing, "\". Use \"ij\" or \"xy\".");
-  if (x.empty()) fail<UsageError>("meshgrid", "there are no inputs. Pass at least one tensor.");
+  if (x.empty()) fail<UsageError>("meshgrid", "got no input. Pass at least one tensor.");
   Shape grid;
   for (const Tensor& one : x) {
     check::defined("meshgrid", "an input", one);

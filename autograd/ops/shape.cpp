@@ -137,7 +137,7 @@ Tensor unsqueeze(const Tensor& x, int dim) {
 }
 
 Tensor cat(const std::vector<Tensor>& inputs, int dim) {
-  if (inputs.empty()) fail<UsageError>("cat", "there are no inputs. Pass at least one tensor.");
+  if (inputs.empty()) fail<UsageError>("cat", "got no input. Pass at least one tensor.");
   for (const Tensor& x : inputs) check::defined("cat", "an input", x);
   if (inputs[0].rank() == 0)
     fail<ShapeError>("cat", "scalars have no dimension to join along. Use stack().");
@@ -150,7 +150,7 @@ Tensor cat(const std::vector<Tensor>& inputs, int dim) {
 }
 
 Tensor stack(const std::vector<Tensor>& inputs, int dim) {
-  if (inputs.empty()) fail<UsageError>("stack", "there are no inputs. Pass at least one tensor.");
+  if (inputs.empty()) fail<UsageError>("stack", "got no input. Pass at least one tensor.");
   std::vector<Tensor> raised;
   for (const Tensor& x : inputs) {
     check::defined("stack", "an input", x);

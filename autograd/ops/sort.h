@@ -53,7 +53,7 @@ Sorted max_with_indices(const Tensor& x, int dim, bool keep = false);
 Sorted min_with_indices(const Tensor& x, int dim, bool keep = false);
 /// The lower median along a dimension and where it is; NaN if there is one. As torch.median.
 Sorted median(const Tensor& x, int dim, bool keep = false);
-/// Of all elements; equal ones share the gradient.
+/// The median of all elements; elements equal to it share the gradient.
 Tensor median(const Tensor& x);
 /// Quantiles of f32 or f64, between elements by their distance; NaN if there is one. Without a
 /// dimension of all elements. Several have a dimension of their own, the first. As torch.quantile.

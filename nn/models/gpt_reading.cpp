@@ -49,7 +49,7 @@ Tensor GptBlock::operator()(const Tensor& x, KeyValues& past, int64_t before) co
   return y + mlp(ln_2(y));
 }
 
-/// A cache may be anybody's, and kernels trust shapes.
+/// Users can fill a cache by hand, and kernels trust shapes.
 void Gpt::check(const KeyValueCache& cache, int64_t texts) const {
   if (cache.length == 0 && cache.layers.empty()) return;
   if (cache.length < 0 || cache.length > options.context)

@@ -208,7 +208,7 @@ TEST_CASE("einsum says what it does not take") {
   CHECK(message("ij->j").starts_with("[einsum] \"ij->j\": there are fewer operands in it than"));
   CHECK(message("ij,ij,ij").starts_with("[einsum] \"ij,ij,ij\": there are more operands in it"));
   CHECK(message("i..j,ij").starts_with("[einsum] \"i..j,ij\" has 4 letters for an operand"));
-  CHECK(message("..,ij").starts_with("[einsum] \"..,ij\": there is something that is no letter."));
+  CHECK(message("..,ij").starts_with("[einsum] \"..,ij\": it has a character that is not a letter."));
   CHECK(
       message("ij,ij->ii").starts_with("[einsum] \"ij,ij->ii\": a letter is twice in the result."));
   CHECK(message("ij,ij->k").starts_with("[einsum] \"ij,ij->k\": the result has a letter of no"));

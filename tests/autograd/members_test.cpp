@@ -88,9 +88,9 @@ TEST_CASE("integers are multiplied modulo their size, however long the sum") {
 TEST_CASE("arguments of numbers say what is wrong") {
   const Tensor x = ones({2, 3}), whole = from({1, 2});
   CHECK(message_of([&] { clamp(x, {}, std::optional<Number>{}); }) ==
-        "[clamp] there is no bound. Pass low, high, or both.");
+        "[clamp] got neither bound. Pass low, high, or both.");
   CHECK(
-      message_of([&] { clamp(x, Tensor{}, Tensor{}); }).starts_with("[clamp] there is no bound."));
+      message_of([&] { clamp(x, Tensor{}, Tensor{}); }).starts_with("[clamp] got neither bound."));
   CHECK(message_of([&] { clamp(x, 2, 1); }) == "[clamp] low is 2, high is 1. Use low <= high.");
   CHECK(message_of([&] { pow(whole, -1); }) ==
         "[pow] the exponent of integers is -1. It must be 0 or more. Cast to f32 for fractions.");
@@ -148,7 +148,7 @@ TEST_CASE("arguments of images say what is wrong") {
   CHECK(message_of([&] { conv2d(x, w, {}, {.stride = 2, .padding = "same"}); }) ==
         "[conv2d] padding \"same\" with stride [2, 2]. Use stride 1.");
   CHECK(message_of([&] { conv2d(x, w, {}, {.padding = "some"}); }) ==
-        "[ConvPadding] \"some\" is no padding. Use \"same\", \"valid\" or numbers.");
+        "[ConvPadding] \"some\" is not a padding. Use \"same\", \"valid\" or numbers.");
   CHECK(message_of([&] { max_pool1d(x, {}); }) ==
         "[max_pool1d] x is [1, 2, 4, 4] f32, of rank 4. It must have rank 3.");
   CHECK(message_of([&] {

@@ -49,7 +49,7 @@ TEST_CASE("it tries its full size after pauses that double, and again soon after
   CHECK(team.judge(time + 100 * ms, 0) == 2);
 }
 
-TEST_CASE("regions get smaller beside busy threads, and the same numbers come out") {
+TEST_CASE("regions get smaller while other threads are busy, and the same numbers come out") {
   if (!std::filesystem::exists("/proc/self/task/" + std::to_string(gettid()) + "/schedstat")) {
     MESSAGE("skipped: this system does not count how long threads wait");
     return;

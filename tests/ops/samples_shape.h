@@ -218,7 +218,7 @@ template <> struct Samples<Cat> {
                   along("middle", 1, {{2, 1, 3}, {2, 2, 3}}),
                   along("with an empty one", 0, {{2, 3}, {0, 3}}), along("alone", 0, {{2, 3}}),
                   stacked},
-        .errors = {error<UsageError>("[cat] there are no inputs. Pass at least one tensor.",
+        .errors = {error<UsageError>("[cat] got no input. Pass at least one tensor.",
                                      [] { cat({}); }),
                    error<ShapeError>("[cat] inputs are [2, 3] f32 and [2, 4] f32; they may differ "
                                      "in dimension 0 only. Reshape or pad them.",

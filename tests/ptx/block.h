@@ -9,7 +9,7 @@
 
 namespace halftone::ptx {
 
-/// Who goes first. `in_step`: all threads of a block are one group, as far as branches let them.
+/// The order in which threads run. `in_step`: all threads of a block are one group, as far as branches let them.
 /// Otherwise each warp has groups of its own: warp after warp, or another one after a few
 /// instructions. A kernel without races gives the same result under all of them.
 enum class Order : uint8_t { in_step, ascending, descending, shuffled };

@@ -1,4 +1,4 @@
-// What the lanes of a warp tell each other. The block has made sure that every lane of a mask is
+// Shuffles and votes between the lanes of a warp. The block has made sure that every lane of a mask is
 // here (block.cpp).
 #include <array>
 #include <string>

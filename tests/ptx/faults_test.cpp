@@ -1,4 +1,4 @@
-// What ends a kernel: instructions that are not known, and what a kernel may not do.
+// Errors that end a kernel: unknown instructions, and forbidden actions.
 #include "interpreter.h"
 
 namespace halftone::test::faults {

@@ -1,4 +1,4 @@
-// What single instructions compute, at the edges that "PTX ISA" describes.
+// Results of single instructions, at the edges that "PTX ISA" describes.
 #include <bit>
 #include <cmath>
 #include <cstdio>

@@ -56,7 +56,7 @@ inline std::vector<uint32_t> words_after(const std::string& module, std::vector<
   return words;
 }
 
-/// What one thread makes of a body that leaves its result in %r2.
+/// The result that one thread computes with a body that leaves it in %r2.
 inline uint32_t result_of(const std::string& body) {
   return words_after(with_kernel(body + "st.global.u32 [%rd3], %r2;\n"), {0}, {.threads = 1})[0];
 }

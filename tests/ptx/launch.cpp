@@ -44,7 +44,7 @@ void fill_threads(Machine& m, const FilledRow& row, const Size& block) {
   }
 }
 
-/// What is the same for all blocks.
+/// The data that all blocks share.
 void fill_rows(Machine& m, const Kernel& kernel, const Launch& launch) {
   using What = FilledRow::What;
   for (const FilledRow& row : kernel.filled) {

@@ -1,4 +1,4 @@
-// What a decoded instruction is, and the state of the block that runs it. A register is a row: one
+// A decoded instruction, and the state of the block that runs it. A register is a row: one
 // value for each thread of the block. Immediate values and %tid are rows too, filled before the
 // block starts, so that every instruction is a loop over rows.
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace halftone::ptx {
 
-/// What a kernel may not do, or what the interpreter does not know. The text names the instruction.
+/// A forbidden action of a kernel, or an instruction that the interpreter does not know. The text
+/// names the instruction.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -49,7 +50,8 @@ struct Instruction;
 struct Kernel;
 using Run = void (*)(Machine&, const Instruction&, const Lanes&);
 
-/// What an instruction does to the order of execution. `exchange`: the lanes of a warp meet there.
+/// The effect of an instruction on the order of execution. `exchange`: the lanes of a warp meet
+/// there.
 enum class Flow : uint8_t { next, branch, leave, barrier, exchange };
 
 struct Operation;

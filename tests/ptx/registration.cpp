@@ -24,7 +24,7 @@ namespace halftone {
 namespace emulation {
 namespace {
 
-/// What set_thread_order() and set_block_order() chose.
+/// The choices of set_thread_order() and set_block_order().
 ptx::Order order = ptx::Order::in_step;
 uint64_t block_order = number_from("HALFTONE_EMULATED_BLOCK_ORDER");
 

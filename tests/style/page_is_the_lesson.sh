@@ -18,7 +18,7 @@ for block in "$work"/*.cpp; do
   own=$((own + 1))
   printf '#include <halftone/halftone.h>\nnamespace ht = halftone;\n' | cat - "$block" >"$block.cpp"
   if ! "$compiler" -std=c++20 -fsyntax-only -Wall -Wextra -I"$include" "$block.cpp"; then
-    echo "this block of docs/your_own_data.md is no piece of the lesson, and does not compile:"
+    echo "this block of docs/your_own_data.md is not a piece of the lesson, and does not compile:"
     cat "$block"
     exit 1
   fi

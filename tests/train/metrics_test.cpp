@@ -136,6 +136,20 @@ TEST_CASE("sums of metrics depend neither on the order of batches nor on how the
     for (const bool backwards : {false, true}) CHECK(measured(ranks, backwards) == alone);
 }
 
+TEST_CASE("batches of a metric may come from several devices") {
+  const auto gpu = test::gpu_or_skip();
+  if (!gpu) return;
+  R2Score mixed, alone;
+  RunningMean mean;
+  for (const Device device : {Device::cpu(), *gpu, Device::cpu()}) {
+    const Tensor y = from({1.0, 2, 4}), t = from({1.5, 2, 3});
+    mixed.update(y.to(device), t.to(device)), alone.update(y, t);
+    mean.update(scalar(2, f32, device), 3);
+  }
+  CHECK(mixed.value() == alone.value());
+  CHECK(mean.value() == 2);
+}
+
 TEST_CASE("R2 of equal targets is NaN; infinite losses stay infinite") {
   train::R2Score r2;
   for (int i = 1; i < 30; ++i) r2.update(ones({i}), full({i}, 0.1));

@@ -52,7 +52,7 @@ Tensors weights_of(const FormCase& c, const std::vector<Shape>& shapes) {
   return tensors;
 }
 
-/// What is compared: parameter, companion and three states of each size. nvcc contracts products
+/// The compared tensors: parameter, companion and three states of each size. nvcc contracts products
 /// and sums, g++ does not: a weight of two parts may then be cut in another place, so the parameter
 /// is the whole weight, in f32. The first state is far above the square of the third, or the
 /// variance of a centered RMSprop would be what rounding leaves of their difference.
