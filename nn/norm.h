@@ -66,7 +66,7 @@ struct BatchNormOptions {
   bool affine = true;
   bool track_running_stats = true;  // off: batch statistics are used in evaluation, too
 };
-/// What layers with running statistics share. While training, a forward pass updates these.
+/// The common part of layers with running statistics, which a forward pass in training updates.
 struct RunningNorm : Layer {
   double eps;
   std::optional<double> momentum;
@@ -77,7 +77,7 @@ struct RunningNorm : Layer {
  protected:
   RunningNorm(std::string_view layer, int64_t channels, const BatchNormOptions& options);
 };
-/// What BatchNorm1d and BatchNorm2d share.
+/// The common part of BatchNorm1d and BatchNorm2d.
 struct BatchNorm : RunningNorm {
   /// relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's shape, may
   /// be undefined.
@@ -114,8 +114,8 @@ struct InstanceNormOptions {
   bool affine = false;
   bool track_running_stats = false;  // on: evaluation uses them
 };
-/// The common part of InstanceNorm1d and InstanceNorm2d. The batch dimension may be absent. As PyTorch's it
-/// does not count batches.
+/// The common part of InstanceNorm1d and InstanceNorm2d. The batch dimension may be absent. It does
+/// not count batches, nor does PyTorch's.
 struct InstanceNorm : RunningNorm {
   int rank;  // with the batch
   Tensor forward(const Tensor& x) const override;
