@@ -107,15 +107,20 @@ std::string short_name(const std::string& policy) {
 /// The result of a run that was finished before; nullopt if there is none. Throws UsageError if it
 /// had other settings.
 std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
-                                      policy::Json settings, int64_t probe) {
+                                      const policy::Json& settings, int64_t probe) {
   auto done = finished_run("run", folder, run.policy, run.seed);
   if (!done) return {};
-  settings["probe"] = probe;  // it changes no result, but it asks for files
   const policy::Json summary = policy::parsed_json("run", done->summary);
   policy::Json there;
   for (const auto& [name, value] : settings.items())
     there[name] = summary.value(name, policy::Json());
-  if (const auto others = differences(there, settings); !others.empty())
+  std::vector<std::string> others = differences(there, settings);
+  if (const policy::Json probed = summary.value("probe", policy::Json());
+      probe > 0 && probed != probe)
+    others.push_back(
+        "probe: " + probed.dump(-1, ' ', false, policy::Json::error_handler_t::replace) +
+        " there, " + std::to_string(probe) + " here");
+  if (!others.empty())
     fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
                      policy::printable(others.front()), ". Choose another folder, or remove it.");
   return done;

@@ -19,8 +19,8 @@ expect(lab.run OUTPUT "updates lost.*amp-bf16 .* dB .*full-bf16 .* [1-9][0-9.]* 
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
 expect(lab.run_of_other_steps EXIT 1 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: steps: 20 there, 5 here"
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 5 --out ${telemetry})
-expect(lab.run_with_other_telemetry EXIT 1 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: probe: 10 there, 0 here"
-       COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 20 --out ${telemetry})
+expect(lab.run_with_other_telemetry EXIT 1 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: probe: 10 there, 5 here"
+       COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 20 --probe 5 --out ${telemetry})
 expect(lab.run_again OUTPUT "policy +loss.*amp-bf16 .*full-bf16 " MESSAGE "full-bf16, seed 1: is there, loss"
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
 set_tests_properties(lab.run PROPERTIES FIXTURES_REQUIRED lab_runs FIXTURES_SETUP lab_first_run)
