@@ -139,8 +139,8 @@ std::shared_ptr<InputCaster> caster_for(Region region) {
   ++nesting.depth;
   if (begins) nesting.session = region.session, nesting.pass = pass;
   if (!region.enabled && !region.session) return nullptr;
-  static const auto standard = std::make_shared<const Policy>(),
-                    nothing = std::make_shared<const Policy>(Policy::preset("none"));
+  static const auto standard = std::make_shared<const CastPolicy>(),
+                    nothing = std::make_shared<const CastPolicy>(CastPolicy::preset("none"));
   if (!region.enabled) region.policy = nothing;
   else if (!region.policy) region.policy = standard;
   return std::make_shared<RegionCaster>(region, nesting.cache, nesting.pass);

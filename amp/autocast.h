@@ -15,7 +15,7 @@
 #include <utility>
 
 #include <halftone/amp/cast_cache.h>
-#include <halftone/amp/policy.h>
+#include <halftone/amp/cast_policy.h>
 #include <halftone/autograd/call_scope.h>
 #include <halftone/autograd/input_caster.h>
 
@@ -25,7 +25,7 @@ class Session;  // amp/session.h
 
 /// What holds inside a region, as a value.
 struct Region {
-  std::shared_ptr<const Policy> policy{};  // null: the default policy
+  std::shared_ptr<const CastPolicy> policy{};  // null: the default policy
   /// What low_precision operations run in: bf16 or f16. Absent: tensors there are left alone.
   std::optional<DType> dtype = bf16;
   /// The same for tensors on a GPU; absent: as `dtype`.

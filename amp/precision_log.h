@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include <halftone/amp/policy.h>
+#include <halftone/amp/cast_policy.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::amp {

@@ -6,6 +6,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 
 namespace halftone::amp {
 

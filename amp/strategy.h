@@ -30,7 +30,7 @@
 #include <string_view>
 
 #include <halftone/amp/loss_scale.h>
-#include <halftone/amp/policy.h>
+#include <halftone/amp/cast_policy.h>
 #include <halftone/core/weight_form.h>
 #include <halftone/distributed/wire.h>
 
@@ -70,7 +70,7 @@ struct Strategy {
 
   // --- what no name says
   /// In place of the preset `policy`; a subclass may look at tensors.
-  std::shared_ptr<const Policy> own_policy{};
+  std::shared_ptr<const CastPolicy> own_policy{};
   /// Makes what a policy file wants beyond all of this (policy/policy_file.h), for a model.
   std::function<std::shared_ptr<Session>(nn::Module&)> session{};
 

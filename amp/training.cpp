@@ -27,11 +27,11 @@ Region region_of(const Strategy& strategy) {
   if (strategy.autocast)
     return {.policy = strategy.own_policy
                           ? strategy.own_policy
-                          : std::make_shared<Policy>(Policy::preset(strategy.policy)),
+                          : std::make_shared<CastPolicy>(CastPolicy::preset(strategy.policy)),
             .dtype = strategy.autocast};
   if (strategy.weights == f32 || strategy.weights == f64) return {.enabled = false};
-  Policy policy = Policy::preset("none");
-  for (const std::string_view loss : Policy::losses()) policy[loss] = CastClass::full_precision;
+  CastPolicy policy = CastPolicy::preset("none");
+  for (const std::string_view loss : CastPolicy::losses()) policy[loss] = CastClass::full_precision;
   return policy.with(strategy.weights);
 }
 

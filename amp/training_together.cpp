@@ -6,7 +6,7 @@
 
 #include <halftone/amp/session.h>
 #include <halftone/amp/state_entries.h>
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/memory_ledger.h>

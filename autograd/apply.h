@@ -123,13 +123,6 @@ template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<con
   else return call_forward(op, inputs, std::make_index_sequence<Count>{});
 }
 
-/// An operation that must not run twice, for its effects beyond the result (statistics), declares
-/// `static constexpr bool once = true`.
-template <class Op> constexpr bool runs_once() {
-  if constexpr (requires { Op::once; }) return Op::once;
-  else return false;
-}
-
 template <std::size_t Count, Operation Op> class OpComputation final : public Computation {
  public:
   explicit OpComputation(Op& op) : op_(op) {
@@ -161,7 +154,7 @@ template <std::size_t Count, Operation Op> class OpComputation final : public Co
   }
 
  private:
-  static constexpr bool can_repeat = std::copy_constructible<Op> && !runs_once<Op>();
+  static constexpr bool can_repeat = std::copy_constructible<Op> && !Op::info.once;
   Op& op_;
   Tensor result_{};
   std::optional<Op> fresh_{};  // as it was before it saved anything
@@ -200,6 +193,13 @@ Tensor as_planned(Tensor output, std::optional<DType> dtype);
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
   static_assert(is_in_list<Op, AllOps> || std::derived_from<Op, UserOp>,
                 "name this operation in autograd/op_list.h, or derive it from UserOp");
+  static_assert(Op::info.cast_class != CastClass::low_precision || Op::info.sums.has_value(),
+                "a low-precision operation says in its OpInfo which dimensions its products sum "
+                "over: {.sums = sums_over_last}, or a Contraction of its own");
+  static_assert(
+      Op::info.accumulator == requires { op.accumulate; },
+      "an operation with an emulated accumulator has a member `accumulate`, and says so "
+      "in its OpInfo: {.accumulator = true}");
   require_one_device(Op::info, inputs);
   // 1. Precision. Under autocast the policy may replace inputs by recorded casts.
   CastPlan plan;

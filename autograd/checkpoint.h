@@ -17,9 +17,8 @@ using Segment = std::function<Tensor(const std::vector<Tensor>&)>;
 /// The segment as a node. It is always recorded: parameters that require gradients hide in the
 /// closure.
 struct Checkpoint {
-  static constexpr OpInfo info{"checkpoint", CastClass::as_is};
+  static constexpr OpInfo info{"checkpoint", CastClass::as_is, {}, {.once = true}};
   static constexpr bool always_recorded = true;
-  static constexpr bool once = true;
   Segment segment;
   std::shared_ptr<InputCaster> caster;  // the precision region the segment was recorded in
   RandomKey random_state;               // so that recomputed dropout masks are the same

@@ -81,10 +81,10 @@ using AllOps = Concat<ElementwiseOps, StructuredOps>;
 /// Functions that are made of operations and have a class of their own in casting policies, as in
 /// PyTorch's lists: their inputs are cast before the first of those operations.
 namespace composed {
-inline constexpr OpInfo einsum{"einsum", CastClass::low_precision};
-inline constexpr OpInfo cumprod{"cumprod", CastClass::full_precision};
-inline constexpr OpInfo triplet_margin_loss =
-    OpInfo::loss("triplet_margin_loss", CastClass::full_precision);
+inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
+inline constexpr OpInfo cumprod{"cumprod", CastClass::full_precision, cast_reason::powers};
+inline constexpr OpInfo triplet_margin_loss{
+    "triplet_margin_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
 inline constexpr const OpInfo* all[]{&einsum, &cumprod, &triplet_margin_loss};
 }  // namespace composed
 

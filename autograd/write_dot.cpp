@@ -57,9 +57,7 @@ const char* colour_of(DType dtype) {
     case f32: return "#cfe3f7";
     case f16: return "#f7c9dd";
     case bf16: return "#fcd9a0";
-    case f8_e4m3: return "#d8caf0";
-    case f8_e5m2: return "#c4e8d0";
-    default: return "#ffffff";
+    default: return is_floating(dtype) ? "#d8caf0" : "#ffffff";  // the formats of one byte
   }
 }
 

@@ -9,8 +9,8 @@
 #include <halftone/backends/reference/reference.h>
 #include <halftone/backends/registry.h>
 #include <halftone/backends/team.h>
-#include <halftone/core/kernels.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/kernel_identity.h>
+#include <halftone/core/environment.h>
 
 namespace halftone {
 

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <halftone/core/kernels.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/kernel_identity.h>
+#include <halftone/core/environment.h>
 
 namespace halftone {
 

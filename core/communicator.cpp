@@ -7,7 +7,7 @@
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/plain_numbers.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 namespace halftone {
 

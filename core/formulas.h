@@ -17,7 +17,7 @@ namespace formula {
 // integer() also takes integers, in 64 bits.
 
 struct Add {
-  static constexpr OpInfo info{"add", CastClass::widest_input};
+  static constexpr OpInfo info{"add", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = true;
   template <class T> HT_HD T forward(T a, T b) const { return a + b; }
   template <class T> HT_HD T derivative_a(T, T) const { return T(1); }
@@ -25,7 +25,7 @@ struct Add {
   HT_HD int64_t integer(int64_t a, int64_t b) const { return math::wrapped_sum(a, b); }
 };
 struct Sub {
-  static constexpr OpInfo info{"sub", CastClass::widest_input};
+  static constexpr OpInfo info{"sub", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = true;
   template <class T> HT_HD T forward(T a, T b) const { return a - b; }
   template <class T> HT_HD T derivative_a(T, T) const { return T(1); }
@@ -35,7 +35,7 @@ struct Sub {
   }
 };
 struct Mul {
-  static constexpr OpInfo info{"mul", CastClass::widest_input};
+  static constexpr OpInfo info{"mul", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return a * b; }
   template <class T> HT_HD T derivative_a(T, T b) const { return b; }
@@ -43,7 +43,7 @@ struct Mul {
   HT_HD int64_t integer(int64_t a, int64_t b) const { return math::wrapped_product(a, b); }
 };
 struct Div {
-  static constexpr OpInfo info{"div", CastClass::widest_input};
+  static constexpr OpInfo info{"div", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.3, 3};
   template <class T> HT_HD T forward(T a, T b) const { return a / b; }
@@ -51,7 +51,7 @@ struct Div {
   template <class T> HT_HD T derivative_b(T a, T b) const { return -(a / b) / b; }  // no b^2
 };
 struct Maximum {  // NaN if either is, and both get the gradient; a tie splits it, as PyTorch's
-  static constexpr OpInfo info{"maximum", CastClass::widest_input};
+  static constexpr OpInfo info{"maximum", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const {
     return a != a ? a : (b != b ? b : (a > b ? a : b));
@@ -65,7 +65,7 @@ struct Maximum {  // NaN if either is, and both get the gradient; a tie splits i
   HT_HD int64_t integer(int64_t a, int64_t b) const { return a > b ? a : b; }
 };
 struct Minimum {
-  static constexpr OpInfo info{"minimum", CastClass::widest_input};
+  static constexpr OpInfo info{"minimum", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const {
     return a != a ? a : (b != b ? b : (a < b ? a : b));
@@ -79,7 +79,7 @@ struct Minimum {
   HT_HD int64_t integer(int64_t a, int64_t b) const { return a < b ? a : b; }
 };
 struct Remainder {  // a - b floor(a / b): has the sign of b
-  static constexpr OpInfo info{"remainder", CastClass::widest_input};
+  static constexpr OpInfo info{"remainder", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD static T floored(T a, T b) {  // floor(a / b), from an exact remainder
     const T rest = math::fmod(a, b);
@@ -101,7 +101,7 @@ struct Remainder {  // a - b floor(a / b): has the sign of b
   }
 };
 struct FloorDivide {  // floor(a / b); flat between its jumps
-  static constexpr OpInfo info{"floor_divide", CastClass::widest_input};
+  static constexpr OpInfo info{"floor_divide", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = true;
   template <class T> HT_HD T forward(T a, T b) const { return Remainder::floored(a, b); }
   template <class T> HT_HD T derivative_a(T, T) const { return T(0); }
@@ -109,7 +109,7 @@ struct FloorDivide {  // floor(a / b); flat between its jumps
   HT_HD int64_t integer(int64_t a, int64_t b) const { return math::floor_quotient(a, b); }
 };
 struct Glu {  // a sigmoid(b) (Dauphin et al. 2017)
-  static constexpr OpInfo info{"glu", CastClass::as_is};
+  static constexpr OpInfo info{"glu", CastClass::as_is, cast_reason::bounded};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return a * Sigmoid::of(b); }
   template <class T> HT_HD T derivative_a(T, T b) const { return Sigmoid::of(b); }
@@ -119,14 +119,17 @@ struct Glu {  // a sigmoid(b) (Dauphin et al. 2017)
   }
 };
 struct Prelu {  // a if positive, else b * a with a slope b that is learned (He et al. 2015)
-  static constexpr OpInfo info{"prelu", CastClass::low_precision};
+  static constexpr OpInfo info{"prelu",
+                               CastClass::low_precision,
+                               "follows a convolution and may stay in its dtype",
+                               {.sums = sums_over_last}};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return a > T(0) ? a : b * a; }
   template <class T> HT_HD T derivative_a(T a, T b) const { return a > T(0) ? T(1) : b; }
   template <class T> HT_HD T derivative_b(T a, T) const { return a > T(0) ? T(0) : a; }
 };
 struct Pow {  // a ^ b; where a is 0 the derivative by b is 0, as PyTorch's
-  static constexpr OpInfo info{"pow", CastClass::full_precision};
+  static constexpr OpInfo info{"pow", CastClass::full_precision, cast_reason::powers};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.3, 2};
   template <class T> HT_HD T forward(T a, T b) const { return math::pow(a, b); }
@@ -142,14 +145,16 @@ struct Pow {  // a ^ b; where a is 0 the derivative by b is 0, as PyTorch's
 // --- pointwise losses: a is the prediction, b the target
 
 struct SquaredError {
-  static constexpr OpInfo info = OpInfo::loss("mse", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "mse", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return (a - b) * (a - b); }
   template <class T> HT_HD T derivative_a(T a, T b) const { return T(2) * (a - b); }
   template <class T> HT_HD T derivative_b(T a, T b) const { return T(2) * (b - a); }
 };
 struct AbsoluteError {
-  static constexpr OpInfo info = OpInfo::loss("l1", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "l1", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return math::abs(a - b); }
   template <class T> HT_HD T derivative_a(T a, T b) const {
@@ -158,7 +163,8 @@ struct AbsoluteError {
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girshick 2015)
-  static constexpr OpInfo info = OpInfo::loss("smooth_l1", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "smooth_l1", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   double beta = 1;
   template <class T> HT_HD T forward(T a, T b) const {
@@ -173,7 +179,8 @@ struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girsh
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct Huber {  // smooth_l1 times delta: quadratic within delta of the target (Huber 1964)
-  static constexpr OpInfo info = OpInfo::loss("huber", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "huber", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   double delta = 1;
   template <class T> HT_HD T forward(T a, T b) const {
@@ -187,7 +194,8 @@ struct Huber {  // smooth_l1 times delta: quadratic within delta of the target (
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
 struct KlDivergence {  // b (log b - a), and 0 where b is 0: a is a logarithm, the target is not
-  static constexpr OpInfo info = OpInfo::loss("kl_div", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "kl_div", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.1, 2};
   template <class T> HT_HD T forward(T a, T b) const {
@@ -197,17 +205,21 @@ struct KlDivergence {  // b (log b - a), and 0 where b is 0: a is a logarithm, t
   template <class T> HT_HD T derivative_b(T a, T b) const { return math::log(b) + T(1) - a; }
 };
 struct KlDivergenceOfLogs {  // exp(b) (b - a): both are logarithms
-  static constexpr OpInfo info = OpInfo::loss("kl_div", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "kl_div", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const { return math::exp(b) * (b - a); }
   template <class T> HT_HD T derivative_a(T, T b) const { return -math::exp(b); }
   template <class T> HT_HD T derivative_b(T a, T b) const { return math::exp(b) * (b - a + T(1)); }
 };
 struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms end at -100
-  static constexpr OpInfo info = OpInfo::loss(
-      "binary_cross_entropy", CastClass::banned,
-      "Its input has left the range in which the logarithm of a short float is accurate: use "
-      "bce_with_logits() on the logits, or a disabled region.");
+  static constexpr OpInfo info{
+      "binary_cross_entropy",
+      CastClass::banned,
+      "log of a probability that sigmoid rounded to 0 or 1 is infinite",
+      {.instead = "Its input has left the range in which the logarithm of a short float is "
+                  "accurate: use bce_with_logits() on the logits, or a disabled region.",
+       .is_loss = true}};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.1, 0.9};
   template <class T> HT_HD static T bounded(T log) { return log < T(-100) ? T(-100) : log; }
@@ -224,7 +236,8 @@ struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms end a
 };
 struct BceWithLogits {  // max(a, 0) - a b + log(1 + exp(-|a|)): the stable form of binary
                         // cross-entropy
-  static constexpr OpInfo info = OpInfo::loss("bce_with_logits", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "bce_with_logits", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
   template <class T> HT_HD T forward(T a, T b) const {
     return (a > T(0) ? a : T(0)) - a * b + math::log1p(math::exp(-math::abs(a)));
@@ -236,39 +249,39 @@ struct BceWithLogits {  // max(a, 0) - a b + log(1 + exp(-|a|)): the stable form
 // --- comparisons: the result is bool
 
 struct Equal {
-  static constexpr OpInfo info{"equal", CastClass::widest_input};
+  static constexpr OpInfo info{"equal", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a == b; }
 };
 struct NotEqual {
-  static constexpr OpInfo info{"not_equal", CastClass::widest_input};
+  static constexpr OpInfo info{"not_equal", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a != b; }
 };
 struct Less {
-  static constexpr OpInfo info{"less", CastClass::widest_input};
+  static constexpr OpInfo info{"less", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a < b; }
 };
 struct LessEqual {
-  static constexpr OpInfo info{"less_equal", CastClass::widest_input};
+  static constexpr OpInfo info{"less_equal", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a <= b; }
 };
 struct Greater {
-  static constexpr OpInfo info{"greater", CastClass::widest_input};
+  static constexpr OpInfo info{"greater", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a > b; }
 };
 struct GreaterEqual {
-  static constexpr OpInfo info{"greater_equal", CastClass::widest_input};
+  static constexpr OpInfo info{"greater_equal", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a >= b; }
 };
 struct LogicalAnd {  // what is not 0 is true, NaN too
-  static constexpr OpInfo info{"logical_and", CastClass::as_is};
+  static constexpr OpInfo info{"logical_and", CastClass::as_is, cast_reason::truth};
   template <class T> HT_HD bool forward(T a, T b) const { return a != T(0) && b != T(0); }
 };
 struct LogicalOr {
-  static constexpr OpInfo info{"logical_or", CastClass::as_is};
+  static constexpr OpInfo info{"logical_or", CastClass::as_is, cast_reason::truth};
   template <class T> HT_HD bool forward(T a, T b) const { return a != T(0) || b != T(0); }
 };
 struct LogicalXor {
-  static constexpr OpInfo info{"logical_xor", CastClass::as_is};
+  static constexpr OpInfo info{"logical_xor", CastClass::as_is, cast_reason::truth};
   template <class T> HT_HD bool forward(T a, T b) const { return (a != T(0)) != (b != T(0)); }
 };
 

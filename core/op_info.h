@@ -1,12 +1,20 @@
-// What an operation says of itself: its name and what it asks of mixed precision. The cast class is
-// a mandatory constructor argument, so an operation without one does not compile.
+// What an operation says of itself: its name, what it asks of mixed precision and why, and what
+// policies of casts and grids need to know of it. Nothing outside an operation knows it by its
+// name.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
+#include <halftone/core/cast_reasons.h>
+
 namespace halftone {
+
+class Tensor;
 
 /// What an operation asks for under autocast; the active policy decides what it gets.
 enum class CastClass : uint8_t {
@@ -18,25 +26,53 @@ enum class CastClass : uint8_t {
 };
 std::string_view name(CastClass cast_class);
 
-struct OpInfo {
+/// The dimension of a tensor that a product sums over. Blocks of scales and rotations lie along it.
+enum class Sums : uint8_t {
+  over_last,
+  over_rows,      // the one before the last: the right operand of a matrix product
+  over_tokens,    // all but the last together: for gradients of a linear layer's weight
+  over_channels,  // dimension 1, of images and of weights of convolutions
+  over_first,     // the other channels of those weights
+};
+
+/// What the products of an operation sum over: of operand 0, and of operand 1 and those after it.
+struct Contraction {
+  using Operands = std::array<Sums, 2>;
+  Operands forward{Sums::over_last, Sums::over_last};
+  Operands backward{Sums::over_last, Sums::over_last};  // where the operand meets the gradient
+  /// The gradient of the result, in the product that gives the gradient of that operand.
+  Operands gradient{Sums::over_last, Sums::over_last};
+
+  static constexpr Sums of(const Operands& operands, std::size_t input) {
+    return operands[input == 0 ? 0 : 1];
+  }
+};
+inline constexpr Contraction sums_over_last{};
+
+/// What few operations have to say.
+struct OpFacts {
+  std::string_view instead{};  // a banned operation: why, and what to use
+  bool is_loss = false;        // f32 also where weights are short and nothing else is cast
+  bool once = false;           // effects beyond the result, as statistics: never computed twice
+  bool convolves = false;      // the CPU wants what it casts of the weight, input 1, channels-last
+  bool accumulator = false;    // can add up on the grid of an emulated accumulator
+  bool tf32 = false;           // GPUs have its products in TF32
+  /// Every low-precision operation has it, or does not compile.
+  std::optional<Contraction> sums{};
+  /// Multiplications and additions of a forward pass with these inputs, of which the first two are
+  /// defined; 0 for shapes that forward refuses.
+  double (*flops)(std::span<const Tensor> inputs) = nullptr;
+};
+
+/// The class is a mandatory argument: an operation without one does not compile. `reason` says in a
+/// few words why it asks for that class; every operation of the library has one.
+struct OpInfo : OpFacts {
   std::string_view name;
   CastClass cast_class;
-  std::string_view instead;  // of a banned operation: why, and what to use
-  bool is_loss = false;      // f32 also where weights are short and nothing else is cast
-  bool convolves = false;    // the CPU wants what it casts of the weight, input 1, channels-last
-  constexpr OpInfo(std::string_view op_name, CastClass asked, std::string_view use_instead = {})
-      : name(op_name), cast_class(asked), instead(use_instead) {}
-  static constexpr OpInfo loss(std::string_view op_name, CastClass asked,
-                               std::string_view use_instead = {}) {
-    OpInfo info(op_name, asked, use_instead);
-    info.is_loss = true;
-    return info;
-  }
-  static constexpr OpInfo convolution(std::string_view op_name, CastClass asked) {
-    OpInfo info(op_name, asked);
-    info.convolves = true;
-    return info;
-  }
+  std::string_view reason;
+  constexpr OpInfo(std::string_view op_name, CastClass asked, std::string_view why = {},
+                   const OpFacts& facts = {})
+      : OpFacts(facts), name(op_name), cast_class(asked), reason(why) {}
 };
 
 namespace detail {

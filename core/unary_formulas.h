@@ -29,21 +29,21 @@ template <class T> HT_HD T slope_of_log(T x, T scale) {
 }
 
 struct Relu {  // max(x, 0); NaN passes with its gradient, the derivative at 0 is 0
-  static constexpr OpInfo info{"relu", CastClass::as_is};
+  static constexpr OpInfo info{"relu", CastClass::as_is, cast_reason::chooses};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD T forward(T x) const { return x < T(0) ? T(0) : x; }
   template <class T> HT_HD T derivative(T, T y) const { return y <= T(0) ? T(0) : T(1); }
   HT_HD int64_t integer(int64_t x) const { return x < 0 ? 0 : x; }
 };
 struct LeakyRelu {  // x if positive, else slope * x (Maas et al. 2013)
-  static constexpr OpInfo info{"leaky_relu", CastClass::as_is};
+  static constexpr OpInfo info{"leaky_relu", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::input;
   double slope = 0.01;
   template <class T> HT_HD T forward(T x) const { return x > T(0) ? x : T(slope) * x; }
   template <class T> HT_HD T derivative(T x, T) const { return x > T(0) ? T(1) : T(slope); }
 };
 struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016): (1 + tanh(u)) / 2
-  static constexpr OpInfo info{"gelu", CastClass::as_is};
+  static constexpr OpInfo info{"gelu", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   /// Phi and 1 - Phi as sigmoids of 2 u and -2 u: one exp, and no tail is lost in a difference.
   template <class T> struct Halves { T phi, rest; };
@@ -60,7 +60,7 @@ struct Gelu {  // x * Phi(x), tanh form of Phi (Hendrycks & Gimpel 2016): (1 + t
   }
 };
 struct GeluErf {  // x * Phi(x), exact Phi
-  static constexpr OpInfo info{"gelu_erf", CastClass::as_is};
+  static constexpr OpInfo info{"gelu_erf", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD static T phi(T x) {
     return T(0.5) * (T(1) + math::erf(x * T(0.70710678118654752)));
@@ -71,7 +71,7 @@ struct GeluErf {  // x * Phi(x), exact Phi
   }
 };
 struct Erf {
-  static constexpr OpInfo info{"erf", CastClass::as_is};
+  static constexpr OpInfo info{"erf", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return math::erf(x); }
   template <class T> HT_HD T derivative(T x, T) const {
@@ -79,14 +79,14 @@ struct Erf {
   }
 };
 struct Sigmoid {
-  static constexpr OpInfo info{"sigmoid", CastClass::as_is};
+  static constexpr OpInfo info{"sigmoid", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD static T of(T x) { return T(1) / (T(1) + math::exp(-x)); }
   template <class T> HT_HD T forward(T x) const { return of(x); }
   template <class T> HT_HD T derivative(T, T y) const { return y * (T(1) - y); }
 };
 struct LogSigmoid {  // min(x, 0) - log(1 + exp(-|x|))
-  static constexpr OpInfo info{"logsigmoid", CastClass::as_is};
+  static constexpr OpInfo info{"logsigmoid", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const {
     return (x < T(0) ? x : T(0)) - math::log1p(math::exp(-math::abs(x)));
@@ -94,7 +94,7 @@ struct LogSigmoid {  // min(x, 0) - log(1 + exp(-|x|))
   template <class T> HT_HD T derivative(T x, T) const { return Sigmoid::of(-x); }
 };
 struct Silu {  // x * sigmoid(x), also called swish
-  static constexpr OpInfo info{"silu", CastClass::as_is};
+  static constexpr OpInfo info{"silu", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return x / (T(1) + math::exp(-x)); }
   template <class T> HT_HD T derivative(T x, T) const {
@@ -103,13 +103,13 @@ struct Silu {  // x * sigmoid(x), also called swish
   }
 };
 struct Tanh {
-  static constexpr OpInfo info{"tanh", CastClass::as_is};
+  static constexpr OpInfo info{"tanh", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD T forward(T x) const { return math::tanh(x); }
   template <class T> HT_HD T derivative(T, T y) const { return T(1) - y * y; }
 };
 struct Softplus {  // log(1 + exp(beta x)) / beta, and x itself beyond `threshold`, as PyTorch's
-  static constexpr OpInfo info{"softplus", CastClass::full_precision};
+  static constexpr OpInfo info{"softplus", CastClass::full_precision, cast_reason::exp_inside};
   static constexpr Saves saves = Saves::input;
   double beta = 1, threshold = 20;
   template <class T> HT_HD T forward(T x) const {
@@ -122,26 +122,26 @@ struct Softplus {  // log(1 + exp(beta x)) / beta, and x itself beyond `threshol
   }
 };
 struct Exp {
-  static constexpr OpInfo info{"exp", CastClass::full_precision};
+  static constexpr OpInfo info{"exp", CastClass::full_precision, cast_reason::exponential};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD T forward(T x) const { return math::exp(x); }
   template <class T> HT_HD T derivative(T, T y) const { return y; }
 };
 struct Expm1 {
-  static constexpr OpInfo info{"expm1", CastClass::full_precision};
+  static constexpr OpInfo info{"expm1", CastClass::full_precision, cast_reason::exponential};
   static constexpr Saves saves = Saves::output;
   template <class T> HT_HD T forward(T x) const { return math::expm1(x); }
   template <class T> HT_HD T derivative(T, T y) const { return y + T(1); }
 };
 struct Log {
-  static constexpr OpInfo info{"log", CastClass::full_precision};
+  static constexpr OpInfo info{"log", CastClass::full_precision, cast_reason::steep};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log(x); }
   template <class T> HT_HD T derivative(T x, T) const { return slope_of_log(x, T(1)); }
 };
 struct Log2 {
-  static constexpr OpInfo info{"log2", CastClass::full_precision};
+  static constexpr OpInfo info{"log2", CastClass::full_precision, cast_reason::steep};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log2(x); }
@@ -150,7 +150,7 @@ struct Log2 {
   }
 };
 struct Log10 {
-  static constexpr OpInfo info{"log10", CastClass::full_precision};
+  static constexpr OpInfo info{"log10", CastClass::full_precision, cast_reason::steep};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::log10(x); }
@@ -159,28 +159,28 @@ struct Log10 {
   }
 };
 struct Log1p {
-  static constexpr OpInfo info{"log1p", CastClass::full_precision};
+  static constexpr OpInfo info{"log1p", CastClass::full_precision, cast_reason::steep};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{-0.8, 4};
   template <class T> HT_HD T forward(T x) const { return math::log1p(x); }
   template <class T> HT_HD T derivative(T x, T) const { return T(1) / (T(1) + x); }
 };
 struct Sqrt {
-  static constexpr OpInfo info{"sqrt", CastClass::as_is};
+  static constexpr OpInfo info{"sqrt", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::output;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return math::sqrt(x); }
   template <class T> HT_HD T derivative(T, T y) const { return T(0.5) / y; }
 };
 struct Rsqrt {
-  static constexpr OpInfo info{"rsqrt", CastClass::full_precision};
+  static constexpr OpInfo info{"rsqrt", CastClass::full_precision, cast_reason::reciprocal};
   static constexpr Saves saves = Saves::output;
   static constexpr Domain domain{0.1, 4};
   template <class T> HT_HD T forward(T x) const { return T(1) / math::sqrt(x); }
   template <class T> HT_HD T derivative(T, T y) const { return T(-0.5) * y * y * y; }
 };
 struct Reciprocal {
-  static constexpr OpInfo info{"reciprocal", CastClass::full_precision};
+  static constexpr OpInfo info{"reciprocal", CastClass::full_precision, cast_reason::reciprocal};
   static constexpr Saves saves = Saves::output;
   static constexpr Domain domain{0.2, 4};
   template <class T> HT_HD T forward(T x) const { return T(1) / x; }
@@ -188,7 +188,7 @@ struct Reciprocal {
 };
 struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also where x is 0. Integers
                     // have whole exponents of 0 or more
-  static constexpr OpInfo info{"pow", CastClass::full_precision};
+  static constexpr OpInfo info{"pow", CastClass::full_precision, cast_reason::powers};
   static constexpr Saves saves = Saves::input;
   static constexpr Domain domain{0.1, 3};
   double exponent = 3;
@@ -206,14 +206,14 @@ struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also whe
   }
 };
 struct Square {
-  static constexpr OpInfo info{"square", CastClass::full_precision};
+  static constexpr OpInfo info{"square", CastClass::full_precision, cast_reason::powers};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return x * x; }
   template <class T> HT_HD T derivative(T x, T) const { return T(2) * x; }
   HT_HD int64_t integer(int64_t x) const { return math::wrapped_product(x, x); }
 };
 struct Abs {  // the derivative at 0 is 0
-  static constexpr OpInfo info{"abs", CastClass::as_is};
+  static constexpr OpInfo info{"abs", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return math::abs(x); }
   template <class T> HT_HD T derivative(T x, T) const {
@@ -222,7 +222,7 @@ struct Abs {  // the derivative at 0 is 0
   HT_HD int64_t integer(int64_t x) const { return x < 0 ? math::wrapped_product(x, -1) : x; }
 };
 struct Neg {
-  static constexpr OpInfo info{"neg", CastClass::as_is};
+  static constexpr OpInfo info{"neg", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return -x; }
   template <class T> HT_HD T derivative(T, T) const { return T(-1); }
@@ -230,7 +230,7 @@ struct Neg {
 };
 struct Clamp {  // to [low, high], of which one may be infinite: absent; NaN passes; the derivative
                 // at the bounds is 0, as PyTorch's
-  static constexpr OpInfo info{"clamp", CastClass::as_is};
+  static constexpr OpInfo info{"clamp", CastClass::as_is, cast_reason::chooses};
   static constexpr Saves saves = Saves::input;
   double low = -1.05, high = 1.55;
   template <class T> HT_HD T forward(T x) const {
@@ -250,7 +250,7 @@ struct Clamp {  // to [low, high], of which one may be infinite: absent; NaN pas
   }
 };
 struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
-  static constexpr OpInfo info{"affine", CastClass::as_is};
+  static constexpr OpInfo info{"affine", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   double scale = 1.5, shift = 0.25;
   template <class T> HT_HD T forward(T x) const { return T(scale) * x + T(shift); }
@@ -260,13 +260,13 @@ struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
   }
 };
 struct Sin {
-  static constexpr OpInfo info{"sin", CastClass::as_is};
+  static constexpr OpInfo info{"sin", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return math::sin(x); }
   template <class T> HT_HD T derivative(T x, T) const { return math::cos(x); }
 };
 struct Cos {
-  static constexpr OpInfo info{"cos", CastClass::as_is};
+  static constexpr OpInfo info{"cos", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const { return math::cos(x); }
   template <class T> HT_HD T derivative(T x, T) const { return -math::sin(x); }
@@ -274,7 +274,7 @@ struct Cos {
 
 // --- steps: flat between their jumps, so their derivative is 0
 struct Sign {  // -1, 0 or 1; NaN gives 0, as PyTorch's
-  static constexpr OpInfo info{"sign", CastClass::as_is};
+  static constexpr OpInfo info{"sign", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const {
     return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
@@ -283,21 +283,21 @@ struct Sign {  // -1, 0 or 1; NaN gives 0, as PyTorch's
   HT_HD int64_t integer(int64_t x) const { return x > 0 ? 1 : (x < 0 ? -1 : 0); }
 };
 struct Floor {
-  static constexpr OpInfo info{"floor", CastClass::as_is};
+  static constexpr OpInfo info{"floor", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return math::floor(x); }
   template <class T> HT_HD T derivative(T, T) const { return T(0); }
   HT_HD int64_t integer(int64_t x) const { return x; }
 };
 struct Ceil {
-  static constexpr OpInfo info{"ceil", CastClass::as_is};
+  static constexpr OpInfo info{"ceil", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return math::ceil(x); }
   template <class T> HT_HD T derivative(T, T) const { return T(0); }
   HT_HD int64_t integer(int64_t x) const { return x; }
 };
 struct Round {  // halves to the even neighbour
-  static constexpr OpInfo info{"round", CastClass::as_is};
+  static constexpr OpInfo info{"round", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return math::round_even(x); }
   template <class T> HT_HD T derivative(T, T) const { return T(0); }
@@ -306,7 +306,7 @@ struct Round {  // halves to the even neighbour
 
 // --- more activations
 struct Elu {  // scale times: x if positive, else alpha (exp(x) - 1) (Clevert et al. 2016)
-  static constexpr OpInfo info{"elu", CastClass::as_is};
+  static constexpr OpInfo info{"elu", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   double alpha = 1, scale = 1;
   template <class T> HT_HD T forward(T x) const {
@@ -317,7 +317,7 @@ struct Elu {  // scale times: x if positive, else alpha (exp(x) - 1) (Clevert et
   }
 };
 struct Mish {  // x tanh(log(1 + exp(x))) (Misra 2019); the tanh is n / (n + 2), n = e^2x + 2 e^x
-  static constexpr OpInfo info{"mish", CastClass::as_is};
+  static constexpr OpInfo info{"mish", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD static T n_of(T x) {
     const T e = math::exp(x);
@@ -334,7 +334,7 @@ struct Mish {  // x tanh(log(1 + exp(x))) (Misra 2019); the tanh is n / (n + 2),
   }
 };
 struct Hardswish {  // x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)
-  static constexpr OpInfo info{"hardswish", CastClass::as_is};
+  static constexpr OpInfo info{"hardswish", CastClass::as_is, cast_reason::bounded};
   static constexpr Saves saves = Saves::input;
   template <class T> HT_HD T forward(T x) const {
     const T raised = x + T(3) < T(0) ? T(0) : (x + T(3) > T(6) ? T(6) : x + T(3));

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
 #include <halftone/data/byte_pair_tokenizer.h>
 #include <halftone/data/file_bytes.h>
-#include <halftone/data/shown.h>
 #include <halftone/data/utf8.h>
 
 namespace halftone::data {
@@ -84,8 +84,9 @@ class VocabularyReader final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   bool refuse(const std::string& what) {
-    problem = inside_ ? "token " + shown(key_) + " has " + what + " where its number belongs"
-                      : "it is " + what + " and not an object";
+    problem = inside_
+                  ? "token " + in_quotes(key_, 40) + " has " + what + " where its number belongs"
+                  : "it is " + what + " and not an object";
     return false;
   }
   bool inside_ = false;
@@ -116,17 +117,17 @@ void BytePairTokenizer::read_vocabulary(const fs::path& path) {
   std::vector<bool> taken(reader.tokens.size());
   for (const auto& [written, number] : reader.tokens) {
     if (number >= taken.size() || taken[number])
-      fail_file(path, "token " + shown(written) + " has the number " + std::to_string(number) +
-                          ", the " + std::to_string(taken.size()) +
+      fail_file(path, "token " + in_quotes(written, 40) + " has the number " +
+                          std::to_string(number) + ", the " + std::to_string(taken.size()) +
                           " tokens need those from 0 to " + std::to_string(taken.size() - 1) +
                           " once each");
     taken[number] = true;
     std::optional<std::string> bytes = bytes_of_token(written);
     if (!bytes || bytes->empty())
-      fail_file(path, "token " + std::to_string(number) + ", " + shown(written) +
+      fail_file(path, "token " + std::to_string(number) + ", " + in_quotes(written, 40) +
                           ", does not stand for bytes in GPT-2's table");
     if (!token_of_.emplace(*bytes, int32_t(number)).second)
-      fail_file(path, "token " + shown(written) + " is there twice");
+      fail_file(path, "token " + in_quotes(written, 40) + " is there twice");
     bytes_of_[number] = *std::move(bytes);
   }
   for (int byte = 0; byte < 256; ++byte)
@@ -144,7 +145,8 @@ void BytePairTokenizer::read_merges(const fs::path& path) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
 
-    const std::string at = "line " + std::to_string(line_number) + ", " + shown(line) + ", ";
+    const std::string at =
+        "line " + std::to_string(line_number) + ", " + in_quotes(line, 40) + ", ";
     const std::size_t space = line.find(' ');
     if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos)
       fail_file(path, at + "is not two tokens with a space between them");

@@ -11,9 +11,9 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/quoted.h>
 #include <halftone/core/views.h>
 #include <halftone/data/file_bytes.h>
-#include <halftone/data/shown.h>
 
 namespace halftone::data {
 
@@ -141,7 +141,8 @@ void CsvTable::name_columns(bool header) {
   for (std::size_t i = 0; i < cells_.size(); ++i) {
     columns_.push_back(header ? std::string(trimmed(cells_[i])) : std::to_string(i));
     if (!names.insert(columns_.back()).second)
-      fail<FormatError>(where, "two columns are called ", shown(columns_.back()), ". Rename one.");
+      fail<FormatError>(where, "two columns are called ", in_quotes(columns_.back(), 40),
+                        ". Rename one.");
   }
 }
 
@@ -153,8 +154,8 @@ std::size_t CsvTable::place_of(std::string_view column) const {
   const auto found = std::ranges::find(columns_, column);
   if (found != columns_.end()) return std::size_t(found - columns_.begin());
   std::vector<std::string> all;
-  for (const std::string& name : columns_) all.push_back(shown(name));
-  fail<UsageError>(where, "there is no column ", shown(column), " in ", source_,
+  for (const std::string& name : columns_) all.push_back(in_quotes(name, 40));
+  fail<UsageError>(where, "there is no column ", in_quotes(column, 40), " in ", source_,
                    ". Its columns are: ", halftone::listed(all), '.');
 }
 
@@ -178,8 +179,8 @@ Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) c
       const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
       if (error != std::errc() || end != text.data() + text.size() || text.empty())
         fail<FormatError>(where, source_, ", line ", lines_[row], ", column ",
-                          shown(columns_[place]), ": ",
-                          shown(cells_[row * columns_.size() + place]),
+                          in_quotes(columns_[place], 40), ": ",
+                          in_quotes(cells_[row * columns_.size() + place], 40),
                           " is no number. Mend the file, or read the column as classes.");
       values.push_back(value);
     }

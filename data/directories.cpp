@@ -2,7 +2,7 @@
 #include <halftone/data/directories.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 namespace halftone::data {
 

@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include <halftone/core/files.h>
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 #include <halftone/halftone.h>
 
 #include "fashion.h"

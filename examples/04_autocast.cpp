@@ -88,9 +88,9 @@ void what_casts_destroy() {
 
 void the_policy() {
   title("who decides: a policy, which is a table");
-  std::cout << ht::amp::Policy();
+  std::cout << ht::amp::CastPolicy();
   try {
-    ht::amp::Policy policy;
+    ht::amp::CastPolicy policy;
     policy["sofmax"] = ht::amp::CastClass::low_precision;
   } catch (const ht::UsageError& error) { std::cout << '\n' << error.what() << '\n'; }
 }

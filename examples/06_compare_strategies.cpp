@@ -6,7 +6,7 @@
 #include <iostream>
 #include <optional>
 
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 
 #include "comparison.h"
 #include "comparison_page.h"
@@ -102,7 +102,7 @@ void run(const Arguments& arguments) {
   // Fails before the training rather than after it.
   if (!arguments.json.empty()) ht::files::require_replaceable("--json", arguments.json);
   if (!arguments.html.empty()) ht::files::require_replaceable("--html", arguments.html);
-  ht::amp::Policy::preset(arguments.policy);  // an unknown one is an error before the training
+  ht::amp::CastPolicy::preset(arguments.policy);  // an unknown one is an error before the training
   const ht::data::ByteImages images = fashion_images(Split::train, arguments.data, arguments.limit),
                              test_images =
                                  fashion_images(Split::test, arguments.data, arguments.limit);

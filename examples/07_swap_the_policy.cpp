@@ -91,7 +91,7 @@ class Laboratory {
  public:
   Laboratory() {
     for (uint64_t seed = 0; seed < seeds; ++seed) setups_.emplace_back(seed);
-    standard_ = measured(ht::amp::Policy().with(ht::bf16));
+    standard_ = measured(ht::amp::CastPolicy().with(ht::bf16));
   }
 
   static void title(const std::string& text) {
@@ -136,10 +136,10 @@ class Laboratory {
 };
 
 /// A policy that looks at tensors: small products are not worth their casts, and stay f32.
-struct LargeProductsOnly final : ht::amp::Policy {
+struct LargeProductsOnly final : ht::amp::CastPolicy {
   ht::amp::CastDecision decide(const ht::OpInfo& op,
                                std::span<const ht::Tensor> inputs) const override {
-    const ht::amp::CastDecision usual = Policy::decide(op, inputs);
+    const ht::amp::CastDecision usual = CastPolicy::decide(op, inputs);
     if (usual.cast_class != CastClass::low_precision || inputs[0].numel() >= 4096) return usual;
     return CastClass::full_precision;
   }
@@ -151,18 +151,18 @@ int main() {
   Laboratory laboratory;
   laboratory.title("published lists, bf16");
   laboratory.run("no autocast (f32)", {.enabled = false});
-  for (const std::string_view name : ht::amp::Policy::preset_names())
-    laboratory.run(std::string(name), ht::amp::Policy::preset(name).with(ht::bf16));
+  for (const std::string_view name : ht::amp::CastPolicy::preset_names())
+    laboratory.run(std::string(name), ht::amp::CastPolicy::preset(name).with(ht::bf16));
 
   laboratory.title("one decision at a time, from pytorch-cuda");
   for (const std::string_view op :
        {"softmax", "exp", "layer_norm", "sum", "cross_entropy", "cumsum"}) {
-    ht::amp::Policy policy;
+    ht::amp::CastPolicy policy;
     policy[op] = CastClass::low_precision;
     laboratory.run(std::string(op) + ", also in bf16", policy.with(ht::bf16));
   }
   for (const std::string_view op : {"linear", "matmul"}) {
-    ht::amp::Policy policy;
+    ht::amp::CastPolicy policy;
     policy[op] = CastClass::full_precision;
     laboratory.run(std::string(op) + " in f32", policy.with(ht::bf16));
   }
@@ -170,7 +170,7 @@ int main() {
   laboratory.title("a policy that looks at the inputs; the same list, the other format");
   laboratory.run("large products only",
                  {.policy = std::make_shared<LargeProductsOnly>(), .dtype = ht::bf16});
-  laboratory.run("f16", ht::amp::Policy().with(ht::f16));
+  laboratory.run("f16", ht::amp::CastPolicy().with(ht::f16));
   std::cout << R"(
 Softmax in bf16 breaks nothing: kernels compute in f32 inside, and one more rounding of the result is lost among the
 others. What breaks is cumsum. It counts the tokens, and bf16 has no odd numbers beyond 256: every other token from there

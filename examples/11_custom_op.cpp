@@ -90,14 +90,14 @@ double error_of(const ht::Tensor& y, const ht::Tensor& exact) {
 void decide(const SwiGlu& layer, const ht::Tensor& x) {
   const ht::NoGrad no_grad;
   const ht::Tensor exact = layer(x);
-  const auto run = [&](const char* text, const ht::amp::Policy& policy) {
+  const auto run = [&](const char* text, const ht::amp::CastPolicy& policy) {
     title(text);
     ht::amp::PrecisionLog log;
     const ht::Tensor y = ht::amp::autocast(policy.with(ht::bf16), [&] { return layer(x); });
     std::cout << log << "error " << error_of(y, exact) << '\n';
   };
   run("under autocast it gets what it asks for: both inputs are bf16, so it stays bf16", {});
-  ht::amp::Policy policy;
+  ht::amp::CastPolicy policy;
   policy[SwishGate::info] = CastClass::full_precision;
   run("a policy that wants it in f32: its inputs are cast", policy);
   policy[SwishGate::info] = CastClass::banned;

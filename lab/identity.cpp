@@ -1,5 +1,5 @@
 // Identities are JSON, made when a run ends and compared field by field when it is repeated.
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 #include <halftone/lab/identity.h>
 
 #include <algorithm>

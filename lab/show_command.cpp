@@ -6,7 +6,7 @@
 #include <map>
 #include <sstream>
 
-#include <halftone/amp/reasons.h>
+#include <halftone/amp/cast_policy.h>
 #include <halftone/amp/training.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/policy/json_value.h>
@@ -80,7 +80,8 @@ void print_reasons(const policy::PolicySession& session) {
   }
   std::cout << "\nwhy, by what operations ask for\n";
   for (const auto& [op, asks] : met) {
-    const std::string_view why = amp::reason_of(op);
+    const OpInfo* info = amp::CastPolicy::info(op);
+    const std::string_view why = info ? info->reason : "";
     std::cout << "  " << std::left << std::setw(int(longest) + 2) << op << std::setw(15)
               << name(asks) << ' ' << (why.empty() ? "as its author says" : why) << '\n';
   }

@@ -26,7 +26,7 @@
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/files.h>
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 #include <halftone/core/plain_numbers.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/recorded_run.h>

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 
+#include <halftone/amp/cast_policy.h>
 #include <halftone/core/files.h>
 #include <halftone/policy/json_value.h>
 #include <halftone/policy/policy_checks.h>
@@ -138,7 +139,7 @@ class Reader {
   }
 
   void require_operation(const JsonValue& op) const {
-    const auto known = amp::Policy::operations();
+    const auto known = amp::CastPolicy::operations();
     if (const std::string name = op.text(); std::ranges::find(known, name) == known.end())
       op.refuse_unknown("operation", name, known);
   }
@@ -149,13 +150,13 @@ class Reader {
     known.push_back("preset");
     lists.only("lists", known);
     if (const auto preset = lists.find("preset")) {
-      const auto presets = amp::Policy::preset_names();
+      const auto presets = amp::CastPolicy::preset_names();
       if (std::ranges::find(presets, preset->text()) == presets.end())
         preset->refuse_unknown("preset", preset->text(), presets);
       file_.base.policy = preset->text(), file_.base.own_policy.reset();
     }
-    amp::Policy policy =
-        file_.base.own_policy ? *file_.base.own_policy : amp::Policy::preset(file_.base.policy);
+    amp::CastPolicy policy =
+        file_.base.own_policy ? *file_.base.own_policy : amp::CastPolicy::preset(file_.base.policy);
     bool changed = false;
     std::map<std::string, std::string_view> listed;
     for (std::size_t i = 0; i < classes.size(); ++i)
@@ -166,7 +167,7 @@ class Reader {
             op.refuse(op.text(), " stands in \"", at->second, "\" already. Keep one of them.");
           policy[op.text()] = CastClass(i), changed = true;
         }
-    if (changed) file_.base.own_policy = std::make_shared<const amp::Policy>(policy);
+    if (changed) file_.base.own_policy = std::make_shared<const amp::CastPolicy>(policy);
   }
 
   // --- rules
@@ -264,8 +265,11 @@ class Reader {
         require_exact(rule, Role(role), *said);
       }
     for (const std::string& op : rule.match.ops)
-      if (rule.accumulate && op != "linear" && op != "matmul")
-        value.find("accumulate")->refuse(op, " has no emulated accumulator. linear and matmul do.");
+      if (const OpInfo* info = amp::CastPolicy::info(op);
+          rule.accumulate && !(info && info->accumulator))
+        value.find("accumulate")
+            ->refuse(op, " has no emulated accumulator. ",
+                     amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
     return rule;
   }
 

@@ -43,9 +43,9 @@ Json entries_of(const Rule& rule) {
 
 /// A policy may have entries of operations that are a user's own. No list of names has them, but
 /// they are printed.
-void require_known_operations(const std::string& strategy, const amp::Policy& own) {
-  amp::Policy known = amp::Policy::preset(own.name());
-  for (const std::string_view op : amp::Policy::operations()) known[op] = own[op];
+void require_known_operations(const std::string& strategy, const amp::CastPolicy& own) {
+  amp::CastPolicy known = amp::CastPolicy::preset(own.name());
+  for (const std::string_view op : amp::CastPolicy::operations()) known[op] = own[op];
   std::ostringstream all, without;
   all << own, without << known;
   if (all.str() != without.str())
@@ -58,12 +58,12 @@ void require_known_operations(const std::string& strategy, const amp::Policy& ow
 Json lists_of(const amp::Strategy& base) {
   Json lists{{"preset", base.policy}};
   if (!base.own_policy) return lists;
-  const amp::Policy& own = *base.own_policy;
-  if (typeid(own) != typeid(amp::Policy))
+  const amp::CastPolicy& own = *base.own_policy;
+  if (typeid(own) != typeid(amp::CastPolicy))
     fail<UsageError>("policy.write", base.name,
                      " has a policy that is a class of its own, which no file can say.");
-  const amp::Policy preset = amp::Policy::preset(base.policy);
-  for (const std::string_view op : amp::Policy::operations()) {
+  const amp::CastPolicy preset = amp::CastPolicy::preset(base.policy);
+  for (const std::string_view op : amp::CastPolicy::operations()) {
     const amp::CastDecision& now = own[op];
     if (now == preset[op]) continue;
     if (now.dtype || now.cuda_dtype)

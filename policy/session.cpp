@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <halftone/amp/cast_policy.h>
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/names.h>
@@ -12,27 +13,13 @@
 namespace halftone::policy {
 
 namespace {
-/// Operations that must not run twice, and with them operands of their own for backward.
-bool runs_once(std::string_view op) {
-  return op == "batch_norm" || op == "batch_norm_relu" || op == "checkpoint";
-}
-double flops_of(std::string_view op, std::span<const Tensor> inputs) {
-  if (inputs.size() < 2 || !inputs[0].defined() || !inputs[1].defined()) return 0;
-  const Tensor &x = inputs[0], &w = inputs[1];
-  if (op == "linear") return 2 * double(x.numel()) * double(w.size(0));
-  if (op == "matmul" && x.rank() > 1 && w.rank() > 1)
-    return 2 * double(std::max(x.numel() * w.size(-1), w.numel() * x.size(-2)));
-  if (op == "conv2d" && x.rank() == 4)
-    return 2 * double(w.numel()) * double(x.size(0) * x.size(2) * x.size(3));
-  return 0;
+double flops_of(const OpInfo& op, std::span<const Tensor> inputs) {
+  const bool whole = inputs.size() >= 2 && inputs[0].defined() && inputs[1].defined();
+  return op.flops && whole ? op.flops(inputs) : 0;
 }
 /// Evaluations draw the same numbers each time, which no training pass has.
 constexpr uint64_t evaluation_pass = (uint64_t(1) << 30) - 1;
 
-bool has_accumulator(std::string_view op) { return op == "matmul" || op == "linear"; }
-bool has_tf32(std::string_view op) {
-  return has_accumulator(op) || op == "conv2d" || op == "conv_transpose2d";
-}
 }  // namespace
 
 std::size_t PolicySession::HashKey::operator()(const Key& key) const {
@@ -126,7 +113,7 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
   for (std::size_t i = inputs.size(); i-- > 0;)
     if (resolved.roles[i] == Role::weight)
       resolved.site.parameter = *names_.parameter_of(inputs[i]);
-  resolved.flops = flops_of(op.name, inputs);
+  resolved.flops = flops_of(op, inputs);
   entry.name = name(resolved.site);
   entry.seed = site_seed(matcher_.book().seed, entry.name);
   require_possible(entry);
@@ -145,19 +132,19 @@ void PolicySession::require_possible(const Entry& entry) const {
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
     const auto treatment = treatment_of(entry, step);
-    if (treatment->backward_differs() && runs_once(entry.op->name))
+    if (treatment->backward_differs() && entry.op->once)
       fail<UsageError>(
           where_, matcher_.last_about(*treatment, {Role::input_backward, Role::weight_backward}),
           " at ", entry.name, ": ", entry.op->name,
           " cannot be computed twice, so \"input.backward\" is not possible here. "
           "Leave it out of the rule, or except this place.");
-    if (treatment->accumulate && !has_accumulator(entry.op->name))
-      fail<UsageError>(where_, entry.name, ": ", entry.op->name,
-                       " has no emulated accumulator. linear and matmul do.");
+    if (treatment->accumulate && !entry.op->accumulator)
+      fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no emulated accumulator. ",
+                       amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
     if (treatment->compute != Compute::tf32) continue;
-    if (!has_tf32(entry.op->name))
-      fail<UsageError>(where_, entry.name, ": ", entry.op->name,
-                       " has no products in TF32. linear, matmul, conv2d and conv_transpose2d do.");
+    if (!entry.op->tf32)
+      fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in TF32. ",
+                       amp::CastPolicy::operations_with(&OpFacts::tf32), " do.");
     if (treatment->accumulate)
       fail<UsageError>(where_, entry.name,
                        ": an accumulator is emulated, and its factors are f32. Use \"compute\": "
@@ -258,7 +245,7 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
       {.treatment = resolved.treatment,
        .where = where_,
        .site = current_->name,
-       .op = resolved.site.op,
+       .op = current_->op,
        .roles = resolved.roles,
        .scales = scales_,
        .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,

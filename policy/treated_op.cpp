@@ -1,13 +1,13 @@
 // Where a tensor is rounded: operands before the operation, its result behind it; in backward the
 // gradient that arrives, for each product as its rule says, and those that leave. How is in
-// core/quantizer.h, which way it is seen in operands.h.
+// core/quantizer.h, which way it is seen in quantized_along.h.
 #include <halftone/policy/treated_op.h>
 
 #include <bit>
 
 #include <halftone/autograd/node.h>
 #include <halftone/policy/fingerprint.h>
-#include <halftone/policy/operands.h>
+#include <halftone/policy/quantized_along.h>
 
 namespace halftone::policy {
 
@@ -66,7 +66,7 @@ class TreatedOp final : public OpTap {
       for (std::size_t i = 0; i < own.size(); ++i)
         if (own[i].defined()) gradients[i] = std::move(own[i]);
     };
-    const Tensor seen = rounded(Role::grad_output, dy, gradient_sums(call_.op, 0), 0);
+    const Tensor seen = rounded(Role::grad_output, dy, sums().of(sums().gradient, 0), 0);
     const bool apart = says(Role::grad_output_weight);
     if (seen.body() == dy.body() && !apart) gradients = node.backward(dy);
     else if (weights == 0 && biases == 0) gradients = node.backward(seen);
@@ -89,10 +89,12 @@ class TreatedOp final : public OpTap {
     return input < call_.roles.size() ? call_.roles[input] : Role::input;
   }
 
+  const Contraction& sums() const { return call_.op->sums ? *call_.op->sums : sums_over_last; }
+
   std::vector<Tensor> operands(std::span<const Tensor> inputs) const {
     std::vector<Tensor> result;
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      result.push_back(rounded(role_of(i), inputs[i], forward_sums(call_.op, i), i));
+      result.push_back(rounded(role_of(i), inputs[i], sums().of(sums().forward, i), i));
     return result;
   }
 
@@ -103,7 +105,7 @@ class TreatedOp final : public OpTap {
       const Role role = role_of(i);
       if (role == Role::bias) continue;
       const Role use = role == Role::input ? Role::input_backward : Role::weight_backward;
-      if (says(use)) used[i] = rounded(use, inputs[i], backward_sums(call_.op, i), i);
+      if (says(use)) used[i] = rounded(use, inputs[i], sums().of(sums().backward, i), i);
     }
     return used;
   }
@@ -125,13 +127,13 @@ class TreatedOp final : public OpTap {
 
   Tensor seen_by_weight(const Tensor& dy, uint32_t weights) const {
     const auto input = std::size_t(std::countr_zero(weights));
-    return rounded(Role::grad_output_weight, dy, gradient_sums(call_.op, input), 0);
+    return rounded(Role::grad_output_weight, dy, sums().of(sums().gradient, input), 0);
   }
 
   Tensor rounded(Role role, const Tensor& x, Sums sums, std::size_t input) const {
     const Quantizer* quantizer = call_.treatment->quantizer(role);
     const bool quantizes = quantizer && x.defined() && is_floating(x.dtype()) && x.dtype() != f64;
-    const Seen seen{call_.site, call_.op, role, input, quantizes ? quantizer : nullptr};
+    const Seen seen{call_.site, call_.op->name, role, input, quantizes ? quantizer : nullptr};
     const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;
     if (call_.observer && x.defined()) call_.observer->tensor(seen, as_it_came(seen, x), y);
     return y;

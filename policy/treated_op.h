@@ -17,7 +17,7 @@ struct TreatedCall {
   std::shared_ptr<const Treatment> treatment;
   std::string where;  // the policy, for messages
   std::string site;   // its name
-  std::string_view op;
+  const OpInfo* op;
   std::vector<Role> roles;               // of the inputs: input, weight or bias
   std::shared_ptr<TensorScales> scales;  // of the session
   uint64_t seed = 0;                     // of the site

@@ -1,7 +1,7 @@
 // What a checkpoint says about the program that wrote it.
 #include <halftone/train/environment.h>
 
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 #include <halftone/core/plain_numbers.h>
 
 namespace halftone::train {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 #include <halftone/train/for_people.h>
 
 namespace halftone::train {

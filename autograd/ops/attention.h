@@ -22,10 +22,13 @@ struct AttentionOptions {
   bool enable_gqa = false;
 };
 
-/// q: [n, heads, l, e]; k: [n, key heads, s, e]; v: [n, key heads, s, ev]; mask: [n, heads, l, s] or
-/// undefined. y: [n, heads, l, ev], its dimensions in q's order in memory.
+/// q: [n, heads, l, e]; k: [n, key heads, s, e]; v: [n, key heads, s, ev]; mask: [n, heads, l, s]
+/// or undefined. y: [n, heads, l, ev], its dimensions in q's order in memory.
 struct Attention {
-  static constexpr OpInfo info{"scaled_dot_product_attention", CastClass::low_precision};
+  static constexpr OpInfo info{"scaled_dot_product_attention",
+                               CastClass::low_precision,
+                               cast_reason::products,
+                               {.sums = sums_over_last}};
   AttentionSettings settings;
   Tensor q{}, k{}, v{}, mask{}, y{}, log_sum_exp{};
 

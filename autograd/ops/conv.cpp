@@ -50,6 +50,12 @@ Tensor weight_of(const Tensor& w) {
 }
 }  // namespace
 
+/// As if the stride were 1: the geometry is not among the inputs.
+double Conv2d::flops(std::span<const Tensor> inputs) {
+  const Tensor &x = inputs[0], &weight = inputs[1];
+  return x.rank() == 4 ? 2 * double(weight.numel()) * double(x.size(0) * x.size(2) * x.size(3)) : 0;
+}
+
 Tensor Conv2d::forward(const Tensor& in, const Tensor& w, const Tensor& bias) {
   check_geometry("conv2d", geometry);
   check_inputs("conv2d", in, w, bias);

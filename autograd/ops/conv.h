@@ -59,7 +59,14 @@ template <class F> Tensor batched(std::string_view op, const Tensor& x, int rank
 
 /// Cross-correlation. x: [n, in, h, w]; w: [out, in / groups, kh, kw]; bias: [out] or undefined.
 struct Conv2d {
-  static constexpr OpInfo info = OpInfo::convolution("conv2d", CastClass::low_precision);
+  static constexpr Contraction sums{.forward = {Sums::over_channels, Sums::over_channels},
+                                    .backward = {Sums::over_channels, Sums::over_first},
+                                    .gradient = {Sums::over_channels, Sums::over_channels}};
+  static double flops(std::span<const Tensor> inputs);
+  static constexpr OpInfo info{"conv2d",
+                               CastClass::low_precision,
+                               cast_reason::products,
+                               {.convolves = true, .tf32 = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{false, true, true};
   ConvGeometry geometry;
   Tensor x{}, weight{};
@@ -87,7 +94,13 @@ struct Conv2d {
 /// groups, kh, kw]. Its forward is that convolution's backward-data, and its backward-data is that
 /// convolution.
 struct ConvTranspose2d {
-  static constexpr OpInfo info = OpInfo::convolution("conv_transpose2d", CastClass::low_precision);
+  static constexpr Contraction sums{.forward = {Sums::over_channels, Sums::over_first},
+                                    .backward = {Sums::over_channels, Sums::over_channels},
+                                    .gradient = {Sums::over_channels, Sums::over_channels}};
+  static constexpr OpInfo info{"conv_transpose2d",
+                               CastClass::low_precision,
+                               cast_reason::products,
+                               {.convolves = true, .tf32 = true, .sums = sums}};
   ConvGeometry geometry;
   Pair output_padding;
   Tensor x{}, weight{};

@@ -8,7 +8,7 @@ namespace halftone {
 
 /// sum_i a[i] b[i] of two vectors, accumulated in f32 or wider.
 struct Dot {
-  static constexpr OpInfo info{"dot", CastClass::widest_input};
+  static constexpr OpInfo info{"dot", CastClass::widest_input, cast_reason::several_inputs};
   Tensor a{}, b{};
   Needs<2> needs{};
 
@@ -35,7 +35,8 @@ struct Dot {
 /// a constant for the gradient, too, where PyTorch differentiates the norm as if it were not
 /// bounded.
 struct CosineSimilarity {
-  static constexpr OpInfo info{"cosine_similarity", CastClass::full_precision};
+  static constexpr OpInfo info{"cosine_similarity", CastClass::full_precision,
+                               cast_reason::deviations};
   int dim;
   double eps;
   bool f32_result = false;

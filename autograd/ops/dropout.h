@@ -7,7 +7,7 @@
 namespace halftone {
 
 struct Dropout {
-  static constexpr OpInfo info{"dropout", CastClass::as_is};
+  static constexpr OpInfo info{"dropout", CastClass::as_is, cast_reason::rounds_once};
   double p;
   RandomKey key;
   Strides order{};  // the mask runs in x's memory order

@@ -120,7 +120,7 @@ template <class F> struct Compare {
 
 /// y = condition ? a : b, with broadcasting. As torch.where.
 struct Where {
-  static constexpr OpInfo info{"where", CastClass::widest_input};
+  static constexpr OpInfo info{"where", CastClass::widest_input, cast_reason::two_inputs};
   Tensor condition{};
   Shape a_shape{}, b_shape{};
   Needs<3> needs{};

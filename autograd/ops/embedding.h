@@ -8,7 +8,7 @@ namespace halftone {
 
 /// y[i.., :] = table[indices[i..], :]. Index `padding_index`, if not negative, gives no gradient.
 struct Embedding {
-  static constexpr OpInfo info{"embedding", CastClass::as_is};
+  static constexpr OpInfo info{"embedding", CastClass::as_is, cast_reason::moves};
   int64_t padding_index;
   Tensor indices{};
   Shape table_shape{};

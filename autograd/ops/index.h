@@ -21,7 +21,7 @@ Tensor reached(std::string_view op, const Tensor& x, int dim, const Shape& shape
 
 /// y[i] = x[i, but index[i] along dim]; y has the index's shape.
 struct Gather {
-  static constexpr OpInfo info{"gather", CastClass::as_is};
+  static constexpr OpInfo info{"gather", CastClass::as_is, cast_reason::moves};
   int dim;
   Tensor index{};
   Shape from{};
@@ -42,7 +42,7 @@ struct Gather {
 
 /// y = x, and y[i, but index[i] along dim] += source[i] for every i of the index.
 struct ScatterAdd {
-  static constexpr OpInfo info{"scatter_add", CastClass::widest_input};
+  static constexpr OpInfo info{"scatter_add", CastClass::widest_input, cast_reason::several_inputs};
   int dim;
   Tensor index{};
   Shape source_shape{};

@@ -27,7 +27,8 @@ struct InterpolateOptions {
 /// Each output pixel is the input pixel at its place (nearest), or the mean of the four around it,
 /// weighted by their distances (bilinear).
 struct Interpolate {
-  static constexpr OpInfo info{"interpolate", CastClass::full_precision};
+  static constexpr OpInfo info{"interpolate", CastClass::full_precision,
+                               "weights of neighbours add up to 1 only to the last place"};
   InterpolateOptions options;
   bool f32_result = false;
   InterpolationGeometry geometry{};

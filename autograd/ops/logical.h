@@ -25,7 +25,7 @@ inline Tensor reduce_bools(std::string_view op, Reduction kind, const Tensor& x,
 
 /// Whether any element is true; of none: false.
 struct Any {
-  static constexpr OpInfo info{"any", CastClass::as_is};
+  static constexpr OpInfo info{"any", CastClass::as_is, cast_reason::truth};
   ReduceDims over;
   Tensor forward(const Tensor& x) {
     return detail::reduce_bools("any", Reduction::max, x, over, false);
@@ -33,7 +33,7 @@ struct Any {
 };
 /// Whether all elements are true; of none: true.
 struct All {
-  static constexpr OpInfo info{"all", CastClass::as_is};
+  static constexpr OpInfo info{"all", CastClass::as_is, cast_reason::truth};
   ReduceDims over;
   Tensor forward(const Tensor& x) {
     return detail::reduce_bools("all", Reduction::min, x, over, true);

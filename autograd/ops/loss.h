@@ -43,7 +43,8 @@ void check_class_loss(std::string_view op, const Tensor& x, const Tensor& target
 /// torch.nn.functional.cross_entropy:
 ///   loss_i = (1 - s) w[t] (-log p[t]) + s / C sum_c w[c] (-log p[c])
 struct CrossEntropy {
-  static constexpr OpInfo info = OpInfo::loss("cross_entropy", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "cross_entropy", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   CrossEntropyOptions options;
   bool f32_result = false;
   Tensor logits{}, targets{}, log_sum_exp{}, total{};  // log_sum_exp: [2, rows], in two parts
@@ -76,7 +77,8 @@ struct CrossEntropy {
 /// Negative log-likelihood of log-probabilities [rows, classes]; no label smoothing. As torch's
 /// nll_loss. What is not the target is not chosen, rather than multiplied by 0: it may be infinite.
 struct NllLoss {
-  static constexpr OpInfo info = OpInfo::loss("nll_loss", CastClass::full_precision);
+  static constexpr OpInfo info{
+      "nll_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   CrossEntropyOptions options;
   Tensor chosen{}, row_weights{}, total{};  // chosen: bool [rows, classes], true at (i, t_i)
   DType dtype{};

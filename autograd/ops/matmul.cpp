@@ -25,6 +25,17 @@ Tensor folded(const Tensor& x) {
 }
 }  // namespace
 
+double Matmul::flops(std::span<const Tensor> inputs) {
+  const Tensor &x = inputs[0], &y = inputs[1];
+  if (x.rank() < 2 || y.rank() < 2) return 0;
+  return 2 * double(std::max(x.numel() * y.size(-1), y.numel() * x.size(-2)));
+}
+
+double Linear::flops(std::span<const Tensor> inputs) {
+  const Tensor &x = inputs[0], &weight = inputs[1];
+  return weight.rank() == 2 ? 2 * double(x.numel()) * double(weight.size(0)) : 0;
+}
+
 Tensor Matmul::forward(const Tensor& a_in, const Tensor& b_in) {
   check::floating("matmul", a_in);
   check::same_dtype("matmul", a_in, b_in);

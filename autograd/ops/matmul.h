@@ -32,7 +32,14 @@ inline void multiply(const Tensor& a, const Tensor& b, const Tensor& bias,
 /// c[.., m, n] = a[.., m, k] b[.., k, n] of rank 2 or more; the batches before broadcast. The
 /// gradient of a matrix that serves several products is summed in f32 or wider and rounded once.
 struct Matmul {
-  static constexpr OpInfo info{"matmul", CastClass::low_precision};
+  static constexpr Contraction sums{.forward = {Sums::over_last, Sums::over_rows},
+                                    .backward = {Sums::over_rows, Sums::over_last},
+                                    .gradient = {Sums::over_last, Sums::over_rows}};
+  static double flops(std::span<const Tensor> inputs);
+  static constexpr OpInfo info{"matmul",
+                               CastClass::low_precision,
+                               cast_reason::products,
+                               {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{true, true};
   Tensor a{}, b{};                      // rank 2, or rank 3 with one batch size
   Shape batch{}, a_shape{}, b_shape{};  // the batch of the result, and what the inputs had
@@ -56,7 +63,14 @@ struct Matmul {
 
 /// y = x weight^T + bias, x: [.., in], weight: [out, in], bias: [out] or undefined.
 struct Linear {
-  static constexpr OpInfo info{"linear", CastClass::low_precision};
+  static constexpr Contraction sums{.forward = {Sums::over_last, Sums::over_last},
+                                    .backward = {Sums::over_tokens, Sums::over_tokens},
+                                    .gradient = {Sums::over_last, Sums::over_tokens}};
+  static double flops(std::span<const Tensor> inputs);
+  static constexpr OpInfo info{"linear",
+                               CastClass::low_precision,
+                               cast_reason::products,
+                               {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{true, true, true};
   Tensor x{}, weight{};
   Shape shape{};

@@ -37,7 +37,7 @@ inline Tensor contiguous_or_undefined(const Tensor& x) {
 /// y = (x - mean) / sqrt(variance + eps) * weight + bias over the trailing dimensions (Ba et al.
 /// 2016).
 struct LayerNorm {
-  static constexpr OpInfo info{"layer_norm", CastClass::full_precision};
+  static constexpr OpInfo info{"layer_norm", CastClass::full_precision, cast_reason::deviations};
   Shape normalized;
   double eps;
   bool f32_result = false;
@@ -69,7 +69,7 @@ struct LayerNorm {
 
 /// y = x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019).
 struct RmsNorm {
-  static constexpr OpInfo info{"rms_norm", CastClass::full_precision};
+  static constexpr OpInfo info{"rms_norm", CastClass::full_precision, cast_reason::deviations};
   Shape normalized;
   double eps;
   bool f32_result = false;
@@ -98,7 +98,7 @@ struct RmsNorm {
 /// Normalises groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c]
 /// or undefined.
 struct GroupNorm {
-  static constexpr OpInfo info{"group_norm", CastClass::full_precision};
+  static constexpr OpInfo info{"group_norm", CastClass::full_precision, cast_reason::deviations};
   int64_t groups;
   double eps;
   bool f32_result = false;
@@ -121,7 +121,7 @@ struct GroupNorm {
 /// GroupNorm with a group for each channel (Ulyanov et al. 2016), an operation of its own because
 /// PyTorch's lists name one and not the other.
 struct InstanceNorm {
-  static constexpr OpInfo info{"instance_norm", CastClass::as_is};
+  static constexpr OpInfo info{"instance_norm", CastClass::as_is, cast_reason::statistics};
   GroupNorm norm;
 
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b) {
@@ -152,8 +152,8 @@ struct RunningStatistics {
 /// training the batch's own statistics serve and the running ones move towards them (variance
 /// unbiased); in evaluation the running ones do.
 struct BatchNorm {
-  static constexpr OpInfo info{"batch_norm", CastClass::as_is};
-  static constexpr bool once = true;  // it moves the running statistics
+  static constexpr OpInfo info{
+      "batch_norm", CastClass::as_is, cast_reason::statistics, {.once = true}};
   RunningStatistics running{};
   BatchNormOptions options{};
   Tensor x{}, weight{}, mean{}, variance{};
@@ -193,8 +193,8 @@ struct BatchNorm {
 /// residual, of x's shape and dtype, may be undefined. Backward reads where relu let through from
 /// its result, which the next operation saves anyway.
 struct BatchNormRelu {
-  static constexpr OpInfo info{"batch_norm_relu", CastClass::as_is};
-  static constexpr bool once = true;  // it moves the running statistics
+  static constexpr OpInfo info{
+      "batch_norm_relu", CastClass::as_is, cast_reason::statistics, {.once = true}};
   BatchNorm norm;
   Tensor y{};
   Needs<4> needs{};

@@ -28,7 +28,7 @@ Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g,
 /// The largest element of each window; keeps its place in the window, one byte each where windows
 /// are small.
 struct MaxPool2d {
-  static constexpr OpInfo info{"max_pool2d", CastClass::as_is};
+  static constexpr OpInfo info{"max_pool2d", CastClass::as_is, cast_reason::chooses};
   PoolGeometry geometry;
   bool ceil_mode = false;
   Tensor argmax{};
@@ -52,7 +52,7 @@ struct MaxPool2d {
 
 /// The mean of each window.
 struct AvgPool2d {
-  static constexpr OpInfo info{"avg_pool2d", CastClass::as_is};
+  static constexpr OpInfo info{"avg_pool2d", CastClass::as_is, cast_reason::a_mean};
   PoolGeometry geometry;
   bool ceil_mode = false;
   Shape shape{};  // of the image with its border, where that is made
@@ -71,7 +71,7 @@ struct AvgPool2d {
 
 /// The mean of windows chosen so that the output has a given size.
 struct AdaptiveAvgPool2d {
-  static constexpr OpInfo info{"adaptive_avg_pool2d", CastClass::as_is};
+  static constexpr OpInfo info{"adaptive_avg_pool2d", CastClass::as_is, cast_reason::a_mean};
   Pair output;
   Shape shape{};
 

@@ -10,7 +10,7 @@
 namespace halftone {
 
 struct Quantize {
-  static constexpr OpInfo info{"quantize", CastClass::as_is};
+  static constexpr OpInfo info{"quantize", CastClass::as_is, "rounds by a grid of its own"};
   Quantizer quantizer;
   RandomKey key{};
 

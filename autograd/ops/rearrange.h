@@ -8,7 +8,7 @@ namespace halftone {
 
 /// The elements of some dimensions in the opposite order; its own gradient.
 struct Flip {
-  static constexpr OpInfo info{"flip", CastClass::as_is};
+  static constexpr OpInfo info{"flip", CastClass::as_is, cast_reason::moves};
   Dims dims;  // each once
 
   Tensor flipped(const Tensor& x) const {

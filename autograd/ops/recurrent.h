@@ -13,7 +13,8 @@ namespace halftone {
 /// then the last cell. Between the steps, cells are kept in f32 also where the data is short: they
 /// are sums over time.
 struct Lstm {
-  static constexpr OpInfo info{"lstm", CastClass::low_precision};
+  static constexpr OpInfo info{
+      "lstm", CastClass::low_precision, cast_reason::made_of_products, {.sums = sums_over_last}};
   static constexpr std::array wide_gradients{false, false, false, true, true};
   bool reverse;  // from the last step to the first
   Tensor h0{}, c0{}, weight{}, y{}, gates{}, cells{};
@@ -27,7 +28,8 @@ struct Lstm {
 /// x: [time, n, 3h], what the inputs add to (reset, update, new); h0: [n, h]; weight: [3h, h];
 /// bias: [3h] or undefined. The result [time, n, h]: the states of all steps.
 struct Gru {
-  static constexpr OpInfo info{"gru", CastClass::low_precision};
+  static constexpr OpInfo info{
+      "gru", CastClass::low_precision, cast_reason::made_of_products, {.sums = sums_over_last}};
   static constexpr std::array wide_gradients{false, false, true, true};
   bool reverse;
   Tensor h0{}, weight{}, y{}, gates{};

@@ -74,7 +74,7 @@ inline DType accumulated_dtype(std::string_view op, const Tensor& x, bool f32_re
 }  // namespace detail
 
 struct Sum {
-  static constexpr OpInfo info{"sum", CastClass::full_precision};
+  static constexpr OpInfo info{"sum", CastClass::full_precision, cast_reason::grows};
   ReduceDims over;
   bool f32_result = false;
   Shape from{};
@@ -93,7 +93,7 @@ struct Sum {
 };
 
 struct Mean {
-  static constexpr OpInfo info{"mean", CastClass::as_is};
+  static constexpr OpInfo info{"mean", CastClass::as_is, cast_reason::a_mean};
   ReduceDims over;
   Shape from{};
 
@@ -112,7 +112,8 @@ struct Mean {
 /// Variance: the sum of squared distances from the mean over (count - correction). The mean, the
 /// distances and their squares are f32 or wider.
 struct Var {
-  static constexpr OpInfo info{"var", CastClass::as_is};
+  static constexpr OpInfo info{"var", CastClass::as_is,
+                               "by PyTorch's list alone; deviations are summed in f32 inside"};
   ReduceDims over;
   double correction = 1;
   Tensor x{}, mean{};  // mean: f32 or wider, keeps sizes of 1
@@ -134,7 +135,7 @@ inline void require_elements(std::string_view op, const Tensor& x, const ReduceD
 }  // namespace detail
 
 struct Max {
-  static constexpr OpInfo info{"max", CastClass::as_is};
+  static constexpr OpInfo info{"max", CastClass::as_is, cast_reason::chooses};
   ReduceDims over;
   Tensor x{}, y{};  // y keeps sizes of 1
 
@@ -149,7 +150,7 @@ struct Max {
 };
 
 struct Min {
-  static constexpr OpInfo info{"min", CastClass::as_is};
+  static constexpr OpInfo info{"min", CastClass::as_is, cast_reason::chooses};
   ReduceDims over;
   Tensor x{}, y{};
 
@@ -165,7 +166,7 @@ struct Min {
 
 /// Product. An element's gradient is the product of the others, also where some are 0.
 struct Prod {
-  static constexpr OpInfo info{"prod", CastClass::full_precision};
+  static constexpr OpInfo info{"prod", CastClass::full_precision, cast_reason::powers};
   ReduceDims over;
   bool f32_result = false;
   Tensor x{};
@@ -183,7 +184,7 @@ struct Prod {
 /// smallest |x|. Its gradient at 0 is 0. For p = 2 squares are summed in f64, where those of no f32
 /// overflow or vanish; of f64 they do below 1e-162 and above 1e154, as PyTorch's.
 struct Norm {
-  static constexpr OpInfo info{"norm", CastClass::full_precision};
+  static constexpr OpInfo info{"norm", CastClass::full_precision, cast_reason::grows};
   ReduceDims over;
   double p = 2;
   bool f32_result = false;
@@ -205,18 +206,18 @@ inline Tensor place_of_extreme(bool largest, const Tensor& x) {
 
 /// Position of the largest element along the last dimension.
 struct ArgMax {
-  static constexpr OpInfo info{"argmax", CastClass::as_is};
+  static constexpr OpInfo info{"argmax", CastClass::as_is, cast_reason::chooses};
   Tensor forward(const Tensor& x) { return detail::place_of_extreme(true, x); }
 };
 /// Position of the smallest.
 struct ArgMin {
-  static constexpr OpInfo info{"argmin", CastClass::as_is};
+  static constexpr OpInfo info{"argmin", CastClass::as_is, cast_reason::chooses};
   Tensor forward(const Tensor& x) { return detail::place_of_extreme(false, x); }
 };
 
 /// Running sum along the last dimension.
 struct CumulativeSum {
-  static constexpr OpInfo info{"cumsum", CastClass::full_precision};
+  static constexpr OpInfo info{"cumsum", CastClass::full_precision, cast_reason::grows};
   bool f32_result = false;
   DType from{};
 

@@ -2,7 +2,6 @@
 // view undone.
 #pragma once
 
-
 #include <halftone/autograd/apply.h>
 #include <halftone/autograd/ops/checks.h>
 #include <halftone/autograd/ops/reduce_to.h>
@@ -12,7 +11,7 @@ namespace halftone {
 
 /// The same elements in row-major order under another shape; a view where strides allow it.
 struct Reshape {
-  static constexpr OpInfo info{"reshape", CastClass::as_is};
+  static constexpr OpInfo info{"reshape", CastClass::as_is, cast_reason::moves};
   Shape to;
   Shape from{};
 
@@ -25,7 +24,7 @@ struct Reshape {
 
 /// Dimensions in another order; a view.
 struct Permute {
-  static constexpr OpInfo info{"permute", CastClass::as_is};
+  static constexpr OpInfo info{"permute", CastClass::as_is, cast_reason::moves};
   Dims order;
 
   Tensor forward(const Tensor& x) { return views::permute(x, order); }
@@ -38,7 +37,7 @@ struct Permute {
 
 /// Broadcast to a larger shape; a view with strides of 0.
 struct Expand {
-  static constexpr OpInfo info{"expand", CastClass::as_is};
+  static constexpr OpInfo info{"expand", CastClass::as_is, cast_reason::moves};
   Shape to;
   Shape from{};
 
@@ -51,7 +50,7 @@ struct Expand {
 
 /// Elements start, start + step, ... of one dimension; a view.
 struct Slice {
-  static constexpr OpInfo info{"slice", CastClass::as_is};
+  static constexpr OpInfo info{"slice", CastClass::as_is, cast_reason::moves};
   int dim;
   int64_t start, count, step;
   Shape from{};
@@ -70,7 +69,7 @@ struct Slice {
 
 /// Tensors one behind the other along a dimension.
 struct Cat {
-  static constexpr OpInfo info{"cat", CastClass::widest_input};
+  static constexpr OpInfo info{"cat", CastClass::widest_input, cast_reason::two_inputs};
   int dim;
   std::vector<int64_t> sizes{};
 
@@ -115,7 +114,7 @@ struct Cat {
 
 /// A constant border: before[i] and after[i] elements along dimension i.
 struct Pad {
-  static constexpr OpInfo info{"pad", CastClass::as_is};
+  static constexpr OpInfo info{"pad", CastClass::as_is, cast_reason::moves};
   Dims before, after;
   double value;
   Shape from{};
@@ -138,7 +137,7 @@ struct Pad {
 
 /// The same tensor in row-major memory.
 struct Contiguous {
-  static constexpr OpInfo info{"contiguous", CastClass::as_is};
+  static constexpr OpInfo info{"contiguous", CastClass::as_is, cast_reason::moves};
   Tensor forward(const Tensor& x) { return views::contiguous(x); }
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy}; }
 };

@@ -8,7 +8,7 @@ namespace halftone {
 
 /// y_i = exp(x_i) / sum_j exp(x_j) along the last dimension;  dx = y (dy - sum(y dy)).
 struct Softmax {
-  static constexpr OpInfo info{"softmax", CastClass::full_precision};
+  static constexpr OpInfo info{"softmax", CastClass::full_precision, cast_reason::exp_inside};
   bool f32_result = false;
   Tensor y{};
   DType from{};
@@ -29,7 +29,7 @@ struct Softmax {
 
 /// y_i = x_i - log sum_j exp(x_j) along the last dimension;  dx = dy - exp(y) sum(dy).
 struct LogSoftmax {
-  static constexpr OpInfo info{"log_softmax", CastClass::full_precision};
+  static constexpr OpInfo info{"log_softmax", CastClass::full_precision, cast_reason::exp_inside};
   bool f32_result = false;
   Tensor y{};
   DType from{};
@@ -51,7 +51,7 @@ struct LogSoftmax {
 /// y = log sum_j exp(x_j) along the last dimension, which disappears;  dx = softmax(x) dy, and 0
 /// where all of x are -inf.
 struct LogSumExp {
-  static constexpr OpInfo info{"logsumexp", CastClass::full_precision};
+  static constexpr OpInfo info{"logsumexp", CastClass::full_precision, cast_reason::exp_inside};
   bool f32_result = false;
   Tensor x{}, y{};
 

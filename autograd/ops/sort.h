@@ -9,7 +9,7 @@ namespace halftone {
 /// Where the elements of the last dimension are, in their order; equal ones keep theirs, NaN is
 /// largest.
 struct ArgSort {
-  static constexpr OpInfo info{"argsort", CastClass::as_is};
+  static constexpr OpInfo info{"argsort", CastClass::as_is, cast_reason::chooses};
   bool descending;
 
   Tensor forward(const Tensor& x) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include <halftone/backends/cpu/block_products.h>
+#include <halftone/backends/cpu/packed_blocks.h>
 #include <halftone/core/backend.h>
 
 namespace halftone::cpu::attention {

@@ -1,4 +1,4 @@
-// The product of two bf16 matrices, in the blocks of bf16_product.h.
+// The product of two bf16 matrices, in the blocks of gemm_blocking_bf16.h.
 #include <halftone/backends/cpu/matrix_rows.h>
 
 namespace halftone::cpu {

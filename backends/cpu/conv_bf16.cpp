@@ -1,5 +1,5 @@
 // Convolution in bf16 as implicit products (formulas: conv_products.cpp), in the blocks of
-// bf16_product.h: windows are packed as the product comes to them.
+// gemm_blocking_bf16.h: windows are packed as the product comes to them.
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/few_weights.h>

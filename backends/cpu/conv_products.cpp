@@ -8,8 +8,8 @@
 
 #include <string_view>
 
-#include <halftone/backends/cpu/block_products.h>
-#include <halftone/backends/cpu/blocked_product.h>
+#include <halftone/backends/cpu/packed_blocks.h>
+#include <halftone/backends/cpu/gemm_blocking.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/few_weights.h>
 #include <halftone/core/factory.h>

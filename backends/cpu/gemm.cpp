@@ -1,7 +1,7 @@
-// The product of two matrices, in the blocks of blocked_product.h.
+// The product of two matrices, in the blocks of gemm_blocking.h.
 #include <halftone/backends/cpu/gemm.h>
 
-#include <halftone/backends/cpu/blocked_product.h>
+#include <halftone/backends/cpu/gemm_blocking.h>
 
 namespace halftone::cpu {
 

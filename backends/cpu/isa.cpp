@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include <halftone/core/error.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 namespace halftone {
 

@@ -1,9 +1,9 @@
-// The rows of a matrix as the left operand of bf16_product.h.
+// The rows of a matrix as the left operand of gemm_blocking_bf16.h.
 #pragma once
 
 #include <numeric>
 
-#include <halftone/backends/cpu/bf16_product.h>
+#include <halftone/backends/cpu/gemm_blocking_bf16.h>
 
 namespace halftone::cpu {
 

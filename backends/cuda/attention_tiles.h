@@ -124,20 +124,9 @@ template <class C> struct Rule {
   __device__ C mask_at(int64_t head, int64_t i, int64_t j) const {
     const int64_t place = head / heads * mask_steps[0] + head % heads * mask_steps[1] +
                           i * mask_steps[2] + j * mask_steps[3];
-    switch (mask.dtype) {
-      case boolean: return static_cast<const bool*>(mask.data)[place] ? C(0) : minus_infinity;
-      case f64: return C(static_cast<const double*>(mask.data)[place]);
-      case f32: return C(static_cast<const float*>(mask.data)[place]);
-      case f16: return C(widen(static_cast<const Float16*>(mask.data)[place]));
-      case bf16: return C(widen(static_cast<const BFloat16*>(mask.data)[place]));
-      case f8_e4m3:
-      case f8_e5m2:
-      case i64:
-      case i32:
-      case i16:
-      case u8: break;
-    }
-    return C(0);  // not reached: masks are bool or floating
+    if (mask.dtype == boolean)
+      return static_cast<const bool*>(mask.data)[place] ? C(0) : minus_infinity;
+    return load_floating<C>(mask, place);
   }
 
   /// Products become scores, -infinity for what is not seen. The strip is for the mask: free before

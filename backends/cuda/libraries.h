@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 namespace halftone::cuda {
 

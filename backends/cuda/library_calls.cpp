@@ -8,7 +8,7 @@
 #include <mutex>
 #include <set>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 namespace halftone::cuda {
 

@@ -108,38 +108,4 @@ void product(const Context& context, const A& a, const B& b, const Store& store,
   run_product<TileShape<C, 1, 1>>(context, a, b, store, sizes);
 }
 
-/// Element i of a tensor of any floating dtype (null: 0), for what is read or written once.
-template <class C> __device__ C load_floating(const Operand& x, int64_t i) {
-  if (!x.data) return C(0);
-  switch (x.dtype) {
-    case f64: return C(static_cast<const double*>(x.data)[i]);
-    case f32: return C(static_cast<const float*>(x.data)[i]);
-    case f16: return C(widen(static_cast<const Float16*>(x.data)[i]));
-    case bf16: return C(widen(static_cast<const BFloat16*>(x.data)[i]));
-    case f8_e4m3:
-    case f8_e5m2:
-    case i64:
-    case i32:
-    case i16:
-    case u8:
-    case boolean: break;
-  }
-  return C(0);  // not reached: callers check
-}
-template <class C> __device__ void store_floating(const Operand& y, int64_t i, C value) {
-  switch (y.dtype) {
-    case f64: static_cast<double*>(y.data)[i] = double(value); return;
-    case f32: static_cast<float*>(y.data)[i] = float(value); return;
-    case f16: static_cast<Float16*>(y.data)[i] = narrow<Float16>(float(value)); return;
-    case bf16: static_cast<BFloat16*>(y.data)[i] = narrow<BFloat16>(float(value)); return;
-    case f8_e4m3:
-    case f8_e5m2:
-    case i64:
-    case i32:
-    case i16:
-    case u8:
-    case boolean: return;  // not reached: callers check
-  }
-}
-
 }  // namespace halftone::cuda

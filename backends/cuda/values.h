@@ -47,6 +47,18 @@ template <class To, class From> __device__ __forceinline__ To cast_to(From value
   }
 }
 
+/// Calls visitor.operator()<T>() for a dtype that kernels compute from: f64, f32, f16, bf16. Others
+/// do not arrive: callers check.
+template <class Visitor> __device__ void visit_computed(DType dtype, Visitor&& visitor) {
+  switch (dtype) {
+    case f64: return visitor.template operator()<double>();
+    case f32: return visitor.template operator()<float>();
+    case f16: return visitor.template operator()<Float16>();
+    case bf16: return visitor.template operator()<BFloat16>();
+    default: return;
+  }
+}
+
 /// Neighbouring elements that are read or written together.
 template <class T, int N = int(16 / sizeof(T))> struct alignas(sizeof(T) * N) Pack {
   static constexpr int size = N;
@@ -78,6 +90,17 @@ template <class C> __device__ C load_as(const Operand& x, int64_t i) {
 }
 template <class C> __device__ void store_as(const Operand& y, int64_t i, C value) {
   visit_any(y.dtype, [&]<class T>() { static_cast<T*>(y.data)[i] = cast_to<T>(value); });
+}
+/// Element i of a tensor of f64, f32, f16 or bf16 (null: 0), for what is read or written once.
+template <class C> __device__ C load_floating(const Operand& x, int64_t i) {
+  C value(0);
+  if (x.data)
+    visit_computed(x.dtype, [&]<class T>() { value = C(widen(static_cast<const T*>(x.data)[i])); });
+  return value;
+}
+template <class C> __device__ void store_floating(const Operand& y, int64_t i, C value) {
+  visit_computed(y.dtype,
+                 [&]<class T>() { static_cast<T*>(y.data)[i] = narrow<T>(compute_t<T>(value)); });
 }
 
 }  // namespace halftone::cuda

@@ -11,27 +11,10 @@ inline bool begins_aligned4(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw_data()) % std::size_t(4 * size_of(x.dtype())) == 0;
 }
 
-/// Calls visitor.operator()<T>() for the dtypes of parameters and gradients.
-template <class Visitor> __device__ void visit_trained(DType dtype, Visitor&& visitor) {
-  switch (dtype) {
-    case f64: return visitor.template operator()<double>();
-    case f32: return visitor.template operator()<float>();
-    case f16: return visitor.template operator()<Float16>();
-    case bf16: return visitor.template operator()<BFloat16>();
-    case f8_e4m3:
-    case f8_e5m2:
-    case i64:
-    case i32:
-    case i16:
-    case u8:
-    case boolean: return;  // not reached: none is trained
-  }
-}
-
 /// values = x[i .. i + n), n from 1 to 4; the rest is 0. i is a multiple of 4.
 template <class C>
 __device__ void load4(const Operand& x, int64_t i, int n, bool aligned, C (&values)[4]) {
-  visit_trained(x.dtype, [&]<class T>() {
+  visit_computed(x.dtype, [&]<class T>() {
     Pack<T, 4> in{};
     const T* const from = static_cast<const T*>(x.data) + i;
     if (aligned && n == 4) in = *reinterpret_cast<const Pack<T, 4>*>(from);
@@ -44,7 +27,7 @@ __device__ void load4(const Operand& x, int64_t i, int n, bool aligned, C (&valu
 /// x[i .. i + n) = values, rounded once.
 template <class C>
 __device__ void store4(const Operand& x, int64_t i, int n, bool aligned, const C (&values)[4]) {
-  visit_trained(x.dtype, [&]<class T>() {
+  visit_computed(x.dtype, [&]<class T>() {
     Pack<T, 4> out;
     for (int k = 0; k < 4; ++k) out.values[k] = cast_to<T>(values[k]);
     T* const to = static_cast<T*>(x.data) + i;

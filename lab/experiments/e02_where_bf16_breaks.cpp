@@ -17,13 +17,13 @@ namespace e02 {
 /// What is expected of a policy.
 enum class Kind { reference, like_f32, nearest, truncates };
 
-struct Policy {
+struct CastPolicy {
   const char* name;
   Kind kind;
   const char* extends;
   const char* more;  // of its file
 };
-constexpr Policy policies[]{
+constexpr CastPolicy policies[]{
     {"f32", Kind::reference, "fp32", ""},
     {"bf16, f32 weights", Kind::like_f32, "amp-bf16", ""},
     {"f16, f32 weights, unscaled", Kind::like_f32, "amp-fp16", R"("loss_scale": "none")"},
@@ -115,7 +115,7 @@ struct Result {
   double error = 0, over_f32 = 1, lost = 0, descent = 0, descent_of_sums = 0;
 };
 
-Result train(const Policy& policy, const Setting& setting, uint64_t seed) {
+Result train(const CastPolicy& policy, const Setting& setting, uint64_t seed) {
   manual_seed(seed);
   nn::Sequential teacher = nn::models::mlp({32, 128, 8}), student = nn::models::mlp({32, 128, 8});
   for (const auto& [network, variance] : {std::pair{&teacher, 2.0}, {&student, 1.0}})
@@ -147,7 +147,7 @@ Result train(const Policy& policy, const Setting& setting, uint64_t seed) {
 }
 
 /// One result a seed, with its error over that of the same seed under f32.
-std::vector<Result> train_all(const Policy& policy, const Setting& setting, int seeds,
+std::vector<Result> train_all(const CastPolicy& policy, const Setting& setting, int seeds,
                               const std::vector<Result>& f32_results) {
   std::vector<Result> all;
   for (int i = 0; i < seeds; ++i) {
@@ -185,7 +185,7 @@ void run(Findings& found) {
     const int seeds = found.thorough() && setting.steps <= 1500 ? 3 : 1;
     Table table({setting.name, "error", "over f32", "lost", "effective descent", "of sums"});
     std::vector<Result> f32_results, results;
-    for (const Policy& policy : policies) {
+    for (const CastPolicy& policy : policies) {
       const std::vector<Result> all = train_all(policy, setting, seeds, f32_results);
       if (policy.kind == Kind::reference) f32_results = all;
       const Result& r = results.emplace_back(median(all));

@@ -68,25 +68,25 @@ double expected_v(int doublings) {
   return mean;
 }
 
-struct Policy {
+struct CastPolicy {
   const char* name;
   amp::Strategy strategy;
 };
 
 /// v of a policy after so many steps without gradients.
-double decayed(const Policy& policy, double beta2, int64_t steps) {
+double decayed(const CastPolicy& policy, double beta2, int64_t steps) {
   Adam run(policy.strategy, beta2);
   const Tensor zero = zeros({count});
   for (int64_t i = 0; i < steps; ++i) run.step(zero);
   return mean_of(run.v());
 }
 
-void without_gradients(Findings& found, std::span<const Policy> policies) {
+void without_gradients(Findings& found, std::span<const CastPolicy> policies) {
   Table table({"gradients 0", "steps", "exact", "f32", "nearest", "stochastic"});
   std::vector<double> slow, fast;
   for (const auto& [beta2, steps] : {std::pair{0.999, 10000}, {0.99, 1000}, {0.95, 200}}) {
     std::vector<double> v;
-    for (const Policy& policy : policies) v.push_back(decayed(policy, beta2, steps));
+    for (const CastPolicy& policy : policies) v.push_back(decayed(policy, beta2, steps));
     table.row({"beta2 " + number(beta2), std::to_string(steps), number(std::pow(beta2, steps), 3),
                number(v[0], 3), number(v[1], 3), number(v[2], 3)});
     if (beta2 == 0.999) slow = v;
@@ -105,7 +105,7 @@ struct Course {
   int64_t falls = 0;
 };
 
-Course course(const Policy& policy, double beta2) {
+Course course(const CastPolicy& policy, double beta2) {
   manual_seed(5);
   Adam run(policy.strategy, beta2);
   Course seen;
@@ -122,13 +122,13 @@ Course course(const Policy& policy, double beta2) {
   return seen;
 }
 
-void with_gradients(Findings& found, std::span<const Policy> policies) {
+void with_gradients(Findings& found, std::span<const CastPolicy> policies) {
   Table table({"gradients of variance 1", "1024", "4096", "16384 steps"});
   const auto row = [&](const std::string& name, const std::vector<double>& v) {
     table.row({name, number(v[0], 3), number(v[1], 3), number(v[2], 3)});
   };
   std::vector<Course> slow;
-  for (const Policy& policy : policies) {
+  for (const CastPolicy& policy : policies) {
     slow.push_back(course(policy, 0.999));
     row(std::string("beta2 0.999, ") + policy.name, slow.back().means);
   }
@@ -150,10 +150,11 @@ void with_gradients(Findings& found, std::span<const Policy> policies) {
 }
 
 void run(Findings& found) {
-  const Policy policies[]{{"f32", policy_of("f32", "fp32", "")},
-                          {"nearest", policy_of("nearest", "fp32", R"("optimizer": {"states":
+  const CastPolicy policies[]{
+      {"f32", policy_of("f32", "fp32", "")},
+      {"nearest", policy_of("nearest", "fp32", R"("optimizer": {"states":
           {"exp_avg_sq": "bf16"}})")},
-                          {"stochastic", policy_of("stochastic", "fp32", R"("optimizer": {"states":
+      {"stochastic", policy_of("stochastic", "fp32", R"("optimizer": {"states":
           {"exp_avg_sq": {"format": "bf16", "rounding": "stochastic"}}})")}};
   without_gradients(found, policies);
   with_gradients(found, policies);

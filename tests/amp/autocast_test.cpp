@@ -10,7 +10,7 @@ namespace {
 using amp::Autocast;
 using amp::autocast;
 using amp::CastClass;
-using amp::Policy;
+using amp::CastPolicy;
 using amp::Region;
 
 Tensor leaf(const Shape& shape) { return randn(shape).set_requires_grad(); }
@@ -69,7 +69,7 @@ TEST_CASE("f64, integers and booleans are left alone") {
 }
 
 struct Twice final : UserOp {
-  static constexpr OpInfo info{"twice", CastClass::low_precision};
+  static constexpr OpInfo info{"twice", CastClass::low_precision, "", {.sums = sums_over_last}};
   Tensor forward(const Tensor& x) { return x + x; }
 };
 struct AsItIs final : UserOp {
@@ -80,7 +80,7 @@ struct AsItIs final : UserOp {
 TEST_CASE("operations of users get what they ask for, whatever the policy says of others") {
   const Tensor x = ones({2}), y = ones({2}, bf16);
   for (const std::string_view preset : {"pytorch-cuda", "none"}) {
-    const Autocast region(Policy::preset(preset).with(bf16));
+    const Autocast region(CastPolicy::preset(preset).with(bf16));
     CHECK(apply(Twice{}, x).dtype() == bf16);
     CHECK(apply(AsItIs{}, y).dtype() == f32);
   }
@@ -100,7 +100,7 @@ TEST_CASE("nesting: dtype, policy and disabling hold inside, and what was before
     CHECK(amp::autocast_dtype() == std::optional(bf16));
     CHECK(dtypes() == Pair{bf16, f32});
     {
-      const Autocast inner(Policy::preset("all-low").with(f16));
+      const Autocast inner(CastPolicy::preset("all-low").with(f16));
       CHECK(amp::autocast_dtype() == std::optional(f16));
       CHECK(dtypes() == Pair{f16, f16});
       {
@@ -176,7 +176,7 @@ TEST_CASE("backward runs outside, or in another region, to the same gradients") 
   };
   const Tensor outside = gradient({});
   CHECK(same_bits(outside, gradient(Region{.dtype = f16})));
-  CHECK(same_bits(outside, gradient(Policy::preset("all-low").with(bf16))));
+  CHECK(same_bits(outside, gradient(CastPolicy::preset("all-low").with(bf16))));
   CHECK(same_bits(outside, gradient(Region{.enabled = false})));
 }
 

@@ -6,7 +6,7 @@ namespace halftone::test::composed_test {
 namespace {
 
 DType under(const char* preset, const std::function<Tensor()>& f) {
-  return amp::autocast(amp::Policy::preset(preset).with(bf16), f).dtype();
+  return amp::autocast(amp::CastPolicy::preset(preset).with(bf16), f).dtype();
 }
 
 TEST_CASE("einsum: as a whole on PyTorch's list for CUDA, only its products on the CPU's") {

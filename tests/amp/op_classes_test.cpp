@@ -40,7 +40,7 @@ Tensors inputs_in(const Case& test, DType first, DType others) {
 }
 
 void check_case(const OpSamples& samples, const Case& test, const Tensors& inputs, DType low) {
-  const CastClass asked = amp::Policy()[samples.name].cast_class;
+  const CastClass asked = amp::CastPolicy()[samples.name].cast_class;
   if (asked == CastClass::banned) {
     const amp::Autocast region(low);
     CHECK_THROWS_AS(test.call(inputs), UsageError);

@@ -71,7 +71,7 @@ TEST_CASE("one operation, decided in two ways: two entries; inputs that differ a
       const amp::Autocast inner(f16);
       matmul(x, x);
     }
-    const amp::Autocast plain(amp::Policy::preset("none").with(bf16));
+    const amp::Autocast plain(amp::CastPolicy::preset("none").with(bf16));
     matmul(x, x);
     where(less(x, x), x, y);  // makes y f32 by itself
   }

@@ -13,7 +13,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/backends/team.h>
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 
 #include "../threads.h"
 

@@ -5,7 +5,7 @@
 
 #include <sys/mman.h>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 namespace halftone::emulation {
 

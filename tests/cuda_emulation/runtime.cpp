@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include <cuda_runtime.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 #include <nccl.h>
 
 #include "machine.h"

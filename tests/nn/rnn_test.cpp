@@ -82,12 +82,12 @@ TEST_CASE("under autocast recurrent layers run in low precision, their gradients
   for (const Tensor& p : lstm.parameters()) CHECK(p.grad().dtype() == f32);
   for (const Tensor& p : gru.parameters()) CHECK(p.grad().dtype() == f32);
   // PyTorch's CPU lists know the LSTM only.
-  amp::autocast(amp::Policy::preset("pytorch-cpu").with(bf16), [&] {
+  amp::autocast(amp::CastPolicy::preset("pytorch-cpu").with(bf16), [&] {
     CHECK(lstm(x).y.dtype() == bf16);
     CHECK(gru(x).y.dtype() == f32);
   });
-  for (const std::string_view preset : amp::Policy::preset_names())
-    amp::autocast(amp::Policy::preset(preset).with(bf16), [&] { lstm(x), gru(x); });
+  for (const std::string_view preset : amp::CastPolicy::preset_names())
+    amp::autocast(amp::CastPolicy::preset(preset).with(bf16), [&] { lstm(x), gru(x); });
 }
 
 TEST_CASE("recurrent layers refuse what does not fit") {

@@ -4,7 +4,7 @@
 #include "ops/properties.h"
 
 #include <halftone/core/memory_ledger.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 #include "ops/samples.h"
 

@@ -42,8 +42,8 @@ TEST_CASE("TF32 where there is none") {
         "[policy t] 0/linear.0: cpu has no TF32. Use a CUDA device, or the policy tf32.json, which "
         "rounds operands to the same numbers on any.");
   CHECK(under(R"({"match": {"op": "relu"}, "compute": "tf32"})") ==
-        "[policy t] 1/relu.0: relu has no products in TF32. linear, matmul, conv2d and "
-        "conv_transpose2d do.");
+        "[policy t] 1/relu.0: relu has no products in TF32. conv2d, conv_transpose2d, "
+        "linear and matmul do.");
   CHECK(under(R"({"match": {"op": "linear", "steps": [100, null]}, "compute": "tf32",
                   "accumulate": {"format": "e8m7"}})") ==
         "[policy t] 0/linear.0: an accumulator is emulated, and its factors are f32. Use "

@@ -278,11 +278,11 @@ TEST_CASE("strategies by name or by file, and back") {
   own.session = [](nn::Module&) { return nullptr; };
   CHECK(contains(message_of<UsageError>([&] { policy::file_of(own); }),
                  "has a session that no file made"));
-  struct Own final : amp::Policy {};
+  struct Own final : amp::CastPolicy {};
   own = amp::Strategy::named("amp-bf16"), own.own_policy = std::make_shared<Own>();
   CHECK(contains(message_of<UsageError>([&] { policy::write({.base = own}); }),
                  "has a policy that is a class of its own"));
-  auto dtypes = std::make_shared<amp::Policy>();
+  auto dtypes = std::make_shared<amp::CastPolicy>();
   (*dtypes)["softmax"] = {CastClass::low_precision, f16};
   own.own_policy = dtypes;
   CHECK(contains(message_of<UsageError>([&] { policy::write({.base = own}); }),

@@ -1,7 +1,7 @@
 // What is written is what is read: from files, and from code that says more than a file can.
 #include <doctest/doctest.h>
 
-#include <halftone/amp/policy.h>
+#include <halftone/amp/cast_policy.h>
 
 #include "policy_cases.h"
 
@@ -98,7 +98,7 @@ TEST_CASE("strategies that reading would refuse are not written") {
 
 TEST_CASE("entries of operations that are a user's own are not written") {
   static constexpr OpInfo mine("swish_gate", CastClass::as_is);
-  auto own = std::make_shared<amp::Policy>();
+  auto own = std::make_shared<amp::CastPolicy>();
   (*own)["softmax"] = CastClass::low_precision;
   PolicyFile file{.base = amp::Strategy::named("amp-bf16")};
   file.base.own_policy = own;

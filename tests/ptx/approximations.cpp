@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 #include "arithmetic.h"
 

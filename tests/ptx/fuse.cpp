@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 #include "operations.h"
 

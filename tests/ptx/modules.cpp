@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 #include "fat_binary.h"
 #include "fuse.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 #include "operations.h"
 

@@ -25,3 +25,4 @@ mistake(recurrent "ht::nn::Sequential model(ht::nn::Lstm(2, 3), ht::nn::Linear(3
 mistake(lambda "ht::nn::Sequential model([](const ht::Tensor& x) { return x; });" "Sequential holds Layers: derive it from nn::Layer")
 mistake(describe "struct M : ht::nn::Layer { ht::Tensor forward(const ht::Tensor& x) const override { return x; } } model;" "override it: . field")
 mistake(forward "struct M : ht::nn::StatelessLayer { ht::Tensor forward(const ht::Tensor& x) { return x; } } model;" "override it, as const")
+mistake(sums "struct P : ht::UserOp { static constexpr ht::OpInfo info{\"p\", ht::CastClass::low_precision}; ht::Tensor forward(const ht::Tensor& x) { return x; } }; ht::apply(P{}, ht::Tensor());" "says in its OpInfo which dimensions")

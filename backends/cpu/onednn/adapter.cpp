@@ -7,7 +7,7 @@
 #include <omp.h>
 
 #include <halftone/backends/cpu/onednn/onednn.h>
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 
 namespace halftone::onednn {
 

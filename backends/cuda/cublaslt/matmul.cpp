@@ -31,15 +31,8 @@ cudaDataType_t data_type(DType dtype) {
     case f32: return CUDA_R_32F;
     case f16: return CUDA_R_16F;
     case bf16: return CUDA_R_16BF;
-    case f8_e4m3:
-    case f8_e5m2:
-    case i64:
-    case i32:
-    case i16:
-    case u8:
-    case boolean: break;
+    default: return CUDA_R_32F;  // not reached: products are floating
   }
-  return CUDA_R_32F;  // not reached: products are floating
 }
 
 /// The last two dimensions in memory: rows of `leading` elements, or their transpose.

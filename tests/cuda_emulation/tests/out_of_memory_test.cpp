@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/cuda_backend.h>
-#include <halftone/core/variable.h>
+#include <halftone/core/environment.h>
 
 #include "../../device/device_cases.h"
 #include "emulator.h"

@@ -6,7 +6,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/kernels.h>
+#include <halftone/core/kernel_identity.h>
 
 #include "emulator.h"
 

@@ -15,7 +15,7 @@ namespace halftone::test::policy_test {
 namespace {
 
 using amp::CastClass;
-using amp::Policy;
+using amp::CastPolicy;
 
 nlohmann::json fixture() {
   std::ifstream file(fixtures_directory() + "/amp_policies.json");
@@ -25,10 +25,11 @@ nlohmann::json fixture() {
 TEST_CASE("the PyTorch presets are PyTorch's lists") {
   const nlohmann::json lists = fixture();
   for (const char* preset : {"pytorch-cuda", "pytorch-cpu"}) {
-    const Policy policy = Policy::preset(preset);
+    const CastPolicy policy = CastPolicy::preset(preset);
     int compared = 0;
     for (const auto& [op, row] : lists.at(preset).items()) {
-      if (std::ranges::find(Policy::operations(), op) == Policy::operations().end()) continue;
+      if (std::ranges::find(CastPolicy::operations(), op) == CastPolicy::operations().end())
+        continue;
       CAPTURE(preset);
       CAPTURE(op);
       CHECK(name(policy[op].cast_class) == row.at("class").get<std::string>());
@@ -39,49 +40,49 @@ TEST_CASE("the PyTorch presets are PyTorch's lists") {
 }
 
 TEST_CASE("every preset speaks of every operation, and operations ask for pytorch-cuda") {
-  for (const std::string_view preset : Policy::preset_names()) {
-    const Policy policy = Policy::preset(preset);
+  for (const std::string_view preset : CastPolicy::preset_names()) {
+    const CastPolicy policy = CastPolicy::preset(preset);
     CHECK(policy.name() == preset);
     CHECK(policy["linear"] == (preset == "none" ? CastClass::as_is : CastClass::low_precision));
   }
-  CHECK(Policy::preset("all-low")["softmax"] == CastClass::low_precision);
-  CHECK(Policy::preset("all-low")["reshape"] == CastClass::as_is);
-  CHECK(Policy::preset("apex-o1")["gelu"] == CastClass::full_precision);
-  CHECK(Policy::preset("paddle-o1")["mean"] == CastClass::full_precision);
-  CHECK(Policy::preset("flashlight-o1")["batch_norm"] == CastClass::full_precision);
-  CHECK(Policy()["softmax"] == CastClass::full_precision);
+  CHECK(CastPolicy::preset("all-low")["softmax"] == CastClass::low_precision);
+  CHECK(CastPolicy::preset("all-low")["reshape"] == CastClass::as_is);
+  CHECK(CastPolicy::preset("apex-o1")["gelu"] == CastClass::full_precision);
+  CHECK(CastPolicy::preset("paddle-o1")["mean"] == CastClass::full_precision);
+  CHECK(CastPolicy::preset("flashlight-o1")["batch_norm"] == CastClass::full_precision);
+  CHECK(CastPolicy()["softmax"] == CastClass::full_precision);
 }
 
 TEST_CASE("unknown names are refused, with the nearest one") {
-  Policy policy;
-  CHECK_THROWS_WITH_AS(policy["sofmax"],
-                       "[Policy] there is no operation named \"sofmax\". Did you mean \"softmax\"?",
-                       UsageError);
+  CastPolicy policy;
   CHECK_THROWS_WITH_AS(
-      Policy::preset("pytorch"),
-      "[Policy.preset] there is no preset named \"pytorch\". Known: pytorch-cuda, pytorch-cpu, "
+      policy["sofmax"],
+      "[CastPolicy] there is no operation named \"sofmax\". Did you mean \"softmax\"?", UsageError);
+  CHECK_THROWS_WITH_AS(
+      CastPolicy::preset("pytorch"),
+      "[CastPolicy.preset] there is no preset named \"pytorch\". Known: pytorch-cuda, pytorch-cpu, "
       "apex-o1, paddle-o1, flashlight-o1, none, all-low.",
       UsageError);
-  CHECK_THROWS_WITH_AS(Policy::preset("apex-o2"), doctest::Contains("Did you mean \"apex-o1\"?"),
-                       UsageError);
+  CHECK_THROWS_WITH_AS(CastPolicy::preset("apex-o2"),
+                       doctest::Contains("Did you mean \"apex-o1\"?"), UsageError);
 }
 
 TEST_CASE("an override by name changes what runs") {
   const Tensor x = randn({2, 4});
-  const auto softmax_dtype = [&](const Policy& policy) {
+  const auto softmax_dtype = [&](const CastPolicy& policy) {
     return amp::autocast(policy.with(bf16), [&] { return softmax(x, 1).dtype(); });
   };
-  Policy policy;
+  CastPolicy policy;
   CHECK(softmax_dtype(policy) == f32);
   policy["softmax"] = CastClass::low_precision;
   CHECK(softmax_dtype(policy) == bf16);
-  CHECK(softmax_dtype(Policy()) == f32);  // the default is not touched
+  CHECK(softmax_dtype(CastPolicy()) == f32);  // the default is not touched
 }
 
 TEST_CASE("a decision may name its dtype, per device") {
   using amp::CastDecision;
   const Tensor x = randn({2, 4}), w = randn({4, 4});
-  Policy policy;
+  CastPolicy policy;
   policy["softmax"] = {CastClass::low_precision, f16};
   policy["sum"] = {CastClass::low_precision, {}, f16};  // a GPU's business: here the region's
   amp::PrecisionLog log;
@@ -108,10 +109,10 @@ TEST_CASE("a decision may name its dtype, per device") {
 }
 
 TEST_CASE("every published list says what becomes of each low-precision operation") {
-  const Policy asked;
+  const CastPolicy asked;
   for (const amp::Preset& preset : amp::presets()) {
     if (preset.lists.empty() || preset.name == "flashlight-o1") continue;  // one rule for all
-    for (const std::string_view op : Policy::operations()) {
+    for (const std::string_view op : CastPolicy::operations()) {
       if (asked[op].cast_class != CastClass::low_precision) continue;
       const bool named = std::ranges::any_of(preset.lists, [&](const amp::Preset::List& list) {
         return std::ranges::find(list.operations, op) != list.operations.end();
@@ -122,7 +123,8 @@ TEST_CASE("every published list says what becomes of each low-precision operatio
 }
 
 TEST_CASE("losses are marked, and what trains short weights computes them in f32") {
-  const std::vector<std::string_view> losses(Policy::losses().begin(), Policy::losses().end());
+  const std::vector<std::string_view> losses(CastPolicy::losses().begin(),
+                                             CastPolicy::losses().end());
   CHECK(losses == std::vector<std::string_view>{"bce_with_logits", "binary_cross_entropy",
                                                 "cross_entropy", "huber", "kl_div", "l1", "mse",
                                                 "nll_loss", "smooth_l1", "triplet_margin_loss"});
@@ -144,22 +146,22 @@ struct Double : UserOp {
 
 TEST_CASE("a policy decides on operations outside the library, by their info") {
   const Tensor x = ones({2});
-  Policy policy;
+  CastPolicy policy;
   CHECK_THROWS_AS(policy["double"], UsageError);
   CHECK(policy[Double::info] == CastClass::as_is);
   policy[Double::info] = CastClass::low_precision;
   CHECK(policy["double"] == CastClass::low_precision);
   amp::autocast(policy.with(bf16), [&] { CHECK(apply(Double{}, x).dtype() == bf16); });
-  amp::autocast(Policy().with(bf16), [&] { CHECK(apply(Double{}, x).dtype() == f32); });
+  amp::autocast(CastPolicy().with(bf16), [&] { CHECK(apply(Double{}, x).dtype() == f32); });
   std::ostringstream text;
   text << policy;
   CHECK(text.str().find(" double") < text.str().find("full_precision"));
 }
 
-struct OnlyLarge final : Policy {
+struct OnlyLarge final : CastPolicy {
   amp::CastDecision decide(const OpInfo& op, std::span<const Tensor> inputs) const override {
     if (inputs[0].numel() < 100) return CastClass::as_is;
-    return Policy::decide(op, inputs);
+    return CastPolicy::decide(op, inputs);
   }
 };
 
@@ -170,7 +172,26 @@ TEST_CASE("a derived policy looks at the inputs; with() will not cut it down") {
   CHECK(linear(randn({2, 10}), w).dtype() == f32);
   CHECK(linear(randn({20, 10}), w).dtype() == bf16);
   CHECK_THROWS_WITH_AS(OnlyLarge().with(bf16),
-                       doctest::Contains("[Policy.with] called on a derived"), UsageError);
+                       doctest::Contains("[CastPolicy.with] called on a derived"), UsageError);
+}
+
+TEST_CASE("every operation of a policy says why it asks for its class") {
+  for (const std::string_view op : CastPolicy::operations()) {
+    CAPTURE(op);
+    const OpInfo* info = CastPolicy::info(op);
+    REQUIRE(info);
+    CHECK(info->cast_class == CastPolicy()[op].cast_class);
+    CHECK(info->reason.size() > 5);
+    CHECK(info->reason.size() < 100);
+  }
+  CHECK(CastPolicy::info("sum")->reason != CastPolicy::info("mean")->reason);
+  CHECK(!CastPolicy::info("swish_gate"));
+}
+
+TEST_CASE("operations with a fact are named as in a sentence") {
+  CHECK(CastPolicy::operations_with(&OpFacts::accumulator) == "linear and matmul");
+  CHECK(CastPolicy::operations_with(&OpFacts::tf32) ==
+        "conv2d, conv_transpose2d, linear and matmul");
 }
 
 TEST_CASE("a banned operation says what to use, and runs outside or where the policy allows it") {
@@ -186,15 +207,15 @@ TEST_CASE("a banned operation says what to use, and runs outside or where the po
     const amp::Autocast off = amp::Autocast::disabled();
     CHECK(binary_cross_entropy(p, target).item() > 1);
   }
-  amp::autocast(Policy::preset("pytorch-cpu").with(bf16),
+  amp::autocast(CastPolicy::preset("pytorch-cpu").with(bf16),
                 [&] { CHECK(binary_cross_entropy(p, target).dtype() == f32); });
 }
 
 TEST_CASE("a policy prints as a table of all operations") {
   std::ostringstream text;
-  text << Policy::preset("apex-o1");
+  text << CastPolicy::preset("apex-o1");
   CHECK(text.str().starts_with("policy apex-o1\n  low_precision   conv2d"));
-  for (const std::string_view op : Policy::operations())
+  for (const std::string_view op : CastPolicy::operations())
     CHECK(text.str().find(std::string(op)) != std::string::npos);
   std::istringstream lines(text.str());
   for (std::string line; std::getline(lines, line);) {

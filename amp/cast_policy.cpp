@@ -1,5 +1,5 @@
 // The table of a policy, filled from the catalogue of operations.
-#include <halftone/amp/policy.h>
+#include <halftone/amp/cast_policy.h>
 
 #include <algorithm>
 #include <ostream>
@@ -15,48 +15,63 @@
 namespace halftone::amp {
 
 namespace {
-template <class... Ops> std::map<std::string_view, CastDecision> asked(TypeList<Ops...>) {
-  return {{Ops::info.name, CastDecision(Ops::info.cast_class)}...};
+using Catalogue = std::map<std::string_view, const OpInfo*>;
+template <class... Ops> Catalogue by_name(TypeList<Ops...>) {
+  return {{Ops::info.name, &Ops::info}...};
 }
-template <class... Ops> std::vector<std::string_view> loss_names(TypeList<Ops...>) {
-  std::vector<std::string_view> names;
-  ((Ops::info.is_loss ? names.push_back(Ops::info.name) : void()), ...);
-  for (const OpInfo* info : composed::all)
-    if (info->is_loss) names.push_back(info->name);
-  std::ranges::sort(names);
-  names.erase(std::ranges::unique(names).begin(), names.end());  // kl_div is two operations
-  return names;
-}
-/// What every operation asks for. `cast` is what policies are made of, and `checkpoint` runs its
-/// segment under the policy: neither is subject to one.
-const std::map<std::string_view, CastDecision>& asked_decisions() {
-  static const auto decisions = [] {
-    auto all = asked(AllOps{});
-    all.erase(Cast::info.name), all.erase(Checkpoint::info.name);
-    for (const OpInfo* info : composed::all) all.emplace(info->name, info->cast_class);
-    return all;
+/// Every operation that policies decide on. `cast` is what policies are made of, and `checkpoint`
+/// runs its segment under the policy: neither is subject to one.
+const Catalogue& catalogue() {
+  static const Catalogue all = [] {
+    Catalogue operations = by_name(AllOps{});
+    operations.erase(Cast::info.name), operations.erase(Checkpoint::info.name);
+    for (const OpInfo* info : composed::all) operations.emplace(info->name, info);
+    return operations;
   }();
-  return decisions;
+  return all;
+}
+std::vector<std::string_view> names_with(bool OpFacts::*fact) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, info] : catalogue())
+    if (info->*fact) names.push_back(name);
+  return names;
 }
 }  // namespace
 
-Policy::Policy() : name_("pytorch-cuda"), decisions_(asked_decisions()) {}
+CastPolicy::CastPolicy() : name_("pytorch-cuda") {
+  for (const auto& [op, info] : catalogue()) decisions_.emplace(op, info->cast_class);
+}
 
-std::span<const std::string_view> Policy::operations() {
+const OpInfo* CastPolicy::info(std::string_view op) {
+  const auto found = catalogue().find(op);
+  return found == catalogue().end() ? nullptr : found->second;
+}
+
+std::span<const std::string_view> CastPolicy::operations() {
   static const auto names = [] {
     std::vector<std::string_view> all;
-    for (const auto& [op, decision] : asked_decisions()) all.push_back(op);
+    for (const auto& [op, info] : catalogue()) all.push_back(op);
     return all;
   }();
   return names;
 }
 
-std::span<const std::string_view> Policy::losses() {
-  static const auto names = loss_names(AllOps{});
+std::span<const std::string_view> CastPolicy::losses() {
+  static const auto names = names_with(&OpFacts::is_loss);
   return names;
 }
 
-std::span<const std::string_view> Policy::preset_names() {
+std::string CastPolicy::operations_with(bool OpFacts::*fact) {
+  const std::vector<std::string_view> names = names_with(fact);
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 < names.size() ? ", " : " and ";
+    text += names[i];
+  }
+  return text;
+}
+
+std::span<const std::string_view> CastPolicy::preset_names() {
   static const auto names = [] {
     std::vector<std::string_view> all;
     for (const Preset& preset : presets()) all.push_back(preset.name);
@@ -65,10 +80,11 @@ std::span<const std::string_view> Policy::preset_names() {
   return names;
 }
 
-Policy Policy::preset(std::string_view name) {
+CastPolicy CastPolicy::preset(std::string_view name) {
   const auto found = std::ranges::find(presets(), name, &Preset::name);
-  if (found == presets().end()) fail_unknown_name("Policy.preset", "preset", name, preset_names());
-  Policy policy;
+  if (found == presets().end())
+    fail_unknown_name("CastPolicy.preset", "preset", name, preset_names());
+  CastPolicy policy;
   policy.name_ = found->name;
   for (auto& [op, decision] : policy.decisions_) decision = found->otherwise(decision.cast_class);
   for (const Preset::List& list : found->lists)
@@ -76,32 +92,32 @@ Policy Policy::preset(std::string_view name) {
   return policy;
 }
 
-CastDecision& Policy::operator[](std::string_view op) {
+CastDecision& CastPolicy::operator[](std::string_view op) {
   const auto found = decisions_.find(op);
-  if (found == decisions_.end()) fail_unknown_name("Policy", "operation", op, operations());
+  if (found == decisions_.end()) fail_unknown_name("CastPolicy", "operation", op, operations());
   return found->second;
 }
-const CastDecision& Policy::operator[](std::string_view op) const {
-  return const_cast<Policy&>(*this)[op];
+const CastDecision& CastPolicy::operator[](std::string_view op) const {
+  return const_cast<CastPolicy&>(*this)[op];
 }
-CastDecision& Policy::operator[](const OpInfo& op) {
+CastDecision& CastPolicy::operator[](const OpInfo& op) {
   return decisions_.try_emplace(op.name, op.cast_class).first->second;
 }
 
-CastDecision Policy::decide(const OpInfo& op, std::span<const Tensor>) const {
+CastDecision CastPolicy::decide(const OpInfo& op, std::span<const Tensor>) const {
   const auto found = decisions_.find(op.name);
   return found == decisions_.end() ? CastDecision(op.cast_class) : found->second;
 }
 
-Region Policy::with(DType dtype) const {
-  if (typeid(*this) != typeid(Policy))
-    fail<UsageError>("Policy.with",
+Region CastPolicy::with(DType dtype) const {
+  if (typeid(*this) != typeid(CastPolicy))
+    fail<UsageError>("CastPolicy.with",
                      "called on a derived policy, whose decide() would be lost. Use "
                      "Region{.policy = std::make_shared<YourPolicy>(...), .dtype = ...}.");
-  return Region{.policy = std::make_shared<Policy>(*this), .dtype = dtype};
+  return Region{.policy = std::make_shared<CastPolicy>(*this), .dtype = dtype};
 }
 
-std::ostream& operator<<(std::ostream& out, const Policy& policy) {
+std::ostream& operator<<(std::ostream& out, const CastPolicy& policy) {
   out << "policy " << policy.name() << '\n';
   std::set<CastDecision> kinds;  // classes in their order, those without dtype first
   for (const auto& [op, decision] : policy.decisions_) kinds.insert(decision);

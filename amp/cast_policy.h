@@ -47,17 +47,17 @@ struct CastDecision {
 /// "low_precision", "low_precision f16", "low_precision bf16 (cuda f16)"
 std::string described(const CastDecision& decision);
 
-class Policy {
+class CastPolicy {
  public:
   /// The preset "pytorch-cuda".
-  Policy();
-  Policy(const Policy&) = default;
-  Policy& operator=(const Policy&) = default;
-  virtual ~Policy() = default;
+  CastPolicy();
+  CastPolicy(const CastPolicy&) = default;
+  CastPolicy& operator=(const CastPolicy&) = default;
+  virtual ~CastPolicy() = default;
 
   /// pytorch-cuda, pytorch-cpu, apex-o1, paddle-o1, flashlight-o1, none (everything as_is),
   /// all-low (everything that any other policy would cast). Throws UsageError for other names.
-  static Policy preset(std::string_view name);
+  static CastPolicy preset(std::string_view name);
   static std::span<const std::string_view> preset_names();
   /// The name of the preset it started from.
   const std::string& name() const { return name_; }
@@ -71,6 +71,11 @@ class Policy {
   CastDecision& operator[](const OpInfo& op);
   /// All operations that a policy speaks of, in alphabetical order.
   static std::span<const std::string_view> operations();
+  /// What the operation of that name says of itself; null for names of operations of users.
+  static const OpInfo* info(std::string_view op);
+  /// The names of those with a fact, as in a sentence: "linear and matmul" for
+  /// &OpFacts::accumulator.
+  static std::string operations_with(bool OpFacts::*fact);
   /// Those of them that are losses (OpInfo::is_loss).
   static std::span<const std::string_view> losses();
 
@@ -83,7 +88,7 @@ class Policy {
   Region with(DType dtype) const;
 
   /// A table: one line per class, and dtype if it has one, with the operations that have it.
-  friend std::ostream& operator<<(std::ostream& out, const Policy& policy);
+  friend std::ostream& operator<<(std::ostream& out, const CastPolicy& policy);
 
  private:
   std::string name_;

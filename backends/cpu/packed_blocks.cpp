@@ -1,5 +1,5 @@
 // The loops over tiles. A panel of b stays in the first-level cache while all rows of a pass.
-#include <halftone/backends/cpu/block_products.h>
+#include <halftone/backends/cpu/packed_blocks.h>
 
 namespace halftone::cpu {
 
