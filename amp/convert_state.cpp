@@ -1,12 +1,13 @@
 // Weights on their way from one strategy to another: a state that another strategy saved, rewritten
 // as one of ours. Every tensor of the model is joined from the form it was saved in and split into
 // the form that it has here; nothing of the model changes.
-#include <halftone/amp/training.h>
+#include <halftone/amp/convert_state.h>
 
 #include <algorithm>
 #include <bit>
 
 #include <halftone/amp/state_entries.h>
+#include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
@@ -99,8 +100,8 @@ WeightForm form_of(const Tensor& parameter, WeightForm form) {
 }
 }  // namespace
 
-/// A state that another strategy saved, as one of this.
-optim::NamedTensors Training::converted(const NamedTensors& given, Convert convert) const {
+NamedTensors converted(const TrainingCore& training, const NamedTensors& given, Convert convert) {
+  const Strategy& strategy = training.strategy;
   const std::string saved_under = text_of(given, "strategy"), form_name = text_of(given, "form"),
                     from = shortened(saved_under, 80);
   const std::optional<WeightForm> saved_form = weight_form_named(form_name);
@@ -110,17 +111,16 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
                       "library.");
   if (convert == Convert::refuse)
     fail<UsageError>(loading, "the state was saved under ", from,
-                     saved_under == strategy_.name ? " with other options" : "", ", this is ",
-                     strategy_.name,
-                     ". Pass Convert::lossless or Convert::rounding to convert it.");
+                     saved_under == strategy.name ? " with other options" : "", ", this is ",
+                     strategy.name, ". Pass Convert::lossless or Convert::rounding to convert it.");
   const auto require_same = [&](const Tensor& held, const Tensor& value, const std::string& name) {
     if (convert == Convert::lossless && !same_values(held, value))
-      fail<UsageError>(loading, strategy_.name, " cannot hold what ", from, " saved to the bit: \"",
+      fail<UsageError>(loading, strategy.name, " cannot hold what ", from, " saved to the bit: \"",
                        name, "\" would be rounded. Pass Convert::rounding to accept that.");
   };
   const MemoryScope scope(MemoryUse::workspace);
   NamedTensors state = given;
-  for (const ModelTensor& tensor : tensors_of(model_, parameters())) {
+  for (const ModelTensor& tensor : tensors_of(training.model, training.route->parameters())) {
     const Tensor value = take_value(state, tensor);
     Tensor stored = empty(tensor.target.shape(), tensor.target.dtype()), companion;
     if (!tensor.position) {
@@ -129,7 +129,7 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
     } else {
       const Tensor weight =
           take_weight(state, form_of(value, *saved_form), value, *tensor.position);
-      const WeightForm form = form_of(stored, strategy_.form);
+      const WeightForm form = form_of(stored, strategy.form);
       if (!!facts(form).has_companion())
         companion = empty(stored.shape(), facts(form).companion_dtype(stored.dtype()));
       store_weight(form, weight, stored, companion);
@@ -138,13 +138,13 @@ optim::NamedTensors Training::converted(const NamedTensors& given, Convert conve
     }
     for (const std::string& name : tensor.names) state[name] = stored;
   }
-  const NamedTensors own = local_state();
+  const NamedTensors own = training.state();
   state.erase("optimizer.rounding");
   if (own.contains("optimizer.rounding"))
     state["optimizer.rounding"] = own.at("optimizer.rounding");
-  if (entries::part_of(state, "scaler.").empty() || !scaler_.enabled()) {
+  if (entries::part_of(state, "scaler.").empty() || !training.scaler.enabled()) {
     std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("scaler."); });
-    entries::add(state, "scaler.", scaler_.state_dict());
+    entries::add(state, "scaler.", training.scaler.state_dict());
   }
   state["strategy"] = own.at("strategy"), state["form"] = own.at("form");
   return state;

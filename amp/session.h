@@ -13,9 +13,26 @@
 #include <halftone/core/accumulator.h>
 #include <halftone/core/named_tensors.h>
 #include <halftone/core/op_info.h>
+#include <halftone/core/random.h>
 #include <halftone/optim/optimizer.h>
 
+namespace halftone::nn {
+struct Module;
+}
+namespace halftone::policy {
+class PolicySession;
+struct PolicyFile;
+}  // namespace halftone::policy
+
 namespace halftone::amp {
+
+struct Strategy;
+
+/// What a second run of a training's last forward pass needs.
+struct LastPass {
+  RandomKey random{};  // where the default generator stood when it began
+  Tensor scale{};      // the loss scale that its backward had; undefined: none
+};
 
 class Session {
  public:
@@ -29,6 +46,8 @@ class Session {
   };
 
   virtual ~Session() = default;
+  /// Itself, if rules of a policy made it.
+  virtual policy::PolicySession* of_policy() { return nullptr; }
   /// A forward pass with its backward begins: a region of this session was entered, inside none of
   /// its own. Its number, which the region keeps: segments that run again in backward belong to it.
   virtual uint64_t begin_pass() = 0;
@@ -55,6 +74,16 @@ class Session {
   /// UsageError for a state that is not its own; then nothing has changed.
   virtual NamedTensors state_dict() const = 0;
   virtual void load_state_dict(const NamedTensors& state) = 0;
+};
+
+/// What a strategy has beyond its fields: it makes sessions.
+class SessionSource {
+ public:
+  virtual ~SessionSource() = default;
+  virtual std::shared_ptr<Session> session_for(nn::Module& model,
+                                               const Strategy& strategy) const = 0;
+  /// What made it; null: no policy file.
+  virtual const policy::PolicyFile* file() const { return nullptr; }
 };
 
 }  // namespace halftone::amp

@@ -21,7 +21,6 @@
 // state underflows: the square of a gradient below 2e-4 is 0 there.)
 #pragma once
 
-#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -34,13 +33,9 @@
 #include <halftone/core/weight_form.h>
 #include <halftone/distributed/wire.h>
 
-namespace halftone::nn {
-struct Module;
-}
-
 namespace halftone::amp {
 
-class Session;  // amp/session.h
+class SessionSource;  // amp/session.h
 
 struct Strategy {
   std::string name;
@@ -64,7 +59,7 @@ struct Strategy {
   /// Buffers (running statistics of batch norm) of a skipped step are put back: the forward pass
   /// has changed them before anybody knew.
   bool hold_statistics = false;
-  uint64_t seed = 0;  // of stochastic rounding
+  uint64_t seed = 0;  // of stochastic rounding, also by rules of a policy file
   /// What gradients are on their way to the sum of a step's batches: Training::train_together().
   distributed::WireFormat wire{};
 
@@ -72,7 +67,7 @@ struct Strategy {
   /// In place of the preset `policy`; a subclass may look at tensors.
   std::shared_ptr<const CastPolicy> own_policy{};
   /// Makes what a policy file wants beyond all of this (policy/policy_file.h), for a model.
-  std::function<std::shared_ptr<Session>(nn::Module&)> session{};
+  std::shared_ptr<const SessionSource> session{};
 
   /// Throws UsageError for unknown names, with the nearest known one.
   static Strategy named(std::string_view name);

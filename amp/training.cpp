@@ -8,14 +8,13 @@
 
 #include <halftone/amp/session.h>
 #include <halftone/amp/together.h>
+#include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/leaf_watch.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/plain_numbers.h>
-#include <halftone/distributed/collectives.h>
 #include <halftone/nn/norm.h>
 #include <halftone/optim/clip_grad.h>
-#include <halftone/optim/gradient_lists.h>
 #include <halftone/core/in_place.h>
 
 namespace halftone::amp {
@@ -68,63 +67,103 @@ bool is_batch_norm(const nn::Module& module) {
 }
 }  // namespace
 
-Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer)
-    : Training(strategy, model, optimizer, nullptr) {}
-
-Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
-                   const Cut* cut)
-    : strategy_(strategy),
-      model_(model),
-      optimizer_(optimizer),
-      scaler_(strategy.loss_scale, {.enabled = strategy.scales_loss}),
-      region_(region_of(strategy)) {
+TrainingCore::TrainingCore(const Strategy& asked, nn::Module& trained, optim::Optimizer& updating,
+                           const Cut* cut)
+    : strategy(asked),
+      model(trained),
+      optimizer(updating),
+      scaler(asked.loss_scale, {.enabled = asked.scales_loss}),
+      region(region_of(asked)),
+      route(std::make_unique<GradientRoute>(*this)) {
   require_f32_parameters(model, optimizer);
   if (strategy.state_dtype) optimizer.set_default_state_dtype(*strategy.state_dtype);
   if (strategy.weights != f32) convert_weights(cut);
-  if (strategy.session) region_.session = strategy.session(model);
+  if (strategy.session) region.session = strategy.session->session_for(model, strategy);
 }
 
+namespace {
 /// A parameter's f32 data, in storage of its own or of the body, which gets another one; of a cut
 /// only what is kept.
-Tensor Training::initial_weight(const Tensor& parameter, std::size_t index, const Cut* cut) {
+Tensor initial_weight(const Tensor& parameter, std::size_t index, const Cut* cut) {
   if (!cut) return Tensor(std::make_shared<TensorBody>(*parameter.body()));
   const MemoryScope scope(MemoryUse::master_weight);
-  return part_of(parameter, cut->shards.range(index, cut->rank)).clone();
+  return distributed::part_of(parameter, cut->shards.range(index, cut->rank)).clone();
 }
+}  // namespace
 
-void Training::convert_weights(const Cut* cut) {
-  const Strategy& strategy = strategy_;
+void TrainingCore::convert_weights(const Cut* cut) {
   if (!is_floating(strategy.weights))
     fail<DTypeError>("amp.apply", strategy.name, " has ", strategy.weights,
                      " weights. Use f64, f32, f16 or bf16.");
   require_form("amp.apply", strategy.form, strategy.weights);
   const bool keeps = strategy.form != WeightForm::plain || strategy.accumulate_in_f32;
-  const bool fuses = keeps && optimizer_.set_weight_keeper(nullptr);
+  const bool fuses = keeps && optimizer.set_weight_keeper(nullptr);
   if (keeps && !fuses) require_no_keeper(strategy);
   std::vector<Tensor> initial;
   if (strategy.form != WeightForm::plain && strategy.form != WeightForm::stochastic)
-    for (const Tensor& x : optimizer_.parameters())
+    for (const Tensor& x : optimizer.parameters())
       initial.push_back(initial_weight(x, initial.size(), cut));
-  model_.to(strategy.weights,
-            strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
+  model.to(strategy.weights,
+           strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
   // Those of batch norm alone, kept in f32, need nothing beside them.
-  if (!keeps || std::ranges::none_of(optimizer_.parameters(), is_short_float)) return;
+  if (!keeps || std::ranges::none_of(optimizer.parameters(), is_short_float)) return;
   const bool fused = strategy.form != WeightForm::master || (strategy.fused_master && fuses);
   const MasterWeightsOptions options{.form = strategy.form,
                                      .fused = fused,
                                      .accumulate_in_f32 = strategy.accumulate_in_f32,
                                      .seed = strategy.seed};
-  if (cut) masters_to_come_ = options, initial_parts_ = std::move(initial);
-  else masters_ = std::make_unique<MasterWeights>(optimizer_, options, std::move(initial));
+  if (cut) masters_to_come = {options, std::move(initial)};
+  else masters = std::make_unique<MasterWeights>(optimizer, options, std::move(initial));
 }
 
+std::vector<Tensor> TrainingCore::gradients() const {
+  const std::vector<Tensor> parameters = optimizer.parameters();
+  std::vector<Tensor> result;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    result.push_back(masters ? masters->gradient(i) : parameters[i].grad());
+  return result;
+}
+
+void TrainingCore::zero_grad() {
+  stepping().zero_grad();
+  route->drop();
+  made_with = {}, last_step = Stepped(true), clipping.reset();
+}
+
+void TrainingCore::hold_statistics() {
+  if (strategy.hold_statistics && statistics.empty()) statistics = nn::BufferCopies(model);
+}
+
+Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer)
+    : core_(std::make_unique<TrainingCore>(strategy, model, optimizer, nullptr)) {}
+Training::Training(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+                   Communicator& group, const distributed::Options& options)
+    : core_(std::make_unique<TrainingCore>(
+          strategy, model, optimizer, cut_for(strategy, model, optimizer, group, options).get())) {
+  train_together(group, options);
+}
 Training::Training(Training&&) noexcept = default;
-Training::~Training() {
-  if (!has_parts()) return;
-  masters_.reset();
-  try {
-    replace_parameters(together_->reducer.parameters());
-  } catch (...) {}  // there is no memory, not even for names
+Training::~Training() = default;
+
+nn::Module& Training::model() { return core_->model; }
+const Strategy& Training::strategy() const { return core_->strategy; }
+const Region& Training::region() const { return core_->region; }
+GradScaler& Training::scaler() { return core_->scaler; }
+MasterWeights* Training::masters() { return core_->masters.get(); }
+optim::Optimizer& Training::optimizer() { return core_->stepping(); }
+const LastPass& Training::last_pass() const { return core_->last_pass; }
+Communicator* Training::group() const { return core_->route->group(); }
+std::vector<Tensor> Training::parameters() const { return core_->route->parameters(); }
+Tensor Training::weight(std::size_t index) const { return core_->route->weight(index); }
+
+void Training::train_together(Communicator& group, const distributed::Options& options) {
+  if (trains_together())
+    fail<UsageError>("Training.train_together",
+                     "called twice. Call it once, before the first step.");
+  auto route = std::make_unique<TogetherRoute>(*core_, group, options);
+  TogetherRoute& together = *route;
+  core_->route = std::move(route);
+  together.begin();
 }
 
 Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer) {
@@ -135,12 +174,46 @@ Training apply(std::string_view strategy, nn::Module& model, optim::Optimizer& o
   return {Strategy::named(strategy), model, optimizer};
 }
 
+Training apply(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+               const distributed::Options& options) {
+  return {strategy, model, optimizer, world(), options};
+}
+
 // --- a step
 
-void Training::zero_grad() {
-  optimizer().zero_grad();
-  if (together_) together_->drop();
-  made_with_ = {}, last_step_ = Stepped(true), clipping_.reset();
+Tensor Training::cast_to_weights(const Tensor& x) const {
+  const DType weights = core_->strategy.weights;
+  return weights != f32 && x.defined() && x.dtype() == f32 ? cast(x, weights) : x;
+}
+
+Tensor Training::as_f32(const Tensor& result) {
+  return is_short_float(result) ? cast(result, f32) : result;
+}
+
+void Training::begin_forward() {
+  if (!grad_enabled()) return;  // then there is no step to come: an evaluation
+  core_->last_pass.random = default_generator().state();
+  core_->hold_statistics();
+}
+
+/// One that is there already has its reasons: a pass that is repeated to look at it.
+StatisticsSink* Training::statistics_sink() const {
+  StatisticsSink* const active = active_statistics_sink();
+  return active ? active : core_->route->statistics_sink();
+}
+
+void Training::zero_grad() { core_->zero_grad(); }
+
+/// 2^36 numbers for each batch; the counters from the top down are the data loader's.
+void Training::begin_batch(int64_t number) {
+  constexpr int64_t most = (int64_t(1) << 30) - 2;
+  if (number < 0 || number >= most)
+    fail<UsageError>("Training.begin_batch", "the batch has number ", number,
+                     ". Count the batches of a training from 0, up to ", most, '.');
+  const uint64_t seed = default_generator().state().seed;
+  default_generator().set_state({seed, uint64_t(number + 1) << 34});
+  core_->route->begin_batch(number);
+  if (core_->region.session) core_->region.session->begin_batch(number);
 }
 
 namespace {
@@ -169,147 +242,63 @@ void backward_reaching_described(const Tensor& loss) {
 }  // namespace
 
 void Training::backward(const Tensor& loss) {
-  if (together_) require_fresh_gradients();
-  const Tensor scaled = scaler_.scale(loss);
-  if (scaler_.enabled()) {
-    const Tensor& now = scaler_.scale_tensor();  // another tensor since the scale has moved
-    if (made_with_.defined() && made_with_.body() != now.body()) {
-      if (together_)
-        fail<UsageError>("Training.backward",
-                         "the loss scale moved between two batches of a step, whose gradients are "
-                         "summed up already. Update the scaler between steps.");
-      scaler_.rescale(optimizer(), made_with_);
-    }
-    made_with_ = now;
+  TrainingCore& core = *core_;
+  core.route->require_fresh();
+  const Tensor scaled = core.scaler.scale(loss);
+  if (core.scaler.enabled()) {
+    const Tensor& now = core.scaler.scale_tensor();  // another tensor since the scale has moved
+    if (core.made_with.defined() && core.made_with.body() != now.body())
+      core.route->rescale(core.made_with);
+    core.made_with = now;
   }
-  last_pass_.scale = made_with_;
-  if (together_) prepare_wire();
+  core.last_pass.scale = core.made_with;
+  core.route->begin_backward();
   {
-    const GradientListenerScope sends(together_ ? &together_->reducer : nullptr);
-    if (std::exchange(first_backward_, false)) backward_reaching_described(scaled);
+    const GradientListenerScope sends(core.route->listener());
+    if (std::exchange(core.first_backward, false)) backward_reaching_described(scaled);
     else scaled.backward();
   }
-  clipping_.reset();
-  if (together_) together_->add_batches(true);
-  else if (masters_ && strategy_.accumulate_in_f32) masters_->collect();
+  core.clipping.reset();
+  core.route->end_backward();
 }
+
+void Training::no_backward() { core_->route->no_backward(); }
+void Training::gather_gradients() { core_->route->gather(); }
 
 Tensor Training::clip_grad_norm(double max_norm, double norm_type) {
   if (!(max_norm >= 0))
     fail<UsageError>("Training.clip_grad_norm", "max_norm is ", max_norm, ". Use 0 or more.");
-  if (together_) gather_gradients();
-  const std::vector<Tensor> gradients = optimizer().gradients();
-  Tensor norm = together_ ? norm_together(norm_type) : optim::norm_of(gradients, norm_type);
-  if (scaler_.enabled()) norm = norm / cast(scaler_.scale_tensor().to(norm.device()), f64);
-  clipping_ = {norm, max_norm};
+  gather_gradients();
+  Tensor norm = core_->route->norm(norm_type);
+  if (scaler().enabled()) norm = norm / cast(scaler().scale_tensor().to(norm.device()), f64);
+  core_->clipping = {norm, max_norm};
   return norm;
 }
 
 void Training::clip_grad_value(double limit) {
   gather_gradients();
-  if (scaler_.enabled()) scaler_.unscale(optimizer());
+  if (scaler().enabled()) scaler().unscale(optimizer());
   std::vector<Tensor> gradients = optimizer().gradients();
   optim::clip_gradients_value(gradients, limit);
 }
 
+namespace {
 /// The silent mistake of mixed precision: everything works, in f32.
-void Training::say_if_nothing_was_cast() {
-  if (!casts_before_) return;
+void say_if_nothing_was_cast(TrainingCore& core) {
+  if (!core.casts_before) return;
   // Rules may say f32 everywhere; a session knows by itself whether the model ran under them.
-  const bool none = strategy_.autocast && !region_.session && casts_made() == *casts_before_;
-  casts_before_.reset();
+  const bool none =
+      core.strategy.autocast && !core.region.session && casts_made() == *core.casts_before;
+  core.casts_before.reset();
   if (none)
-    std::cerr << "[Training] under " << strategy_.name << " nothing was cast to "
-              << *strategy_.autocast
+    std::cerr << "[Training] under " << core.strategy.name << " nothing was cast to "
+              << *core.strategy.autocast
               << " before the first step. Run the model inside of training.forward().\n";
 }
 
-Stepped Training::step() {
-  if (!together_ && strategy_.wire != distributed::WireFormat{})
-    fail<UsageError>("Training.step", "under ", strategy_.name, " gradients travel in ",
-                     name(strategy_.wire),
-                     " to a sum, and here nothing is summed up. Call train_together() before the "
-                     "first step, also for one process.");
-  if (region_.session && together_) tell_session();
-  if (region_.session) region_.session->before_step();
-  say_if_nothing_was_cast();
-  if (together_) gather_gradients();
-  Stepped stepped(true);
-  if (clipping_) stepped = step_clipped();
-  else if (scaler_.enabled()) stepped = scaler_.step(optimizer());
-  else optimizer().step();
-  if (scaler_.enabled()) scaler_.update();
-  account_for(stepped);
-  if (together_ && (!stepped.known() || stepped)) together_->reducer.gather_parameters();
-  if (region_.session)
-    region_.session->end_step(optimizer(),
-                              !stepped.known() ? stepped.skip() : (stepped ? Tensor{} : ones({})));
-  made_with_ = {}, clipping_.reset(), statistics_ = {};
-  return stepped;
-}
-
-/// One factor for both, min(1, max_norm / (norm + 1e-6)) / scale, computed in f64; the norm is
-/// infinite or NaN exactly if a gradient is.
-Stepped Training::step_clipped() {
-  const Tensor& norm = clipping_->norm;
-  const Tensor one = ones({}, f64, norm.device());
-  const Tensor quotient = full({}, clipping_->max_norm, f64, norm.device()) / (norm + 1e-6);
-  Tensor factor = where(less(quotient, one), quotient, one), found_inf;
-  if (scaler_.enabled()) {
-    factor = factor / cast(scaler_.scale_tensor().to(norm.device()), f64);
-    found_inf = zeros({}, f32, norm.device());
-    Tensor checked = norm;
-    backend_for(norm).unscale({&checked, 1}, {}, found_inf);
-    scaler_.report(optimizer(), found_inf);
-  }
-  factor = cast(factor, f32);
-  const bool free = norm.device().kind == DeviceKind::cpu;
-  if (free && *factor.data<float>() == 1) factor = {};
-  return amp::step(optimizer(), {.factor = factor, .skip = found_inf}, scaler_.decision());
-}
-
-/// Counts a skipped step, learns who overflowed, and puts statistics back; for a step that the host
-/// knows nothing of yet, on the device.
-void Training::account_for(const Stepped& stepped) {
-  last_step_ = Stepped(true);
-  if (!stepped.known()) {
-    Tensor found_inf =
-        cast(not_equal(stepped.skip(), zeros({}, f32, stepped.skip().device())), f64);
-    if (skipped_on_device_.defined())
-      backend_for(found_inf).accumulate(found_inf.to(skipped_on_device_.device()),
-                                        skipped_on_device_);
-    else skipped_on_device_ = found_inf;
-    last_step_ = stepped;
-    statistics_.restore_where(stepped.skip());
-  } else if (!stepped) {
-    ++skipped_steps_;
-    note_overflow();
-    statistics_.restore_where(ones({}));
-  }
-}
-
-int64_t Training::skipped_steps() const {
-  return skipped_steps_ + (skipped_on_device_.defined() ? int64_t(skipped_on_device_.item()) : 0);
-}
-
-const std::string& Training::first_overflow() const {
-  if (!last_step_) note_overflow();
-  last_step_ = Stepped(true);
-  return first_overflow_;
-}
-
-/// Undefined where there is none.
-std::vector<Tensor> Training::gradients_by_parameter() const {
-  const std::vector<Tensor> parameters = optimizer_.parameters();
-  std::vector<Tensor> gradients;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    gradients.push_back(masters_ ? masters_->gradient(i) : parameters[i].grad());
-  return gradients;
-}
-
 /// The name of the first gradient that is not finite, on any rank.
-void Training::note_overflow() const {
-  const std::vector<Tensor> gradients = gradients_by_parameter();
+void note_overflow(TrainingCore& core) {
+  const std::vector<Tensor> gradients = core.gradients();
   std::size_t first = gradients.size();
   std::optional<std::size_t> position = first_not_finite(gradients);
   for (std::size_t i = 0; position && i < gradients.size(); ++i)
@@ -317,26 +306,88 @@ void Training::note_overflow() const {
       first = i;
       break;
     }
-  if (has_parts())
-    first = std::size_t(-distributed::largest(together_->group, "overflows", -int64_t(first)));
+  first = core.route->smallest(first);
   if (first == gradients.size()) return;
-  const Tensor parameter = parameters()[first];
-  for (const auto& [name, x] : model_.named_parameters())
-    if (x.body() == parameter.body()) first_overflow_ = name;
+  const Tensor parameter = core.route->parameters()[first];
+  for (const auto& [name, x] : core.model.named_parameters())
+    if (x.body() == parameter.body()) core.first_overflow = name;
+}
+
+/// Counts a skipped step, learns which gradient overflowed, and puts statistics back; for a step
+/// that the host knows nothing of yet, on the device.
+void account_for(TrainingCore& core, const Stepped& stepped) {
+  core.last_step = Stepped(true);
+  if (!stepped.known()) {
+    Tensor found_inf =
+        cast(not_equal(stepped.skip(), zeros({}, f32, stepped.skip().device())), f64);
+    if (core.skipped_on_device.defined())
+      backend_for(found_inf).accumulate(found_inf.to(core.skipped_on_device.device()),
+                                        core.skipped_on_device);
+    else core.skipped_on_device = found_inf;
+    core.last_step = stepped;
+    core.statistics.restore_where(stepped.skip());
+  } else if (!stepped) {
+    ++core.skipped_steps;
+    note_overflow(core);
+    core.statistics.restore_where(ones({}));
+  }
+}
+}  // namespace
+
+Stepped Training::step() {
+  TrainingCore& core = *core_;
+  const std::shared_ptr<Session> session = core.region.session;
+  core.route->begin_step();
+  if (session) session->before_step();
+  say_if_nothing_was_cast(core);
+  core.route->gather();
+  Stepped stepped(true);
+  if (core.clipping) stepped = step_clipped();
+  else if (core.scaler.enabled()) stepped = core.scaler.step(optimizer());
+  else optimizer().step();
+  if (core.scaler.enabled()) core.scaler.update();
+  account_for(core, stepped);
+  if (!stepped.known() || stepped) core.route->end_step();
+  if (session)
+    session->end_step(optimizer(),
+                      !stepped.known() ? stepped.skip() : (stepped ? Tensor{} : ones({})));
+  core.made_with = {}, core.clipping.reset(), core.statistics = {};
+  return stepped;
+}
+
+/// One factor for both, min(1, max_norm / (norm + 1e-6)) / scale, computed in f64; the norm is
+/// infinite or NaN exactly if a gradient is.
+Stepped Training::step_clipped() {
+  const Tensor& norm = core_->clipping->norm;
+  const Tensor one = ones({}, f64, norm.device());
+  const Tensor quotient = full({}, core_->clipping->max_norm, f64, norm.device()) / (norm + 1e-6);
+  Tensor factor = where(less(quotient, one), quotient, one), found_inf;
+  if (scaler().enabled()) {
+    factor = factor / cast(scaler().scale_tensor().to(norm.device()), f64);
+    found_inf = zeros({}, f32, norm.device());
+    Tensor checked = norm;
+    backend_for(norm).unscale({&checked, 1}, {}, found_inf);
+    scaler().report(optimizer(), found_inf);
+  }
+  factor = cast(factor, f32);
+  const bool free = norm.device().kind == DeviceKind::cpu;
+  if (free && *factor.data<float>() == 1) factor = {};
+  return amp::step(optimizer(), {.factor = factor, .skip = found_inf}, scaler().decision());
+}
+
+int64_t Training::skipped_steps() const {
+  const Tensor& others = core_->skipped_on_device;
+  return core_->skipped_steps + (others.defined() ? int64_t(others.item()) : 0);
+}
+
+const std::string& Training::first_overflow() const {
+  if (!core_->last_step) note_overflow(*core_);
+  core_->last_step = Stepped(true);
+  return core_->first_overflow;
 }
 
 std::shared_ptr<Session> Training::set_session(std::shared_ptr<Session> session) {
-  return std::exchange(region_.session, std::move(session));
-}
-
-void Training::begin_forward() {
-  if (!grad_enabled()) return;  // then there is no step to come: an evaluation
-  last_pass_.random = default_generator().state();
-  hold_statistics();
-}
-
-void Training::hold_statistics() {
-  if (strategy_.hold_statistics && statistics_.empty()) statistics_ = nn::BufferCopies(model_);
+  return std::exchange(core_->region.session, std::move(session));
 }
 
 }  // namespace halftone::amp

@@ -1,6 +1,6 @@
 // Everything a training goes on from, as named tensors. Loading checks everything first and changes
 // the model afterwards. States of other strategies: convert_state.cpp.
-#include <halftone/amp/together.h>
+#include <halftone/amp/training_core.h>
 
 #include <algorithm>
 
@@ -8,7 +8,6 @@
 #include <halftone/amp/state_entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
-#include <halftone/distributed/collectives.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {
@@ -30,36 +29,27 @@ bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
 }
 }  // namespace
 
-/// As it is on this rank: of what it has parts of, the parts.
-optim::NamedTensors Training::local_state() const {
-  NamedTensors state;
-  add(state, "model.", nn::state_dict(model_));
-  add(state, "optimizer.", masters_ ? masters_->state_dict() : optimizer_.state_dict());
-  add(state, "scaler.", scaler_.state_dict());
-  if (region_.session) add(state, "session.", region_.session->state_dict());
+NamedTensors TrainingCore::state() const {
+  NamedTensors all;
+  add(all, "model.", nn::state_dict(model));
+  add(all, "optimizer.", masters ? masters->state_dict() : optimizer.state_dict());
+  add(all, "scaler.", scaler.state_dict());
+  if (region.session) add(all, "session.", region.session->state_dict());
   const RandomKey random = default_generator().state();
-  state["generator"] =
+  all["generator"] =
       from_vector(std::vector<int64_t>{int64_t(random.seed), int64_t(random.offset)}, {2}, i64);
-  state["strategy"] = text_tensor(strategy_.name);
-  state["form"] = text_tensor(halftone::name(strategy_.form));
-  return state;
+  all["strategy"] = text_tensor(strategy.name);
+  all["form"] = text_tensor(halftone::name(strategy.form));
+  return all;
 }
 
-optim::NamedTensors Training::state_dict() const {
-  if (!together_ || !together_->of_several()) return local_state();
-  NamedTensors state;
-  write_state([&](const TensorSource& source) {
-    for (const TensorInfo& info : source.infos) state[info.name] = source.tensor(info.name);
-  });
-  return state;
-}
-
+namespace {
 /// What was given, as a state of this strategy, of whole tensors.
-optim::NamedTensors Training::fitting(const NamedTensors& given, Convert convert) const {
-  const bool same = text_of(given, "strategy") == strategy_.name &&
-                    text_of(given, "form") == halftone::name(strategy_.form) &&
-                    same_dtypes(given, model_);
-  NamedTensors state = same ? given : converted(given, convert);
+NamedTensors fitting(const TrainingCore& core, const NamedTensors& given, Convert convert) {
+  const bool same = text_of(given, "strategy") == core.strategy.name &&
+                    text_of(given, "form") == halftone::name(core.strategy.form) &&
+                    same_dtypes(given, core.model);
+  NamedTensors state = same ? given : converted(core, given, convert);
   // What a policy's session remembers of another policy, or of none, is of no use here.
   if (!same)
     std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("session."); });
@@ -71,59 +61,64 @@ optim::NamedTensors Training::fitting(const NamedTensors& given, Convert convert
                        " is unknown. Load what a Training saved.");
   return state;
 }
+}  // namespace
 
-void Training::load_state_dict(const NamedTensors& given, Convert convert) {
-  if (!together_ || !together_->of_several()) return load_local(fitting(given, convert));
-  NamedTensors state;
-  distributed::on_rank_0(together_->group, "a state to load", [&] {
-    state = fitting(given, convert);
-    require_shapes(state);
-  });
-  const MemoryScope scope(MemoryUse::communication);
-  load_local(taken_from_rank_0(state));
+void Training::write_state(const std::function<void(const TensorSource&)>& write) const {
+  core_->route->write_state(write);
 }
 
-void Training::load_local(const NamedTensors& state) {
-  const NamedTensors model = part_of(state, "model."), session = part_of(state, "session.");
+NamedTensors Training::state_dict() const {
+  NamedTensors state;
+  write_state([&](const TensorSource& source) {
+    for (const TensorInfo& info : source.infos) state[info.name] = source.tensor(info.name);
+  });
+  return state;
+}
+
+void Training::load_state_dict(const NamedTensors& given, Convert convert) {
+  core_->load(core_->route->part_of_state([&] { return fitting(*core_, given, convert); }));
+}
+
+void TrainingCore::load(const NamedTensors& state) {
+  const NamedTensors weights = part_of(state, "model."), session = part_of(state, "session.");
   // The parts check before they change anything, the model first; if a later part does not fit,
   // what was loaded is put back.
   NamedTensors before;
-  for (const auto& [name, x] : nn::state_dict(model_)) before[name] = x.clone();
+  for (const auto& [name, x] : nn::state_dict(model)) before[name] = x.clone();
   NamedTensors session_before;
-  if (!session.empty() && region_.session) {
-    for (const auto& [name, x] : region_.session->state_dict()) session_before[name] = x.clone();
-    region_.session->load_state_dict(session);
+  if (!session.empty() && region.session) {
+    for (const auto& [name, x] : region.session->state_dict()) session_before[name] = x.clone();
+    region.session->load_state_dict(session);
   }
   try {
-    nn::load_state_dict(model_, model);
+    nn::load_state_dict(model, weights);
     load_beside_model(state);
   } catch (...) {
-    nn::load_state_dict(model_, before);
-    if (!session_before.empty()) region_.session->load_state_dict(session_before);
+    nn::load_state_dict(model, before);
+    if (!session_before.empty()) region.session->load_state_dict(session_before);
     throw;
   }
 }
 
-/// All but the model and a session.
-void Training::load_beside_model(const NamedTensors& given) {
+void TrainingCore::load_beside_model(const NamedTensors& given) {
   NamedTensors state = given;
   const Tensor generator = take(state, "generator");
   if (generator.shape() != Shape{2} || generator.dtype() != i64)
     fail<ShapeError>(loading, "\"generator\" is ", described(generator), " instead of [2] i64.");
-  const NamedTensors scaler = part_of(state, "scaler.");
-  GradScaler trial = scaler_;
-  trial.load_state_dict(scaler);
-  optimizer().load_state_dict(part_of(state, "optimizer."));
-  scaler_.load_state_dict(scaler);  // in place: captured steps go on from it
+  const NamedTensors of_scaler = part_of(state, "scaler.");
+  GradScaler trial = scaler;
+  trial.load_state_dict(of_scaler);
+  stepping().load_state_dict(part_of(state, "optimizer."));
+  scaler.load_state_dict(of_scaler);  // in place: captured steps go on from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
   zero_grad();
-  statistics_ = {};
+  statistics = {};
 }
 
 void Training::save(const std::filesystem::path& path) const {
   write_state([&](const TensorSource& source) {
-    stream_safetensors(path, source, {{"format", "pt"}, {"strategy", strategy_.name}});
+    stream_safetensors(path, source, {{"format", "pt"}, {"strategy", core_->strategy.name}});
   });
 }
 
@@ -131,8 +126,7 @@ void Training::load(const std::filesystem::path& path, Convert convert) {
   const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
   NamedTensors state;
   const auto read = [&] { state = nn::load_safetensors(path).tensors; };
-  if (together_) distributed::on_rank_0(together_->group, "a state to load", read);
-  else read();
+  core_->route->on_rank_0("a state to load", read);
   load_state_dict(state, convert);
 }
 

@@ -54,9 +54,8 @@ void train(const ht::amp::Strategy& strategy, int64_t steps, bool shows) {
     if ((step + 1) % (steps / 5) == 0) std::printf("  %8.6f", loss.item());
   }
   std::printf("\n");
-  const auto session =
-      std::dynamic_pointer_cast<ht::policy::PolicySession>(training.region().session);
-  if (shows && session) std::cout << '\n' << ht::policy::resolved_table(*session) << '\n';
+  if (shows)
+    std::cout << '\n' << ht::policy::resolved_table(ht::policy::session_of(training)) << '\n';
 }
 
 void run(int64_t steps) {

@@ -12,8 +12,9 @@
 namespace halftone::lab {
 
 int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
-  amp::Strategy strategy = policy::named_or_loaded(options.policy);
-  note_other_model(std::cerr, options.policy, options.workload, own);
+  const policy::PolicyFile file = policy::named_or_read(options.policy);
+  note_other_model(std::cerr, file, options.workload, own);
+  amp::Strategy strategy = policy::strategy_of(file);
   if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
   const Workload work = make_workload(options.workload, options.seed, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);

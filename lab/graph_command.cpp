@@ -80,7 +80,7 @@ class NotingCaster final : public InputCaster {
 };
 
 std::string dot_of(const GraphOptions& options, const std::vector<NamedWorkload>& own) {
-  const amp::Strategy strategy = policy::watched(policy::named_or_loaded(options.policy));
+  const amp::Strategy strategy = policy::watched_strategy_of(policy::named_or_read(options.policy));
   Workload work = make_workload(options.workload, 0, own);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   amp::Training training(strategy, *work.model, *optimizer);

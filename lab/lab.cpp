@@ -209,10 +209,10 @@ Command add_compare(CLI::App& app, const Context& context) {
   return [options, &context] {
     const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
     if (!options->json.empty()) files::require_replaceable("--json", options->json);
-    note_other_model(std::cerr, options->policy, options->workload, context.own);
-    const Comparison found =
-        compare(make, policy::named_or_loaded(options->reference),
-                policy::named_or_loaded(options->policy), {.seed = options->seed});
+    const policy::PolicyFile file = policy::named_or_read(options->policy);
+    note_other_model(std::cerr, file, options->workload, context.own);
+    const Comparison found = compare(make, policy::named_or_loaded(options->reference),
+                                     policy::strategy_of(file), {.seed = options->seed});
     if (!options->json.empty())
       files::replace(
           "--json", options->json,

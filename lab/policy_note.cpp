@@ -20,9 +20,4 @@ void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
   out << ". Its rules may mean other layers.\n";
 }
 
-void note_other_model(std::ostream& out, const std::string& policy, const std::string& workload,
-                      const std::vector<NamedWorkload>& own) {
-  note_other_model(out, policy::file_of(policy::named_or_loaded(policy)), workload, own);
-}
-
 }  // namespace halftone::lab

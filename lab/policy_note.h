@@ -13,8 +13,5 @@ namespace halftone::lab {
 /// that has a name.
 void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
                       const std::string& workload, const std::vector<NamedWorkload>& own);
-/// The same of a strategy's name or a file. Throws what policy::named_or_loaded() throws.
-void note_other_model(std::ostream& out, const std::string& policy, const std::string& workload,
-                      const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

@@ -8,6 +8,7 @@
 #include <halftone/lab/html.h>
 #include <halftone/lab/report_page.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

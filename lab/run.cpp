@@ -15,6 +15,7 @@
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/setting.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
 #include <halftone/policy/resolved_table.h>
@@ -126,15 +127,32 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
   return done;
 }
 
+struct NamedPolicy {
+  std::string name;
+  policy::PolicyFile file;
+};
+
+/// Throws UsageError for two of one name.
+std::vector<NamedPolicy> read_all(const std::vector<std::string>& policies) {
+  std::vector<NamedPolicy> read;
+  for (const std::string& policy : policies) {
+    read.push_back({short_name(policy), policy::named_or_read(policy)});
+    if (std::ranges::count(read, read.back().name, &NamedPolicy::name) > 1)
+      fail<UsageError>("run", "two policies are called ", read.back().name,
+                       ". Give each once, in files of different names.");
+  }
+  return read;
+}
+
 RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& own,
-                  const std::string& named, uint64_t seed) {
-  const policy::PolicyFile file = policy::file_of(policy::named_or_loaded(named));
+                  const NamedPolicy& named, uint64_t seed) {
+  const policy::PolicyFile& file = named.file;
   const Choices& choices = options.choices;
   Workload work = make_workload(options.workload, seed, own);
   choose(work, choices);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
   const auto watcher = std::make_shared<Watcher>(options.probe);
-  RunResult result{.policy = short_name(named), .seed = seed};
+  RunResult result{.policy = named.name, .seed = seed};
   std::filesystem::path folder;
   if (!options.out.empty())
     folder = options.out / (options.workload + "-" + result.policy + "-" + std::to_string(seed));
@@ -165,7 +183,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                        ". Pass --set-aside to move it to old-1 there, choose another folder, or "
                        "remove it.");
   train::Trainer trainer(work.task, *optimizer,
-                         {.strategy = policy::watched(policy::strategy_of(file)),
+                         {.strategy = policy::watched_strategy_of(file),
                           .max_steps = options.steps,
                           .clip_norm = work.clip_norm,
                           .schedule = work.schedule,
@@ -184,7 +202,7 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   if (!choices.from.empty()) start_from(state, trainer.training());
   reset_peak_memory();
   trainer.fit(loader);
-  auto& session = dynamic_cast<policy::PolicySession&>(*trainer.training().region().session);
+  policy::PolicySession& session = policy::session_of(trainer.training());
   session.require_all_rules_used();
   result.loss =
       validation ? trainer.validate(*validation).at("val/loss") : tail_mean(watcher->losses);
@@ -209,21 +227,15 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
     fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
                      " seeds, ", options.steps, " steps, a probe every ", options.probe,
                      ". Use at least one of each, and a probe every 0 (none) or more steps.");
-  std::set<std::string> names;
-  for (const std::string& policy : options.policies) {
-    policy::named_or_loaded(policy);
-    if (!names.insert(short_name(policy)).second)
-      fail<UsageError>("run", "two policies are called ", short_name(policy),
-                       ". Give each once, in files of different names.");
-  }
+  const std::vector<NamedPolicy> policies = read_all(options.policies);
   if (std::set(options.seeds.begin(), options.seeds.end()).size() != options.seeds.size())
     fail<UsageError>("run", "a seed is given twice among ", options.seeds.size(),
                      ". A run is repeated by the same command, not by another seed of its number.");
-  for (const std::string& policy : options.policies)
-    note_other_model(progress, policy, options.workload, own);
+  for (const NamedPolicy& policy : policies)
+    note_other_model(progress, policy.file, options.workload, own);
   std::vector<RunResult> results;
   for (const uint64_t seed : options.seeds)
-    for (const std::string& policy : options.policies) {
+    for (const NamedPolicy& policy : policies) {
       results.push_back(run_one(options, own, policy, seed));
       const RunResult& r = results.back();
       progress << r.policy << ", seed " << seed << (r.was_there ? ": is there, loss " : ": loss ")
@@ -232,31 +244,6 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
       progress << std::endl;
     }
   return results;
-}
-
-double median(std::vector<double> numbers) {
-  if (numbers.empty()) return std::numeric_limits<double>::quiet_NaN();
-  std::ranges::sort(numbers);
-  const std::size_t half = numbers.size() / 2;
-  return numbers.size() % 2 == 1 ? numbers[half] : (numbers[half - 1] + numbers[half]) / 2;
-}
-
-Interval interval_of(const std::vector<double>& numbers) {
-  // 0.975 quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the normal's.
-  constexpr double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                                  2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                                  2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                                  2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
-  const auto n = double(numbers.size());
-  Interval result{.mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / n,
-                  .half = std::numeric_limits<double>::infinity()};
-  if (numbers.size() < 2) return result;
-  double squares = 0;
-  for (const double x : numbers) squares += (x - result.mean) * (x - result.mean);
-  const std::size_t freedom = numbers.size() - 1;
-  const double t = freedom <= 30 ? quantiles[freedom - 1] : 1.96;
-  result.half = t * std::sqrt(squares / double(freedom) / n);
-  return result;
 }
 
 std::string table_of(const std::vector<RunResult>& runs) {

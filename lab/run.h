@@ -49,13 +49,4 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
 /// first policy with a 95 % interval (Student's t), time, and the worst sites.
 std::string table_of(const std::vector<RunResult>& runs);
 
-/// Of an even number the mean of the two in the middle; NaN of none.
-double median(std::vector<double> numbers);
-
-/// Mean and half width of a 95 % interval of Student's t; infinite for fewer than two numbers.
-struct Interval {
-  double mean = 0, half = 0;
-};
-Interval interval_of(const std::vector<double>& numbers);
-
 }  // namespace halftone::lab

@@ -22,7 +22,7 @@ struct Ranking {
   std::vector<Candidate> candidates;
 
   Ranking(const SensitivityOptions& options, const std::vector<NamedWorkload>& own)
-      : base(policy::file_of(policy::named_or_loaded(options.policy))),
+      : base(policy::named_or_read(options.policy)),
         trial([&options, &own] { return make_workload(options.workload, options.seed, own); },
               policy::named_or_loaded(options.reference),
               {.batches = options.batches,

@@ -23,9 +23,9 @@ using policy::Role;
 std::vector<ResolvedSite> sites_of(const policy::PolicyFile& base, const Workload& workload) {
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
   amp::Training training =
-      amp::apply(policy::watched(policy::strategy_of(base)), *workload.model, *optimizer);
+      amp::apply(policy::watched_strategy_of(base), *workload.model, *optimizer);
   training.backward(loss_of(workload, training, example_of(workload)));
-  return dynamic_cast<policy::PolicySession&>(*training.region().session).resolved();
+  return policy::session_of(training).resolved();
 }
 
 bool is_product(const ResolvedSite& site) { return site.flops > 0; }

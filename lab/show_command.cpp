@@ -20,18 +20,16 @@ namespace {
 class Shown {
  public:
   Shown(const std::string& policy, Workload workload)
-      : file_(policy::file_of(policy::named_or_loaded(policy))),
+      : file_(policy::named_or_read(policy)),
         work_(std::move(workload)),
         optimizer_(optimizer_of(work_)),
-        training_(policy::watched(policy::strategy_of(file_)), *work_.model, *optimizer_) {
+        training_(policy::watched_strategy_of(file_), *work_.model, *optimizer_) {
     training_.backward(loss_of(work_, training_, example_of(work_)));
     session().require_all_rules_used();
   }
   const policy::PolicyFile& file() const { return file_; }
   const amp::Strategy& strategy() const { return training_.strategy(); }
-  policy::PolicySession& session() const {
-    return dynamic_cast<policy::PolicySession&>(*training_.region().session);
-  }
+  policy::PolicySession& session() const { return policy::session_of(training_); }
 
  private:
   policy::PolicyFile file_;

@@ -194,12 +194,12 @@ Measurement Trial::measured(const Pass& pass) const {
 }
 
 Measurement Trial::set_base(const policy::PolicyFile& base) {
-  base_ = run(policy::watched(policy::strategy_of(base)));
+  base_ = run(policy::watched_strategy_of(base));
   return measured(base_);
 }
 
 Measurement Trial::measure(const policy::PolicyFile& policy) const {
-  return measured(run(policy::watched(policy::strategy_of(policy))));
+  return measured(run(policy::watched_strategy_of(policy)));
 }
 
 }  // namespace halftone::lab

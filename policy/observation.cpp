@@ -7,7 +7,8 @@ Observation::Observation(std::string_view where, amp::Training& training,
                          std::shared_ptr<Observer> observer, bool replaces) {
   if (!training.region().session)
     training.set_session(PolicySession::for_observers(training.model()));
-  const auto session = std::dynamic_pointer_cast<PolicySession>(training.region().session);
+  const std::shared_ptr<amp::Session>& made = training.region().session;
+  const std::shared_ptr<PolicySession> session(made, made->of_policy());
   if (!session)
     fail<UsageError>(where,
                      "the training has a session that is no PolicySession, and cannot be "

@@ -50,7 +50,7 @@ void require_sensible(const JsonValue& top, const PolicyFile& file) {
         .refuse("parameters go onto a grid, and the form ", name(base.form),
                 " keeps beside them what they lost, which would bring it back. Use \"form\": "
                 "\"plain\", or \"parameters\": \"none\".");
-  if (base.weights == f64 && file.rules.wire.dtype)
+  if (base.weights == f64 && file.base.wire.dtype)
     place_of(top, "communication", "gradients")
         .refuse(
             "weights are f64, and their gradients travel as they are. Use f32 weights, or "

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 
 #include <halftone/amp/cast_policy.h>
@@ -15,6 +16,7 @@
 namespace halftone::policy {
 
 namespace {
+std::atomic<int64_t> read_so_far{0};
 
 using Words = std::vector<std::string_view>;
 
@@ -73,7 +75,7 @@ class Reader {
       file_.rules.in_evaluation = evaluation->word(words) == 0;
     }
     if (const auto seed = top.find("seed"))
-      file_.rules.seed = uint64_t(seed->integer(0, std::numeric_limits<int64_t>::max()));
+      file_.base.seed = uint64_t(seed->integer(0, std::numeric_limits<int64_t>::max()));
     require_sensible(top, file_);
     return std::move(file_);
   }
@@ -111,6 +113,7 @@ class Reader {
   /// The contents of a file that may be anything.
   std::string file_text(std::string_view asked, const std::filesystem::path& path) const {
     try {
+      ++read_so_far;
       return files::read_text(where_, path, 1 << 20);
     } catch (const FormatError& error) {
       const std::string at = asked.empty() ? "" : std::string(asked) + ": ";
@@ -351,7 +354,7 @@ class Reader {
   void read_communication(const JsonValue& value) {
     constexpr std::array<std::string_view, 2> known{"gradients", "parameters"};
     value.only("communication", known);
-    if (const auto gradients = value.find("gradients")) file_.rules.wire = wire_in(*gradients);
+    if (const auto gradients = value.find("gradients")) file_.base.wire = wire_in(*gradients);
     const auto parameters = value.find("parameters");
     if (parameters && wire_in(*parameters) != distributed::WireFormat{})
       parameters->refuse(
@@ -373,6 +376,8 @@ std::span<const std::string_view> model_names() {
                                                          "mlp", "resnet", "unet"};
   return names;
 }
+
+int64_t files_read() { return read_so_far; }
 
 PolicyFile read(const std::filesystem::path& path) {
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";

@@ -24,6 +24,8 @@ struct PolicyFile {
   Rulebook rules{};
 };
 
+/// How many files this process has read: read() counts those that it extends.
+int64_t files_read();
 /// Reads a file, and those that it extends, whose paths are relative to it. Throws FormatError,
 /// with the place in the file, for what is not a policy; UsageError for names that do not exist.
 PolicyFile read(const std::filesystem::path& path);
@@ -44,12 +46,16 @@ inline amp::Strategy parse(std::string_view text, std::string_view where = "text
 }
 /// Words of "for": the models of nn/models.
 std::span<const std::string_view> model_names();
-/// A strategy's name, or a path that ends in ".json". Throws what named() and load() throw.
-amp::Strategy named_or_loaded(std::string_view name);
-/// The same strategy with a session also where no rule asks for one, so that its sites can be seen.
+/// A strategy's name, or a path that ends in ".json". Throws what named() and read() throw.
+PolicyFile named_or_read(std::string_view name);
+inline amp::Strategy named_or_loaded(std::string_view name) {
+  return strategy_of(named_or_read(name));
+}
+/// The strategy with a session also where no rule asks for one, so that its sites can be seen.
 amp::Strategy watched(const amp::Strategy& strategy);
+amp::Strategy watched_strategy_of(PolicyFile file);
 /// The file that a strategy would be as it is now: with the rules that it was loaded with, if any.
-/// Throws UsageError for a session that no file made, and for a seed that is not that of the rules.
+/// Throws UsageError for a session that no file made.
 PolicyFile file_of(const amp::Strategy& strategy);
 
 }  // namespace halftone::policy

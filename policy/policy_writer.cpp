@@ -1,5 +1,4 @@
-// Everything of a policy written out, in one order, so that equal policies are equal texts; and the
-// way from a file to a strategy and back.
+// Everything of a policy written out, in one order, so that equal policies are equal texts.
 #include <cmath>
 #include <sstream>
 #include <typeinfo>
@@ -9,7 +8,6 @@
 #include <halftone/policy/policy_file.h>
 #include <halftone/policy/policy_words.h>
 #include <halftone/policy/quantizer_writer.h>
-#include <halftone/policy/session.h>
 
 namespace halftone::policy {
 
@@ -90,26 +88,6 @@ Json loss_scale_of(const amp::Strategy& base) {
   return json;
 }
 
-std::string hash_if_a_file_can_say(const PolicyFile& file) {
-  try {
-    return hash(file);
-  } catch (const UsageError&) { return {}; }
-}
-
-/// Makes sessions; std::function::target finds the file again.
-struct SessionMaker {
-  std::shared_ptr<const PolicyFile> file;
-  std::shared_ptr<amp::Session> operator()(nn::Module& model) const {
-    const std::shared_ptr<const Rulebook> rules(file, &file->rules);
-    return std::make_shared<PolicySession>("policy " + file->base.name, model, rules,
-                                           hash_if_a_file_can_say(*file));
-  }
-};
-
-}  // namespace
-
-namespace {
-
 Json entries_of(const PolicyFile& file) {
   const amp::Strategy& base = file.base;
   Json json{{"halftone_policy", 1}, {"name", base.name}};
@@ -132,10 +110,10 @@ Json entries_of(const PolicyFile& file) {
     optimizer["states"][state] = json_of(quantizer);
   json["optimizer"] = optimizer;
   json["loss_scale"] = loss_scale_of(base);
-  if (file.rules.wire != distributed::WireFormat{})  // hashes of policies that say nothing stay
-    json["communication"] = {{"gradients", name(file.rules.wire)}, {"parameters", "own"}};
+  if (file.base.wire != distributed::WireFormat{})  // hashes of policies that say nothing stay
+    json["communication"] = {{"gradients", name(file.base.wire)}, {"parameters", "own"}};
   json["evaluation"] = file.rules.in_evaluation ? "same" : "reference";
-  json["seed"] = file.rules.seed;
+  json["seed"] = file.base.seed;
   return json;
 }
 
@@ -173,43 +151,5 @@ std::string write(const PolicyFile& file) {
 }
 
 std::string hash(const PolicyFile& file) { return Fingerprint().add(write(file)).text(); }
-
-amp::Strategy strategy_of(PolicyFile file) {
-  amp::Strategy strategy = file.base;
-  strategy.seed = file.rules.seed, strategy.wire = file.rules.wire;
-  if (!file.rules.empty())
-    strategy.session = SessionMaker{std::make_shared<const PolicyFile>(std::move(file))};
-  return strategy;
-}
-
-amp::Strategy watched(const amp::Strategy& strategy) {
-  amp::Strategy result = strategy;
-  if (!result.session)
-    result.session = SessionMaker{std::make_shared<const PolicyFile>(file_of(strategy))};
-  return result;
-}
-
-amp::Strategy named_or_loaded(std::string_view name) {
-  return name.ends_with(".json") ? load(name) : amp::Strategy::named(name);
-}
-
-PolicyFile file_of(const amp::Strategy& strategy) {
-  const auto* maker = strategy.session.target<SessionMaker>();
-  if (strategy.session && !maker)
-    fail<UsageError>("policy.file_of", strategy.name,
-                     " has a session that no file made. Write down what made it.");
-  PolicyFile file = maker ? *maker->file : PolicyFile{};
-  if (maker && strategy.seed != file.rules.seed)
-    fail<UsageError>("policy.file_of", strategy.name, " has the seed ", strategy.seed,
-                     ", and its rules were read with ", file.rules.seed,
-                     ". A file has one: change the file's.");
-  if (maker && strategy.wire != file.rules.wire)
-    fail<UsageError>("policy.file_of", strategy.name, " has the wire ", name(strategy.wire),
-                     ", and its rules were read with ", name(file.rules.wire),
-                     ". A file has one: change the file's.");
-  file.base = strategy, file.base.session = {};
-  file.rules.seed = strategy.seed, file.rules.wire = strategy.wire;
-  return file;
-}
 
 }  // namespace halftone::policy

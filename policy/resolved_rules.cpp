@@ -59,6 +59,7 @@ std::string computes_in(const ResolvedSite& site, const Treatment& now, const Tr
 
 ResolvedRules::ResolvedRules(const PolicySession& session)
     : book_(session.rules()),
+      settings_(session.settings()),
       matcher_("resolved", not_owned(book_), session.names().paths()),
       sites_(session.resolved()) {
   for (int64_t step = 0; step < StepRange{}.to; step = ranges_.back().to)
@@ -114,9 +115,9 @@ Json ResolvedRules::content_beside_sites() const {
   Json json{{"parameters", book_.parameters ? policy::content_of(*book_.parameters) : Json("none")},
             {"states", std::move(states)},
             {"evaluation", book_.in_evaluation ? "same" : "reference"},
-            {"seed", book_.seed}};
-  if (book_.wire != distributed::WireFormat{})  // hashes of others stay
-    json["communication"] = {{"gradients", name(book_.wire)}};
+            {"seed", settings_.seed}};
+  if (settings_.wire != distributed::WireFormat{})  // hashes of others stay
+    json["communication"] = {{"gradients", name(settings_.wire)}};
   return json;
 }
 

@@ -47,6 +47,7 @@ class ResolvedRules {
 
  private:
   const Rulebook& book_;
+  const PolicySession::Settings& settings_;
   RuleMatcher matcher_;
   std::vector<ResolvedSite> sites_;
   std::vector<StepRange> ranges_{};

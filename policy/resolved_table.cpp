@@ -110,8 +110,8 @@ std::string resolved_table(const PolicySession& session) {
   text += '\n';
   for (const auto& [what, grid] : grids_of(session.rules()))
     text += what + ", after each step: " + grid + '\n';
-  if (session.rules().wire != distributed::WireFormat{})
-    text += "gradients, on their way to the sum: " + name(session.rules().wire) + '\n';
+  if (session.settings().wire != distributed::WireFormat{})
+    text += "gradients, on their way to the sum: " + name(session.settings().wire) + '\n';
   return text + coverage(session, resolved) + "resolved " + resolved.hash() + '\n';
 }
 
@@ -213,7 +213,7 @@ std::string resolved_difference(const PolicySession& before, const PolicySession
   for (const char* what : {"evaluation", "seed"})
     if (beside.contains(what))
       text += two_lines(what, beside[what]["before"].dump(), beside[what]["after"].dump());
-  if (const std::string was_wire = name(before.rules().wire), wire = name(after.rules().wire);
+  if (const std::string was_wire = name(before.settings().wire), wire = name(after.settings().wire);
       was_wire != wire)
     text += two_lines("gradients on their way", was_wire, wire);
   return text;

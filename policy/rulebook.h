@@ -67,9 +67,6 @@ struct Rulebook {
   /// step.
   std::map<std::string, Quantizer> states{};
   std::optional<Quantizer> parameters{};
-  /// What gradients are on their way to the sums of steps of several batches.
-  distributed::WireFormat wire{};
-  uint64_t seed = 0;
   bool in_evaluation = true;  // false: rules rest under NoGrad
   bool operator==(const Rulebook&) const = default;
   bool empty() const { return rules.empty() && states.empty() && !parameters; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <halftone/amp/cast_policy.h>
+#include <halftone/amp/training.h>
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/core/names.h>
@@ -31,9 +32,10 @@ std::size_t PolicySession::HashKey::operator()(const Key& key) const {
 }
 
 PolicySession::PolicySession(std::string_view where, nn::Module& model,
-                             std::shared_ptr<const Rulebook> rules, std::string_view hash)
+                             std::shared_ptr<const Rulebook> rules, Settings settings)
     : where_(where),
-      hash_(int64_t(Fingerprint().add(hash).value())),
+      settings_(std::move(settings)),
+      hash_(int64_t(Fingerprint().add(settings_.hash).value())),
       names_(model),
       matcher_(where, std::move(rules), names_.paths()),
       scales_(std::make_shared<TensorScales>()),
@@ -45,7 +47,8 @@ PolicySession::PolicySession(std::string_view where, nn::Module& model,
 }
 
 std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model) {
-  auto session = std::make_shared<PolicySession>("observer", model, std::make_shared<Rulebook>());
+  auto session =
+      std::make_shared<PolicySession>("observer", model, std::make_shared<Rulebook>(), Settings{});
   session->lists_sites_ = false;
   return session;
 }
@@ -115,7 +118,7 @@ PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tenso
       resolved.site.parameter = *names_.parameter_of(inputs[i]);
   resolved.flops = flops_of(op, inputs);
   entry.name = name(resolved.site);
-  entry.seed = site_seed(matcher_.book().seed, entry.name);
+  entry.seed = site_seed(settings_.seed, entry.name);
   require_possible(entry);
   resolved.treatment = treatment_of(entry, at_->step);
   return entry;
@@ -283,6 +286,16 @@ void PolicySession::require_all_rules_used() const {
                      nearest_path(rules[i].match.path, paths),
                      "\". Mark it \"optional\" if that is meant.");
   }
+}
+
+PolicySession& session_of(const amp::Training& training) {
+  amp::Session* session = training.region().session.get();
+  PolicySession* of_policy = session ? session->of_policy() : nullptr;
+  if (!of_policy)
+    fail<UsageError>("policy.session_of", training.strategy().name,
+                     " has no rules, so there is no session of a policy. Train under "
+                     "policy::watched(strategy).");
+  return *of_policy;
 }
 
 }  // namespace halftone::policy

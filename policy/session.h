@@ -13,6 +13,10 @@
 #include <halftone/policy/rulebook.h>
 #include <halftone/policy/tensor_scales.h>
 
+namespace halftone::amp {
+class Training;
+}
+
 namespace halftone::policy {
 
 /// A site with what it gets in the present step.
@@ -28,11 +32,17 @@ struct ResolvedSite {
 
 class PolicySession final : public amp::Session {
  public:
-  /// The model must outlive this. `where` names the policy in errors, `hash` in states (none: ""):
-  /// of a state that another policy left the position is taken, not the scales. Throws UsageError
-  /// for rules that no model could satisfy.
+  struct Settings {
+    uint64_t seed = 0;               // of what is drawn
+    distributed::WireFormat wire{};  // of gradients, for tables
+    /// Names the policy in states: of one that another policy left the position is taken, not the
+    /// scales.
+    std::string hash{};
+  };
+  /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
+  /// that no model could satisfy.
   PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
-                std::string_view hash = {});
+                Settings settings);
   /// One without rules, that only lets somebody observe: between the passes that they want to see
   /// it costs nothing, and it leaves nothing in checkpoints.
   static std::shared_ptr<PolicySession> for_observers(nn::Module& model);
@@ -44,6 +54,7 @@ class PolicySession final : public amp::Session {
   /// histories note nothing. Ends with what it returns.
   [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
 
+  PolicySession* of_policy() override { return this; }
   uint64_t begin_pass() override;
   void begin_batch(int64_t number) override;
   std::string seen() const override;
@@ -61,6 +72,7 @@ class PolicySession final : public amp::Session {
   /// Throws UsageError for a rule that is not optional and matches none of the sites met so far.
   void require_all_rules_used() const;
   const Rulebook& rules() const { return matcher_.book(); }
+  const Settings& settings() const { return settings_; }
   const ModelNames& names() const { return names_; }
 
  private:
@@ -99,6 +111,7 @@ class PolicySession final : public amp::Session {
                    const Tensor& skip = {}) const;
 
   std::string where_;
+  Settings settings_;
   int64_t hash_;  // of the policy's hash
   ModelNames names_;
   RuleMatcher matcher_;
@@ -123,5 +136,9 @@ class PolicySession final : public amp::Session {
   uint64_t next_pass_ = 1;  // how far numbers of passes are apart
   int64_t changes_at_;
 };
+
+/// The session of a training whose strategy has rules or is watched(). Throws UsageError if it has
+/// none.
+PolicySession& session_of(const amp::Training& training);
 
 }  // namespace halftone::policy

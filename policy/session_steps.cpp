@@ -75,10 +75,9 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
                           ? std::string_view(tensor).substr(tensor.rfind('.') + 1)
                           : std::string_view(),
                       x, quantizer);
-  quantize_in_place(x,
-                    {.quantizer = quantizer,
-                     .skip = skip.defined() ? skip.to(x.device()) : skip,
-                     .key = {site_seed(matcher_.book().seed, tensor), uint64_t(at_->step) << 34}});
+  quantize_in_place(x, {.quantizer = quantizer,
+                        .skip = skip.defined() ? skip.to(x.device()) : skip,
+                        .key = {site_seed(settings_.seed, tensor), uint64_t(at_->step) << 34}});
 }
 
 /// Those of rules; on all processes in one order.

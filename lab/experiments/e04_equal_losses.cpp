@@ -7,6 +7,7 @@
 #include <halftone/amp/strategy_bytes.h>
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/run.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

@@ -11,6 +11,7 @@
 #include <halftone/lab/run.h>
 #include <halftone/lab/search.h>
 #include <halftone/lab/search_space.h>
+#include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {

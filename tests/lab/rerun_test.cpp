@@ -99,6 +99,20 @@ TEST_CASE("a run says what it was, and its folder repeats it") {
   CHECK(lab::differences(read.summary, Json::parse(again.summary)).empty());
 }
 
+TEST_CASE("a run reads its policy once, whatever the number of seeds") {
+  const TemporaryDirectory directory;
+  const std::filesystem::path mine = directory.path() / "mine.json";
+  write_file(mine, R"({"halftone_policy": 1, "name": "mine", "extends": "amp-bf16",
+                       "rules": [{"match": {"op": "linear"}, "input": "e4m3"}]})");
+  lab::RunOptions options{
+      .workload = "small", .policies = {mine.string()}, .seeds = {3, 4}, .steps = 2};
+  options.out = directory.path() / "runs";
+  std::ostringstream progress;
+  const int64_t before = policy::files_read();
+  CHECK(lab::run(options, small(), progress).size() == 2);
+  CHECK(policy::files_read() - before == 1);
+}
+
 TEST_CASE("a run from an earlier one's state ends elsewhere, and says where it began") {
   const Folder first({.choices = {.optimizer = "sgd"}});
   const Folder later({.choices = {.optimizer = "sgd", .from = first.path}});

@@ -105,7 +105,7 @@ TEST_CASE("a policy for other models is told so") {
 
   std::ostringstream out;
   const std::vector<lab::NamedWorkload> own{{"mine", "", {}, {}}};
-  lab::note_other_model(out, shipped_policy("nvfp4"), "mine", own);
+  lab::note_other_model(out, policy::read(shipped_policy("nvfp4")), "mine", own);
   CHECK(out.str() ==
         "note: nvfp4 is for gpt, and mine trains a model of its own. Its rules may "
         "mean other layers.\n");

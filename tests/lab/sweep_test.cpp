@@ -72,7 +72,7 @@ TEST_CASE("files beside a policy are found from the cells' folder") {
   write_file(other / "cell.json", cells.at(1).policy);
   const policy::PolicyFile file = policy::read(other / "cell.json");
   CHECK(file.base.autocast == bf16);
-  CHECK(file.rules.seed == 2);
+  CHECK(file.base.seed == 2);
 }
 
 TEST_CASE("a field that leads nowhere, and too many cells") {

@@ -2,6 +2,10 @@
 // again.
 #include <doctest/doctest.h>
 
+#include <halftone/nn/nn.h>
+#include <halftone/optim/optim.h>
+#include <halftone/policy/session.h>
+
 #include "policy_cases.h"
 
 namespace halftone::test::policy_file_test {
@@ -63,7 +67,7 @@ TEST_CASE("the whole grammar is read") {
   CHECK(base.loss_scale.min_scale == 1);
   CHECK(base.loss_scale.max_scale == 1024);
   CHECK(base.loss_scale.hysteresis == 2);
-  CHECK(file.rules.seed == 9);
+  CHECK(file.base.seed == 9);
   CHECK_FALSE(file.rules.in_evaluation);
   CHECK(file.rules.parameters == Quantizer{.grid = NumberFormat::ieee_like(8, 15)});
   CHECK(file.rules.states.at("exp_avg").scaling.rule == ScaleRule::even);
@@ -177,7 +181,7 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
   CHECK(file.base.name == "top");
   CHECK(file.base.autocast == bf16);
   CHECK(file.about == "below");
-  CHECK(file.rules.seed == 3);
+  CHECK(file.base.seed == 3);
   REQUIRE(file.rules.rules.size() == 2);
   CHECK(file.rules.rules[0].name == "one");
   CHECK(file.rules.rules[1].roles.at(policy::Role::input).quantizer.rounding ==
@@ -275,9 +279,19 @@ TEST_CASE("strategies by name or by file, and back") {
   CHECK(contains(message_of<UsageError>([] { policy::named_or_loaded("o2-bf61"); }), "o2-bf16"));
 
   amp::Strategy own = amp::Strategy::named("amp-bf16");
-  own.session = [](nn::Module&) { return nullptr; };
+  struct OwnSource final : amp::SessionSource {
+    std::shared_ptr<amp::Session> session_for(nn::Module&, const amp::Strategy&) const override {
+      return nullptr;
+    }
+  };
+  own.session = std::make_shared<OwnSource>();
   CHECK(contains(message_of<UsageError>([&] { policy::file_of(own); }),
                  "has a session that no file made"));
+  nn::Linear model(2, 2);
+  optim::Sgd sgd(model.parameters(), {.lr = 0.1});
+  const amp::Training training = amp::apply("amp-bf16", model, sgd);
+  CHECK(contains(message_of<UsageError>([&] { policy::session_of(training); }),
+                 "[policy.session_of] amp-bf16 has no rules"));
   struct Own final : amp::CastPolicy {};
   own = amp::Strategy::named("amp-bf16"), own.own_policy = std::make_shared<Own>();
   CHECK(contains(message_of<UsageError>([&] { policy::write({.base = own}); }),

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 const policy::PolicySession& session_in(const amp::Training& training) {
-  return dynamic_cast<const policy::PolicySession&>(*training.region().session);
+  return policy::session_of(training);
 }
 
 /// An MLP after a step under a policy.

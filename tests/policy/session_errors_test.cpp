@@ -18,7 +18,7 @@ TEST_CASE("what an operation cannot do, and rules that match nothing, are errors
                        UsageError);
   Pass nothing(policy_with(R"({"name": "head", "match": {"path": "head.*"}, "input": "e4m3"})"));
   nothing.run();
-  auto& session = dynamic_cast<policy::PolicySession&>(*nothing.training.region().session);
+  auto& session = policy::session_of(nothing.training);
   CHECK_THROWS_AS(session.require_all_rules_used(), UsageError);
 }
 

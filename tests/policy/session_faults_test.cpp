@@ -12,10 +12,6 @@
 namespace halftone::test::session_faults_test {
 namespace {
 
-policy::PolicySession& session_of(amp::Training& training) {
-  return dynamic_cast<policy::PolicySession&>(*training.region().session);
-}
-
 /// A step of an MLP whose whole forward pass is a checkpointed segment, or not.
 double loss_of_step(Steps& steps, uint64_t number, bool checkpointed) {
   steps.training.zero_grad();
@@ -89,7 +85,7 @@ TEST_CASE("operands without gradients in a training pass move their scales") {
       numbers({5, 6}, 1));
   steps.training.backward(mean(y * y));
   steps.training.step();
-  CHECK(session_of(steps.training).state_dict().at("scale.0/linear.0.input").item() != 1);
+  CHECK(policy::session_of(steps.training).state_dict().at("scale.0/linear.0.input").item() != 1);
 }
 
 TEST_CASE("a rule that matches nothing is an error of the first step, which changes nothing") {
@@ -162,7 +158,7 @@ TEST_CASE("after an error in a forward pass the session goes on") {
       "computed twice, so \"input.backward\" is not possible here. Leave it out of "
       "the rule, or except this place.",
       UsageError);
-  const auto sites = session_of(normed.training).resolved();
+  const auto sites = policy::session_of(normed.training).resolved();
   REQUIRE(sites.size() == 1);
   CHECK(name(sites[0].site) == "0/linear.0");
   Normed accumulates(R"({"match": {"path": "1"},
@@ -205,10 +201,10 @@ TEST_CASE("scales that another policy of the same name left are not taken") {
   same.training.load_state_dict(from.training.state_dict());
   CHECK(other.weights() == from.weights());
   const std::string scale = "scale.0/linear.0.input";
-  CHECK_FALSE(session_of(other.training).state_dict().contains(scale));
-  CHECK(session_of(same.training).state_dict().at(scale).item() ==
-        session_of(from.training).state_dict().at(scale).item());
-  CHECK(session_of(other.training).state_dict().at("step").item() == 3);
+  CHECK_FALSE(policy::session_of(other.training).state_dict().contains(scale));
+  CHECK(policy::session_of(same.training).state_dict().at(scale).item() ==
+        policy::session_of(from.training).state_dict().at(scale).item());
+  CHECK(policy::session_of(other.training).state_dict().at("step").item() == 3);
 }
 
 TEST_CASE("a state whose session is refused changes nothing at all") {
@@ -279,7 +275,7 @@ TEST_CASE("a layer that no module names stands where it is called") {
       model, sgd);
   training.forward([&](const Tensor& x) { return model(x); }, numbers({3, 4}, 1));
   std::vector<std::string> treated;
-  for (const policy::ResolvedSite& site : session_of(training).resolved())
+  for (const policy::ResolvedSite& site : policy::session_of(training).resolved())
     if (site.treatment->quantizes()) treated.push_back(name(site.site));
   CHECK(treated == std::vector<std::string>{"1/gelu.0"});
 }

@@ -89,7 +89,7 @@ TEST_CASE("what \"tf32\" says stands in the table, in JSON and in the hash") {
     return pass;
   };
   const auto session = [](const Pass& pass) -> policy::PolicySession& {
-    return dynamic_cast<policy::PolicySession&>(*pass.training.region().session);
+    return policy::session_of(pass.training);
   };
   const auto with = resolved("tf32"), without = resolved("f32");
   CHECK(policy::resolved_table(session(*with)).find("low_precision | tf32 |") != std::string::npos);

@@ -1,0 +1,74 @@
+// The way of gradients from backward passes to the optimizer: what differs between one process and
+// several. Training keeps the loop and asks its route; nothing else asks how many ranks there are.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include <halftone/autograd/gradient_listener.h>
+#include <halftone/autograd/statistics_sink.h>
+#include <halftone/core/communicator.h>
+#include <halftone/core/tensor_source.h>
+#include <halftone/optim/optimizer.h>
+
+namespace halftone::amp {
+
+struct TrainingCore;
+
+/// One process: gradients add up in grad(). TogetherRoute (together.h) is the other.
+class GradientRoute {
+ public:
+  explicit GradientRoute(TrainingCore& core) : core_(core) {}
+  virtual ~GradientRoute() = default;
+  GradientRoute(const GradientRoute&) = delete;
+  GradientRoute& operator=(const GradientRoute&) = delete;
+  /// The ranks; null: this process alone.
+  virtual Communicator* group() const { return nullptr; }
+
+  // --- a batch
+  virtual void begin_batch(int64_t) {}
+  /// Throws UsageError if what an earlier step left is in the way of backward().
+  virtual void require_fresh() const {}
+  /// The loss scale has moved since the gradients that are there were made with `old`.
+  virtual void rescale(const Tensor& old);
+  virtual void begin_backward() {}
+  /// Of the backward pass; may be null.
+  virtual GradientListener* listener() { return nullptr; }
+  virtual void end_backward();
+  /// In the place of a backward pass.
+  virtual void no_backward();
+  /// Of the forward pass; null: layers move their statistics themselves.
+  virtual StatisticsSink* statistics_sink() { return nullptr; }
+
+  // --- a step
+  /// Forgets gradients that are on their way.
+  virtual void drop() {}
+  /// Throws UsageError for a strategy that the route cannot follow.
+  virtual void begin_step();
+  /// Puts gradients that are on their way into grad().
+  virtual void gather() {}
+  /// Of all gradients, as they are scaled: an f64 scalar on their device.
+  virtual Tensor norm(double norm_type) const;
+  /// The optimizer may have updated the parameters.
+  virtual void end_step() {}
+  /// The smallest of all ranks' numbers.
+  virtual std::size_t smallest(std::size_t number) const { return number; }
+
+  // --- parameters
+  virtual std::vector<Tensor> parameters() const;
+  virtual Tensor weight(std::size_t index) const;
+
+  // --- states
+  /// Runs f on rank 0; what it throws all throw.
+  virtual void on_rank_0(std::string_view what, const std::function<void()>& f) const;
+  /// Gives rank 0's writer the state of all ranks.
+  virtual void write_state(const std::function<void(const TensorSource&)>& write) const;
+  /// This rank's part of the state that `make` returns on rank 0.
+  virtual optim::NamedTensors part_of_state(const std::function<optim::NamedTensors()>& make) const;
+
+ protected:
+  TrainingCore& core_;
+};
+
+}  // namespace halftone::amp

@@ -1,0 +1,79 @@
+// What a training is made of. It keeps its place in memory when the Training moves, because routes
+// of gradients and sessions refer to it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <halftone/amp/gradient_route.h>
+#include <halftone/amp/training.h>
+#include <halftone/distributed/shards.h>
+#include <halftone/nn/buffer_copies.h>
+
+namespace halftone::amp {
+
+/// The parts of the parameters that a rank keeps.
+struct Cut {
+  distributed::Shards shards;
+  int rank;
+};
+
+struct TrainingCore {
+  /// With a cut it makes the f32 weights of this rank's parts, and leaves their masters to
+  /// train_together().
+  TrainingCore(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
+               const Cut* cut);
+
+  Strategy strategy;
+  nn::Module& model;
+  optim::Optimizer& optimizer;  // the user's
+  std::unique_ptr<MasterWeights> masters{};
+  struct MastersOfParts {
+    MasterWeightsOptions options;
+    std::vector<Tensor> initial;  // f32
+  };
+  std::optional<MastersOfParts> masters_to_come{};
+  GradScaler scaler;
+  Region region;
+
+  // --- the present step
+  Tensor made_with{};  // the scale of the gradients that are there; undefined: there are none
+  struct Clipping {
+    Tensor norm;  // of all gradients, unscaled
+    double max_norm;
+  };
+  std::optional<Clipping> clipping{};  // from clip_grad_norm() to step()
+  nn::BufferCopies statistics{};       // as they were before the step
+  LastPass last_pass{};
+  // --- all steps
+  bool first_backward = true;
+  std::optional<int64_t> casts_before = casts_made();  // until the first step
+  int64_t skipped_steps = 0;
+  Tensor skipped_on_device{};  // more of them, that the host has not seen: f64 scalar
+  Stepped last_step{true};     // what first_overflow() has not asked yet
+  std::string first_overflow{};
+
+  std::unique_ptr<GradientRoute> route;  // the last: it refers to the others when it ends
+
+  /// The one that steps: the masters around the user's optimizer, or that.
+  optim::Optimizer& stepping() const { return masters ? *masters : optimizer; }
+  /// By parameter; undefined where there is none.
+  std::vector<Tensor> gradients() const;
+  void zero_grad();
+  /// Keeps running statistics, for a step that will be skipped.
+  void hold_statistics();
+
+  // --- states (training_state.cpp)
+  /// As it is on this rank: of what it has parts of, the parts.
+  optim::NamedTensors state() const;
+  void load(const optim::NamedTensors& state);
+  /// All but the model and a session.
+  void load_beside_model(const optim::NamedTensors& state);
+
+ private:
+  void convert_weights(const Cut* cut);
+};
+
+}  // namespace halftone::amp
