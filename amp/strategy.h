@@ -66,7 +66,7 @@ struct Strategy {
   // --- what no name says
   /// In place of the preset `policy`; a subclass may look at tensors.
   std::shared_ptr<const CastPolicy> own_policy{};
-  /// Makes what a policy file wants beyond all of this (policy/policy_file.h), for a model.
+  /// Makes what a policy file wants beyond all of this (policy/file/policy_file.h), for a model.
   std::shared_ptr<const SessionSource> session{};
 
   /// Throws UsageError for unknown names, with the nearest known one.

@@ -20,7 +20,7 @@
 
 #include "../examples/output.h"
 #include <halftone/halftone.h>
-#include <halftone/lab/synthetic.h>
+#include <halftone/lab/workloads/synthetic.h>
 
 #include "machine.h"
 #include "network.h"

@@ -5,7 +5,7 @@
 #include <array>
 
 #include <halftone/core/memory_ledger.h>
-#include <halftone/policy/observation.h>
+#include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::bench {
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include <halftone/amp/training.h>
-#include <halftone/lab/synthetic.h>
+#include <halftone/lab/workloads/synthetic.h>
 
 #include "machine.h"
 

@@ -16,8 +16,8 @@
 
 #include "../examples/output.h"
 #include <halftone/halftone.h>
-#include <halftone/lab/synthetic.h>
-#include <halftone/lab/untuned.h>
+#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/lab/workloads/untuned.h>
 
 #include "busy.h"
 #include "limit.h"
@@ -145,7 +145,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   return cell;
 }
 
-/// "untuned" stands for all of lab/untuned.h.
+/// "untuned" stands for all of lab/workloads/untuned.h.
 std::vector<std::string> expanded(const std::vector<std::string>& names) {
   std::vector<std::string> all;
   for (const std::string& name : names)
@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
   CLI::App app("Times whole training steps on synthetic data.");
   app.add_option("--workload", options.workloads,
                  ht::lab::synthetic_list() +
-                     "; several by commas; untuned: shapes that are not round (lab/untuned.h)")
+                     "; several by commas; untuned: shapes that are not round (lab/workloads/untuned.h)")
       ->delimiter(',');
   app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');
@@ -190,7 +190,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
   app.add_option("--probe", options.probe,
-                 "telemetry every so many steps (policy/probe.h); 0: none")
+                 "telemetry every so many steps (policy/telemetry/probe.h); 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--limit,!--no-limit", options.limit,
                "measure the machine first (a second), and say how near to its limit a step comes");

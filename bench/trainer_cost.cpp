@@ -15,7 +15,7 @@
 
 #include "../examples/output.h"
 #include <halftone/halftone.h>
-#include <halftone/lab/synthetic.h>
+#include <halftone/lab/workloads/synthetic.h>
 
 namespace ht = halftone;
 

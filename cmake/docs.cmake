@@ -1,7 +1,7 @@
 # cmake --build --preset release --target docs: the API reference, by Debian's doxygen. Where there is none, the target
 # says so. A warning is an error.
 set(HALFTONE_DOCS_INPUT halftone.h docs/api.md)
-foreach(folder core autograd distributed io nn optim data amp policy train)
+foreach(folder core autograd distributed nn optim data amp policy train)
   list(APPEND HALFTONE_DOCS_INPUT ${folder})
 endforeach()
 list(JOIN HALFTONE_DOCS_INPUT " " HALFTONE_DOCS_INPUT)

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include <halftone/halftone.h>
-#include <halftone/policy/resolved_table.h>
+#include <halftone/policy/resolved/resolved_table.h>
 
 #include "program.h"
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/html.h>
-#include <halftone/lab/page.h>
-#include <halftone/lab/svg.h>
+#include <halftone/lab/report/html.h>
+#include <halftone/lab/report/page.h>
+#include <halftone/lab/draw/svg.h>
 
 #include "comparison.h"
 

@@ -7,9 +7,9 @@
 
 #include <halftone/core/backend.h>
 #include <halftone/lab/setting.h>
-#include <halftone/policy/fingerprint.h>
+#include <halftone/policy/file/fingerprint.h>
 #include <halftone/train/class_name.h>
-#include <halftone/train/resume.h>
+#include <halftone/train/checkpoints/resume.h>
 
 namespace halftone::lab {
 

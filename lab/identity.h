@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include <halftone/lab/choices.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/lab/workloads/choices.h>
+#include <halftone/policy/file/json_value.h>
 
 namespace halftone::lab {
 

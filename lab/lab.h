@@ -5,7 +5,7 @@
 //   }
 #pragma once
 
-#include <halftone/lab/workload.h>
+#include <halftone/lab/workloads/workload.h>
 
 namespace halftone::lab {
 

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include <halftone/core/files.h>
-#include <halftone/lab/choices.h>
+#include <halftone/lab/workloads/choices.h>
 #include <halftone/lab/json_input.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include <halftone/lab/run.h>
-#include <halftone/policy/json_value.h>
+#include <halftone/policy/file/json_value.h>
 
 namespace halftone::lab {
 

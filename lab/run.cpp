@@ -18,11 +18,11 @@
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
 #include <halftone/policy/policy.h>
-#include <halftone/policy/resolved_table.h>
-#include <halftone/policy/worst_rows.h>
+#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/telemetry/worst_rows.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/trainer.h>
-#include <halftone/train/training_directory.h>
+#include <halftone/train/checkpoints/training_directory.h>
 
 namespace halftone::lab {
 

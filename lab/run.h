@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/choices.h>
-#include <halftone/policy/update_probe.h>
+#include <halftone/lab/workloads/choices.h>
+#include <halftone/policy/telemetry/update_probe.h>
 
 namespace halftone::lab {
 

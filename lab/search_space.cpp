@@ -10,7 +10,7 @@
 
 #include <halftone/core/names.h>
 #include <halftone/core/quantizer.h>
-#include <halftone/policy/session.h>
+#include <halftone/policy/session/session.h>
 
 namespace halftone::lab {
 

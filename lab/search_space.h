@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/workload.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/lab/workloads/workload.h>
+#include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {
 

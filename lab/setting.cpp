@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <halftone/core/plain_numbers.h>
-#include <halftone/policy/fingerprint.h>
+#include <halftone/policy/file/fingerprint.h>
 
 namespace halftone::lab {
 

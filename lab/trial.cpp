@@ -12,7 +12,7 @@
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/random.h>
 #include <halftone/nn/state_dict.h>
-#include <halftone/policy/observation.h>
+#include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::lab {
 

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include <halftone/lab/workload.h>
-#include <halftone/policy/policy_file.h>
+#include <halftone/lab/workloads/workload.h>
+#include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {
 

@@ -1,7 +1,7 @@
 // Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates hidden, in], weight_hh_l0,
 // bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all uniform on +-1/sqrt(hidden) at first. The
 // inputs of all steps are projected by one matrix product; what follows them through time is one
-// operation (autograd/ops/recurrent.h). Under autocast both run in low precision, as PyTorch's
+// operation (autograd/ops/layers/recurrent.h). Under autocast both run in low precision, as PyTorch's
 // cells.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Who sees what an update would make of a weight if nothing were rounded, beside what it does
-// (policy/update_probe.h). Optimizers of this folder ask; where nobody watches that is all.
+// (policy/telemetry/update_probe.h). Optimizers of this folder ask; where nobody watches that is all.
 #pragma once
 
 #include <string_view>

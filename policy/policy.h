@@ -1,9 +1,9 @@
 // Policies as files: everything that users of policy/ include.
 #pragma once
 
-#include <halftone/policy/overflow.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/probe.h>
-#include <halftone/policy/rulebook.h>
-#include <halftone/policy/session.h>
-#include <halftone/policy/site.h>
+#include <halftone/policy/telemetry/overflow.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/telemetry/probe.h>
+#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/session/session.h>
+#include <halftone/policy/rules/site.h>

@@ -13,7 +13,7 @@
 #include <halftone/data/dataset.h>
 #include <halftone/nn/module.h>
 #include <halftone/train/metrics.h>
-#include <halftone/train/status_line.h>
+#include <halftone/train/logging/status_line.h>
 
 namespace halftone::train {
 

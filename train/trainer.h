@@ -18,7 +18,7 @@
 
 #include <halftone/amp/training.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/train/checkpoint.h>
+#include <halftone/train/checkpoints/checkpoint.h>
 #include <halftone/train/metric_values.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer_options.h>

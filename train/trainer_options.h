@@ -13,8 +13,8 @@
 #include <halftone/amp/strategy.h>
 #include <halftone/distributed/options.h>
 #include <halftone/optim/lr_schedule.h>
-#include <halftone/train/callback.h>
-#include <halftone/train/logger.h>
+#include <halftone/train/callbacks/callback.h>
+#include <halftone/train/logging/logger.h>
 
 namespace halftone::train {
 
@@ -88,7 +88,7 @@ struct TrainerOptions {
   std::vector<std::shared_ptr<Logger>> loggers{};  // more of them
   int64_t log_every_steps = 50;
   /// After a step that was skipped for an overflow: says where the first tensor that is not finite
-  /// stood, and which loss scale would have done (policy/overflow.h), for the step's last batch.
+  /// stood, and which loss scale would have done (policy/telemetry/overflow.h), for the step's last batch.
   /// Slow for such steps; on a GPU every step waits.
   bool explain_overflows = false;
 

@@ -11,10 +11,10 @@
 #include <halftone/amp/training.h>
 #include <halftone/core/communicator.h>
 #include <halftone/data/data_loader.h>
-#include <halftone/train/records.h>
+#include <halftone/train/logging/records.h>
 #include <halftone/train/task.h>
 #include <halftone/train/trainer.h>
-#include <halftone/train/training_directory.h>
+#include <halftone/train/checkpoints/training_directory.h>
 
 namespace halftone::train {
 

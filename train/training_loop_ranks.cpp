@@ -16,9 +16,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/distributed/collectives.h>
 #include <halftone/train/class_name.h>
-#include <halftone/train/manifest.h>
+#include <halftone/train/checkpoints/manifest.h>
 #include <halftone/train/numbers.h>
-#include <halftone/train/resume.h>
+#include <halftone/train/checkpoints/resume.h>
 #include <halftone/train/stop_signals.h>
 
 namespace halftone::train {

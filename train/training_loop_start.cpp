@@ -8,11 +8,11 @@
 #include <halftone/core/error.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>
-#include <halftone/train/for_people.h>
-#include <halftone/train/model_summary.h>
+#include <halftone/train/logging/for_people.h>
+#include <halftone/train/logging/model_summary.h>
 #include <halftone/train/numbers.h>
 #include <halftone/train/rates.h>
-#include <halftone/train/resume.h>
+#include <halftone/train/checkpoints/resume.h>
 
 namespace halftone::train {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <halftone/autograd/ops/logical.h>
-#include <halftone/autograd/ops/softmax.h>
+#include <halftone/autograd/ops/layers/softmax.h>
 
 namespace halftone {
 

@@ -1,7 +1,7 @@
-// E4. gpt_tiny (lab/workload.h) with weights that updates reach in four ways, from the same seeds:
-// differences of the losses with their intervals, and the bytes a parameter by shapes alone.
-// Weights rounded to nearest are shown and not judged: at this workload's rate few updates are lost
-// (E14).
+// E4. gpt_tiny (lab/workloads/workload.h) with weights that updates reach in four ways, from the
+// same seeds: differences of the losses with their intervals, and the bytes a parameter by shapes
+// alone. Weights rounded to nearest are shown and not judged: at this workload's rate few updates
+// are lost (E14).
 #include <ostream>
 
 #include <halftone/amp/strategy_bytes.h>

@@ -1,8 +1,8 @@
-// E9. The residual MLP (lab/workload.h) under MXFP8 for everything that its operations read,
-// weights of normalisations included. Those are near 1: in a block whose largest is in (0.875, 1),
-// OCP's rule takes the scale 2^-9, so that they become (448, 512) of e4m3, whose last number is
-// 448. What that does to gradients is measured beside; spikes of the loss, which were published
-// from runs of days, are not asked for.
+// E9. The residual MLP (lab/workloads/workload.h) under MXFP8 for everything that its operations
+// read, weights of normalisations included. Those are near 1: in a block whose largest is in
+// (0.875, 1), OCP's rule takes the scale 2^-9, so that they become (448, 512) of e4m3, whose last
+// number is 448. What that does to gradients is measured beside; spikes of the loss, which were
+// published from runs of days, are not asked for.
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>

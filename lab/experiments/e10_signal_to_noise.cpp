@@ -1,7 +1,7 @@
 // E10. The table of `halftone-lab formats`, and its check against numbers that were derived apart
 // from this library.
 #include <halftone/lab/experiments/experiments.h>
-#include <halftone/lab/formats_command.h>
+#include <halftone/lab/commands/formats.h>
 
 namespace halftone::lab {
 namespace e10 {

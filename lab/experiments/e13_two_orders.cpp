@@ -1,15 +1,15 @@
-// E13. gpt_tiny (lab/workload.h) after 200 steps in f32, asked twice for its predictions: products
-// summed in one go, and anew every 32 terms. Both sums are f32; they differ as two kernels of two
-// programs do, one of which draws samples while the other one trains. The bar is not the published
-// one. Where a logit differs, it does so by a spacing of its format, 8 times as much in bf16; but a
-// rounding hides nearly every difference of two sums, and hides it the more often the wider the
-// spacing: it is the product of both that reaches the predictions.
+// E13. gpt_tiny (lab/workloads/workload.h) after 200 steps in f32, asked twice for its predictions:
+// products summed in one go, and anew every 32 terms. Both sums are f32; they differ as two kernels
+// of two programs do, one of which draws samples while the other one trains. The bar is not the
+// published one. Where a logit differs, it does so by a spacing of its format, 8 times as much in
+// bf16; but a rounding hides nearly every difference of two sums, and hides it the more often the
+// wider the spacing: it is the product of both that reaches the predictions.
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/workload.h>
+#include <halftone/lab/workloads/workload.h>
 #include <halftone/nn/state_dict.h>
 #include <halftone/train/task_steps.h>
 

@@ -1,15 +1,15 @@
-// E14. gpt_tiny (lab/workload.h), 100 steps of AdamW at a constant rate, with weights in f32 and
-// with weights on bf16's grid, to nearest. Every tenth step is watched. A rate of
-// 0.01 is not among them: there the model learns worse (a loss of 3.1 against 2.5), the two runs
-// part, and 20 % are lost where the f32 run's histogram says 29 %.
+// E14. gpt_tiny (lab/workloads/workload.h), 100 steps of AdamW at a constant rate, with weights in
+// f32 and with weights on bf16's grid, to nearest. Every tenth step is watched. A rate of 0.01 is
+// not among them: there the model learns worse (a loss of 3.1 against 2.5), the two runs part, and
+// 20 % are lost where the f32 run's histogram says 29 %.
 #include <algorithm>
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
-#include <halftone/lab/workload.h>
-#include <halftone/policy/probe.h>
+#include <halftone/lab/workloads/workload.h>
+#include <halftone/policy/telemetry/probe.h>
 
 namespace halftone::lab {
 namespace e14 {

@@ -1,6 +1,6 @@
-// E16. A search over the operations of gpt_tiny (lab/workload.h), from PyTorch's list for CUDA:
-// what may run in bf16 beyond it, for an error of 2 % in the gradients? Then both train from the
-// same seeds: a difference of the losses, with its interval.
+// E16. A search over the operations of gpt_tiny (lab/workloads/workload.h), from PyTorch's list for
+// CUDA: what may run in bf16 beyond it, for an error of 2 % in the gradients? Then both train from
+// the same seeds: a difference of the losses, with its interval.
 #include <unistd.h>
 
 #include <algorithm>

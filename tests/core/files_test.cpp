@@ -17,9 +17,9 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/data/image.h>
-#include <halftone/io/safetensors.h>
-#include <halftone/train/loggers.h>
+#include <halftone/data/images/image.h>
+#include <halftone/core/safetensors.h>
+#include <halftone/train/logging/loggers.h>
 
 #include "../nobody.h"
 #include "../temporary_directory.h"

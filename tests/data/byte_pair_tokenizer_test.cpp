@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <halftone/data/byte_pair_tokenizer.h>
-#include <halftone/data/byte_pair_words.h>
+#include <halftone/data/text/byte_pair_tokenizer.h>
+#include <halftone/data/text/byte_pair_words.h>
 
 #include "../fixtures_directory.h"
 #include "../temporary_directory.h"

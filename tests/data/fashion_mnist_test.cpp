@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include <halftone/core/memory_ledger.h>
-#include <halftone/data/fashion_mnist.h>
+#include <halftone/data/sets/fashion_mnist.h>
 
 #include "../temporary_directory.h"
 

@@ -3,7 +3,7 @@
 
 #include <zlib.h>
 
-#include <halftone/data/idx.h>
+#include <halftone/data/sets/idx.h>
 
 #include "../temporary_directory.h"
 

@@ -6,7 +6,7 @@
 #include <zlib.h>
 
 #include <halftone/core/memory_ledger.h>
-#include <halftone/data/image.h>
+#include <halftone/data/images/image.h>
 
 #include "image_fixtures.h"
 

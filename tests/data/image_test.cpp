@@ -3,7 +3,7 @@
 
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/views.h>
-#include <halftone/data/image.h>
+#include <halftone/data/images/image.h>
 
 #include "image_fixtures.h"
 

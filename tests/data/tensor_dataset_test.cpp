@@ -3,7 +3,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
-#include <halftone/data/byte_images.h>
+#include <halftone/data/images/byte_images.h>
 #include <halftone/data/tensor_dataset.h>
 
 #include "../temporary_directory.h"

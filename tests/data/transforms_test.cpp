@@ -5,7 +5,7 @@
 #include <set>
 
 #include <halftone/core/views.h>
-#include <halftone/data/transforms.h>
+#include <halftone/data/images/transforms.h>
 
 #include "image_fixtures.h"
 

@@ -4,7 +4,7 @@
 
 #include <halftone/amp/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
-#include <halftone/policy/probe.h>
+#include <halftone/policy/telemetry/probe.h>
 
 #include "device_cases.h"
 #include "gpu.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/policy/policy_file.h>
+#include <halftone/policy/file/policy_file.h>
 #include <halftone/halftone.h>
 
 namespace halftone::test {

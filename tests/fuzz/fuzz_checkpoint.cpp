@@ -9,8 +9,8 @@
 
 #include <zlib.h>
 
-#include <halftone/io/safetensors.h>
-#include <halftone/train/manifest.h>
+#include <halftone/core/safetensors.h>
+#include <halftone/train/checkpoints/manifest.h>
 
 namespace halftone::fuzz {
 

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include <halftone/data/cifar10.h>
+#include <halftone/data/sets/cifar10.h>
 
 namespace halftone::fuzz {
 

@@ -6,7 +6,7 @@
 
 #include <zlib.h>
 
-#include <halftone/data/idx.h>
+#include <halftone/data/sets/idx.h>
 
 namespace halftone::fuzz {
 

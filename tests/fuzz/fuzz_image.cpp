@@ -8,8 +8,8 @@
 
 #include <zlib.h>
 
-#include <halftone/data/image.h>
-#include <halftone/data/image_header.h>
+#include <halftone/data/images/image.h>
+#include <halftone/data/images/image_header.h>
 
 namespace halftone::fuzz {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <halftone/io/safetensors.h>
+#include <halftone/core/safetensors.h>
 
 namespace halftone::fuzz {
 

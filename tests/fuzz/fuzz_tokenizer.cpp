@@ -6,8 +6,8 @@
 
 #include <set>
 
-#include <halftone/data/byte_pair_tokenizer.h>
-#include <halftone/data/utf8.h>
+#include <halftone/data/text/byte_pair_tokenizer.h>
+#include <halftone/data/text/utf8.h>
 
 namespace halftone::fuzz {
 

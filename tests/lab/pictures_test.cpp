@@ -7,8 +7,8 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/data/tensor_dataset.h>
-#include <halftone/lab/distribution.h>
-#include <halftone/lab/workload.h>
+#include <halftone/lab/draw/distribution.h>
+#include <halftone/lab/workloads/workload.h>
 
 #include "temporary_directory.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <sstream>
 
-#include <halftone/lab/report.h>
-#include <halftone/lab/table_command.h>
+#include <halftone/lab/report/report.h>
+#include <halftone/lab/commands/table.h>
 
 #include "lab/well_formed.h"
 #include "temporary_directory.h"

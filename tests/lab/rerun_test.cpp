@@ -9,9 +9,9 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/random.h>
 #include <halftone/data/tensor_dataset.h>
-#include <halftone/lab/choices.h>
+#include <halftone/lab/workloads/choices.h>
 #include <halftone/lab/identity.h>
-#include <halftone/lab/rerun.h>
+#include <halftone/lab/commands/rerun.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/nn/nn.h>

@@ -8,7 +8,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/lab/policy_note.h>
-#include <halftone/lab/show_command.h>
+#include <halftone/lab/commands/show.h>
 
 #include "../policies_directory.h"
 #include "../temporary_directory.h"

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include <halftone/lab/html.h>
-#include <halftone/lab/svg.h>
+#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/svg.h>
 
 #include "lab/well_formed.h"
 #include "temporary_directory.h"

@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include <halftone/lab/sweep.h>
+#include <halftone/lab/commands/sweep.h>
 #include <halftone/policy/policy.h>
 
 #include "policies_directory.h"

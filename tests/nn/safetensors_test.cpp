@@ -10,7 +10,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/views.h>
-#include <halftone/io/safetensors.h>
+#include <halftone/core/safetensors.h>
 
 #include "../temporary_directory.h"
 

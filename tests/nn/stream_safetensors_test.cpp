@@ -6,7 +6,7 @@
 
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
-#include <halftone/io/safetensors.h>
+#include <halftone/core/safetensors.h>
 
 #include "../temporary_directory.h"
 

@@ -17,7 +17,7 @@
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
 #include <halftone/nn/rnn.h>
-#include <halftone/io/safetensors.h>
+#include <halftone/core/safetensors.h>
 
 namespace {
 

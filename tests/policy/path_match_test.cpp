@@ -7,7 +7,7 @@
 
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/mlp.h>
-#include <halftone/policy/rulebook.h>
+#include <halftone/policy/rules/rulebook.h>
 
 #include "../temporary_directory.h"
 

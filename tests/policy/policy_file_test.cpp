@@ -4,7 +4,7 @@
 
 #include <halftone/nn/nn.h>
 #include <halftone/optim/optim.h>
-#include <halftone/policy/session.h>
+#include <halftone/policy/session/session.h>
 
 #include "policy_cases.h"
 

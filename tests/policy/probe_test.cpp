@@ -11,7 +11,7 @@
 #include <halftone/autograd/checkpoint.h>
 #include <halftone/autograd/ops.h>
 #include <halftone/core/quantized.h>
-#include <halftone/policy/fingerprint.h>
+#include <halftone/policy/file/fingerprint.h>
 #include <halftone/policy/policy.h>
 
 #include "policies_directory.h"

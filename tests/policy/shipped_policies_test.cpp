@@ -16,8 +16,8 @@
 #include <halftone/nn/models/mlp.h>
 #include <halftone/optim/adam.h>
 #include <halftone/optim/sgd.h>
-#include <halftone/policy/policy_file.h>
-#include <halftone/policy/session.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/session/session.h>
 
 #include "../policies_directory.h"
 #include "../temporary_directory.h"

@@ -19,7 +19,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>
-#include <halftone/io/safetensors.h>
+#include <halftone/core/safetensors.h>
 
 #include "../fixtures_directory.h"
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include <halftone/train/early_stopping.h>
-#include <halftone/train/monitors.h>
-#include <halftone/train/nan_policy.h>
+#include <halftone/train/callbacks/early_stopping.h>
+#include <halftone/train/callbacks/monitors.h>
+#include <halftone/train/callbacks/nan_policy.h>
 
 namespace halftone::test::callbacks_test {
 namespace {

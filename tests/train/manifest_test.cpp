@@ -2,7 +2,7 @@
 // named, never converted. Everything around them is in checkpoint_test.cpp.
 #include <doctest/doctest.h>
 
-#include <halftone/train/manifest.h>
+#include <halftone/train/checkpoints/manifest.h>
 
 #include "../temporary_directory.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include <halftone/train/progress_bar.h>
+#include <halftone/train/logging/progress_bar.h>
 
 #include "temporary_directory.h"
 #include "terminal.h"

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include <halftone/train/records.h>
+#include <halftone/train/logging/records.h>
 
 #include "../temporary_directory.h"
 

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <halftone/train/checkpoints.h>
-#include <halftone/train/for_people.h>
+#include <halftone/train/checkpoints/checkpoints.h>
+#include <halftone/train/logging/for_people.h>
 #include <halftone/train/stop_signals.h>
 
 #include "../nobody.h"

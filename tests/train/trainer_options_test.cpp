@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include <halftone/train/early_stopping.h>
-#include <halftone/train/nan_policy.h>
+#include <halftone/train/callbacks/early_stopping.h>
+#include <halftone/train/callbacks/nan_policy.h>
 
 namespace halftone::test::trainer_options_test {
 namespace {

@@ -1,0 +1,59 @@
+// Resizing of images, [n, c, h, w] in NHWC memory.
+#pragma once
+
+#include <optional>
+
+#include <halftone/autograd/ops/layers/conv.h>
+
+namespace halftone {
+
+/// Factors for height and width; one number stands for both.
+struct Factors {
+  double height = 1, width = 1;
+  constexpr Factors() = default;
+  constexpr Factors(double both) : height(both), width(both) {}
+  constexpr Factors(double h, double w) : height(h), width(w) {}
+  std::array<double, 2> array() const { return {height, width}; }
+};
+
+struct InterpolateOptions {
+  // one of the two
+  std::optional<Pair> size{};
+  std::optional<Factors> scale_factor{};
+  Interpolation mode = Interpolation::nearest;
+  bool align_corners = false;  // of bilinear
+};
+
+/// Each output pixel is the input pixel at its place (nearest), or the mean of the four around it,
+/// weighted by their distances (bilinear).
+struct Interpolate {
+  static constexpr OpInfo info{"interpolate", CastClass::full_precision,
+                               "weights of neighbours add up to 1 only to the last place"};
+  InterpolateOptions options;
+  bool f32_result = false;
+  InterpolationGeometry geometry{};
+  Shape shape{};
+  DType from{};
+
+  Tensor forward(const Tensor& x);
+  std::array<Tensor, 1> backward(const Tensor& dy) const {
+    Tensor dx = empty_channels_last(shape, from, dy.device());
+    backend_for(dy).interpolate_backward(views::channels_last(dy), geometry, dx);
+    return {dx};
+  }
+};
+
+/// As torch.nn.functional.interpolate of images, or of rows [n, c, length] (bilinear is then its
+/// "linear", and the widths of size and scale_factor count), with its coordinates: with a scale
+/// factor these follow the factor, not the rounded size. Throws UsageError unless exactly one of
+/// size and scale_factor is given.
+inline Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
+  check::defined("interpolate", "x", x);
+  if (x.rank() != 3) return apply(Interpolate{.options = options}, x);
+  InterpolateOptions flat = options;
+  if (flat.size) flat.size->height = 1;
+  if (flat.scale_factor) flat.scale_factor->height = 1;
+  return squeeze(apply(Interpolate{.options = flat}, unsqueeze(x, 2)), 2);
+}
+
+}  // namespace halftone

@@ -1,0 +1,25 @@
+// A directory with one sub-directory of images per class, as torchvision's ImageFolder reads it:
+//   root/cat/1.jpg, root/cat/more/2.png, root/dog/3.jpeg
+#pragma once
+
+#include <filesystem>
+
+#include <halftone/data/images/image_files.h>
+
+namespace halftone::data {
+
+struct ImageFolderOptions {
+  ImageTransform transform{};  // empty: f32 [channels, height, width] on [0, 1]
+  ImageOptions image{};
+  BrokenFiles broken = BrokenFiles::fail;
+  std::vector<std::string> extensions{".jpg", ".jpeg", ".png"};  // lower or upper case in names
+};
+
+/// Classes are the sub-directories, sorted by byte, numbered from 0; samples are ordered by class,
+/// directory and name. Directories below a class count, links to directories below a class are not
+/// followed, and names that begin with a dot are left out (torchvision takes them). Throws
+/// FormatError if there is no such directory, no class in it, or a class without an image.
+ImageFiles image_folder(const std::filesystem::path& directory,
+                        const ImageFolderOptions& options = {});
+
+}  // namespace halftone::data

@@ -1,0 +1,219 @@
+// One pass over the text splits it into cells; numbers are parsed when a column is asked for.
+#include <halftone/data/sets/csv.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+
+#include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/quoted.h>
+#include <halftone/core/views.h>
+#include <halftone/data/file_bytes.h>
+
+namespace halftone::data {
+
+namespace {
+constexpr std::string_view where = "csv";
+constexpr std::size_t largest_width = 1 << 16;
+
+/// Takes cells from the front of a text.
+class Cells {
+ public:
+  Cells(std::string_view text, char separator, const std::string& source)
+      : text_(text), separator_(separator), source_(source) {}
+
+  bool done() const { return text_.empty(); }
+  int64_t line() const { return line_; }
+
+  /// Appends the cells of one line, which it ends, and returns how many there are.
+  std::size_t next_line(CellTexts& to) {
+    std::size_t count = 0;
+    do to.add(next_cell()), ++count;
+    while (!ends_line());
+    return count;
+  }
+
+ private:
+  std::string next_cell() {
+    if (text_.starts_with('"')) return quoted();
+    const char stops[] = {separator_, '\n', '\r'};
+    const std::size_t end = std::min(text_.find_first_of(std::string_view(stops, 3)), text_.size());
+    std::string cell(text_.substr(0, end));
+    if (cell.find('"') != std::string::npos)
+      fail<FormatError>(where, source_, ", line ", line_,
+                        ": a quote inside a cell that does not begin with one. Quote the whole "
+                        "cell, and write \"\" for a quote in it.");
+    text_.remove_prefix(end);
+    return cell;
+  }
+
+  std::string quoted() {
+    std::string cell;
+    const int64_t begin = line_;
+    for (std::size_t i = 1; i < text_.size(); ++i) {
+      if (text_[i] == '"') {
+        if (i + 1 < text_.size() && text_[i + 1] == '"') {
+          ++i;
+        } else {
+          text_.remove_prefix(i + 1);
+          if (!text_.empty() && text_[0] != separator_ && text_[0] != '\n' && text_[0] != '\r')
+            fail<FormatError>(where, source_, ", line ", line_,
+                              ": text behind a closing quote. Write \"\" for a quote in a cell.");
+          return cell;
+        }
+      }
+      if (text_[i] == '\n') ++line_;
+      cell += text_[i];
+    }
+    fail<FormatError>(where, source_, ", line ", begin, ": a quote is never closed. Close it.");
+  }
+
+  /// Goes over what stands behind a cell: false for a separator, true for the end of the line.
+  bool ends_line() {
+    if (text_.empty()) return true;
+    const char next = text_[0];
+    text_.remove_prefix(1);
+    if (next == separator_) return false;
+    if (next == '\r' && text_.starts_with('\n')) text_.remove_prefix(1);
+    ++line_;
+    return true;
+  }
+
+  std::string_view text_;
+  char separator_;
+  const std::string& source_;
+  int64_t line_ = 1;
+};
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+}  // namespace
+
+CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options) {
+  CsvTable table = csv_from_text(file_bytes(where, path, options.max_bytes), options);
+  table.source_ = path.string();
+  return table;
+}
+
+CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
+  if (options.separator == '"' || options.separator == '\n' || options.separator == '\r')
+    fail<UsageError>(where, "the separator is a quote or an end of line. Use ',', ';' or a tab.");
+  CsvTable table;
+  table.source_ = "the text";
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte-order mark
+  Cells cells(text, options.separator, table.source_);
+  bool named = false;
+  while (!cells.done()) {
+    const int64_t line = cells.line();
+    const std::size_t before = table.cells_.size(), count = cells.next_line(table.cells_);
+    if (count == 1 && trimmed(table.cells_[before]).empty()) {  // an empty line
+      table.cells_.shorten(before);
+      continue;
+    }
+    if (!named) {
+      table.name_columns(options.header);
+      named = true;
+      if (options.header) table.cells_.shorten(0);
+      if (options.header) continue;
+    }
+    if (count != table.columns_.size())
+      fail<FormatError>(where, "line ", line, " has ", count, " cells, the first has ",
+                        table.columns_.size(), ". Every line must have as many.");
+    table.lines_.push_back(line);
+  }
+  return table;
+}
+
+/// From the first line, which is all that there is.
+void CsvTable::name_columns(bool header) {
+  if (cells_.size() > largest_width)
+    fail<FormatError>(where, source_, " has ", cells_.size(), " columns, the limit is ",
+                      largest_width, ". Check the separator.");
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
+    columns_.push_back(header ? std::string(trimmed(cells_[i])) : std::to_string(i));
+    if (!names.insert(columns_.back()).second)
+      fail<FormatError>(where, "two columns are called ", in_quotes(columns_.back(), 40),
+                        ". Rename one.");
+  }
+}
+
+bool CsvTable::has(std::string_view column) const {
+  return std::ranges::find(columns_, column) != columns_.end();
+}
+
+std::size_t CsvTable::place_of(std::string_view column) const {
+  const auto found = std::ranges::find(columns_, column);
+  if (found != columns_.end()) return std::size_t(found - columns_.begin());
+  std::vector<std::string> all;
+  for (const std::string& name : columns_) all.push_back(in_quotes(name, 40));
+  fail<UsageError>(where, "there is no column ", in_quotes(column, 40), " in ", source_,
+                   ". Its columns are: ", halftone::listed(all), '.');
+}
+
+std::string_view CsvTable::cell(int64_t row, std::string_view column) const {
+  if (row < 0 || row >= rows())
+    fail<UsageError>(where, "there is no row ", row, ": the table has ", rows(),
+                     ". Number rows from 0.");
+  return cells_[std::size_t(row) * columns_.size() + place_of(column)];
+}
+
+Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) const {
+  std::vector<std::size_t> places;
+  for (const std::string& column : columns) places.push_back(place_of(column));
+  std::vector<double> values;
+  values.reserve(std::size_t(rows()) * places.size());
+  for (std::size_t row = 0; row < std::size_t(rows()); ++row)
+    for (const std::size_t place : places) {
+      std::string_view text = trimmed(cells_[row * columns_.size() + place]);
+      if (text.starts_with('+')) text.remove_prefix(1);
+      double value = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      if (error != std::errc() || end != text.data() + text.size() || text.empty())
+        fail<FormatError>(where, source_, ", line ", lines_[row], ", column ",
+                          in_quotes(columns_[place], 40), ": ",
+                          in_quotes(cells_[row * columns_.size() + place], 40),
+                          " is no number. Mend the file, or read the column as classes.");
+      values.push_back(value);
+    }
+  return from_vector(values, {rows(), int64_t(places.size())}, dtype);
+}
+
+Tensor CsvTable::column(const std::string& name, DType dtype) const {
+  return *views::reshape(numbers({name}, dtype), {rows()});
+}
+
+Classes CsvTable::classes(const std::string& column) const {
+  const std::size_t place = place_of(column);
+  std::map<std::string, int64_t, std::less<>> known;
+  for (std::size_t row = 0; row < std::size_t(rows()); ++row)
+    known.emplace(cells_[row * columns_.size() + place], 0);
+  Classes result;
+  for (auto& [name, number] : known) {
+    number = int64_t(result.names.size());
+    result.names.push_back(name);
+  }
+  std::vector<int64_t> numbers;
+  for (std::size_t row = 0; row < std::size_t(rows()); ++row)
+    numbers.push_back(known.find(cells_[row * columns_.size() + place])->second);
+  result.numbers = from_vector(numbers, {rows()}, i64);
+  return result;
+}
+
+std::vector<std::string> CsvTable::columns_without(const std::vector<std::string>& left_out) const {
+  for (const std::string& name : left_out) place_of(name);
+  std::vector<std::string> kept;
+  for (const std::string& name : columns_)
+    if (std::ranges::find(left_out, name) == left_out.end()) kept.push_back(name);
+  return kept;
+}
+
+}  // namespace halftone::data

@@ -1,0 +1,53 @@
+// The commands of halftone-lab. Each has a file of its own, with its flags: add_x() defines them
+// and returns what the command does.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <halftone/lab/workloads/workload.h>
+
+namespace halftone::lab {
+
+/// What all commands share: the workloads that there are.
+struct Context {
+  std::vector<NamedWorkload> own;
+  std::string workload;  // the default
+  std::string names;     // of all, for help
+
+  explicit Context(const NamedWorkload* first);
+};
+
+/// What a command does once its flags are parsed; the program's exit code.
+using Work = std::function<int()>;
+
+/// One line of `halftone-lab --help`.
+struct Command {
+  const char* name;
+  const char* about;
+  Work (*add)(CLI::App& app, const Context& context);
+  bool trains = true;  // has --threads
+};
+/// In the order of the help.
+std::span<const Command> commands();
+
+Work add_formats(CLI::App& app, const Context& context);
+Work add_show(CLI::App& app, const Context& context);
+Work add_graph(CLI::App& app, const Context& context);
+Work add_picture(CLI::App& app, const Context& context);
+Work add_run(CLI::App& app, const Context& context);
+Work add_sweep(CLI::App& app, const Context& context);
+Work add_rerun(CLI::App& app, const Context& context);
+Work add_compare(CLI::App& app, const Context& context);
+Work add_explain(CLI::App& app, const Context& context);
+Work add_sensitivity(CLI::App& app, const Context& context);
+Work add_search(CLI::App& app, const Context& context);
+Work add_report(CLI::App& app, const Context& context);
+Work add_table(CLI::App& app, const Context& context);
+Work add_experiment(CLI::App& app, const Context& context);
+
+}  // namespace halftone::lab

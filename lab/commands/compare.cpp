@@ -1,0 +1,352 @@
+// Two trainings of one model, watched: the reference's tensors are kept, the candidate's are held
+// against them, against their formats, and against the same operation in f32.
+#include <halftone/lab/commands/compare.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/autograd/node.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/files.h>
+#include <halftone/core/number_format.h>
+#include <halftone/core/survey.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/policy_note.h>
+#include <halftone/lab/table.h>
+#include <halftone/policy/telemetry/observation.h>
+#include <halftone/policy/file/policy_file.h>
+
+namespace halftone::lab {
+
+namespace {
+
+using policy::Role;
+using policy::Seen;
+
+constexpr std::size_t most_kept = 65536;
+/// sqrt(3 / (96 ln 2)): the relative error of rounding to one bit, significands log-uniform.
+const double unit_error = std::sqrt(3 / (96 * std::log(2.0)));
+
+double predicted_error(int significand_bits) {
+  return unit_error * std::ldexp(1, 1 - significand_bits);
+}
+int significand_bits_of(DType dtype) { return dtype == bf16 ? 8 : dtype == f16 ? 11 : 24; }
+
+/// Elements that are the same ones for tensors of the same size.
+std::vector<float> kept_of(const Tensor& x) {
+  std::vector<float> all = x.to_vector<float>();
+  if (all.size() <= most_kept) return all;
+  std::vector<float> some(most_kept);
+  for (std::size_t i = 0; i < most_kept; ++i)
+    some[i] = all[std::size_t(double(i) * double(all.size()) / double(most_kept))];
+  return some;
+}
+
+/// ||x - y|| / ||x||, in f64.
+double relative_difference(std::span<const float> x, std::span<const float> y) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+    const double d = double(x[i]) - double(y[i]);
+    difference += d * d, size += double(x[i]) * double(x[i]);
+  }
+  if (size > 0) return std::sqrt(difference / size);
+  return difference > 0 ? std::numeric_limits<double>::infinity() : 0;
+}
+double relative_difference(const Tensor& x, const Tensor& y) {
+  return relative_difference(x.to_vector<float>(), y.to_vector<float>());
+}
+
+struct Place {
+  std::string site;
+  Role role;
+  std::size_t input;
+  auto operator<=>(const Place&) const = default;
+};
+using Kept = std::map<Place, std::vector<float>>;
+
+class Keeper final : public policy::Observer {
+ public:
+  explicit Keeper(Kept& to) : to_(to) {}
+  bool begin_pass(int64_t) override { return true; }
+  void tensor(const Seen& seen, const Tensor&, const Tensor& after) override {
+    if (is_floating(after.dtype())) to_[{seen.site, seen.role, seen.input}] = kept_of(after);
+  }
+
+ private:
+  Kept& to_;
+};
+
+/// What an operation's tensors have gone through.
+struct Operation {
+  double operands = 0;  // sum of the squares of their relative errors
+  double backward = 0;  // the same of those that backward sees instead, and of the gradient
+  std::vector<std::shared_ptr<Node>> shadows{};  // of its calls, the last one first to be asked
+};
+
+class Comparer final : public policy::Observer {
+ public:
+  Comparer(Comparison& to, const Kept& reference, const CompareOptions& options)
+      : to_(to), reference_(reference), options_(options) {}
+
+  bool begin_pass(int64_t) override { return true; }
+
+  Tensor row_for(const Seen&, Device device) override { return rounded_ = new_survey_row(device); }
+  void scale_used(const Seen& seen, const Tensor& scale) override {
+    scale_ = scale.item(), scaled_ = seen.quantizer;
+  }
+
+  void tensor(const Seen& seen, const Tensor& before, const Tensor& after) override {
+    if (!is_floating(after.dtype())) return;
+    Deviation row{
+        .site = seen.site, .role = seen.role, .input = seen.input, .elements = after.numel()};
+    if (const auto known = reference_.find({seen.site, seen.role, seen.input});
+        known != reference_.end())
+      row.twin = relative_difference(known->second, kept_of(after));
+    const double error = rounding_of(seen, before, after, row);
+    Operation& operation = operations_[seen.site];
+    const bool forward =
+        seen.role == Role::input || seen.role == Role::weight || seen.role == Role::bias;
+    if (forward) operation.operands += error * error;
+    else if (seen.role < Role::grad_input && seen.role != Role::output)
+      operation.backward += error * error;
+    if (seen.role == Role::output) finish_result(row, operation, after.dtype(), error);
+    to_.rows.push_back(std::move(row));
+    rounded_ = {}, scaled_ = nullptr;
+  }
+
+  void ran(std::string_view site, std::span<const Tensor> inputs, Computation& computation,
+           const Tensor& y) override {
+    Operation& operation = operations_[std::string(site)];
+    local_ = Deviation::none;
+    std::vector<Tensor> wide;
+    for (const Tensor& x : inputs)
+      wide.push_back(x.defined() && is_floating(x.dtype()) ? x.detach().to(f32) : x);
+    try {
+      std::shared_ptr<Node> shadow;
+      const Tensor exact = computation.aside(wide, &shadow);
+      operation.shadows.push_back(std::move(shadow));
+      if (is_floating(y.dtype())) local_ = relative_difference(exact, y);
+    } catch (const UnsupportedError&) {  // it must not run twice
+    } catch (const DTypeError&) {        // it does not run in f32
+    }
+  }
+
+  void differentiated(std::string_view site, const Tensor& dy,
+                      std::span<const Tensor> gradients) override {
+    Operation& operation = operations_[std::string(site)];
+    if (operation.shadows.empty()) return;
+    const std::shared_ptr<Node> shadow = std::move(operation.shadows.back());
+    operation.shadows.pop_back();
+    std::vector<Tensor> exact;
+    try {
+      if (shadow) exact = shadow->backward(dy.to(f32));
+    } catch (const Error&) { return; }  // what cannot be differentiated has no shadow, either
+    for (std::size_t i = 0; i < gradients.size() && i < exact.size(); ++i) {
+      if (!gradients[i].defined() || !exact[i].defined()) continue;
+      judge_gradient(site, i, relative_difference(exact[i], gradients[i]),
+                     std::sqrt(operation.operands + operation.backward +
+                               std::pow(own_error(gradients[i].dtype()), 2)));
+    }
+    operation.backward = 0;
+  }
+
+ private:
+  static double own_error(DType dtype) { return predicted_error(significand_bits_of(dtype)); }
+
+  /// The relative error that was measured here, and what it is over its prediction.
+  double rounding_of(const Seen& seen, const Tensor& before, const Tensor& after, Deviation& row) {
+    Survey survey;
+    int bits = 0;
+    if (seen.quantizer && rounded_.defined()) {
+      survey = Survey::from(rounded_), bits = seen.quantizer->grid.significand_bits;
+    } else if (before.dtype() != after.dtype() && significand_bits_of(after.dtype()) < 24 &&
+               before.dtype() == f32) {
+      const Quantizer cast{.grid = after.dtype() == bf16 ? formats::bf16 : formats::f16};
+      const QuantizeCall call{.quantizer = cast};
+      const Tensor counted = new_survey_row(before.device());
+      halftone::survey(before, after, &call, counted);
+      survey = Survey::from(counted), bits = significand_bits_of(after.dtype());
+    } else {
+      return 0;
+    }
+    const SurveySums& s = survey.sums;
+    if (s.sum_x2 == 0) return 0;
+    const double error = std::sqrt(s.sum_e2 / s.sum_x2);
+    row.rounding = error / predicted_error(bits);
+    if (s.to_infinity > 0) row.rounding = std::numeric_limits<double>::infinity();
+    if (row.rounding > options_.rounding) row.reason = reason_of(survey);
+    return error;
+  }
+
+  /// Why a rounding errs more than its format does.
+  std::string reason_of(const Survey& survey) const {
+    const SurveySums& s = survey.sums;
+    const double ideal =
+        scaled_ ? double(scale_of_tensor(numbers_of(*scaled_), float(s.largest))) : 0;
+    if (s.to_infinity > 0) return percent(s.to_infinity / s.count) + " became infinite";
+    if (scaled_ && (scale_ > 4 * ideal || scale_ < ideal / 4))
+      return "a stale scale: " + number(scale_) + " where " + number(ideal) + " would be right";
+    if (survey.saturation() > 1e-3) return percent(survey.saturation()) + " saturate";
+    if (survey.underflow() > 1e-2) return percent(survey.underflow()) + " underflow to 0";
+    if (std::abs(survey.bias()) > 1e-2) return "a bias of " + percent(survey.bias());
+    return percent(s.subnormal / std::max(1.0, s.count - s.zeros)) + " are subnormal";
+  }
+
+  void finish_result(Deviation& row, const Operation& operation, DType dtype, double rounding) {
+    row.local = local_;
+    const double own = own_error(dtype);
+    row.amplification = row.local / std::sqrt(operation.operands + rounding * rounding + own * own);
+    judge(row);
+  }
+
+  void judge(Deviation& row) {
+    if (row.amplification > options_.amplification && row.reason.empty())
+      row.reason = "it errs " + number(row.amplification, 2) + " times as much as its operands";
+    if (std::isnan(row.local)) row.amplification = Deviation::none;
+  }
+
+  /// The row of a gradient that was just noted.
+  void judge_gradient(std::string_view site, std::size_t input, double local, double expected) {
+    for (auto row = to_.rows.rbegin(); row != to_.rows.rend(); ++row) {
+      const bool leaves = row->role == Role::grad_input || row->role == Role::grad_weight;
+      if (row->site != site || !leaves || row->input != input || !std::isnan(row->local)) continue;
+      row->local = local, row->amplification = local / expected;
+      return judge(*row);
+    }
+  }
+
+  Comparison& to_;
+  const Kept& reference_;
+  const CompareOptions& options_;
+  std::map<std::string, Operation> operations_{};
+  Tensor rounded_{};
+  const Quantizer* scaled_ = nullptr;
+  double scale_ = 0, local_ = Deviation::none;
+};
+
+bool has_history(const amp::Strategy& strategy) {
+  const policy::PolicyFile file = policy::file_of(strategy);
+  for (const policy::Rule& rule : file.rules.rules)
+    for (const auto& [role, rounds] : rule.roles)
+      if (rounds.quantizer.scaling.from_history) return true;
+  return false;
+}
+
+/// One pass of a new model, which an observer watches; the loss.
+double watched_pass(const std::function<Workload()>& make, const amp::Strategy& strategy,
+                    std::shared_ptr<policy::Observer> observer, const CompareOptions& options) {
+  const Workload work = make();
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = amp::apply(strategy, *work.model, *optimizer);
+  const data::Batch batch = example_of(work);
+  const auto run = [&] { return loss_of(work, training, batch); };
+  if (has_history(strategy)) {
+    // A pass whose step is skipped, so that scales are those of this tensor's history.
+    manual_seed(options.seed);
+    training.backward(run());
+    training.region().session->end_step(training.optimizer(), ones({}));
+    training.zero_grad();
+  }
+  if (options.prepare) options.prepare(training);
+  const policy::Observation observation("compare", training, std::move(observer));
+  manual_seed(options.seed);
+  const Tensor loss = run();
+  training.backward(loss);
+  return loss.item();
+}
+}  // namespace
+
+Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
+                   const amp::Strategy& candidate, const CompareOptions& options) {
+  Kept kept;
+  Comparison result;
+  result.reference_loss =
+      watched_pass(make, reference, std::make_shared<Keeper>(kept), {.seed = options.seed});
+  result.candidate_loss =
+      watched_pass(make, candidate, std::make_shared<Comparer>(result, kept, options), options);
+  for (std::size_t i = 0; i < result.rows.size() && result.first < 0; ++i)
+    if (!result.rows[i].reason.empty()) result.first = int(i);
+  return result;
+}
+
+std::string table_of(const Comparison& comparison) {
+  const auto cell = [](double x, int digits) { return std::isnan(x) ? "-" : number(x, digits); };
+  Table table({"site", "role", "rounding", "local", "amplification", "twin", ""});
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+    const Deviation& row = comparison.rows[i];
+    // What was neither rounded nor computed from what was says nothing.
+    if (std::isnan(row.rounding) && !(row.local > 0)) continue;
+    const std::string mark = int(i) == comparison.first ? "<- first: " : "";
+    table.row({row.site, std::string(policy::name(row.role)), cell(row.rounding, 2),
+               cell(row.local, 2), cell(row.amplification, 2), cell(row.twin, 2),
+               mark + row.reason});
+  }
+  std::ostringstream text;
+  text << table << "\nloss " << number(comparison.candidate_loss, 6) << ", of the reference "
+       << number(comparison.reference_loss, 6) << '\n';
+  text << (comparison.first < 0 ? "nothing deviates: every rounding is as its format predicts, and "
+                                  "no operation amplifies\n"
+                                : "");
+  return text.str();
+}
+
+std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Deviation& row : comparison.rows)
+    rows.push_back({{"site", row.site},
+                    {"role", policy::name(row.role)},
+                    {"input", row.input},
+                    {"elements", row.elements},
+                    {"rounding", row.rounding},
+                    {"local", row.local},
+                    {"amplification", row.amplification},
+                    {"twin", row.twin},
+                    {"reason", row.reason}});
+  nlohmann::ordered_json file{{"format", 1},
+                              {"policy", names.policy},
+                              {"reference", names.reference},
+                              {"workload", names.workload},
+                              {"seed", seed},
+                              {"reference_loss", comparison.reference_loss},
+                              {"candidate_loss", comparison.candidate_loss},
+                              {"first", nullptr},
+                              {"rows", std::move(rows)}};
+  if (comparison.first >= 0) file["first"] = comparison.first;
+  return file.dump(1) + "\n";
+}
+
+Work add_compare(CLI::App& app, const Context& context) {
+  struct Options {
+    std::string policy, reference = "fp32", workload, json;
+    uint64_t seed = 0;
+  };
+  auto options = std::make_shared<Options>();
+  options->workload = context.workload;
+  add_policy(app, options->policy);
+  app.add_option("--reference", options->reference)->capture_default_str();
+  add_workload(app, options->workload, context);
+  add_seed(app, options->seed);
+  app.add_option("--json", options->json,
+                 "a file for it, too: runs/RUN/compare.json for the report");
+  return [options, &context] {
+    const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
+    if (!options->json.empty()) files::require_replaceable("--json", options->json);
+    const policy::PolicyFile file = policy::named_or_read(options->policy);
+    note_other_model(std::cerr, file, options->workload, context.own);
+    const Comparison found = compare(make, policy::named_or_loaded(options->reference),
+                                     policy::strategy_of(file), {.seed = options->seed});
+    if (!options->json.empty())
+      files::replace(
+          "--json", options->json,
+          json_of(found, {options->policy, options->reference, options->workload}, options->seed));
+    std::cout << table_of(found);
+    return 0;
+  };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,71 @@
+// The training loop by hand, for it ends in the middle.
+#include <halftone/lab/commands/explain.h>
+
+#include <cmath>
+#include <iostream>
+#include <optional>
+
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/policy_note.h>
+#include <halftone/policy/telemetry/overflow.h>
+#include <halftone/policy/file/policy_file.h>
+
+namespace halftone::lab {
+
+int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
+  const policy::PolicyFile file = policy::named_or_read(options.policy);
+  note_other_model(std::cerr, file, options.workload, own);
+  amp::Strategy strategy = policy::strategy_of(file);
+  if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
+  const Workload work = make_workload(options.workload, options.seed, own);
+  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
+  amp::Training training = training_of(strategy, work, *optimizer);
+  std::optional<optim::LrScheduler> rates;
+  if (work.schedule) rates.emplace(training.optimizer(), work.schedule(options.steps));
+  data::DataLoader loader = work.train();
+  if (loader.size() == 0)
+    fail<UsageError>("explain", options.workload,
+                     " has training data without a batch. Give it more, or a smaller batch_size.");
+  int64_t step = 0;
+  while (step < options.steps)
+    for (const data::Batch& batch : loader) {
+      training.zero_grad();
+      begin_step(training, step);
+      const Tensor loss = loss_of(work, training, batch);
+      training.backward(loss);
+      if (work.clip_norm > 0) training.clip_grad_norm(work.clip_norm);
+      const bool stepped = bool(training.step());
+      ++step;
+      if (rates && stepped) rates->step();
+      if (!stepped || !std::isfinite(loss.item())) {
+        const auto found =
+            policy::explain_overflow(training, [&] { return loss_of(work, training, batch); });
+        std::cout << "step " << step << (stepped ? ": " : " skipped: ");
+        if (found) std::cout << *found << '\n';
+        else std::cout << "a second run of it is finite everywhere\n";
+        return 0;
+      }
+      if (step == options.steps) break;
+    }
+  std::cout << "no step of " << step << " was skipped";
+  if (training.scaler().enabled())
+    std::cout << "; the loss scale is " << training.scaler().scale_value();
+  std::cout << '\n';
+  return 0;
+}
+
+Work add_explain(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<ExplainOptions>();
+  options->workload = context.workload;
+  add_policy(app, options->policy);
+  add_workload(app, options->workload, context);
+  app.add_option("--steps", options->steps, "at most")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--scale", options->scale, "loss scale to begin with, instead of the policy's")
+      ->check(CLI::PositiveNumber);
+  add_seed(app, options->seed);
+  return [options, &context] { return run_explain(*options, context.own); };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,21 @@
+// halftone-lab explain: trains until a step is skipped, then says why.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <halftone/lab/workloads/workload.h>
+
+namespace halftone::lab {
+
+struct ExplainOptions {
+  std::string policy, workload;
+  int64_t steps = 200;
+  double scale = 0;  // to begin with; 0: the policy's
+  uint64_t seed = 0;
+};
+/// Prints to standard output; the exit code: 0 also where no step was skipped, which it says.
+int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own);
+
+}  // namespace halftone::lab

@@ -1,0 +1,63 @@
+// Their texts and checks.
+#include <halftone/lab/commands/flags.h>
+
+#include <halftone/lab/workloads/choices.h>
+
+namespace halftone::lab {
+
+std::string list_of(std::span<const std::string_view> names) {
+  std::string text;
+  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+void add_policy(CLI::App& app, std::string& policy) {
+  app.add_option("policy", policy, "a file (x.json), or a strategy's name")->required();
+}
+
+void add_workload(CLI::App& app, std::string& workload, const Context& context) {
+  app.add_option("--workload", workload, context.names)->capture_default_str();
+}
+
+namespace {
+/// Without it -1 would be the largest whole number.
+CLI::Validator is_seed() {
+  return {[](std::string& text) {
+            const bool digits =
+                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+            return digits ? "" : "a seed is a whole number from 0, got " + text;
+          },
+          ""};
+}
+}  // namespace
+
+void add_seed(CLI::App& app, uint64_t& seed) {
+  app.add_option("--seed", seed)->capture_default_str()->check(is_seed());
+}
+void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& about) {
+  app.add_option("--seeds", seeds, about)->delimiter(',')->check(is_seed());
+}
+
+namespace {
+/// In what a run may differ from its workload.
+void add_choices(CLI::App& app, Choices& choices) {
+  app.add_option("--lr", choices.lr, "the workload's own, if it is not given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--optimizer", choices.optimizer, list_of(optimizer_names()));
+  app.add_option("--schedule", choices.schedule, "of the rate: " + list_of(schedule_names()));
+  app.add_option("--from", choices.from,
+                 "a trained state to begin with: a run's folder, a checkpoint, or a file of "
+                 "Training::save(); what another policy saved is converted");
+}
+}  // namespace
+
+void add_training(CLI::App& app, RunOptions& options, const Context& context) {
+  app.add_option("--workload", options.workload, context.names)->capture_default_str();
+  app.add_option("--steps", options.steps)->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--probe", options.probe, "telemetry every so many steps; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  add_choices(app, options.choices);
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,200 @@
+// Tables of number formats and quantizers. The signal-to-noise ratio is 10 log10(sum x^2 / sum (x -
+// y)^2) over random x: standard normal, uniform on [-1, 1), Laplace.
+#include <halftone/lab/commands/formats.h>
+
+#include <array>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
+#include <halftone/lab/commands/flags.h>
+
+namespace ht = halftone;
+using ht::lab::FormatsOptions;
+
+namespace {
+
+struct Sample {
+  const char* name;
+  ht::Tensor x;
+};
+
+/// Rows of 1024, so that every named block divides them.
+std::vector<Sample> samples_of(int64_t count) {
+  ht::manual_seed(10);
+  const ht::Shape shape{count / 1024, 1024};
+  const ht::Tensor u = ht::rand(shape), sign = ht::rand(shape);
+  std::vector<float> laplace = u.to_vector<float>();
+  const std::vector<float> signs = sign.to_vector<float>();
+  for (std::size_t i = 0; i < laplace.size(); ++i)
+    laplace[i] = (signs[i] < 0.5f ? 1.0f : -1.0f) * std::log(1.0f - laplace[i]);
+  return {{"normal", ht::randn(shape)},
+          {"uniform", u * 2 - 1},
+          {"Laplace", ht::from_vector(laplace, shape)}};
+}
+
+double signal_to_noise(const ht::Tensor& x, const ht::Quantizer& quantizer) {
+  const std::vector<float> before = x.to_vector<float>(),
+                           after = ht::quantize(x, quantizer).to_vector<float>();
+  double signal = 0, noise = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const double error = double(before[i]) - double(after[i]);
+    signal += double(before[i]) * double(before[i]), noise += error * error;
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+void print_ratios(const ht::Quantizer& quantizer, const std::vector<Sample>& samples) {
+  for (const Sample& sample : samples) {
+    const double ratio = signal_to_noise(sample.x, quantizer);
+    if (std::isinf(ratio)) std::cout << std::setw(9) << "exact";
+    else std::cout << std::setw(9) << std::fixed << std::setprecision(2) << ratio;
+  }
+  std::cout << std::defaultfloat << '\n';
+}
+
+void print_ratio_heads(const std::vector<Sample>& samples) {
+  for (const Sample& sample : samples) std::cout << std::setw(9) << sample.name;
+  std::cout << '\n';
+}
+
+void print_formats(const std::vector<ht::NamedFormat>& formats,
+                   const std::vector<Sample>& samples) {
+  std::cout << "formats: unscaled, to the nearest; signal to noise in dB\n"
+            << std::left << std::setw(8) << "name" << std::right << std::setw(5) << "bits"
+            << std::setw(12) << "significand" << std::setw(10) << "exponents" << std::setw(13)
+            << "largest" << std::setw(13) << "smallest" << std::setw(10) << "beyond";
+  print_ratio_heads(samples);
+  for (const auto& [name, format] : formats) {
+    const std::string exponents =
+        std::to_string(format.min_exponent) + ".." + std::to_string(std::ilogb(format.max));
+    std::cout << std::left << std::setw(8) << name << std::right << std::setw(5) << int(format.bits)
+              << std::setw(12) << format.significand_bits << std::setw(10) << exponents
+              << std::setprecision(6) << std::setw(13) << format.max << std::setw(13)
+              << ht::number_at(format, 1) << std::setw(10)
+              << (format.infinity ? "infinity" : "saturates");
+    print_ratios({.grid = format}, samples);
+  }
+}
+
+void print_quantizers(const std::vector<std::string_view>& names,
+                      const std::vector<Sample>& samples) {
+  std::cout << "quantizers: bits of a number with its part of the scale\n"
+            << std::left << std::setw(13) << "name" << std::setw(65) << "what it does" << std::right
+            << std::setw(6) << "bits";
+  print_ratio_heads(samples);
+  for (const std::string_view name : names) {
+    const ht::Quantizer quantizer = *ht::quantizer_named(name);
+    std::cout << std::left << std::setw(13) << name << std::setw(65) << ht::described(quantizer)
+              << std::right << std::setprecision(4) << std::setw(6) << quantizer.bits_per_element();
+    print_ratios(quantizer, samples);
+  }
+}
+
+/// All numbers of a short format, in the order of its codes.
+void print_numbers(const ht::NumberFormat& format) {
+  const int64_t count = ht::count_of_numbers(format);
+  if (count > 256) return;
+  std::cout << "\nfrom 0 up:" << std::setprecision(9);
+  for (int64_t i = 0; i < count; ++i)
+    std::cout << (i % 8 ? " " : "\n  ") << ht::number_at(format, i);
+  std::cout << '\n';
+}
+
+/// Numbers that must stay, and midpoints that must become the number with the even place.
+int64_t wrong_numbers(const ht::NumberFormat& format) {
+  const int64_t count = ht::count_of_numbers(format);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double number = ht::number_at(format, i);
+    wrong += double(ht::round_to(format, float(number))) != number;
+    if (i + 1 == count || format.significand_bits == 1) continue;
+    const double next = ht::number_at(format, i + 1), middle = (number + next) / 2;
+    wrong += double(ht::round_to(format, float(middle))) != (i % 2 == 0 ? number : next);
+  }
+  return wrong;
+}
+
+/// Signal to noise of standard normal numbers, derived apart from this library: the error of one
+/// rounding is log-uniform in significands, blocks from the distribution of their largest.
+struct Expected {
+  std::string_view quantizer;
+  double decibels, within;
+};
+constexpr std::array<Expected, 9> expected{{{"bf16", 55.59, 0.1},
+                                            {"f16", 73.66, 0.1},
+                                            {"e4m3", 31.51, 0.1},
+                                            {"e5m2", 25.56, 0.1},
+                                            {"mxfp8", 30.62, 0.15},
+                                            {"mxfp6", 30.93, 0.15},
+                                            {"mxfp6-e3m2", 25.37, 0.15},
+                                            {"mxfp4", 18.78, 0.15},
+                                            {"nvfp4", 20.44, 0.15}}};
+
+int check_numbers(const std::vector<Sample>& samples) {
+  int failures = 0;
+  const auto say = [&](bool right) {
+    failures += !right;
+    std::cout << (right ? "  ok\n" : "  WRONG\n");
+  };
+  for (const auto& [name, format] : ht::named_formats()) {
+    if (format.bits > 16) continue;
+    const int64_t wrong = wrong_numbers(format);
+    std::cout << std::left << std::setw(12) << name << std::right << std::setw(6)
+              << ht::count_of_numbers(format) << " numbers and what lies halfway, wrong: " << wrong;
+    say(wrong == 0);
+  }
+  for (const Expected& row : expected) {
+    const double ratio = signal_to_noise(samples[0].x, *ht::quantizer_named(row.quantizer));
+    std::cout << std::left << std::setw(12) << row.quantizer << std::right << std::fixed
+              << std::setprecision(2) << std::setw(6) << ratio << " dB, expected " << row.decibels
+              << " +- " << row.within << std::defaultfloat;
+    say(std::abs(ratio - row.decibels) <= row.within);
+  }
+  std::cout << (failures == 0 ? "all right\n" : "not all right\n");
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int halftone::lab::run_formats(const FormatsOptions& options) {
+  if (options.samples < 1024)
+    ht::fail<ht::UsageError>("halftone-lab formats", options.samples,
+                             " samples are too few. Take at least 1024.");
+  const std::vector<Sample> samples = samples_of(options.samples);
+  if (options.check) return check_numbers(samples);
+  std::vector<ht::NamedFormat> formats;
+  std::vector<std::string_view> quantizers;
+  for (const std::string& name : options.names) {
+    if (const auto format = ht::number_format_named(name)) formats.push_back({name, *format});
+    else if (ht::quantizer_named(name)) quantizers.push_back(name);
+    else ht::quantize(samples[0].x, name);  // which says what is wrong with it
+  }
+  if (options.names.empty()) {
+    formats.assign(ht::named_formats().begin(), ht::named_formats().end());
+    quantizers.assign(ht::ready_made_quantizers().begin(), ht::ready_made_quantizers().end());
+  }
+  if (!formats.empty()) print_formats(formats, samples);
+  if (!formats.empty() && !quantizers.empty()) std::cout << '\n';
+  if (!quantizers.empty()) print_quantizers(quantizers, samples);
+  if (options.names.size() == 1 && formats.size() == 1) print_numbers(formats[0].format);
+  return 0;
+}
+
+namespace halftone::lab {
+
+Work add_formats(CLI::App& app, const Context&) {
+  auto options = std::make_shared<FormatsOptions>();
+  app.add_option("names", options->names,
+                 "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); all named ones, if "
+                 "none is given. Of a single short format every number is printed.");
+  app.add_flag("--check", options->check,
+               "compare with expected numbers; exit code 1 if any differs");
+  app.add_option("--samples", options->samples, "random numbers for signal to noise")
+      ->capture_default_str();
+  return [options] { return run_formats(*options); };
+}
+
+}  // namespace halftone::lab

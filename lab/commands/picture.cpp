@@ -1,0 +1,263 @@
+// Each picture is a small training, what is read off it, and a drawing.
+#include <halftone/lab/commands/picture.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iostream>
+#include <optional>
+
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/core/files.h>
+#include <halftone/core/memory_ledger.h>
+#include <halftone/core/names.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/draw/distribution.h>
+#include <halftone/lab/experiments/small_gradients.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/telemetry/probe.h>
+
+namespace halftone::lab {
+
+namespace {
+constexpr const char* picture_command = "halftone-lab picture";
+using Own = std::vector<NamedWorkload>;
+
+/// A workload under a strategy, and what happens behind each step.
+struct Course {
+  Workload workload;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  amp::Training training;
+  Course(const std::string& name, const amp::Strategy& strategy, const Own& own)
+      : workload(make_workload(name, 0, own)),
+        optimizer(optimizer_of(workload)),
+        training(training_of(strategy, workload, *optimizer)) {}
+
+  /// Of rates as a training has them in the end; in the beginning few updates are lost.
+  void slow_down() { optimizer->set_lr(0.1 * optimizer->lr()); }
+
+  void run(int64_t steps, const std::function<void(int64_t, const Tensor&)>& after = {}) {
+    train_steps(workload, training, steps, after);
+  }
+};
+
+// --- exponents
+
+std::string exponents(const std::string& workload, const Own& own) {
+  Course course(workload, policy::watched(amp::Strategy::named("amp-bf16")), own);
+  constexpr int64_t steps = 100;
+  policy::Probe probe(course.training, {.every = 10, .updates = false});
+  course.run(steps);
+  const std::array<std::pair<const char*, policy::Role>, 3> kinds{
+      {{"weights", policy::Role::weight},
+       {"activations", policy::Role::input},
+       {"gradients of activations", policy::Role::grad_output}}};
+  svg::Plot plot{.title = "sizes of numbers: " + workload + ", amp-bf16, 100 steps"};
+  plot.x.label = "log2 |x|", plot.y.label = "percent of the numbers";
+  double low = -26, high = 17;
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    Survey all;
+    for (const policy::ProbeRow& row : probe.rows())
+      if (row.role == kinds[kind].second) all.merge(row.survey);
+    // Bins that no eye can see do not stretch the axis.
+    svg::Curve curve =
+        distribution(kinds[kind].first, all.binade, Survey::lowest_exponent, int(kind), 1e-4);
+    if (curve.points.empty()) continue;
+    curve.shapes = false;
+    low = std::min(low, curve.points.front().x), high = std::max(high, curve.points.back().x);
+    plot.curves.push_back(std::move(curve));
+  }
+  plot.x.low = low, plot.x.high = high;
+  plot.ranges = ranges_of_formats();
+  plot.width = 640;
+  return svg::draw(plot, svg::Place::file);
+}
+
+// --- loss scale
+
+std::string loss_scale() {
+  constexpr double loss_weight = 1e-6;
+  const Survey gradients =
+      train_small_gradients(amp::Strategy::named("fp32"), loss_weight).output_gradients;
+  svg::Plot plot{.title = "a loss scale for f16, where the loss is multiplied by 1e-6"};
+  plot.x.label = "log2 of the loss scale", plot.y = {.label = "percent", .low = 0, .high = 100};
+  svg::Curve lost{.name = "of the gradients become 0", .points = {}, .style = 0},
+      beyond{.name = "become infinite", .points = {}, .style = 1},
+      accuracy{.name = "accuracy after 300 steps", .points = {}, .style = 2};
+  for (int lift = 0; lift <= 48; lift += 3) {
+    lost.points.push_back({double(lift), 100 * gradients.would_underflow(formats::f16, lift)});
+    beyond.points.push_back({double(lift), 100 * gradients.would_overflow(formats::f16, lift)});
+    const std::string scale = std::to_string(int64_t{1} << lift);
+    accuracy.points.push_back(
+        {double(lift), 100 * train_small_gradients(f16_with(scale), loss_weight).accuracy});
+  }
+  plot.curves = {std::move(lost), std::move(beyond), std::move(accuracy)};
+  plot.width = 640;
+  return svg::draw(plot, svg::Place::file);
+}
+
+// --- bytes
+
+struct Part {
+  const char *name, *label;
+  std::vector<MemoryUse> uses;
+};
+
+std::vector<double> mib_at_peak(const std::vector<Part>& parts) {
+  const MemoryReport report = memory_report();
+  reset_peak_memory();
+  std::vector<double> mib;
+  for (const Part& part : parts) {
+    int64_t bytes = 0;
+    for (const MemoryUse use : part.uses) bytes += report.at_peak_of(use);
+    mib.push_back(double(bytes) / (1 << 20));
+  }
+  return mib;
+}
+
+std::string bytes(const std::string& workload, const Own& own) {
+  const std::vector<Part> parts{
+      {"weights", "w", {MemoryUse::parameter}},
+      {"masters", "m", {MemoryUse::master_weight, MemoryUse::compensation}},
+      {"optimizer state", "s", {MemoryUse::optimizer_state}},
+      {"gradients", "g", {MemoryUse::gradient, MemoryUse::master_gradient}},
+      {"casts of weights", "c", {MemoryUse::cast_cache}},
+      {"activations", "a", {MemoryUse::activation}},
+      {"inputs, workspace", "i", {MemoryUse::input, MemoryUse::workspace}}};
+  svg::Bars bars{.title = "MiB at the peak of each event of a step: " + workload,
+                 .unit = "MiB",
+                 .parts = {},
+                 .labels = {},
+                 .bars = {}};
+  for (const Part& part : parts) bars.parts.push_back(part.name), bars.labels.push_back(part.label);
+  for (const char* strategy : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"}) {
+    Course course(workload, amp::Strategy::named(strategy), own);
+    course.run(2);  // states and workspaces are there
+    const data::Batch batch = example_of(course.workload);
+    const auto note = [&](const char* event) {
+      bars.bars.push_back({std::string(strategy) + ", " + event, mib_at_peak(parts)});
+    };
+    course.training.zero_grad();
+    reset_peak_memory();
+    Tensor loss = loss_of(course.workload, course.training, batch);
+    note("forward");
+    course.training.backward(loss);
+    loss = {};
+    note("backward");
+    course.training.step();
+    note("update");
+  }
+  bars.width = 640;
+  return svg::draw(bars, svg::Place::file);
+}
+
+// --- updates
+
+constexpr std::array<const char*, 3> ways{"fp32", "full-bf16", "split-bf16"};
+
+std::string updates(const std::string& workload, const Own& own) {
+  svg::Plot plot{.title = "updates beside the spacing: " + workload + ", a tenth of its rate"};
+  plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
+  plot.rules.push_back({"to the left: lost", -1, true});
+  for (std::size_t way = 1; way < ways.size(); ++way) {
+    Course course(workload, amp::Strategy::named(ways[way]), own);
+    course.slow_down();
+    policy::Probe probe(course.training, {.every = 10, .path = "updates_alone"});
+    course.run(100);
+    std::array<double, policy::UpdateRow::bins> sums{};
+    policy::UpdateSums seen;
+    for (const policy::UpdateRow& row : probe.updates()) {
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += row.by_ulp[i];
+      seen.add(row.stored);
+    }
+    const std::string name = std::string(ways[way]) + ": " +
+                             std::to_string(int(std::lround(100 * seen.lost_share()))) + " % lost";
+    svg::Curve curve = distribution(name, sums, policy::UpdateRow::lowest_bin, int(way), 1e-4);
+    curve.shapes = false;
+    plot.curves.push_back(std::move(curve));
+  }
+  plot.width = 640;
+  return svg::draw(plot, svg::Place::file);
+}
+
+/// Of the first parameter the largest element that has somewhere to go in f32: by four places of
+/// bf16 and more.
+int64_t travelling_element(const std::string& workload, int64_t steps, const Own& own) {
+  Course course(workload, amp::Strategy::named("fp32"), own);
+  course.slow_down();
+  const Tensor weight = course.workload.model->parameters().front();
+  const std::vector<double> first = weight.to_vector<double>();
+  course.run(steps);
+  const std::vector<double> last = weight.to_vector<double>();
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const double place = std::ldexp(1.0, std::ilogb(first[i]) - 7);
+    if (std::abs(last[i] - first[i]) >= 4 * place && std::abs(first[i]) > std::abs(first[chosen]))
+      chosen = i;
+  }
+  return int64_t(chosen);
+}
+
+std::string staircase(const std::string& workload, const Own& own) {
+  constexpr int64_t steps = 100;
+  svg::Plot plot{.title = "one weight over the steps: " + workload + ", a tenth of its rate"};
+  plot.x.label = "step", plot.y.label = "change";
+  const int64_t chosen = travelling_element(workload, steps, own);
+  std::optional<double> begin;
+  for (std::size_t way = 0; way < ways.size(); ++way) {
+    Course course(workload, amp::Strategy::named(ways[way]), own);
+    course.slow_down();
+    const Tensor weight = course.workload.model->parameters().front();
+    const auto now = [&] {
+      const NoGrad no_grad;
+      return slice(reshape(weight, Shape{weight.numel()}), 0, chosen, chosen + 1).item();
+    };
+    if (!begin) begin = now();
+    svg::Curve curve{.name = ways[way],
+                     .points = {{0, now() - *begin}},
+                     .style = int(way),
+                     .staircase = true,
+                     .shapes = false};
+    course.run(steps, [&](int64_t step, const Tensor&) {
+      curve.points.push_back({double(step + 1), now() - *begin});
+    });
+    plot.curves.push_back(std::move(curve));
+  }
+  plot.width = 640;
+  return svg::draw(plot, svg::Place::file);
+}
+}  // namespace
+
+std::span<const std::string_view> picture_names() {
+  static constexpr std::array<std::string_view, 5> names{"exponents", "loss-scale", "bytes",
+                                                         "updates", "staircase"};
+  return names;
+}
+
+int run_picture(const PictureOptions& options, const Own& own) {
+  files::require_replaceable(picture_command, options.output);
+  std::string drawing;
+  if (options.name == "exponents") drawing = exponents(options.workload, own);
+  else if (options.name == "loss-scale") drawing = loss_scale();
+  else if (options.name == "bytes") drawing = bytes(options.workload, own);
+  else if (options.name == "updates") drawing = updates(options.workload, own);
+  else if (options.name == "staircase") drawing = staircase(options.workload, own);
+  else
+    fail_unknown_name(picture_command, "picture", options.name,
+                      {picture_names().begin(), picture_names().end()});
+  files::replace(picture_command, options.output, drawing);
+  std::cout << "wrote " << options.output.string() << '\n';
+  return 0;
+}
+
+Work add_picture(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<PictureOptions>();
+  options->workload = context.own.empty() ? "gpt_tiny" : context.workload;
+  app.add_option("name", options->name, list_of(picture_names()))->required();
+  add_workload(app, options->workload, context);
+  app.add_option("-o,--output", options->output, "x.svg")->required();
+  return [options, &context] { return run_picture(*options, context.own); };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,48 @@
+// The same options through the same function; what differs is said before anybody wonders.
+#include <halftone/lab/commands/rerun.h>
+
+#include <iostream>
+#include <sstream>
+
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/recorded_run.h>
+
+namespace halftone::lab {
+
+int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own) {
+  RecordedRun there = read_run(options.folder);
+  if (!options.from.empty()) there.options.choices.from = options.from;
+  if (there.options.choices.from.empty() != there.from_hash.empty())
+    fail<UsageError>("rerun", "the run began with no earlier state. Leave --from out.");
+  if (!there.options.choices.from.empty() && !std::filesystem::exists(there.options.choices.from))
+    fail<UsageError>("rerun", policy::printable(there.options.choices.from.string()),
+                     ", with which the run began, is not there. Say where it is: --from.");
+  const RunOptions& run_options = there.options;
+  std::cout << policy::printable(options.folder.string()) << ": " << run_options.steps
+            << " steps of " << policy::printable(run_options.workload) << ", seed "
+            << run_options.seeds[0] << std::endl;
+  std::ostringstream progress;
+  const RunResult here = run(run_options, own, progress).at(0);
+  const std::vector<std::string> others =
+      differences(there.summary, policy::parsed_json("rerun", here.summary));
+  for (const std::string& line : others)
+    std::cout << "differs: " << policy::printable(line) << '\n';
+  const bool same = here.weights_hash == there.weights_hash;
+  std::cout << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
+            << (same ? "the same" : "others") << '\n';
+  if (!same && others.empty())
+    std::cout << "nothing that is recorded differs: look at what the compiler was told, and at "
+                 "libraries\n";
+  return same || !options.check ? 0 : 1;
+}
+
+Work add_rerun(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<RerunOptions>();
+  app.add_option("run", options->folder, "the folder of a run")->required();
+  app.add_flag("--check", options->check, "exit code 1 if the weights are others");
+  app.add_option("--from", options->from, "where the state lies now that the run began with");
+  return [options, &context] { return run_rerun(*options, context.own); };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,27 @@
+// halftone-lab run: a training for each policy and seed.
+#include <iostream>
+
+#include <halftone/lab/commands/flags.h>
+
+namespace halftone::lab {
+
+Work add_run(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<RunOptions>();
+  options->workload = context.workload;
+  app.add_option(
+         "policies", options->policies,
+         "files (x.json), or strategies' names; the first is what the others are held against")
+      ->required();
+  add_seeds(app, options->seeds, "separated by commas");
+  add_training(app, *options, context);
+  app.add_option("--out", options->out, "a folder for each run goes in here");
+  app.add_flag("--set-aside", options->set_aside,
+               "what an unfinished run left in its folder moves to old-1, old-2, ... there");
+  return [options, &context] {
+    const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
+    std::cout << table_of(runs);
+    return 0;
+  };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,162 @@
+// Both commands measure each rule of a space alone; search goes on, and trains with what it found.
+#include <halftone/lab/commands/search.h>
+
+#include <iostream>
+
+#include <halftone/core/files.h>
+#include <halftone/core/plain_numbers.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/policy_note.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/search.h>
+#include <halftone/lab/search_space.h>
+
+namespace halftone::lab {
+
+namespace {
+
+/// A base, and each rule of a space on top of it.
+struct Ranking {
+  policy::PolicyFile base;
+  Trial trial;
+  Measurement of_base;
+  std::vector<Candidate> candidates;
+
+  Ranking(const SensitivityOptions& options, const std::vector<NamedWorkload>& own)
+      : base(policy::named_or_read(options.policy)),
+        trial([&options, &own] { return make_workload(options.workload, options.seed, own); },
+              policy::named_or_loaded(options.reference),
+              {.batches = options.batches,
+               .warm_up = options.warm_up,
+               .rounds = 2,
+               .seed = options.seed}),
+        of_base(trial.set_base(base)) {
+    note_other_model(std::cerr, base, options.workload, own);
+    const std::vector<policy::Rule> space = search_space(
+        options.space, options.to, base, make_workload(options.workload, options.seed, own));
+    if (space.empty())
+      fail<UsageError>("search", "no rule of the space \"", options.space, "\" to ", options.to,
+                       " changes ", options.policy, ". Try another --space or --to.");
+    candidates = sensitivity(trial, base, space, std::cerr);
+  }
+};
+
+constexpr std::string_view made_by = "halftone-lab search ";
+
+/// x.json: x.search.json
+std::filesystem::path record_of(std::filesystem::path out) {
+  return out.replace_extension(".search.json");
+}
+
+/// Before minutes of work: the policy can be written, and takes no place but an earlier search's.
+void check_place_for(const std::filesystem::path& out) {
+  if (out.extension() != ".json")
+    fail<UsageError>("search", out.string(), " is no name of a policy. End it in .json.");
+  if (std::filesystem::exists(out) && !policy::read(out).about.starts_with(made_by))
+    fail<UsageError>("search", out.string(),
+                     " is there, and no earlier search made it. Choose another --out.");
+  if (const auto record = record_of(out);
+      !std::filesystem::exists(out) && std::filesystem::exists(record))
+    fail<UsageError>("search", record.string(),
+                     " is there, and its policy is not. Choose another --out.");
+  std::error_code error;
+  if (out.has_parent_path()) std::filesystem::create_directories(out.parent_path(), error);
+  if (error)
+    fail<UsageError>("search", "cannot make ", out.parent_path().string(), ": ", error.message(),
+                     ". Choose another --out.");
+}
+
+/// The found policy under its file's name, with what it is in words.
+void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
+  PlainText about;
+  about << made_by << command.of.policy << " --space " << command.of.space << " --to "
+        << command.of.to << " --objective " << command.objective << " --budget " << command.budget
+        << " --workload " << command.of.workload << ": " << file.about;
+  file.about = about.str();
+  file.base.name = command.out.stem().string();
+  file.meant_for.clear();
+}
+
+}  // namespace
+
+int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
+  const Ranking ranking(options, own);
+  std::cout << table_of(ranking.candidates, ranking.of_base);
+  return 0;
+}
+
+int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own) {
+  const SearchOptions options{.objective = objective_named(command.objective),
+                              .budget = command.budget};
+  if (!command.seeds.empty() && command.out.empty())
+    fail<UsageError>("search", "trainings are asked for, but no file for the policy. Add --out.");
+  if (!command.out.empty()) check_place_for(command.out);
+  Ranking ranking(command.of, own);
+  Found found = search(ranking.trial, ranking.base, ranking.of_base, std::move(ranking.candidates),
+                       options, std::cerr);
+  std::cout << table_of(found.candidates, found.base) << '\n' << table_of(found, options);
+  if (command.out.empty()) return 0;
+  name_policy(found.policy, command);
+  files::replace("search", command.out, policy::write(found.policy));
+  files::replace("search", record_of(command.out), json_of(found, options));
+  std::cout << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
+  if (command.seeds.empty()) return 0;
+  std::cout << '\n'
+            << table_of(run({.workload = command.of.workload,
+                             .policies = {command.of.policy, command.out.string()},
+                             .seeds = command.seeds,
+                             .steps = command.steps},
+                            own, std::cerr));
+  return 0;
+}
+
+namespace {
+/// What sensitivity and search have in common.
+void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& context) {
+  options.workload = context.workload;
+  app.add_option("policy", options.policy, "the base: a file (x.json), or a strategy's name")
+      ->required();
+  app.add_option("--space", options.space,
+                 "one rule for each of: ops, modules, roles; or the rules of a file (x.json)")
+      ->capture_default_str();
+  app.add_option("--to", options.to,
+                 "what rules ask for: low, bf16, f16, f32, or a quantizer (e4m3, mxfp8, ...)")
+      ->capture_default_str();
+  app.add_option("--reference", options.reference)->capture_default_str();
+  app.add_option("--workload", options.workload, context.names)->capture_default_str();
+  app.add_option("--warm-up", options.warm_up, "steps of training before anything is measured")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--batches", options.batches, "whose gradients are compared")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  add_seed(app, options.seed);
+}
+}  // namespace
+
+Work add_sensitivity(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<SensitivityOptions>();
+  add_ranking(app, *options, context);
+  return [options, &context] { return run_sensitivity(*options, context.own); };
+}
+
+Work add_search(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<SearchCommand>();
+  add_ranking(app, options->of, context);
+  app.add_option("--objective", options->objective, "what to save: bytes, time, bits")
+      ->capture_default_str();
+  app.add_option("--budget", options->budget,
+                 "relative error of the gradients that may be added to the base's")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--out", options->out,
+                 "the policy (x.json); candidates and frontier go to x.search.json");
+  add_seeds(app, options->seeds,
+            "train the base and what was found from these, separated by commas");
+  app.add_option("--steps", options->steps, "of these trainings")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  return [options, &context] { return run_search(*options, context.own); };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,121 @@
+// One forward and backward pass of the workload finds the sites; nothing is trained.
+#include <halftone/lab/commands/show.h>
+
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include <halftone/amp/cast_policy.h>
+#include <halftone/amp/training.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/policy_note.h>
+#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/resolved/resolved_table.h>
+
+namespace halftone::lab {
+
+namespace {
+/// A workload under a policy, after its first pass.
+class Shown {
+ public:
+  Shown(const std::string& policy, Workload workload)
+      : file_(policy::named_or_read(policy)),
+        work_(std::move(workload)),
+        optimizer_(optimizer_of(work_)),
+        training_(policy::watched_strategy_of(file_), *work_.model, *optimizer_) {
+    training_.backward(loss_of(work_, training_, example_of(work_)));
+    session().require_all_rules_used();
+  }
+  const policy::PolicyFile& file() const { return file_; }
+  const amp::Strategy& strategy() const { return training_.strategy(); }
+  policy::PolicySession& session() const { return policy::session_of(training_); }
+
+ private:
+  policy::PolicyFile file_;
+  Workload work_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  amp::Training training_;
+};
+
+void warn_of_short_weights(const Shown& shown) {
+  if (shown.strategy().weights == f32 || shown.strategy().weights == f64) return;
+  for (const policy::Rule& rule : shown.file().rules.rules)
+    if (rule.roles.contains(policy::Role::weight)) {
+      std::cout << "note: weights are " << shown.strategy().weights
+                << " already, so those that a rule quantizes are rounded twice.\n";
+      return;
+    }
+}
+/// Weights, autocast and loss scale in a line, whatever the strategy is called; the wire is among
+/// the rules.
+std::string line_of(amp::Strategy strategy) {
+  strategy.name = "strategy", strategy.wire = {};
+  std::ostringstream text;
+  text << strategy;
+  return text.str();
+}
+void print_difference(const Shown& shown, const Shown& other, bool json) {
+  const std::string before = line_of(shown.strategy()), after = line_of(other.strategy());
+  if (json) {
+    policy::Json all =
+        policy::Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
+    if (before != after) all["strategy"] = {{"before", before}, {"after", after}};
+    std::cout << all.dump(2) << '\n';
+    return;
+  }
+  std::string text = policy::resolved_difference(shown.session(), other.session());
+  if (before != after) text += "- " + before + "\n+ " + after + '\n';
+  std::cout << (text.empty() ? "no site differs, nor anything beside the sites\n" : text);
+}
+/// Of each operation that was met, what it asks for and why.
+void print_reasons(const policy::PolicySession& session) {
+  std::map<std::string, CastClass> met;
+  std::size_t longest = 0;
+  for (const policy::ResolvedSite& site : session.resolved()) {
+    met.emplace(site.site.op, site.asks);
+    longest = std::max(longest, site.site.op.size());
+  }
+  std::cout << "\nwhy, by what operations ask for\n";
+  for (const auto& [op, asks] : met) {
+    const OpInfo* info = amp::CastPolicy::info(op);
+    const std::string_view why = info ? info->reason : "";
+    std::cout << "  " << std::left << std::setw(int(longest) + 2) << op << std::setw(15)
+              << name(asks) << ' ' << (why.empty() ? "as its author says" : why) << '\n';
+  }
+}
+}  // namespace
+
+int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) {
+  const Shown shown(options.policy, make_workload(options.workload, 0, own));
+  note_other_model(std::cerr, shown.file(), options.workload, own);
+  if (!options.other.empty()) {
+    const Shown other(options.other, make_workload(options.workload, 0, own));
+    note_other_model(std::cerr, other.file(), options.workload, own);
+    print_difference(shown, other, options.json);
+    return 0;
+  }
+  if (options.json) {
+    std::cout << policy::resolved_json(shown.session());
+    return 0;
+  }
+  std::cout << shown.strategy() << "\npolicy " << policy::hash(shown.file()) << ", on "
+            << options.workload << "\n\n"
+            << policy::resolved_table(shown.session());
+  warn_of_short_weights(shown);
+  print_reasons(shown.session());
+  return 0;
+}
+
+Work add_show(CLI::App& app, const Context& context) {
+  auto options = std::make_shared<ShowOptions>();
+  options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
+  add_policy(app, options->policy);
+  add_workload(app, options->workload, context);
+  app.add_option("--diff", options->other, "another policy: only what it does otherwise");
+  app.add_flag("--json", options->json, "for programs");
+  return [options, &context] { return run_show(*options, context.own); };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,393 @@
+// Processes, their order, and what is said of them. A cell is a run of this program's own command,
+// so that a crash of one is not the sweep's.
+#include <halftone/lab/commands/sweep.h>
+
+#include <csignal>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/files.h>
+#include <halftone/core/kernel_identity.h>
+#include <halftone/core/plain_numbers.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/json_input.h>
+#include <halftone/lab/recorded_run.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/table.h>
+#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/train/checkpoints/directory_lock.h>
+
+namespace halftone::lab {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+volatile std::sig_atomic_t stopped_by = 0;
+
+/// Notes signals that end programs, for its scope, so that waiting ends.
+class Stopping {
+ public:
+  Stopping() {
+    stopped_by = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { stopped_by = signal; };
+    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &action, &before_[i]);
+  }
+  ~Stopping() {
+    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before_[i], nullptr);
+  }
+  Stopping(const Stopping&) = delete;
+  Stopping& operator=(const Stopping&) = delete;
+
+ private:
+  static constexpr std::array signals{SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, signals.size()> before_{};
+};
+
+/// The process of the sweep that started this one.
+const std::string sweep_variable = "HALFTONE_SWEEP";
+
+struct Task {
+  const Cell* cell;
+  uint64_t seed;
+  fs::path policy, folder, log;
+};
+
+[[noreturn]] void cannot_use(const fs::path& path, const std::error_code& error) {
+  fail<FormatError>("sweep", "cannot use ", path.string(), ": ", error.message(),
+                    ". Check the path and its permissions.");
+}
+
+/// The last line of a log, which is the error of a program that failed.
+std::string last_line(const fs::path& log) {
+  std::string text;
+  try {
+    text = files::read_text("sweep", log, 1 << 24);
+  } catch (const Error&) { return "its log cannot be read"; }
+  std::string line;
+  for (std::istringstream lines(text); std::getline(lines, text);)
+    if (!text.empty() && !text.starts_with("Run with --help")) line = text;
+  return line;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  if (error) cannot_use(path, error);
+  return there;
+}
+
+bool is_finished(const Task& task) { return is_there(task.folder / "summary.json"); }
+
+RunResult result_of(const Task& task) {
+  const auto result = finished_run("sweep", task.folder, task.cell->name, task.seed);
+  if (!result)
+    fail<FormatError>("sweep", task.folder.string(),
+                      " has no summary.json. Start the sweep again.");
+  return *result;
+}
+
+/// A number that reads back as itself.
+std::string exact(double value) {
+  PlainText text;
+  text << std::setprecision(17) << value;
+  return text.str();
+}
+
+class Sweep {
+ public:
+  Sweep(const SweepOptions& options, std::ostream& progress)
+      : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
+    for (const char* folder : {"policies", "logs"})
+      files::make_directories("sweep", options.run.out / folder);
+    lock_.emplace(options.run.out, "sweep");
+    require_same_options();
+    for (const uint64_t seed : options.run.seeds)
+      for (const Cell& cell : cells_) {
+        const std::string name =
+            options.run.workload + "-" + cell.name + "-" + std::to_string(seed);
+        tasks_.push_back({&cell, seed, options.run.out / "policies" / (cell.name + ".json"),
+                          options.run.out / name, options.run.out / "logs" / (name + ".log")});
+      }
+    for (const Task& task : tasks_)
+      if (is_finished(task)) require_same_policy(task);
+    for (const Task& task : tasks_)
+      if (task.seed == options.run.seeds.front()) {
+        files::replace("sweep", task.policy, task.cell->policy);
+        policy::read(task.policy);
+      }
+  }
+
+  /// The number of tasks that failed.
+  int run() {
+    const Stopping stopping;
+    std::deque<const Task*> waiting;
+    for (const Task& task : tasks_)
+      if (!is_finished(task)) waiting.push_back(&task);
+    done_ = tasks_.size() - waiting.size();
+    if (done_ > 0) progress_ << done_ << " of " << tasks_.size() << " runs are there" << std::endl;
+    to_do_ = waiting.size();
+    while (stopped_by == 0 && (!waiting.empty() || !running_.empty())) {
+      if (!waiting.empty() && std::ssize(running_) < options_.jobs) {
+        start(*waiting.front());
+        waiting.pop_front();
+      } else {
+        wait_for_one();
+      }
+    }
+    if (stopped_by != 0) end_all();
+    return failed_;
+  }
+
+  std::vector<RunResult> results() const {
+    std::vector<RunResult> results;
+    for (const Task& task : tasks_)
+      if (complete(*task.cell)) results.push_back(result_of(task));
+    return results;
+  }
+
+ private:
+  /// What is no axis, so that a folder holds runs that can be compared.
+  void require_same_options() const {
+    const RunOptions& run = options_.run;
+    const Json json{{"workload", run.workload},
+                    {"steps", run.steps},
+                    {"probe", run.probe},
+                    {"lr", run.choices.lr},
+                    {"optimizer", run.choices.optimizer},
+                    {"schedule", run.choices.schedule},
+                    {"from", run.choices.from.string()}};
+    const fs::path file = run.out / "sweep.json";
+    const std::string now = text_of(json);
+    if (!is_there(file)) return files::replace("sweep", file, now);
+    const std::string before = files::read_text("sweep", file, 1 << 20);
+    if (before != now)
+      fail<UsageError>("sweep", run.out.string(), " was begun with ", shortened(before, 1000),
+                       " and not ", now, ". Choose another --out.");
+  }
+
+  static std::string text_of(const Json& json) {
+    try {
+      return json.dump();
+    } catch (const Json::exception&) {
+      fail<UsageError>("sweep", "the workload or another option is not UTF-8. Write it in UTF-8.");
+    }
+  }
+
+  static void require_same_policy(const Task& task) {
+    if (is_there(task.policy) &&
+        files::read_text("sweep", task.policy, 1 << 20) != task.cell->policy)
+      fail<UsageError>("sweep", task.folder.string(),
+                       " was run under another policy of this name. Choose another --out.");
+  }
+
+  bool complete(const Cell& cell) const {
+    return std::ranges::all_of(
+        tasks_, [&](const Task& task) { return task.cell != &cell || is_finished(task); });
+  }
+
+  static std::string own_program() {
+    constexpr const char* link = "/proc/self/exe";
+    std::error_code error;
+    const fs::path program = fs::read_symlink(link, error);
+    if (error) cannot_use(link, error);
+    return program.string();
+  }
+
+  std::vector<std::string> command_of(const Task& task) const {
+    std::vector<std::string> words{own_program(),
+                                   "run",
+                                   task.policy.string(),
+                                   "--workload",
+                                   options_.run.workload,
+                                   "--seeds",
+                                   std::to_string(task.seed),
+                                   "--probe",
+                                   std::to_string(options_.run.probe),
+                                   "--threads",
+                                   std::to_string(std::max(1, cpu_threads() / options_.jobs)),
+                                   "--out",
+                                   options_.run.out.string()};
+    const auto add = [&](const std::string& name, const std::string& value) {
+      words.push_back(name), words.push_back(value);
+    };
+    for (const auto& [name, value] : task.cell->options) add(name, value);
+    const auto unless_an_axis = [&](const std::string& name, const std::string& value) {
+      if (!value.empty() && std::ranges::find(words, name) == words.end()) add(name, value);
+    };
+    const RunOptions& run = options_.run;
+    unless_an_axis("--steps", std::to_string(run.steps));
+    unless_an_axis("--lr", run.choices.lr > 0 ? exact(run.choices.lr) : "");
+    unless_an_axis("--optimizer", run.choices.optimizer);
+    unless_an_axis("--schedule", run.choices.schedule);
+    unless_an_axis("--from", run.choices.from.string());
+    return words;
+  }
+
+  /// A run without a summary was stopped on its way. Nothing of it is lost.
+  void put_aside(const fs::path& folder) const {
+    if (!is_there(folder)) return;
+    const train::DirectoryLock lock(folder, "sweep");  // refuses one in which a run is at work
+    const fs::path place = options_.run.out / "unfinished";
+    files::make_directories("sweep", place);
+    int number = 1;
+    const auto name = [&] {
+      return place / (folder.filename().string() + "-" + std::to_string(number));
+    };
+    while (is_there(name())) ++number;
+    std::error_code error;
+    fs::rename(folder, name(), error);
+    if (error) cannot_use(folder, error);
+  }
+
+  void start(const Task& task) {
+    put_aside(task.folder);
+    std::vector<std::string> words = command_of(task), variables;
+    for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
+    variables.push_back(sweep_variable + ('=' + std::to_string(getpid())));
+    const auto pointers = [](std::vector<std::string>& texts) {
+      std::vector<char*> result;
+      for (std::string& text : texts) result.push_back(text.data());
+      result.push_back(nullptr);
+      return result;
+    };
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, task.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0666);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    pid_t process = 0;
+    const int error = posix_spawn(&process, words.front().c_str(), &actions, nullptr,
+                                  pointers(words).data(), pointers(variables).data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (error != 0)
+      fail<UsageError>("sweep", "cannot start ", words.front(), ": ", std::strerror(error),
+                       ". Try fewer --jobs.");
+    running_[process] = &task;
+  }
+
+  /// Looks again and again: a signal that comes just before a wait would be seen after it.
+  void wait_for_one() {
+    int status = 0;
+    const pid_t process = waitpid(-1, &status, WNOHANG);
+    const auto found = running_.find(process);
+    if (found == running_.end()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      return;
+    }
+    const Task& task = *found->second;
+    running_.erase(found);
+    ++done_, ++finished_;
+    progress_ << '[' << done_ << '/' << tasks_.size() << "] " << task.cell->name << ", seed "
+              << task.seed << ": ";
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      progress_ << "loss " << number(result_of(task).loss);
+    else ++failed_, progress_ << "failed: " << policy::printable(last_line(task.log));
+    const double each = seconds() / double(finished_);
+    if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
+    progress_ << std::endl;
+  }
+
+  void end_all() {
+    for (const auto& [process, task] : running_) kill(process, SIGTERM);
+    for (const auto& [process, task] : running_) waitpid(process, nullptr, 0);
+    progress_ << "stopped; the same command goes on with what is left" << std::endl;
+  }
+
+  static std::string time_left(double seconds) {
+    const bool minutes = seconds >= 120;
+    return "about " + number(std::ceil(minutes ? seconds / 60 : seconds)) +
+           (minutes ? " min left" : " s left");
+  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
+
+  const SweepOptions& options_;
+  std::ostream& progress_;
+  std::optional<train::DirectoryLock> lock_{};
+  std::vector<Cell> cells_;
+  std::vector<Task> tasks_{};
+  std::map<pid_t, const Task*> running_{};
+  std::size_t done_ = 0, finished_ = 0, to_do_ = 0;
+  int failed_ = 0;
+  Clock::time_point began_ = Clock::now();
+};
+
+}  // namespace
+
+void end_with_sweep() {
+  const char* const sweep = std::getenv(sweep_variable.c_str());
+  if (!sweep || !*sweep) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(getppid()) != sweep) std::raise(SIGTERM);  // it has ended before the call
+}
+
+int run_sweep(const SweepOptions& options, std::ostream& progress) {
+  if (options.axes.empty() || options.run.seeds.empty() || options.jobs < 1 ||
+      options.run.out.empty())
+    fail<UsageError>("sweep", options.axes.size(), " axes, ", options.run.seeds.size(), " seeds, ",
+                     options.jobs, " jobs, folder \"", options.run.out.string(),
+                     "\". Give at least one --axis, a seed, a job, and --out.");
+  Sweep sweep(options, progress);
+  const int failed = sweep.run();
+  const std::vector<RunResult> results = sweep.results();
+  if (!results.empty()) std::cout << table_of(results);
+  if (failed > 0) progress << failed << " failed" << std::endl;
+  return failed == 0 && stopped_by == 0 ? 0 : 1;
+}
+
+Work add_sweep(CLI::App& app, const Context& context) {
+  struct Options {
+    SweepOptions sweep{};
+    std::vector<std::string> axes{};
+    std::string seeds = "0";
+  };
+  auto options = std::make_shared<Options>();
+  RunOptions& run = options->sweep.run;
+  run.workload = context.workload;
+  app.add_option("policy", options->sweep.policy, "a file (x.json), or a strategy's name")
+      ->required();
+  app.add_option("--axis", options->axes,
+                 "NAME=VALUE,VALUE: a field of the file (quantizers.q.scale.history), or an option "
+                 "of run (lr, steps, optimizer, schedule, from); once for each axis")
+      ->required()
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--seeds", options->seeds, "0..4, or separated by commas")->capture_default_str();
+  add_training(app, run, context);
+  app.add_option("--jobs", options->sweep.jobs, "runs at once")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--out", run.out, "policies, logs, and a folder for each run go in here")
+      ->required();
+  return [options] {
+    for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));
+    options->sweep.run.seeds = seeds_of(options->seeds);
+    return run_sweep(options->sweep, std::cerr);
+  };
+}
+
+}  // namespace halftone::lab

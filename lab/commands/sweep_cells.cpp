@@ -1,0 +1,202 @@
+// From axes to policy files.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/files.h>
+#include <halftone/core/quoted.h>
+#include <halftone/lab/json_input.h>
+#include <halftone/lab/commands/sweep.h>
+#include <halftone/policy/file/policy_file.h>
+
+namespace halftone::lab {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 5> run_options{"lr", "steps", "optimizer", "schedule",
+                                                      "from"};
+constexpr std::size_t most_cells = 10'000;
+
+bool is_run_option(const std::string& name) {
+  return std::ranges::find(run_options, name) != run_options.end();
+}
+
+std::vector<std::string> split(const std::string& text, char by) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(by, at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+/// At commas that stand in no list, object or text.
+std::vector<std::string> split_values(const std::string& text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  bool quoted = false;
+  for (const char c : text) {
+    if (c == '"') quoted = !quoted;
+    if (!quoted) depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    if (c == ',' && depth <= 0 && !quoted) values.emplace_back();
+    else values.back() += c;
+  }
+  return values;
+}
+
+/// What may stand in a file's name.
+std::string plain(std::string text) {
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '=' &&
+        c != '-' && c != '+')
+      c = '_';
+  return text.substr(0, 60);
+}
+
+/// The text of a policy, as a program would write it.
+struct Source {
+  std::string stem;
+  Json json;
+};
+
+Source source_of(const std::string& policy) {
+  if (!policy.ends_with(".json")) {
+    policy::named_or_loaded(policy);  // or it is none
+    return {policy, Json{{"halftone_policy", 1}, {"name", policy}, {"extends", policy}}};
+  }
+  policy::read(policy);  // says what is wrong with the file
+  Json json = Json::parse(files::read_text("sweep", policy, 1 << 20));
+  if (const auto base = json.find("extends"); base != json.end() && base->is_string()) {
+    const auto& named = base->get_ref<const std::string&>();
+    if (named.ends_with(".json"))
+      *base = fs::absolute(fs::path(policy).parent_path() / named).string();
+  }
+  return {fs::path(policy).stem().string(), std::move(json)};
+}
+
+/// A number, a list, true, "a text", ...; what is no JSON is a text, too.
+Json value_of(const std::string& text) {
+  if (!is_within_limits(text))
+    fail<FormatError>("sweep", "the value ", in_quotes(text), " has more than ", most_json_levels,
+                      " levels of braces and brackets. Give a simpler one.");
+  Json value = Json::parse(text, nullptr, false);
+  return value.is_discarded() ? Json(text) : value;
+}
+
+void set_field(Json& json, const std::string& name, const std::string& value) {
+  Json* at = &json;
+  const std::vector<std::string> parts = split(name, '.');
+  if (parts.size() > most_json_levels)
+    fail<FormatError>("sweep", "the field ", in_quotes(name), " is ", parts.size(),
+                      " levels deep. A policy has at most ", most_json_levels, ".");
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (at->is_array()) {
+      std::size_t place = at->size();
+      std::from_chars(parts[i].data(), parts[i].data() + parts[i].size(), place);
+      if (place >= at->size())
+        fail<FormatError>("sweep", name, ": the list there has ", at->size(), " entries, got \"",
+                          parts[i], "\". Give a number below.");
+      at = &(*at)[place];
+    } else if (at->is_object() || at->is_null()) {
+      at = &(*at)[parts[i]];  // a new one that nobody knows is refused with the file
+    } else {
+      fail<FormatError>("sweep", name, ": what stands before \"", parts[i],
+                        "\" in the file is no object. Name a field that is.");
+    }
+  }
+  *at = value_of(value);
+}
+
+/// As short as it is clear.
+std::vector<std::string> short_names(const std::vector<Axis>& axes) {
+  std::vector<std::string> names;
+  for (const Axis& axis : axes) names.push_back(axis.name.substr(axis.name.rfind('.') + 1));
+  for (std::size_t i = 0; i < axes.size(); ++i)
+    if (std::ranges::count(names, axes[i].name.substr(axes[i].name.rfind('.') + 1)) > 1)
+      names[i] = axes[i].name;
+  return names;
+}
+
+uint64_t seed_of(const std::string& text, const std::string& all) {
+  uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail<UsageError>("sweep", "\"", all, "\" is no list of seeds. Write 0..4 or 0,3,7.");
+  return seed;
+}
+
+}  // namespace
+
+Axis axis_of(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  Axis axis{text.substr(0, equals), {}};
+  if (equals != std::string::npos) axis.values = split_values(text.substr(equals + 1));
+  if (axis.name.empty() || axis.values.empty() ||
+      std::ranges::find(axis.values, "") != axis.values.end())
+    fail<UsageError>("sweep", "\"", text, "\" is no axis. Write NAME=VALUE,VALUE.");
+  if (std::set(axis.values.begin(), axis.values.end()).size() != axis.values.size())
+    fail<UsageError>("sweep", "\"", text, "\" has a value twice. Give each once.");
+  return axis;
+}
+
+std::vector<uint64_t> seeds_of(const std::string& text) {
+  std::vector<uint64_t> seeds;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t dots = part.find("..");
+    const uint64_t first = seed_of(part.substr(0, dots), text);
+    const uint64_t last = dots == std::string::npos ? first : seed_of(part.substr(dots + 2), text);
+    if (last < first || last - first >= most_cells)
+      fail<UsageError>("sweep", "\"", part, "\" is no range of at most ", most_cells, " seeds.");
+    for (uint64_t i = 0; i <= last - first; ++i) seeds.push_back(first + i);
+  }
+  if (std::set(seeds.begin(), seeds.end()).size() != seeds.size())
+    fail<UsageError>("sweep", "\"", text, "\" has a seed twice. Give each once.");
+  return seeds;
+}
+
+std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& axes) {
+  const Source source = source_of(policy);
+  const std::vector<std::string> names = short_names(axes);
+  std::size_t count = 1;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (std::ranges::count(axes, axes[i].name, &Axis::name) > 1)
+      fail<UsageError>("sweep", "two axes are called ", axes[i].name, ". Make one of them.");
+    count *= axes[i].values.size();
+    if (count > most_cells)
+      fail<UsageError>("sweep", "the axes have more than ", most_cells, " cells. Give fewer.");
+  }
+  std::vector<Cell> cells;
+  std::set<std::string> taken;
+  for (std::size_t number = 0; number < count; ++number) {
+    Cell cell{.name = plain(source.stem), .policy = {}};
+    Json json = source.json;
+    std::size_t rest = number, below = count;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      below /= axes[i].values.size();
+      const std::string& value = axes[i].values[rest / below];
+      rest %= below;
+      cell.name += "-" + plain(names[i] + "=" + value);
+      if (is_run_option(axes[i].name)) cell.options.emplace_back("--" + axes[i].name, value);
+      else set_field(json, axes[i].name, value);
+    }
+    if (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
+    json["name"] = cell.name;
+    try {
+      cell.policy = json.dump(2) + "\n";
+    } catch (const Json::exception&) {
+      fail<FormatError>("sweep", "the fields of the cell ", in_quotes(cell.name),
+                        " are not UTF-8. Write them in UTF-8.");
+    }
+    cells.push_back(std::move(cell));
+  }
+  return cells;
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,169 @@
+// halftone-lab table.
+#include <halftone/lab/commands/table.h>
+
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/files.h>
+#include <halftone/core/plain_numbers.h>
+#include <halftone/core/quoted.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/run_folder.h>
+
+namespace halftone::lab {
+
+namespace {
+
+/// RFC 4180: quotes around what has commas, quotes or line ends.
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return result + '"';
+}
+
+/// All digits that it needs; infinities and NaN as pandas reads them.
+std::string value_text(double value) {
+  if (std::isnan(value)) return "";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char text[40];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+class Writer {
+ public:
+  Writer(std::ostream& out, bool json_lines) : out_(out), json_lines_(json_lines) {
+    if (!json_lines_) out_ << "run,policy,seed,step,site,role,input,statistic,value\n";
+  }
+
+  void begin_run(const RunFolder& folder) {
+    const RunSummary summary = folder.summary().value_or(RunSummary{});
+    const auto policy = summary.texts.find("policy");
+    const auto seed = summary.numbers.find("seed");
+    run_ = folder.name();
+    policy_ = policy == summary.texts.end() ? "" : policy->second;
+    seed_ = seed == summary.numbers.end() ? "" : value_text(seed->second);
+  }
+
+  void begin_place(int64_t step, const std::string& site, std::string_view role,
+                   std::size_t input = 0) {
+    if (json_lines_) {
+      const auto quoted = [](const std::string& text) {
+        return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      };
+      front_ = "{\"run\":" + quoted(run_) + ",\"policy\":" + quoted(policy_) +
+               ",\"seed\":" + (seed_.empty() ? "null" : seed_) +
+               ",\"step\":" + std::to_string(step) + ",\"site\":" + quoted(site) + ",\"role\":\"" +
+               std::string(role) + "\",\"input\":" + std::to_string(input) + ",\"statistic\":";
+      return;
+    }
+    front_ = csv_cell(run_) + ',' + csv_cell(policy_) + ',' + seed_ + ',' + std::to_string(step) +
+             ',' + csv_cell(site) + ',' + std::string(role) + ',' + std::to_string(input) + ',';
+  }
+
+  void value(const std::string& statistic, double value) {
+    if (!json_lines_) {
+      out_ << front_ << csv_cell(statistic) << ',' << value_text(value) << '\n';
+      return;
+    }
+    const std::string name =
+        nlohmann::json(statistic).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    out_ << front_ << name << ",\"value\":" << (std::isfinite(value) ? value_text(value) : "null")
+         << "}\n";
+  }
+
+ private:
+  std::ostream& out_;
+  bool json_lines_;
+  std::string run_{}, policy_{}, seed_{}, front_{};
+};
+
+void write_survey(const policy::ProbeRow& row, Writer& writer) {
+  const Survey& survey = row.survey;
+  const SurveySums& s = survey.sums;
+  writer.begin_place(row.step, row.site, policy::name(row.role), row.input);
+  writer.value("count", s.count), writer.value("zeros", s.zeros);
+  writer.value("infinite", s.infinite), writer.value("nan", s.nan);
+  writer.value("root_mean_square", survey.root_mean_square());
+  writer.value("largest", s.largest), writer.value("smallest", s.smallest);
+  writer.value("loss_scale", row.loss_scale);
+  for (const auto& [name, format] :
+       {std::pair{"f16", formats::f16}, {"e5m2", formats::e5m2}, {"e4m3", formats::e4m3}}) {
+    writer.value(std::string("would_underflow_") + name, survey.would_underflow(format));
+    writer.value(std::string("would_overflow_") + name, survey.would_overflow(format));
+  }
+  if (row.scale > 0) writer.value("scale", row.scale), writer.value("ideal", row.ideal);
+  if (row.quantizer.empty()) return;
+  writer.value("to_zero", s.to_zero), writer.value("subnormal", s.subnormal);
+  writer.value("saturated", s.saturated), writer.value("to_infinity", s.to_infinity);
+  writer.value("changed", s.changed);
+  writer.value("underflow", survey.underflow());
+  writer.value("underflow_with_zeros", survey.underflow(true));
+  writer.value("saturation", survey.saturation()), writer.value("sqnr", survey.sqnr());
+  writer.value("bias", survey.bias()), writer.value("bias_t", survey.bias_t());
+  writer.value("mean_relative_error", survey.mean_relative_error());
+}
+
+void write_updates(const policy::UpdateRow& row, Writer& writer) {
+  const auto write = [&](const std::string& role, const policy::UpdateSums& sums) {
+    writer.begin_place(row.step, row.parameter, role);
+    writer.value("count", sums.count), writer.value("lost", sums.lost);
+    writer.value("lost_share", sums.lost_share());
+    writer.value("effective_descent", sums.effective_descent());
+    writer.value("update_ratio", sums.update_ratio());
+  };
+  if (!row.state.empty()) return write("update.state." + row.state, row.stored);
+  write("update", row.stored), write("update.seen", row.seen);
+}
+
+void write_run(RunFolder& folder, Writer& writer) {
+  writer.begin_run(folder);
+  folder.each_metrics_line([&](const MetricsLine& line) {
+    const double step = line.at("step");
+    writer.begin_place(std::abs(step) < 1e15 ? int64_t(step) : 0, "", "");
+    for (const auto& [name, value] : line)
+      if (name != "step" && name != "time") writer.value(name, value);
+  });
+  folder.each_probe_line([&](const policy::ProbeRow& row) { write_survey(row, writer); },
+                         [&](const policy::UpdateRow& row) { write_updates(row, writer); });
+  for (const std::string& note : folder.notes()) std::cerr << printable(note) << '\n';
+}
+
+}  // namespace
+
+void write_table(const TableOptions& options, std::ostream& out) {
+  std::vector<std::string> notes;
+  std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
+  for (const std::string& note : notes) std::cerr << printable(note) << '\n';
+  Writer writer(out, options.json_lines);
+  for (RunFolder& folder : folders)
+    if (folder.was_trained()) write_run(folder, writer);
+}
+
+int run_table(const TableOptions& options) {
+  if (options.output.empty()) {
+    write_table(options, std::cout);
+    return 0;
+  }
+  files::require_replaceable("table", options.output);
+  PlainText text;
+  write_table(options, text);
+  files::replace("table", options.output, text.str());
+  return 0;
+}
+
+Work add_table(CLI::App& app, const Context&) {
+  auto options = std::make_shared<TableOptions>();
+  app.add_option("paths", options->paths, "folders of runs")->required();
+  CLI::Option* const csv = app.add_flag_function(
+      "--csv", [](int64_t) {}, "comma-separated values (the default)");
+  app.add_flag("--jsonl", options->json_lines, "an object per line")->excludes(csv);
+  app.add_option("-o,--output", options->output, "a file; default: standard output");
+  return [options] { return run_table(*options); };
+}
+
+}  // namespace halftone::lab

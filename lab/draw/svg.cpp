@@ -1,0 +1,332 @@
+// Plots: axes and what is drawn between them.
+#include <halftone/lab/draw/svg.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/svg_text.h>
+
+namespace halftone::lab::svg {
+
+namespace {
+
+/// Values of an axis to coordinates.
+struct Scale {
+  double low = 0, high = 1, from = 0, to = 1;
+  bool logarithmic = false;
+  double operator()(double value) const {
+    if (logarithmic && !(value > 0)) return automatic;
+    const double a = logarithmic ? std::log10(low) : low, b = logarithmic ? std::log10(high) : high;
+    const double v = logarithmic ? std::log10(value) : value;
+    // Halves, so that the widest range of doubles does not overflow.
+    return from + (v / 2 - a / 2) / (b / 2 - a / 2) * (to - from);
+  }
+};
+
+/// The least and the largest of what is told.
+struct Extent {
+  bool logarithmic;
+  double low = HUGE_VAL, high = -HUGE_VAL;
+  void see(double value) {
+    if (!std::isfinite(value) || (logarithmic && value <= 0)) return;
+    low = std::min(low, value), high = std::max(high, value);
+  }
+};
+
+Scale scale_of(const Axis& axis, Extent seen, double margin) {
+  if (seen.low > seen.high) seen.low = axis.logarithmic ? 1 : 0, seen.high = seen.low;
+  if (seen.low == seen.high) {
+    const double half = seen.low == 0 ? 0.5 : std::abs(seen.low) / 20;
+    seen.low -= half, seen.high += half;
+  } else if (axis.logarithmic) {
+    const double by = std::pow(seen.high / seen.low, margin);
+    if (std::isfinite(by)) seen.low = std::max(seen.low / by, 1e-300), seen.high *= by;
+  } else {
+    const double by = margin * (seen.high - seen.low);
+    if (std::isfinite(by)) seen.low -= seen.low == 0 ? 0 : by, seen.high += by;
+  }
+  if (!std::isfinite(seen.high)) seen.high = std::numeric_limits<double>::max();
+  Scale scale{.low = seen.low, .high = seen.high, .logarithmic = axis.logarithmic};
+  if (std::isfinite(axis.low)) scale.low = axis.low;
+  if (std::isfinite(axis.high)) scale.high = axis.high;
+  return scale;
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const Plot& plot) : plot_(plot) {
+    see();
+    top_ = 30 + 16 * double(plot.ranges.size()) + (plot.ranges.empty() ? 0 : 6);
+    bottom_ = top_ + plot.height - 72;
+    y_.from = bottom_, y_.to = top_;
+    left_ = 16;
+    for (const double tick : ticks(y_.low, y_.high, y_.logarithmic, 5))
+      left_ = std::max(left_, 7.4 * double(label_of(tick).size()) + 14);
+    left_ += plot.y.label.empty() ? 0 : 14;
+    right_ = plot.width - 12;
+    x_.from = left_, x_.to = right_;
+  }
+
+  std::string text(Place place) {
+    axes();
+    for (const Range& range : plot_.ranges) add(range);
+    for (const Band& band : plot_.bands) add(band);
+    for (const Histogram& histogram : plot_.histograms) add(histogram);
+    for (const Rule& rule : plot_.rules) add(rule);
+    for (const Curve& curve : plot_.curves) add(curve);
+    double height = bottom_ + 42;
+    text_ += legend(entries_, 16, right_, bottom_ + 58, height);
+    return document(plot_.width, height, plot_.title, text_, place);
+  }
+
+ private:
+  void see() {
+    Extent x{plot_.x.logarithmic}, y{plot_.y.logarithmic};
+    for (const Curve& curve : plot_.curves)
+      for (const Point& p : curve.points)
+        if (std::isfinite(p.y)) x.see(p.x), y.see(p.y);
+    for (const Band& band : plot_.bands)
+      for (std::size_t i = 0; i < band.x.size(); ++i)
+        x.see(band.x[i]), y.see(band.low[i]), y.see(band.high[i]);
+    for (const Histogram& histogram : plot_.histograms) {
+      x.see(histogram.first), y.see(0);
+      x.see(histogram.first + histogram.width * double(histogram.heights.size()));
+      for (const double height : histogram.heights) y.see(height);
+    }
+    x_ = scale_of(plot_.x, x, plot_.histograms.empty() ? 0.02 : 0), y_ = scale_of(plot_.y, y, 0.06);
+  }
+
+  void axes() {
+    if (!plot_.title.empty())
+      text_ += words(16, 16, "start", html::shortened(plot_.title, 64), "class=\"head\"");
+    std::string grid;
+    for (const double tick : ticks(y_.low, y_.high, y_.logarithmic, 5)) {
+      grid += "M" + coordinate(left_) + " " + coordinate(y_(tick)) + "H" + coordinate(right_);
+      text_ += words(left_ - 6, y_(tick) + 4, "end", label_of(tick), "class=\"small\"");
+    }
+    for (const double tick : ticks(x_.low, x_.high, x_.logarithmic, 6)) {
+      grid += "M" + coordinate(x_(tick)) + " " + coordinate(top_) + "V" + coordinate(bottom_ + 4);
+      text_ += words(x_(tick), bottom_ + 18, "middle", label_of(tick), "class=\"small\"");
+    }
+    text_ += "<path class=\"grid\" d=\"" + grid + "\"/>\n<path class=\"axis\" d=\"M" +
+             coordinate(left_) + " " + coordinate(top_) + "V" + coordinate(bottom_) + "H" +
+             coordinate(right_) + "\"/>\n";
+    text_ += words((left_ + right_) / 2, bottom_ + 35, "middle", plot_.x.label);
+    if (!plot_.y.label.empty())
+      text_ +=
+          words(0, 0, "middle", plot_.y.label,
+                "transform=\"translate(14 " + coordinate((top_ + bottom_) / 2) + ") rotate(-90)\"");
+  }
+
+  void add(const Range& range) {
+    const double y = 26 + 16 * double(range_++), low = inside(x_(range.low), true);
+    const double high = inside(x_(range.high), true);
+    const auto bar = [&](const char* kind, double from, double to, const std::string& title) {
+      if (to > from)
+        text_ += mark("rect",
+                      std::string("class=\"") + kind + "\" x=\"" + coordinate(from) + "\" y=\"" +
+                          coordinate(y) + "\" width=\"" + coordinate(to - from) +
+                          "\" height=\"9\" rx=\"2\"",
+                      title);
+    };
+    const std::string numbers = label_of(range.low) + " to " + label_of(range.high);
+    bar("r", low, high, range.name + ": " + numbers);
+    if (std::isfinite(range.faint_low))
+      bar("rf", inside(x_(range.faint_low), true), low,
+          range.name + ", subnormal: from " + label_of(range.faint_low));
+    text_ += words(left_ - 6, y + 9, "end", range.name, "class=\"small\"");
+  }
+
+  void add(const Band& band) {
+    std::string there, back;
+    for (std::size_t i = 0; i < band.x.size(); ++i) {
+      const double x = inside(x_(band.x[i]), true);
+      const double low = inside(y_(band.low[i]), false), high = inside(y_(band.high[i]), false);
+      if (!std::isfinite(x + low + high)) continue;
+      const std::string to = there.empty() ? "M" : "L";
+      if (band.staircase && !there.empty()) {
+        there += "H" + coordinate(x);
+        back = "H" + coordinate(x) + back;
+      }
+      there += (band.staircase && !there.empty() ? "V" + coordinate(high)
+                                                 : to + coordinate(x) + " " + coordinate(high));
+      back = "L" + coordinate(x) + " " + coordinate(low) + back;
+    }
+    if (there.empty()) return;
+    text_ += mark("path",
+                  "class=\"" + std::string(band.faint ? "band " : "") + "f" +
+                      std::to_string(band.style % 10) + "\" d=\"" + there + back + "z\"",
+                  band.name);
+    if (!band.faint) enter({LegendEntry::Kind::area, band.name, band.style});
+  }
+
+  void add(const Histogram& histogram) {
+    const std::string style = std::to_string(histogram.style % 10);
+    for (std::size_t i = 0; i < histogram.heights.size(); ++i) {
+      const double height = histogram.heights[i],
+                   from = histogram.first + histogram.width * double(i);
+      if (!(height > 0)) continue;
+      const double a = inside(x_(from), true), b = inside(x_(from + histogram.width), true);
+      const double top = inside(y_(height), false);
+      if (!std::isfinite(a + b + top) || b <= a) continue;
+      text_ += mark("rect",
+                    "class=\"f" + style + "\" x=\"" + coordinate(a) + "\" y=\"" + coordinate(top) +
+                        "\" width=\"" + coordinate(std::max(b - a - 0.5, 0.3)) + "\" height=\"" +
+                        coordinate(std::max(bottom_ - top, 0.5)) + "\"",
+                    histogram.name + (histogram.name.empty() ? "" : ", ") + label_of(from) +
+                        " to " + label_of(from + histogram.width) + ": " + label_of(height));
+    }
+    enter({LegendEntry::Kind::area, histogram.name, histogram.style});
+  }
+
+  void add(const Rule& rule) {
+    const double at = rule.vertical ? x_(rule.at) : y_(rule.at);
+    if (at != inside(at, rule.vertical)) return;
+    const std::string path =
+        rule.vertical ? "M" + coordinate(at) + " " + coordinate(top_) + "V" + coordinate(bottom_)
+                      : "M" + coordinate(left_) + " " + coordinate(at) + "H" + coordinate(right_);
+    // Its name beside it: dashes say nothing by themselves.
+    if (rule.vertical)
+      text_ += words(at + 4, top_ + 11, "start", html::shortened(rule.name, 30), "class=\"small\"");
+    text_ +=
+        mark("path", "class=\"rule\" d=\"" + path + "\"", rule.name + ": " + label_of(rule.at));
+  }
+
+  void add(const Curve& curve) {
+    struct Place {
+      double x, y;
+      const Point* point;
+    };
+    std::vector<Place> places;
+    std::string path;
+    bool gap = true;
+    for (const Point& point : curve.points) {
+      const double x = x_(point.x), y = inside(y_(point.y), false);
+      if (!std::isfinite(x) || !std::isfinite(y)) {
+        gap = true;
+        continue;
+      }
+      if (gap) path += "M" + coordinate(x) + " " + coordinate(y);
+      else if (curve.staircase) path += "H" + coordinate(x) + "V" + coordinate(y);
+      else path += "L" + coordinate(x) + " " + coordinate(y);
+      gap = false;
+      places.push_back({x, y, &point});
+    }
+    const std::string style = std::to_string(curve.style % 10);
+    if (!path.empty())
+      text_ += mark("path", "class=\"l l" + style + "\" d=\"" + path + "\"", curve.name);
+    // Few enough that the page stays small; of them a quarter are seen.
+    const std::size_t apart = places.size() / 24 + 1;
+    for (std::size_t i = 0; i < places.size(); i += apart) {
+      const Place& p = places[i];
+      const std::string title = curve.name + (curve.name.empty() ? "" : ", ") +
+                                label_of(p.point->x, 6) + ": " + label_of(p.point->y, 6);
+      const bool seen = curve.shapes && (i / apart % 4 == 0 || places.size() <= 12);
+      if (seen)
+        text_ +=
+            mark("path",
+                 "class=\"m f" + style + "\" d=\"" + shape_path(curve.style, p.x, p.y, 3.5) + "\"",
+                 title);
+      else
+        text_ += mark(
+            "circle",
+            "class=\"t\" cx=\"" + coordinate(p.x) + "\" cy=\"" + coordinate(p.y) + "\" r=\"6\"",
+            title);
+    }
+    enter({LegendEntry::Kind::line, curve.name, curve.style});
+  }
+
+  void enter(const LegendEntry& entry) {
+    const auto same = [&](const LegendEntry& e) {
+      return e.name == entry.name && e.style == entry.style;
+    };
+    if (!entry.name.empty() && std::ranges::none_of(entries_, same)) entries_.push_back(entry);
+  }
+
+  /// At the border instead of beyond it.
+  double inside(double at, bool horizontal) const {
+    if (std::isnan(at)) return at;
+    return horizontal ? std::clamp(at, left_, right_) : std::clamp(at, top_, bottom_);
+  }
+
+  const Plot& plot_;
+  Scale x_{}, y_{};
+  double left_ = 0, right_ = 0, top_ = 0, bottom_ = 0;
+  int range_ = 0;
+  std::vector<LegendEntry> entries_{};
+  std::string text_{};
+};
+
+}  // namespace
+
+std::vector<double> ticks(double low, double high, bool logarithmic, int wanted) {
+  std::vector<double> result;
+  if (!(low < high) || !std::isfinite(low) || !std::isfinite(high)) return result;
+  if (logarithmic) {
+    const double first = std::floor(std::log10(low)), last = std::ceil(std::log10(high));
+    const double step = std::max(1.0, std::ceil((last - first) / wanted));
+    const bool few = last - first <= 2;
+    for (double e = std::ceil(first / step) * step; e <= last; e += step)
+      for (const double times : {1.0, 2.0, 5.0}) {
+        const double tick = times * std::pow(10.0, e);
+        if ((times == 1 || few) && tick >= low && tick <= high) result.push_back(tick);
+      }
+    if (result.size() > 1 || high / low > 10) return result;
+    result.clear();  // less than a decade: as a straight axis
+  }
+  const double rough = (high / 2 - low / 2) / wanted * 2;
+  const double power = std::pow(10.0, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (const double times : {5.0, 2.0, 1.0})
+    if (times * power >= rough * 0.999) step = times * power;
+  if (!std::isfinite(step) || step <= 0 || low + step == low) return {low, high};
+  for (double i = std::ceil(low / step - 1e-9);
+       i * step <= high + step * 1e-9 && result.size() < 100; ++i)
+    result.push_back(i * step);
+  return result;
+}
+
+std::string draw(const Plot& plot, Place place) { return Drawing(plot).text(place); }
+
+std::string draw(const Bars& bars, Place place) {
+  const double left = 16, right = bars.width - 16, bar = 20, line = 46;
+  double most = 0;
+  for (const Bar& row : bars.bars) {
+    double sum = 0;
+    for (const double part : row.parts) sum += part > 0 && std::isfinite(part) ? part : 0;
+    most = std::max(most, sum);
+  }
+  std::string text = words(left, 16, "start", html::shortened(bars.title, 64), "class=\"head\"");
+  double y = 40;
+  for (const Bar& row : bars.bars) {
+    double x = left, sum = 0;
+    for (std::size_t i = 0; i < row.parts.size() && most > 0; ++i) {
+      const double part = row.parts[i];
+      if (!(part > 0) || !std::isfinite(part)) continue;
+      const double width = part / most * (right - left);
+      const std::string style = std::to_string(i % 10);
+      text += mark("rect",
+                   "class=\"f" + style + "\" x=\"" + coordinate(x) + "\" y=\"" + coordinate(y + 6) +
+                       "\" width=\"" + coordinate(std::max(width - 1, 0.3)) + "\" height=\"" +
+                       coordinate(bar) + "\"",
+                   row.name + ", " + bars.parts[i] + ": " + label_of(part) + " " + bars.unit);
+      if (width > 9.0 * double(bars.labels[i].size()) + 4)
+        text += words(x + (width - 1) / 2, y + 20, "middle", bars.labels[i], "class=\"on\"");
+      x += width, sum += part;
+    }
+    text += words(left, y, "start", html::shortened(row.name, 44));
+    text += words(right, y, "end", label_of(sum) + " " + bars.unit, "class=\"small\"");
+    y += line;
+  }
+  std::vector<LegendEntry> entries;
+  for (std::size_t i = 0; i < bars.parts.size(); ++i)
+    if (std::ranges::any_of(bars.bars,
+                            [&](const Bar& b) { return i < b.parts.size() && b.parts[i] > 0; }))
+      entries.push_back({LegendEntry::Kind::area, bars.parts[i], int(i), bars.labels[i]});
+  double height = y;
+  text += legend(entries, left, right, y, height);
+  return document(bars.width, height, bars.title, text, place);
+}
+
+}  // namespace halftone::lab::svg

@@ -1,0 +1,207 @@
+// Folders into groups.
+#include <halftone/lab/report/report_data.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+
+#include <halftone/core/error.h>
+#include <halftone/lab/json_input.h>
+#include <halftone/lab/table.h>
+
+namespace halftone::lab {
+
+namespace {
+
+/// What a run may differ in beside its policy and its seed, as summaries name it.
+constexpr const char* settings[] = {
+    "workload",       "steps", "lr",        "batch",       "optimizer.named", "optimizer.class",
+    "schedule.named", "from",  "clip_norm", "policy_hash", "resolved_hash"};
+
+std::string setting_of(const RunSummary& summary, const char* name) {
+  const auto text = summary.texts.find(name);
+  if (text != summary.texts.end()) return text->second;
+  const auto value = summary.numbers.find(name);
+  return value == summary.numbers.end() ? "" : number(value->second);
+}
+
+/// The settings in which runs of one policy differ.
+std::map<std::string, std::vector<std::string>> varying(const std::vector<ReportRun>& runs,
+                                                        const std::vector<std::string>& policies) {
+  std::map<std::string, std::map<std::string, std::set<std::string>>> seen;  // policy, setting
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    for (const char* name : settings)
+      seen[policies[i]][name].insert(setting_of(runs[i].summary, name));
+  std::map<std::string, std::vector<std::string>> result;
+  for (const auto& [policy, names] : seen)
+    for (const char* name : settings) {
+      // Another resolved table tells nothing that another workload or file does not.
+      const bool derived = std::string_view(name) == "resolved_hash" && !result[policy].empty();
+      if (names.at(name).size() > 1 && !derived) result[policy].push_back(name);
+    }
+  return result;
+}
+
+void read_metrics(RunFolder& folder, ReportRun& run) {
+  folder.each_metrics_line([&](const MetricsLine& line) {
+    const auto of = [&](std::initializer_list<const char*> names) -> std::optional<double> {
+      for (const char* name : names)
+        if (const auto found = line.find(name); found != line.end()) return found->second;
+      return {};
+    };
+    const double step = line.at("step");
+    if (const auto loss = of({"train/loss", "loss", "train_loss"}))
+      run.losses.push_back({step, *loss});
+    if (const auto scale = of({"train/loss_scale", "loss_scale"}))
+      run.loss_scales.push_back({step, *scale});
+    if (const auto skipped = of({"train/skipped_steps"})) run.skipped.push_back({step, *skipped});
+  });
+}
+
+void read_probe(RunFolder& folder, ReportGroup& group) {
+  std::set<std::string> known(group.sites.begin(), group.sites.end());
+  const bool first = group.runs.size() == 1;
+  folder.each_probe_line(
+      [&](const policy::ProbeRow& row) {
+        if (known.insert(row.site).second) group.sites.push_back(row.site);
+        ReportTensor& tensor = group.tensors[{row.site, row.role}];
+        tensor.survey.merge(row.survey);
+        if (!row.quantizer.empty()) {
+          tensor.quantizer = row.quantizer;
+          tensor.by_step[row.step].merge(row.survey.sums);
+        }
+        if (first && row.scale > 0 && row.ideal > 0)
+          tensor.scales.try_emplace(row.step, row.scale, row.ideal);
+      },
+      [&](const policy::UpdateRow& row) {
+        if (!row.state.empty()) return;  // of the optimizer's, which no panel shows
+        group.updates[row.step].add(row.stored);
+        group.stored.add(row.stored), group.seen.add(row.seen);
+        for (std::size_t i = 0; i < row.by_ulp.size(); ++i) group.by_ulp[i] += row.by_ulp[i];
+      });
+}
+
+/// The group of that label, made if there is none.
+ReportGroup& group_of(ReportData& data, const std::string& label) {
+  const auto found = std::ranges::find(data.groups, label, &ReportGroup::label);
+  if (found != data.groups.end()) return *found;
+  data.groups.push_back({.label = label, .policy = {}, .workload = {}});
+  return data.groups.back();
+}
+
+void put_reference_first(ReportData& data, const std::string& reference) {
+  if (reference.empty()) return;
+  const auto is = [&](const ReportGroup& g) {
+    return g.policy == reference || g.label == reference;
+  };
+  if (std::ranges::none_of(data.groups, is))
+    fail<UsageError>("report", "no run is of ", reference, ". Name a policy of these runs.");
+  std::ranges::stable_partition(data.groups, is);
+}
+
+}  // namespace
+
+const ReportTensor* ReportGroup::tensor(const std::string& site, policy::Role role) const {
+  const auto found = tensors.find({site, role});
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+std::vector<double> ReportGroup::numbers(const std::string& name) const {
+  std::vector<double> result;
+  for (const ReportRun& run : runs)
+    if (const auto found = run.summary.numbers.find(name); found != run.summary.numbers.end())
+      result.push_back(found->second);
+  return result;
+}
+
+std::vector<double> ReportGroup::paired(const ReportGroup& base, const std::string& name) const {
+  std::vector<double> result;
+  for (const ReportRun& run : runs) {
+    const auto other = std::ranges::find(base.runs, run.seed, &ReportRun::seed);
+    if (!run.seed || other == base.runs.end()) continue;
+    const auto mine = run.summary.numbers.find(name), theirs = other->summary.numbers.find(name);
+    if (mine != run.summary.numbers.end() && theirs != other->summary.numbers.end() &&
+        theirs->second != 0)
+      result.push_back((mine->second - theirs->second) / std::abs(theirs->second));
+  }
+  return result;
+}
+
+std::vector<std::vector<const ReportGroup*>> ReportData::by_workload() const {
+  std::vector<std::vector<const ReportGroup*>> result;
+  for (const ReportGroup& group : groups) {
+    if (group.is_file) continue;
+    const auto same = [&](const auto& list) { return list.front()->workload == group.workload; };
+    const auto found = std::ranges::find_if(result, same);
+    if (found != result.end()) found->push_back(&group);
+    else result.push_back({&group});
+  }
+  if (result.empty()) result.emplace_back();
+  for (const ReportGroup& group : groups)
+    if (group.is_file)
+      for (auto& list : result) list.push_back(&group);
+  if (result.front().empty()) result.clear();
+  return result;
+}
+
+ReportData read_report_data(const ReportOptions& options) {
+  ReportData data;
+  std::vector<std::filesystem::path> paths;
+  for (const std::filesystem::path& path : options.paths) {
+    if (path.extension() != ".json") {
+      paths.push_back(path);
+      continue;
+    }
+    const nlohmann::json file = read_json("report", path);
+    if (file.contains("candidates")) data.searches.push_back(path);
+    else if (file.contains("rows")) data.comparisons.push_back(path);
+    else if (options.paths.size() > 1)
+      data.notes.push_back(path.string() + ": neither a comparison nor a search.");
+    else
+      fail<FormatError>("report", path.string(),
+                        ": neither a comparison nor a search. Give what `halftone-lab compare "
+                        "--json` or `halftone-lab search` wrote, or a run's folder.");
+  }
+  std::vector<RunFolder> folders = run_folders("report", paths, data.notes);
+  for (const RunFolder& folder : folders) {
+    if (folder.has("compare.json")) data.comparisons.push_back(folder.path() / "compare.json");
+    std::ranges::move(folder.searches(), std::back_inserter(data.searches));
+  }
+  std::erase_if(folders, [](const RunFolder& folder) { return !folder.was_trained(); });
+  std::vector<ReportRun> runs;
+  std::vector<std::string> policies;
+  for (const RunFolder& folder : folders) {
+    ReportRun run{.folder = folder.name(), .seed = {}};
+    run.summary = folder.summary().value_or(RunSummary{});
+    if (const auto seed = run.summary.numbers.find("seed"); seed != run.summary.numbers.end())
+      run.seed = int64_t(std::clamp(seed->second, -9e15, 9e15));
+    const auto policy = run.summary.texts.find("policy");
+    policies.push_back(policy == run.summary.texts.end() ? run.folder : policy->second);
+    runs.push_back(std::move(run));
+  }
+  const auto differing = varying(runs, policies);
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    std::string label = policies[i];
+    for (const std::string& name : differing.at(policies[i]))
+      label += ", " + name + " " + setting_of(runs[i].summary, name.c_str());
+    ReportGroup& group = group_of(data, label);
+    group.policy = policies[i], group.is_file = folders[i].is_file();
+    group.workload = setting_of(runs[i].summary, "workload");
+    read_metrics(folders[i], runs[i]);
+    group.runs.push_back(std::move(runs[i]));
+    read_probe(folders[i], group);
+    if (group.resolved.empty()) group.resolved = folders[i].resolved();
+    for (const std::string& note : folders[i].notes()) data.notes.push_back(note);
+  }
+  put_reference_first(data, options.reference);
+  for (std::size_t i = 0; i < data.groups.size(); ++i) data.groups[i].style = int(i);
+  return data;
+}
+
+Survey survey_of(const SurveySums& sums) {
+  Survey survey;
+  survey.sums = sums;
+  return survey;
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,301 @@
+// Panels 1 to 3: what the runs were, their losses, their memory.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include <halftone/core/memory_ledger.h>
+#include <halftone/lab/report/html.h>
+#include <halftone/lab/report/report_page.h>
+#include <halftone/lab/run.h>
+#include <halftone/lab/statistics.h>
+#include <halftone/lab/table.h>
+
+namespace halftone::lab {
+
+using html::escaped;
+
+namespace {
+
+double peak_of(const ReportRun& run) {
+  double sum = 0;
+  for (const auto& [use, bytes] : run.summary.bytes_at_peak) sum += bytes;
+  return sum;
+}
+
+std::string joined_seeds(const ReportGroup& group) {
+  std::string text;
+  for (const ReportRun& run : group.runs)
+    if (run.seed) text += (text.empty() ? "" : ", ") + std::to_string(*run.seed);
+  return html::shortened(text, 40);
+}
+
+/// Of each run the sum, as text: "0.5" or "-".
+std::string sum_of(const ReportGroup& group, const char* name) {
+  const std::vector<double> values = group.numbers(name);
+  if (values.empty()) return "-";
+  return number(std::accumulate(values.begin(), values.end(), 0.0));
+}
+
+/// In the order of the ledger; other names come last.
+int place_of_use(const std::string& use) {
+  for (int i = 0; i < memory_use_count; ++i)
+    if (name(MemoryUse(i)) == use) return i;
+  return memory_use_count;
+}
+
+/// Without exponents as far as a column is wide enough.
+std::string plain(double value) {
+  return std::abs(value) >= 100 && std::abs(value) < 1e7 ? fixed(value, 0) : number(value, 3);
+}
+
+/// What all runs have in common, and no column has.
+std::string common_facts(const ReportData& data) {
+  std::map<std::string, std::set<std::string>> values;
+  for (const ReportGroup& group : data.groups)
+    for (const ReportRun& run : group.runs) {
+      for (const auto& [name, text] : run.summary.texts) values[name].insert(text);
+      for (const auto& [name, value] : run.summary.numbers) values[name].insert(number(value, 6));
+    }
+  for (const char* shown : {"format", "loss", "policy", "seed", "milliseconds_per_step",
+                            "skipped_steps", "weights_hash", "policy_hash", "resolved_hash"})
+    values.erase(shown);
+  std::string rows;
+  for (const auto& [name, all] : values) {
+    if (all.size() > 4) continue;
+    std::string text;
+    for (const std::string& value : all)
+      text += (text.empty() ? "" : "; ") + escaped(html::shortened(value, 120));
+    rows += html::element("dt", "", escaped(html::shortened(name, 40))) +
+            html::element("dd", "", text) + "\n";
+  }
+  return rows.empty() ? "" : html::element("dl", "class=\"facts\"", "\n" + rows) + "\n";
+}
+
+/// The mean of the losses in pieces of `width` steps, by number of the piece.
+std::map<int64_t, double> in_pieces(const std::vector<svg::Point>& points, double width) {
+  std::map<int64_t, std::pair<double, double>> sums;
+  for (const svg::Point& p : points) {
+    auto& [sum, count] = sums[int64_t(std::clamp(p.x / width, -1e15, 1e15))];
+    sum += p.y, count += 1;
+  }
+  std::map<int64_t, double> means;
+  for (const auto& [piece, sum] : sums) means[piece] = sum.first / sum.second;
+  return means;
+}
+
+/// Losses of one workload's groups in pieces of steps: [group][run].
+struct Losses {
+  double width = 1;  // of a piece
+  std::vector<std::vector<std::map<int64_t, double>>> runs{};
+
+  explicit Losses(const std::vector<const ReportGroup*>& groups) {
+    constexpr double most_pieces = 120;
+    double last = 0;
+    for (const ReportGroup* group : groups)
+      for (const ReportRun& run : group->runs)
+        for (const svg::Point& p : run.losses) last = std::max(last, p.x);
+    width = std::max(1.0, std::ceil(last / most_pieces));
+    for (const ReportGroup* group : groups) {
+      runs.emplace_back();
+      for (const ReportRun& run : group->runs) runs.back().push_back(in_pieces(run.losses, width));
+    }
+  }
+  bool empty() const {
+    return std::ranges::all_of(runs, [](const auto& r) {
+      return std::ranges::all_of(r, [](auto& m) { return m.empty(); });
+    });
+  }
+  double step_of(int64_t piece) const { return double(piece) * width; }
+};
+
+std::string loss_curves(const std::vector<const ReportGroup*>& groups, const Losses& losses,
+                        bool logarithmic) {
+  svg::Plot plot{.title = "training loss"};
+  plot.x.label = "step", plot.y = {.label = "loss", .logarithmic = logarithmic};
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    std::map<int64_t, std::vector<double>> at;
+    for (const auto& run : losses.runs[g])
+      for (const auto& [piece, loss] : run) at[piece].push_back(loss);
+    svg::Curve curve{.name = groups[g]->label, .points = {}, .style = groups[g]->style};
+    svg::Band band{.name = groups[g]->label + ": least to largest of the seeds",
+                   .x = {},
+                   .low = {},
+                   .high = {},
+                   .style = groups[g]->style};
+    for (const auto& [piece, all] : at) {
+      curve.points.push_back({losses.step_of(piece), median(all)});
+      band.x.push_back(losses.step_of(piece));
+      band.low.push_back(std::ranges::min(all)), band.high.push_back(std::ranges::max(all));
+    }
+    if (losses.runs[g].size() > 1) plot.bands.push_back(std::move(band));
+    plot.curves.push_back(std::move(curve));
+  }
+  return svg::draw(plot);
+}
+
+/// Paired by seed, in percent of the reference's loss.
+std::string loss_differences(const std::vector<const ReportGroup*>& groups, const Losses& losses) {
+  const ReportGroup& base = *groups.front();
+  svg::Plot plot{.title = "loss against " + base.label + ", paired by seed"};
+  plot.x.label = "step", plot.y.label = "percent";
+  plot.rules.push_back({"no difference", 0});
+  for (std::size_t g = 1; g < groups.size(); ++g) {
+    std::map<int64_t, std::vector<double>> at;
+    for (std::size_t r = 0; r < groups[g]->runs.size(); ++r) {
+      const auto& seed = groups[g]->runs[r].seed;
+      const auto other = std::ranges::find(base.runs, seed, &ReportRun::seed);
+      if (!seed || other == base.runs.end()) continue;
+      const auto& theirs = losses.runs[0][std::size_t(other - base.runs.begin())];
+      for (const auto& [piece, loss] : losses.runs[g][r])
+        if (const auto found = theirs.find(piece); found != theirs.end() && found->second != 0)
+          at[piece].push_back(100 * (loss - found->second) / std::abs(found->second));
+    }
+    if (at.empty()) continue;
+    svg::Curve curve{.name = groups[g]->label, .points = {}, .style = groups[g]->style};
+    svg::Band band{.name = groups[g]->label + ": 95 % interval of the mean",
+                   .x = {},
+                   .low = {},
+                   .high = {},
+                   .style = groups[g]->style};
+    for (const auto& [piece, all] : at) {
+      const Interval interval = interval_of(all);
+      curve.points.push_back({losses.step_of(piece), interval.mean});
+      if (!std::isfinite(interval.half)) continue;
+      band.x.push_back(losses.step_of(piece));
+      band.low.push_back(interval.mean - interval.half);
+      band.high.push_back(interval.mean + interval.half);
+    }
+    plot.curves.push_back(std::move(curve)), plot.bands.push_back(std::move(band));
+  }
+  if (plot.curves.empty()) return "";
+  // Of two or three seeds an interval can be so wide that no curve is seen: it is cut.
+  double low = 0, high = 0;
+  for (const svg::Curve& curve : plot.curves)
+    for (const svg::Point& p : curve.points)
+      if (std::isfinite(p.y)) low = std::min(low, p.y), high = std::max(high, p.y);
+  const double room = std::max(high - low, 0.01);
+  plot.y.low = low - room, plot.y.high = high + room;
+  return svg::draw(plot);
+}
+
+}  // namespace
+
+std::string interval_text(const std::vector<double>& differences) {
+  if (differences.empty()) return "-";
+  const Interval interval = interval_of(differences);
+  const std::string sign = interval.mean > 0 ? "+" : "";
+  const std::string half =
+      std::isfinite(interval.half) ? " ± " + number(100 * interval.half, 2) : "";
+  return sign + number(100 * interval.mean, 3) + half + " %";
+}
+
+std::string summary_panel(const ReportData& data) {
+  std::string text;
+  for (const auto& groups : data.by_workload()) {
+    const ReportGroup& base = *groups.front();
+    if (base.is_file) continue;
+    html::Table table({"policy", "seeds", defined("final loss", "final-loss"), "least to largest",
+                       defined("against " + base.label, "paired"), defined("ms per step", "ms"),
+                       "peak MiB", "skipped", "hash of the policy", "hash of what sites get"},
+                      2);
+    for (const ReportGroup* group : groups) {
+      if (group->is_file) continue;
+      const std::vector<double> losses = group->numbers("loss");
+      const auto hash = [&](const char* name) {
+        const auto& texts = group->runs.front().summary.texts;
+        const auto found = texts.find(name);
+        return found == texts.end() ? "-" : html::element("code", "", escaped(found->second));
+      };
+      std::vector<double> peaks;
+      for (const ReportRun& run : group->runs)
+        if (peak_of(run) > 0) peaks.push_back(peak_of(run) / 1048576);
+      table.row({escaped(html::shortened(group->label, 80)), joined_seeds(*group),
+                 losses.empty() ? "-" : number(interval_of(losses).mean),
+                 losses.size() < 2
+                     ? "-"
+                     : number(std::ranges::min(losses)) + " to " + number(std::ranges::max(losses)),
+                 group == &base ? "" : interval_text(group->paired(base, "loss")),
+                 group->numbers("milliseconds_per_step").empty()
+                     ? "-"
+                     : plain(median(group->numbers("milliseconds_per_step"))),
+                 peaks.empty() ? "-" : number(median(peaks), 4), sum_of(*group, "skipped_steps"),
+                 hash("policy_hash"), hash("resolved_hash")});
+    }
+    if (!base.workload.empty())
+      text += html::element("h3", "", "Workload " + escaped(html::shortened(base.workload, 60)));
+    text += table.text();
+  }
+  if (text.empty()) return absent("No run is here", "halftone-lab run POLICY... --out runs");
+  return text + common_facts(data);
+}
+
+std::string loss_panel(const ReportData& data) {
+  std::string text;
+  for (const auto& groups : data.by_workload()) {
+    const Losses losses(groups);
+    if (losses.empty()) continue;
+    if (!groups.front()->workload.empty())
+      text += html::element("h3", "", escaped(html::shortened(groups.front()->workload, 60)));
+    double least = HUGE_VAL, most = 0;
+    for (const auto& group : losses.runs)
+      for (const auto& run : group)
+        for (const auto& [piece, loss] : run)
+          least = std::min(least, loss), most = std::max(most, loss);
+    text += figures({loss_curves(groups, losses, least > 0 && most > 8 * least),
+                     groups.size() > 1 ? loss_differences(groups, losses) : ""});
+    text += paragraph(
+        "Training loss: the median over the seeds, and in the band all of them. The difference: of "
+        "runs with the same seed, its mean over the seeds, and in the band the 95 % interval of "
+        "that mean (Student's t), cut at the border; where the band holds 0, these runs do not "
+        "tell the two apart." +
+        (losses.width > 1 ? " Each point is the mean of " + number(losses.width) + " steps." : ""));
+  }
+  if (text.empty()) return absent("No losses are here", "halftone-lab run POLICY... --out runs");
+  return text;
+}
+
+std::string memory_panel(const ReportData& data) {
+  const auto groups =
+      data.that([](const ReportGroup& g) { return !g.runs.front().summary.bytes_at_peak.empty(); });
+  if (groups.empty())
+    return absent("No figures of memory are here", "halftone-lab run POLICY... --out runs");
+  std::vector<std::string> uses;
+  for (const ReportGroup* group : groups)
+    for (const auto& [use, bytes] : group->runs.front().summary.bytes_at_peak)
+      if (bytes > 0 && std::ranges::find(uses, use) == uses.end() && uses.size() < 12)
+        uses.push_back(use);
+  std::ranges::stable_sort(uses, std::less(), place_of_use);
+  svg::Bars bars{
+      .title = "bytes at the peak, by use", .unit = "MiB", .parts = uses, .labels = {}, .bars = {}};
+  std::vector<std::string> heads{"policy"};
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    bars.labels.push_back(std::string(1, char('A' + i)));
+    heads.push_back(bars.labels.back() + " " + escaped(html::shortened(uses[i], 30)));
+  }
+  heads.insert(heads.end(), {"sum, MiB", defined("at rest, MiB", "at-rest")});
+  html::Table table(heads);
+  for (const ReportGroup* group : groups) {
+    svg::Bar bar{group->label, {}};
+    double rest = 0, sum = 0;
+    for (const std::string& use : uses) {
+      double mib = 0;
+      for (const auto& [name, bytes] : group->runs.front().summary.bytes_at_peak)
+        if (name == use) mib = bytes / 1048576;
+      bar.parts.push_back(mib), sum += mib;
+      if (use == "parameter" || use == "master_weight" || use == "compensation") rest += mib;
+    }
+    std::vector<std::string> cells{escaped(html::shortened(group->label, 80))};
+    for (const double mib : bar.parts) cells.push_back(mib == 0 ? "0" : fixed(mib, 3));
+    cells.push_back(fixed(sum, 3)), cells.push_back(fixed(rest, 3));
+    table.row(cells);
+    if (bars.bars.size() < 24) bars.bars.push_back(std::move(bar));
+  }
+  return figures({svg::draw(bars)}) + table.text() +
+         paragraph(
+             "What is emulated on a grid lies in memory as f32 (or in a short dtype that holds "
+             "it): "
+             "bytes are those of this run, not those of hardware that has the encoding.");
+}
+
+}  // namespace halftone::lab

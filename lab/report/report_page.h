@@ -1,0 +1,41 @@
+// The panels of the report, a function each, and what they share. Every text from a file goes
+// through html::escaped (or a function that does it).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <halftone/lab/report/page.h>
+#include <halftone/lab/report/report_data.h>
+
+namespace halftone::lab {
+
+using html::figures;
+using html::paragraph;
+
+std::string summary_panel(const ReportData& data);
+std::string loss_panel(const ReportData& data);
+std::string memory_panel(const ReportData& data);
+std::string resolved_panel(const ReportData& data);
+std::string site_panel(const ReportData& data);
+std::string step_panel(const ReportData& data);
+std::string histogram_panel(const ReportData& data);
+std::string update_panel(const ReportData& data);
+std::string scale_panel(const ReportData& data);
+std::string comparison_panel(const ReportData& data);
+std::string search_panel(const ReportData& data);
+std::string definition_panel(const ReportData& data);
+
+/// Where the data is missing: what makes it.
+std::string absent(std::string_view what, std::string_view command);
+/// The definition of a number, as a link: to `definition_panel`.
+std::string defined(std::string_view shown, std::string_view anchor);
+/// Student's 95 % interval as "+0.4 % ± 0.1 %"; "" for no numbers, no interval for one.
+std::string interval_text(const std::vector<double>& differences);
+/// Runs of equal numbers in names of sites as ranges: "h.{0-3}.mlp" of "h.0.mlp" to "h.3.mlp".
+std::string folded(const std::vector<std::string>& names);
+/// The name with each number that stands alone as "#".
+std::string without_numbers(std::string_view site);
+
+}  // namespace halftone::lab

@@ -1,0 +1,17 @@
+// Workloads whose shapes nobody chose for speed: batches of 1, 3 and 10, widths of 333 and 1000,
+// channels of 48 and 96, heads of 48, images of 45 x 37, depthwise windows of 7 x 7. What is fast
+// only on powers of two is slow here. bench/train_step measures them as --workload untuned, its
+// PyTorch peer has the same models.
+#pragma once
+
+#include <optional>
+
+#include <halftone/lab/workloads/synthetic.h>
+
+namespace halftone::lab {
+
+std::vector<std::string> untuned_names();
+/// On the CPU; absent for other names.
+std::optional<SyntheticWorkload> make_untuned(const std::string& name);
+
+}  // namespace halftone::lab

@@ -1,0 +1,275 @@
+// The built-in workloads. Data are read when somebody asks for them: what a policy does with a
+// model can be shown without.
+#include <halftone/lab/workloads/workload.h>
+
+#include <algorithm>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/names.h>
+#include <halftone/core/random.h>
+#include <halftone/data/sets/fashion_mnist.h>
+#include <halftone/data/tensor_dataset.h>
+#include <halftone/data/text/text.h>
+#include <halftone/data/text/tokenizer.h>
+#include <halftone/lab/workloads/synthetic.h>
+#include <halftone/nn/models/gpt.h>
+#include <halftone/nn/models/lenet.h>
+#include <halftone/nn/models/mlp.h>
+#include <halftone/nn/nn.h>
+#include <halftone/optim/adam.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/train/task_steps.h>
+
+namespace halftone::lab {
+
+namespace {
+
+using data::DataLoader;
+
+std::function<DataLoader()> loader_of(data::TensorDataset dataset,
+                                      data::DataLoaderOptions options) {
+  return [dataset = std::move(dataset), options] { return DataLoader(dataset, options); };
+}
+
+/// x + f(norm(x)): a step of a residual network of vectors.
+struct ResidualBlock final : nn::Layer {
+  nn::LayerNorm norm;
+  nn::Linear up, down;
+  explicit ResidualBlock(int64_t width)
+      : norm(width), up(width, 2 * width), down(2 * width, width) {}
+  Tensor forward(const Tensor& x) const override { return x + down(gelu(up(norm(x)))); }
+  void describe(nn::Fields& field) override {
+    field("norm", norm), field("up", up), field("down", down);
+  }
+};
+
+/// Regression on what a fixed network of the same kind says of normal numbers.
+Workload student_of(const nn::Layer& teacher, std::unique_ptr<nn::Layer> student, int64_t inputs,
+                    uint64_t seed) {
+  const NoGrad no_grad;
+  const Tensor x = randn({4096, inputs}), y = teacher(x).detach();
+  const Tensor x_held = randn({1024, inputs}), y_held = teacher(x_held).detach();
+  return {.task = train::regression(*student),
+          .model = std::move(student),
+          .train = loader_of({x, y}, {.batch_size = 64, .shuffle = true, .seed = seed}),
+          .validation = loader_of({x_held, y_held}, {.batch_size = 256, .seed = seed}),
+          .example = data::Batch{views::slice(x, 0, 0, 64), views::slice(y, 0, 0, 64)},
+          .lr = 3e-3};
+}
+
+Workload student_teacher(uint64_t seed) {
+  const nn::Sequential teacher = nn::models::mlp({32, 128, 8});
+  return student_of(teacher, std::make_unique<nn::Sequential>(nn::models::mlp({32, 128, 8})), 32,
+                    seed);
+}
+
+Workload residual_mlp(uint64_t seed) {
+  const auto network = [] {
+    return nn::Sequential(nn::Linear(64, 64), ResidualBlock(64), ResidualBlock(64),
+                          ResidualBlock(64), ResidualBlock(64), nn::LayerNorm(64),
+                          nn::Linear(64, 16));
+  };
+  const nn::Sequential teacher = network();
+  return student_of(teacher, std::make_unique<nn::Sequential>(network()), 64, seed);
+}
+
+std::function<DataLoader()> fashion(data::Split split, uint64_t seed) {
+  return [split, seed] {
+    const bool trains = split == data::Split::train;
+    return DataLoader(
+        data::fashion_mnist({.split = split}),
+        {.batch_size = trains ? 128 : 500, .shuffle = trains, .drop_last = trains, .seed = seed});
+  };
+}
+
+Workload on_fashion_mnist(std::unique_ptr<nn::Layer> model, uint64_t seed) {
+  return {.task = train::classification(*model),
+          .model = std::move(model),
+          .train = fashion(data::Split::train, seed),
+          .validation = fashion(data::Split::test, seed),
+          .example = data::Batch{randn({128, 1, 28, 28}), randint(0, 10, {128})},
+          .lr = 1e-3};
+}
+
+/// Vectors out of images.
+struct FlatMlp final : nn::Layer {
+  nn::Sequential mlp = nn::models::mlp({784, 256, 128, 10});
+  Tensor forward(const Tensor& x) const override { return mlp(flatten(x, 1, -1)); }
+  void describe(nn::Fields& field) override { field("mlp", mlp); }
+};
+
+/// Texts that every Debian system has.
+std::string licences() {
+  std::string text;
+  for (const char* name : {"Apache-2.0", "Artistic", "GFDL-1.3", "LGPL-2.1", "MPL-2.0", "GPL-3"})
+    text += data::read_text(std::string("/usr/share/common-licenses/") + name) + "\n\n";
+  return text;
+}
+
+/// So many different characters are in them; others of a user's machine count as the last.
+constexpr int64_t characters = 85, context = 64;
+
+data::TextSplit split_licences() {
+  const std::string text = licences();
+  const data::CharacterTokenizer tokenizer(text);
+  Tensor tokens = data::tokenize(tokenizer, text);
+  return data::split_text(minimum(tokens, full({}, double(characters - 1), i64)), 0.1);
+}
+
+Workload gpt_tiny(uint64_t seed) {
+  auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
+      .vocabulary = characters, .context = context, .layers = 4, .heads = 4, .width = 128});
+  const auto rates = [](int64_t steps) {
+    const int64_t warm_up = steps / 20 + 1;
+    return optim::LrSchedule::warm_up(
+        warm_up, optim::LrSchedule::cosine(std::max<int64_t>(steps - warm_up, 1), 0.05));
+  };
+  return {
+      .task = train::language_modeling(*model),
+      .model = std::move(model),
+      .train =
+          [seed] {
+            return DataLoader(
+                data::TextDataset(split_licences().train, {.context = context, .stride = 7}),
+                {.batch_size = 16, .shuffle = true, .drop_last = true, .seed = seed});
+          },
+      .validation =
+          [seed] {
+            return DataLoader(data::TextDataset(split_licences().validation, {.context = context}),
+                              {.batch_size = 32, .seed = seed});
+          },
+      .example =
+          data::Batch{randint(0, characters, {16, context}), randint(0, characters, {16, context})},
+      .lr = 3e-3,
+      .optimizer =
+          [](std::vector<Tensor> parameters, double lr) {
+            return std::make_unique<optim::AdamW>(
+                std::move(parameters),
+                optim::AdamWOptions{.lr = lr, .betas = {0.9, 0.99}, .weight_decay = 0.1});
+          },
+      .schedule = rates,
+      .clip_norm = 1};
+}
+
+Workload synthetic(const std::string& name, uint64_t seed) {
+  SyntheticWorkload made = make_synthetic(name, {}, seed);
+  const data::Batch batch{made.inputs, made.targets};
+  return {.task = made.inputs.dtype() == i64 ? train::language_modeling(*made.model)
+                                             : train::classification(*made.model),
+          .model = std::move(made.model),
+          .train = loader_of({batch.inputs, batch.targets},
+                             {.batch_size = batch.inputs.size(0), .seed = seed}),
+          .example = batch};
+}
+
+/// "resnet" of "resnet18_cifar".
+std::string model_in(const std::string& synthetic) {
+  for (const std::string_view model : policy::model_names())
+    if (synthetic.starts_with(model)) return std::string(model);
+  return "";
+}
+
+}  // namespace
+
+std::vector<NamedWorkload> built_in_workloads() {
+  std::vector<NamedWorkload> all{
+      {"student_teacher", "an MLP learns what another one of its shape, 32-128-8, says",
+       student_teacher, "mlp"},
+      {"residual_mlp", "the same with four residual blocks of width 64", residual_mlp, "mlp"},
+      {"mlp", "784-256-128-10 on Fashion-MNIST",
+       [](uint64_t seed) { return on_fashion_mnist(std::make_unique<FlatMlp>(), seed); }, "mlp"},
+      {"lenet", "a small convolutional network on Fashion-MNIST",
+       [](uint64_t seed) { return on_fashion_mnist(std::make_unique<nn::models::LeNet>(), seed); },
+       "lenet"},
+      {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's licence texts",
+       gpt_tiny, "gpt"}};
+  for (const std::string& name : synthetic_names()) {
+    const auto known = [&](const NamedWorkload& w) { return w.name == name; };
+    if (std::ranges::none_of(all, known))
+      all.push_back({name, "as bench/train_step has it, on noise",
+                     [name](uint64_t seed) { return synthetic(name, seed); }, model_in(name)});
+  }
+  return all;
+}
+
+std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own) {
+  std::vector<NamedWorkload> all = own;
+  std::ranges::move(built_in_workloads(), std::back_inserter(all));
+  const auto found = std::ranges::find(all, workload, &NamedWorkload::name);
+  return found == all.end() ? "" : found->model;
+}
+
+Workload make_workload(const std::string& name, uint64_t seed,
+                       const std::vector<NamedWorkload>& own) {
+  std::vector<NamedWorkload> all = own;
+  std::ranges::move(built_in_workloads(), std::back_inserter(all));
+  std::vector<std::string_view> names;
+  for (const NamedWorkload& workload : all) {
+    names.push_back(workload.name);
+    if (workload.name != name) continue;
+    if (!workload.make) fail<UsageError>("workload", name, " has no function `make`. Give it one.");
+    manual_seed(seed);
+    Workload made = workload.make(seed);
+    if (!made.model || !made.train)
+      fail<UsageError>("workload", name, " has no ", made.model ? "training data" : "model",
+                       ". Give it one.");
+    return made;
+  }
+  fail_unknown_name("workload", "workload", name, names);
+}
+
+data::Batch example_of(const Workload& workload) {
+  if (workload.example) return *workload.example;
+  DataLoader loader = workload.train();
+  return *loader.begin();
+}
+
+std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload) {
+  if (workload.optimizer) return workload.optimizer(workload.model->parameters(), workload.lr);
+  return std::make_unique<optim::AdamW>(workload.model->parameters(),
+                                        optim::AdamWOptions{.lr = workload.lr});
+}
+
+amp::Training training_of(const amp::Strategy& strategy, const Workload& workload,
+                          optim::Optimizer& optimizer) {
+  amp::Training training = amp::apply(strategy, *workload.model, optimizer);
+  if (strategy.wire == distributed::WireFormat{}) return training;
+  if (world().size() > 1)
+    fail<UsageError>("halftone-lab", "under ", strategy.name, " gradients travel in ",
+                     name(strategy.wire), ", and there are ", world().size(),
+                     " processes. Start one: it computes what they would.");
+  training.train_together();
+  return training;
+}
+
+void begin_step(amp::Training& training, int64_t step) {
+  if (training.trains_together()) training.begin_batch(step);
+}
+
+Tensor loss_of(const Workload& workload, amp::Training& training, const data::Batch& batch) {
+  return train::loss_of(workload.task, train::outputs_of(workload.task, training, batch), batch);
+}
+
+void train_steps(const Workload& workload, amp::Training& training, int64_t steps,
+                 const std::function<void(int64_t step, const Tensor& loss)>& after) {
+  data::DataLoader loader = workload.train();
+  for (int64_t step = 0; step < steps;) {
+    const int64_t before = step;
+    for (const data::Batch& batch : loader) {
+      training.zero_grad();
+      begin_step(training, step);
+      const Tensor loss = loss_of(workload, training, batch);
+      training.backward(loss);
+      if (workload.clip_norm > 0) training.clip_grad_norm(workload.clip_norm);
+      training.step();
+      if (after) after(step, loss);
+      if (++step == steps) return;
+    }
+    if (step == before)
+      fail<UsageError>("workload",
+                       "the training data have no batch. Add some, or use a smaller batch_size.");
+  }
+}
+
+}  // namespace halftone::lab

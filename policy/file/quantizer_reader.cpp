@@ -1,0 +1,175 @@
+// Formats, scales and quantizers as files write them.
+#include <halftone/policy/file/quantizer_reader.h>
+
+#include <array>
+#include <vector>
+
+#include <halftone/policy/file/policy_words.h>
+
+namespace halftone::policy {
+
+namespace {
+using Words = std::vector<std::string_view>;
+
+/// Refuses what has no effect: what a file says happens.
+void require_default(const JsonValue& value, std::string_view entry, bool is_default,
+                     std::string_view whose) {
+  if (!is_default)
+    value.find(entry)->refuse("this has no effect: it is of ", whose, ". Leave it out.");
+}
+
+Scaling tensor_scaling(const JsonValue& value) {
+  Scaling scaling = Scaling::per_tensor();
+  constexpr std::array<std::string_view, 2> froms{"current", "history"}, takes{"max", "latest"};
+  if (const auto from = value.find("from")) scaling.from_history = from->word(froms) == 1;
+  if (const auto history = value.find("history"))
+    scaling.history = int32_t(history->integer(1, 1 << 20));
+  if (const auto take = value.find("take")) scaling.latest = take->word(takes) == 1;
+  if (!scaling.from_history) {
+    const Scaling usual = Scaling::per_tensor();
+    require_default(value, "history", scaling.history == usual.history, "scales from history");
+    require_default(value, "take", !scaling.latest, "scales from history");
+  }
+  if (const auto margin = value.find("margin")) scaling.margin = int32_t(margin->integer(0, 100));
+  if (const auto on = value.find("power_of_two")) scaling.power_of_two = on->boolean();
+  if (const auto least = value.find("least")) scaling.least = float(least->number());
+  return scaling;
+}
+
+Scaling block_scaling(const JsonValue& value) {
+  Scaling scaling{.per = Scaling::Per::block};
+  if (const auto block = value.find("block")) {
+    const std::vector<JsonValue> sizes = block->elements();
+    if (sizes.size() != 2) block->refuse("a block is [rows, columns].");
+    scaling.rows = int32_t(sizes[0].integer(1, 1 << 20));
+    scaling.columns = int32_t(sizes[1].integer(1, 1 << 20));
+  }
+  constexpr std::array<std::string_view, 3> formats{"e8m0", "e4m3", "f32"};
+  constexpr std::array<std::string_view, 4> rules{"floor", "ceil", "rceil", "even"};
+  if (const auto format = value.find("format"))
+    scaling.scale_format = *number_format_named(formats[format->word(formats)]);
+  if (const auto rule = value.find("rule"))
+    scaling.rule = *scale_rule_named(rules[rule->word(rules)]);
+  if (scaling.scale_format != formats::e8m0)
+    require_default(value, "rule", scaling.rule == ScaleRule::floor, "e8m0 scales");
+  if (const auto on = value.find("tensor_level")) scaling.tensor_level = on->boolean();
+  return scaling;
+}
+
+Scaling scaling_in(const JsonValue& value) {
+  if (value.is_text()) {
+    constexpr std::array<std::string_view, 1> none{"none"};
+    value.word(none);
+    return {};
+  }
+  constexpr std::array<std::string_view, 11> known{"per",    "from",         "history",     "take",
+                                                   "margin", "power_of_two", "least",       "block",
+                                                   "format", "rule",         "tensor_level"};
+  value.only("a scale", known);
+  constexpr std::array<std::string_view, 2> pers{"tensor", "block"};
+  const auto per = value.find("per");
+  if (!per) value.refuse("\"per\": \"tensor\" or \"block\" is missing.");
+  const bool of_tensor = per->word(pers) == 0;
+  for (const std::string_view entry : known)
+    if (const bool tensors = entry == "from" || entry == "history" || entry == "take" ||
+                             entry == "margin" || entry == "power_of_two" || entry == "least";
+        entry != "per" && tensors != of_tensor && value.find(entry))
+      value.find(entry)->refuse("this is of scales per ", tensors ? "tensor" : "block", '.');
+  return of_tensor ? tensor_scaling(value) : block_scaling(value);
+}
+
+/// Names of formats and quantizers, which rules use where they may have words.
+void require_name(const JsonValue& named) {
+  named.require_printable_key();
+  if (named.key() == "none" || named.key() == "as_used")
+    named.refuse("\"", named.key(), "\" is a word of rules. Choose another name.");
+}
+
+}  // namespace
+
+NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
+  if (value.is_text()) {
+    const std::string name = value.text();
+    if (const auto own = formats_.find(name); own != formats_.end()) return own->second;
+    if (const auto format = number_format_named(name)) return *format;
+    Words known;
+    for (const NamedFormat& format : named_formats()) known.push_back(format.name);
+    for (const auto& [own, format] : formats_) known.push_back(own);
+    value.refuse_unknown("number format", name, known);
+  }
+  constexpr std::array<std::string_view, 5> known{"exponent", "fraction", "max", "infinity",
+                                                  "subnormals"};
+  value.only("a format", known);
+  const auto exponent = value.find("exponent"), fraction = value.find("fraction");
+  if (!exponent || !fraction) value.refuse("\"exponent\" and \"fraction\" must both be there.");
+  NumberFormat format =
+      NumberFormat::ieee_like(int(exponent->integer(2, 8)), int(fraction->integer(0, 23)));
+  if (const auto max = value.find("max")) format.max = float(max->number());
+  if (const auto on = value.find("infinity")) format.infinity = on->boolean();
+  if (const auto on = value.find("subnormals")) format.subnormals = on->boolean();
+  checked_at(value, [&] { check_format("format", format); });
+  return format;
+}
+
+void QuantizerReader::read_formats(const JsonValue& formats) {
+  for (const JsonValue& format : formats.members()) {
+    require_name(format);
+    const NumberFormat own = format_in(format);
+    formats_[format.key()] = own;
+  }
+}
+
+Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
+  if (value.is_text()) return quantizer_named_at(value);
+  constexpr std::array<std::string_view, 7> known{"about",       "like",     "format", "rounding",
+                                                  "random_bits", "hadamard", "scale"};
+  value.only("a quantizer", known);
+  Quantizer quantizer;
+  const auto like = value.find("like");
+  if (like) quantizer = quantizer_named_at(*like);
+  if (const auto format = value.find("format")) quantizer.grid = format_in(*format);
+  else if (!like) value.refuse("\"format\" or \"like\" is missing.");
+  if (const auto rounding = value.find("rounding")) {
+    const Words roundings = rounding_names();
+    quantizer.rounding = *rounding_named(roundings[rounding->word(roundings)]);
+  }
+  if (const auto bits = value.find("random_bits"))
+    quantizer.random_bits = int32_t(bits->integer(1, 32));
+  if (quantizer.rounding != Rounding::stochastic) {
+    const bool inherited = !value.find("random_bits");
+    require_default(value, "random_bits", inherited || quantizer.random_bits == 32,
+                    "stochastic rounding");
+    quantizer.random_bits = 32;
+  }
+  if (const auto hadamard = value.find("hadamard")) {
+    quantizer.hadamard = int32_t(hadamard->integer(0, 64));
+    quantizer.hadamard_signs = quantizer.hadamard > 0 ? rotation_signs : 0;
+  }
+  if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
+  checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
+  return quantizer;
+}
+
+Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
+  const std::string name = value.text();
+  if (const auto own = quantizers_.find(name); own != quantizers_.end()) return own->second;
+  if (const auto own = formats_.find(name); own != formats_.end())
+    return Quantizer{.grid = own->second};
+  if (const auto known = halftone::quantizer_named(name)) return *known;
+  Words known;
+  for (const NamedFormat& format : named_formats()) known.push_back(format.name);
+  for (const std::string_view ready : ready_made_quantizers()) known.push_back(ready);
+  for (const auto& [own, quantizer] : quantizers_) known.push_back(own);
+  value.refuse_unknown("quantizer", name, known);
+}
+
+/// In the file's order: one may be like another that stands before it.
+void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
+  for (const JsonValue& quantizer : quantizers.members()) {
+    require_name(quantizer);
+    const Quantizer own = quantizer_in(quantizer);
+    quantizers_[quantizer.key()] = own;
+  }
+}
+
+}  // namespace halftone::policy

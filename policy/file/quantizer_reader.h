@@ -1,0 +1,33 @@
+// Formats and quantizers of a policy file: those that it defines, and those that every file knows.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <halftone/core/quantizer.h>
+#include <halftone/policy/file/json_value.h>
+
+namespace halftone::policy {
+
+/// Quantizer::hadamard_signs of every rotation that a file asks for.
+inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
+
+class QuantizerReader {
+ public:
+  /// "formats": name -> {exponent, fraction, max, infinity, subnormals}
+  void read_formats(const JsonValue& formats);
+  /// "quantizers": name -> quantizer, in order: one may be like another that stands before it.
+  void read_quantizers(const JsonValue& quantizers);
+
+  /// A format's name, or an object as above.
+  NumberFormat format_in(const JsonValue& value) const;
+  /// A quantizer's or format's name, or {like, format, rounding, random_bits, hadamard, scale}.
+  Quantizer quantizer_in(const JsonValue& value) const;
+
+ private:
+  Quantizer quantizer_named_at(const JsonValue& value) const;
+  std::map<std::string, NumberFormat> formats_{};
+  std::map<std::string, Quantizer> quantizers_{};
+};
+
+}  // namespace halftone::policy

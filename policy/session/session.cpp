@@ -1,0 +1,301 @@
+// Sites, treatments and passes; steps are in session_steps.cpp.
+#include <halftone/policy/session/session.h>
+
+#include <algorithm>
+
+#include <halftone/amp/cast_policy.h>
+#include <halftone/amp/training.h>
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/core/captured_step.h>
+#include <halftone/core/names.h>
+#include <halftone/policy/file/fingerprint.h>
+#include <halftone/policy/session/treated_op.h>
+
+namespace halftone::policy {
+
+namespace {
+double flops_of(const OpInfo& op, std::span<const Tensor> inputs) {
+  const bool whole = inputs.size() >= 2 && inputs[0].defined() && inputs[1].defined();
+  return op.flops && whole ? op.flops(inputs) : 0;
+}
+/// Evaluations draw the same numbers each time, which no training pass has.
+constexpr uint64_t evaluation_pass = (uint64_t(1) << 30) - 1;
+
+}  // namespace
+
+std::size_t PolicySession::HashKey::operator()(const Key& key) const {
+  std::size_t hash = std::hash<const void*>{}(key.owner);
+  hash = hash * 31 + std::hash<const void*>{}(key.label);
+  hash = hash * 31 + std::hash<const void*>{}(key.op);
+  hash = hash * 31 + std::hash<const void*>{}(key.module);
+  return hash * 31 + std::size_t(key.ordinal);
+}
+
+PolicySession::PolicySession(std::string_view where, nn::Module& model,
+                             std::shared_ptr<const Rulebook> rules, Settings settings)
+    : where_(where),
+      settings_(std::move(settings)),
+      hash_(int64_t(Fingerprint().add(settings_.hash).value())),
+      names_(model),
+      matcher_(where, std::move(rules), names_.paths()),
+      scales_(std::make_shared<TensorScales>()),
+      at_(std::make_shared<Position>()),
+      changes_at_(matcher_.next_change(0)) {
+  if (matcher_.book().parameters)
+    for (const auto& [name, x] : model.named_parameters())
+      put_on_grid(*matcher_.book().parameters, "start." + name, x);
+}
+
+std::shared_ptr<PolicySession> PolicySession::for_observers(nn::Module& model) {
+  auto session =
+      std::make_shared<PolicySession>("observer", model, std::make_shared<Rulebook>(), Settings{});
+  session->lists_sites_ = false;
+  return session;
+}
+
+std::shared_ptr<Observer> PolicySession::observe(std::shared_ptr<Observer> observer) {
+  watched_.clear();
+  return std::exchange(observer_, std::move(observer));
+}
+
+bool PolicySession::watches(uint64_t pass) const {
+  // A checkpointed segment computes twice: without gradients first, and then as its graph has it.
+  return observer_ && grad_enabled() && std::ranges::find(watched_, pass) != watched_.end();
+}
+
+std::shared_ptr<void> PolicySession::repeat_last_pass() {
+  const uint64_t pass = std::exchange(at_->pass, at_->last_pass - next_pass_);
+  repeats_ = true;
+  return {this,
+          [pass](PolicySession* session) { session->at_->pass = pass, session->repeats_ = false; }};
+}
+
+uint64_t PolicySession::begin_pass() {
+  if (!lists_sites_ && !observer_) return 0;
+  names_.refresh();
+  if (!grad_enabled()) return evaluation_pass;
+  if (recording_step())
+    repeat_on_replay([at = at_, by = next_pass_] { at->last_pass = at->pass += by; });
+  const uint64_t pass = at_->last_pass = at_->pass += next_pass_;
+  if (observer_ && observer_->begin_pass(at_->step)) watched_.push_back(pass);
+  return pass;
+}
+
+/// Passes of a batch are apart by what keys do not count: the first has the number of the batch,
+/// others draw from other seeds.
+void PolicySession::begin_batch(int64_t number) {
+  next_pass_ = passes_of_keys;
+  at_->pass = uint64_t(number) + 1 - next_pass_;
+}
+
+/// Of the whole pass: a checkpointed segment, or a part that is frozen, runs without gradients in a
+/// pass of training.
+bool PolicySession::rests(uint64_t pass) const {
+  return !matcher_.book().in_evaluation && pass == evaluation_pass;
+}
+
+std::vector<Role> PolicySession::roles_of(std::span<const Tensor> inputs) const {
+  std::vector<Role> roles;
+  for (const Tensor& x : inputs) {
+    const std::string* parameter = names_.parameter_of(x);
+    const bool floats = x.defined() && is_floating(x.dtype());
+    if (!parameter || !floats) roles.push_back(Role::input);
+    else roles.push_back(parameter->ends_with("bias") ? Role::bias : Role::weight);
+  }
+  return roles;
+}
+
+PolicySession::Entry PolicySession::made(const OpInfo& op, std::span<const Tensor> inputs,
+                                         const CallScope* scope, int ordinal) const {
+  Entry entry{.resolved = {}, .op = &op, .seed = 0, .name = {}};
+  ResolvedSite& resolved = entry.resolved;
+  resolved.asks = op.cast_class;
+  resolved.site = {
+      .path = names_.path_of(scope), .op = op.name, .ordinal = ordinal, .parameter = {}};
+  resolved.roles = roles_of(inputs);
+  for (std::size_t i = inputs.size(); i-- > 0;)
+    if (resolved.roles[i] == Role::weight)
+      resolved.site.parameter = *names_.parameter_of(inputs[i]);
+  resolved.flops = flops_of(op, inputs);
+  entry.name = name(resolved.site);
+  entry.seed = site_seed(settings_.seed, entry.name);
+  require_possible(entry);
+  resolved.treatment = treatment_of(entry, at_->step);
+  return entry;
+}
+
+std::shared_ptr<const Treatment> PolicySession::treatment_of(const Entry& entry,
+                                                             int64_t step) const {
+  return std::make_shared<Treatment>(matcher_.treatment(entry.resolved.site, *entry.op, step));
+}
+
+/// That the operation can follow its rules, in this step and in all to come: a mistake shows when a
+/// place is first met, not when its rule begins.
+void PolicySession::require_possible(const Entry& entry) const {
+  constexpr int64_t never = std::numeric_limits<int64_t>::max();
+  for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
+    const auto treatment = treatment_of(entry, step);
+    if (treatment->backward_differs() && entry.op->once)
+      fail<UsageError>(
+          where_, matcher_.last_about(*treatment, {Role::input_backward, Role::weight_backward}),
+          " at ", entry.name, ": ", entry.op->name,
+          " cannot be computed twice, so \"input.backward\" is not possible here. "
+          "Leave it out of the rule, or except this place.");
+    if (treatment->accumulate && !entry.op->accumulator)
+      fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no emulated accumulator. ",
+                       amp::CastPolicy::operations_with(&OpFacts::accumulator), " do.");
+    if (treatment->compute != Compute::tf32) continue;
+    if (!entry.op->tf32)
+      fail<UsageError>(where_, entry.name, ": ", entry.op->name, " has no products in TF32. ",
+                       amp::CastPolicy::operations_with(&OpFacts::tf32), " do.");
+    if (treatment->accumulate)
+      fail<UsageError>(where_, entry.name,
+                       ": an accumulator is emulated, and its factors are f32. Use \"compute\": "
+                       "\"f32\".");
+  }
+}
+
+/// That the device multiplies so: a GPU may be left for a CPU between two passes.
+void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inputs) const {
+  if (!inputs.empty() && inputs[0].defined() && inputs[0].device().kind == DeviceKind::cpu)
+    fail<UsageError>(where_, entry.name, ": ", inputs[0].device(),
+                     " has no TF32. Use a CUDA device, or the policy tf32.json, which rounds "
+                     "operands to the same numbers on any.");
+}
+
+/// Operands, their gradients, and the result as it is handed on hold their grids; of the result
+/// before that treated_op.cpp takes care, which sees its dtype.
+void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> operands) const {
+  const ResolvedSite& resolved = entry.resolved;
+  const Treatment& treatment = *resolved.treatment;
+  const auto require = [&](Role role, DType dtype) {
+    const Quantizer* quantizer = treatment.quantizer(role);
+    if (quantizer && is_floating(dtype) && !quantizer->exact_in(dtype))
+      fail_inexact(where_, entry.name, role, *quantizer, dtype);
+  };
+  for (std::size_t i = 0; i < operands.size() && i < resolved.roles.size(); ++i) {
+    if (!operands[i].defined()) continue;
+    const DType dtype = operands[i].dtype();
+    const Role role = resolved.roles[i];
+    require(role, dtype);
+    if (role == Role::input) require(Role::input_backward, dtype), require(Role::grad_input, dtype);
+    if (role == Role::weight) require(Role::weight_backward, dtype);
+    if (role != Role::input) require(Role::grad_weight, dtype);
+  }
+  if (treatment.result) require(Role::output, *treatment.result);
+}
+
+PolicySession::Entry& PolicySession::entry_for(const OpInfo& op, std::span<const Tensor> inputs) {
+  const CallScope* scope = CallScope::innermost();
+  const int ordinal = scope ? scope->next_ordinal(op) : 0;
+  const Key key{names_.module_of(scope), scope ? scope->owner() : nullptr,
+                scope ? scope->label().data() : nullptr, &op, ordinal};
+  if (const auto known = entries_.find(key); known != entries_.end()) return known->second;
+  Entry& entry = entries_.emplace(key, made(op, inputs, scope, ordinal)).first->second;
+  order_.push_back(key);
+  return entry;
+}
+
+PolicySession::Decision PolicySession::decide(const OpInfo& op, std::span<const Tensor> inputs,
+                                              uint64_t pass) {
+  current_ = nullptr;
+  if (rests(pass) || (!lists_sites_ && watched_.empty())) return {};
+  current_ = &entry_for(op, inputs);
+  const Treatment& treatment = *current_->resolved.treatment;
+  Decision decision{.result = treatment.result, .accumulate = treatment.accumulate};
+  if (!treatment.compute) return decision;
+  switch (*treatment.compute) {
+    case Compute::low: decision.cast_class = CastClass::low_precision; break;
+    case Compute::f32: decision.cast_class = CastClass::full_precision; break;
+    case Compute::tf32:
+      decision.cast_class = CastClass::full_precision, decision.tf32 = true;
+      require_tf32(*current_, inputs);
+      break;
+    case Compute::bf16:
+      decision.cast_class = CastClass::low_precision, decision.dtype = bf16;
+      break;
+    case Compute::f16: decision.cast_class = CastClass::low_precision, decision.dtype = f16; break;
+    case Compute::widest: decision.cast_class = CastClass::widest_input; break;
+    case Compute::as_is: decision.cast_class = CastClass::as_is; break;
+    case Compute::refuse: decision.cast_class = CastClass::banned; break;
+  }
+  return decision;
+}
+
+std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
+                                          std::span<const Tensor> after, uint64_t pass) {
+  if (!current_) return nullptr;
+  ResolvedSite& resolved = current_->resolved;
+  if (resolved.operands.empty())
+    for (const Tensor& x : after)
+      resolved.operands.push_back(x.defined() ? std::optional(x.dtype()) : std::nullopt);
+  for (std::size_t i = 0; i < after.size(); ++i)
+    if (after[i].defined() && before[i].body() != after[i].body())
+      names_.enter(before[i], after[i]);
+  const Treatment& treatment = *resolved.treatment;
+  const auto is_f64 = [](const Tensor& x) { return x.defined() && x.dtype() == f64; };
+  const bool of_f32 =
+      treatment.quantizes() || treatment.accumulate || treatment.compute == Compute::tf32;
+  if (of_f32 && std::ranges::any_of(after, is_f64))
+    fail<UsageError>(where_, current_->name,
+                     ": its operands are f64, in which nothing is emulated. "
+                     "Extend a strategy with f32 weights, or except this place.");
+  const bool watched = watches(pass);
+  if (!treatment.quantizes() && !watched) return nullptr;
+  if (treatment.quantizes()) resolved.roles = roles_of(before);  // another call, another operand
+  require_exact(*current_, after);
+  return make_treated_op(
+      {.treatment = resolved.treatment,
+       .where = where_,
+       .site = current_->name,
+       .op = current_->op,
+       .roles = resolved.roles,
+       .scales = scales_,
+       .seed = current_->seed + (pass / passes_of_keys) * 0x9e3779b97f4a7c15u,
+       .offset = pass << 34,
+       .notes = pass != evaluation_pass && !repeats_,
+       .observer = watched ? observer_ : nullptr,
+       .before = watched ? std::vector(before.begin(), before.end()) : std::vector<Tensor>{}});
+}
+
+std::vector<ResolvedSite> PolicySession::resolved() const {
+  std::vector<ResolvedSite> sites;
+  for (const Key& key : order_) sites.push_back(entries_.at(key).resolved);
+  return sites;
+}
+
+/// By a site of this process, or of another one.
+bool PolicySession::is_used(std::size_t rule) const {
+  if (!used_by_any_.empty() && used_by_any_[rule]) return true;
+  return std::ranges::any_of(entries_, [&](const auto& entry) {
+    return matcher_.matches(rule, entry.second.resolved.site, *entry.second.op);
+  });
+}
+
+void PolicySession::require_all_rules_used() const {
+  const std::vector<Rule>& rules = matcher_.book().rules;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (rules[i].optional || is_used(i)) continue;
+    std::vector<std::string> paths;
+    for (const auto& [key, entry] : entries_) paths.push_back(entry.resolved.site.path);
+    std::ranges::sort(paths);
+    fail<UsageError>(where_, "rule ", i, " (\"", rules[i].name,
+                     "\") matches nothing in this model: no operation that it is for has a path "
+                     "like \"",
+                     rules[i].match.path, "\". The nearest is \"",
+                     nearest_path(rules[i].match.path, paths),
+                     "\". Mark it \"optional\" if that is meant.");
+  }
+}
+
+PolicySession& session_of(const amp::Training& training) {
+  amp::Session* session = training.region().session.get();
+  PolicySession* of_policy = session ? session->of_policy() : nullptr;
+  if (!of_policy)
+    fail<UsageError>("policy.session_of", training.strategy().name,
+                     " has no rules, so there is no session of a policy. Train under "
+                     "policy::watched(strategy).");
+  return *of_policy;
+}
+
+}  // namespace halftone::policy

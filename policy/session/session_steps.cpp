@@ -1,0 +1,193 @@
+// The end of a step: scales move, parameters and states go onto their grids, rules begin and end.
+// And what of a session is saved.
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <set>
+
+#include <halftone/core/captured_step.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/names.h>
+#include <halftone/core/quantized.h>
+#include <halftone/optim/update_watch.h>
+#include <halftone/policy/file/json_value.h>
+#include <halftone/policy/session/session.h>
+#include <halftone/policy/session/treated_op.h>
+
+namespace halftone::policy {
+
+namespace {
+struct RuledState {
+  const Quantizer* quantizer;
+  std::size_t parameter;  // its number
+  std::string name;
+  Tensor tensor;
+};
+
+/// 3 of "state.3.exp_avg".
+std::size_t number_of_parameter(std::string_view entry) {
+  std::size_t number = 0;
+  entry.remove_prefix(std::string_view("state.").size());
+  std::from_chars(entry.data(), entry.data() + entry.size(), number);
+  return number;
+}
+
+/// The entries of an optimizer's state that rules name. A name that neither this optimizer nor any
+/// of optim/ has is a mistake.
+std::vector<RuledState> ruled_states(std::string_view where,
+                                     const std::map<std::string, Quantizer>& rules,
+                                     const NamedTensors& state) {
+  std::set<std::string_view> known{"exp_avg",         "exp_avg_sq", "max_exp_avg_sq",
+                                   "momentum_buffer", "square_avg", "grad_avg"};
+  std::vector<RuledState> ruled;
+  for (const auto& [entry, x] : state) {
+    if (rules.empty() || !entry.starts_with("state.")) continue;
+    const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
+    known.insert(name);
+    if (const auto rule = rules.find(std::string(name)); rule != rules.end())
+      ruled.push_back({&rule->second, number_of_parameter(entry), rule->first, x});
+  }
+  for (const auto& [name, quantizer] : rules)
+    if (!known.contains(name))
+      fail_unknown_name(where, "state of an optimizer", name,
+                        std::vector(known.begin(), known.end()));
+  return ruled;
+}
+}  // namespace
+
+/// A parameter of an optimizer as the model names it; copies that the model does not have (masters)
+/// by their number.
+std::string PolicySession::name_of(const std::vector<Tensor>& parameters, std::size_t i) const {
+  const std::string* name = names_.parameter_of(parameters.at(i));
+  return name ? *name : std::to_string(i);
+}
+
+/// A parameter or a state of the optimizer, in place; `tensor`, "parameter.fc.weight" or
+/// "state.fc.weight.exp_avg", decides on what is drawn for it.
+void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
+                                const Tensor& x, const Tensor& skip) const {
+  if (!is_floating(x.dtype())) return;
+  if (x.dtype() == f64 || !quantizer.exact_in(x.dtype()))
+    fail<UsageError>(where_, x.dtype(), " does not hold the grid ", described(quantizer),
+                     " for parameters and states. Extend a strategy that keeps them in f32.");
+  if (optim::UpdateWatcher* const watcher = optim::watcher_of_updates())
+    watcher->rounding(tensor.starts_with("state.")
+                          ? std::string_view(tensor).substr(tensor.rfind('.') + 1)
+                          : std::string_view(),
+                      x, quantizer);
+  quantize_in_place(x, {.quantizer = quantizer,
+                        .skip = skip.defined() ? skip.to(x.device()) : skip,
+                        .key = {site_seed(settings_.seed, tensor), uint64_t(at_->step) << 34}});
+}
+
+/// Those of rules; on all processes in one order.
+std::vector<const Quantizer*> PolicySession::grids_from_history() const {
+  std::vector<const Quantizer*> grids;
+  for (const Rule& rule : matcher_.book().rules)
+    for (const auto& [role, said] : rule.roles)
+      if (said.quantizer.scaling.from_history) grids.push_back(&said.quantizer);
+  return grids;
+}
+
+std::string PolicySession::seen() const {
+  Json used = Json::array(), scales = Json::array();
+  for (std::size_t i = 0; i < matcher_.book().rules.size() && !rules_used_; ++i)
+    if (is_used(i)) used.push_back(i);
+  const std::vector<const Quantizer*> grids = grids_from_history();
+  for (const auto& [name, quantizer, amax] : scales_->noted()) {
+    const auto is_that = [&](const Quantizer* grid) { return *grid == quantizer; };
+    scales.push_back(
+        {name, std::ranges::find_if(grids, is_that) - grids.begin(), magnitude_bits(amax)});
+  }
+  return Json{{"met", !entries_.empty()}, {"used", used}, {"scales", scales}}.dump();
+}
+
+/// The largest magnitudes of a step are those of all its batches.
+void PolicySession::hear(std::span<const std::string> seen_by_all) {
+  const std::vector<const Quantizer*> grids = grids_from_history();
+  for (const std::string& text : seen_by_all) {
+    const Json seen = Json::parse(text);
+    if (seen["met"].get<bool>()) used_by_any_.resize(matcher_.book().rules.size());
+    for (const Json& rule : seen["used"]) used_by_any_.at(rule.get<std::size_t>()) = true;
+    for (const Json& scale : seen["scales"])
+      scales_->note({scale[0].get<std::string>(), *grids.at(scale[1].get<std::size_t>()),
+                     std::bit_cast<float>(scale[2].get<uint32_t>())});
+  }
+}
+
+void PolicySession::before_step() {
+  if (rules_used_ || matcher_.book().rules.empty()) return;
+  if (entries_.empty() && used_by_any_.empty())
+    fail<UsageError>(where_,
+                     "no operation has met its rules before the first step. Run the model "
+                     "inside of training.forward().");
+  require_all_rules_used();
+  rules_used_ = true;
+}
+
+void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
+  watched_.clear();
+  scales_->end_step();
+  const Rulebook& book = matcher_.book();
+  const std::vector<Tensor> parameters = optimizer.parameters();
+  if (book.parameters)
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].grad().defined())
+        put_on_grid(*book.parameters, "parameter." + name_of(parameters, i), parameters[i], skip);
+  // Names of states come with step counts, which the host would have to read.
+  if (!book.states.empty() && recording_step())
+    fail<UsageError>(where_,
+                     "states of the optimizer go onto grids, which a captured step cannot "
+                     "do. Run it uncaptured, or leave \"optimizer\" out of the policy.");
+  if (!book.states.empty())
+    for (const RuledState& state : ruled_states(where_, book.states, optimizer.state_dict()))
+      put_on_grid(*state.quantizer,
+                  "state." + name_of(parameters, state.parameter) + '.' + state.name, state.tensor,
+                  skip);
+  if (recording_step()) {
+    if (changes_at_ != std::numeric_limits<int64_t>::max())
+      fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
+                       ", which a captured step cannot follow. Capture behind it.");
+    repeat_on_replay([at = at_] { ++at->step; });
+  }
+  ++at_->step;
+  if (observer_) observer_->end_step();
+  if (at_->step < changes_at_) return;
+  follow_rules();
+}
+
+void PolicySession::follow_rules() {
+  changes_at_ = matcher_.next_change(at_->step);
+  for (auto& [key, entry] : entries_) entry.resolved.treatment = treatment_of(entry, at_->step);
+}
+
+// --- state
+
+NamedTensors PolicySession::state_dict() const {
+  NamedTensors state;
+  if (!lists_sites_) return state;
+  scales_->add_to(state);
+  const uint64_t pass = next_pass_ == 1 ? at_->pass : at_->pass % passes_of_keys;
+  state["step"] = scalar(double(at_->step), i64), state["pass"] = scalar(double(pass), i64);
+  state["policy"] = from_span(std::span<const int64_t>(&hash_, 1), {}, i64);
+  return state;
+}
+
+void PolicySession::load_state_dict(const NamedTensors& state) {
+  if (!lists_sites_) return;
+  for (const char* entry : {"step", "pass"})
+    if (const auto found = state.find(entry);
+        found == state.end() || !found->second.defined() || found->second.numel() != 1 ||
+        found->second.dtype() != i64 || found->second.item() < 0 || found->second.item() > 0x1p53)
+      fail<UsageError>(where_, "the state has no \"", entry,
+                       "\" of a policy's session. Load one that was saved under this policy.");
+  const auto policy = state.find("policy");  // older states do not say
+  const bool own = policy == state.end() || !policy->second.defined() ||
+                   policy->second.dtype() != i64 ||
+                   policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};
+  scales_->load(own ? state : NamedTensors{});
+  at_->step = int64_t(state.at("step").item()), at_->pass = uint64_t(state.at("pass").item());
+  follow_rules();
+}
+
+}  // namespace halftone::policy

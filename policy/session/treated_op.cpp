@@ -1,0 +1,173 @@
+// Where a tensor is rounded: operands before the operation, its result behind it; in backward the
+// gradient that arrives, for each product as its rule says, and those that leave. How is in
+// core/quantizer.h, which way it is seen in quantized_along.h.
+#include <halftone/policy/session/treated_op.h>
+
+#include <bit>
+
+#include <halftone/autograd/node.h>
+#include <halftone/policy/file/fingerprint.h>
+#include <halftone/policy/session/quantized_along.h>
+
+namespace halftone::policy {
+
+uint64_t site_seed(uint64_t seed, std::string_view site) {
+  uint64_t z = (seed ^ Fingerprint().add(site).value()) + 0x9e3779b97f4a7c15u;  // SplitMix64
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+RandomKey key_of(uint64_t seed, uint64_t offset, Role role, std::size_t input) {
+  return {seed + uint64_t(role) + 16 * uint64_t(input), offset};
+}
+
+void fail_inexact(std::string_view where, std::string_view site, Role role,
+                  const Quantizer& quantizer, DType dtype) {
+  fail<UsageError>(where, site, ": the grid of \"", name(role), "\" is ", described(quantizer),
+                   ", which ", dtype,
+                   " does not hold exactly. Add \"compute\": \"f32\", or a power-of-two scale.");
+}
+
+namespace {
+
+class TreatedOp final : public OpTap {
+ public:
+  explicit TreatedOp(TreatedCall call) : call_(std::move(call)) {}
+
+  Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
+    const std::vector<Tensor> used = operands(inputs);
+    Tensor y;
+    if (call_.treatment->backward_differs()) {
+      y = operation.aside(used);
+      operation.run(operands_of_backward(inputs, used));
+    } else {
+      y = operation.run(used);
+    }
+    require_exact(y.dtype());
+    if (call_.observer) call_.observer->ran(call_.site, call_.before, operation, y);
+    call_.before.clear();  // they must not outlive the pass
+    return rounded(Role::output, y, Sums::over_last, 0);
+  }
+
+  std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
+    const std::size_t count = node.edges.size();
+    const auto inputs_with = [&](Role role) {
+      uint32_t wanted = 0;
+      for (std::size_t i = 0; i < count && i < 32; ++i)
+        if (node.edges[i].input && role_of(i) == role) wanted |= uint32_t(1) << i;
+      return wanted;
+    };
+    const uint32_t weights = inputs_with(Role::weight), biases = inputs_with(Role::bias);
+    std::vector<Tensor> gradients(count);
+    const auto go = [&](const Tensor& seen, uint32_t wanted) {
+      if (wanted == 0) return;
+      std::vector<Tensor> own = node.backward_for(seen, wanted);
+      for (std::size_t i = 0; i < own.size(); ++i)
+        if (own[i].defined()) gradients[i] = std::move(own[i]);
+    };
+    const Tensor seen = rounded(Role::grad_output, dy, sums().of(sums().gradient, 0), 0);
+    const bool apart = says(Role::grad_output_weight);
+    if (seen.body() == dy.body() && !apart) gradients = node.backward(dy);
+    else if (weights == 0 && biases == 0) gradients = node.backward(seen);
+    else {
+      // A bias's gradient is a sum of dy as it came: no recipe sums rounded values for it.
+      go(seen, inputs_with(Role::input) | (apart ? 0 : weights));
+      if (apart && weights != 0) go(seen_by_weight(dy, weights), weights);
+      go(dy, biases);
+    }
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const Role leaves = role_of(i) == Role::input ? Role::grad_input : Role::grad_weight;
+      gradients[i] = rounded(leaves, gradients[i], Sums::over_last, i);
+    }
+    if (call_.observer) call_.observer->differentiated(call_.site, dy, gradients);
+    return gradients;
+  }
+
+ private:
+  Role role_of(std::size_t input) const {
+    return input < call_.roles.size() ? call_.roles[input] : Role::input;
+  }
+
+  const Contraction& sums() const { return call_.op->sums ? *call_.op->sums : sums_over_last; }
+
+  std::vector<Tensor> operands(std::span<const Tensor> inputs) const {
+    std::vector<Tensor> result;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      result.push_back(rounded(role_of(i), inputs[i], sums().of(sums().forward, i), i));
+    return result;
+  }
+
+  /// Those that no rule tells apart are the very tensors of forward: drawn and looked at once.
+  std::vector<Tensor> operands_of_backward(std::span<const Tensor> inputs,
+                                           std::vector<Tensor> used) const {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Role role = role_of(i);
+      if (role == Role::bias) continue;
+      const Role use = role == Role::input ? Role::input_backward : Role::weight_backward;
+      if (says(use)) used[i] = rounded(use, inputs[i], sums().of(sums().backward, i), i);
+    }
+    return used;
+  }
+
+  /// The result, and what arrives as its gradient, holds the grids.
+  void require_exact(DType dtype) const {
+    if (!is_floating(dtype) || dtype == f64) return;
+    for (const Role role : {Role::output, Role::grad_output, Role::grad_output_weight})
+      if (const Quantizer* quantizer = call_.treatment->quantizer(role);
+          quantizer && !quantizer->exact_in(dtype))
+        fail_inexact(call_.where, call_.site, role, *quantizer, dtype);
+  }
+
+  /// Whether the rules say something of a use, other than that it is as its role.
+  bool says(Role use) const {
+    const std::optional<RoleRule>& own = call_.treatment->roles[std::size_t(use)];
+    return own && own->kind != RoleRule::Kind::as_used;
+  }
+
+  Tensor seen_by_weight(const Tensor& dy, uint32_t weights) const {
+    const auto input = std::size_t(std::countr_zero(weights));
+    return rounded(Role::grad_output_weight, dy, sums().of(sums().gradient, input), 0);
+  }
+
+  Tensor rounded(Role role, const Tensor& x, Sums sums, std::size_t input) const {
+    const Quantizer* quantizer = call_.treatment->quantizer(role);
+    const bool quantizes = quantizer && x.defined() && is_floating(x.dtype()) && x.dtype() != f64;
+    const Seen seen{call_.site, call_.op->name, role, input, quantizes ? quantizer : nullptr};
+    const Tensor y = quantizes ? quantized_as(seen, x, sums) : x;
+    if (call_.observer && x.defined()) call_.observer->tensor(seen, as_it_came(seen, x), y);
+    return y;
+  }
+
+  Tensor quantized_as(const Seen& seen, const Tensor& x, Sums sums) const {
+    const Quantizer& quantizer = *seen.quantizer;
+    QuantizeCall call{.quantizer = quantizer,
+                      .key = key_of(call_.seed, call_.offset, seen.role, seen.input),
+                      .key_stride = uint64_t(1) << 34};
+    if (quantizer.scaling.from_history && quantizer.scaling.per == Scaling::Per::tensor)
+      call.scale = call_.scales->scale_for(call_.site + '.' + std::string(name(seen.role)) +
+                                               (seen.input > 0 ? std::to_string(seen.input) : ""),
+                                           quantizer, x, call_.notes);
+    if (call_.observer) {
+      call.survey = call_.observer->row_for(seen, x.device());
+      if (call.scale.defined()) call_.observer->scale_used(seen, call.scale);
+    }
+    return quantized_along(x, sums, call);
+  }
+
+  /// An operand before the region's cast, where nothing else is done to it.
+  const Tensor& as_it_came(const Seen& seen, const Tensor& x) const {
+    const bool operand = seen.role <= Role::bias && seen.input < call_.before.size();
+    return operand && !seen.quantizer ? call_.before[seen.input] : x;
+  }
+
+  TreatedCall call_;
+};
+
+}  // namespace
+
+std::shared_ptr<OpTap> make_treated_op(TreatedCall call) {
+  return std::make_shared<TreatedOp>(std::move(call));
+}
+
+}  // namespace halftone::policy

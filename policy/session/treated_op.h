@@ -1,0 +1,40 @@
+// The policy's tap: everything that a treatment does to the tensors of one operation is in
+// treated_op.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <halftone/autograd/op_tap.h>
+#include <halftone/policy/session/observer.h>
+#include <halftone/policy/rules/rulebook.h>
+#include <halftone/policy/session/tensor_scales.h>
+
+namespace halftone::policy {
+
+/// What a tap keeps of the moment in which its operation began.
+struct TreatedCall {
+  std::shared_ptr<const Treatment> treatment;
+  std::string where;  // the policy, for messages
+  std::string site;   // its name
+  const OpInfo* op;
+  std::vector<Role> roles;               // of the inputs: input, weight or bias
+  std::shared_ptr<TensorScales> scales;  // of the session
+  uint64_t seed = 0;                     // of the site
+  uint64_t offset = 0;                   // of the pass
+  bool notes = true;                     // largest magnitudes enter histories
+  std::shared_ptr<Observer> observer{};  // null: nobody looks
+  std::vector<Tensor> before{};          // for whom: the inputs without the region's casts
+};
+std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
+
+/// Throws UsageError: a role's grid is not exact in the dtype that would hold it.
+[[noreturn]] void fail_inexact(std::string_view where, std::string_view site, Role role,
+                               const Quantizer& quantizer, DType dtype);
+
+/// A random key for a tensor of a site: (seed of the rules, site, role, pass, element) decides
+/// alone.
+RandomKey key_of(uint64_t site_seed, uint64_t offset, Role role, std::size_t input);
+uint64_t site_seed(uint64_t seed, std::string_view site);
+
+}  // namespace halftone::policy

@@ -1,0 +1,30 @@
+// Lowers the learning rate when a validation no longer improves. As torch's ReduceLROnPlateau, on
+// the Trainer's metrics.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <halftone/optim/lr_schedule.h>
+#include <halftone/train/callbacks/callback.h>
+
+namespace halftone::train {
+
+class LrOnPlateau final : public Callback {
+ public:
+  explicit LrOnPlateau(std::string metric = "val/loss", optim::PlateauOptions options = {});
+  /// Throws UsageError if nothing validates, or a schedule sets the rates anew at each step.
+  void on_fit_start(Trainer& trainer) override;
+  /// Throws UsageError if there is no such metric.
+  void on_validation_end(Trainer& trainer) override;
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override { loaded_ = state; }
+
+ private:
+  std::string metric_;
+  optim::PlateauOptions options_;
+  std::optional<optim::ReduceOnPlateau> plateau_{};
+  std::map<std::string, double> loaded_{};  // until there is an optimizer
+};
+
+}  // namespace halftone::train

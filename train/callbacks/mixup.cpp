@@ -1,0 +1,34 @@
+// Blends each batch with a permutation of itself, targets alike.
+#include <halftone/train/callbacks/mixup.h>
+
+#include <cmath>
+
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/ops.h>
+#include <halftone/data/images/mixup.h>
+#include <halftone/train/trainer.h>
+
+namespace halftone::train {
+
+Mixup::Mixup(int64_t classes, MixupOptions options) : classes_(classes), options_(options) {
+  if (classes < 2)
+    fail<UsageError>("Mixup", "there are ", classes, " classes. Say how many the labels have.");
+  if (!(options.alpha >= 0) || !std::isfinite(options.alpha))
+    fail<UsageError>("Mixup", "alpha is ", options.alpha, ". Give a number from 0, such as 0.2.");
+}
+
+void Mixup::on_batch_start(Trainer& trainer, data::Batch& batch) {
+  const NoGrad no_grad;
+  const Device device = batch.inputs.device();
+  const CheckpointState& at = trainer.position();
+  Generator random = data::EpochKey{options_.seed, at.epoch}.generator_for(at.batches);
+  const data::MixedBatch mixed = data::mixup(
+      {batch.inputs.to(Device::cpu()), batch.targets.to(Device::cpu())}, options_.alpha, random);
+  const auto shares = [&](const Tensor& labels) { return cast(one_hot(labels, classes_), f32); };
+  batch.inputs = mixed.inputs.to(device);
+  batch.targets =
+      (shares(mixed.targets) * mixed.share + shares(mixed.other_targets) * (1 - mixed.share))
+          .to(device);
+}
+
+}  // namespace halftone::train

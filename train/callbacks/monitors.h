@@ -1,0 +1,37 @@
+// Callbacks that only add numbers to the log.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include <halftone/train/callbacks/callback.h>
+
+namespace halftone::train {
+
+/// "lr", or "lr/0", "lr/1", ... where there are several parameter groups: the rates of the step
+/// that is logged. As Lightning's LearningRateMonitor.
+class LearningRateMonitor final : public Callback {
+ public:
+  void on_batch_start(Trainer& trainer, data::Batch& batch) override;
+  void on_log(Trainer& trainer) override;
+
+ private:
+  std::vector<double> rates_{};
+};
+
+/// "samples_per_second" and "steps_per_second" since the last record, without validations.
+class ThroughputMonitor final : public Callback {
+ public:
+  void on_fit_start(Trainer& trainer) override { begin(trainer); }
+  void on_validation_end(Trainer& trainer) override { begin(trainer); }
+  void on_log(Trainer& trainer) override;
+
+ private:
+  void begin(const Trainer& trainer);
+
+  std::chrono::steady_clock::time_point since_{};
+  double samples_ = 0;
+  int64_t steps_ = 0;
+};
+
+}  // namespace halftone::train

@@ -1,0 +1,41 @@
+// What happens when a loss is NaN or infinite: such a step would spoil every weight. It is caught
+// before the backward pass, so weights and running statistics are those of the last good step. (An
+// overflow of scaled f16 gradients is something else: the loss scaler skips that step, and this
+// never sees it.)
+#pragma once
+
+#include <halftone/train/callbacks/callback.h>
+
+namespace halftone::train {
+
+enum class OnNan {
+  stop,       // the training ends
+  drop_step,  // the step is not taken, the next one is tried
+  fail,       // UsageError
+};
+
+struct NanPolicyOptions {
+  OnNan action = OnNan::stop;
+  int64_t patience = 10;  // drop_step ends the training after so many in a row
+  /// Looks at every such batch only: on a GPU a look waits, on the CPU it is free.
+  int64_t every_batches = 1;
+};
+
+class NanPolicy final : public Callback {
+ public:
+  /// Throws UsageError for numbers below 1.
+  explicit NanPolicy(const NanPolicyOptions& options = {});
+  bool on_loss(Trainer& trainer, const Tensor& loss) override;
+  bool drops_steps() const override { return true; }
+  void on_step_end(Trainer&) override { in_a_row_ = 0; }
+  std::map<std::string, double> state() const override;
+  void load_state(const std::map<std::string, double>& state) override;
+
+  int64_t dropped_steps() const { return dropped_; }
+
+ private:
+  NanPolicyOptions options_;
+  int64_t batches_ = 0, dropped_ = 0, in_a_row_ = 0;
+};
+
+}  // namespace halftone::train

@@ -1,0 +1,35 @@
+// A probe (policy/telemetry/probe.h) as a callback: telemetry of a Trainer's run.
+#pragma once
+
+#include <optional>
+
+#include <halftone/policy/telemetry/probe.h>
+#include <halftone/train/callbacks/callback.h>
+
+namespace halftone::train {
+
+/// Writes probe.jsonl into the training's directory, if it has one, and logs of the last sampled
+/// step "precision/worst_underflow" (the largest share of a tensor that became 0),
+/// "precision/least_sqnr" (dB) and "precision/lost_updates"; the site of the first is noted. A
+/// resumed run appends: rows of steps that it repeats are there twice, with the same numbers.
+class PrecisionMonitor final : public Callback {
+ public:
+  explicit PrecisionMonitor(policy::ProbeOptions options = {}) : options_(std::move(options)) {}
+  void on_fit_start(Trainer& trainer) override;
+  void on_step_end(Trainer& trainer) override;
+  void on_log(Trainer& trainer) override;
+  void on_fit_end(Trainer& trainer) override;
+
+ private:
+  void write(Trainer& trainer);
+
+  policy::ProbeOptions options_;
+  std::optional<policy::Probe> probe_{};
+  struct Worst {
+    double underflow = 0, sqnr = 0, lost = 0;
+    std::string site{};
+  };
+  std::optional<Worst> worst_{};
+};
+
+}  // namespace halftone::train

@@ -1,0 +1,300 @@
+// Listing trusts the small files first (state.json, sizes), and verifies all bytes before anything
+// depends on a checkpoint: before it is called the latest, or kept in place of another.
+#include <halftone/train/checkpoints/checkpoints.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <tuple>
+
+#include <sys/stat.h>
+
+#include <halftone/core/error.h>
+#include <halftone/core/quoted.h>
+#include <halftone/train/checkpoints/manifest.h>
+
+namespace halftone::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+[[noreturn]] void cannot_list(const fs::path& path, const std::error_code& error) {
+  fail<FormatError>("checkpoint", "cannot list ", path.string(), ": ", error.message(),
+                    ". Check the path and its permissions.");
+}
+
+/// What is directly in a directory. One that does not exist is empty.
+std::vector<fs::path> entries_of(const fs::path& directory) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  fs::directory_iterator at(directory, error);
+  if (error == std::errc::no_such_file_or_directory) return entries;
+  for (; !error && at != fs::directory_iterator(); at.increment(error))
+    entries.push_back(at->path());
+  if (error) cannot_list(directory, error);
+  return entries;
+}
+
+bool verified(const fs::path& path) {
+  try {
+    verify_checkpoint(path);
+    return true;
+  } catch (const FormatError&) { return false; }
+}
+
+/// If manifest, state and sizes agree; else it is damaged, or something else.
+std::optional<CheckpointState> likely_state(const fs::path& path) {
+  try {
+    return read_checkpoint_state(path);
+  } catch (const FormatError&) { return std::nullopt; }
+}
+
+/// Those of which this is so, by step.
+std::vector<FoundCheckpoint> likely_checkpoints(const fs::path& root) {
+  std::vector<FoundCheckpoint> found;
+  for (const fs::path& path : entries_of(root)) {
+    if (path.filename().string().starts_with('.')) continue;
+    if (auto state = likely_state(path)) found.push_back({path, std::move(*state)});
+  }
+  std::ranges::sort(found, {}, [](const FoundCheckpoint& one) {
+    return std::tuple(one.state.step, one.path.filename().string());
+  });
+  return found;
+}
+
+void remove_directory(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error)
+    fail<FormatError>("checkpoint", "cannot remove ", path.string(), ": ", error.message(),
+                      ". Check its permissions, and remove it by hand.");
+}
+}  // namespace
+
+std::vector<FoundCheckpoint> valid_checkpoints(const fs::path& root) {
+  std::vector<FoundCheckpoint> found = likely_checkpoints(root);
+  std::erase_if(found, [](const FoundCheckpoint& one) { return !verified(one.path); });
+  return found;
+}
+
+std::optional<FoundCheckpoint> latest_checkpoint(const fs::path& root) {
+  std::vector<FoundCheckpoint> found = likely_checkpoints(root);
+  while (!found.empty() && !verified(found.back().path)) found.pop_back();
+  if (found.empty()) return std::nullopt;
+  return std::move(found.back());
+}
+
+void remove_checkpoint(const fs::path& given) {
+  fs::path path = given.has_filename() ? given : given.parent_path();
+  const std::string name = path.filename().string();
+  std::error_code ignored;
+  if (name.empty() || name[0] == '.' ||
+      fs::symlink_status(path, ignored).type() != fs::file_type::directory)
+    fail<UsageError>("checkpoint", "no directory of a checkpoint: \"", given.string(),
+                     "\". Nothing was removed.");
+  if (!path.has_parent_path()) path = fs::path(".") / path;
+  bool any = false;
+  for (const fs::path& entry : entries_of(path)) {
+    const std::string file = entry.filename().string();
+    if (file != manifest_file && std::ranges::find(listed_files, file) == listed_files.end())
+      fail<UsageError>("checkpoint", path.string(), " holds ", in_quotes(file),
+                       ", which is no file of a checkpoint. Nothing was removed.");
+    any = true;
+  }
+  if (!any)
+    fail<UsageError>("checkpoint", path.string(), " is empty: no checkpoint. Nothing was removed.");
+  const fs::path aside = temporary_name(path, "removed-");
+  if (!rename_to_new(path, aside))
+    fail<FormatError>("checkpoint", "the path exists: ", aside.string(),
+                      ". Call remove_abandoned() first.");
+  try {
+    sync_directory(path.parent_path());
+  } catch (...) {
+    std::error_code second;
+    fs::remove_all(aside, second);
+    throw;
+  }
+  remove_directory(aside);
+}
+
+std::optional<int64_t> step_of_name(std::string_view name) {
+  constexpr std::string_view beginning = "step-";
+  if (!name.starts_with(beginning)) return std::nullopt;
+  // What prints again to the same name is one of ours; a number that does not is somebody else's.
+  const auto number_in = [](std::string_view text) {
+    int64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number;
+  };
+  const std::string_view rest = name.substr(beginning.size());
+  const std::size_t dash = rest.find('-');
+  const int64_t step = number_in(rest.substr(0, dash));
+  std::string again = checkpoint_name(step);
+  if (dash != std::string_view::npos) {
+    const int64_t copy = number_in(rest.substr(dash + 1));
+    if (copy < 2) return std::nullopt;
+    again += '-' + std::to_string(copy);
+  }
+  if (step < 0 || again != name) return std::nullopt;
+  return step;
+}
+
+fs::path free_name(const fs::path& root, int64_t step) {
+  const std::string name = checkpoint_name(step);
+  std::error_code ignored;
+  fs::path path = root / name;
+  for (int i = 2; fs::exists(fs::symlink_status(path, ignored)); ++i)
+    path = root / (name + "-" + std::to_string(i));
+  return path;
+}
+
+namespace {
+/// The sentence of a FormatError "[checkpoint] what is wrong. What to do."
+std::string reason_in(std::string_view message) {
+  constexpr std::string_view beginning = "[checkpoint] ";
+  if (message.starts_with(beginning)) message.remove_prefix(beginning.size());
+  return std::string(message.substr(0, message.rfind(". ")));
+}
+
+/// Files of a checkpoint, or the name of one around nothing.
+bool looks_like_checkpoint(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type != fs::file_type::not_found && error) cannot_list(path, error);
+  if (path.filename().string().starts_with('.') || type != fs::file_type::directory) return false;
+  bool empty = true;
+  for (const fs::path& entry : entries_of(path)) {
+    const std::string file = entry.filename().string();
+    if (file == manifest_file || std::ranges::find(listed_files, file) != listed_files.end())
+      return true;
+    empty = false;
+  }
+  return empty && step_of_name(path.filename().string());
+}
+}  // namespace
+
+std::vector<DamagedCheckpoint> damaged_checkpoints(const fs::path& root) {
+  std::vector<DamagedCheckpoint> damaged;
+  std::vector<fs::path> entries = entries_of(root);
+  std::ranges::sort(entries, std::greater());
+  for (const fs::path& path : entries) try {
+      if (looks_like_checkpoint(path)) verify_checkpoint(path);
+    } catch (const FormatError& error) { damaged.push_back({path, reason_in(error.what())}); }
+  return damaged;
+}
+
+// --- what is kept
+
+Keeper::Known& Keeper::look_at(const Name& name) {
+  const std::string directory = root_.native() + '/' + name + '/';  // fs::path takes its time
+  Stamp stamp{};
+  std::size_t at = 0;
+  for (const std::string_view file : {model_file, optimizer_file, state_file, manifest_file}) {
+    struct stat status {};
+    if (lstat((directory + std::string(file)).c_str(), &status) == 0) {
+      stamp[at] = status.st_ino, stamp[at + 1] = uint64_t(status.st_size);
+      stamp[at + 2] =
+          uint64_t(status.st_mtim.tv_sec) * 1'000'000'000 + uint64_t(status.st_mtim.tv_nsec);
+    }
+    at += 3;
+  }
+  Known& known = known_[name];
+  if (known.stamp != stamp) known = {.stamp = stamp};
+  return known;
+}
+
+bool Keeper::verified(const Name& name) {
+  Known& known = look_at(name);
+  if (!known.valid) known.valid = halftone::train::verified(root_ / name);
+  return *known.valid;
+}
+
+const std::optional<CheckpointState>& Keeper::state_of(const Name& name) {
+  Known& known = look_at(name);
+  if (!std::exchange(known.state_read, true)) known.state = likely_state(root_ / name);
+  return known.state;
+}
+
+/// Those of these names whose state can be read, the newest by its step first: a copy under a
+/// higher number is as old as what was copied.
+std::vector<Keeper::Name> Keeper::by_step(std::vector<Name> names) {
+  std::vector<std::pair<int64_t, Name>> found;
+  for (Name& name : names)
+    if (const auto& state = state_of(name)) found.emplace_back(state->step, std::move(name));
+  std::ranges::sort(found, std::greater());
+  names.clear();
+  for (auto& [step, name] : found) names.push_back(std::move(name));
+  return names;
+}
+
+/// Names of the best, by the metric, the newer of equals.
+std::vector<Keeper::Name> Keeper::best_of(const std::vector<Name>& names,
+                                          const Retention& retention) {
+  std::vector<std::pair<double, Name>> ranked;
+  for (const Name& name : names) {
+    const auto& state = state_of(name);
+    if (!state) continue;
+    const auto metric = state->numbers.find(retention.metric);
+    if (metric != state->numbers.end() && !std::isnan(metric->second))
+      ranked.emplace_back(retention.larger_is_better ? -metric->second : metric->second, name);
+  }
+  std::ranges::stable_sort(ranked, {}, &std::pair<double, Name>::first);
+  std::vector<Name> best;
+  for (const auto& [value, name] : ranked) {
+    if (int64_t(best.size()) == retention.best) break;
+    if (verified(name)) best.push_back(name);
+  }
+  return best;
+}
+
+std::vector<fs::path> Keeper::keep(const Retention& retention) {
+  if (retention.last < 1 || retention.best < 0)
+    fail<UsageError>("checkpoint", "the last ", retention.last, " and the best ", retention.best,
+                     " cannot be kept. Keep the last 1 or more, the best 0 or more.");
+  if (retention.best > 0 && retention.metric.empty())
+    fail<UsageError>("checkpoint", "the best ", retention.best,
+                     " by no metric. Name one of CheckpointState::numbers.");
+  std::vector<Name> names;
+  for (const fs::path& path : entries_of(root_))
+    if (Name name = path.filename().string(); step_of_name(name)) names.push_back(std::move(name));
+  if (int64_t(names.size()) <= retention.last) return {};
+  std::erase_if(known_, [present = std::set(names.begin(), names.end())](const auto& one) {
+    return !present.contains(one.first);
+  });
+  names = by_step(std::move(names));
+
+  std::set<Name> stay;
+  for (Name& name : best_of(names, retention)) stay.insert(std::move(name));
+  auto older = names.begin();  // than the last that are valid; what is damaged stays
+  for (int64_t last = 0; older != names.end() && last < retention.last; ++older)
+    last += verified(*older);
+  std::vector<fs::path> removed;
+  for (auto name = names.end(); name != older;) {
+    if (stay.contains(*--name) || !likely_state(root_ / *name)) continue;
+    try {
+      remove_checkpoint(root_ / *name);
+    } catch (const UsageError&) { continue; }  // the user's own files are in it
+    removed.push_back(root_ / *name);
+  }
+  return removed;
+}
+
+std::vector<fs::path> keep(const fs::path& root, const Retention& retention) {
+  return Keeper(root).keep(retention);
+}
+
+std::vector<fs::path> remove_abandoned(const fs::path& root) {
+  std::vector<fs::path> removed;
+  for (const fs::path& path : entries_of(root)) {
+    if (!is_temporary(path)) continue;
+    const Descriptor lock = try_lock(path);
+    if (!lock) continue;
+    remove_directory(path);
+    removed.push_back(path);
+  }
+  return removed;
+}
+
+}  // namespace halftone::train
