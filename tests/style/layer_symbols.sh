@@ -22,8 +22,8 @@ done | c++filt | awk -v layers="$layers" '
         gsub(/[")]/, "", list)
         may[folder] = " " folder " " list " "
       }
-    # The references that point upward, as docs/architecture.md counts them: the registries of backends and of engines, and what a
-    # Tensor knows of gradients. The two slots of autograd/ and optim/ are virtual functions and need no symbol.
+    # The references that point upward, as docs/architecture.md lists them: the registries of backends and of engines, and what a
+    # Tensor knows of gradients. Slots are virtual functions and need no symbol.
     upward["halftone::backend_for"] = "backends"
     upward["halftone::backend_statuses"] = "backends"
     upward["halftone::kernels_of"] = "backends"

@@ -6,7 +6,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/layers.cmake)
 foreach(file IN LISTS cpp_files)
   string(REGEX MATCH "^[a-z]+" folder ${file})
   if(NOT DEFINED may_${folder})
-    continue()  # examples, tools, bench, tests and halftone.h may include everything
+    continue()  # examples, bench, tests and halftone.h may include everything
   endif()
   file(STRINGS ${ROOT}/${file} includes REGEX "^[ \t]*#[ \t]*include")
   foreach(include IN LISTS includes)

@@ -8,7 +8,7 @@ foreach(folder core autograd distributed nn optim amp policy data train lab back
   list(APPEND cpp_files ${found})
 endforeach()
 file(GLOB_RECURSE scripts RELATIVE ${ROOT} ${ROOT}/cmake/* ${ROOT}/scripts/* ${ROOT}/docs/*.md)
-file(GLOB lists RELATIVE ${ROOT} ${ROOT}/*/CMakeLists.txt ${ROOT}/*/*.cmake ${ROOT}/*/*/*.cmake ${ROOT}/*/*/*.py ${ROOT}/*/README.md ${ROOT}/*/*/README.md)
+file(GLOB lists RELATIVE ${ROOT} ${ROOT}/*/CMakeLists.txt ${ROOT}/*/*.cmake ${ROOT}/*/*/*.cmake ${ROOT}/*/*/*.py ${ROOT}/*/README.md ${ROOT}/*/*/README.md ${ROOT}/*/*/*/README.md)
 list(FILTER lists EXCLUDE REGEX "^build/")
 list(APPEND all_files ${cpp_files} ${scripts} ${lists})
 list(REMOVE_DUPLICATES all_files)

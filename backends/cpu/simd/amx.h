@@ -1,5 +1,5 @@
 // The inner part of the bf16 matrix product on AMX, on the panels of panels.h. Only use it where
-// cpu/isa.h says use_amx().
+// backends/cpu/isa.h says use_amx().
 #pragma once
 
 #include <halftone/backends/cpu/simd/panels.h>

@@ -1,7 +1,7 @@
 // The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. All
 // of them exist once per instruction set, compiled from the same sources with other flags;
-// cpu/isa.h picks a table at run time. Threads, strides and dtypes are the callers' business
-// (cpu/*.cpp), which stage short floats through small float buffers.
+// backends/cpu/isa.h picks a table at run time. Threads, strides and dtypes are the callers'
+// business (backends/cpu/*.cpp), which stage short floats through small float buffers.
 #pragma once
 
 #include <cstddef>
@@ -197,7 +197,7 @@ struct Kernels {
   void (*accumulate_on)(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
                         const float* b, int64_t b_step, float* sums, int64_t n);
 
-  // --- gemm: panels of packed operands, and the tile product (cpu/gemm.cpp drives them)
+  // --- gemm: panels of packed operands, and the tile product (backends/cpu/gemm.cpp drives them)
   int tile_rows, tile_columns;
   /// [rows / tile_rows][depth][tile_rows]
   void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);
