@@ -1,5 +1,5 @@
-// Convolutions, pools and normalisations against PyTorch: tests/fixtures/pytorch/layer_fixtures.py has the
-// same options.
+// Convolutions, pools and normalisations against PyTorch: tests/fixtures/pytorch/layer_fixtures.py
+// has the same options.
 #include <halftone/nn/norm.h>
 #include <halftone/nn/state_dict.h>
 

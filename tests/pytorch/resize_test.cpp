@@ -1,4 +1,5 @@
-// Interpolation against PyTorch, in bf16 too: fixtures/pytorch/function_fixtures.py has the same options.
+// Interpolation against PyTorch, in bf16 too: tests/fixtures/pytorch/function_fixtures.py has the
+// same options.
 #include "fixture.h"
 
 namespace halftone::test::resize_test {

@@ -1,0 +1,31 @@
+# examples/one_file.cpp is what it says: at most 600 lines, and C++20 with its standard library alone. It is compiled alone, without
+# warnings, by the compiler of the build and by clang++ if there is one. COMPILER, CLANG and WORK come from the command line.
+cmake_minimum_required(VERSION 3.25)
+set(file ${ROOT}/examples/one_file.cpp)
+file(READ ${file} text)
+string(REGEX REPLACE "[^\n]" "" breaks "${text}")
+string(LENGTH "${breaks}" lines)
+if(lines GREATER 600)
+  message(FATAL_ERROR "examples/one_file.cpp has ${lines} lines, at most 600 are allowed")
+endif()
+
+file(STRINGS ${file} includes REGEX "^[ \t]*#[ \t]*include")
+list(LENGTH includes count)
+if(count EQUAL 0)
+  message(FATAL_ERROR "no includes were found in examples/one_file.cpp: is ROOT right?")
+endif()
+foreach(include IN LISTS includes)
+  if(NOT include MATCHES "^#include <[a-z]+>$")
+    message(FATAL_ERROR "${include}: examples/one_file.cpp includes the standard library alone")
+  endif()
+endforeach()
+
+file(MAKE_DIRECTORY ${WORK})
+foreach(compiler IN LISTS COMPILER CLANG)
+  execute_process(COMMAND ${compiler} -std=c++20 -O2 -Wall -Wextra -Werror ${file} -o ${WORK}/one_file WORKING_DIRECTORY ${WORK}
+                  RESULT_VARIABLE failure)
+  if(NOT failure EQUAL 0)
+    message(FATAL_ERROR "${compiler} does not compile examples/one_file.cpp alone")
+  endif()
+endforeach()
+message(STATUS "${lines} lines, ${count} includes, by ${COMPILER} ${CLANG}")
