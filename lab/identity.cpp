@@ -129,6 +129,8 @@ void add_differences(const std::string& name, const Json& there, const Json& her
       const auto other = there.find(key);
       add_differences(name + '.' + key, other == there.end() ? Json() : *other, value, lines);
     }
+    for (const auto& [key, value] : there.items())
+      if (!here.contains(key)) add_differences(name + '.' + key, value, Json(), lines);
     return;
   }
   lines.push_back(name + ": " + (there.is_null() ? "unknown" : shown(there)) + " there, " +

@@ -49,7 +49,7 @@ class Writer {
     seed_ = seed == summary.numbers.end() ? "" : value_text(seed->second);
   }
 
-  void begin_place(int64_t step, const std::string& site, std::string_view role,
+  void begin_place(int64_t step, const std::string& site, const std::string& role,
                    std::size_t input = 0) {
     if (json_lines_) {
       const auto quoted = [](const std::string& text) {
@@ -57,12 +57,13 @@ class Writer {
       };
       front_ = "{\"run\":" + quoted(run_) + ",\"policy\":" + quoted(policy_) +
                ",\"seed\":" + (seed_.empty() ? "null" : seed_) +
-               ",\"step\":" + std::to_string(step) + ",\"site\":" + quoted(site) + ",\"role\":\"" +
-               std::string(role) + "\",\"input\":" + std::to_string(input) + ",\"statistic\":";
+               ",\"step\":" + std::to_string(step) + ",\"site\":" + quoted(site) +
+               ",\"role\":" + quoted(role) + ",\"input\":" + std::to_string(input) +
+               ",\"statistic\":";
       return;
     }
     front_ = csv_cell(run_) + ',' + csv_cell(policy_) + ',' + seed_ + ',' + std::to_string(step) +
-             ',' + csv_cell(site) + ',' + std::string(role) + ',' + std::to_string(input) + ',';
+             ',' + csv_cell(site) + ',' + csv_cell(role) + ',' + std::to_string(input) + ',';
   }
 
   void value(const std::string& statistic, double value) {
@@ -85,7 +86,7 @@ class Writer {
 void write_survey(const policy::ProbeRow& row, Writer& writer) {
   const Survey& survey = row.survey;
   const SurveySums& s = survey.sums;
-  writer.begin_place(row.step, row.site, policy::name(row.role), row.input);
+  writer.begin_place(row.step, row.site, std::string(policy::name(row.role)), row.input);
   writer.value("count", s.count), writer.value("zeros", s.zeros);
   writer.value("infinite", s.infinite), writer.value("nan", s.nan);
   writer.value("root_mean_square", survey.root_mean_square());

@@ -15,8 +15,8 @@ namespace {
 
 /// What a run may differ in beside its policy and its seed, as summaries name it.
 constexpr const char* settings[] = {
-    "workload",       "steps", "lr",        "batch",       "optimizer.named", "optimizer.class",
-    "schedule.named", "from",  "clip_norm", "policy_hash", "resolved_hash"};
+    "workload",       "steps",     "lr",        "batch",       "optimizer.named", "optimizer.class",
+    "schedule.named", "from.hash", "clip_norm", "policy_hash", "resolved_hash"};
 
 std::string setting_of(const RunSummary& summary, const char* name) {
   const auto text = summary.texts.find(name);
