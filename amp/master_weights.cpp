@@ -91,7 +91,7 @@ MasterWeights::MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions
                      "no parameter is bf16 or f16, so there is nothing to keep. Cast the model "
                      "first: model.to(bf16).");
   if (!options.fused && options.form != WeightForm::master)
-    fail<UsageError>("MasterWeights", "form ", name(options.form),
+    fail<UsageError>("MasterWeights", "form ", halftone::name(options.form),
                      " exists only fused. Use form master, or leave fused on.");
   if (options.fused && !inner.set_weight_keeper(std::make_shared<Keeper>(state_)))
     fail<UsageError>("MasterWeights",

@@ -59,6 +59,7 @@ class MasterWeights final : public optim::Optimizer {
   /// Adds the parameters' gradients to the f32 sums and drops them.
   void collect();
 
+  std::string_view name() const override { return inner_.name(); }
   int group_count() const override { return inner_.group_count(); }
   /// The model's parameters.
   std::span<Tensor> group_parameters(int group) override;

@@ -118,7 +118,7 @@ Tensor call_forward(Op& op, std::span<const Tensor> inputs, std::index_sequence<
 template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<const Tensor> inputs) {
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
-  const OperationScope running(Op::info);
+  const OperationScope running(&Op::info);
   if constexpr (requires { op.forward(inputs); }) return op.forward(inputs);
   else return call_forward(op, inputs, std::make_index_sequence<Count>{});
 }

@@ -155,7 +155,7 @@ class ReversePass {
     }
     for (auto& [edge, sum] : hooked_leaves_)
       give(edge, through_hooks(edge.input->hooks, std::move(sum)));
-    if (trains_ && !forgotten_.empty() && !detail::leaf_watcher) tell_forgotten();
+    if (trains_ && !forgotten_.empty() && !LeafWatchSlot::current()) tell_forgotten();
   }
 
   /// The gradient of an input of only_for(); undefined if nothing depended on it.
@@ -177,7 +177,7 @@ class ReversePass {
       if (!node.hooks.empty()) dy = through_hooks(node.hooks, std::move(dy));
       if (!kept_nodes_.empty())
         if (const auto kept = kept_nodes_.find(&node); kept != kept_nodes_.end()) kept->second = dy;
-      const OperationScope running(*node.info);
+      const OperationScope running(node.info);
       const Tf32Scope products(node.tf32);
       gradients = node.tap ? node.tap->backward(node, dy) : node.backward(dy);
     }
@@ -206,7 +206,7 @@ class ReversePass {
 
   void pass_on(const Edge& edge, Tensor gradient) {
     const std::shared_ptr<Node>& creator = edge.input->creator;
-    if (!creator && detail::leaf_watcher) (*detail::leaf_watcher)(*edge.input, edge);
+    if (!creator && LeafWatchSlot::current()) (*LeafWatchSlot::current())(*edge.input, edge);
     if (creator) {
       Tensor& slot = pending_[creator.get()];
       if (!slot.defined()) ready_.push(creator);
@@ -305,7 +305,7 @@ void run_backward(const Tensor& root, const Tensor& seed, bool retain_graph) {
   const MemoryScope scope(MemoryUse::activation);
   const ScaledPassScope as_around;
   ReversePass pass(retain_graph);
-  GradientListener* const listener = detail::gradient_listener;
+  GradientListener* const listener = GradientListenerSlot::current();
   const GradientListenerScope nested(nullptr);
   if (listener) pass.tell(*listener, root);
   pass.start(root, start);

@@ -2,9 +2,8 @@
 // of it computes. Per thread, as the caster's.
 #pragma once
 
-#include <utility>
-
 #include <halftone/autograd/node.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
@@ -17,22 +16,7 @@ class GradientListener {
   virtual void on_gradient(AutogradMeta& leaf) = 0;
 };
 
-namespace detail {
-inline thread_local GradientListener* gradient_listener = nullptr;
-}
-
-/// Fills the slot until the scope ends; with null it empties it. The passes of segments that run
-/// again inside of a pass tell nobody.
-class GradientListenerScope {
- public:
-  [[nodiscard]] explicit GradientListenerScope(GradientListener* listener)
-      : before_(std::exchange(detail::gradient_listener, listener)) {}
-  ~GradientListenerScope() { detail::gradient_listener = before_; }
-  GradientListenerScope(const GradientListenerScope&) = delete;
-  GradientListenerScope& operator=(const GradientListenerScope&) = delete;
-
- private:
-  GradientListener* before_;
-};
+using GradientListenerSlot = Slot<GradientListener*>;
+using GradientListenerScope = GradientListenerSlot::Scope;
 
 }  // namespace halftone

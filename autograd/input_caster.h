@@ -13,6 +13,7 @@
 #include <halftone/core/accumulator.h>
 #include <halftone/core/op_info.h>
 #include <halftone/core/tensor.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
@@ -41,29 +42,9 @@ class InputCaster {
   virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };
 
-namespace detail {
-inline thread_local std::shared_ptr<InputCaster> caster_slot;
-}
-
-inline InputCaster* active_caster() { return detail::caster_slot.get(); }
-inline const std::shared_ptr<InputCaster>& shared_active_caster() { return detail::caster_slot; }
-
-/// Fills the slot (with null: empties it) until the scope ends, also by an exception.
-class CasterScope {
- public:
-  [[nodiscard]] explicit CasterScope(std::shared_ptr<InputCaster> caster)
-      : before_(std::exchange(detail::caster_slot, std::move(caster))) {}
-  ~CasterScope() {
-    if (ends_) detail::caster_slot = std::move(before_);
-  }
-  CasterScope(const CasterScope&) = delete;
-  CasterScope& operator=(const CasterScope&) = delete;
-  /// The caster stays when the scope ends.
-  void stay() { ends_ = false; }
-
- private:
-  std::shared_ptr<InputCaster> before_;
-  bool ends_ = true;
-};
+using CasterSlot = Slot<std::shared_ptr<InputCaster>>;
+using CasterScope = CasterSlot::Scope;
+inline InputCaster* active_caster() { return CasterSlot::current().get(); }
+inline const std::shared_ptr<InputCaster>& shared_active_caster() { return CasterSlot::current(); }
 
 }  // namespace halftone

@@ -6,28 +6,22 @@
 #include <utility>
 
 #include <halftone/autograd/node.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
 using LeafWatcher = std::function<void(const AutogradMeta& leaf, const Edge& edge)>;
 
-namespace detail {
-inline thread_local const LeafWatcher* leaf_watcher = nullptr;
-}
+using LeafWatchSlot = Slot<const LeafWatcher*>;
 
-/// Until the scope ends, `watcher` is told in this thread; before the gradient is added, and once
-/// for each use of the leaf.
 class LeafWatch {
  public:
   [[nodiscard]] explicit LeafWatch(LeafWatcher watcher)
-      : watcher_(std::move(watcher)), before_(std::exchange(detail::leaf_watcher, &watcher_)) {}
-  ~LeafWatch() { detail::leaf_watcher = before_; }
-  LeafWatch(const LeafWatch&) = delete;
-  LeafWatch& operator=(const LeafWatch&) = delete;
+      : watcher_(std::move(watcher)), scope_(&watcher_) {}
 
  private:
   LeafWatcher watcher_;
-  const LeafWatcher* before_;
+  LeafWatchSlot::Scope scope_;
 };
 
 }  // namespace halftone

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <halftone/core/tensor.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
@@ -28,23 +29,9 @@ class StatisticsSink {
   virtual void counted(const Tensor& batches) = 0;
 };
 
-namespace detail {
-inline thread_local StatisticsSink* statistics_sink = nullptr;
-}
-inline StatisticsSink* active_statistics_sink() { return detail::statistics_sink; }
-
-/// Fills the slot until the scope ends; with null it empties it.
-class StatisticsScope {
- public:
-  [[nodiscard]] explicit StatisticsScope(StatisticsSink* sink)
-      : before_(std::exchange(detail::statistics_sink, sink)) {}
-  ~StatisticsScope() { detail::statistics_sink = before_; }
-  StatisticsScope(const StatisticsScope&) = delete;
-  StatisticsScope& operator=(const StatisticsScope&) = delete;
-
- private:
-  StatisticsSink* before_;
-};
+using StatisticsSlot = Slot<StatisticsSink*>;
+using StatisticsScope = StatisticsSlot::Scope;
+inline StatisticsSink* active_statistics_sink() { return StatisticsSlot::current(); }
 
 /// Moves running statistics by one batch, as batch norm does: r += momentum (x - r).
 void move_running_statistics(const BatchStatistics& batch);

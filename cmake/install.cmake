@@ -1,5 +1,5 @@
 # cmake --install gives a package that find_package(halftone) finds. Headers of backends and tests stay private, and so do
-# those that need a JSON library.
+# those that need a JSON library, or the one for command lines.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
@@ -11,7 +11,8 @@ endforeach()
 if(TARGET halftone_lab_library)
   install(TARGETS halftone-lab halftone-info COMPONENT tools)
   install(TARGETS halftone_lab_library EXPORT halftone_targets)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/lab DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone FILES_MATCHING PATTERN "*.h" PATTERN json_input.h EXCLUDE)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/lab DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone FILES_MATCHING PATTERN "*.h" PATTERN json_input.h EXCLUDE
+          PATTERN commands.h EXCLUDE PATTERN flags.h EXCLUDE)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/halftone.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/halftone)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/policies DESTINATION ${CMAKE_INSTALL_DATADIR}/halftone COMPONENT tools FILES_MATCHING PATTERN "*.json")

@@ -8,9 +8,9 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <utility>
 
 #include <halftone/core/cast_reasons.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 
@@ -75,26 +75,15 @@ struct OpInfo : OpFacts {
       : OpFacts(facts), name(op_name), cast_class(asked), reason(why) {}
 };
 
-namespace detail {
-inline thread_local const OpInfo* running_operation = nullptr;
-}
+using OperationSlot = Slot<const OpInfo*>;
+/// While the forward or backward of an operation runs.
+using OperationScope = OperationSlot::Scope;
 
 /// The operation whose forward or backward runs in this thread, for messages of what it calls:
 /// kernels serve several. `otherwise` outside of any.
 inline std::string_view running_operation(std::string_view otherwise) {
-  return detail::running_operation ? detail::running_operation->name : otherwise;
+  const OpInfo* running = OperationSlot::current();
+  return running ? running->name : otherwise;
 }
-
-class OperationScope {
- public:
-  [[nodiscard]] explicit OperationScope(const OpInfo& op)
-      : before_(std::exchange(detail::running_operation, &op)) {}
-  ~OperationScope() { detail::running_operation = before_; }
-  OperationScope(const OperationScope&) = delete;
-  OperationScope& operator=(const OperationScope&) = delete;
-
- private:
-  const OpInfo* before_;
-};
 
 }  // namespace halftone

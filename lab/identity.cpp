@@ -8,7 +8,6 @@
 #include <halftone/core/backend.h>
 #include <halftone/lab/setting.h>
 #include <halftone/policy/file/fingerprint.h>
-#include <halftone/train/class_name.h>
 #include <halftone/train/checkpoints/resume.h>
 
 namespace halftone::lab {
@@ -20,13 +19,6 @@ constexpr std::string_view fields[] = {
     "policy",    "policy_hash", "resolved_hash", "workload", "seed",    "steps",    "lr",
     "optimizer", "schedule",    "clip_norm",     "batch",    "data",    "from",     "version",
     "commit",    "compiler",    "backend",       "kernels",  "threads", "processor"};
-
-/// "AdamW" of ElementwiseOptimizer<halftone::optim::AdamWOptions>, "Muon" of Muon.
-std::string name_of(const optim::Optimizer& optimizer) {
-  std::string name = train::class_name(typeid(optimizer));
-  if (name.ends_with("Options>")) name = name.substr(0, name.size() - 8);
-  return name.substr(name.find_last_of(":<") + 1);
-}
 
 /// Of the factors of all steps: a schedule is a function, which has no other name.
 std::string hash_of(const optim::LrSchedule& schedule, int64_t steps) {
@@ -98,7 +90,7 @@ Json identity_of_training(const Workload& work, const Choices& choices,
   return {
       {"optimizer",
        {{"named", text_or_null(choices.optimizer)},
-        {"class", name_of(optimizer)},
+        {"class", optimizer.name()},
         {"options", std::move(settings)}}},
       {"schedule", {{"named", text_or_null(choices.schedule)}, {"hash", hash_of(rates, steps)}}},
       {"clip_norm", work.clip_norm},

@@ -267,13 +267,16 @@ std::string table_of(const std::vector<RunResult>& runs) {
     const RunResult *under = own.front(), *noisy = own.front();
     for (std::size_t i = 0; i < own.size(); ++i) {
       losses.push_back(own[i]->loss), times.push_back(own[i]->milliseconds);
-      shares.push_back(own[i]->loss / base[i]->loss - 1), skipped += own[i]->skipped;
+      const auto twin = std::ranges::find(base, own[i]->seed, &RunResult::seed);
+      if (twin != base.end()) shares.push_back(own[i]->loss / (*twin)->loss - 1);
+      skipped += own[i]->skipped;
       updates.add(own[i]->updates);
       if (own[i]->worst_underflow > under->worst_underflow) under = own[i];
       if (own[i]->least_sqnr < noisy->least_sqnr) noisy = own[i];
     }
     const Interval difference = interval_of(shares);
-    std::string against = policy == policies.front() ? "" : percent(difference.mean);
+    const bool paired = policy != policies.front() && !shares.empty();
+    std::string against = paired ? percent(difference.mean) : "";
     if (!against.empty() && std::isfinite(difference.half))
       against += " +- " + percent(difference.half);
     const bool watched = std::isfinite(noisy->least_sqnr);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <halftone/core/plain_numbers.h>
+#include <halftone/core/views.h>
 #include <halftone/policy/file/fingerprint.h>
 
 namespace halftone::lab {
@@ -18,7 +19,8 @@ amp::Strategy policy_of(std::string_view name, std::string_view extends, std::st
 std::string hash_of(std::span<const Tensor> tensors) {
   policy::Fingerprint fingerprint;
   for (const Tensor& x : tensors) {
-    const Tensor host = x.detach().to(Device::cpu()).clone();
+    // In the order of its indices: a clone would have the strides of x.
+    const Tensor host = views::contiguous(x.detach().to(Device::cpu()));
     PlainText head;
     head << host.shape() << ' ' << host.dtype();
     fingerprint.add(head.str());

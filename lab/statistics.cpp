@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -15,12 +16,24 @@ double median(std::vector<double> numbers) {
   return numbers.size() % 2 == 1 ? numbers[half] : (numbers[half - 1] + numbers[half]) / 2;
 }
 
-Interval interval_of(const std::vector<double>& numbers) {
-  // 0.975 quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the normal's.
+namespace {
+
+/// The 0.975 quantile of Student's t: from a table up to 30 degrees of freedom, then the first
+/// terms of its expansion around the normal distribution's z (Abramowitz & Stegun 26.7.5).
+double student_quantile(std::size_t freedom) {
   constexpr double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
                                   2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
                                   2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
                                   2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
+  if (freedom <= std::size(quantiles)) return quantiles[freedom - 1];
+  constexpr double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z;
+  const auto n = double(freedom);
+  return z + (z3 + z) / (4 * n) + (5 * z5 + 16 * z3 + 3 * z) / (96 * n * n);
+}
+
+}  // namespace
+
+Interval interval_of(const std::vector<double>& numbers) {
   const auto n = double(numbers.size());
   Interval result{.mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / n,
                   .half = std::numeric_limits<double>::infinity()};
@@ -28,8 +41,7 @@ Interval interval_of(const std::vector<double>& numbers) {
   double squares = 0;
   for (const double x : numbers) squares += (x - result.mean) * (x - result.mean);
   const std::size_t freedom = numbers.size() - 1;
-  const double t = freedom <= 30 ? quantiles[freedom - 1] : 1.96;
-  result.half = t * std::sqrt(squares / double(freedom) / n);
+  result.half = student_quantile(freedom) * std::sqrt(squares / double(freedom) / n);
   return result;
 }
 

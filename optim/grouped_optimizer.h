@@ -70,6 +70,7 @@ class StatefulOptimizer : public Optimizer {
   void step(const StepControl& control = {}) override;
   void publish_rates() override;
   bool set_weight_keeper(std::shared_ptr<WeightKeeper> keeper) override;
+  std::string_view name() const override { return name_; }
   int group_count() const override { return int(groups_.size()); }
   std::span<Tensor> group_parameters(int group) override {
     require_group(group);
@@ -130,7 +131,6 @@ class StatefulOptimizer : public Optimizer {
   /// none.
   virtual std::string problem_of_options(int group, OptionFields& change) const = 0;
 
-  const std::string& name() const { return name_; }
   /// The present rate of a group goes to where it has been published.
   void refresh_rates(int group);
   /// Throws UsageError for a group that is not there.

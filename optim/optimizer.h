@@ -50,6 +50,9 @@ class Optimizer {
   Optimizer(Optimizer&&) = default;
   Optimizer& operator=(Optimizer&&) = default;
   virtual ~Optimizer() = default;
+  /// The class as users name it, "AdamW": for messages and records. An optimizer of a user's that
+  /// has none is "Optimizer".
+  virtual std::string_view name() const { return "Optimizer"; }
 
   /// Updates every parameter that has a gradient, as `control` says. Throws UsageError for
   /// gradients of a loss that a GradScaler scaled, unless they were unscaled or `control` says how.

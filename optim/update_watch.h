@@ -1,11 +1,12 @@
 // Who sees what an update would make of a weight if nothing were rounded, beside what it does
-// (policy/telemetry/update_probe.h). Optimizers of this folder ask; where nobody watches that is all.
+// (policy/telemetry/update_probe.h). Optimizers of this folder ask; where nobody watches that is
+// all.
 #pragma once
 
 #include <string_view>
-#include <utility>
 
 #include <halftone/core/tensor.h>
+#include <halftone/core/thread_slot.h>
 
 namespace halftone {
 struct Quantizer;   // core/quantizer.h
@@ -30,26 +31,13 @@ class UpdateWatcher {
   ~UpdateWatcher() = default;
 };
 
-namespace detail {
-inline thread_local UpdateWatcher* update_watcher = nullptr;
-}
-/// Whoever of this thread wants to see the updates that happen now; null: nobody.
+using UpdateWatchSlot = Slot<UpdateWatcher*>;
+using UpdateWatch = UpdateWatchSlot::Scope;
+
 inline UpdateWatcher* watcher_of_updates() {
-  UpdateWatcher* const watcher = detail::update_watcher;
+  UpdateWatcher* const watcher = UpdateWatchSlot::current();
   return watcher && watcher->wants() ? watcher : nullptr;
 }
 
 /// Until the scope ends, `watcher` watches the optimizers of this thread.
-class UpdateWatch {
- public:
-  [[nodiscard]] explicit UpdateWatch(UpdateWatcher* watcher)
-      : before_(std::exchange(detail::update_watcher, watcher)) {}
-  ~UpdateWatch() { detail::update_watcher = before_; }
-  UpdateWatch(const UpdateWatch&) = delete;
-  UpdateWatch& operator=(const UpdateWatch&) = delete;
-
- private:
-  UpdateWatcher* before_;
-};
-
 }  // namespace halftone::optim

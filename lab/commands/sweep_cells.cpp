@@ -41,9 +41,10 @@ std::vector<std::string> split(const std::string& text, char by) {
 std::vector<std::string> split_values(const std::string& text) {
   std::vector<std::string> values(1);
   int depth = 0;
-  bool quoted = false;
+  bool quoted = false, escaped = false;
   for (const char c : text) {
-    if (c == '"') quoted = !quoted;
+    if (c == '"' && !escaped) quoted = !quoted;
+    escaped = quoted && c == '\\' && !escaped;
     if (!quoted) depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
     if (c == ',' && depth <= 0 && !quoted) values.emplace_back();
     else values.back() += c;
@@ -98,9 +99,10 @@ void set_field(Json& json, const std::string& name, const std::string& value) {
                       " levels deep. A policy has at most ", most_json_levels, ".");
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (at->is_array()) {
-      std::size_t place = at->size();
-      std::from_chars(parts[i].data(), parts[i].data() + parts[i].size(), place);
-      if (place >= at->size())
+      std::size_t place = 0;
+      const char* const end = parts[i].data() + parts[i].size();
+      const auto read = std::from_chars(parts[i].data(), end, place);
+      if (read.ec != std::errc() || read.ptr != end || place >= at->size())
         fail<FormatError>("sweep", name, ": the list there has ", at->size(), " entries, got \"",
                           parts[i], "\". Give a number below.");
       at = &(*at)[place];
@@ -116,11 +118,10 @@ void set_field(Json& json, const std::string& name, const std::string& value) {
 
 /// As short as it is clear.
 std::vector<std::string> short_names(const std::vector<Axis>& axes) {
-  std::vector<std::string> names;
-  for (const Axis& axis : axes) names.push_back(axis.name.substr(axis.name.rfind('.') + 1));
+  std::vector<std::string> last, names;
+  for (const Axis& axis : axes) last.push_back(axis.name.substr(axis.name.rfind('.') + 1));
   for (std::size_t i = 0; i < axes.size(); ++i)
-    if (std::ranges::count(names, axes[i].name.substr(axes[i].name.rfind('.') + 1)) > 1)
-      names[i] = axes[i].name;
+    names.push_back(std::ranges::count(last, last[i]) > 1 ? axes[i].name : last[i]);
   return names;
 }
 
@@ -186,7 +187,7 @@ std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& a
       if (is_run_option(axes[i].name)) cell.options.emplace_back("--" + axes[i].name, value);
       else set_field(json, axes[i].name, value);
     }
-    if (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
+    while (!taken.insert(cell.name).second) cell.name += "-" + std::to_string(number);
     json["name"] = cell.name;
     try {
       cell.policy = json.dump(2) + "\n";

@@ -1,4 +1,4 @@
-// Policies: presets against lists read from a real PyTorch (tests/fixtures/amp_policy_fixtures.py),
+// Policies: presets against lists read from a real PyTorch (tests/fixtures/pytorch/amp_policy_fixtures.py),
 // names, overrides, decisions that look at inputs, printing.
 #include <algorithm>
 #include <fstream>

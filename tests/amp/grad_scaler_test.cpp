@@ -1,4 +1,4 @@
-// GradScaler: replays what a real PyTorch showed (tests/fixtures/amp_scaler_fixtures.py), action by
+// GradScaler: replays what a real PyTorch showed (tests/fixtures/pytorch/amp_scaler_fixtures.py), action by
 // action, with a table of the deliberate differences; then what PyTorch does not have: several
 // losses, set_options(), first_overflow(), and states that are refused.
 #include <algorithm>

@@ -1,5 +1,5 @@
 // BytePairTokenizer against Hugging Face's tokenizers on a vocabulary trained for the test
-// (tests/fixtures/byte_pair_fixtures.py), round trips of any bytes, and damaged files.
+// (tests/fixtures/pytorch/byte_pair_fixtures.py), round trips of any bytes, and damaged files.
 #include <doctest/doctest.h>
 
 #include <chrono>

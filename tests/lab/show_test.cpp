@@ -10,28 +10,14 @@
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/commands/show.h>
 
-#include "../policies_directory.h"
-#include "../temporary_directory.h"
+#include "lab/captured.h"
+#include "policies_directory.h"
+#include "temporary_directory.h"
 
 namespace halftone::test::show_test {
 namespace {
 
 using nlohmann::json;
-
-/// What a command writes to a stream of the program, which has its own again afterwards.
-class Captured {
- public:
-  explicit Captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text_.rdbuf())) {}
-  ~Captured() { stream_.rdbuf(before_); }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_{};
-  std::ostream& stream_;
-  std::streambuf* before_;
-};
 
 struct Said {
   std::string output, notes;

@@ -1,6 +1,6 @@
 // Whole training runs in mixed precision against PyTorch: the same MLP from the same weights on the
 // same batch, 20 steps, under five strategies with two optimizers
-// (tests/fixtures/amp_training_fixtures.py).
+// (tests/fixtures/pytorch/amp_training_fixtures.py).
 #include <fstream>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // Arguments beyond the usual ones, and operations that are made of others, against PyTorch:
-// tests/fixtures/argument_fixtures.py has the same operations by name.
+// tests/fixtures/pytorch/argument_fixtures.py has the same operations by name.
 #include "operation_case.h"
 
 namespace halftone::test::arguments_test {

@@ -1,4 +1,4 @@
-// Attention against PyTorch's (tests/fixtures/attention_fixtures.py).
+// Attention against PyTorch's (tests/fixtures/pytorch/attention_fixtures.py).
 #include <halftone/nn/attention.h>
 
 #include "fixture.h"

@@ -1,4 +1,4 @@
-// Comparison with PyTorch: reads what tests/fixtures/make_fixtures.py stored, runs the same case
+// Comparison with PyTorch: reads what tests/fixtures/pytorch/make_fixtures.py stored, runs the same case
 // here, in f64 and in f32 and on every CPU backend, and compares the output and every gradient. A
 // case is "name/x", "name/y", "name/dx". Tolerances come from the spacing of the dtype and the
 // length of the longest sum that a case can hold.

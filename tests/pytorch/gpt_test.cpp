@@ -1,6 +1,6 @@
 // GPT-2 against Hugging Face's transformers on PyTorch: the file that the library saved, the logits
 // of it in f32 and bf16, and the losses of 20 steps of AdamW in f32 and under autocast
-// (tests/fixtures/gpt_fixtures.py).
+// (tests/fixtures/pytorch/gpt_fixtures.py).
 #include <cstdlib>
 #include <fstream>
 

@@ -1,4 +1,4 @@
-// Convolutions, pools and normalisations against PyTorch: tests/fixtures/layer_fixtures.py has the
+// Convolutions, pools and normalisations against PyTorch: tests/fixtures/pytorch/layer_fixtures.py has the
 // same options.
 #include <halftone/nn/norm.h>
 #include <halftone/nn/state_dict.h>

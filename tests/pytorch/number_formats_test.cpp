@@ -1,6 +1,6 @@
 // Number formats beside other implementations of them: gfloat (rounding), ml_dtypes and PyTorch
 // (codes and casts), torchao (MX), TransformerEngine's order of operations (NVFP4), DeepSeek-V3's
-// tiles. No difference is allowed: tests/fixtures/number_format_fixtures.py.
+// tiles. No difference is allowed: tests/fixtures/pytorch/number_format_fixtures.py.
 #include "fixture.h"
 
 #include <bit>

@@ -1,5 +1,5 @@
 // Ten steps of every optimizer on fixed gradients, gradient clipping, and learning-rate schedules
-// against PyTorch: tests/fixtures/training_fixtures.py has the same options.
+// against PyTorch: tests/fixtures/pytorch/training_fixtures.py has the same options.
 #include <halftone/optim/optim.h>
 
 #include "fixture.h"

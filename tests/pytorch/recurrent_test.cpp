@@ -1,5 +1,5 @@
 // LSTM and GRU layers against PyTorch: outputs, last states, gradients of inputs, states and all
-// weights. tests/fixtures/recurrent_fixtures.py has the same options.
+// weights. tests/fixtures/pytorch/recurrent_fixtures.py has the same options.
 #include <halftone/nn/rnn.h>
 #include <halftone/nn/state_dict.h>
 

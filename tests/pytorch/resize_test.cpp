@@ -1,5 +1,5 @@
 // Interpolation against PyTorch, in bf16 too; the options are those of
-// tests/fixtures/function_fixtures.py.
+// tests/fixtures/pytorch/function_fixtures.py.
 #include "fixture.h"
 
 namespace halftone::test::resize_test {

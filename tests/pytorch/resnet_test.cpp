@@ -1,5 +1,5 @@
 // Residual networks: names, dtypes and shapes are torchvision's (fixtures/resnet_names.json, which
-// tests/fixtures/resnet_names.py writes), the numbers PyTorch's.
+// tests/fixtures/pytorch/resnet_names.py writes), the numbers PyTorch's.
 #include <cstdlib>
 #include <fstream>
 

@@ -1,4 +1,4 @@
-// A model of nn/models/ against what tests/fixtures/model_fixtures.py stored of its twin in
+// A model of nn/models/ against what tests/fixtures/pytorch/model_fixtures.py stored of its twin in
 // PyTorch: logits in f32 and in bf16 throughout, and the losses of training in f32 and under
 // autocast.
 #pragma once

@@ -2,7 +2,7 @@
 #include <bit>
 #include <numeric>
 
-#include "interpreter.h"
+#include "../interpreter.h"
 
 namespace halftone::test::threads {
 namespace {

@@ -1,5 +1,5 @@
 // Errors that end a kernel: unknown instructions, and forbidden actions.
-#include "interpreter.h"
+#include "../interpreter.h"
 
 namespace halftone::test::faults {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "interpreter.h"
+#include "../interpreter.h"
 
 namespace halftone::test::instructions {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "fuse.h"
-#include "modules.h"
+#include "../fuse.h"
+#include "../modules.h"
 
 namespace halftone::test::compiled_kernels {
 

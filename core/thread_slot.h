@@ -1,0 +1,36 @@
+// A slot: a place in a lower layer that a higher layer fills, in one thread and for one scope. The
+// lower layer declares what it calls, and knows nothing of the layer that fills it.
+// docs/architecture.md lists all slots.
+#pragma once
+
+#include <utility>
+
+namespace halftone {
+
+/// `Value` is a pointer, or a shared pointer, to what the slot holds; empty where nothing fills it.
+template <class Value> class Slot {
+ public:
+  static const Value& current() { return value_; }
+
+  /// Fills the slot until the scope ends, also by an exception; an empty value empties it.
+  class [[nodiscard]] Scope {
+   public:
+    explicit Scope(Value value) : before_(std::exchange(value_, std::move(value))) {}
+    ~Scope() {
+      if (ends_) value_ = std::move(before_);
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+    /// The value stays when the scope ends.
+    void stay() { ends_ = false; }
+
+   private:
+    Value before_;
+    bool ends_ = true;
+  };
+
+ private:
+  static inline thread_local Value value_{};
+};
+
+}  // namespace halftone

@@ -1,0 +1,47 @@
+// Workloads of linear layers alone, whose errors and bits a test can compute by itself.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/random.h>
+#include <halftone/data/tensor_dataset.h>
+#include <halftone/lab/workloads/workload.h>
+#include <halftone/nn/nn.h>
+#include <halftone/policy/policy.h>
+
+namespace halftone::test {
+
+/// Regression by layers of these widths, without activations, on `rows` normal numbers.
+inline lab::Workload linear_workload(const std::vector<int64_t>& widths, int64_t rows = 32,
+                                     int64_t batch = 8) {
+  manual_seed(6);
+  auto model = std::make_unique<nn::Sequential>();
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i)
+    model->add(nn::Linear(widths[i], widths[i + 1]));
+  const Tensor x = randn({rows, widths.front()}), y = randn({rows, widths.back()});
+  return {.task = train::regression(static_cast<nn::Layer&>(*model)),
+          .model = std::move(model),
+          .train = [x, y, batch] {
+            return data::DataLoader(data::TensorDataset(x, y), {.batch_size = batch});
+          }};
+}
+
+/// The rules of {"rules": [...]}, over fp32.
+inline std::vector<policy::Rule> rules_of(const std::string& list) {
+  const std::string text =
+      R"({"halftone_policy": 1, "name": "s", "extends": "fp32", "rules": [)" + list + "]}";
+  return policy::read_text(text, "rules").rules.rules;
+}
+
+/// A rule that puts the weight of the layer `path` onto a grid.
+inline std::string weight_rule(const std::string& name, const std::string& path,
+                               const std::string& quantizer) {
+  return R"({"name": ")" + name + R"(", "match": {"op": "linear", "path": ")" + path +
+         R"("}, "weight": ")" + quantizer + "\"}";
+}
+
+}  // namespace halftone::test

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# slots.sh ROOT: docs/architecture.md lists every slot that a header declares (core/thread_slot.h), with the file that declares it; and no
+# header makes a slot by hand.
+set -euo pipefail
+cd "$1"
+failed=0
+count=0
+while IFS=: read -r file _ text; do
+  name=$(sed -E 's/.*= Slot<(const )?(std::shared_ptr<)?([A-Za-z]+).*/\3/' <<<"$text")
+  count=$((count + 1))
+  grep -qF "| \`$name\` | \`$file\` |" docs/architecture.md || { echo "docs/architecture.md has no row | \`$name\` | \`$file\` |"; failed=1; }
+done < <(grep -rnE '^using [A-Za-z]+ = Slot<' --include='*.h' core autograd distributed nn optim data amp policy train)
+((count >= 6)) || { echo "only $count slots were found: is $1 the root?"; exit 1; }
+# What the engine is told by the user's own thread is no slot: whether to record, which module calls.
+by_hand=$(grep -rlE '^ *(inline|static inline|static inline constinit) thread_local' --include='*.h' core autograd distributed nn optim data amp policy train |
+          grep -vxF -e core/thread_slot.h -e autograd/grad_mode.h -e autograd/call_scope.h || true)
+[[ -z "$by_hand" ]] || { echo "use Slot of core/thread_slot.h in: $by_hand"; failed=1; }
+exit $failed
