@@ -1,8 +1,8 @@
 // Operands of bf16 matrix products, packed, and their product on AVX512-BF16; amx.h has the one on
-// AMX, cpu/bf16_gemm.cpp drives either. A panel is 32 rows of a or 32 columns of b, [depth / 32][2
-// tiles][16][32], zeros behind its edges: of a tile of a each row is a row of the matrix, of a tile
-// of b a pair of depths, 16 columns wide. Only use it where backends/cpu/isa.h says
-// has_bf16_products().
+// AMX, backends/cpu/bf16_gemm.cpp drives either. A panel is 32 rows of a or 32 columns of b,
+// [depth / 32][2 tiles][16][32], zeros after its edges: of a tile of a each row is a row of the
+// matrix, of a tile of b a pair of depths, 16 columns wide. Only use it where backends/cpu/isa.h
+// says has_bf16_products().
 #pragma once
 
 #include <halftone/backends/cpu/simd/kernels.h>
