@@ -2,7 +2,7 @@
 #pragma once
 
 #include <halftone/amp/autocast.h>
-#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/loss_scale/grad_scaler.h>
 #include <halftone/amp/master_weights.h>
 #include <halftone/amp/cast_policy.h>
 #include <halftone/amp/precision_log.h>

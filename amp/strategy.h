@@ -28,7 +28,7 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/amp/loss_scale.h>
+#include <halftone/amp/loss_scale/loss_scale.h>
 #include <halftone/amp/cast_policy.h>
 #include <halftone/core/weight_form.h>
 #include <halftone/distributed/wire.h>

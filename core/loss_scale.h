@@ -1,7 +1,7 @@
 // The transition of the loss scale, on numbers alone: a backend runs it on the device, so that no
-// step waits to learn whether it overflowed, and amp/loss_scale.h offers it as a pure function.
-// Overflow lowers the scale, a long run of clean steps raises it. (The idea: Micikevicius et al.
-// 2018, section 3.2; the numbers: PyTorch.)
+// step waits to learn whether it overflowed, and amp/loss_scale/loss_scale.h offers it as a pure
+// function. Overflow lowers the scale, a long run of clean steps raises it. (The idea: Micikevicius
+// et al. 2018, section 3.2; the numbers: PyTorch.)
 #pragma once
 
 #include <cstdint>

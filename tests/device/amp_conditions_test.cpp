@@ -2,7 +2,7 @@
 // and what must be carried from one device to the other where an optimizer has parameters on both.
 #include <limits>
 
-#include <halftone/amp/device_loss_scale.h>
+#include <halftone/amp/loss_scale/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
 
 #include "device_cases.h"

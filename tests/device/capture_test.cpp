@@ -2,7 +2,7 @@
 #include <exception>
 #include <thread>
 
-#include <halftone/amp/device_loss_scale.h>
+#include <halftone/amp/loss_scale/device_loss_scale.h>
 #include <halftone/core/captured_step.h>
 #include <halftone/policy/telemetry/probe.h>
 

@@ -8,8 +8,8 @@ cd "$1"
 
 with_sub_folders=(core autograd distributed nn optim amp data policy train lab backends bench examples cmake scripts policies)
 alone=(tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in tests/ are rows of its README
-# core/ and the kernels of a backend are one list each. To be cut: amp/, which has one file too many.
-large=(core backends/cpu backends/cuda amp)
+# core/ and the kernels of a backend are one list each.
+large=(core backends/cpu backends/cuda)
 sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name '*.inc')
 
 folders_with_files() { find "$@" -type f ! -name '*.pyc' -printf '%h\n' | LC_ALL=C sort -u; }

@@ -1,5 +1,5 @@
 // What options make sense, and the transition in terms of core's.
-#include <halftone/amp/loss_scale.h>
+#include <halftone/amp/loss_scale/loss_scale.h>
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // The stages of an optimizer between two update()s, and who multiplies what when.
-#include <halftone/amp/grad_scaler.h>
+#include <halftone/amp/loss_scale/grad_scaler.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Three scalars, moved by the backend.
-#include <halftone/amp/device_loss_scale.h>
+#include <halftone/amp/loss_scale/device_loss_scale.h>
 
 #include <halftone/core/in_place.h>
 #include <halftone/core/captured_step.h>

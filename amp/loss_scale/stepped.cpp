@@ -1,5 +1,5 @@
 // Who decides about a step, and which gradient was to blame.
-#include <halftone/amp/stepped.h>
+#include <halftone/amp/loss_scale/stepped.h>
 
 #include <halftone/core/backend.h>
 #include <halftone/core/factory.h>

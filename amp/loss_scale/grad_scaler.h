@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
-#include <halftone/amp/device_loss_scale.h>
-#include <halftone/amp/stepped.h>
+#include <halftone/amp/loss_scale/device_loss_scale.h>
+#include <halftone/amp/loss_scale/stepped.h>
 #include <halftone/optim/optimizer.h>
 
 namespace halftone::amp {
