@@ -1,6 +1,8 @@
 // Their texts and checks.
 #include <halftone/lab/commands/flags.h>
 
+#include <charconv>
+
 #include <halftone/lab/workloads/choices.h>
 
 namespace halftone::lab {
@@ -20,12 +22,14 @@ void add_workload(CLI::App& app, std::string& workload, const Context& context) 
 }
 
 namespace {
-/// Without it -1 would be the largest whole number.
+/// Without it -1 and 2^64 would be the largest whole number.
 CLI::Validator is_seed() {
   return {[](std::string& text) {
-            const bool digits =
-                !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-            return digits ? "" : "a seed is a whole number from 0, got " + text;
+            uint64_t seed = 0;
+            const char* const end = text.data() + text.size();
+            const auto read = std::from_chars(text.data(), end, seed);
+            const bool whole = read.ec == std::errc() && read.ptr == end;
+            return whole ? "" : "a seed is a whole number from 0, got " + text;
           },
           ""};
 }

@@ -7,17 +7,22 @@
 
 namespace halftone::test {
 
-/// What a command writes to a stream of the program, which has its own buffer again afterwards.
+/// What a command writes to a stream of the program, as if it were the first to write there. The
+/// stream has its own buffer and format again afterwards.
 class Captured {
  public:
-  explicit Captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text_.rdbuf())) {}
-  ~Captured() { stream_.rdbuf(before_); }
+  explicit Captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text_.rdbuf())) {
+    format_.copyfmt(stream);
+    stream.copyfmt(std::ios(nullptr));
+  }
+  ~Captured() { stream_.copyfmt(format_), stream_.rdbuf(before_); }
   Captured(const Captured&) = delete;
   Captured& operator=(const Captured&) = delete;
   std::string text() const { return text_.str(); }
 
  private:
   std::ostringstream text_{};
+  std::ios format_{nullptr};
   std::ostream& stream_;
   std::streambuf* before_;
 };

@@ -224,7 +224,7 @@ TEST_CASE("a rule without which nothing is lost goes") {
   CHECK(found.policy.rules.rules.size() == 2);
 }
 
-TEST_CASE("what is found is the base with the chosen rules behind its own, in their order") {
+TEST_CASE("what is found is the base with the chosen rules after its own, in their order") {
   Chain chain(3);
   chain.base.rules.rules = rules_of(weight_rule("own", "1", "e8m20"));
   chain.of_base = chain.trial.set_base(chain.base);

@@ -1,0 +1,274 @@
+// The report's panels, read as tables: each number against a plain computation from the data that
+// this file puts in.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/lab/report/report_page.h>
+#include <halftone/lab/table.h>
+
+#include "lab/html_tables.h"
+#include "lab/well_formed.h"
+#include "temporary_directory.h"
+
+namespace halftone::test::report_panels_test {
+namespace {
+
+using lab::ReportData;
+using lab::ReportGroup;
+using lab::ReportRun;
+using policy::Role;
+using Cells = std::vector<std::string>;
+
+ReportRun run_of(int64_t seed, double loss, double milliseconds = 1) {
+  ReportRun run{.folder = "run", .seed = seed};
+  run.summary.numbers = {{"loss", loss}, {"milliseconds_per_step", milliseconds}};
+  return run;
+}
+
+ReportGroup group_of(const std::string& label, std::vector<ReportRun> runs, int style = 0) {
+  ReportGroup group{.label = label, .policy = label, .workload = "w", .style = style};
+  group.runs = std::move(runs);
+  return group;
+}
+
+lab::ReportTensor tensor_of(double count, double to_zero, double sum_e2, const char* quantizer) {
+  lab::ReportTensor tensor;
+  SurveySums& s = tensor.survey.sums;
+  s.count = count, s.to_zero = to_zero, s.sum_x2 = count, s.sum_e2 = sum_e2;
+  tensor.survey.binade[149] = count;
+  tensor.quantizer = quantizer;
+  if (*quantizer) tensor.by_step[0] = s;
+  return tensor;
+}
+
+/// The tables of a panel, which is well-formed.
+std::vector<HtmlTable> tables_of(const std::string& panel) {
+  CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
+  return html_tables(panel);
+}
+
+std::string cell(const HtmlTable& table, std::size_t row, const std::string& head) {
+  const auto at = std::ranges::find(table.at(0), head);
+  REQUIRE(at != table[0].end());
+  return table.at(row).at(std::size_t(at - table[0].begin()));
+}
+
+TEST_CASE("summary: means, ranges, pairs by seed, medians and sums") {
+  ReportData data;
+  data.groups.push_back(group_of("base", {run_of(0, 2, 5), run_of(1, 4, 1), run_of(2, 6, 3)}));
+  data.groups.push_back(group_of("other", {run_of(2, 9, 8), run_of(0, 3, 2)}, 1));
+  data.groups[0].runs[0].summary.numbers["skipped_steps"] = 3;
+  data.groups[0].runs[2].summary.numbers["skipped_steps"] = 4;
+  data.groups[1].runs[0].summary.bytes_at_peak = {{"parameter", 1 << 20}, {"activation", 3 << 20}};
+  data.groups[1].runs[0].summary.texts["policy_hash"] = "abcd";
+  const auto tables = tables_of(lab::summary_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 3);
+  CHECK(table[1][0] == "base");
+  CHECK(cell(table, 1, "seeds") == "0, 1, 2");
+  CHECK(cell(table, 1, "final loss") == "4");
+  CHECK(cell(table, 1, "least to largest") == "2 to 6");
+  CHECK(cell(table, 1, "against base") == "");
+  CHECK(cell(table, 1, "ms per step") == "3");
+  CHECK(cell(table, 1, "skipped") == "7");
+  CHECK(cell(table, 1, "peak MiB") == "-");
+  CHECK(cell(table, 2, "final loss") == "6");
+  // Both pairs differ by a half of the base's loss: no spread.
+  CHECK(cell(table, 2, "against base") == "+50 ± 0 %");
+  CHECK(cell(table, 2, "skipped") == "-");
+  CHECK(cell(table, 2, "peak MiB") == "4");
+  CHECK(cell(table, 2, "hash of the policy") == "abcd");
+}
+
+TEST_CASE("summary: a group without losses has dashes, and each workload has a table") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {ReportRun{.folder = "x", .seed = {}}}));
+  data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  data.groups[1].workload = "v";
+  const auto tables = tables_of(lab::summary_panel(data));
+  REQUIRE(tables.size() == 2);
+  CHECK(cell(tables[0], 1, "final loss") == "-");
+  CHECK(cell(tables[0], 1, "ms per step") == "-");
+  CHECK(cell(tables[1], 1, "least to largest") == "-");  // of one run
+}
+
+TEST_CASE("memory: MiB by use in the ledger's order, their sum, and what is there at rest") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  data.groups[0].runs[0].summary.bytes_at_peak = {{"odd", 1 << 20},
+                                                  {"activation", 4 << 20},
+                                                  {"parameter", 2 << 20},
+                                                  {"gradient", 0},
+                                                  {"compensation", 1 << 19}};
+  const auto tables = tables_of(lab::memory_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table[0].size() == 1 + 4 + 2);  // no column for a use without bytes
+  CHECK(table[0][1] == "A parameter");
+  CHECK(table[0][4] == "D odd");  // unknown uses come last
+  CHECK(cell(table, 1, "A parameter") == "2.000");
+  CHECK(cell(table, 1, "sum, MiB") == "7.500");
+  CHECK(cell(table, 1, "at rest, MiB") == "2.500");
+}
+
+TEST_CASE(
+    "resolved: sites that get the same are folded, what the first policy does otherwise is "
+    "marked") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)})),
+      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  for (const char* site : {"h.0/linear.0", "h.1/linear.0", "h.2/linear.0"}) {
+    data.groups[0].resolved.push_back({site, "bf16", {{"input", "e4m3"}, {"weight", "e4m3"}}});
+    data.groups[1].resolved.push_back({site,
+                                       std::string(site).starts_with("h.2") ? "f32" : "bf16",
+                                       {{"input", "e4m3"}, {"weight", "e4m3"}}});
+  }
+  data.groups[1].resolved.push_back({"head", "f32", {}});
+  const auto tables = tables_of(lab::resolved_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 4);
+  CHECK(table[1] ==
+        Cells{"h.{0-1}/linear.0 (2)", "bf16input, weight: e4m3", "bf16input, weight: e4m3"});
+  CHECK(table[2][0] == "h.2/linear.0");
+  CHECK(table[2][2].starts_with("≠ f32"));
+  CHECK(table[3] == Cells{"head", "not there", "≠ f32"});
+}
+
+TEST_CASE("sites: a map of each statistic, roles as columns, an empty cell where nothing rounds") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportGroup& group = data.groups[0];
+  group.sites = {"s", "r"};
+  group.tensors[{"s", Role::input}] = tensor_of(1000, 250, 10, "e4m3");
+  group.tensors[{"s", Role::weight}] = tensor_of(1000, 0, 0, "e4m3");
+  group.tensors[{"r", Role::input}] = tensor_of(64, 0, 0, "");
+  const auto tables = tables_of(lab::site_panel(data));
+  REQUIRE(tables.size() == 4);
+  const HtmlTable& underflow = tables[0];
+  CHECK(underflow == HtmlTable{{"", "input", "weight"}, {"s", "25.0", "0"}});
+  CHECK(tables[1] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}});       // saturation
+  CHECK(tables[2] == HtmlTable{{"", "input", "weight"}, {"s", "20", "exact"}});  // SQNR
+  // log2 of the root mean square: of all tensors, here 0.
+  CHECK(tables[3] == HtmlTable{{"", "input", "weight"}, {"s", "0", "0"}, {"r", "0", ""}});
+}
+
+TEST_CASE("steps: the role that loses most, a column for each step, at most sixteen") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportGroup& group = data.groups[0];
+  group.sites = {"s"};
+  group.tensors[{"s", Role::input}] = tensor_of(100, 1, 1, "e4m3");
+  lab::ReportTensor worst = tensor_of(100, 50, 1, "e4m3");
+  worst.by_step.clear();
+  for (int step = 0; step < 40; ++step) {
+    worst.by_step[step].count = 200;
+    worst.by_step[step].to_zero = step;
+  }
+  group.tensors[{"s", Role::grad_output}] = worst;
+  const auto tables = tables_of(lab::step_panel(data));
+  REQUIRE(tables.size() == 1);
+  REQUIRE(tables[0].size() == 2);
+  const std::size_t columns = tables[0][0].size() - 1;
+  CHECK(columns == 14);  // every third of 40
+  for (std::size_t i = 1; i <= columns; ++i) {
+    const int step = std::stoi(tables[0][0][i]);
+    CHECK(step == 3 * (int(i) - 1));
+    if (step > 0)
+      CHECK(std::stod(tables[0][1][i]) == doctest::Approx(100.0 * step / 200).epsilon(0.02));
+  }
+}
+
+TEST_CASE("updates: shares, descent and ratio by their sums") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)}));
+  ReportGroup& group = data.groups[0];
+  group.stored = {.count = 80, .lost = 20, .du = 3, .uu = 4, .ww = 400};
+  group.seen = {.count = 80, .lost = 60, .du = 1, .uu = 4, .ww = 400};
+  group.updates[0] = group.stored;
+  const auto tables = tables_of(lab::update_panel(data));
+  REQUIRE(tables.size() == 1);
+  CHECK(tables[0].at(1) == Cells{"a", "25", "75", "0.75", "0.25", "0.1"});
+}
+
+TEST_CASE("exponents: the worst tensor first, once under the policy where it is worst") {
+  ReportData data;
+  data.groups.push_back(group_of("a", {run_of(0, 1)})),
+      data.groups.push_back(group_of("b", {run_of(0, 1)}, 1));
+  data.groups[0].tensors[{"s", Role::input}] = tensor_of(100, 10, 1, "e4m3");
+  data.groups[1].tensors[{"s", Role::input}] = tensor_of(100, 30, 1, "e4m3");
+  data.groups[0].tensors[{"r", Role::input}] = tensor_of(100, 20, 1, "e4m3");
+  data.groups[0].tensors[{"q", Role::weight}] = tensor_of(100, 0, 0, "");
+  const auto tables = tables_of(lab::histogram_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 4);
+  CHECK(Cells(table[1].begin(), table[1].begin() + 4) == Cells{"s", "input", "b", "30"});
+  CHECK(Cells(table[2].begin(), table[2].begin() + 4) == Cells{"r", "input", "a", "20"});
+  CHECK(Cells(table[3].begin(), table[3].begin() + 4) == Cells{"q", "weight", "a", "-"});
+  // All numbers are in [1, 2): lifted above the smallest, as far as there is room below the
+  // largest.
+  CHECK(cell(table, 1, "scale for f16") == "2^-25");  // 2^-25 is the least that f16 does not lose
+  CHECK(cell(table, 1, "scale for e4m3") == "2^-10");
+}
+
+TEST_CASE("searches: candidates by error, what was chosen or refused, missing numbers as dashes") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "search.json";
+  write_file(path, R"({"candidates": [
+      {"name": "far", "error": 0.5, "added": 0.25, "bytes": 1048576, "bits": 24},
+      {"name": "near", "error": 0.125, "bytes": 2097152, "milliseconds": 3},
+      {"name": "none", "refused": "no kernel"}, 5], "chosen": ["near"],
+      "frontier": [{"bytes": 1048576, "error": 0.5}], "base": {"bytes": 3145728, "error": 0}})");
+  ReportData data;
+  data.searches.push_back(path);
+  const auto tables = tables_of(lab::search_panel(data));
+  REQUIRE(tables.size() == 1);
+  REQUIRE(tables[0].size() == 4);
+  CHECK(tables[0][1] == Cells{"near", "0.125", "-", "-", "3", "2", "-", "chosen"});
+  CHECK(tables[0][2] == Cells{"far", "0.5", "0.25", "-", "-", "1", "24", ""});
+  CHECK(tables[0][3] == Cells{"none", "-", "-", "-", "-", "-", "-", "no kernel"});
+}
+
+TEST_CASE("comparisons: rows that say something, the first that deviates marked wherever it is") {
+  const TemporaryDirectory directory;
+  const auto path = directory / "compare.json";
+  nlohmann::json file{{"policy", "p"}, {"reference", "r"}, {"rows", nlohmann::json::array()}};
+  for (int i = 0; i < 300; ++i)
+    file["rows"].push_back({{"site", "s" + std::to_string(i)},
+                            {"role", "input"},
+                            {"rounding", i % 2 == 0 ? nlohmann::json(1.5) : nlohmann::json()},
+                            {"local", 0},
+                            {"reason", i == 298 ? "why" : ""}});
+  file["first"] = 298;
+  write_file(path, file.dump());
+  ReportData data;
+  data.comparisons.push_back(path);
+  const auto tables = tables_of(lab::comparison_panel(data));
+  REQUIRE(tables.size() == 1);
+  const HtmlTable& table = tables[0];
+  REQUIRE(table.size() == 1 + 150);  // 150 rows of 300 have a rounding
+  CHECK(table[1][0] == "s0");
+  CHECK(table[2][0] == "s2");
+  CHECK(table[150][0] == "→ s298");
+  CHECK(table[150].back() == "the first that deviates: why");
+}
+
+TEST_CASE("panels without data are one paragraph, and no table") {
+  for (const auto panel :
+       {lab::summary_panel, lab::loss_panel, lab::memory_panel, lab::resolved_panel,
+        lab::site_panel, lab::step_panel, lab::histogram_panel, lab::update_panel, lab::scale_panel,
+        lab::comparison_panel, lab::search_panel}) {
+    const Page page = PageReader(panel({})).read();
+    CHECK(page.mistake == "");
+    CHECK(page.tags == std::multiset<std::string>{"code", "p"});
+  }
+}
+
+}  // namespace
+}  // namespace halftone::test::report_panels_test
