@@ -114,7 +114,7 @@ __device__ void write_weights(const SlotPlace& slot, const RandomKey& key, int64
     C parameters[4], companions[4];
     for (int k = 0; k < 4; ++k) parameters[k] = weights[k];
     if (Form::uses_rounded)
-      visit_trained(slot.parameter.dtype, [&]<class T>() {
+      visit_computed(slot.parameter.dtype, [&]<class T>() {
         for (int k = 0; k < 4; ++k) parameters[k] = C(widen(cast_to<T>(weights[k])));
       });
     uint16_t random[4]{};
