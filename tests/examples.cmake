@@ -219,6 +219,8 @@ expect_failure(examples.13_bad_directory "--directory. cannot make the directory
                --directory /proc/none)
 expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
 set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
+# One training at a time in a directory.
+set_tests_properties(examples.12_trainer examples.12_resumed examples.12_other_precision PROPERTIES RESOURCE_LOCK runs_trainer)
 # Under autocast all products are in bf16; where one layer is kept in f32, both count.
 expect(bench.machine_peak OUTPUT "\"f32_gflop_per_s\":[0-9.]+,\"bf16_gflop_per_s\":[0-9.]+.*\"mebibytes\":256.0,\"copy_gb_per_s\":[0-9.]+"
        COMMAND machine_peak --threads 1 --json)
