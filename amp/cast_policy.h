@@ -71,7 +71,7 @@ class CastPolicy {
   CastDecision& operator[](const OpInfo& op);
   /// All operations that a policy speaks of, in alphabetical order.
   static std::span<const std::string_view> operations();
-  /// What the operation of that name says of itself; null for names of operations of users.
+  /// The OpInfo of the operation with this name; null for operations of users.
   static const OpInfo* info(std::string_view op);
   /// The names of those with a fact, as in a sentence: "linear and matmul" for
   /// &OpFacts::accumulator.

@@ -5,7 +5,7 @@
 
 namespace halftone::amp {
 
-/// What loading does with a state that another strategy saved.
+/// How to load a state that another strategy saved.
 enum class Convert {
   refuse,    // an error
   lossless,  // if this strategy can hold everything to the bit: f32 <-> o2 <-> split, kahan -> f32;
@@ -14,8 +14,9 @@ enum class Convert {
 };
 
 struct TrainingCore;
-/// `given`, of whole tensors, as a state of the training's strategy. Throws UsageError and its kin
-/// for what `convert` does not allow, and for damaged states.
+/// Rewrites a state of whole tensors as a state of the training's strategy. Throws UsageError for
+/// conversions that `convert` does not allow; UsageError, ShapeError, DTypeError or FormatError for
+/// damaged states.
 optim::NamedTensors converted(const TrainingCore& training, const optim::NamedTensors& given,
                               Convert convert);
 

@@ -1,5 +1,6 @@
-// The way of gradients from backward passes to the optimizer: what differs between one process and
-// several. Training keeps the loop and asks its route; nothing else asks how many ranks there are.
+// The way of gradients from backward passes to the optimizer. One process and several differ only
+// here: Training keeps the loop and calls its route, and no other code asks for the number of
+// ranks.
 #pragma once
 
 #include <functional>
@@ -28,17 +29,18 @@ class GradientRoute {
 
   // --- a batch
   virtual void begin_batch(int64_t) {}
-  /// Throws UsageError if what an earlier step left is in the way of backward().
+  /// Throws UsageError if gradients of an earlier step, or a moved model, make backward() wrong.
   virtual void require_fresh() const {}
   /// The loss scale has moved since the gradients that are there were made with `old`.
   virtual void rescale(const Tensor& old);
   virtual void begin_backward() {}
-  /// Of the backward pass; may be null.
+  /// The listener to install during the backward pass; null: none.
   virtual GradientListener* listener() { return nullptr; }
   virtual void end_backward();
-  /// In the place of a backward pass.
+  /// Called in place of a backward pass on a rank that has no batch.
   virtual void no_backward();
-  /// Of the forward pass; null: layers move their statistics themselves.
+  /// Takes the batch statistics of the forward pass; null: layers move their running statistics
+  /// themselves.
   virtual StatisticsSink* statistics_sink() { return nullptr; }
 
   // --- a step
@@ -48,21 +50,22 @@ class GradientRoute {
   virtual void begin_step();
   /// Puts gradients that are on their way into grad().
   virtual void gather() {}
-  /// Of all gradients, as they are scaled: an f64 scalar on their device.
+  /// The norm of all gradients, with the loss scale still in them: an f64 scalar on their device.
   virtual Tensor norm(double norm_type) const;
   /// The optimizer may have updated the parameters.
   virtual void end_step() {}
-  /// The smallest of all ranks' numbers.
+  /// The smallest number that any rank passed.
   virtual std::size_t smallest(std::size_t number) const { return number; }
 
   // --- parameters
+  /// As Training::parameters() and Training::weight().
   virtual std::vector<Tensor> parameters() const;
   virtual Tensor weight(std::size_t index) const;
 
   // --- states
-  /// Runs f on rank 0; what it throws all throw.
+  /// Runs f on rank 0. If f throws, all ranks throw the same error.
   virtual void on_rank_0(std::string_view what, const std::function<void()>& f) const;
-  /// Gives rank 0's writer the state of all ranks.
+  /// Calls `write` on rank 0 with the state of all ranks, in whole tensors.
   virtual void write_state(const std::function<void(const TensorSource&)>& write) const;
   /// This rank's part of the state that `make` returns on rank 0.
   virtual optim::NamedTensors part_of_state(const std::function<optim::NamedTensors()>& make) const;

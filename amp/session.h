@@ -28,7 +28,7 @@ namespace halftone::amp {
 
 struct Strategy;
 
-/// What a second run of a training's last forward pass needs.
+/// Two values with which the last forward pass of a training can be run again.
 struct LastPass {
   RandomKey random{};  // where the default generator stood when it began
   Tensor scale{};      // the loss scale that its backward had; undefined: none
@@ -76,13 +76,13 @@ class Session {
   virtual void load_state_dict(const NamedTensors& state) = 0;
 };
 
-/// What a strategy has beyond its fields: it makes sessions.
+/// Makes the sessions of a strategy that has rules.
 class SessionSource {
  public:
   virtual ~SessionSource() = default;
   virtual std::shared_ptr<Session> session_for(nn::Module& model,
                                                const Strategy& strategy) const = 0;
-  /// What made it; null: no policy file.
+  /// The policy file that the strategy came from; null: none.
   virtual const policy::PolicyFile* file() const { return nullptr; }
 };
 

@@ -1,4 +1,4 @@
-// What ranks must have alike, and the batches and steps of a training of several. States:
+// The agreement of ranks, then batches and steps of a training of several ranks. States:
 // together_state.cpp.
 #include <halftone/amp/together.h>
 
@@ -20,7 +20,7 @@
 namespace halftone::amp {
 
 namespace {
-/// What must be alike on all ranks, a line each.
+/// Everything that must be the same on all ranks, one line for each fact.
 std::string description_of(const nn::Module& model, const Strategy& strategy,
                            const optim::Optimizer& optimizer, const distributed::Options& options) {
   PlainText text;
@@ -65,7 +65,7 @@ distributed::Options completed(distributed::Options options, const Strategy& str
   return options;
 }
 
-/// What the ranks train with, after they have agreed on it.
+/// The options of the training, after the ranks have agreed on model, strategy and environment.
 distributed::Options agreed(const TrainingCore& core, Communicator& group,
                             const distributed::Options& asked) {
   distributed::Options options = completed(asked, core.strategy);
@@ -125,7 +125,7 @@ void TogetherRoute::begin() {
     optim::NamedTensors made = without_model(core_.state());
     own.merge(made);
   }
-  if (has_parts() || group_.rank() != 0) core_.load_beside_model(own);
+  if (has_parts() || group_.rank() != 0) core_.load_except_model(own);
   if (core_.region.session && group_.rank() != 0)
     core_.region.session->load_state_dict(entries::part_of(own, "session."));
 }
@@ -158,8 +158,8 @@ void TogetherRoute::rescale(const Tensor&) {
                    "up already. Update the scaler between steps.");
 }
 
-/// What the wire draws depends on the batch's number and not on the rank that computes it; it draws
-/// from a stream of its own.
+/// The random numbers of the wire depend on the number of the batch, not on the rank that computes
+/// it. They come from a stream of their own.
 void TogetherRoute::begin_backward() {
   constexpr uint64_t stream = 0x9e3779b97f4a7c15;
   const distributed::WireFormat& wire = reducer_.wire();

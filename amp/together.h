@@ -1,8 +1,8 @@
-// Steps of several batches, of one process or of several: gradients go to a sum in the order of the
-// batches (distributed/reducer.h), running statistics, too. On several ranks each may update its
-// parts of the parameters (distributed/shards.h): the optimizer then has the parts in the place of
-// its parameters, so what is kept for them is of their size. States are those of whole parameters:
-// rank 0 puts them together, and hands them out.
+// Steps of several batches, on one process or on several. Gradients and running statistics are
+// summed in the order of the batches (distributed/reducer.h). Each of several ranks may update its
+// own parts of the parameters (distributed/shards.h): then the optimizer holds the parts instead of
+// the parameters, and optimizer state and masters have their sizes. A state that is saved has whole
+// tensors: rank 0 joins the parts, and distributes them after loading.
 #pragma once
 
 #include <memory>
@@ -16,11 +16,11 @@ namespace halftone::amp {
 
 class TogetherRoute final : public GradientRoute {
  public:
-  /// Throws UsageError, on all ranks, if they differ in what a training depends on. begin()
-  /// follows.
+  /// Throws UsageError, on all ranks, if they differ in model, strategy or environment. Call
+  /// begin() next.
   TogetherRoute(TrainingCore& core, Communicator& group, const distributed::Options& options);
   ~TogetherRoute() override;
-  /// All ranks take the state of rank 0, and their parts.
+  /// Gives all ranks the state of rank 0, or their parts of it.
   void begin();
 
   Communicator* group() const override { return &group_; }
@@ -67,9 +67,9 @@ class TogetherRoute final : public GradientRoute {
   std::optional<int64_t> batch_{};  // that begin_batch() named and no backward() has used
 };
 
-/// The parts that this rank will have of the optimizer's parameters; null: it keeps all. Every rank
-/// then has rank 0's weights, in f32, so that what each makes of its parts fits those of the
-/// others. Throws UsageError, on all ranks, if they differ.
+/// The parts of the optimizer's parameters that this rank will keep; null: it keeps all. First
+/// every rank gets the f32 weights of rank 0, so that masters of all parts come from the same
+/// weights. Throws UsageError, on all ranks, if ranks differ in model, strategy or environment.
 std::unique_ptr<Cut> cut_for(const Strategy& strategy, const nn::Module& model,
                              const optim::Optimizer& optimizer, Communicator& group,
                              const distributed::Options& asked);

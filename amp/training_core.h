@@ -1,5 +1,5 @@
-// What a training is made of. It keeps its place in memory when the Training moves, because routes
-// of gradients and sessions refer to it.
+// The members of a Training. They keep their place in memory when the Training moves, because
+// routes of gradients refer to them.
 #pragma once
 
 #include <memory>
@@ -55,22 +55,22 @@ struct TrainingCore {
   Stepped last_step{true};     // what first_overflow() has not asked yet
   std::string first_overflow{};
 
-  std::unique_ptr<GradientRoute> route;  // the last: it refers to the others when it ends
+  std::unique_ptr<GradientRoute> route;  // the last member: its destructor uses the others
 
-  /// The one that steps: the masters around the user's optimizer, or that.
+  /// The optimizer that steps: the masters, which wrap the user's optimizer, or that optimizer.
   optim::Optimizer& stepping() const { return masters ? *masters : optimizer; }
-  /// By parameter; undefined where there is none.
+  /// A gradient for each parameter; undefined where there is none.
   std::vector<Tensor> gradients() const;
   void zero_grad();
   /// Keeps running statistics, for a step that will be skipped.
   void hold_statistics();
 
   // --- states (training_state.cpp)
-  /// As it is on this rank: of what it has parts of, the parts.
+  /// The state of this rank: where it has parts of parameters, the parts.
   optim::NamedTensors state() const;
   void load(const optim::NamedTensors& state);
-  /// All but the model and a session.
-  void load_beside_model(const optim::NamedTensors& state);
+  /// Loads everything but the model and the session.
+  void load_except_model(const optim::NamedTensors& state);
 
  private:
   void convert_weights(const Cut* cut);

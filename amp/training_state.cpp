@@ -92,7 +92,7 @@ void TrainingCore::load(const NamedTensors& state) {
   }
   try {
     nn::load_state_dict(model, weights);
-    load_beside_model(state);
+    load_except_model(state);
   } catch (...) {
     nn::load_state_dict(model, before);
     if (!session_before.empty()) region.session->load_state_dict(session_before);
@@ -100,7 +100,7 @@ void TrainingCore::load(const NamedTensors& state) {
   }
 }
 
-void TrainingCore::load_beside_model(const NamedTensors& given) {
+void TrainingCore::load_except_model(const NamedTensors& given) {
   NamedTensors state = given;
   const Tensor generator = take(state, "generator");
   if (generator.shape() != Shape{2} || generator.dtype() != i64)

@@ -1,7 +1,7 @@
-// Why operations ask for their cast classes, in a few words: what `halftone-lab show` prints beside
-// a class. Here are the reasons that several operations share; the others are in their operations.
-// The classes follow PyTorch's list for CUDA (amp/presets.cpp), the reasons numbers and kernels;
-// where there is none but history, the reason says so.
+// Reasons for cast classes that several operations share; a reason of one operation is in that
+// operation. `halftone-lab show` prints them. The classes follow PyTorch's list for CUDA
+// (amp/presets.cpp). The reasons come from number formats and kernels; a class that has only
+// historical reasons says so.
 #pragma once
 
 #include <string_view>

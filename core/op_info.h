@@ -1,9 +1,7 @@
-// What an operation says of itself: its name, what it asks of mixed precision and why, and what
-// policies of casts and grids need to know of it. Nothing outside an operation knows it by its
-// name.
+// The facts that an operation states: its name, its cast class with the reason, and the properties
+// that policies of casts and grids use. No other code knows an operation by its name.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,7 +14,7 @@ namespace halftone {
 
 class Tensor;
 
-/// What an operation asks for under autocast; the active policy decides what it gets.
+/// The request of an operation under autocast; the active policy decides what the operation gets.
 enum class CastClass : uint8_t {
   low_precision,   // fast and safe in bf16 / f16: matmul, convolution
   full_precision,  // needs range or long accumulation: exp, softmax, norms, losses, sums
@@ -26,7 +24,7 @@ enum class CastClass : uint8_t {
 };
 std::string_view name(CastClass cast_class);
 
-/// The dimension of a tensor that a product sums over. Blocks of scales and rotations lie along it.
+/// The dimension of a tensor that a product sums over. Blocks of scales and rotations run along it.
 enum class Sums : uint8_t {
   over_last,
   over_rows,      // the one before the last: the right operand of a matrix product
@@ -35,29 +33,31 @@ enum class Sums : uint8_t {
   over_first,     // the other channels of those weights
 };
 
-/// What the products of an operation sum over: of operand 0, and of operand 1 and those after it.
-struct Contraction {
-  using Operands = std::array<Sums, 2>;
-  Operands forward{Sums::over_last, Sums::over_last};
-  Operands backward{Sums::over_last, Sums::over_last};  // where the operand meets the gradient
-  /// The gradient of the result, in the product that gives the gradient of that operand.
-  Operands gradient{Sums::over_last, Sums::over_last};
+/// A summed dimension for each input of an operation.
+struct SummedDimensions {
+  Sums first = Sums::over_last;   // input 0
+  Sums others = Sums::over_last;  // the inputs after it
+  constexpr Sums of(std::size_t input) const { return input == 0 ? first : others; }
+};
 
-  static constexpr Sums of(const Operands& operands, std::size_t input) {
-    return operands[input == 0 ? 0 : 1];
-  }
+/// The dimensions that the products of an operation sum over.
+struct Contraction {
+  SummedDimensions forward{};   // each operand, in the product of forward
+  SummedDimensions backward{};  // each operand, in the product with the gradient of the result
+  /// The gradient of the result, in the product that gives the gradient of this operand.
+  SummedDimensions gradient{};
 };
 inline constexpr Contraction sums_over_last{};
 
-/// What few operations have to say.
+/// Facts that few operations have.
 struct OpFacts {
   std::string_view instead{};  // a banned operation: why, and what to use
   bool is_loss = false;        // f32 also where weights are short and nothing else is cast
   bool once = false;           // effects beyond the result, as statistics: never computed twice
-  bool convolves = false;      // the CPU wants what it casts of the weight, input 1, channels-last
+  bool convolves = false;      // on the CPU its weight, input 1, is cast into channels-last order
   bool accumulator = false;    // can add up on the grid of an emulated accumulator
   bool tf32 = false;           // GPUs have its products in TF32
-  /// Every low-precision operation has it, or does not compile.
+  /// A low-precision operation without it does not compile.
   std::optional<Contraction> sums{};
   /// Multiplications and additions of a forward pass with these inputs, of which the first two are
   /// defined; 0 for shapes that forward refuses.

@@ -1,13 +1,13 @@
 // A slot: a place in a lower layer that a higher layer fills, in one thread and for one scope. The
-// lower layer declares what it calls, and knows nothing of the layer that fills it.
-// docs/architecture.md lists all slots.
+// lower layer declares the interface that it calls, and does not know the layer that fills the
+// slot. docs/architecture.md lists all slots.
 #pragma once
 
 #include <utility>
 
 namespace halftone {
 
-/// `Value` is a pointer, or a shared pointer, to what the slot holds; empty where nothing fills it.
+/// `Value` is a pointer or a shared pointer, which is null while the slot is empty.
 template <class Value> class Slot {
  public:
   static const Value& current() { return value_; }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/page.h>
 #include <halftone/lab/draw/svg.h>
 

@@ -13,7 +13,7 @@
 
 namespace halftone::lab {
 
-/// What all commands share: the workloads that there are.
+/// The workloads, which all commands share.
 struct Context {
   std::vector<NamedWorkload> own;
   std::string workload;  // the default
@@ -22,7 +22,7 @@ struct Context {
   explicit Context(const NamedWorkload* first);
 };
 
-/// What a command does once its flags are parsed; the program's exit code.
+/// Runs a command after its flags are parsed. Returns the exit code of the program.
 using Work = std::function<int()>;
 
 /// One line of `halftone-lab --help`.

@@ -13,7 +13,7 @@ void add_policy(CLI::App& app, std::string& policy);
 void add_workload(CLI::App& app, std::string& workload, const Context& context);
 void add_seed(CLI::App& app, uint64_t& seed);
 void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& about);
-/// What a training of `run` is, but for policies and seeds.
+/// The flags of a training of `run`, except for policies and seeds.
 void add_training(CLI::App& app, RunOptions& options, const Context& context);
 
 }  // namespace halftone::lab

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/draw/svg_text.h>
 
 namespace halftone::lab::svg {

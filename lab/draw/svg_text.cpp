@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cmath>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 
 namespace halftone::lab::svg {
 

@@ -1,7 +1,7 @@
 // How pages look: two schemes, narrow and wide windows, paper.
 #include <halftone/lab/report/page.h>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/draw/svg.h>
 
 namespace halftone::lab::html {

@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include <halftone/core/files.h>
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 
 namespace halftone::lab {

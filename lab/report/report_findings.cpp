@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/table.h>

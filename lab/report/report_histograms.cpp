@@ -5,7 +5,7 @@
 
 #include <halftone/core/number_format.h>
 #include <halftone/lab/draw/distribution.h>
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/table.h>
 

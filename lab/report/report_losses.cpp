@@ -5,7 +5,7 @@
 #include <set>
 
 #include <halftone/core/memory_ledger.h>
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/statistics.h>

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/table.h>
 

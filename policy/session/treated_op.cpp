@@ -66,7 +66,7 @@ class TreatedOp final : public OpTap {
       for (std::size_t i = 0; i < own.size(); ++i)
         if (own[i].defined()) gradients[i] = std::move(own[i]);
     };
-    const Tensor seen = rounded(Role::grad_output, dy, sums().of(sums().gradient, 0), 0);
+    const Tensor seen = rounded(Role::grad_output, dy, sums().gradient.of(0), 0);
     const bool apart = says(Role::grad_output_weight);
     if (seen.body() == dy.body() && !apart) gradients = node.backward(dy);
     else if (weights == 0 && biases == 0) gradients = node.backward(seen);
@@ -94,7 +94,7 @@ class TreatedOp final : public OpTap {
   std::vector<Tensor> operands(std::span<const Tensor> inputs) const {
     std::vector<Tensor> result;
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      result.push_back(rounded(role_of(i), inputs[i], sums().of(sums().forward, i), i));
+      result.push_back(rounded(role_of(i), inputs[i], sums().forward.of(i), i));
     return result;
   }
 
@@ -105,7 +105,7 @@ class TreatedOp final : public OpTap {
       const Role role = role_of(i);
       if (role == Role::bias) continue;
       const Role use = role == Role::input ? Role::input_backward : Role::weight_backward;
-      if (says(use)) used[i] = rounded(use, inputs[i], sums().of(sums().backward, i), i);
+      if (says(use)) used[i] = rounded(use, inputs[i], sums().backward.of(i), i);
     }
     return used;
   }
@@ -127,7 +127,7 @@ class TreatedOp final : public OpTap {
 
   Tensor seen_by_weight(const Tensor& dy, uint32_t weights) const {
     const auto input = std::size_t(std::countr_zero(weights));
-    return rounded(Role::grad_output_weight, dy, sums().of(sums().gradient, input), 0);
+    return rounded(Role::grad_output_weight, dy, sums().gradient.of(input), 0);
   }
 
   Tensor rounded(Role role, const Tensor& x, Sums sums, std::size_t input) const {

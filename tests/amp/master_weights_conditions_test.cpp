@@ -31,6 +31,13 @@ struct Case {
   }
 };
 
+TEST_CASE("an optimizer has a name, masters the one of the optimizer that they wrap") {
+  Case run({2}, {bf16});
+  CHECK(run.sgd.name() == "Sgd");
+  CHECK(MasterWeights(run.sgd, {}).name() == "Sgd");
+  CHECK(test::OwnOptimizer({}).name() == "Optimizer");
+}
+
 // --- gradients
 
 TEST_CASE("f32 sums are what the update reads, fused or plain") {

@@ -10,7 +10,7 @@
 #include <halftone/lab/draw/distribution.h>
 #include <halftone/lab/draw/svg_text.h>
 #include <halftone/lab/policy_note.h>
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/report/report_page.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 #include <halftone/lab/draw/svg.h>
 
 #include "lab/well_formed.h"

@@ -1,5 +1,5 @@
 // Pieces of a page as text.
-#include <halftone/lab/report/html.h>
+#include <halftone/lab/draw/html.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -1,0 +1,62 @@
+// Slots: a scope fills one, an inner scope fills or empties it, and what was there comes back.
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include <halftone/core/thread_slot.h>
+
+namespace halftone::test::thread_slot_test {
+namespace {
+
+struct Listener {};
+using ListenerSlot = Slot<const Listener*>;
+using SharedSlot = Slot<std::shared_ptr<Listener>>;
+
+TEST_CASE("a scope fills a slot, an inner one replaces or empties it, and both put back") {
+  const Listener outer, inner;
+  CHECK(ListenerSlot::current() == nullptr);
+  {
+    const ListenerSlot::Scope filled(&outer);
+    CHECK(ListenerSlot::current() == &outer);
+    {
+      const ListenerSlot::Scope replaced(&inner);
+      CHECK(ListenerSlot::current() == &inner);
+      const ListenerSlot::Scope emptied(nullptr);
+      CHECK(ListenerSlot::current() == nullptr);
+    }
+    CHECK(ListenerSlot::current() == &outer);
+  }
+  CHECK(ListenerSlot::current() == nullptr);
+}
+
+TEST_CASE("a scope puts back after an exception, and holds a shared value until then") {
+  auto listener = std::make_shared<Listener>();
+  const std::weak_ptr<Listener> watched = listener;
+  try {
+    const SharedSlot::Scope filled(std::move(listener));
+    CHECK(SharedSlot::current() == watched.lock());
+    throw std::runtime_error("");
+  } catch (const std::runtime_error&) {}
+  CHECK(SharedSlot::current() == nullptr);
+  CHECK(watched.expired());
+}
+
+TEST_CASE("other threads have slots of their own, and a value may stay") {
+  const Listener listener;
+  {
+    ListenerSlot::Scope filled(&listener);
+    bool empty_there = false;
+    std::thread([&] { empty_there = ListenerSlot::current() == nullptr; }).join();
+    CHECK(empty_there);
+    filled.stay();
+  }
+  CHECK(ListenerSlot::current() == &listener);
+  ListenerSlot::Scope emptied(nullptr);
+  emptied.stay();  // the listener ends here
+  CHECK(ListenerSlot::current() == nullptr);
+}
+
+}  // namespace
+}  // namespace halftone::test::thread_slot_test
