@@ -72,7 +72,9 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     for (const Command& command : commands()) {
       CLI::App* const subcommand = app.add_subcommand(command.name, command.about);
       if (command.trains)
-        subcommand->add_option("--threads", threads, "of OpenMP")->check(CLI::Range(1, 1024));
+        subcommand
+            ->add_option("--threads", threads, "threads of OpenMP; default: all that it offers")
+            ->check(CLI::Range(1, 1024));
       added.emplace_back(subcommand, command.add(*subcommand, context));
     }
     app.parse(argc, argv);

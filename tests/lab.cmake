@@ -57,9 +57,9 @@ expect(lab.unknown_workload EXIT 1 MESSAGE "no workload named .gpt_tinny.. Did y
 expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab run fp32 --workload student_teacher --steps 3)
 expect(lab.run_same_names EXIT 1 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/policies/fp32.json
        --workload student_teacher --steps 3)
-expect(lab.run_negative_seed EXIT 1 MESSAGE "a seed is a whole number from 0, got -1" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
+expect(lab.run_negative_seed EXIT 1 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got -1" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
        --seeds=0,-1)
-expect(lab.compare_negative_seed EXIT 1 MESSAGE "a seed is a whole number from 0, got -1" COMMAND halftone-lab compare fp32 --seed -1)
+expect(lab.compare_negative_seed EXIT 1 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got -1" COMMAND halftone-lab compare fp32 --seed -1)
 expect(lab.run_other_model OUTPUT "policy +loss" MESSAGE "note: qpytorch-low8 is for lenet and mlp, and gpt_tiny trains gpt"
        COMMAND halftone-lab run ${PROJECT_SOURCE_DIR}/policies/qpytorch_low8.json --workload gpt_tiny --steps 1)
 expect(lab.show_diff_json OUTPUT "\"before\".*\"from\": \"current\".*\"after\".*\"from\": \"history\"" COMMAND halftone-lab show

@@ -29,7 +29,7 @@ CLI::Validator is_seed() {
             const char* const end = text.data() + text.size();
             const auto read = std::from_chars(text.data(), end, seed);
             const bool whole = read.ec == std::errc() && read.ptr == end;
-            return whole ? "" : "a seed is a whole number from 0, got " + text;
+            return whole ? "" : "a seed is a whole number from 0 to 2^64 - 1, got " + text;
           },
           ""};
 }

@@ -12,7 +12,7 @@ Work add_run(CLI::App& app, const Context& context) {
          "policies", options->policies,
          "files (x.json), or strategies' names; the first is what the others are held against")
       ->required();
-  add_seeds(app, options->seeds, "separated by commas");
+  add_seeds(app, options->seeds, "seeds of the runs, separated by commas");
   add_training(app, *options, context);
   app.add_option("--out", options->out, "a folder for each run goes in here");
   app.add_flag("--set-aside", options->set_aside,
