@@ -6,6 +6,7 @@
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/scaled_gradients.h>
 #include <halftone/core/captured_step.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/factory.h>
 
@@ -287,29 +288,17 @@ optim::NamedTensors MasterWeights::state_dict() const {
 
 void MasterWeights::load_state_dict(const optim::NamedTensors& state) {
   state_->adopt_groups(inner_, options_);
-  optim::NamedTensors rest = state;
-  const auto take = [&](const std::string& name, const Shape& shape, DType dtype) {
-    const auto entry = rest.extract(name);
-    if (entry.empty() || !entry.mapped().defined())
-      fail<UsageError>("MasterWeights.load_state_dict", "there is no entry \"", name,
-                       "\". Load what MasterWeights of the same form saved.");
-    const Tensor& x = entry.mapped();
-    if (x.shape() != shape || x.dtype() != dtype)
-      fail<ShapeError>("MasterWeights.load_state_dict", "\"", name, "\" is ", described(x),
-                       " instead of ", shape, ' ', dtype,
-                       ". Load what was saved for the same parameters.");
-    return x;
-  };
+  Entries entries("MasterWeights.load_state_dict", "MasterWeights of the same form", state);
   std::vector<Tensor> companions(state_->weights.size());
   for (std::size_t i = 0; i < companions.size(); ++i) {
     const State::Weight& w = state_->weights[i];
     if (w.companion.defined())
-      companions[i] = take(entry_name(w.form, i), w.companion.shape(), w.companion.dtype());
+      companions[i] = entries.take(entry_name(w.form, i), w.companion.shape(), w.companion.dtype());
   }
   std::vector<int64_t> rounding;
   if (options_.form == WeightForm::stochastic)
-    rounding = take("rounding", {2}, i64).to_vector<int64_t>();
-  inner_.load_state_dict(rest);  // refuses what is left over; nothing has changed until here
+    rounding = entries.take("rounding", {2}, i64).to_vector<int64_t>();
+  inner_.load_state_dict(entries.rest());  // refuses unknown entries; nothing has changed so far
   for (std::size_t i = 0; i < companions.size(); ++i) {
     State::Weight& w = state_->weights[i];
     if (!companions[i].defined()) continue;

@@ -28,12 +28,14 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/amp/loss_scale/loss_scale.h>
+#include <halftone/core/loss_scale.h>
 #include <halftone/amp/cast_policy.h>
 #include <halftone/core/weight_form.h>
 #include <halftone/distributed/wire.h>
 
 namespace halftone::amp {
+
+using halftone::HysteresisRule, halftone::LossScale, halftone::LossScaleOptions, halftone::next;
 
 class SessionSource;  // amp/session.h
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include <halftone/amp/session.h>
-#include <halftone/amp/state_entries.h>
 #include <halftone/amp/weight_storage.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/kernel_identity.h>
@@ -127,7 +127,7 @@ void TogetherRoute::begin() {
   }
   if (has_parts() || group_.rank() != 0) core_.load_except_model(own);
   if (core_.region.session && group_.rank() != 0)
-    core_.region.session->load_state_dict(entries::part_of(own, "session."));
+    core_.region.session->load_state_dict(part_of(own, "session."));
 }
 
 TogetherRoute::~TogetherRoute() {

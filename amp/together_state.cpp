@@ -5,7 +5,6 @@
 #include <charconv>
 #include <exception>
 
-#include <halftone/amp/state_entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/distributed/collectives.h>
@@ -34,11 +33,11 @@ std::optional<std::size_t> TogetherRoute::parameter_of_entry(std::string_view na
 void TogetherRoute::require_shapes(const NamedTensors& state) const {
   for (const auto& [name, x] : state) {
     if (!x.defined())
-      fail<UsageError>(entries::loading, "the entry \"", name,
+      fail<UsageError>(loading_training, "the entry \"", name,
                        "\" is undefined. Load what a Training saved.");
     const auto index = parameter_of_entry(name);
     if (index && x.shape() != parameters()[*index].shape())
-      fail<ShapeError>(entries::loading, '"', name, "\" is ", described(x), " instead of ",
+      fail<ShapeError>(loading_training, '"', name, "\" is ", described(x), " instead of ",
                        parameters()[*index].shape(),
                        ". Load what was saved for the same parameters.");
   }

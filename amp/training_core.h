@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <halftone/amp/gradient_route.h>
@@ -13,6 +14,9 @@
 #include <halftone/nn/buffer_copies.h>
 
 namespace halftone::amp {
+
+/// The name of loading in errors.
+inline constexpr std::string_view loading_training = "Training.load_state_dict";
 
 /// The parts of the parameters that a rank keeps.
 struct Cut {

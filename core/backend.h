@@ -307,8 +307,8 @@ class Backend {
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
   /// next() of core/loss_scale.h in place, on scalars: f32 found_inf (overflowed where not 0), f32
   /// scale, i64 growth_tracker, i32 overflows_left
-  virtual void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
-                               Tensor& growth_tracker, Tensor& overflows_left) = 0;
+  virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
+                               Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
   // --- numbers on a grid: f32, bf16 or f16. core/quantizer.h, core/hadamard.h and
   // core/accumulator.h have all of the arithmetic, so that every backend gives the same bits.

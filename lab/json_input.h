@@ -26,6 +26,8 @@ bool is_within_limits(std::string_view text);
 /// A whole document, an object. Throws FormatError, in the name of `op` and with the path, for
 /// anything else and for what exceeds the limits.
 nlohmann::json read_json(std::string_view op, const std::filesystem::path& path);
+/// The same for a document of any kind.
+nlohmann::json read_json_document(std::string_view op, const std::filesystem::path& path);
 
 /// Calls `use` with each line that is an object within the limits and that `use` takes; how many
 /// were not. Throws

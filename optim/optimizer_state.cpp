@@ -7,22 +7,22 @@
 #include <numeric>
 #include <sstream>
 
+#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/quoted.h>
 
 namespace halftone::optim {
 
-/// Hands out entries by name, and keeps what nobody asked for and what did not fit.
+/// Takes entries by name and collects all problems, so that one error reports them together.
 class StatefulOptimizer::Reader {
  public:
-  explicit Reader(const NamedTensors& given) : unused_(given) {}
+  Reader(const std::string& optimizer, const NamedTensors& given)
+      : where_(optimizer + ".load_state_dict"),
+        entries_(where_, "the same kind of optimizer", given) {}
 
   /// Undefined if there is none of that name.
-  Tensor take(const std::string& name) {
-    auto entry = unused_.extract(name);
-    return entry.empty() ? Tensor{} : entry.mapped();
-  }
+  Tensor take(const std::string& name) { return entries_.find(name); }
   /// The same, with a shape that must agree.
   Tensor take(const std::string& name, const Shape& shape) {
     Tensor x = take(name);
@@ -34,15 +34,16 @@ class StatefulOptimizer::Reader {
     (text << ... << parts);
     problems_.push_back(text.str());
   }
-  void finish(const std::string& optimizer) {
-    for (const auto& [name, x] : unused_) report(shortened(name, 80), " is unknown");
+  void finish() {
+    for (const auto& [name, x] : entries_.rest()) report(shortened(name, 80), " is unknown");
     if (problems_.empty()) return;
-    fail<UsageError>(optimizer + ".load_state_dict", "the state does not fit: ", listed(problems_),
+    fail<UsageError>(where_, "the state does not fit: ", listed(problems_),
                      ". Load what the same kind of optimizer saved for the same parameters.");
   }
 
  private:
-  NamedTensors unused_;
+  std::string where_;
+  Entries entries_;
   std::vector<std::string> problems_{};
 };
 
@@ -191,14 +192,14 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
 }
 
 void StatefulOptimizer::load_state_dict(const NamedTensors& given) {
-  Reader reader(given);
+  Reader reader(name_, given);
   std::vector<std::vector<ParameterState>> loaded;
   std::size_t position = 0;
   for (int g = 0; g < group_count(); ++g) {
     loaded.push_back(read_group(g, position, reader));
     position += loaded.back().size();
   }
-  reader.finish(name_);
+  reader.finish();
   for (int g = 0; g < group_count(); ++g) {
     LoadOptions load(given, g);
     describe_options(g, load);

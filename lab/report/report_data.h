@@ -57,7 +57,7 @@ struct ReportGroup {
 
 struct ReportData {
   std::vector<ReportGroup> groups{};
-  std::vector<std::filesystem::path> comparisons{}, searches{};
+  std::vector<std::filesystem::path> comparisons{}, searches{}, strategies{};
   std::vector<std::string> notes{};
 
   /// Groups of one workload, those of other programs included; the first is what differences are
