@@ -1,7 +1,7 @@
-// The transition of the loss scale, on numbers alone: a backend runs it on the device, so that no
-// step waits to learn whether it overflowed, and amp/loss_scale/loss_scale.h offers it as a pure
-// function. Overflow lowers the scale, a long run of clean steps raises it. (The idea: Micikevicius
-// et al. 2018, section 3.2; the numbers: PyTorch.)
+// The transition of the loss scale, on plain numbers. A backend runs it on the device, so that no
+// step waits to learn whether it overflowed. amp/loss_scale/loss_scale.h offers it as a pure
+// function. An overflow lowers the scale, a long run of clean steps raises it. (The idea:
+// Micikevicius et al. 2018, section 3.2; the numbers: PyTorch.)
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace halftone {
 
-/// When a scaler that tolerates `hysteresis` - 1 overflows before it backs off forgets those it
-/// saw: at any clean step (apex), when the scale grows (Megatron-LM), or likewise but counting the
-/// interval from the last overflow on, so that the first growth comes a step later (DeepSpeed).
+/// When a scaler with `hysteresis` > 1 forgets the overflows it tolerated: at any clean step
+/// (apex), when the scale grows (Megatron-LM), or also then but counting the interval from the last
+/// overflow, so that the first growth comes a step later (DeepSpeed).
 enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
 
-/// What does not change from step to step; the fields are those of amp::LossScaleOptions.
+/// The constants of a scaler; the fields are those of amp::LossScaleOptions.
 struct LossScaleRule {
   double growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
@@ -26,7 +26,7 @@ struct LossScaleRule {
   bool dynamic = true;
 };
 
-/// What does.
+/// The state of a scaler, which changes from step to step.
 struct LossScaleState {
   float scale = 65536;
   int64_t growth_tracker = 0;  // clean steps since the scale last changed
@@ -34,8 +34,8 @@ struct LossScaleState {
 };
 
 namespace detail {
-/// scale * factor within the limits, rounded once; the scale itself where that would be infinite or
-/// too small to divide by.
+/// Returns scale * factor within the limits, rounded once; the scale itself if the result would be
+/// infinite or too small to divide by.
 HT_HD float moved_scale(const LossScaleRule& rule, float scale, double factor) {
   const double free = double(scale) * factor;
   const double wanted =
@@ -47,9 +47,9 @@ HT_HD float moved_scale(const LossScaleRule& rule, float scale, double factor) {
 }
 }  // namespace detail
 
-/// The state after a step that overflowed, or did not. The scale never grows to infinity, nor
-/// shrinks so far that 1 / scale is infinite. As PyTorch's _amp_update_scale_, but that a lowered
-/// interval still lets it grow (PyTorch waits for equality).
+/// Returns the state after a step that overflowed, or did not. The scale never grows to infinity,
+/// nor shrinks so far that 1 / scale is infinite. As PyTorch's _amp_update_scale_, except that the
+/// scale still grows after its interval was lowered (PyTorch waits for equality).
 HT_HD LossScaleState next(LossScaleState now, const LossScaleRule& rule, bool overflowed) {
   if (!rule.dynamic) return now;
   const bool by_modulus = rule.forgets == HysteresisRule::deepspeed && rule.hysteresis > 1;

@@ -1,5 +1,5 @@
 // One allocation: bytes on a device, charged to a use, with a version that counts in-place writes.
-// The version is what invalidates caches built from a parameter (AMP casts, packed weights).
+// Caches built from a parameter (AMP casts, packed weights) compare the version and become invalid.
 #pragma once
 
 #include <cstdint>
