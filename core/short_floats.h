@@ -1,4 +1,4 @@
-// Storage types for the short floating-point formats. They only convert, explicitly: there are no
+// Storage types for the short floating-point formats. They only convert, explicitly. They have no
 // arithmetic operators, so no kernel can accumulate in bf16 by accident. Conversions from float
 // round to nearest, ties to even, and keep subnormals, infinities and NaN (quiet). Conversions to
 // float are exact.
