@@ -1,4 +1,4 @@
-// A batch of a list of tensors: the inputs first, the targets last.
+// Makes a batch of a list of tensors: the inputs first, the targets last.
 #include <halftone/data/dataset.h>
 
 namespace halftone::data {

@@ -1,4 +1,4 @@
-// Collating by memcpy: a batch of rows needs no kernel, and the worker thread must not start an
+// Collates by memcpy: a batch of rows needs no kernel, and the worker thread must not start an
 // OpenMP team of its own.
 #include <halftone/data/tensor_dataset.h>
 
