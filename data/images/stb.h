@@ -11,7 +11,7 @@ namespace halftone::data {
 struct DecodedBytes {
   int64_t height = 0, width = 0;
   std::vector<uint8_t> pixels{};  // [height, width, channels]
-  std::string problem{};          // why there are no pixels; empty: success
+  std::string problem{};          // the reason for missing pixels; empty: success
 };
 
 /// Decodes JPEG or PNG bytes in which walk_image() found no problem. `memory_limit` bounds, in

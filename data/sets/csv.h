@@ -76,7 +76,7 @@ class CsvTable {
   std::vector<int64_t> lines_;  // the line in the file where each row begins, from 1
 };
 
-/// Throws FormatError for a file that is missing, too large or not well formed, with its line.
+/// Throws FormatError for a file that is missing, not well formed or too large, with its line.
 CsvTable read_csv(const std::filesystem::path& path, const CsvOptions& options = {});
 CsvTable csv_from_text(std::string_view text, const CsvOptions& options = {});
 

@@ -11,7 +11,7 @@ namespace halftone::data {
 
 /// Returns a u8 tensor of rank 1 to 4 from an IDX file of unsigned bytes (type 08), gzip-compressed
 /// or plain. At most 2 GiB of elements, which are in memory only once. Throws FormatError for files
-/// that are missing, truncated, too long, damaged or of another kind.
+/// that are missing, truncated, overlong, damaged or of another kind.
 Tensor read_idx(const std::filesystem::path& path);
 
 }  // namespace halftone::data
