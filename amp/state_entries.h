@@ -1,5 +1,5 @@
-// Entries of a training's state: what saving and loading (training_state.cpp) and converting
-// (convert_state.cpp) share.
+// Entries of a training's state: shared by saving and loading (training_state.cpp) and converting
+// (convert_state.cpp).
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline void add(optim::NamedTensors& state, std::string_view prefix,
   for (const auto& [name, x] : part) state[std::string(prefix) + name] = x;
 }
 
-/// The entries under a prefix, which is taken off.
+/// Returns the entries under a prefix, with the prefix removed.
 inline optim::NamedTensors part_of(const optim::NamedTensors& state, std::string_view prefix) {
   optim::NamedTensors part;
   for (const auto& [name, x] : state)
@@ -34,7 +34,7 @@ inline Tensor take(optim::NamedTensors& state, const std::string& name) {
   return entry.mapped();
 }
 
-/// Text is kept as a tensor of its bytes.
+/// Returns a text, which is stored as a tensor of its bytes.
 inline std::string text_of(const optim::NamedTensors& state, const std::string& name) {
   const auto found = state.find(name);
   if (found == state.end() || !found->second.defined() || found->second.dtype() != u8)

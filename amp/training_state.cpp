@@ -1,5 +1,5 @@
-// Everything a training goes on from, as named tensors. Loading checks everything first and changes
-// the model afterwards. States of other strategies: convert_state.cpp.
+// Everything a training continues from, as named tensors. Loading checks everything first and
+// changes the model afterwards. States of other strategies: convert_state.cpp.
 #include <halftone/amp/training_core.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using optim::NamedTensors;
 Tensor text_tensor(std::string_view text) {
   return from_vector(std::vector<int64_t>(text.begin(), text.end()), {int64_t(text.size())}, u8);
 }
-/// Whether the model's tensors were saved in the dtypes that they have here.
+/// Returns whether the model's tensors were saved in their present dtypes.
 bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
   return std::ranges::all_of(nn::state_dict(model), [&](const auto& own) {
     const auto found = given.find("model." + own.first);
@@ -44,13 +44,13 @@ NamedTensors TrainingCore::state() const {
 }
 
 namespace {
-/// What was given, as a state of this strategy, of whole tensors.
+/// Returns the given state as a state of this strategy, of whole tensors.
 NamedTensors fitting(const TrainingCore& core, const NamedTensors& given, Convert convert) {
   const bool same = text_of(given, "strategy") == core.strategy.name &&
                     text_of(given, "form") == halftone::name(core.strategy.form) &&
                     same_dtypes(given, core.model);
   NamedTensors state = same ? given : converted(core, given, convert);
-  // What a policy's session remembers of another policy, or of none, is of no use here.
+  // A session's state of another policy, or of none, cannot be used here.
   if (!same)
     std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("session."); });
   for (const auto& [name, x] : state)
@@ -81,8 +81,8 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
 
 void TrainingCore::load(const NamedTensors& state) {
   const NamedTensors weights = part_of(state, "model."), session = part_of(state, "session.");
-  // The parts check before they change anything, the model first; if a later part does not fit,
-  // what was loaded is put back.
+  // Each load checks before it changes anything, the model first; if a later one fails, the values
+  // loaded before it are restored.
   NamedTensors before;
   for (const auto& [name, x] : nn::state_dict(model)) before[name] = x.clone();
   NamedTensors session_before;
@@ -109,7 +109,7 @@ void TrainingCore::load_except_model(const NamedTensors& given) {
   GradScaler trial = scaler;
   trial.load_state_dict(of_scaler);
   stepping().load_state_dict(part_of(state, "optimizer."));
-  scaler.load_state_dict(of_scaler);  // in place: captured steps go on from it
+  scaler.load_state_dict(of_scaler);  // in place: captured steps continue from it
   const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
   zero_grad();
@@ -123,7 +123,7 @@ void Training::save(const std::filesystem::path& path) const {
 }
 
 void Training::load(const std::filesystem::path& path, Convert convert) {
-  const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
+  const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
   NamedTensors state;
   const auto read = [&] { state = nn::load_safetensors(path).tensors; };
   core_->route->on_rank_0("a state to load", read);
