@@ -62,9 +62,9 @@ Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
   for (std::size_t i = 1; i < tensor.names.size(); ++i)
     if (const Tensor other = take(state, tensor.names[i]);
         other.dtype() != value.dtype() || !same_values(other, value))
-      fail<UsageError>(
-          loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
-          "\", but the model has the two tied. Load what a model saved that has, too.");
+      fail<UsageError>(loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
+                       "\", but the model has the two tied. Load a state of a model that has them "
+                       "tied as well.");
   return value;
 }
 

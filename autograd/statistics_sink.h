@@ -13,7 +13,7 @@ namespace halftone {
 /// The statistics that a batch norm measured on one batch.
 struct BatchStatistics {
   Tensor running_mean, running_var;  // the buffers to update
-  Tensor mean, variance;             // the new values, in statistics_dtype(); unbiased
+  Tensor mean, variance;             // the batch's values, in statistics_dtype(); unbiased
   double momentum = 0;
 };
 

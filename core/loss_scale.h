@@ -11,9 +11,9 @@
 
 namespace halftone {
 
-/// When a scaler with `hysteresis` > 1 forgets the overflows it tolerated: at any clean step
-/// (apex), when the scale grows (Megatron-LM), or also then but counting the interval from the last
-/// overflow, so that the first growth comes a step later (DeepSpeed).
+/// When a scaler that tolerates `hysteresis` - 1 overflows before it backs off forgets them: at any
+/// clean step (apex), when the scale grows (Megatron-LM), or at growth with the interval counted
+/// from the last overflow: then the first growth comes a step later (DeepSpeed).
 enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
 
 /// The constants of a scaler; the fields are those of amp::LossScaleOptions.

@@ -19,7 +19,7 @@ enum class CastClass : uint8_t {
   low_precision,   // fast and safe in bf16 / f16: matmul, convolution
   full_precision,  // needs range or long accumulation: exp, softmax, norms, losses, sums
   widest_input,    // inputs must agree: cast to the widest of them
-  as_is,           // runs in whatever arrives: relu, reshape
+  as_is,           // runs in the dtype of its input: relu, reshape
   banned,          // refused under autocast, with a reason
 };
 std::string_view name(CastClass cast_class);

@@ -7,7 +7,7 @@
 // (round_by_addition), so compilers cannot differ in what they fuse.
 //
 //   none            y = on(x)
-//   tensor          y = on(x s) (1 / s)     s = max / a, a the largest |x| now or of late:
+//   tensor          y = on(x s) (1 / s)     s = max / a, a the largest |x| now or recently:
 //                                           TransformerEngine
 //   block, e8m0     y = on(x 2^-e) 2^e      e from the block's largest by `rule`: OCP MX, torchao
 //   block, f32      y = on(x / d) d         d = the block's largest / max: DeepSeek-V3

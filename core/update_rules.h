@@ -6,10 +6,10 @@
 // A rule is an aggregate of its options with
 //   Kinds, states()   which of three state tensors it reads and writes: bit i for state[i], and all
 //                     the masks there can be, for which fast loops are compiled
-//   Numbers<C>        what all elements of a parameter share in a step; numbers(lr, before)
-//   computes
-//                     it, with `before` the number of steps that came before
-//   apply             one element: changes weight and state. `states.has(i)` is what the mask says
+//   Numbers<C>        values that all elements of a parameter share in a step;
+//                     numbers(lr, before) computes them, with `before` the number of steps that
+//                     came before
+//   apply             one element: changes weight and state. `states.has(i)` reads the mask
 #pragma once
 
 #include <cstddef>

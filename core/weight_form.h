@@ -49,13 +49,13 @@ HT_HD uint16_t random_half(RandomKey key, uint64_t i) {
 enum class WeightLies : uint8_t { in_parameter, in_companion, in_both };
 
 // A form has
-//   name, companion   "" where there is none: the entry of a state dictionary
+//   name, companion   the entry of a state dictionary; "" if it has none
 //   lies              which tensor holds the weight
 //   companion_dtype   for a parameter of a dtype; undefined without one
 //   only_bf16         parameters of other dtypes cannot be kept
-//   uses_random, uses_rounded   what encode() reads besides the weight
+//   uses_random, uses_rounded   other arguments that encode() reads
 //   decode(parameter, companion)         the weight
-//   encode(weight, rounded, random)      what is kept of it; rounded: the weight rounded to the
+//   encode(weight, rounded, random)      its stored parts; rounded: the weight rounded to the
 //                                        parameter's dtype, random: 16 uniform bits
 // T is float, or double for f64 parameters.
 namespace form {

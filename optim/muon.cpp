@@ -64,8 +64,8 @@ void normalize(Backend& backend, Tensor& x, double eps) {
   scale(backend, x, cast_to(backend, norm, x.dtype()));
 }
 
-/// Returns the result of the iteration x <- a x + (b g + c g g) x with g = x x^T, or with x^T if
-/// that makes g smaller. x is [rows, columns], any dtype; the result has the iteration's dtype.
+/// Runs the iteration x <- a x + (b g + c g g) x with g = x x^T, on x or its transpose, whichever
+/// makes g smaller. x is [rows, columns], any dtype; the result has the iteration's dtype.
 Tensor orthogonalized(Backend& backend, const Tensor& direction, const MuonOptions& o) {
   const bool tall = direction.shape()[0] > direction.shape()[1];
   Tensor x = cast_to(backend, tall ? transposed(direction) : direction, o.iteration_dtype);

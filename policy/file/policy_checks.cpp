@@ -48,7 +48,7 @@ void require_sensible(const JsonValue& top, const PolicyFile& file) {
   if (file.rules.parameters && keeps_beside)
     place_of(top, "optimizer", "parameters")
         .refuse("parameters go onto a grid, and the form ", name(base.form),
-                " keeps beside them what they lost, which would bring it back. Use \"form\": "
+                " stores what they lost, which would bring it back. Use \"form\": "
                 "\"plain\", or \"parameters\": \"none\".");
   if (base.weights == f64 && file.base.wire.dtype)
     place_of(top, "communication", "gradients")

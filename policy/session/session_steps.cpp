@@ -147,7 +147,7 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   if (recording_step()) {
     if (changes_at_ != std::numeric_limits<int64_t>::max())
       fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
-                       ", which a captured step cannot follow. Capture behind it.");
+                       ", which a captured step cannot follow. Capture after it.");
     repeat_on_replay([at = at_] { ++at->step; });
   }
   ++at_->step;

@@ -128,7 +128,7 @@ struct InstanceNorm {
     check::floating("instance_norm", in);
     if (in.rank() < 3 || in.shape()[1] == 0)
       fail<ShapeError>("instance_norm", described(in), " has no channels, or nothing to normalise ",
-                       "in them. The input must be [n, c, ...] with a dimension behind c.");
+                       "in them. The input must be [n, c, ...] with a dimension after c.");
     norm.groups = in.shape()[1], norm.needs = needs;
     return norm.forward(in, w, b);
   }
