@@ -296,7 +296,7 @@ struct Ceil {
   template <class T> HT_HD T derivative(T, T) const { return T(0); }
   HT_HD int64_t integer(int64_t x) const { return x; }
 };
-struct Round {  // halves to the even neighbour
+struct Round {  // halves to the even neighbor
   static constexpr OpInfo info{"round", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return math::round_even(x); }
