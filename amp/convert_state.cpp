@@ -1,6 +1,6 @@
-// Weights on their way from one strategy to another: a state that another strategy saved, rewritten
-// as one of ours. Every tensor of the model is joined from the form it was saved in and split into
-// the form that it has here; nothing of the model changes.
+// Conversion of weights between strategies: rewrites a state that another strategy saved as a state
+// of this one. Every tensor of the model is joined from its saved form and split into its form in
+// this strategy; the model itself does not change.
 #include <halftone/amp/convert_state.h>
 
 #include <algorithm>
@@ -44,14 +44,14 @@ std::vector<ModelTensor> tensors_of(const nn::Module& model,
   return list;
 }
 
-/// Whether two tensors of any dtypes have the same values, to the bit.
+/// Returns whether two tensors of any dtypes have the same values, to the bit.
 bool same_values(const Tensor& a, const Tensor& b) {
   const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
   return a.shape() == b.shape() &&
          std::ranges::equal(a.to_vector<double>(), b.to_vector<double>(), {}, bits, bits);
 }
 
-/// What was saved of a tensor, the same under each of its names, which are taken out.
+/// Takes a tensor's saved value, which must be equal under each of its names.
 Tensor take_value(Entries& entries, const ModelTensor& tensor) {
   Tensor value = entries.take(tensor.names[0]);
   if (value.shape() != tensor.target.shape())
@@ -63,9 +63,9 @@ Tensor take_value(Entries& entries, const ModelTensor& tensor) {
   for (std::size_t i = 1; i < tensor.names.size(); ++i)
     if (const Tensor other = entries.take(tensor.names[i]);
         other.dtype() != value.dtype() || !same_values(other, value))
-      fail<UsageError>(
-          loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
-          "\", but the model has the two tied. Load what a model saved that has, too.");
+      fail<UsageError>(loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
+                       "\", but the model has the two tied. Load a state of a model that has them "
+                       "tied as well.");
   return value;
 }
 
@@ -75,7 +75,7 @@ std::string companion_entry(WeightForm form, std::size_t position) {
   return text += std::to_string(position);
 }
 
-/// The weight that a saved parameter and its companion, which is taken out, stand for.
+/// Returns the weight of a saved parameter and its companion, which it takes.
 Tensor take_weight(Entries& entries, WeightForm form, const Tensor& parameter,
                    std::size_t position) {
   require_form(loading, form, parameter.dtype());
@@ -95,7 +95,7 @@ Tensor converted_to(DType dtype, const Tensor& x) {
   return y;
 }
 
-/// The form of a parameter: those that the strategy left in f32 have none.
+/// Returns the form of a parameter: parameters that the strategy left in f32 have none.
 WeightForm form_of(const Tensor& parameter, WeightForm form) {
   return is_short_float(parameter) ? form : WeightForm::plain;
 }

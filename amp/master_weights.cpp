@@ -1,4 +1,4 @@
-// Companions, the keeper that hands them to a fused optimizer, and the plain version.
+// Companions, the keeper that gives them to a fused optimizer, and the plain version.
 #include <halftone/amp/master_weights.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace halftone::amp {
 struct MasterWeights::State {
   struct Weight {
     Tensor parameter, companion, wide_gradient;
-    std::weak_ptr<Storage> source{};  // what wide_gradient was made from, and its version then
+    std::weak_ptr<Storage> source{};  // the source of wide_gradient, and its version then
     uint64_t source_version = 0;
     WeightForm form = WeightForm::plain;
     uint64_t first_counter = 0;  // of the random numbers for this parameter in one step
@@ -24,8 +24,8 @@ struct MasterWeights::State {
   std::vector<std::vector<Tensor>> groups;  // the model's parameters
   uint64_t seed = 0, steps = 0, counters_per_step = 0;
 
-  /// Takes charge of the groups that the optimizer has got since the last call, all of them at
-  /// first.
+  /// Adds the groups that the optimizer has got since the last call; the first call adds all of
+  /// them.
   void adopt_groups(optim::Optimizer& inner, const MasterWeightsOptions& options,
                     const std::vector<Tensor>& initial = {});
 };
@@ -51,8 +51,8 @@ class MasterWeights::Keeper final : public optim::WeightKeeper {
 };
 
 namespace {
-/// The companion of a parameter, filled; `initial` is its f32 weight or undefined. Without one, the
-/// short value is the weight.
+/// Returns the companion of a parameter, filled. `initial` is its f32 weight or undefined. If
+/// undefined, the short value is the weight.
 Tensor make_companion(WeightForm form, Tensor& parameter, const Tensor& initial) {
   if (!facts(form).has_companion()) return {};
   const Tensor weight =
@@ -150,7 +150,7 @@ MasterWeights::~MasterWeights() {
 }
 
 std::span<Tensor> MasterWeights::group_parameters(int group) {
-  inner_.group_parameters(group);  // throws for a group that is not there
+  inner_.group_parameters(group);  // throws for a group that does not exist
   state_->adopt_groups(inner_, options_);
   return state_->groups[std::size_t(group)];
 }
@@ -193,7 +193,7 @@ void MasterWeights::add_to_sums() const {
   }
 }
 
-/// As apex: an f32 gradient beside each short one, until the step.
+/// As apex: makes an f32 gradient for each short one, until the step.
 void MasterWeights::materialize_gradients() const {
   const MemoryScope scope(MemoryUse::master_gradient);
   for (State::Weight& w : state_->weights) {
@@ -236,7 +236,7 @@ void MasterWeights::zero_grad(bool set_to_none) {
 // --- the step
 
 void MasterWeights::step(const optim::StepControl& control) {
-  // Weights with an f32 gradient were checked, and perhaps unscaled, when that was made.
+  // Weights with an f32 gradient were checked, and possibly unscaled, when it was made.
   if (!control.knows_scale && !control.factor.defined() && !control.skip.defined())
     for (std::size_t i = 0; i < state_->weights.size(); ++i)
       if (const State::Weight& w = state_->weights[i];
@@ -250,13 +250,13 @@ void MasterWeights::step(const optim::StepControl& control) {
   for (State::Weight& w : state_->weights) w.wide_gradient = {};
 }
 
-/// Masters that did not move give their parameters what these have already.
+/// Masters that did not change copy equal values into their parameters.
 void MasterWeights::step_plain(const optim::StepControl& control) {
   for (State::Weight& w : state_->weights)
     if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
   inner_.step(control);
   for (State::Weight& w : state_->weights) {
-    if (!w.wide_gradient.defined()) continue;  // where it is, there is a master
+    if (!w.wide_gradient.defined()) continue;  // a weight with a wide gradient has a master
     w.companion.set_grad({});
     copy_into(w.parameter, w.companion);
     w.wide_gradient = {};

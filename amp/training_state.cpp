@@ -1,5 +1,5 @@
-// Everything a training goes on from, as named tensors. Loading checks everything first and changes
-// the model afterwards. States of other strategies: convert_state.cpp.
+// Everything a training continues from, as named tensors. Loading checks everything first and
+// changes the model afterwards. States of other strategies: convert_state.cpp.
 #include <halftone/amp/training_core.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace halftone::amp {
 namespace {
 using optim::NamedTensors;
 
-/// Whether the model's tensors were saved in the dtypes that they have here.
+/// Returns whether the model's tensors were saved in their present dtypes.
 bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
   return std::ranges::all_of(nn::state_dict(model), [&](const auto& own) {
     const auto found = given.find("model." + own.first);
@@ -40,7 +40,7 @@ NamedTensors TrainingCore::state() const {
 }
 
 namespace {
-/// What was given, as a state of this strategy, of whole tensors.
+/// Returns the given state as a state of this strategy, of whole tensors.
 NamedTensors fitting(const TrainingCore& core, const NamedTensors& given, Convert convert) {
   Entries entries(loading_training, "a Training", given);
   const bool same = entries.text("strategy") == core.strategy.name &&
@@ -77,8 +77,8 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
 
 void TrainingCore::load(const NamedTensors& state) {
   const NamedTensors weights = part_of(state, "model."), session = part_of(state, "session.");
-  // The parts check before they change anything, the model first; if a later part does not fit,
-  // what was loaded is put back.
+  // Each load checks before it changes anything, the model first; if a later one fails, the values
+  // loaded before it are restored.
   NamedTensors before;
   for (const auto& [name, x] : nn::state_dict(model)) before[name] = x.clone();
   NamedTensors session_before;
@@ -116,7 +116,7 @@ void Training::save(const std::filesystem::path& path) const {
 }
 
 void Training::load(const std::filesystem::path& path, Convert convert) {
-  const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
+  const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
   NamedTensors state;
   const auto read = [&] { state = nn::load_safetensors(path).tensors; };
   core_->route->on_rank_0("a state to load", read);

@@ -84,7 +84,7 @@ void check_page(const std::string& page) {
   const Page read = PageReader(page).read();
   CHECK(read.mistake == "");
   CHECK(read.tags.count("script") == 0);
-  CHECK(read.tags.count("section") == 12);
+  CHECK(read.tags.count("section") == 13);
   CHECK_FALSE(contains(page, "http"));
   CHECK_FALSE(contains(page, "@import"));
   CHECK_FALSE(contains(page, "url("));
