@@ -159,7 +159,7 @@ void same_bits(uint64_t got, uint64_t expected, int digits, const char* what) {
   };
   if (got != expected) fail(named(what, hex(expected)), named(what, hex(got)));
 }
-void same(int64_t got, int64_t expected, const char* what) {
+void same_integer(int64_t got, int64_t expected, const char* what) {
   if (got != expected)
     fail(named(what, std::to_string(expected)), named(what, std::to_string(got)));
 }

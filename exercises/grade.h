@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -38,9 +39,10 @@ void group(const char* title, const char* topic, const char* why, void (*run)())
 void same(float got, float expected, const char* what = "");
 void same_bits(uint64_t got, uint64_t expected, int digits, const char* what = "");
 void same(bool got, bool expected, const char* what = "");
-void same(int64_t got, int64_t expected, const char* what = "");
-inline void same(int got, int expected, const char* what = "") {
-  same(int64_t(got), int64_t(expected), what);
+void same_integer(int64_t got, int64_t expected, const char* what);
+template <std::integral Got, std::integral Expected>
+requires(sizeof(Got) > 1) void same(Got got, Expected expected, const char* what = "") {
+  same_integer(int64_t(got), int64_t(expected), what);
 }
 /// Compares within an absolute tolerance. NaN is near to NaN alone.
 void near(double got, double expected, double tolerance, const char* what = "");

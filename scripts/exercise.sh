@@ -43,7 +43,7 @@ trap 'rm -rf "$work"' EXIT
 
 # compile FLAG...: tests.cpp with the solution, and the grader, at the same time.
 compile() {
-  local flags=(-std=c++20 -O1 -g -Werror=return-type -fmax-errors=3 "$@" -I. -I"$task" "-DTASK=\"$solution\"") ok=0
+  local flags=(-std=c++20 -O1 -g -ffp-contract=off -pthread -Werror=return-type -fmax-errors=3 "$@" -I. -I"$task" "-DTASK=\"$solution\"") ok=0
   "${CXX:-g++}" "${flags[@]}" -c grade.cpp -o "$work/grade.o" 2> "$work/grader_errors" & local grader=$!
   "${CXX:-g++}" "${flags[@]}" -c "$task/tests.cpp" -o "$work/tests.o" 2> "$work/errors" || ok=1
   wait "$grader" || ok=1

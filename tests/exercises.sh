@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$1/exercises"
 export work="$2" compiler="$3"
 mkdir -p "$work"
-flags=(-std=c++20 -O0 -Werror=return-type)
+flags=(-std=c++20 -O0 -ffp-contract=off -pthread -Werror=return-type)
 "$compiler" "${flags[@]}" -c grade.cpp -o "$work/grade.o" & grader=$!
 "$compiler" "${flags[@]}" -w -x c++-header grade.h -o "$work/grade.h.gch"  # found before grade.h
 wait "$grader"
@@ -15,7 +15,7 @@ wait "$grader"
 grade() {
   local task="$1" header="$2" name="${2//\//_}" output wanted
   local program="$work/${name%.h}"
-  if ! "$compiler" -std=c++20 -O0 -Werror=return-type -I"$work" -I. -I"$task" "-DTASK=\"$PWD/$header\"" \
+  if ! "$compiler" -std=c++20 -O0 -ffp-contract=off -pthread -Werror=return-type -I"$work" -I. -I"$task" "-DTASK=\"$PWD/$header\"" \
       "$task/tests.cpp" "$work/grade.o" -o "$program" 2> "$program.errors"; then
     echo "$header does not compile: $(grep -m 1 error "$program.errors")"
     return
