@@ -15,6 +15,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,7 @@ void same_bits(uint64_t got, uint64_t expected, int digits, const char* what = "
 void same(bool got, bool expected, const char* what = "");
 void same_integer(int64_t got, int64_t expected, const char* what);
 template <std::integral Got, std::integral Expected>
-requires(sizeof(Got) > 1) void same(Got got, Expected expected, const char* what = "") {
+requires(!std::same_as<Got, bool>) void same(Got got, Expected expected, const char* what = "") {
   same_integer(int64_t(got), int64_t(expected), what);
 }
 /// Compares within an absolute tolerance. NaN is near to NaN alone.

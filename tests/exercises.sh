@@ -20,7 +20,7 @@ grade() {
     echo "$header does not compile: $(grep -m 1 error "$program.errors")"
     return
   fi
-  output="$("$program" "$task" 5 lessons.txt)" || true
+  output="$("$program" "$task" 2 lessons.txt 2> "$program.errors")" || true
   rm -f "$program" "$program.errors"
   case "$header" in
     solutions/*) [[ "$output" == *"$task: PASSED"* ]] || printf '%s fails:\n%s\n' "$header" "$output" ;;

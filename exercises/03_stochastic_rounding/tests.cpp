@@ -44,8 +44,7 @@ void grade::tests() {
         "much smaller than its spacing.",
         [] {
           for (const uint32_t r : {0u, 1u, 2u, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu})
-            for (const uint32_t upper : {0x3f80u, 0xbf80u, 0x4049u, 0x3affu})
-              check(upper << 16 | r);
+            for (const uint32_t upper : {0x3f80u, 0xc049u}) check(upper << 16 | r);
         });
   group("zero, subnormal numbers and the largest", "stochastic",
         "Subnormal numbers are on average right as well; that is how a tiny update survives.", [] {
@@ -57,7 +56,7 @@ void grade::tests() {
         "Random bits that are added to a NaN can make an infinity, or -0, of it.", [] {
           check(0x7f800000), check(0xff800000);
           for (const uint32_t bits : {0x7fc00000u, 0x7f800001u, 0x7fffffffu, 0xffffffffu})
-            for (uint32_t random = 0; random < 65536; random += 257) {
+            for (uint32_t random = 0; random < 65536; random += 1285) {
               input("x = NaN (bits 0x%08x), random = %u", bits, random);
               const uint16_t got = stochastic_bf16(std::bit_cast<float>(bits), uint16_t(random));
               if ((got & 0x7fff) <= 0x7f80) same_bits(got, 0x7fc0, 4, "any NaN, such as 0x7fc0");
