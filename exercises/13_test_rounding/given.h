@@ -1,0 +1,7 @@
+// What task 13 is about: implementations of task 1.
+#pragma once
+
+#include <cstdint>
+
+/// A function that rounds an f32 to the 16 bits of a bf16.
+using Rounding = uint16_t (*)(float);
