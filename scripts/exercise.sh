@@ -5,7 +5,7 @@
 #        scripts/exercise.sh all                    grades every task, a line for each
 #        scripts/exercise.sh list                   lists the tasks
 #
-# Exit codes: 0 passed, 1 failed, 2 wrong usage. The compiler is $CXX, or g++.
+# Exit codes: 0 passed, 1 failed, 2 wrong usage. Variables: CXX, the compiler (g++); EXERCISE_SECONDS, the limit of CPU time (5).
 set -euo pipefail
 usage() { sed -n 's/^# \(usage: \|       \)\(scripts.*\)/\2/p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 (($# == 1 || $# == 3)) || usage
@@ -19,7 +19,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../exercises"
 
 case "$number" in
   list)
-    for folder in [0-9]*_*/; do sed -n 's|^// Task \([0-9]*\): \(.*\)|\1\t\2|p' "$folder/task.h" | sed 's/\. .*//' | expand -t 4; done
+    for folder in [0-9]*_*/; do
+      sed -n 's|^// Task \([0-9]*\): \([^.]*\)\..*|\1\t\2|p' "$folder/task.h" | expand -t 4
+      topic="$(tr '\n' ' ' < "$folder/tests.cpp" | grep -oE 'group\("([^"]|\\")*", *"[a-z_0-9]+"' | head -n 1 | sed -E 's/.*"([a-z_0-9]+)"$/\1/')"
+      sed -n "s/^$topic | /    read before: /p" lessons.txt
+    done
     exit 0 ;;
   all)
     passed=0 count=0
@@ -37,13 +41,13 @@ esac
 [[ "$number" =~ ^[0-9]+$ ]] && folder="$(printf '%02d' "$((10#$number))")" && task="$(compgen -G "${folder}_*")" ||
   { echo "[exercise.sh] there is no task \"$number\". Use a number that \"scripts/exercise.sh list\" prints." >&2; exit 2; }
 : "${solution:=$PWD/$task/task.h}" "${shown:=exercises/$task/task.h}"
-seconds=5
+seconds="${EXERCISE_SECONDS:-5}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 # compile FLAG...: tests.cpp with the solution, and the grader, at the same time.
 compile() {
-  local flags=(-std=c++20 -O1 -g -ffp-contract=off -pthread -Werror=return-type -fmax-errors=3 "$@" -I. -I"$task" "-DTASK=\"$solution\"") ok=0
+  local flags=(-std=c++20 -O1 -g -ffp-contract=off -pthread -Werror=return-type "$@" -I. -I"$task" "-DTASK=\"$solution\"") ok=0
   "${CXX:-g++}" "${flags[@]}" -c grade.cpp -o "$work/grade.o" 2> "$work/grader_errors" & local grader=$!
   "${CXX:-g++}" "${flags[@]}" -c "$task/tests.cpp" -o "$work/tests.o" 2> "$work/errors" || ok=1
   wait "$grader" || ok=1

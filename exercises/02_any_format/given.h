@@ -1,4 +1,4 @@
-// What task 2 is about: a format.
+// The type of task 2: a format.
 #pragma once
 
 /// The numbers of a short floating-point format: +-significand 2^exponent, and zero. Significands

@@ -1,4 +1,4 @@
-// What task 4 is about: a weight in two halves.
+// The type of task 4: a weight in two halves.
 #pragma once
 
 #include <cstdint>

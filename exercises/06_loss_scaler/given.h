@@ -1,4 +1,4 @@
-// What task 6 is about: the state of a loss scaler and its rules.
+// The types of task 6: the state of a loss scaler and its rules.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What task 7 is about: a training in the middle of a step.
+// The type of task 7: a training in the middle of a step.
 #pragma once
 
 #include <cstdint>

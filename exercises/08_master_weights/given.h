@@ -1,4 +1,4 @@
-// What task 8 is about: weights in bf16 with master weights in f32.
+// The type of task 8: weights in bf16 with master weights in f32.
 #pragma once
 
 #include <cstdint>

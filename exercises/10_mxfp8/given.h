@@ -1,4 +1,4 @@
-// What task 10 is about: a tensor in MXFP8.
+// The type of task 10: a tensor in MXFP8.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What task 11 is about: a tensor in NVFP4.
+// The type of task 11: a tensor in NVFP4.
 #pragma once
 
 #include <vector>

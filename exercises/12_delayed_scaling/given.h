@@ -1,4 +1,4 @@
-// What task 12 is about: the state of delayed scaling for one tensor.
+// The type of task 12: the state of delayed scaling for one tensor.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What task 13 is about: implementations of task 1.
+// The type of task 13: implementations of task 1.
 #pragma once
 
 #include <cstdint>

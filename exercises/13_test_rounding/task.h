@@ -1,5 +1,5 @@
-// Task 13: write the test that kills these mutants. The grader calls accepts() with correct
-// implementations of task 1 and with mutants of it. Run scripts/exercise.sh 13
+// Task 13: write the test of a rounding that kills its mutants. The grader calls accepts() with
+// correct implementations of task 1 and with mutants of it. Run scripts/exercise.sh 13
 #pragma once
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
-// Task 14: write the test of a loss scaler. The grader calls accepts() with correct implementations
-// of task 6 and with mutants of it. Run scripts/exercise.sh 14
+// Task 14: write the test of a loss scaler that kills its mutants. The grader calls accepts() with
+// correct implementations of task 6 and with mutants of it. Run scripts/exercise.sh 14
 #pragma once
 
 #include <stdexcept>

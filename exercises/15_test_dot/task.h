@@ -1,5 +1,5 @@
-// Task 15: write the test of a dot product. The grader calls accepts() with correct implementations
-// and with mutants. Run scripts/exercise.sh 15
+// Task 15: write the test of a dot product that kills its mutants. The grader calls accepts() with
+// correct implementations and with mutants. Run scripts/exercise.sh 15
 #pragma once
 
 #include <cmath>

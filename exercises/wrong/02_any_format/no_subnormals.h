@@ -1,4 +1,4 @@
-// wrong: Between zero and 2^min_exponent there are no numbers: all become zero.
+// wrong: Numbers below 2^min_exponent become zero.
 // caught by: the examples of task.h
 #pragma once
 

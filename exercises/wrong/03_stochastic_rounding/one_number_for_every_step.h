@@ -1,4 +1,4 @@
-// wrong: The random numbers do not depend on the step: an element always goes the same way.
+// wrong: The random numbers do not depend on the step (break 8 of docs/exercises.md).
 // caught by: steps have random numbers of their own
 #pragma once
 
