@@ -23,8 +23,7 @@ inline Format ieee_format(int exponent_bits, int fraction_bits) {
 /// Returns the number of `format` that is nearest to x; of two that are equally near, the one with
 /// the even significand (an integer multiple of the spacing, whose last bit is 0).
 ///
-/// - The spacing of the numbers around x is 2^(e - significand_bits + 1), where e is the exponent
-/// of
+/// - The spacing of the numbers around x is 2^(e - significand_bits + 1). Here e is the exponent of
 ///   x: 2^e <= |x| < 2^(e+1). std::ilogb and std::frexp read it exactly.
 /// - Below 2^min_exponent the spacing is that at 2^min_exponent: the subnormal numbers. Their
 ///   smallest is one spacing. Half of it becomes zero (even), more than half becomes the smallest.

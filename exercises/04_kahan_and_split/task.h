@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "given.h"
-#include "numbers.h"  // bf16_bits(float), from_bf16(bits), bits_of(float), float_of(bits)
+#include "numbers.h"  // numbers::bf16_bits(float), numbers::from_bf16(bits)
 
 // A bf16 weight near 1 has the spacing 2^-7 or 2^-8. An update of 1e-4 rounds to nothing. Both
 // forms below store 16 more bits for each weight, which the next update adds again.
@@ -28,8 +28,7 @@
 ///   1.007            0x3f80e560   0x3f81    -6816
 ///   1 + 2^-8         0x3f808000   0x3f81   -32768   halfway
 ///
-/// w is finite; `high` may be infinity for a w beyond the largest bf16, and join() still restores
-/// w.
+/// w is finite. For a w beyond the largest bf16, `high` is infinity, and join() still restores w.
 inline Split split(float w) { throw std::logic_error("split is not written yet"); }
 
 /// Returns w from its halves: join(split(w)) has the bits of w, for every finite w and for -0.

@@ -7,7 +7,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "numbers.h"  // float bf16(x): x rounded to bf16, nearest even
+#include "numbers.h"  // numbers::bf16(x): x rounded to bf16, nearest even
 
 /// Returns the sum in bf16, term after term from the left: it starts at 0, and each addition is
 /// made in f32 and rounded to bf16 at once. Terms are bf16 numbers. The sum of no terms is 0.

@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "given.h"
-#include "numbers.h"  // bf16_bits(float), from_bf16(bits)
+#include "numbers.h"  // numbers::bf16_bits(float), numbers::from_bf16(bits)
 
 /// Returns weights whose masters are the f32 numbers `initial` and whose model weights are the
 /// masters rounded to bf16 (nearest even). The masters keep all 24 significant bits.

@@ -10,9 +10,7 @@
 /// A region: from its constructor to its destructor, operand() casts to `dtype`. Regions nest; the
 /// inner one counts. Dtype::f32 turns autocast off inside.
 ///
-/// - A region belongs to the thread that made it. Other threads have no region, and a cache of
-/// their
-///   own.
+/// - A region belongs to the thread that made it. Another thread has no region, and its own cache.
 /// - When a region ends, also by an exception, the region around it counts again.
 /// - When the outermost region of a thread ends, the cache is empty: it keeps no memory.
 class Autocast {
@@ -32,12 +30,10 @@ class Autocast {
 /// As long as nothing changes, a weight is cast once for each dtype, until the outermost region
 /// ends. The traps:
 ///
-/// - write() changes the number of a weight inside a region: the cached cast is stale. Storage has
-/// a
-///   version.
-/// - replace() gives a weight other memory, whose version is 0 as well. Memory that an entry does
-/// not
-///   own can be freed and used again at the same address.
+/// - write() changes the number of a weight inside a region: the cached cast is stale, and a new
+///   one takes its place. Storage has a version.
+/// - replace() gives a weight other memory, whose version is 0 as well. If an entry does not own
+///   the memory, it can be freed and used again at the same address.
 /// - A forward pass under NoGrad (an evaluation) comes first: a cast that was not recorded has no
 ///   history, and the training pass after it would leave the weight without a gradient. Every cast
 ///   for the cache is recorded, whatever the mode; EnableGrad does that.

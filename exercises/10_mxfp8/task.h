@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "given.h"
-#include "numbers.h"  // float e4m3(double x): nearest even, saturates at 448
+#include "numbers.h"  // numbers::e4m3(x): nearest even, saturates at 448
 
 /// Returns the e8m0 code of a block's scale: the exponent e of the scale 2^e, plus 127.
 ///

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "given.h"
-#include "numbers.h"  // float e4m3(double x), float e2m1(double x): nearest even, saturating
+#include "numbers.h"  // numbers::e4m3(x), numbers::e2m1(x): nearest even, saturating
 
 /// Quantizes x; block i has the elements 16 i ... 16 i + 15. With f32 or f64 arithmetic:
 ///

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "given.h"
-#include "numbers.h"  // float e5m2(x): nearest even, infinite beyond 57344
+#include "numbers.h"  // numbers::e5m2(x): nearest even, infinite beyond 57344
 
 /// Returns the scale that moves `amax`, the largest magnitude of a tensor, to the largest e5m2:
 /// 57344 / amax in f32. Returns 1 if amax is 0 or not finite, and the largest finite float if the
@@ -20,17 +20,14 @@ inline float scale_for(float amax) { throw std::logic_error("scale_for is not wr
 /// largest magnitude of a tensor only after the kernel that makes it, so it uses the scale of
 /// earlier steps.
 ///
-/// 1. With s = state.scale, as it was before the call, each result is e5m2(x * s) / s in f32. A
-/// finite
-///    x saturates: if |x * s| rounds beyond 57344, it becomes 57344. Infinite and NaN elements
-///    stay.
-/// 2. amax, the largest magnitude of the gradients, is appended to the history, and the oldest
-/// entry
-///    is removed if there are more than state.length. If a gradient is infinite or NaN, nothing is
-///    appended: an infinite entry would make the scale 0 for `length` steps.
+/// 1. With s = state.scale, as it was before the call, each result is e5m2(x * s) / s in f32.
+///    A finite x saturates: if |x * s| rounds beyond 57344, it becomes 57344 with its sign.
+///    Infinite and NaN elements stay.
+/// 2. amax, the largest magnitude of the gradients, is appended to the history. If the history then
+///    has more than state.length entries, the oldest one is removed. If a gradient is infinite or
+///    NaN, nothing is appended: an infinite entry would make the scale 0 for `length` steps.
 /// 3. state.scale becomes scale_for(largest entry of the history). It stays as it was if the
-/// history
-///    is empty or its largest entry is 0.
+///    history is empty or its largest entry is 0.
 ///
 /// Example: from the initial state, gradients {2^-20, -2^-18}: step 1 has the scale 1, and both
 /// results are 0 and -0. The next scale is 57344 * 2^18, and with it both numbers are exact in

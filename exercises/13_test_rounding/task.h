@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "given.h"
-#include "numbers.h"  // uint16_t bf16_bits(float x): right, but slow
+#include "numbers.h"  // numbers::bf16_bits(x): right, but slow
 
 /// Returns whether `round` is a correct rounding to bf16, by the rules in
 /// exercises/01_round_to_bf16/task.h: nearest even; subnormal numbers like all others; the sign of
@@ -16,9 +16,7 @@
 ///
 /// - Correct implementations differ in one thing: which NaN they return. Any code from 0x7f81 to
 ///   0x7fff is right (and from 0xff81 to 0xffff for a NaN with a sign).
-/// - A mutant has one bug. There are twelve, and each is a bug that a program had. The verdict
-/// names
-///   those that survive.
+/// - There are twelve mutants with one bug each. The verdict names those that survive.
 ///
 /// Think of classes of inputs: what does a random float almost never hit?
 ///

@@ -73,7 +73,7 @@ void grade::tests() {
         [] { judge(accepts, correct, true); });
   group(
       "mutants are rejected", "rounding",
-      "Each mutant was a bug of a program whose tests passed. Halfway cases, the ends of the range "
-      "and NaN are a vanishing part of all floats, so name them.",
+      "A bug that no test sees stays in the program. Halfway cases, the ends of the range and NaN "
+      "are a vanishing part of all floats, so name them.",
       [] { judge(accepts, mutants, false); });
 }
