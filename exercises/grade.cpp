@@ -89,7 +89,7 @@ void handle_signals() {
 #endif
   const itimerval limit{.it_interval = {}, .it_value = {.tv_sec = seconds, .tv_usec = 0}};
   setitimer(ITIMER_PROF, &limit, nullptr);
-  alarm(unsigned(2 * seconds));  // for code that waits and uses no CPU time
+  alarm(unsigned(seconds + 8));  // for code that waits and uses no CPU time
 }
 
 }  // namespace
