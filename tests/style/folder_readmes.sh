@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$1"
 
 with_sub_folders=(core autograd distributed nn optim amp data policy train lab backends bench examples cmake scripts policies)
-alone=(tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in tests/ are rows of its README
+alone=(exercises tests tests/cuda_emulation tests/fuzz tests/ptx)  # the folders in exercises/ and tests/ are rows of their README
 # core/ and the kernels of a backend are one list each.
 large=(core backends/cpu backends/cuda)
 sources=(-name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name '*.inc')
@@ -44,7 +44,7 @@ for folder in "${described[@]}"; do
   done
 done
 
-mapfile -t counted < <(folders_with_files "${with_sub_folders[@]}" tests)
+mapfile -t counted < <(folders_with_files "${with_sub_folders[@]}" exercises tests)
 for folder in "${counted[@]}"; do
   [[ " ${large[*]} " == *" $folder "* || "$folder" == tests/fuzz/corpus/* ]] && continue
   count="$(find "$folder" -maxdepth 1 -type f ! -name README.md ! -name '*.pyc' | wc -l)"

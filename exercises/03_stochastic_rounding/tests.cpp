@@ -1,0 +1,132 @@
+// Hidden tests of task 3. Probabilities are counted over all 65536 random numbers, so they are
+// exact.
+#include "grade.h"
+
+#include TASK
+
+namespace {
+
+void check(uint32_t bits) {
+  const float x = std::bit_cast<float>(bits);
+  const uint32_t low = bits >> 16, high = low + 1, r = bits & 0xffff;
+  int64_t up = 0;
+  for (uint32_t random = 0; random < 65536; ++random) {
+    grade::input("x = %.9g (bits 0x%08x), random = %u", double(x), bits, random);
+    const uint16_t got = stochastic_bf16(x, uint16_t(random));
+    up += got == high;
+    char text[80];
+    std::snprintf(text, sizeof text, r == 0 ? "0x%04x" : "0x%04x or 0x%04x", low, high);
+    if (got != low && (got != high || r == 0)) grade::same_bits(got, low, 4, text);
+  }
+  grade::input("x = %.9g (bits 0x%08x), all 65536 random numbers", double(x), bits);
+  grade::same(up, int64_t(r), "results away from zero");
+}
+
+/// 2000 steps of weight decay in bf16 from 1: w -= 1e-4 w, which nearest rounding cannot make.
+std::vector<uint16_t> decayed(uint64_t seed, int steps, std::vector<uint16_t> weights) {
+  for (int step = 0; step < steps; ++step) {
+    std::vector<float> gradients(weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) gradients[i] = numbers::from_bf16(weights[i]);
+    sgd_step(weights, gradients, 1e-4f, seed, uint64_t(step));
+  }
+  return weights;
+}
+
+}  // namespace
+
+void grade::tests() {
+  group("the example of task.h", "stochastic",
+        "1 + 2^-9 is a quarter of the way to the next number, so it must go there in a quarter of "
+        "all cases.",
+        [] { check(0x3f804000); });
+  group("exactly r of 65536 random numbers go away from zero", "stochastic",
+        "A probability that is off by 2^-16 adds up: a bf16 weight gets thousands of updates, each "
+        "much smaller than its spacing.",
+        [] {
+          for (const uint32_t r : {0u, 1u, 2u, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu})
+            for (const uint32_t upper : {0x3f80u, 0xc049u}) check(upper << 16 | r);
+        });
+  group("zero, subnormal numbers and the largest", "stochastic",
+        "Subnormal numbers are on average right as well; that is how a tiny update survives.", [] {
+          for (const uint32_t bits :
+               {0u, 0x80000000u, 1u, 0x80001234u, 0x7fffffu, 0x7f7f0000u, 0x7f7f4000u})
+            check(bits);
+        });
+  group("infinity and NaN", "range",
+        "Random bits that are added to a NaN can make an infinity, or -0, of it.", [] {
+          check(0x7f800000), check(0xff800000);
+          for (const uint32_t bits : {0x7fc00000u, 0x7f800001u, 0x7fffffffu, 0xffffffffu})
+            for (uint32_t random = 0; random < 65536; random += 1285) {
+              input("x = NaN (bits 0x%08x), random = %u", bits, random);
+              const uint16_t got = stochastic_bf16(std::bit_cast<float>(bits), uint16_t(random));
+              if ((got & 0x7fff) <= 0x7f80) same_bits(got, 0x7fc0, 4, "any NaN, such as 0x7fc0");
+            }
+        });
+  group(
+      "a run can be repeated", "stochastic",
+      "Without it no failure can be looked at twice, and a checkpoint does not resume to the bit.",
+      [] {
+        const auto after = [](uint64_t seed) {
+          std::vector<uint16_t> weights(64, 0x3f80);
+          sgd_step(weights, std::vector<float>(64, 1.0f), 0x1p-9f, seed, 0);
+          return weights;
+        };
+        input("step 0 on 64 weights of 1, gradients 1, lr = 2^-9, twice with seed 7");
+        const std::vector<uint16_t> first = after(7);
+        same(after(7) == first, true, "the same bits");
+        input("the same with the seeds 0 to 9");
+        int different = 0;
+        for (uint64_t seed = 0; seed < 10; ++seed) different += after(seed) != first;
+        holds(different > 0, "different bits", "the same bits for every seed");
+      });
+  group("elements have random numbers of their own", "stochastic",
+        "If all elements of a tensor go the same way in a step, their errors add up in every sum "
+        "over the tensor and do not average out.",
+        [] {
+          for (uint64_t step = 0; step < 20; ++step) {
+            std::vector<uint16_t> weights(1000, 0x3f80);
+            input("step %d on 1000 weights of 1, gradients 1, lr = 2^-9", int(step));
+            sgd_step(weights, std::vector<float>(1000, 1.0f), 0x1p-9f, 3, step);
+            const auto moved = std::count(weights.begin(), weights.end(), 0x3f7f);
+            holds(moved > 400 && moved < 600,
+                  "400 to 600 weights at 0x3f7f, because 1 - 2^-9 is halfway",
+                  std::to_string(moved) + " weights at 0x3f7f");
+          }
+        });
+  group("steps have random numbers of their own", "stochastic",
+        "With one random number for every step, an element that is rounded down once is always "
+        "rounded down. The mean over elements hides it.",
+        [] {
+          int longest = 0;
+          std::vector<int> moves(200), run(200), last(200, -1);
+          for (uint64_t step = 0; step < 400; ++step) {
+            std::vector<uint16_t> weights(200, 0x3f80);
+            sgd_step(weights, std::vector<float>(200, 1.0f), 0x1p-9f, 5, step);
+            for (std::size_t i = 0; i < 200; ++i) {
+              const int down = weights[i] == 0x3f7f;
+              moves[i] += down, run[i] = down == last[i] ? run[i] + 1 : 1, last[i] = down;
+              longest = std::max(longest, run[i]);
+            }
+          }
+          for (std::size_t i = 0; i < 200; ++i) {
+            input(
+                "400 steps on a weight of 1 that is set back after each; gradient 1, lr = 2^-9; "
+                "element %d",
+                int(i));
+            holds(moves[i] > 140 && moves[i] < 260, "down in 140 to 260 of 400 steps",
+                  "down in " + std::to_string(moves[i]) + " of 400 steps");
+          }
+          input("the same, all 200 elements");
+          holds(longest < 60, "never 60 steps in a row in the same direction",
+                std::to_string(longest) + " in a row");
+        });
+  group("weight decay that nearest rounding loses", "stochastic",
+        "1 - 1e-4 rounds to 1 in bf16: with nearest rounding the weight never moves.", [] {
+          const std::vector<uint16_t> weights =
+              decayed(11, 2000, std::vector<uint16_t>(256, 0x3f80));
+          double sum = 0;
+          for (const uint16_t w : weights) sum += numbers::from_bf16(w);
+          input("2000 steps of w -= 1e-4 w from 1; the mean of 256 weights");
+          near(sum / 256, std::exp(2000 * std::log1p(-1e-4)), 0.005, "mean");
+        });
+}

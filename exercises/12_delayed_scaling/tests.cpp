@@ -1,0 +1,160 @@
+// Hidden tests of task 12. The oracle computes every scale again from the list of all steps.
+#include "grade.h"
+
+#include TASK
+
+namespace {
+
+constexpr float inf = std::numeric_limits<float>::infinity(),
+                nan32 = std::numeric_limits<float>::quiet_NaN();
+
+struct Oracle {
+  std::size_t length = 16;
+  std::vector<float> all{};  // the largest magnitudes of all finite steps
+  float before = 1;
+  float scale() {
+    const std::size_t used = std::min(length, all.size());
+    float largest = 0;
+    for (std::size_t i = all.size() - used; i < all.size(); ++i)
+      largest = std::max(largest, all[i]);
+    if (largest > 0) before = std::min(57344 / largest, std::numeric_limits<float>::max());
+    return before;
+  }
+};
+
+/// One step of both, compared.
+void check(DelayedScaling& state, Oracle& oracle, const std::vector<float>& x,
+           const std::string& text) {
+  const float s = oracle.scale();
+  grade::input("%s, before the step", text.c_str());
+  grade::same(state.scale, s, "state.scale");
+  grade::input("%s", text.c_str());
+  const std::vector<float> got = quantize_step(state, x);
+  grade::same(got.size(), x.size(), "count of results");
+  float amax = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    grade::input("%s. Gradient %d is %.9g, the scale is %.9g", text.c_str(), int(i), double(x[i]),
+                 double(s));
+    const float expected =
+        std::isfinite(x[i]) ? numbers::rounded(x[i] * s, 3, -14, 57344) / s : x[i];
+    grade::same(got[i], expected, "result");
+    amax = std::isfinite(amax) && std::isfinite(x[i]) ? std::max(amax, std::fabs(x[i])) : inf;
+  }
+  if (std::isfinite(amax)) oracle.all.push_back(amax);
+  grade::input("%s, after the step", text.c_str());
+  grade::same(state.history.size(), std::min(oracle.length, oracle.all.size()),
+              "entries in state.history");
+  grade::same(state.scale, oracle.scale(), "state.scale");
+}
+
+std::vector<float> gradients_of(double size, uint64_t seed) {
+  grade::Random random{seed};
+  std::vector<float> x(40);
+  for (float& y : x) y = float(size * (2 * random.uniform() - 1));
+  return x;
+}
+std::string step_text(int step, double size) {
+  char text[80];
+  std::snprintf(text, sizeof text, "step %d, gradients up to %g", step, size);
+  return text;
+}
+
+}  // namespace
+
+void grade::tests() {
+  group("scale_for", "delayed_scaling", "57344 / 0 is infinite, and 0 times that is NaN.", [] {
+    for (const float a : {1.0f, 0x1p-18f, 57344.0f, 3e38f, 1e-30f}) {
+      input("scale_for(%g)", double(a));
+      same(scale_for(a), 57344 / a);
+    }
+    for (const float a : {0.0f, inf, nan32})
+      input("scale_for(%g)", double(a)), same(scale_for(a), 1.0f);
+    for (const float a : {1e-37f, 0x1p-149f}) {
+      input("scale_for(%g)", double(a));
+      same(scale_for(a), std::numeric_limits<float>::max());
+    }
+  });
+  group("the example of task.h", "delayed_scaling",
+        "The first step has no history: its gradients underflow.", [] {
+          DelayedScaling state;
+          Oracle oracle;
+          for (int step = 1; step <= 2; ++step)
+            check(state, oracle, {0x1p-20f, -0x1p-18f}, step_text(step, 0x1p-18));
+        });
+  group("the scale of a step comes from earlier steps", "delayed_scaling",
+        "A gradient that grows saturates for one step. Scaling by the present tensor would need a "
+        "second pass over it.",
+        [] {
+          DelayedScaling state;
+          Oracle oracle;
+          int step = 0;
+          for (const double size : {1e-3, 1e-3, 0.1, 0.1, 5.0, 1e-3, 1e-4})
+            ++step, check(state, oracle, gradients_of(size, uint64_t(step)), step_text(step, size));
+        });
+  group(
+      "the largest of the last steps, and no older ones", "delayed_scaling",
+      "The latest step alone saturates at every second one of a noisy run; a maximum of all steps "
+      "never comes down from one spike.",
+      [] {
+        DelayedScaling state{.length = 4};
+        Oracle oracle{.length = 4};
+        int step = 0;
+        for (const double size : {1.0, 100.0, 1.0, 2.0, 1.0, 0.5, 0.25, 0.25, 0.25, 0.25})
+          ++step, check(state, oracle, gradients_of(size, uint64_t(step)),
+                        step_text(step, size) + ", length 4");
+        DelayedScaling one{.length = 1};
+        Oracle one_oracle{.length = 1};
+        for (const double size : {1.0, 8.0, 0.1})
+          check(one, one_oracle, gradients_of(size, 9), step_text(0, size) + ", length 1");
+      });
+  group("infinity and NaN are not remembered", "delayed_scaling",
+        "A step with an overflow is skipped. If its amax stays in the history, the scale is 0 for "
+        "all its length.",
+        [] {
+          for (const float bad : {inf, -inf, nan32}) {
+            DelayedScaling state;
+            Oracle oracle;
+            for (int step = 1; step <= 4; ++step) {
+              std::vector<float> x = gradients_of(0.01, uint64_t(step));
+              if (step == 2) x[7] = bad;
+              check(state, oracle, x,
+                    step_text(step, 0.01) + (step == 2 ? ", and one that is not finite" : ""));
+            }
+          }
+        });
+  group("gradients of zero", "delayed_scaling",
+        "A frozen layer has them; its scale must stay usable.", [] {
+          DelayedScaling state{.length = 2};
+          Oracle oracle{.length = 2};
+          int step = 0;
+          for (const double size : {0.0, 0.01, 0.0, 0.0, 0.0, 0.01})
+            ++step, check(state, oracle, gradients_of(size, uint64_t(step)),
+                          step_text(step, size) + ", length 2");
+        });
+  group("becomes_zero", "delayed_scaling",
+        "You can count the losses of a format before you use it.", [] {
+          Random random{3};
+          for (int i = 0; i < 20000; ++i) {
+            const float x = random.spread(-30, -10), scale = std::fabs(random.spread(-5, 10));
+            const bool zero = numbers::rounded(double(x) * scale, 3, -14, 57344) == 0;
+            input("becomes_zero(%.9g, %.9g)", double(x), double(scale));
+            same(becomes_zero(x, scale), zero);
+          }
+          for (const float x : {0x1p-17f, -0x1p-17f, std::nextafterf(0x1p-17f, 1),
+                                std::nextafterf(0x1p-17f, 0), 0x1p-16f}) {
+            input("becomes_zero(%a, 1)", double(x));
+            same(becomes_zero(x, 1), numbers::e5m2(x) == 0);
+          }
+        });
+  group("lost_in_first_step", "delayed_scaling",
+        "A loss scale, or one pass before the training that fills the history, prevents it.", [] {
+          for (const double size : {1e-7, 1e-5, 1e-4, 1.0}) {
+            std::vector<float> x = gradients_of(size, 77);
+            x[3] = x[30] = 0;
+            const auto zeros = std::count_if(
+                x.begin(), x.end(), [](float y) { return y != 0 && numbers::e5m2(y) == 0; });
+            input("40 gradients up to %g, two of them 0", size);
+            same(lost_in_first_step(x), zeros);
+          }
+        });
+}
