@@ -11,7 +11,7 @@
 namespace lab = halftone::lab;
 
 namespace {
-/// Checks that missed.
+/// Runs one experiment. Returns the number of checks that failed.
 int run_one(const lab::Experiment& experiment, bool thorough) {
   std::cout << experiment.name << ". " << experiment.claim << "\n\n" << std::flush;
   const auto start = std::chrono::steady_clock::now();

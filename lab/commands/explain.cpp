@@ -1,4 +1,4 @@
-// The training loop by hand, for it ends in the middle.
+// Writes the training loop by hand, because it ends in the middle of a training.
 #include <halftone/lab/commands/explain.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// halftone-lab report: a page of what runs left on disk.
+// halftone-lab report: writes a page about runs on disk.
 #include <halftone/lab/report/report.h>
 
 #include <halftone/lab/commands/flags.h>

@@ -1,4 +1,4 @@
-// halftone-lab run: a training for each policy and seed.
+// halftone-lab run: trains once for each policy and seed.
 #include <iostream>
 
 #include <halftone/lab/commands/flags.h>

@@ -1,4 +1,5 @@
-// Both commands measure each rule of a space alone; search goes on, and trains with what it found.
+// Both commands measure each rule of a space alone. search then combines rules and trains the
+// result.
 #include <halftone/lab/commands/search.h>
 
 #include <iostream>
@@ -15,7 +16,7 @@ namespace halftone::lab {
 
 namespace {
 
-/// A base, and each rule of a space on top of it.
+/// A base, and the measurements of each rule of a space on top of it.
 struct Ranking {
   policy::PolicyFile base;
   Trial trial;
@@ -43,12 +44,13 @@ struct Ranking {
 
 constexpr std::string_view made_by = "halftone-lab search ";
 
-/// x.json: x.search.json
+/// Returns the record's path: x.search.json for x.json.
 std::filesystem::path record_of(std::filesystem::path out) {
   return out.replace_extension(".search.json");
 }
 
-/// Before minutes of work: the policy can be written, and takes no place but an earlier search's.
+/// Checks before minutes of work that the policy can be written, and that it replaces only the
+/// policy of an earlier search.
 void check_place_for(const std::filesystem::path& out) {
   if (out.extension() != ".json")
     fail<UsageError>("search", out.string(), " is no name of a policy. End it in .json.");
@@ -66,7 +68,7 @@ void check_place_for(const std::filesystem::path& out) {
                      ". Choose another --out.");
 }
 
-/// The found policy under its file's name, with what it is in words.
+/// Gives the found policy its file's name, and describes how it was found.
 void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
   PlainText about;
   about << made_by << command.of.policy << " --space " << command.of.space << " --to "
@@ -111,7 +113,7 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
 }
 
 namespace {
-/// What sensitivity and search have in common.
+/// Adds the flags that sensitivity and search share.
 void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& context) {
   options.workload = context.workload;
   app.add_option("policy", options.policy, "the base: a file (x.json), or a strategy's name")
