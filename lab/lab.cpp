@@ -1,4 +1,4 @@
-// The program: the list of commands, and what becomes of errors.
+// The program: the list of commands, and the reporting of errors.
 #include <halftone/lab/lab.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ Context::Context(const NamedWorkload* first) : workload(first ? first->name : "g
 
 namespace {
 
-/// An error's message, safe for a terminal whatever it quotes.
+/// Returns an error's message with all bytes safe for a terminal.
 std::string printable_lines(std::string_view text) {
   std::string lines;
   while (!text.empty()) {
@@ -65,7 +65,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
   end_with_sweep();
   CLI::App app("What short number formats do to tensors and trainings.");
   app.require_subcommand(1);
-  int threads = 0;  // 0: OpenMP's number
+  int threads = 0;  // 0: OpenMP's default
   try {
     const Context context(own);
     std::vector<std::pair<CLI::App*, Work>> added;
@@ -82,7 +82,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     for (const auto& [command, work] : added)
       if (command->parsed()) return work();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+    return app.exit(error) == 0 ? 0 : 1;  // prints the help or the error
   } catch (const Error& error) {
     std::cerr << printable_lines(error.what());
   } catch (const std::filesystem::filesystem_error& error) {
