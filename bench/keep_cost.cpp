@@ -1,6 +1,6 @@
-// keep_cost [N]: what a training that keeps N checkpoints pays, after each save, for the decision
-// which to remove: where nothing goes, the first time that one goes (then all that stays is read
-// and verified), and from then on.
+// keep_cost [N]: the cost, after each save, of deciding which checkpoints to remove in a training
+// that keeps N of them: if none is removed, the first time that one is removed (then all that stay
+// are read and verified), and after that.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

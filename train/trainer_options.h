@@ -1,4 +1,4 @@
-// What a Trainer is told. docs/training.md sets each option beside PyTorch Lightning's.
+// The options of a Trainer. docs/training.md compares each option with PyTorch Lightning's.
 #pragma once
 
 #include <chrono>

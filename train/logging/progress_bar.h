@@ -20,7 +20,7 @@ namespace halftone::train {
 
 struct ProgressOptions {
   int64_t epochs = 0;            // 0: unknown
-  int64_t steps_per_epoch = 0;   // 0: unknown; then there is no bar and no time left
+  int64_t steps_per_epoch = 0;   // 0: unknown, so there is neither a bar nor the time left
   int64_t interval = 100;        // steps between two lines, if the output is not a terminal
   const char* unit = "samples";  // what step() counts
   std::FILE* output = stdout;    // stays open
