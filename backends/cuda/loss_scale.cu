@@ -1,4 +1,5 @@
-// The loss scale after a step: one thread decides, and nobody has to wait to learn what.
+// Updates the loss scale after a step: one thread decides, and the host need not wait for the
+// result.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 
