@@ -332,11 +332,12 @@ Work add_compare(CLI::App& app, const Context& context) {
   auto options = std::make_shared<Options>();
   options->workload = context.workload;
   add_policy(app, options->policy);
-  app.add_option("--reference", options->reference)->capture_default_str();
+  app.add_option("--reference", options->reference, "the policy to compare with")
+      ->capture_default_str();
   add_workload(app, options->workload, context);
   add_seed(app, options->seed);
   app.add_option("--json", options->json,
-                 "a file for it, too: runs/RUN/compare.json for the report");
+                 "also writes the result to a file: runs/RUN/compare.json for the report");
   return [options, &context] {
     const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
     if (!options->json.empty()) files::require_replaceable("--json", options->json);

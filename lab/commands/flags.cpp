@@ -48,17 +48,18 @@ void add_choices(CLI::App& app, Choices& choices) {
   app.add_option("--lr", choices.lr, "learning rate; default: the workload's")
       ->check(CLI::PositiveNumber);
   app.add_option("--optimizer", choices.optimizer, list_of(optimizer_names()));
-  app.add_option("--schedule", choices.schedule, "of the rate: " + list_of(schedule_names()));
+  app.add_option("--schedule", choices.schedule,
+                 "schedule of the learning rate: " + list_of(schedule_names()));
   app.add_option("--from", choices.from,
-                 "a trained state to begin with: a run's folder, a checkpoint, or a file of "
-                 "Training::save(); what another policy saved is converted");
+                 "a trained state to start from: a run's folder, a checkpoint, or a file of "
+                 "Training::save(); a state of another policy is converted");
 }
 }  // namespace
 
 void add_training(CLI::App& app, RunOptions& options, const Context& context) {
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
   app.add_option("--steps", options.steps)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--probe", options.probe, "telemetry every so many steps; 0: none")
+  app.add_option("--probe", options.probe, "telemetry every n steps; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   add_choices(app, options.choices);

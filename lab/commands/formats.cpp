@@ -189,11 +189,11 @@ namespace halftone::lab {
 Work add_formats(CLI::App& app, const Context&) {
   auto options = std::make_shared<FormatsOptions>();
   app.add_option("names", options->names,
-                 "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); all named ones, if "
-                 "none is given. Of a single short format every number is printed.");
+                 "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); default: all named "
+                 "ones. A single short format also prints each of its numbers.");
   app.add_flag("--check", options->check,
-               "compare with expected numbers; exit code 1 if any differs");
-  app.add_option("--samples", options->samples, "random numbers for signal to noise")
+               "compares with expected numbers; exit code 1 if one differs");
+  app.add_option("--samples", options->samples, "random numbers to measure signal to noise")
       ->capture_default_str();
   return [options] { return run_formats(*options); };
 }

@@ -176,7 +176,7 @@ Work add_graph(CLI::App& app, const Context& context) {
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
   app.add_option("-o,--output", options->output,
-                 "x.dot, or x.svg, x.png, x.pdf by Graphviz; default: .dot, printed");
+                 "x.dot, or x.svg, x.png, x.pdf (needs Graphviz); default: prints .dot");
   return [options, &context] { return run_graph(*options, context.own); };
 }
 

@@ -256,7 +256,7 @@ Work add_picture(CLI::App& app, const Context& context) {
   options->workload = context.own.empty() ? "gpt_tiny" : context.workload;
   app.add_option("name", options->name, list_of(picture_names()))->required();
   add_workload(app, options->workload, context);
-  app.add_option("-o,--output", options->output, "x.svg")->required();
+  app.add_option("-o,--output", options->output, "the drawing: x.svg")->required();
   return [options, &context] { return run_picture(*options, context.own); };
 }
 

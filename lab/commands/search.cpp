@@ -118,18 +118,20 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
   options.workload = context.workload;
   app.add_option("policy", options.policy, "the base: a file (x.json), or a strategy's name")
       ->required();
-  app.add_option("--space", options.space,
-                 "one rule for each of: ops, modules, roles; or the rules of a file (x.json)")
+  app.add_option(
+         "--space", options.space,
+         "ops, modules or roles: one rule for each of them; or the rules of a file (x.json)")
       ->capture_default_str();
   app.add_option("--to", options.to,
-                 "what rules ask for: low, bf16, f16, f32, or a quantizer (e4m3, mxfp8, ...)")
+                 "rules ask for this: low, bf16, f16, f32, or a quantizer (e4m3, mxfp8, ...)")
       ->capture_default_str();
-  app.add_option("--reference", options.reference)->capture_default_str();
+  app.add_option("--reference", options.reference, "the policy whose gradients are the measure")
+      ->capture_default_str();
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
-  app.add_option("--warm-up", options.warm_up, "steps of training before anything is measured")
+  app.add_option("--warm-up", options.warm_up, "steps of training before the measurement")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--batches", options.batches, "whose gradients are compared")
+  app.add_option("--batches", options.batches, "batches whose gradients are compared")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   add_seed(app, options.seed);
@@ -145,17 +147,17 @@ Work add_sensitivity(CLI::App& app, const Context& context) {
 Work add_search(CLI::App& app, const Context& context) {
   auto options = std::make_shared<SearchCommand>();
   add_ranking(app, options->of, context);
-  app.add_option("--objective", options->objective, "what to save: bytes, time, bits")
+  app.add_option("--objective", options->objective, "the cost to reduce: bytes, time, bits")
       ->capture_default_str();
   app.add_option("--budget", options->budget,
-                 "relative error of the gradients that may be added to the base's")
+                 "relative error of the gradients that the rules may add to the base's")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--out", options->out,
-                 "the policy (x.json); candidates and frontier go to x.search.json");
+                 "writes the policy (x.json); candidates and frontier go to x.search.json");
   add_seeds(app, options->seeds,
-            "train the base and what was found from these, separated by commas");
-  app.add_option("--steps", options->steps, "of these trainings")
+            "trains the base and the result from these seeds, separated by commas");
+  app.add_option("--steps", options->steps, "steps of these trainings")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   return [options, &context] { return run_search(*options, context.own); };

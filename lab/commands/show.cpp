@@ -113,8 +113,8 @@ Work add_show(CLI::App& app, const Context& context) {
   options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
-  app.add_option("--diff", options->other, "another policy: only what it does otherwise");
-  app.add_flag("--json", options->json, "for programs");
+  app.add_option("--diff", options->other, "another policy: prints only its differences");
+  app.add_flag("--json", options->json, "prints JSON, for programs");
   return [options, &context] { return run_show(*options, context.own); };
 }
 

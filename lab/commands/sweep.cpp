@@ -377,12 +377,13 @@ Work add_sweep(CLI::App& app, const Context& context) {
       ->required()
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--seeds", options->seeds, "0..4, or separated by commas")->capture_default_str();
+  app.add_option("--seeds", options->seeds, "0..4, or seeds separated by commas")
+      ->capture_default_str();
   add_training(app, run, context);
-  app.add_option("--jobs", options->sweep.jobs, "runs at once")
+  app.add_option("--jobs", options->sweep.jobs, "the number of runs at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--out", run.out, "policies, logs, and a folder for each run go in here")
+  app.add_option("--out", run.out, "the folder for policies, logs, and a folder for each run")
       ->required();
   return [options] {
     for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));

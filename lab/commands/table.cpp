@@ -159,10 +159,10 @@ int run_table(const TableOptions& options) {
 
 Work add_table(CLI::App& app, const Context&) {
   auto options = std::make_shared<TableOptions>();
-  app.add_option("paths", options->paths, "folders of runs")->required();
+  app.add_option("paths", options->paths, "run folders")->required();
   CLI::Option* const csv = app.add_flag_function(
       "--csv", [](int64_t) {}, "comma-separated values (the default)");
-  app.add_flag("--jsonl", options->json_lines, "an object per line")->excludes(csv);
+  app.add_flag("--jsonl", options->json_lines, "a JSON object per line")->excludes(csv);
   app.add_option("-o,--output", options->output, "a file; default: standard output");
   return [options] { return run_table(*options); };
 }
