@@ -25,7 +25,7 @@ struct Arguments {
 };
 
 void add_flags(Program& program, Arguments& to) {
-  program.flag("--text", to.text, "files to train on; default: Debian's common licences");
+  program.flag("--text", to.text, "files to train on; default: Debian's common licenses");
   program.device(to.device);
   program.list("--strategies", to.strategies, "any of amp/strategy.h, separated by commas");
   program.flag("--layers", to.model.layers).within(1, 100);

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The price, in thousands, is 2.1 per square metre, less with age, times a factor of the district;
+/// The price, in thousands, is 2.1 per square meter, less with age, times a factor of the district;
 /// 5 % is random.
 void write_flats(const fs::path& path) {
   const char* const districts[] = {"harbour", "hill", "old town", "park"};

@@ -54,8 +54,8 @@ void run(Findings& found) {
 
 const Experiment found::e1{
     "E1",
-    "Masters beside bf16 weights (apex's O2) and autocast over f32 weights are the same arithmetic "
-    "in other storage: with gradients rounded alike the f32 weights are the same to the bit.",
+    "f32 masters of bf16 weights (apex's O2) and autocast over f32 weights are the same arithmetic "
+    "in different storage: with equally rounded gradients the f32 weights are equal to the bit.",
     e01::run};
 
 }  // namespace halftone::lab

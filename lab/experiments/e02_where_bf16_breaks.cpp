@@ -204,7 +204,7 @@ void run(Findings& found) {
 const Experiment found::e2{
     "E2",
     "bf16 rounded to nearest breaks the update of weights, not forward and backward: most updates "
-    "are lost. Any of f32 masters, 8 more bits, compensation or stochastic rounding mends it "
+    "are lost. Each of f32 masters, 8 more bits, compensation or stochastic rounding fixes it "
     "(Zamirai et al. 2020).",
     e02::run};
 

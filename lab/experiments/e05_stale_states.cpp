@@ -166,7 +166,7 @@ void run(Findings& found) {
 const Experiment found::e5{
     "E5",
     "Adam's v in bf16 with beta2 = 0.999 never decays: 0.1 % is less than half a spacing. beta2 = "
-    "0.95 is harmless, and stochastic rounding mends it (modelled in arXiv 2603.16731).",
+    "0.95 is harmless, and stochastic rounding fixes it (modeled in arXiv 2603.16731).",
     e05::run};
 
 }  // namespace halftone::lab

@@ -98,9 +98,8 @@ void run(Findings& found) {
 
 const Experiment found::e6{
     "E6",
-    "How many bits must a weight have beyond bf16's? 8 are enough for an MLP; a table of rare "
-    "words "
-    "is asked, for which 8 were found too few (Split-SGD-BF16, arXiv 2005.04680).",
+    "How many bits must a weight have beyond bf16's? 8 are enough for an MLP. For a table of rare "
+    "words, 8 were found to be too few (Split-SGD-BF16, arXiv 2005.04680); this measures it.",
     e06::run};
 
 }  // namespace halftone::lab

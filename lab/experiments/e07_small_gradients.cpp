@@ -68,8 +68,8 @@ void run(Findings& found) {
 
 const Experiment found::e7{
     "E7",
-    "f16 needs a loss scale where gradients are small, and the histogram of an f32 run says which: "
-    "bf16 needs none (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).",
+    "f16 needs a loss scale if gradients are small, and the histogram of an f32 run gives the "
+    "scale; bf16 needs none (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).",
     e07::run};
 
 }  // namespace halftone::lab

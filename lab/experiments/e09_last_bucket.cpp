@@ -89,9 +89,9 @@ void run(Findings& found) {
 
 const Experiment found::e9{
     "E9",
-    "Under OCP's rule for MX scales, weights of normalisations fall into the last number of e4m3 "
-    "together; under a rule that rounds scales up none does (arXiv 2506.20752 found trainings that "
-    "diverge of it).",
+    "Under OCP's rule for MX scales, weights of normalizations all round to the last number of "
+    "e4m3; under a rule that rounds scales up none does (arXiv 2506.20752 found trainings that "
+    "diverge for this reason).",
     e09::run};
 
 }  // namespace halftone::lab

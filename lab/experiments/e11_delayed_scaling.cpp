@@ -138,9 +138,9 @@ void run(Findings& found) {
 
 const Experiment found::e11{
     "E11",
-    "Delayed scaling fails on outliers where scaling from the tensor itself and blocks do not: the "
-    "outlier saturates, and a history of the largest magnitudes remembers it for all of its steps. "
-    "(What TransformerEngine's DelayedScaling is defined to do.)",
+    "Delayed scaling fails on outliers; scaling from the tensor itself and blocks do not. The "
+    "outlier saturates, and the history of largest magnitudes keeps it for all of its steps. "
+    "(TransformerEngine's DelayedScaling is defined in this way.)",
     e11::run};
 
 }  // namespace halftone::lab

@@ -115,7 +115,7 @@ void run(Findings& found) {
 
 const Experiment found::e12{
     "E12",
-    "Where attention's largest weights repeat and values have one sign, round-to-nearest of its "
+    "If attention's largest weights repeat and values have one sign, round-to-nearest of its "
     "result to bf16 is biased (Qiu and Yao 2025, arXiv 2510.04212); stochastic rounding is not.",
     e12::run};
 

@@ -82,7 +82,7 @@ void run(Findings& found) {
 const Experiment found::e14{
     "E14",
     "Small learning rates are invisible in bf16: the share of updates that are lost rises as the "
-    "rate falls, and the histogram of log2(|update| / spacing) of an f32 run says it beforehand "
+    "rate falls, and the histogram of log2(|update| / spacing) of an f32 run predicts it "
     "(Zamirai et al. 2020, arXiv 2010.06192).",
     e14::run};
 

@@ -148,8 +148,8 @@ void run(Findings& found) {
 const Experiment found::e15{
     "E15",
     "The memory table of mixed precision is exact: bytes of weights, masters, gradients and states "
-    "follow from shapes, to the byte, for every strategy; autocast holds 2 bytes a parameter more "
-    "in forward, and keeps those of weights until backward.",
+    "follow from shapes, to the byte, for every strategy; autocast needs 2 bytes more per "
+    "parameter in forward, and keeps the bytes of weights until backward.",
     e15::run};
 
 }  // namespace halftone::lab

@@ -93,8 +93,8 @@ void run(Findings& f) {
 const Experiment found::e16{
     "E16",
     "A search over rules finds a policy that trains no worse than the hand-made list for CUDA and "
-    "keeps at least 10 % fewer bytes from forward to backward (HAWQ-V2, arXiv 1911.03852, ranks by "
-    "sensitivity alike).",
+    "keeps at least 10 % fewer bytes from forward to backward (HAWQ-V2, arXiv 1911.03852, also "
+    "ranks by sensitivity).",
     e16::run};
 
 }  // namespace halftone::lab

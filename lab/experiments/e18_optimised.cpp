@@ -61,8 +61,8 @@ void run(Findings& found) {
 
 const Experiment found::e18{
     "E18",
-    "Emulated formats survive optimisation: rounding by integer arithmetic has the same bits at "
-    "every level of optimisation, -ffast-math included, and in vector code.",
+    "Emulated formats survive optimization: rounding by integer arithmetic has the same bits at "
+    "every level of optimization, -ffast-math included, and in vector code.",
     e18::run};
 
 }  // namespace halftone::lab

@@ -183,7 +183,7 @@ std::vector<NamedWorkload> built_in_workloads() {
       {"lenet", "a small convolutional network on Fashion-MNIST",
        [](uint64_t seed) { return on_fashion_mnist(std::make_unique<nn::models::LeNet>(), seed); },
        "lenet"},
-      {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's licence texts",
+      {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's license texts",
        gpt_tiny, "gpt"}};
   for (const std::string& name : synthetic_names()) {
     const auto known = [&](const NamedWorkload& w) { return w.name == name; };
