@@ -1,6 +1,6 @@
 // Shows the progress of a training. On a terminal it is one line that redraws itself in place, at
 // most ten times a second, as wide as the window. In a file or a pipe it is whole lines, one every
-// n steps. Each epoch's last line stays. There are no colors if NO_COLOR is set (no-color.org).
+// n steps. Each epoch's last line stays. Colors are off if NO_COLOR is set (no-color.org).
 //
 //   train::ProgressBar progress({.epochs = 5, .steps_per_epoch = loader.size()});
 //   progress.begin_epoch();
