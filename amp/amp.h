@@ -1,4 +1,4 @@
-// Mixed precision: all of it. Reading order: README.md.
+// All headers of mixed precision. Reading order: README.md.
 #pragma once
 
 #include <halftone/amp/autocast.h>

@@ -1,4 +1,4 @@
-// The caster that a region puts into autograd's slot, and the depth of regions in this thread.
+// The caster that a region puts into autograd's slot, and the nesting of regions in this thread.
 #include <halftone/amp/autocast.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@ namespace halftone::amp {
 
 namespace {
 
-/// The regions of this thread, inside one another.
+/// The nested regions of this thread.
 struct Nesting {
   int depth = 0;
   std::shared_ptr<CastCache> cache;  // of the outermost
@@ -32,7 +32,7 @@ class RegionCaster final : public InputCaster {
     const std::vector<Tensor> before(inputs.begin(), inputs.end());
     const Session::Decision wanted = region_.session->decide(op, inputs, pass_);
     CastPlan plan{.result = wanted.result, .accumulate = wanted.accumulate, .tf32 = wanted.tf32};
-    // Where a rule says f32, operands are: what is done to them must not see short floats.
+    // Where a rule says f32, operands are cast to f32: its quantizers must not see short floats.
     plan.f32_result = cast(op, inputs, has_f32_result && !wanted.cast_class, wanted);
     plan.tap = region_.session->tap(before, inputs, pass_);
     return plan;
@@ -50,7 +50,7 @@ class RegionCaster final : public InputCaster {
   }
 
  private:
-  /// Follows the policy and tells the log; returns whether to write f32 from short floats.
+  /// Follows the policy and informs the log; returns whether to write f32 from short floats.
   bool cast(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result,
             const Session::Decision& wanted) {
     CastDecision decision = region_.policy->decide(op, inputs);
@@ -78,7 +78,7 @@ class RegionCaster final : public InputCaster {
     return x.defined() && is_floating(x.dtype()) && x.dtype() != f64 && dtype_on(x.device());
   }
 
-  /// channels_last: in memory, if the cache keeps it.
+  /// channels_last: the memory order of the cast, if the cache stores it.
   Tensor converted(const Tensor& x, DType dtype, bool channels_last = false) {
     if (x.dtype() == dtype) return x;
     ++made_casts;
@@ -98,7 +98,7 @@ class RegionCaster final : public InputCaster {
                           op.convolves && &x == &inputs[1] && x.device() == Device::cpu());
         return false;
       case CastClass::full_precision:
-        // The kernel reads the short floats as they are: the same numbers, without an f32 copy.
+        // The kernel reads the short floats directly: the same numbers, without an f32 copy.
         if (has_f32_result && eligible(inputs[0])) return inputs[0].dtype() != f32;
         for (Tensor& x : inputs)
           if (eligible(x)) x = converted(x, f32);
@@ -155,7 +155,7 @@ Autocast::Autocast(const Region& region)
   if (region.session && !CallScope::innermost()) root_ = std::make_unique<CallScope>(nullptr);
 }
 
-// Checkpointed segments that were recorded here keep the cache object; what it holds ends now.
+// Checkpointed segments recorded here keep the cache object, but its entries are dropped now.
 Autocast::~Autocast() {
   if (thread_ != std::this_thread::get_id()) {
     std::fputs(
@@ -163,7 +163,7 @@ Autocast::~Autocast() {
         "Make it in the thread that ends it.\n",
         stderr);
     scope_->stay();
-    static_cast<void>(root_.release());  // that thread points to it
+    static_cast<void>(root_.release());  // the other thread has a pointer to it
     return;
   }
   nesting.session = std::move(outer_session_), nesting.pass = outer_pass_;

@@ -1,11 +1,11 @@
-// Autocast: inside a region, operations run in the dtypes that a policy gives them; the casts are
-// recorded, so backward follows by itself.
+// Autocast: inside a region, operations run in the dtypes that a policy gives them. The casts are
+// recorded, so backward needs nothing more.
 //
 //   Tensor loss = amp::autocast(bf16, [&] { return cross_entropy(model(images), labels); });
 //   loss.backward();                                  // outside: backward needs no region
 //
-// Regions belong to a thread, nest, may be disabled inside another, and end with an exception as
-// well. All regions inside the outermost share its cast cache, which ends with it. Mirrors
+// Regions belong to a thread, nest, can be disabled inside another region, and also end by an
+// exception. All regions inside the outermost share its cast cache, which ends with it. Mirrors
 // torch.autocast.
 #pragma once
 
@@ -23,27 +23,27 @@ namespace halftone::amp {
 
 class Session;  // amp/session.h
 
-/// What holds inside a region, as a value.
+/// The settings of a region, as a value.
 struct Region {
   std::shared_ptr<const CastPolicy> policy{};  // null: the default policy
-  /// What low_precision operations run in: bf16 or f16. Absent: tensors there are left alone.
+  /// The dtype of low_precision operations: bf16 or f16. Absent: tensors on the CPU are not cast.
   std::optional<DType> dtype = bf16;
   /// The same for tensors on a GPU; absent: as `dtype`.
   std::optional<DType> cuda_dtype{};
-  bool enabled = true;  // false: nothing is cast here, also inside another region
+  bool enabled = true;  // false: no casts here, also inside another region
   bool cache = true;    // false: every use of a weight casts it again
-  /// What a policy file wants beyond the policy; also where nothing is cast.
+  /// The session of a policy file; it also works in regions without casts.
   std::shared_ptr<Session> session{};
 };
 
 /// A region from construction to the end of the scope, in this thread. Throws DTypeError for dtypes
-/// other than bf16 and f16. One that is destroyed in another thread goes on where it began, and
-/// says so on stderr: a destructor cannot throw.
+/// other than bf16 and f16. If it is destroyed in another thread, the region stays active in its
+/// own thread, and a message on stderr says so: a destructor cannot throw.
 class Autocast {
  public:
   [[nodiscard]] explicit Autocast(const Region& region);
   [[nodiscard]] explicit Autocast(DType dtype) : Autocast(Region{.dtype = dtype}) {}
-  /// A region in which nothing is cast. Tensors keep their dtypes: cast them by hand.
+  /// Returns a region without casts. Tensors keep their dtypes: cast them by hand.
   [[nodiscard]] static Autocast disabled() { return Autocast(Region{.enabled = false}); }
   ~Autocast();
   Autocast(const Autocast&) = delete;
@@ -51,13 +51,13 @@ class Autocast {
 
  private:
   std::thread::id thread_ = std::this_thread::get_id();
-  std::shared_ptr<Session> outer_session_;  // in which the region stands, with its pass
+  std::shared_ptr<Session> outer_session_;  // the outer session and its pass
   uint64_t outer_pass_;
   std::optional<CasterScope> scope_;
   std::unique_ptr<CallScope> root_{};  // the site of operations outside of every module
 };
 
-/// function() inside a region.
+/// Returns function(), called inside a region.
 template <class F> decltype(auto) autocast(const Region& region, F&& function) {
   const Autocast scope(region);
   return std::forward<F>(function)();
@@ -66,13 +66,13 @@ template <class F> decltype(auto) autocast(DType dtype, F&& function) {
   return autocast(Region{.dtype = dtype}, std::forward<F>(function));
 }
 
-/// Whether this thread is in a region that casts, and to what there.
+/// Returns whether this thread is in a region that casts, and the dtype that it casts to.
 bool autocast_enabled();
 std::optional<DType> autocast_dtype(Device device = Device::cpu());
-/// How many tensors the regions of this thread have cast so far; what a cache still had counts,
-/// too.
+/// Returns how many tensors the regions of this thread have cast until now; casts that a cache had
+/// count as well.
 int64_t casts_made();
-/// The cache of the outermost region of this thread; null outside.
+/// Returns the cache of the outermost region of this thread; null outside.
 const CastCache* active_cast_cache();
 
 }  // namespace halftone::amp

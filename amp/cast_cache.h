@@ -1,6 +1,6 @@
-// Casts of parameters, kept while a region lasts, so that a weight used ten times is cast once. An
-// entry holds its source and knows the storage, its version and the dtype it was cast to: neither a
-// recycled address, nor a weight that was updated since, nor a second dtype can hit.
+// Casts of parameters, kept until a region ends, so that a weight used ten times is cast once. An
+// entry holds its source and knows the storage, its version and the dtype of the cast. So a reused
+// address, an updated weight or a second dtype cannot give a wrong hit.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct CacheCounters {
 
 class CastCache {
  public:
-  /// Whether casts of x are worth keeping: an f32 leaf that requires a gradient and is no view.
+  /// Returns whether to keep casts of x: an f32 leaf that requires a gradient and is not a view.
   static bool serves(const Tensor& x);
-  /// x in `dtype`, as a recorded cast whether or not recording is on: an entry that was made under
-  /// NoGrad serves training later. Its bytes are charged to MemoryUse::cast_cache until the last
-  /// graph that uses it is gone. channels_last: a cast that is made now has this order in memory.
+  /// Returns x in `dtype`, as a recorded cast whether or not recording is on: training can later
+  /// use an entry made under NoGrad. Its bytes are charged to MemoryUse::cast_cache until the last
+  /// graph that uses it is destroyed. channels_last: a new cast has this order in memory.
   Tensor cast(const Tensor& x, DType dtype, bool channels_last = false);
   void clear() { entries_.clear(); }
   std::size_t size() const { return entries_.size(); }
@@ -29,7 +29,7 @@ class CastCache {
 
  private:
   struct Key {
-    const AutogradMeta* source;  // which leaf: gradients must reach this one
+    const AutogradMeta* source;  // the leaf: gradients must reach this one
     DType dtype;
     bool operator==(const Key&) const = default;
   };

@@ -1,4 +1,4 @@
-// The table of a policy, filled from the catalogue of operations.
+// The table of a policy, filled from the catalog of operations.
 #include <halftone/amp/cast_policy.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ using Catalogue = std::map<std::string_view, const OpInfo*>;
 template <class... Ops> Catalogue by_name(TypeList<Ops...>) {
   return {{Ops::info.name, &Ops::info}...};
 }
-/// Every operation that policies decide on. `cast` is what policies are made of, and `checkpoint`
-/// runs its segment under the policy: neither is subject to one.
+/// Returns every operation that policies decide on. Policies are made of `cast`, and `checkpoint`
+/// runs its segment under the policy: no policy applies to these two.
 const Catalogue& catalogue() {
   static const Catalogue all = [] {
     Catalogue operations = by_name(AllOps{});

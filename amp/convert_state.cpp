@@ -1,22 +1,23 @@
-// Weights on their way from one strategy to another: a state that another strategy saved, rewritten
-// as one of ours. Every tensor of the model is joined from the form it was saved in and split into
-// the form that it has here; nothing of the model changes.
+// Conversion of weights between strategies: rewrites a state that another strategy saved as a state
+// of this one. Every tensor of the model is joined from its saved form and split into its form in
+// this strategy; the model itself does not change.
 #include <halftone/amp/convert_state.h>
 
 #include <algorithm>
 #include <bit>
 
-#include <halftone/amp/state_entries.h>
 #include <halftone/amp/training_core.h>
 #include <halftone/amp/weight_storage.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/quoted.h>
 #include <halftone/nn/state_dict.h>
 
 namespace halftone::amp {
 
 namespace {
-using entries::take, entries::text_of, entries::loading;
+constexpr std::string_view loading = loading_training;
 using optim::NamedTensors;
 
 /// A parameter or buffer of the model; tied ones have several names.
@@ -43,16 +44,16 @@ std::vector<ModelTensor> tensors_of(const nn::Module& model,
   return list;
 }
 
-/// Whether two tensors of any dtypes have the same values, to the bit.
+/// Returns whether two tensors of any dtypes have the same values, to the bit.
 bool same_values(const Tensor& a, const Tensor& b) {
   const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
   return a.shape() == b.shape() &&
          std::ranges::equal(a.to_vector<double>(), b.to_vector<double>(), {}, bits, bits);
 }
 
-/// What was saved of a tensor, the same under each of its names, which are taken out.
-Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
-  Tensor value = take(state, tensor.names[0]);
+/// Takes a tensor's saved value, which must be equal under each of its names.
+Tensor take_value(Entries& entries, const ModelTensor& tensor) {
+  Tensor value = entries.take(tensor.names[0]);
   if (value.shape() != tensor.target.shape())
     fail<ShapeError>(loading, '"', tensor.names[0], "\" is ", described(value), " instead of ",
                      tensor.target.shape(), ". Build the model with the sizes that were saved.");
@@ -60,11 +61,11 @@ Tensor take_value(NamedTensors& state, const ModelTensor& tensor) {
     fail<DTypeError>(loading, '"', tensor.names[0], "\" is ", described(value),
                      ", but weights are saved in f64, f32, bf16 or f16. The state is damaged.");
   for (std::size_t i = 1; i < tensor.names.size(); ++i)
-    if (const Tensor other = take(state, tensor.names[i]);
+    if (const Tensor other = entries.take(tensor.names[i]);
         other.dtype() != value.dtype() || !same_values(other, value))
-      fail<UsageError>(
-          loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
-          "\", but the model has the two tied. Load what a model saved that has, too.");
+      fail<UsageError>(loading, '"', tensor.names[i], "\" is not \"", tensor.names[0],
+                       "\", but the model has the two tied. Load a state of a model that has them "
+                       "tied as well.");
   return value;
 }
 
@@ -74,13 +75,13 @@ std::string companion_entry(WeightForm form, std::size_t position) {
   return text += std::to_string(position);
 }
 
-/// The weight that a saved parameter and its companion, which is taken out, stand for.
-Tensor take_weight(NamedTensors& state, WeightForm form, const Tensor& parameter,
+/// Returns the weight of a saved parameter and its companion, which it takes.
+Tensor take_weight(Entries& entries, WeightForm form, const Tensor& parameter,
                    std::size_t position) {
   require_form(loading, form, parameter.dtype());
   if (!facts(form).has_companion()) return joined_weight(form, parameter, {});
   const std::string entry = companion_entry(form, position);
-  const Tensor companion = take(state, entry);
+  const Tensor companion = entries.take(entry);
   if (companion.shape() != parameter.shape() ||
       companion.dtype() != facts(form).companion_dtype(parameter.dtype()))
     fail<ShapeError>(loading, '"', entry, "\" is ", described(companion), ", which does not fit ",
@@ -94,7 +95,7 @@ Tensor converted_to(DType dtype, const Tensor& x) {
   return y;
 }
 
-/// The form of a parameter: those that the strategy left in f32 have none.
+/// Returns the form of a parameter: parameters that the strategy left in f32 have none.
 WeightForm form_of(const Tensor& parameter, WeightForm form) {
   return is_short_float(parameter) ? form : WeightForm::plain;
 }
@@ -102,7 +103,8 @@ WeightForm form_of(const Tensor& parameter, WeightForm form) {
 
 NamedTensors converted(const TrainingCore& training, const NamedTensors& given, Convert convert) {
   const Strategy& strategy = training.strategy;
-  const std::string saved_under = text_of(given, "strategy"), form_name = text_of(given, "form"),
+  Entries entries(loading, "a Training", given);
+  const std::string saved_under = entries.text("strategy"), form_name = entries.text("form"),
                     from = shortened(saved_under, 80);
   const std::optional<WeightForm> saved_form = weight_form_named(form_name);
   if (!saved_form)
@@ -119,16 +121,16 @@ NamedTensors converted(const TrainingCore& training, const NamedTensors& given, 
                        name, "\" would be rounded. Pass Convert::rounding to accept that.");
   };
   const MemoryScope scope(MemoryUse::workspace);
-  NamedTensors state = given;
+  NamedTensors state;
   for (const ModelTensor& tensor : tensors_of(training.model, training.route->parameters())) {
-    const Tensor value = take_value(state, tensor);
+    const Tensor value = take_value(entries, tensor);
     Tensor stored = empty(tensor.target.shape(), tensor.target.dtype()), companion;
     if (!tensor.position) {
       stored = converted_to(tensor.target.dtype(), value);
       require_same(stored, value, tensor.names[0]);
     } else {
       const Tensor weight =
-          take_weight(state, form_of(value, *saved_form), value, *tensor.position);
+          take_weight(entries, form_of(value, *saved_form), value, *tensor.position);
       const WeightForm form = form_of(stored, strategy.form);
       if (!!facts(form).has_companion())
         companion = empty(stored.shape(), facts(form).companion_dtype(stored.dtype()));
@@ -139,13 +141,13 @@ NamedTensors converted(const TrainingCore& training, const NamedTensors& given, 
     for (const std::string& name : tensor.names) state[name] = stored;
   }
   const NamedTensors own = training.state();
-  state.erase("optimizer.rounding");
+  entries.find("optimizer.rounding");
   if (own.contains("optimizer.rounding"))
     state["optimizer.rounding"] = own.at("optimizer.rounding");
-  if (entries::part_of(state, "scaler.").empty() || !training.scaler.enabled()) {
-    std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("scaler."); });
-    entries::add(state, "scaler.", training.scaler.state_dict());
-  }
+  NamedTensors scaler = entries.part("scaler.");
+  if (scaler.empty() || !training.scaler.enabled()) scaler = training.scaler.state_dict();
+  add_part(state, "scaler.", scaler);
+  state.insert(entries.rest().begin(), entries.rest().end());
   state["strategy"] = own.at("strategy"), state["form"] = own.at("form");
   return state;
 }

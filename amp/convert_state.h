@@ -1,4 +1,4 @@
-// States of other strategies, rewritten as one of ours.
+// Converts states of other strategies into states of this one.
 #pragma once
 
 #include <halftone/optim/optimizer.h>

@@ -1,5 +1,5 @@
-// The way of gradients from backward passes to the optimizer. One process and several differ only
-// here: Training keeps the loop and calls its route, and no other code asks for the number of
+// The path of gradients from backward passes to the optimizer. One process and several differ only
+// here: Training owns the loop and calls its route, and no other code depends on the number of
 // ranks.
 #pragma once
 
@@ -31,30 +31,30 @@ class GradientRoute {
   virtual void begin_batch(int64_t) {}
   /// Throws UsageError if gradients of an earlier step, or a moved model, make backward() wrong.
   virtual void require_fresh() const {}
-  /// The loss scale has moved since the gradients that are there were made with `old`.
+  /// Called if the loss scale has changed since the present gradients were made with `old`.
   virtual void rescale(const Tensor& old);
   virtual void begin_backward() {}
-  /// The listener to install during the backward pass; null: none.
+  /// Returns the listener to install during the backward pass; null: none.
   virtual GradientListener* listener() { return nullptr; }
   virtual void end_backward();
-  /// Called in place of a backward pass on a rank that has no batch.
+  /// Called instead of a backward pass on a rank without a batch.
   virtual void no_backward();
-  /// Takes the batch statistics of the forward pass; null: layers move their running statistics
-  /// themselves.
+  /// Returns the receiver of the forward pass's batch statistics; null: layers update their running
+  /// statistics themselves.
   virtual StatisticsSink* statistics_sink() { return nullptr; }
 
   // --- a step
-  /// Forgets gradients that are on their way.
+  /// Drops gradients that are in transit.
   virtual void drop() {}
   /// Throws UsageError for a strategy that the route cannot follow.
   virtual void begin_step();
-  /// Puts gradients that are on their way into grad().
+  /// Moves gradients that are in transit into grad().
   virtual void gather() {}
-  /// The norm of all gradients, with the loss scale still in them: an f64 scalar on their device.
+  /// Returns the norm of all gradients, still with the loss scale: an f64 scalar on their device.
   virtual Tensor norm(double norm_type) const;
-  /// The optimizer may have updated the parameters.
+  /// Called after a step: the optimizer may have updated the parameters.
   virtual void end_step() {}
-  /// The smallest number that any rank passed.
+  /// Returns the smallest number that any rank passed.
   virtual std::size_t smallest(std::size_t number) const { return number; }
 
   // --- parameters
@@ -67,7 +67,7 @@ class GradientRoute {
   virtual void on_rank_0(std::string_view what, const std::function<void()>& f) const;
   /// Calls `write` on rank 0 with the state of all ranks, in whole tensors.
   virtual void write_state(const std::function<void(const TensorSource&)>& write) const;
-  /// This rank's part of the state that `make` returns on rank 0.
+  /// Returns this rank's part of the state that `make` returns on rank 0.
   virtual optim::NamedTensors part_of_state(const std::function<optim::NamedTensors()>& make) const;
 
  protected:

@@ -1,4 +1,4 @@
-// Companions, the keeper that hands them to a fused optimizer, and the plain version.
+// Companions, the keeper that gives them to a fused optimizer, and the plain version.
 #include <halftone/amp/master_weights.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <halftone/amp/weight_storage.h>
 #include <halftone/autograd/scaled_gradients.h>
 #include <halftone/core/captured_step.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/factory.h>
 
@@ -14,7 +15,7 @@ namespace halftone::amp {
 struct MasterWeights::State {
   struct Weight {
     Tensor parameter, companion, wide_gradient;
-    std::weak_ptr<Storage> source{};  // what wide_gradient was made from, and its version then
+    std::weak_ptr<Storage> source{};  // the source of wide_gradient, and its version then
     uint64_t source_version = 0;
     WeightForm form = WeightForm::plain;
     uint64_t first_counter = 0;  // of the random numbers for this parameter in one step
@@ -23,8 +24,8 @@ struct MasterWeights::State {
   std::vector<std::vector<Tensor>> groups;  // the model's parameters
   uint64_t seed = 0, steps = 0, counters_per_step = 0;
 
-  /// Takes charge of the groups that the optimizer has got since the last call, all of them at
-  /// first.
+  /// Adds the groups that the optimizer has got since the last call; the first call adds all of
+  /// them.
   void adopt_groups(optim::Optimizer& inner, const MasterWeightsOptions& options,
                     const std::vector<Tensor>& initial = {});
 };
@@ -50,8 +51,8 @@ class MasterWeights::Keeper final : public optim::WeightKeeper {
 };
 
 namespace {
-/// The companion of a parameter, filled; `initial` is its f32 weight or undefined. Without one, the
-/// short value is the weight.
+/// Returns the companion of a parameter, filled. `initial` is its f32 weight or undefined. If
+/// undefined, the short value is the weight.
 Tensor make_companion(WeightForm form, Tensor& parameter, const Tensor& initial) {
   if (!facts(form).has_companion()) return {};
   const Tensor weight =
@@ -149,7 +150,7 @@ MasterWeights::~MasterWeights() {
 }
 
 std::span<Tensor> MasterWeights::group_parameters(int group) {
-  inner_.group_parameters(group);  // throws for a group that is not there
+  inner_.group_parameters(group);  // throws for a group that does not exist
   state_->adopt_groups(inner_, options_);
   return state_->groups[std::size_t(group)];
 }
@@ -192,7 +193,7 @@ void MasterWeights::add_to_sums() const {
   }
 }
 
-/// As apex: an f32 gradient beside each short one, until the step.
+/// As apex: makes an f32 gradient for each short one, until the step.
 void MasterWeights::materialize_gradients() const {
   const MemoryScope scope(MemoryUse::master_gradient);
   for (State::Weight& w : state_->weights) {
@@ -235,7 +236,7 @@ void MasterWeights::zero_grad(bool set_to_none) {
 // --- the step
 
 void MasterWeights::step(const optim::StepControl& control) {
-  // Weights with an f32 gradient were checked, and perhaps unscaled, when that was made.
+  // Weights with an f32 gradient were checked, and possibly unscaled, when it was made.
   if (!control.knows_scale && !control.factor.defined() && !control.skip.defined())
     for (std::size_t i = 0; i < state_->weights.size(); ++i)
       if (const State::Weight& w = state_->weights[i];
@@ -249,13 +250,13 @@ void MasterWeights::step(const optim::StepControl& control) {
   for (State::Weight& w : state_->weights) w.wide_gradient = {};
 }
 
-/// Masters that did not move give their parameters what these have already.
+/// Masters that did not change copy equal values into their parameters.
 void MasterWeights::step_plain(const optim::StepControl& control) {
   for (State::Weight& w : state_->weights)
     if (w.companion.defined()) w.companion.set_grad(w.wide_gradient);
   inner_.step(control);
   for (State::Weight& w : state_->weights) {
-    if (!w.wide_gradient.defined()) continue;  // where it is, there is a master
+    if (!w.wide_gradient.defined()) continue;  // a weight with a wide gradient has a master
     w.companion.set_grad({});
     copy_into(w.parameter, w.companion);
     w.wide_gradient = {};
@@ -287,29 +288,17 @@ optim::NamedTensors MasterWeights::state_dict() const {
 
 void MasterWeights::load_state_dict(const optim::NamedTensors& state) {
   state_->adopt_groups(inner_, options_);
-  optim::NamedTensors rest = state;
-  const auto take = [&](const std::string& name, const Shape& shape, DType dtype) {
-    const auto entry = rest.extract(name);
-    if (entry.empty() || !entry.mapped().defined())
-      fail<UsageError>("MasterWeights.load_state_dict", "there is no entry \"", name,
-                       "\". Load what MasterWeights of the same form saved.");
-    const Tensor& x = entry.mapped();
-    if (x.shape() != shape || x.dtype() != dtype)
-      fail<ShapeError>("MasterWeights.load_state_dict", "\"", name, "\" is ", described(x),
-                       " instead of ", shape, ' ', dtype,
-                       ". Load what was saved for the same parameters.");
-    return x;
-  };
+  Entries entries("MasterWeights.load_state_dict", "MasterWeights of the same form", state);
   std::vector<Tensor> companions(state_->weights.size());
   for (std::size_t i = 0; i < companions.size(); ++i) {
     const State::Weight& w = state_->weights[i];
     if (w.companion.defined())
-      companions[i] = take(entry_name(w.form, i), w.companion.shape(), w.companion.dtype());
+      companions[i] = entries.take(entry_name(w.form, i), w.companion.shape(), w.companion.dtype());
   }
   std::vector<int64_t> rounding;
   if (options_.form == WeightForm::stochastic)
-    rounding = take("rounding", {2}, i64).to_vector<int64_t>();
-  inner_.load_state_dict(rest);  // refuses what is left over; nothing has changed until here
+    rounding = entries.take("rounding", {2}, i64).to_vector<int64_t>();
+  inner_.load_state_dict(entries.rest());  // refuses unknown entries; nothing has changed so far
   for (std::size_t i = 0; i < companions.size(); ++i) {
     State::Weight& w = state_->weights[i];
     if (!companions[i].defined()) continue;

@@ -1,6 +1,6 @@
-// Weights that short-float parameters cannot hold, around any optimizer: f32 masters (apex), the
-// f32 in two halves (IPEX), Kahan compensation, or stochastic rounding. core/weight_form.h has the
-// arithmetic and the papers.
+// Wraps any optimizer to store weights that short-float parameters cannot hold: f32 masters (apex),
+// the f32 in two halves (IPEX), Kahan compensation, or stochastic rounding. core/weight_form.h has
+// the arithmetic and the papers.
 //
 //   model.to(bf16);
 //   optim::AdamW adamw(model.parameters(), {.lr = 1e-3});
@@ -22,23 +22,23 @@ using halftone::WeightForm;
 
 struct MasterWeightsOptions {
   WeightForm form = WeightForm::master;
-  /// One pass over short gradient, weight, optimizer state and parameter. Off (form master only):
-  /// the plain version, as apex: f32 gradients are materialised, the inner optimizer steps on f32
-  /// masters, which are then copied. It serves optimizers of any kind.
+  /// One pass over short gradient, weight, optimizer state and parameter. False (form master only):
+  /// the plain version, as apex. It makes f32 gradients, the inner optimizer steps on f32 masters,
+  /// and the masters are copied to the parameters. The plain version supports any optimizer.
   bool fused = true;
-  /// Gradients of several micro-batches are summed in f32 instead of their own dtype: call
-  /// collect() after every backward().
+  /// Sums gradients of several micro-batches in f32 instead of their own dtype: call collect()
+  /// after every backward().
   bool accumulate_in_f32 = false;
   uint64_t seed = 0;  // of stochastic rounding
 };
 
 class MasterWeights final : public optim::Optimizer {
  public:
-  /// Takes charge of the weights of `inner`, which must outlive this; f32 and f64 parameters stay
-  /// as they are. `initial`, one f32 tensor per parameter of inner (or none), are the weights to
-  /// start from, where they are known better than the short parameters do: of form master they
-  /// become the masters without a copy. Throws UsageError if there is nothing to keep, or if inner
-  /// is not fused and the form needs that; DTypeError if the form cannot keep the parameters'
+  /// Manages the weights of `inner`, which must outlive this; f32 and f64 parameters do not
+  /// change. `initial`, one f32 tensor per parameter of inner (or none), are more exact initial
+  /// weights than the short parameters; with form master they become the masters without a
+  /// copy. Throws UsageError if no parameter needs a form, or if inner does not support fused
+  /// updates and the form needs them; DTypeError if the form cannot store the parameters'
   /// dtype.
   explicit MasterWeights(optim::Optimizer& inner, const MasterWeightsOptions& options = {},
                          std::vector<Tensor> initial = {});
@@ -46,22 +46,22 @@ class MasterWeights final : public optim::Optimizer {
   MasterWeights(const MasterWeights&) = delete;
   MasterWeights& operator=(const MasterWeights&) = delete;
 
-  /// Of the inner optimizer. Sums and f32 gradients are dropped, skipped or not, and stochastic
-  /// rounding draws numbers for the step in any case.
+  /// Steps the inner optimizer. Sums and f32 gradients are dropped, even if the step is skipped,
+  /// and stochastic rounding draws numbers for the step in any case.
   void step(const optim::StepControl& control = {}) override;
   void publish_rates() override { inner_.publish_rates(); }
   void zero_grad(bool set_to_none = true) override;
-  /// What the step will read: f32 gradients where they are materialised (that happens here), else
-  /// the parameters' own.
+  /// Returns the gradients that the step will read: f32 gradients if they are used (they are made
+  /// here), else the parameters' own.
   std::vector<Tensor> gradients() const override;
-  /// The same for parameter `index`, as it is at present: f32 or its own, or undefined.
+  /// Returns the present gradient of parameter `index`: f32 or its own, or undefined.
   Tensor gradient(std::size_t index) const;
   /// Adds the parameters' gradients to the f32 sums and drops them.
   void collect();
 
   std::string_view name() const override { return inner_.name(); }
   int group_count() const override { return inner_.group_count(); }
-  /// The model's parameters.
+  /// Returns the model's parameters.
   std::span<Tensor> group_parameters(int group) override;
   using optim::Optimizer::lr;
   using optim::Optimizer::set_lr;
@@ -73,25 +73,25 @@ class MasterWeights final : public optim::Optimizer {
   bool elementwise() const override { return inner_.elementwise(); }
 
   const MasterWeightsOptions& options() const { return options_; }
-  /// The full weight of parameter `index` (counted over all groups) as f32, a copy.
+  /// Returns the full weight of parameter `index` (counted over all groups) as f32, a copy.
   Tensor weight(std::size_t index) const;
-  /// The inner optimizer's parameters have been replaced by parts of themselves, which begin at
-  /// these elements: takes charge of those anew, from what the parameters hold, and counts as
-  /// count_as_parts(). The next state to be loaded is of parts.
+  /// Called after the inner optimizer's parameters were replaced by parts of themselves, which
+  /// start at these elements. Manages the parts from their present values, and counts as
+  /// count_as_parts(). The next state to load must have parts.
   void adopt_parts(std::span<const int64_t> begins);
-  /// These parameters are parts, which begin at these elements, of ones of these sizes: stochastic
-  /// rounding draws the numbers of the whole ones.
+  /// The parameters are parts that start at these elements of parameters of these sizes: stochastic
+  /// rounding draws the numbers of the whole parameters.
   void count_as_parts(std::span<const int64_t> sizes, std::span<const int64_t> begins);
-  /// Replaces it, by an f32 tensor of the parameter's shape; throws ShapeError for others.
+  /// Replaces the weight by an f32 tensor of the parameter's shape; throws ShapeError for others.
   void set_weight(std::size_t index, const Tensor& weight);
-  /// What keeps it: f32 master, i16 remainder, compensation; undefined for none.
+  /// Returns the companion: f32 master, i16 remainder, compensation; undefined for none.
   Tensor companion(std::size_t index) const;
 
-  /// The inner optimizer's entries and "master.<index>", "remainder.<index>",
+  /// Returns the inner optimizer's entries and "master.<index>", "remainder.<index>",
   /// "compensation.<index>", "rounding" (seed and steps of stochastic rounding).
   optim::NamedTensors state_dict() const override;
-  /// Masters also set the parameters they belong to; the upper halves of split weights and what
-  /// compensation belongs to are the model's state.
+  /// Masters also set the parameters they belong to; the upper halves of split weights and the
+  /// parameters of compensation are in the model's state.
   void load_state_dict(const optim::NamedTensors& state) override;
 
  private:

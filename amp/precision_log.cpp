@@ -1,4 +1,4 @@
-// Counting by ordinary operations, so that it works on every device; unrecorded and uncast.
+// Counts by ordinary operations, so that it works on every device; unrecorded and uncast.
 #include <halftone/amp/precision_log.h>
 
 #include <algorithm>
@@ -16,11 +16,11 @@ thread_local PrecisionLog* active_log = nullptr;
 int64_t count(const Tensor& condition) { return int64_t(sum(cast(condition, f64)).item()); }
 int64_t count_zeros(const Tensor& x) { return count(equal(x, zeros({}, x.dtype(), x.device()))); }
 int64_t count_nonfinite(const Tensor& x) {
-  // x - x is 0 where x is finite and NaN elsewhere.
+  // x - x is 0 if x is finite, else NaN.
   return x.numel() - count_zeros(x - x);
 }
 
-/// "bf16", or "f32, i64" where the inputs differ.
+/// Returns "bf16", or "f32, i64" if the inputs differ.
 std::string dtypes_of(std::span<const Tensor> inputs) {
   std::vector<std::string> names;
   for (const Tensor& x : inputs) {

@@ -1,6 +1,6 @@
-// What autocast did: for every operation that ran in a region, how often, what was cast to what,
-// how many bytes that wrote, how often the cache served, and what the casts destroyed - values that
-// became zero by underflow or infinite by overflow.
+// The log of autocast. For every operation that ran in a region: the number of calls, the casts,
+// the bytes that they wrote, the cache hits, and the values that casts destroyed: they became zero
+// by underflow or infinite by overflow.
 //
 //   amp::PrecisionLog log;
 //   amp::autocast(f16, [&] { return loss_of(model, batch); });
@@ -20,23 +20,23 @@
 
 namespace halftone::amp {
 
-/// Listens to the regions of its thread from construction to destruction (the innermost log does).
-/// Counting zeros and infinities reads every cast tensor: a log costs time, no log costs nothing.
+/// Records the regions of its thread from construction to destruction (only the innermost log
+/// does). It reads every cast tensor, which costs time; without a log nothing is read.
 class PrecisionLog {
  public:
-  /// Calls of one operation that were decided alike.
+  /// Calls of one operation with equal decisions.
   struct Entry {
     std::string op;
     CastDecision decided;
-    std::string runs_in;  // dtype of the inputs the kernel saw, "bf16 -> f32" if it widens
+    std::string runs_in;  // dtype of the kernel's inputs, "bf16 -> f32" if it widens
     int64_t calls = 0;
     int64_t casts = 0;  // inputs that were replaced by casts, cached ones included
     int64_t cache_hits = 0;
     int64_t bytes = 0;        // written by the casts that were made
-    int64_t to_zero = 0;      // elements that were not zero and are after the cast
-    int64_t to_infinity = 0;  // elements that were finite and are not after the cast
+    int64_t to_zero = 0;      // elements that became zero by the cast
+    int64_t to_infinity = 0;  // elements that became infinite by the cast
   };
-  /// One decision, as the region reports it.
+  /// One decision, reported by the region.
   struct Event {
     const OpInfo* op;
     CastDecision decided;
@@ -53,9 +53,9 @@ class PrecisionLog {
 
   void record(const Event& event);
   void clear();
-  /// In the order in which the operations first ran.
+  /// Returns entries in the order in which the operations first ran.
   std::vector<Entry> entries() const;
-  /// Sums over all entries, named "total".
+  /// Returns sums over all entries, named "total".
   Entry total() const;
 
  private:
@@ -64,7 +64,7 @@ class PrecisionLog {
   PrecisionLog* before_;
 };
 
-/// A table, one line per entry, then the total.
+/// Prints a table, one line per entry, then the total.
 std::ostream& operator<<(std::ostream& out, const PrecisionLog& log);
 
 }  // namespace halftone::amp

@@ -1,17 +1,17 @@
-// The presets. "in" of the published tables (an operation on no list) is as_is here, and
-// widest_input for operations whose inputs must agree, which the systems promote natively.
+// The presets. Operations on no published list are as_is here, or widest_input if their inputs must
+// agree, which the systems promote natively.
 #include <halftone/amp/presets.h>
 
 namespace halftone::amp {
 
 namespace {
 CastClass as_asked(CastClass asked) { return asked; }
-/// What a system does with an operation that is on none of its lists.
+/// Returns the class that a system gives an operation on none of its lists.
 CastClass unlisted(CastClass asked) {
   return asked == CastClass::widest_input ? asked : CastClass::as_is;
 }
 CastClass nothing(CastClass) { return CastClass::as_is; }
-/// Low precision for whatever another policy would cast at all.
+/// Returns low precision for everything that another policy would cast.
 CastClass low(CastClass asked) {
   return asked == CastClass::as_is ? asked : CastClass::low_precision;
 }
@@ -66,7 +66,7 @@ std::span<const Preset> presets() {
           "reciprocal",    "square",         "sum",         "mean",       "cumsum",
           "norm",          "prod",           "embedding",   "mse",        "l1",
           "smooth_l1",     "bce_with_logits"}}}},
-      // flashlight/fl/autograd/Functions.cpp, OptimLevel::O1: f16 but for these.
+      // flashlight/fl/autograd/Functions.cpp, OptimLevel::O1: f16 except for these.
       {"flashlight-o1",
        low,
        {{full_precision,

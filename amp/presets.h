@@ -1,4 +1,4 @@
-// Published casting lists, as data: what each system casts where its authors say so.
+// Published casting lists, as data: the casts of each system, with the source of its list.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct Preset {
     std::vector<std::string_view> operations;
   };
   std::string_view name;
-  /// The class of an operation that no list names, given the one it asks for itself.
+  /// Returns the class of an operation that no list names, from the class that it asks for.
   CastClass (*otherwise)(CastClass asked);
   std::vector<List> lists;
 };

@@ -1,6 +1,6 @@
-// The slot of a policy file: what its rules do in regions and steps. amp/ calls it, policy/ fills
-// it; without one everything here is as it is. A session belongs to one model and to the thread of
-// its regions.
+// The slot of a policy file: the effect of its rules in regions and steps. amp/ calls it, policy/
+// fills it; without a session everything here works unchanged. A session belongs to one model and
+// to the thread of its regions.
 #pragma once
 
 #include <cstdint>
@@ -30,48 +30,48 @@ struct Strategy;
 
 /// Two values with which the last forward pass of a training can be run again.
 struct LastPass {
-  RandomKey random{};  // where the default generator stood when it began
-  Tensor scale{};      // the loss scale that its backward had; undefined: none
+  RandomKey random{};  // the state of the default generator at its start
+  Tensor scale{};      // the loss scale of its backward; undefined: none
 };
 
 class Session {
  public:
-  /// What it wants of an operation; what is absent is as the region's policy says.
+  /// The session's decision for an operation; absent fields: as the region's policy says.
   struct Decision {
     std::optional<CastClass> cast_class{};
-    std::optional<DType> dtype{};   // of low_precision, in place of the region's
-    std::optional<DType> result{};  // in which the result is handed on
+    std::optional<DType> dtype{};   // for low_precision, instead of the region's
+    std::optional<DType> result{};  // the dtype of the result
     std::optional<Accumulator> accumulate{};
-    std::optional<bool> tf32{};  // whether f32 products may be of TF32 factors
+    std::optional<bool> tf32{};  // whether f32 products may use TF32 factors
   };
 
   virtual ~Session() = default;
-  /// Itself, if rules of a policy made it.
+  /// Returns the session itself, if rules of a policy made it.
   virtual policy::PolicySession* of_policy() { return nullptr; }
-  /// A forward pass with its backward begins: a region of this session was entered, inside none of
-  /// its own. Its number, which the region keeps: segments that run again in backward belong to it.
+  /// Called when a forward pass with its backward begins: a region of this session was entered
+  /// outside its other regions. Returns the pass's number; segments rerun in backward use it.
   virtual uint64_t begin_pass() = 0;
-  /// The passes to come are of that batch of a training whose steps have several: what is drawn in
-  /// them depends on its number, whoever computes it.
+  /// Assigns the next passes to batch `number` of a training whose steps have several batches.
+  /// Their random numbers depend on `number`, not on the rank that computes it.
   virtual void begin_batch(int64_t number) = 0;
-  /// Where several processes train together, before before_step(): what the step's batches have
-  /// shown to this one; and then, on each, what they have shown to all, by rank.
+  /// For several processes, before before_step(). seen() returns this process's observations of the
+  /// step's batches; hear() takes those of all processes, by rank, on each of them.
   virtual std::string seen() const = 0;
   virtual void hear(std::span<const std::string> seen_by_all) = 0;
-  /// For an operation of a pass that is about to run, at the place that CallScope says.
+  /// Returns the decision for an operation of a pass, before it runs, at the site of CallScope.
   virtual Decision decide(const OpInfo& op, std::span<const Tensor> inputs, uint64_t pass) = 0;
-  /// After the casts: who stands around this operation; null: nobody. `before`: the inputs as they
-  /// were.
+  /// Called after the casts: returns the tap of this operation; null: none. `before`: the inputs
+  /// before the casts.
   virtual std::shared_ptr<OpTap> tap(std::span<const Tensor> before, std::span<const Tensor> after,
                                      uint64_t pass) = 0;
-  /// Before a step of the optimizer, when nothing has changed yet. Throws UsageError for what could
-  /// not be seen before the model had run: a rule that matches nothing.
+  /// Called before a step of the optimizer, when nothing has changed yet. Throws UsageError for
+  /// problems that show only after the model has run: a rule that matches nothing.
   virtual void before_step() = 0;
-  /// After a step of the optimizer, skipped ones included: scales move, parameters and states go
-  /// onto their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
+  /// Called after a step of the optimizer, also a skipped one: updates scales and rounds parameters
+  /// and states to their grids, unless `skip` (undefined, or an f32 scalar on any device) is not 0.
   virtual void end_step(optim::Optimizer& optimizer, const Tensor& skip) = 0;
-  /// Everything that a resumed training needs, handles and not copies. load_state_dict() throws
-  /// UsageError for a state that is not its own; then nothing has changed.
+  /// Returns everything that a resumed training needs, as handles, not copies. load_state_dict()
+  /// throws UsageError for a state that is not its own; then nothing has changed.
   virtual NamedTensors state_dict() const = 0;
   virtual void load_state_dict(const NamedTensors& state) = 0;
 };
@@ -82,7 +82,7 @@ class SessionSource {
   virtual ~SessionSource() = default;
   virtual std::shared_ptr<Session> session_for(nn::Module& model,
                                                const Strategy& strategy) const = 0;
-  /// The policy file that the strategy came from; null: none.
+  /// Returns the policy file that the strategy came from; null: none.
   virtual const policy::PolicyFile* file() const { return nullptr; }
 };
 

@@ -1,7 +1,7 @@
-// The memory strategies of mixed precision, as data: what dtype the weights have, what keeps their
-// lost bits, what runs under autocast, what scales the loss. training.h carries one out.
+// The memory strategies of mixed precision, as data: the dtype of the weights, the tensors that
+// store their lost bits, the dtype of autocast, and the loss scaling. training.h applies them.
 //
-//   name             weights         beside them        gradients  autocast  loss scale   at rest
+//   name             weights         companion          gradients  autocast  loss scale   at rest
 //   fp64             f64             -                  f64        -         -            2x
 //   fp32             f32             -                  f32        -         -            1x
 //   amp-bf16         f32             -                  f32        bf16      -            1x
@@ -15,9 +15,9 @@
 //   split-bf16       upper halves    lower halves       bf16       -         -            1x  (*)
 //
 // (*) Upper halves are the weights rounded to nearest, as TransformerEngine's. IPEX cuts them off:
-// .form = WeightForm::split. docs/strategies_compared.md has both measured.
+// .form = WeightForm::split. docs/strategies_compared.md has measurements of both.
 //
-// Optimizer state is f32, of fp64 f64 and of full-bf16* bf16; state_dtype has the choice. (f16
+// Optimizer state is f32; f64 for fp64, bf16 for full-bf16*; state_dtype selects another. (f16
 // state underflows: the square of a gradient below 2e-4 is 0 there.)
 #pragma once
 
@@ -28,12 +28,14 @@
 #include <string>
 #include <string_view>
 
-#include <halftone/amp/loss_scale/loss_scale.h>
+#include <halftone/core/loss_scale.h>
 #include <halftone/amp/cast_policy.h>
 #include <halftone/core/weight_form.h>
 #include <halftone/distributed/wire.h>
 
 namespace halftone::amp {
+
+using halftone::HysteresisRule, halftone::LossScale, halftone::LossScaleOptions, halftone::next;
 
 class SessionSource;  // amp/session.h
 
@@ -43,30 +45,30 @@ struct Strategy {
   /// Batch-norm modules (affine or not) stay f32.
   bool keep_batch_norm = false;
   WeightForm form = WeightForm::plain;
-  std::optional<DType> autocast{};  // what regions cast to, if there are any
+  std::optional<DType> autocast{};  // the dtype of regions, if there are any
   std::string policy = "pytorch-cuda";
   bool scales_loss = false;
   LossScaleOptions loss_scale{};
   std::optional<DType>
-      state_dtype{};  // of the optimizer, where its options leave it open: else f32
+      state_dtype{};  // of the optimizer's state, if its options do not set it: else f32
 
-  // --- choices that the name leaves open
-  /// Masters are updated in one pass from short gradients. Off, or where the optimizer does not
-  /// update through the backend: as apex, with f32 gradients beside.
+  // --- choices that do not depend on the name
+  /// Masters are updated in one pass from short gradients. False, or if the optimizer does not
+  /// update through the backend: as apex, with additional f32 gradients.
   bool fused_master = true;
-  /// Several micro-batches are summed in f32, whatever the parameters' dtype.
+  /// Sums several micro-batches in f32, for any dtype of the parameters.
   bool accumulate_in_f32 = false;
-  /// Buffers (running statistics of batch norm) of a skipped step are put back: the forward pass
-  /// has changed them before anybody knew.
+  /// Restores buffers (running statistics of batch norm) after a skipped step: the forward pass
+  /// changed them before the skip was known.
   bool hold_statistics = false;
   uint64_t seed = 0;  // of stochastic rounding, also by rules of a policy file
-  /// What gradients are on their way to the sum of a step's batches: Training::train_together().
+  /// The wire format of gradients in a sum of several batches: Training::train_together().
   distributed::WireFormat wire{};
 
-  // --- what no name says
-  /// In place of the preset `policy`; a subclass may look at tensors.
+  // --- settings that no name sets
+  /// Replaces the preset `policy`; a subclass may use the tensors.
   std::shared_ptr<const CastPolicy> own_policy{};
-  /// Makes what a policy file wants beyond all of this (policy/file/policy_file.h), for a model.
+  /// Makes a model's session for a policy file's rules (policy/file/policy_file.h).
   std::shared_ptr<const SessionSource> session{};
 
   /// Throws UsageError for unknown names, with the nearest known one.
@@ -74,7 +76,7 @@ struct Strategy {
   static std::span<const std::string_view> names();
 };
 
-/// One line, as in the table above.
+/// Prints one line, as in the table above.
 std::ostream& operator<<(std::ostream& out, const Strategy& strategy);
 
 }  // namespace halftone::amp

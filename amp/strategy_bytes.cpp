@@ -1,4 +1,4 @@
-// The sums of strategy_bytes.h: shapes times the sizes of what each strategy keeps.
+// The sums of strategy_bytes.h: shapes times the sizes of each strategy's tensors.
 #include <halftone/amp/strategy_bytes.h>
 
 #include <algorithm>
@@ -22,20 +22,20 @@ Bodies batch_norm_parameters(nn::Module& model) {
   return bodies;
 }
 
-/// Bytes that a form keeps beside an element of a short parameter.
+/// Returns the bytes of a form's companion for an element of a short parameter.
 int64_t beside(WeightForm form, DType parameter) {
   const WeightFormFacts& kept = facts(form);
   return kept.has_companion() ? size_of(kept.companion_dtype(parameter)) : 0;
 }
 
-/// A parameter of the optimizer as the model has it: the optimizer may have a part of it.
+/// Returns the model's tensor for a parameter of the optimizer, which may hold only a part of it.
 Tensor whole_of(const Tensor& x, const std::vector<Tensor>& parameters) {
   if (std::ranges::find(parameters, x.body(), &Tensor::body) != parameters.end()) return x;
   const auto found = std::ranges::find(parameters, x.storage(), &Tensor::storage);
   return found == parameters.end() ? x : *found;
 }
 
-/// Elements of each of the optimizer's parameters that a rank keeps, by rank.
+/// Returns, by rank, the elements of each of the optimizer's parameters that the rank keeps.
 std::vector<std::vector<int64_t>> elements_of_ranks(const std::vector<Tensor>& parameters,
                                                     bool elementwise, int ranks) {
   const distributed::Shards shards(parameters, elementwise ? ranks : 1);

@@ -1,5 +1,5 @@
-// What a strategy will cost, before it is chosen: the bytes of a model's weights and of what an
-// optimizer keeps for them. Predicted from shapes; the ledger counts the same while training.
+// The cost of a strategy, before it is chosen: the bytes of weights and optimizer tensors.
+// Predicted from shapes; the ledger counts the same bytes in training.
 #pragma once
 
 #include <halftone/amp/strategy.h>
@@ -17,10 +17,10 @@ struct StrategyBytes {
   int64_t total() const { return parameter + beside + gradient + optimizer_state; }
 };
 
-/// For a model under any strategy, or none; with the optimizer's own options, but without a state
-/// dtype that they ask for. Frozen parameters have no gradients and no state. Of so many ranks that
-/// share out the optimizer (distributed/shards.h), the one with most: what it keeps of gradients
-/// are then sums, f32 (f64), of its part.
+/// Predicts for a model under any strategy, or none; with the optimizer's own options, except for a
+/// state dtype in them. Frozen parameters have no gradients and no state. For several ranks that
+/// share out the optimizer (distributed/shards.h), returns the bytes of the rank with the most; its
+/// gradients are then sums, f32 (f64), of its part.
 StrategyBytes predicted_bytes(const Strategy& strategy, nn::Module& model,
                               optim::Optimizer& optimizer, int ranks = 1);
 

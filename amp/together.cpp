@@ -6,8 +6,8 @@
 #include <utility>
 
 #include <halftone/amp/session.h>
-#include <halftone/amp/state_entries.h>
 #include <halftone/amp/weight_storage.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/in_place.h>
 #include <halftone/core/kernel_identity.h>
@@ -20,7 +20,7 @@
 namespace halftone::amp {
 
 namespace {
-/// Everything that must be the same on all ranks, one line for each fact.
+/// Returns everything that must be the same on all ranks, one line for each fact.
 std::string description_of(const nn::Module& model, const Strategy& strategy,
                            const optim::Optimizer& optimizer, const distributed::Options& options) {
   PlainText text;
@@ -50,7 +50,7 @@ std::string description_of(const nn::Module& model, const Strategy& strategy,
   return text.str();
 }
 
-/// One by one: there may be no more memory.
+/// One by one: memory may not suffice for more.
 void take_weights_of_rank_0(const nn::Module& model, Communicator& group) {
   const MemoryScope scope(MemoryUse::communication);
   for (const auto& [name, x] : nn::state_dict(model)) {
@@ -65,12 +65,12 @@ distributed::Options completed(distributed::Options options, const Strategy& str
   return options;
 }
 
-/// The options of the training, after the ranks have agreed on model, strategy and environment.
+/// Returns the options of the training, after the ranks agreed on model, strategy and environment.
 distributed::Options agreed(const TrainingCore& core, Communicator& group,
                             const distributed::Options& asked) {
   distributed::Options options = completed(asked, core.strategy);
   const Session* session = core.region.session.get();
-  // A session looks at parameters and states as the optimizer has them.
+  // A session needs whole parameters and states in the optimizer.
   options.shard_optimizer = asked.shard_optimizer && core.stepping().elementwise() && !session;
   if (group.size() == 1) return options;
   std::string text = description_of(core.model, core.strategy, core.stepping(), options);
@@ -114,7 +114,7 @@ TogetherRoute::TogetherRoute(TrainingCore& core, Communicator& group,
 
 void TogetherRoute::begin() {
   core_.zero_grad();
-  optim::NamedTensors rank_0;  // but for the weights
+  optim::NamedTensors rank_0;  // except for the weights
   if (of_several() && group_.rank() == 0) rank_0 = without_model(core_.state());
   if (has_parts()) share_out();
   if (!of_several()) return;
@@ -127,7 +127,7 @@ void TogetherRoute::begin() {
   }
   if (has_parts() || group_.rank() != 0) core_.load_except_model(own);
   if (core_.region.session && group_.rank() != 0)
-    core_.region.session->load_state_dict(entries::part_of(own, "session."));
+    core_.region.session->load_state_dict(part_of(own, "session."));
 }
 
 TogetherRoute::~TogetherRoute() {
@@ -135,7 +135,7 @@ TogetherRoute::~TogetherRoute() {
   core_.masters.reset();
   try {
     replace_parameters(reducer_.parameters());
-  } catch (...) {}  // there is no memory, not even for names
+  } catch (...) {}  // memory may not suffice, not even for names
 }
 
 // --- a batch
@@ -159,7 +159,7 @@ void TogetherRoute::rescale(const Tensor&) {
 }
 
 /// The random numbers of the wire depend on the number of the batch, not on the rank that computes
-/// it. They come from a stream of their own.
+/// it. They come from a separate stream.
 void TogetherRoute::begin_backward() {
   constexpr uint64_t stream = 0x9e3779b97f4a7c15;
   const distributed::WireFormat& wire = reducer_.wire();
@@ -183,7 +183,7 @@ void TogetherRoute::no_backward() {
   }
   core_.hold_statistics();
   batch_.reset();
-  core_.casts_before.reset();  // a rank without a batch cannot say that nothing was cast
+  core_.casts_before.reset();  // a rank without a batch does not know whether nothing was cast
   add_batches(false);
 }
 
@@ -191,7 +191,7 @@ void TogetherRoute::no_backward() {
 
 void TogetherRoute::drop() { reducer_.drop(), statistics_.drop(), gathered_ = false; }
 
-/// Rules and scales of a policy file follow from the batches of all ranks.
+/// Rules and scales of a policy file depend on the batches of all ranks.
 void TogetherRoute::begin_step() {
   const std::shared_ptr<Session>& session = core_.region.session;
   if (!session || !of_several() || !core_.strategy.session) return;
@@ -204,7 +204,7 @@ void TogetherRoute::gather() {
   gathered_ = true;
 }
 
-/// With the same bits on any number of ranks. (One process alone adds up on its GPU.)
+/// Gives the same bits on any number of ranks. (One process alone sums on its GPU.)
 Tensor TogetherRoute::norm(double norm_type) const {
   const std::vector<Tensor> gradients = core_.gradients();
   const auto any = std::ranges::find_if(gradients, [](const Tensor& x) { return x.defined(); });
@@ -243,7 +243,7 @@ Tensor TogetherRoute::weight(std::size_t index) const {
   return whole;
 }
 
-/// In their order. The optimizer's state is gone, for it is of other shapes.
+/// In their order. Drops the optimizer's state, because it has other shapes.
 void TogetherRoute::replace_parameters(const std::vector<Tensor>& others) {
   optim::Optimizer& optimizer = core_.optimizer;
   auto next = others.begin();
@@ -271,7 +271,7 @@ std::vector<int64_t> TogetherRoute::begins_of_parts() const {
   return begins;
 }
 
-/// Each rank's weights in the form of the strategy come from its masters; then from all of them.
+/// Each rank's weights, in the form of the strategy, come from its masters; then from all ranks.
 void TogetherRoute::make_masters_of_parts() {
   TrainingCore::MastersOfParts made = *std::exchange(core_.masters_to_come, std::nullopt);
   core_.masters =

@@ -1,7 +1,7 @@
 // Steps of several batches, on one process or on several. Gradients and running statistics are
 // summed in the order of the batches (distributed/reducer.h). Each of several ranks may update its
 // own parts of the parameters (distributed/shards.h): then the optimizer holds the parts instead of
-// the parameters, and optimizer state and masters have their sizes. A state that is saved has whole
+// the parameters, and optimizer state and masters have their sizes. A saved state has whole
 // tensors: rank 0 joins the parts, and distributes them after loading.
 #pragma once
 
@@ -63,12 +63,12 @@ class TogetherRoute final : public GradientRoute {
   Communicator& group_;
   distributed::Reducer reducer_;
   distributed::OrderedStatistics statistics_;
-  bool gathered_ = false;           // the gradients that are there are the sums
-  std::optional<int64_t> batch_{};  // that begin_batch() named and no backward() has used
+  bool gathered_ = false;           // the present gradients are the sums
+  std::optional<int64_t> batch_{};  // from begin_batch(), and not yet used by a backward()
 };
 
-/// The parts of the optimizer's parameters that this rank will keep; null: it keeps all. First
-/// every rank gets the f32 weights of rank 0, so that masters of all parts come from the same
+/// Returns the parts of the optimizer's parameters that this rank will keep; null: it keeps all.
+/// First every rank gets the f32 weights of rank 0, so that masters of all parts come from the same
 /// weights. Throws UsageError, on all ranks, if ranks differ in model, strategy or environment.
 std::unique_ptr<Cut> cut_for(const Strategy& strategy, const nn::Module& model,
                              const optim::Optimizer& optimizer, Communicator& group,

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <exception>
 
-#include <halftone/amp/state_entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/distributed/collectives.h>
@@ -14,7 +13,7 @@ namespace halftone::amp {
 
 using optim::NamedTensors;
 
-/// The parameter that an entry of the state has the part of: "optimizer.state.3.exp_avg",
+/// Returns the parameter whose part an entry of the state holds: "optimizer.state.3.exp_avg",
 /// "optimizer.master.3".
 std::optional<std::size_t> TogetherRoute::parameter_of_entry(std::string_view name) const {
   constexpr std::string_view prefix = "optimizer.", states = "state.";
@@ -30,15 +29,15 @@ std::optional<std::size_t> TogetherRoute::parameter_of_entry(std::string_view na
   return known ? std::optional(index) : std::nullopt;
 }
 
-/// Rank 0, of whole tensors: what does not fit cannot be cut into parts.
+/// Runs on rank 0, for whole tensors: only tensors of the right shape can be cut into parts.
 void TogetherRoute::require_shapes(const NamedTensors& state) const {
   for (const auto& [name, x] : state) {
     if (!x.defined())
-      fail<UsageError>(entries::loading, "the entry \"", name,
+      fail<UsageError>(loading_training, "the entry \"", name,
                        "\" is undefined. Load what a Training saved.");
     const auto index = parameter_of_entry(name);
     if (index && x.shape() != parameters()[*index].shape())
-      fail<ShapeError>(entries::loading, '"', name, "\" is ", described(x), " instead of ",
+      fail<ShapeError>(loading_training, '"', name, "\" is ", described(x), " instead of ",
                        parameters()[*index].shape(),
                        ". Load what was saved for the same parameters.");
   }
@@ -71,7 +70,7 @@ void TogetherRoute::on_rank_0(std::string_view what, const std::function<void()>
   distributed::on_rank_0(group_, what, f);
 }
 
-/// Rank 0 says which tensor it wants next, by its number, and -1 in the end.
+/// Rank 0 asks for tensors by their number, and sends -1 in the end.
 void TogetherRoute::write_state(const std::function<void(const TensorSource&)>& write) const {
   if (!of_several()) return GradientRoute::write_state(write);
   const NamedTensors own = core_.state();

@@ -1,4 +1,4 @@
-// Where a strategy meets a model and an optimizer, and the verbs of a step. State:
+// Applies a strategy to a model and an optimizer, and implements the verbs of a step. State:
 // training_state.cpp.
 #include <halftone/amp/training.h>
 
@@ -20,8 +20,8 @@
 namespace halftone::amp {
 
 namespace {
-/// What holds while the model runs. Strategies without autocast have a region, too: in it losses
-/// are f32 although logits are short, and nothing else is cast.
+/// Returns the region of the model's passes. Strategies without autocast have a region as well: in
+/// it losses are f32 although logits are short, and nothing else is cast.
 Region region_of(const Strategy& strategy) {
   if (strategy.autocast)
     return {.policy = strategy.own_policy
@@ -48,8 +48,8 @@ void require_f32_parameters(const nn::Module& model, const optim::Optimizer& opt
                        " that the model has not. Make it from model.parameters().");
 }
 
-/// What an optimizer can have that does not update through the backend: masters in the place of its
-/// parameters, and nothing else.
+/// Refuses strategies that an optimizer without updates through the backend cannot follow: it can
+/// only have masters that replace its parameters.
 void require_no_keeper(const Strategy& strategy) {
   if (strategy.form == WeightForm::plain)
     fail<UsageError>("amp.apply",
@@ -82,8 +82,8 @@ TrainingCore::TrainingCore(const Strategy& asked, nn::Module& trained, optim::Op
 }
 
 namespace {
-/// A parameter's f32 data, in storage of its own or of the body, which gets another one; of a cut
-/// only what is kept.
+/// Returns a parameter's f32 data, in new storage or in that of the body, which gets another one;
+/// with a cut, only this rank's part.
 Tensor initial_weight(const Tensor& parameter, std::size_t index, const Cut* cut) {
   if (!cut) return Tensor(std::make_shared<TensorBody>(*parameter.body()));
   const MemoryScope scope(MemoryUse::master_weight);
@@ -105,7 +105,7 @@ void TrainingCore::convert_weights(const Cut* cut) {
       initial.push_back(initial_weight(x, initial.size(), cut));
   model.to(strategy.weights,
            strategy.keep_batch_norm ? is_batch_norm : std::function<bool(const nn::Module&)>{});
-  // Those of batch norm alone, kept in f32, need nothing beside them.
+  // If only batch norm's parameters remain, kept in f32, they need no companion.
   if (!keeps || std::ranges::none_of(optimizer.parameters(), is_short_float)) return;
   const bool fused = strategy.form != WeightForm::master || (strategy.fused_master && fuses);
   const MasterWeightsOptions options{.form = strategy.form,
@@ -191,12 +191,12 @@ Tensor Training::as_f32(const Tensor& result) {
 }
 
 void Training::begin_forward() {
-  if (!grad_enabled()) return;  // then there is no step to come: an evaluation
+  if (!grad_enabled()) return;  // no step follows: an evaluation
   core_->last_pass.random = default_generator().state();
   core_->hold_statistics();
 }
 
-/// One that is there already has its reasons: a pass that is repeated to look at it.
+/// An installed sink has priority: it belongs to a pass that is repeated for observation.
 StatisticsSink* Training::statistics_sink() const {
   StatisticsSink* const active = active_statistics_sink();
   return active ? active : core_->route->statistics_sink();
@@ -217,8 +217,8 @@ void Training::begin_batch(int64_t number) {
 }
 
 namespace {
-/// A backward pass, and an error if it reached parameters that no module describes: nobody would
-/// ever train, cast or save them.
+/// Runs a backward pass, and throws if it reached parameters that no module describes: these would
+/// never be trained, cast or saved.
 void backward_reaching_described(const Tensor& loss) {
   std::vector<std::pair<const AutogradMeta*, Edge>> forgotten;
   {
@@ -246,7 +246,7 @@ void Training::backward(const Tensor& loss) {
   core.route->require_fresh();
   const Tensor scaled = core.scaler.scale(loss);
   if (core.scaler.enabled()) {
-    const Tensor& now = core.scaler.scale_tensor();  // another tensor since the scale has moved
+    const Tensor& now = core.scaler.scale_tensor();  // another tensor if the scale has changed
     if (core.made_with.defined() && core.made_with.body() != now.body())
       core.route->rescale(core.made_with);
     core.made_with = now;
@@ -286,7 +286,7 @@ namespace {
 /// The silent mistake of mixed precision: everything works, in f32.
 void say_if_nothing_was_cast(TrainingCore& core) {
   if (!core.casts_before) return;
-  // Rules may say f32 everywhere; a session knows by itself whether the model ran under them.
+  // Rules may say f32 everywhere; a session itself knows whether the model ran under them.
   const bool none =
       core.strategy.autocast && !core.region.session && casts_made() == *core.casts_before;
   core.casts_before.reset();
@@ -296,7 +296,7 @@ void say_if_nothing_was_cast(TrainingCore& core) {
               << " before the first step. Run the model inside of training.forward().\n";
 }
 
-/// The name of the first gradient that is not finite, on any rank.
+/// Records the name of the first gradient that is not finite, on any rank.
 void note_overflow(TrainingCore& core) {
   const std::vector<Tensor> gradients = core.gradients();
   std::size_t first = gradients.size();
@@ -313,8 +313,8 @@ void note_overflow(TrainingCore& core) {
     if (x.body() == parameter.body()) core.first_overflow = name;
 }
 
-/// Counts a skipped step, learns which gradient overflowed, and puts statistics back; for a step
-/// that the host knows nothing of yet, on the device.
+/// Counts a skipped step, finds the gradient that overflowed, and restores statistics; if the host
+/// does not know the outcome yet, it does so on the device.
 void account_for(TrainingCore& core, const Stepped& stepped) {
   core.last_step = Stepped(true);
   if (!stepped.known()) {
@@ -355,7 +355,7 @@ Stepped Training::step() {
   return stepped;
 }
 
-/// One factor for both, min(1, max_norm / (norm + 1e-6)) / scale, computed in f64; the norm is
+/// Uses one factor for both, min(1, max_norm / (norm + 1e-6)) / scale, computed in f64; the norm is
 /// infinite or NaN exactly if a gradient is.
 Stepped Training::step_clipped() {
   const Tensor& norm = core_->clipping->norm;

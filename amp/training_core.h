@@ -1,10 +1,11 @@
-// The members of a Training. They keep their place in memory when the Training moves, because
-// routes of gradients refer to them.
+// The members of a Training. They stay at their address when the Training is moved, because
+// gradient routes refer to them.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <halftone/amp/gradient_route.h>
@@ -14,6 +15,9 @@
 
 namespace halftone::amp {
 
+/// The name of loading in errors.
+inline constexpr std::string_view loading_training = "Training.load_state_dict";
+
 /// The parts of the parameters that a rank keeps.
 struct Cut {
   distributed::Shards shards;
@@ -21,7 +25,7 @@ struct Cut {
 };
 
 struct TrainingCore {
-  /// With a cut it makes the f32 weights of this rank's parts, and leaves their masters to
+  /// With a cut, makes the f32 weights of this rank's parts, and leaves their masters to
   /// train_together().
   TrainingCore(const Strategy& strategy, nn::Module& model, optim::Optimizer& optimizer,
                const Cut* cut);
@@ -39,34 +43,34 @@ struct TrainingCore {
   Region region;
 
   // --- the present step
-  Tensor made_with{};  // the scale of the gradients that are there; undefined: there are none
+  Tensor made_with{};  // the scale of the present gradients; undefined: none
   struct Clipping {
     Tensor norm;  // of all gradients, unscaled
     double max_norm;
   };
   std::optional<Clipping> clipping{};  // from clip_grad_norm() to step()
-  nn::BufferCopies statistics{};       // as they were before the step
+  nn::BufferCopies statistics{};       // before the step
   LastPass last_pass{};
   // --- all steps
   bool first_backward = true;
   std::optional<int64_t> casts_before = casts_made();  // until the first step
   int64_t skipped_steps = 0;
-  Tensor skipped_on_device{};  // more of them, that the host has not seen: f64 scalar
-  Stepped last_step{true};     // what first_overflow() has not asked yet
+  Tensor skipped_on_device{};  // more of them, not yet known to the host: f64 scalar
+  Stepped last_step{true};     // not yet read by first_overflow()
   std::string first_overflow{};
 
   std::unique_ptr<GradientRoute> route;  // the last member: its destructor uses the others
 
   /// The optimizer that steps: the masters, which wrap the user's optimizer, or that optimizer.
   optim::Optimizer& stepping() const { return masters ? *masters : optimizer; }
-  /// A gradient for each parameter; undefined where there is none.
+  /// Returns a gradient for each parameter; undefined if it has none.
   std::vector<Tensor> gradients() const;
   void zero_grad();
-  /// Keeps running statistics, for a step that will be skipped.
+  /// Stores running statistics, for a step that will be skipped.
   void hold_statistics();
 
   // --- states (training_state.cpp)
-  /// The state of this rank: where it has parts of parameters, the parts.
+  /// Returns the state of this rank: if it has parts of parameters, the parts.
   optim::NamedTensors state() const;
   void load(const optim::NamedTensors& state);
   /// Loads everything but the model and the session.

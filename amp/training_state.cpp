@@ -1,11 +1,11 @@
-// Everything a training goes on from, as named tensors. Loading checks everything first and changes
-// the model afterwards. States of other strategies: convert_state.cpp.
+// Everything a training continues from, as named tensors. Loading checks everything first and
+// changes the model afterwards. States of other strategies: convert_state.cpp.
 #include <halftone/amp/training_core.h>
 
 #include <algorithm>
 
 #include <halftone/amp/session.h>
-#include <halftone/amp/state_entries.h>
+#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/nn/state_dict.h>
@@ -13,13 +13,9 @@
 namespace halftone::amp {
 
 namespace {
-using entries::add, entries::part_of, entries::take, entries::text_of, entries::loading;
 using optim::NamedTensors;
 
-Tensor text_tensor(std::string_view text) {
-  return from_vector(std::vector<int64_t>(text.begin(), text.end()), {int64_t(text.size())}, u8);
-}
-/// Whether the model's tensors were saved in the dtypes that they have here.
+/// Returns whether the model's tensors were saved in their present dtypes.
 bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
   return std::ranges::all_of(nn::state_dict(model), [&](const auto& own) {
     const auto found = given.find("model." + own.first);
@@ -31,10 +27,10 @@ bool same_dtypes(const NamedTensors& given, const nn::Module& model) {
 
 NamedTensors TrainingCore::state() const {
   NamedTensors all;
-  add(all, "model.", nn::state_dict(model));
-  add(all, "optimizer.", masters ? masters->state_dict() : optimizer.state_dict());
-  add(all, "scaler.", scaler.state_dict());
-  if (region.session) add(all, "session.", region.session->state_dict());
+  add_part(all, "model.", nn::state_dict(model));
+  add_part(all, "optimizer.", masters ? masters->state_dict() : optimizer.state_dict());
+  add_part(all, "scaler.", scaler.state_dict());
+  if (region.session) add_part(all, "session.", region.session->state_dict());
   const RandomKey random = default_generator().state();
   all["generator"] =
       from_vector(std::vector<int64_t>{int64_t(random.seed), int64_t(random.offset)}, {2}, i64);
@@ -44,21 +40,21 @@ NamedTensors TrainingCore::state() const {
 }
 
 namespace {
-/// What was given, as a state of this strategy, of whole tensors.
+/// Returns the given state as a state of this strategy, of whole tensors.
 NamedTensors fitting(const TrainingCore& core, const NamedTensors& given, Convert convert) {
-  const bool same = text_of(given, "strategy") == core.strategy.name &&
-                    text_of(given, "form") == halftone::name(core.strategy.form) &&
+  Entries entries(loading_training, "a Training", given);
+  const bool same = entries.text("strategy") == core.strategy.name &&
+                    entries.text("form") == halftone::name(core.strategy.form) &&
                     same_dtypes(given, core.model);
   NamedTensors state = same ? given : converted(core, given, convert);
-  // What a policy's session remembers of another policy, or of none, is of no use here.
+  // A session's state of another policy, or of none, does not fit this one.
   if (!same)
     std::erase_if(state, [](const auto& entry) { return entry.first.starts_with("session."); });
-  for (const auto& [name, x] : state)
-    if (!name.starts_with("model.") && !name.starts_with("optimizer.") &&
-        !name.starts_with("scaler.") && !name.starts_with("session.") && name != "generator" &&
-        name != "strategy" && name != "form")
-      fail<UsageError>(loading, "the entry ", in_quotes(name),
-                       " is unknown. Load what a Training saved.");
+  Entries unknown(loading_training, "a Training", state);
+  for (const std::string_view part : {"model.", "optimizer.", "scaler.", "session."})
+    unknown.part(part);
+  for (const char* name : {"generator", "strategy", "form"}) unknown.find(name);
+  unknown.refuse_rest();
   return state;
 }
 }  // namespace
@@ -81,8 +77,8 @@ void Training::load_state_dict(const NamedTensors& given, Convert convert) {
 
 void TrainingCore::load(const NamedTensors& state) {
   const NamedTensors weights = part_of(state, "model."), session = part_of(state, "session.");
-  // The parts check before they change anything, the model first; if a later part does not fit,
-  // what was loaded is put back.
+  // Each load checks before it changes anything, the model first; if a later one fails, the values
+  // loaded before it are restored.
   NamedTensors before;
   for (const auto& [name, x] : nn::state_dict(model)) before[name] = x.clone();
   NamedTensors session_before;
@@ -101,16 +97,13 @@ void TrainingCore::load(const NamedTensors& state) {
 }
 
 void TrainingCore::load_except_model(const NamedTensors& given) {
-  NamedTensors state = given;
-  const Tensor generator = take(state, "generator");
-  if (generator.shape() != Shape{2} || generator.dtype() != i64)
-    fail<ShapeError>(loading, "\"generator\" is ", described(generator), " instead of [2] i64.");
-  const NamedTensors of_scaler = part_of(state, "scaler.");
+  Entries entries(loading_training, "a Training", given);
+  const std::vector<int64_t> key = entries.take("generator", {2}, i64).to_vector<int64_t>();
+  const NamedTensors of_scaler = entries.part("scaler.");
   GradScaler trial = scaler;
   trial.load_state_dict(of_scaler);
-  stepping().load_state_dict(part_of(state, "optimizer."));
+  stepping().load_state_dict(entries.part("optimizer."));
   scaler.load_state_dict(of_scaler);  // in place: captured steps go on from it
-  const std::vector<int64_t> key = generator.to_vector<int64_t>();
   default_generator().set_state({uint64_t(key[0]), uint64_t(key[1])});
   zero_grad();
   statistics = {};
@@ -123,7 +116,7 @@ void Training::save(const std::filesystem::path& path) const {
 }
 
 void Training::load(const std::filesystem::path& path, Convert convert) {
-  const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
+  const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
   NamedTensors state;
   const auto read = [&] { state = nn::load_safetensors(path).tensors; };
   core_->route->on_rank_0("a state to load", read);

@@ -17,7 +17,7 @@ void require_form(std::string_view where, WeightForm form, DType dtype) {
 }
 
 namespace {
-/// x as contiguous data on the host.
+/// Returns x as contiguous data on the host.
 Tensor on_host(const Tensor& x, DType dtype) {
   Tensor plain = empty(x.shape(), dtype, x.device());
   backend_for(x).copy(x, plain);

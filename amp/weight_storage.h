@@ -1,6 +1,6 @@
-// Weights in f32 on their way into a form (core/weight_form.h) and out of it: what making masters,
-// saving, loading and converting between strategies need. Not for training steps: the backends'
-// optimizers do that in passing.
+// Converts f32 weights into a form (core/weight_form.h) and back, for making masters, saving,
+// loading and converting between strategies. Not for training steps: the backends' optimizers
+// convert as part of the update.
 #pragma once
 
 #include <halftone/core/memory_ledger.h>
@@ -9,17 +9,17 @@
 
 namespace halftone::amp {
 
-/// bf16 or f16: what needs keeping.
+/// Returns whether x is bf16 or f16: such parameters need a form.
 inline bool is_short_float(const Tensor& x) { return x.dtype() == bf16 || x.dtype() == f16; }
 
-/// What the ledger calls the companion of a form.
+/// Returns the memory use of a form's companion in the ledger.
 MemoryUse companion_use(WeightForm form);
 
-/// Throws DTypeError, in the name of `where`, if parameters of `dtype` cannot be kept in this form.
+/// Throws DTypeError, in the name of `where`, if this form cannot store parameters of `dtype`.
 void require_form(std::string_view where, WeightForm form, DType dtype);
 
-/// The weight that a parameter and its companion stand for, as a new tensor: f32,
-/// f64 of an f64 parameter.
+/// Returns the weight of a parameter and its companion, as a new tensor: f32, or f64 for an f64
+/// parameter.
 Tensor joined_weight(WeightForm form, const Tensor& parameter, const Tensor& companion);
 /// Writes a weight into a parameter and its companion.
 void store_weight(WeightForm form, const Tensor& weight, Tensor& parameter, Tensor& companion);

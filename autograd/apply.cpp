@@ -70,8 +70,8 @@ Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<No
   node->output_dtype = output.dtype();
   node->output_shape = output.shape();
   node->edges = std::move(edges);
-  // The output gets a body of its own: the operation may have saved the one it made, or returned an
-  // input's.
+  // The output gets a body of its own: the operation may have saved the body it made, or returned
+  // an input's body.
   auto body = std::make_shared<TensorBody>(*output.body());
   return Tensor(std::move(body),
                 std::make_shared<AutogradMeta>(AutogradMeta{true, {}, std::move(node)}));

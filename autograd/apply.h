@@ -23,11 +23,11 @@
 
 namespace halftone {
 
-/// Which inputs want gradients, and in what dtype. An operation that can save work declares a
-/// member `Needs<N> needs{};`. The dtype is the input's, unless the operation also declares `static
-/// constexpr std::array<bool, N> wide_gradients`: where that is true and the input is a cast of an
-/// f32 tensor, the gradient is wanted in f32 and goes straight to that tensor. A weight gradient
-/// then leaves its matrix product as f32, never rounded to bf16 and cast back.
+/// The inputs that need gradients, and each gradient's dtype. An operation that can save work
+/// declares a member `Needs<N> needs{};`. The dtype is the input's, or, if the operation declares
+/// `static constexpr std::array<bool, N> wide_gradients` with true for an input that is a cast of
+/// an f32 tensor, f32: then the gradient goes directly to that tensor. A weight gradient thus
+/// leaves its matrix product as f32, never rounded to bf16 and cast back.
 template <int N> struct Needs {
   std::array<bool, std::size_t(N)> input{};
   std::array<DType, std::size_t(N)> gradient_dtype{};
@@ -41,7 +41,7 @@ namespace detail {
 
 template <Operation Op> struct NodeOf final : Node {
   std::optional<Op> op;
-  uint64_t saved_versions;  // of what the operation saved, when it was recorded
+  uint64_t saved_versions;  // of the saved tensors, when the operation was recorded
   explicit NodeOf(Op recorded) : op(std::move(recorded)), saved_versions(versions_of(*op)) {}
 
   std::vector<Tensor> backward(const Tensor& dy) override {
@@ -76,14 +76,14 @@ template <Operation Op> struct NodeOf final : Node {
   bool released() const override { return !op.has_value(); }
 };
 
-/// Whether an operation can write f32 from short floats (softmax, sums, norms, losses): it declares
-/// a member `bool f32_result`.
+/// Whether an operation can write f32 from short floats (softmax, sums, norms, losses): such an
+/// operation declares a member `bool f32_result`.
 template <class Op> constexpr bool has_f32_result = requires(Op& op) { op.f32_result; };
 
-/// The edge along which the gradient of an input leaves; `wide`: through a cast, if it is one of an
-/// f32 tensor.
+/// Returns the edge for the gradient of an input. With `wide`, an input that is a cast of an f32
+/// tensor gets the edge of that tensor.
 Edge edge_of(const Tensor& input, bool wide);
-/// The edges of all inputs; `wide` has an entry for each, or is empty: none.
+/// Returns the edges of all inputs; `wide` has an entry for each input, or is empty: none.
 std::vector<Edge> edges_of(std::span<const Tensor> inputs, std::span<const bool> wide);
 template <class Op> constexpr bool wants_wide([[maybe_unused]] std::size_t input) {
   if constexpr (requires { Op::wide_gradients; }) return Op::wide_gradients[input];
@@ -102,8 +102,8 @@ template <Operation Op> void fill_needs(Op& op, std::span<const Edge> edges) {
     }
 }
 
-/// Whether an operation wants recording even if no input requires a gradient (checkpointed segments
-/// do: their parameters hide in the closure).
+/// Returns whether an operation is recorded even if no input requires a gradient. Checkpointed
+/// segments are: their parameters are hidden in the closure.
 template <class Op> constexpr bool always_recorded() {
   if constexpr (requires { Op::always_recorded; }) return Op::always_recorded;
   else return false;
@@ -114,7 +114,7 @@ Tensor call_forward(Op& op, std::span<const Tensor> inputs, std::index_sequence<
   return op.forward(inputs[I].detach()...);
 }
 
-/// Runs forward on tensors without history; nothing inside can record or cast.
+/// Runs forward on tensors without history; no operation inside can record or cast.
 template <std::size_t Count, Operation Op> Tensor run_bare(Op& op, std::span<const Tensor> inputs) {
   const NoGrad no_grad;
   const CasterScope no_cast(nullptr);
@@ -131,7 +131,7 @@ template <std::size_t Count, Operation Op> class OpComputation final : public Co
   Tensor run(std::span<const Tensor> inputs) override {
     return result_ = run_bare<Count>(op_, inputs);
   }
-  /// Of the last run.
+  /// Returns the result of the last run.
   const Tensor& result() const { return result_; }
   Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>* kept) override {
     if constexpr (can_repeat) {
@@ -157,13 +157,13 @@ template <std::size_t Count, Operation Op> class OpComputation final : public Co
   static constexpr bool can_repeat = std::copy_constructible<Op> && !Op::info.once;
   Op& op_;
   Tensor result_{};
-  std::optional<Op> fresh_{};  // as it was before it saved anything
+  std::optional<Op> fresh_{};  // a copy of the operation before it saved anything
 };
 
-/// What a tap hands on must be what the operation would have: its graph is made without it.
+/// Throws unless a tap's result matches the operation's own, from which the graph is made.
 void check_tapped(const OpInfo& op, const Tensor& result, const Tensor& handed_on);
 
-/// Forward with somebody around it.
+/// Runs forward with a tap around it.
 template <std::size_t Count, Operation Op>
 Tensor run_tapped(Op& op, std::span<const Tensor> inputs, OpTap& tap) {
   OpComputation<Count, Op> computation(op);
@@ -182,12 +182,12 @@ Tensor computed(Op& op, std::span<const Tensor> inputs, const CastPlan& plan) {
 
 bool any_requires_grad(std::span<const Tensor> inputs);
 void require_one_device(const OpInfo& op, std::span<const Tensor> inputs);
-/// The output as a tensor with history: `node` gets its edges, its number and what the engine
-/// checks.
+/// Returns the output as a tensor with history: `node` gets its edges, its number and the facts
+/// that the engine checks.
 Tensor with_history(const OpInfo& info, const Tensor& output, std::shared_ptr<Node> node,
                     std::vector<Edge> edges);
 
-/// The result in the dtype that a plan asks for, by a recorded cast.
+/// Returns the result in the dtype that a plan asks for, by a recorded cast.
 Tensor as_planned(Tensor output, std::optional<DType> dtype);
 
 template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tensor> inputs) {
@@ -207,14 +207,14 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
     plan = caster->plan(Op::info, inputs, has_f32_result<Op>);
   if constexpr (has_f32_result<Op>) op.f32_result = plan.f32_result;
   if constexpr (requires { op.accumulate; }) op.accumulate = plan.accumulate;
-  // 2. Compute. The operation may skip the gradients that nobody wants.
+  // 2. Compute. The operation may skip the gradients that are not needed.
   const bool record = grad_enabled() && (always_recorded<Op>() || any_requires_grad(inputs));
   std::vector<Edge> edges;
   if (record) fill_needs(op, edges = edges_of<Op>(inputs));
   Tensor output = computed<Count>(op, inputs, plan);
   if (!output.defined())
     fail<UsageError>(Op::info.name, "forward() returned an undefined tensor. Return the result.");
-  // 3. Record. The operation, with what it saved, becomes the node.
+  // 3. Record. The operation becomes the node, together with the tensors it saved.
   if (!record || !is_floating(output.dtype())) return as_planned(std::move(output), plan.result);
   auto node = std::make_shared<NodeOf<Op>>(std::move(op));
   node->tap = std::move(plan.tap), node->tf32 = plan.tf32;
@@ -222,7 +222,7 @@ template <std::size_t Count, Operation Op> Tensor apply_to(Op op, std::span<Tens
   return as_planned(std::move(output), plan.result);
 }
 
-/// apply_to for the catalogue: compiled once, in the library (compiled_ops.h), because a hundred
+/// apply_to() for the catalog: compiled once, in the library (compiled_ops.h), because a hundred
 /// operations cost every file that includes them seconds.
 template <std::size_t Count, Operation Op> Tensor apply_compiled(Op op, std::span<Tensor> inputs);
 
@@ -233,7 +233,7 @@ template <std::size_t Count, Operation Op> Tensor apply_any(Op op, std::span<Ten
 
 }  // namespace detail
 
-/// Runs an operation on its inputs. An undefined tensor stands for an absent optional input.
+/// Runs an operation on its inputs. An undefined tensor means an absent optional input.
 template <Operation Op, std::same_as<Tensor>... In> Tensor apply(Op op, const In&... in) {
   std::array<Tensor, sizeof...(In)> inputs{in...};
   return detail::apply_any<sizeof...(In)>(std::move(op), std::span<Tensor>(inputs));

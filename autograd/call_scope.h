@@ -1,6 +1,6 @@
-// Where an operation stands: which module is being called, as a list on the stack of the thread,
-// innermost first. autograd/ only keeps the list; nn/ opens a scope in Layer::operator(), and a
-// policy reads it, which turns (module, operation, ordinal) into the name of a place.
+// The stack of modules that are being called, as a list on the stack of the thread, innermost
+// first. autograd/ only stores the list. nn/ opens a scope in Layer::operator(). A policy reads the
+// list and turns (module, operation, ordinal) into the name of a site.
 #pragma once
 
 #include <string_view>
@@ -13,15 +13,15 @@ namespace halftone {
 
 class CallScope {
  public:
-  /// Of a checkpointed segment: where it stood, so that a second run finds the same places.
+  /// A checkpointed segment's scope when recorded, so that a second run finds the same sites.
   struct Place {
     const void* owner = nullptr;
     std::string_view label{};
     std::vector<const OpInfo*> begun{};
   };
 
-  /// `owner`: a module; `label`: a part of it that is no module ("lm_head"), which outlives the
-  /// scope.
+  /// `owner`: a module; `label`: a part of it that is not a module ("lm_head"). The text of `label`
+  /// must outlive the scope.
   [[nodiscard]] explicit CallScope(const void* owner, std::string_view label = {})
       : owner_(owner), label_(label), outer_(std::exchange(innermost_, this)) {}
   [[nodiscard]] explicit CallScope(Place place)
@@ -33,14 +33,14 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  /// The scope of this thread, or null outside of every module.
+  /// Returns the scope of this thread, or null outside of every module.
   static const CallScope* innermost() { return innermost_; }
 
   const void* owner() const { return owner_; }
   std::string_view label() const { return label_; }
   const CallScope* outer() const { return outer_; }
-  /// How many operations of this kind asked before, directly in this call: 0, 1, ... Only casters
-  /// that name places ask.
+  /// Returns how many operations of this kind asked before, directly in this call: 0, 1, ... Only
+  /// casters that name sites ask.
   int next_ordinal(const OpInfo& op) const;
   Place place() const { return {owner_, label_, begun_}; }
 
@@ -50,7 +50,7 @@ class CallScope {
   const void* owner_;
   std::string_view label_;
   const CallScope* outer_;
-  mutable std::vector<const OpInfo*> begun_{};  // empty until somebody asks
+  mutable std::vector<const OpInfo*> begun_{};  // empty until the first call of next_ordinal()
 };
 
 inline int CallScope::next_ordinal(const OpInfo& op) const {

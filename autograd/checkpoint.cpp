@@ -1,4 +1,4 @@
-// Running a segment twice: first bare, then recorded. The second run sees the caster and the random
+// Runs a segment twice: first bare, then recorded. The second run sees the caster and the random
 // numbers of the first, and its gradients are those of the first run.
 #include <halftone/autograd/checkpoint.h>
 
@@ -48,7 +48,7 @@ Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs) {
                 .random_state = default_generator().state()};
   if (const CallScope* scope = CallScope::innermost()) op.place = scope->place();
   for (const Tensor& x : inputs) op.wanted.push_back(x.requires_grad());
-  // The region's casts belong inside the segment: the inputs themselves pass as they are.
+  // The region's casts belong inside the segment: the inputs themselves pass without a cast.
   const CasterScope no_cast(nullptr);
   return apply(std::move(op), inputs);
 }

@@ -1,6 +1,6 @@
-// checkpoint: trades time for memory. A segment runs without keeping anything but its inputs;
-// backward runs it again, recording, and goes through that (Chen et al. 2016, "Training deep nets
-// with sublinear memory cost").
+// checkpoint: trades time for memory. A segment runs and stores only its inputs. Backward runs it
+// again, recording, and goes through that record (Chen et al. 2016, "Training deep nets with
+// sublinear memory cost").
 #pragma once
 
 #include <functional>
@@ -14,15 +14,15 @@ namespace halftone {
 
 using Segment = std::function<Tensor(const std::vector<Tensor>&)>;
 
-/// The segment as a node. It is always recorded: parameters that require gradients hide in the
-/// closure.
+/// The segment as a node. It is always recorded: parameters that require gradients are hidden in
+/// the closure.
 struct Checkpoint {
   static constexpr OpInfo info{"checkpoint", CastClass::as_is, {}, {.once = true}};
   static constexpr bool always_recorded = true;
   Segment segment;
   std::shared_ptr<InputCaster> caster;  // the precision region the segment was recorded in
   RandomKey random_state;               // so that recomputed dropout masks are the same
-  CallScope::Place place{};             // where it stood, so that its operations do again
+  CallScope::Place place{};             // its call scope, so that a second run finds the same sites
   std::vector<Tensor> inputs{};
   std::vector<bool> wanted{};  // inputs that require gradients
 
@@ -30,8 +30,8 @@ struct Checkpoint {
   std::vector<Tensor> backward(const Tensor& dy) const;
 };
 
-/// segment(inputs), with its activations recomputed in backward. Gradients reach the inputs and
-/// every parameter that the segment uses. The segment must be a function of its inputs and
+/// Returns segment(inputs), and recomputes its activations in backward. Gradients reach the inputs
+/// and every parameter that the segment uses. The segment must be a function of its inputs and
 /// parameters: it runs twice. As torch.utils.checkpoint.
 Tensor checkpoint(Segment segment, const std::vector<Tensor>& inputs);
 

@@ -1,4 +1,4 @@
-// The elementwise operations of the catalogue, compiled.
+// The elementwise operations of the catalog, compiled.
 #include <halftone/autograd/compiled_ops.h>
 #include <halftone/autograd/ops/elementwise.h>
 

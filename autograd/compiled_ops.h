@@ -1,5 +1,5 @@
-// Compiles the pipeline for operations of the catalogue, once in the library. Each compiled_*.cpp
-// takes a part of AllOps, so that an operation that is named there is compiled without being named
+// Compiles the pipeline for operations of the catalog, once in the library. Each compiled_*.cpp
+// takes a part of AllOps, so that an operation on that list is compiled without being named
 // again.
 #pragma once
 
@@ -11,7 +11,7 @@ template <std::size_t Count, Operation Op> Tensor apply_compiled(Op op, std::spa
   return apply_to<Count>(std::move(op), inputs);
 }
 
-/// How many inputs forward() names; 0: it takes a span of any number.
+/// Returns how many inputs forward() names; 0: it takes a span of any number.
 template <class Op, class... In> consteval std::size_t named_inputs(Tensor (Op::*)(const In&...)) {
   if constexpr ((std::same_as<In, Tensor> && ...)) return sizeof...(In);
   else return 0;

@@ -1,4 +1,4 @@
-// The other operations of the catalogue, compiled.
+// The other operations of the catalog, compiled.
 #include <halftone/autograd/compiled_ops.h>
 #include <halftone/autograd/ops.h>
 

@@ -31,7 +31,7 @@ bool owned_by_one(const Tensor& x) {
   return x.body().use_count() == 1 && x.storage().use_count() == 1;
 }
 
-/// into += gradient. The sum is written in place only where nobody else can see it.
+/// into += gradient. The sum is written in place only if no other handle can see it.
 void add_gradient(Tensor& into, Tensor gradient) {
   if (!into.defined()) {
     into = std::move(gradient);
@@ -41,8 +41,8 @@ void add_gradient(Tensor& into, Tensor gradient) {
   backend_for(into).accumulate(gradient, into);
 }
 
-/// The first gradient of a leaf is taken over, without a copy, if it is nobody else's and lies as
-/// the leaf does.
+/// Adds the gradient of a leaf. The first gradient is used without a copy if no other handle refers
+/// to it and it has the leaf's layout.
 void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   if (leaf.grad.defined()) {
     backend_for(leaf.grad).accumulate(gradient, leaf.grad);
@@ -59,7 +59,7 @@ void add_leaf_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   leaf.grad = std::move(gradient);
 }
 
-/// A pass of a scaled loss is at work in this thread; passes of checkpointed segments are part of
+/// Whether a pass of a scaled loss runs in this thread; passes of checkpointed segments are part of
 /// it.
 thread_local bool scaled_pass = false;
 
@@ -69,7 +69,7 @@ struct ScaledPassScope {
   ~ScaledPassScope() { scaled_pass = around; }
 };
 
-/// The same, and a note whether the sum has gradients of a scaled loss in it.
+/// The same, and records whether the sum includes gradients of a scaled loss.
 void add_noted_gradient(AutogradMeta& leaf, const Edge& edge, Tensor gradient) {
   const auto& noted = leaf.scaled_version;
   const bool scaled =
@@ -95,7 +95,7 @@ struct Older {
   }
 };
 
-/// What the hooks make of a gradient.
+/// Returns the gradient after all hooks.
 Tensor through_hooks(const GradientHooks& hooks, Tensor gradient) {
   const GradientHooks now = hooks;  // a hook may remove itself
   for (const auto& [number, hook] : now) {
@@ -117,7 +117,7 @@ class ReversePass {
     pass_on({root.meta(), root.dtype(), root.shape()}, seed);
   }
 
-  /// Keeps the gradients of these for taken(), and gives none to any leaf.
+  /// Stores the gradients of these inputs for taken(), and adds none to any leaf.
   void only_for(std::span<const Tensor> inputs) {
     adds_to_leaves_ = false;
     for (const Tensor& x : inputs)
@@ -125,7 +125,7 @@ class ReversePass {
       else kept_[x.meta().get()];
   }
 
-  /// Tells it of leaves, as soon as the last of their uses below `root` has given its gradient.
+  /// Reports leaves to the listener, each when its last use below `root` has given its gradient.
   void tell(GradientListener& listener, const Tensor& root) {
     std::vector<const Node*> open{root.meta()->creator.get()};
     std::unordered_set<const Node*> seen(open.begin(), open.end());
@@ -133,7 +133,7 @@ class ReversePass {
       const Node* const node = open.back();
       open.pop_back();
       if (!node) continue;
-      if (node->info->name == Checkpoint::info.name) {  // its segment's leaves are not to be seen
+      if (node->info->name == Checkpoint::info.name) {  // its segment's leaves are not visible
         uses_left_.clear();
         return;
       }
@@ -158,7 +158,7 @@ class ReversePass {
     if (trains_ && !forgotten_.empty() && !LeafWatchSlot::current()) tell_forgotten();
   }
 
-  /// The gradient of an input of only_for(); undefined if nothing depended on it.
+  /// Returns the gradient of an input of only_for(); undefined if no output depends on it.
   Tensor taken(const Tensor& input) {
     const std::shared_ptr<Node>& creator = input.meta()->creator;
     return creator ? kept_nodes_[creator.get()] : kept_[input.meta().get()];
@@ -212,7 +212,7 @@ class ReversePass {
       if (!slot.defined()) ready_.push(creator);
       add_gradient(slot, std::move(gradient));
     } else if (!edge.input->hooks.empty()) {
-      // Hooks see the sum over all uses, which is whole at the end of the pass.
+      // Hooks see the sum over all uses, which is complete at the end of the pass.
       auto sum = std::ranges::find(hooked_leaves_, edge.input,
                                    [](const auto& entry) { return entry.first.input; });
       if (sum == hooked_leaves_.end()) sum = hooked_leaves_.insert(sum, {edge, Tensor{}});
@@ -237,7 +237,7 @@ class ReversePass {
     if (std::ranges::none_of(forgotten_, same)) forgotten_.push_back(leaf);
   }
 
-  /// Once for each parameter: a loop without amp::Training, which throws, goes on.
+  /// Reports each parameter once. A loop without amp::Training, which throws, continues.
   void tell_forgotten() {
     PlainText list;
     for (const Edge& leaf : forgotten_) {
@@ -252,7 +252,7 @@ class ReversePass {
   bool retain_graph_;
   bool adds_to_leaves_ = true;
   bool trains_ = false;          // an optimizer's parameter was reached
-  std::vector<Edge> forgotten_;  // parameters that nothing names and no optimizer has
+  std::vector<Edge> forgotten_;  // parameters that no layer named and no optimizer has
   GradientListener* listener_ = nullptr;
   std::unordered_map<const AutogradMeta*, int64_t> uses_left_;
   std::unordered_map<AutogradMeta*, Tensor> kept_;
@@ -262,11 +262,11 @@ class ReversePass {
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Older> ready_;
 };
 
-/// grad() is at work in this thread: passes inside of it, of checkpointed segments, would add to
-/// grad() of leaves that nobody asked for.
+/// Whether grad() runs in this thread: nested passes, of checkpointed segments, would add to grad()
+/// of leaves that were not asked for.
 thread_local bool only_asked_gradients = false;
 
-/// A gradient to start from that fits its tensor, which has history.
+/// Checks that a start gradient fits its tensor, and that the tensor has history.
 void check_root(std::string_view op, const Tensor& root, const Tensor& seed) {
   if (!root.defined())
     fail<UsageError>(

@@ -20,15 +20,15 @@ struct GradOptions {
   /// One per output, of its shape and dtype; undefined or missing: ones, for outputs of one element
   std::vector<Tensor> grad_outputs{};
   bool retain_graph = false;
-  /// An input that the outputs do not depend on has an undefined gradient, instead of being an
+  /// If true, an input that the outputs do not depend on gets an undefined gradient, instead of an
   /// error
   bool allow_unused = false;
 };
 
-/// The gradients of the sum of `outputs` with respect to `inputs` (leaves or computed tensors), one
-/// for each; no leaf's grad() changes. As torch.autograd.grad, without create_graph: gradients have
-/// no history. Throws UsageError as backward() does, for inputs that want no gradient or are not
-/// reached, and for checkpointed segments.
+/// Returns the gradients of the sum of `outputs` with respect to `inputs` (leaves or computed
+/// tensors), one for each; no leaf's grad() changes. As torch.autograd.grad, without create_graph:
+/// gradients have no history. Throws UsageError as backward() does, for inputs that need no
+/// gradient or are not reached, and for checkpointed segments.
 std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
                          const GradOptions& options = {});
 std::vector<Tensor> grad(const Tensor& output, const std::vector<Tensor>& inputs,

@@ -1,4 +1,4 @@
-// Whether operations are recorded. Per thread; a new thread starts recording.
+// Whether operations are recorded. Per thread; a new thread starts with recording on.
 #pragma once
 
 namespace halftone {
@@ -9,7 +9,7 @@ inline thread_local bool recording = true;
 
 inline bool grad_enabled() { return detail::recording; }
 
-/// Until the scope ends nothing is recorded: for evaluation, initialisation and updates. As
+/// Turns recording off until the scope ends: for evaluation, initialization and updates. As
 /// torch.no_grad().
 class NoGrad {
  public:
@@ -22,7 +22,7 @@ class NoGrad {
   bool before_;
 };
 
-/// Records again inside a NoGrad scope: recomputation under checkpoint() needs it.
+/// Turns recording on inside a NoGrad scope: recomputation under checkpoint() needs it.
 class EnableGrad {
  public:
   [[nodiscard]] EnableGrad() : before_(detail::recording) { detail::recording = true; }

@@ -1,6 +1,6 @@
-// The function's output is contracted with a fixed random-looking tensor v; the gradient of that
-// scalar by each input element is then one number, analytic on one side and a central difference on
-// the other.
+// Contracts the function's output with a fixed random-looking tensor v. The gradient of that scalar
+// by each input element is then one number: analytic on one side, a central difference on the
+// other.
 #include <halftone/autograd/gradcheck.h>
 
 #include <cmath>

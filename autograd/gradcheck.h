@@ -21,8 +21,8 @@ struct GradcheckResult {
   explicit operator bool() const { return passed; }
 };
 
-/// `function` maps the inputs to a tensor of any shape. Inputs that require gradients must be f64;
-/// the function must be smooth within `step` of them. Throws DTypeError for other dtypes.
+/// Checks `function`, from the inputs to one tensor of any shape. Inputs that require gradients
+/// must be f64, `function` smooth within `step` of them. Throws DTypeError for other dtypes.
 GradcheckResult gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function,
                           const std::vector<Tensor>& inputs, const GradcheckOptions& options = {});
 

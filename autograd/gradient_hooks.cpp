@@ -1,5 +1,5 @@
-// Hooks lie where the engine has the whole gradient at hand: at a leaf's record, or at the node of
-// a computed tensor.
+// Hooks are stored at the objects that have the whole gradient: the leaf's record, or the node of a
+// computed tensor.
 #include <halftone/autograd/gradient_hooks.h>
 
 #include <atomic>

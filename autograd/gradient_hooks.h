@@ -1,4 +1,4 @@
-// Functions on the gradient of a tensor, called during backward() with the whole of it: to watch,
+// Functions on the gradient of a tensor. backward() calls them with the whole gradient: to watch,
 // clip or replace it. As torch.Tensor.register_hook.
 #pragma once
 
@@ -8,12 +8,12 @@
 
 namespace halftone {
 
-/// Names a registered hook. A copy names the same one; it does not keep the tensor alive, and its
-/// end removes nothing.
+/// Names a registered hook. A copy names the same hook. The handle does not keep the tensor alive,
+/// and its destruction does not remove the hook.
 class HookHandle {
  public:
   HookHandle() = default;
-  /// The hook is not called any more. Does nothing the second time, or if the tensor is gone.
+  /// Removes the hook. Does nothing the second time, or if the tensor is gone.
   void remove();
 
  private:
@@ -23,11 +23,11 @@ class HookHandle {
   uint64_t number_ = 0;
 };
 
-/// From the next backward() on, `hook` gets the gradient of x once per pass, summed over all uses
-/// of x in it: for a leaf before it is added to grad(), for a computed tensor before it goes on to
-/// its inputs. What it returns (of the same shape and dtype) takes the gradient's place; an
-/// undefined tensor changes nothing. Several run in the order of their registration. Nothing is
-/// recorded inside. Throws UsageError if x wants no gradient.
+/// Registers `hook`. From the next backward() on, it gets the gradient of x once per pass, summed
+/// over all uses of x: for a leaf before it is added to grad(), for a computed tensor before it
+/// goes on to its inputs. A tensor that the hook returns (of the same shape and dtype) replaces the
+/// gradient; an undefined one changes nothing. Several hooks run in the order of registration.
+/// Nothing is recorded inside. Throws UsageError if x needs no gradient.
 HookHandle register_hook(const Tensor& x, GradientHook hook);
 
 }  // namespace halftone

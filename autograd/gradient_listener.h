@@ -1,5 +1,5 @@
-// The slot of whoever wants gradients before a backward pass is over, to send them while the rest
-// of it computes. Per thread, as the caster's.
+// The slot for a receiver of gradients before a backward pass ends, for example to send them while
+// the rest of it computes. Per thread, like the caster's slot.
 #pragma once
 
 #include <halftone/autograd/node.h>
@@ -10,9 +10,9 @@ namespace halftone {
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
-  /// During backward(): leaf.grad has all that this pass will add to it, and may be taken away.
-  /// Leaves may go untold: those that a branch without gradients leads to, those with hooks, and
-  /// all of them where a checkpointed segment hides uses.
+  /// Called during backward() when leaf.grad has all that this pass will add to it; the listener
+  /// may take it away. Some leaves are not reported: those below a branch without gradients, those
+  /// with hooks, and all leaves if a checkpointed segment hides uses.
   virtual void on_gradient(AutogradMeta& leaf) = 0;
 };
 

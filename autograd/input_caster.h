@@ -1,8 +1,8 @@
-// The slot that a precision policy plugs into: apply() shows an operation's inputs to the active
-// caster before it computes, and the caster may replace them by recorded casts. autograd/ only
-// declares the slot; amp/ fills it. The slot is per thread and empty in a new one. It is shared so
-// that a checkpointed segment or a custom function can keep the caster it was recorded with beyond
-// the region's end.
+// The slot for a precision policy. apply() passes an operation's inputs to the active caster
+// before it computes, and the caster may replace them by recorded casts. autograd/ only declares
+// the slot; amp/ fills it. The slot is per thread and empty in a new one. It holds a shared
+// pointer so that a checkpointed segment or a custom function can keep its caster beyond the
+// region's end.
 #pragma once
 
 #include <memory>
@@ -19,11 +19,11 @@ namespace halftone {
 
 class OpTap;
 
-/// What a caster wants of one operation beyond the casts of its inputs.
+/// The caster's requests for one operation beyond the casts of its inputs.
 struct CastPlan {
   bool f32_result = false;                  // compute from short floats straight to f32
-  std::optional<DType> result{};            // hand the result on in this dtype, by a recorded cast
-  std::shared_ptr<OpTap> tap{};             // stands around the operation; null: nobody does
+  std::optional<DType> result{};            // return the result in this dtype, by a recorded cast
+  std::shared_ptr<OpTap> tap{};             // wraps the operation; null: none
   std::optional<Accumulator> accumulate{};  // for operations that declare a member `accumulate`
   std::optional<bool> tf32{};               // core/allow_tf32.h, forward and backward
 };
@@ -31,14 +31,14 @@ struct CastPlan {
 class InputCaster {
  public:
   virtual ~InputCaster() = default;
-  /// May replace inputs (undefined ones stay) by casts of them. Called with recording on as the
-  /// user set it. Where the operation can compute from short floats straight to f32
-  /// (`has_f32_result`), the plan says whether it shall, instead of casting its inputs up.
+  /// Returns the plan of an operation; may replace inputs (undefined ones stay) by casts. Called
+  /// with recording on as the user set it. If the operation can compute from short floats to f32
+  /// (`has_f32_result`), the plan may choose that instead of casts to f32.
   virtual CastPlan plan(const OpInfo& op, std::span<Tensor> inputs, bool has_f32_result) = 0;
-  /// Whether it may put tensors on grids: then operations get their inputs in the dtype that they
-  /// compute in.
+  /// Returns whether it may round tensors to grids: then operations get their inputs in the dtype
+  /// that they compute in.
   virtual bool treats() const { return false; }
-  /// The casts alone, for a function that computes what this operation does out of others.
+  /// Casts only, for a function that computes this operation out of other ones.
   virtual void cast_inputs(const OpInfo& op, std::span<Tensor> inputs) = 0;
 };
 

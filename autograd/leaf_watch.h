@@ -1,5 +1,5 @@
-// Told during backward() of every leaf that a gradient reaches, also in the nested passes of
-// checkpointed segments.
+// A watch that backward() informs of every leaf that a gradient reaches, also in the nested passes
+// of checkpointed segments.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// The members of an operation, which is a plain struct: what it saved can be read without its help.
+// Lists the members of an operation, a plain struct: its saved tensors can be read from outside.
 #pragma once
 
 #include <concepts>
@@ -12,23 +12,23 @@
 
 namespace halftone::detail {
 
-/// Stands for a value of any type where a struct is initialised: so its members can be counted.
+/// Converts to a value of any type where a struct is initialized: so its members can be counted.
 struct AnyValue {
   template <class T> operator T() const;
 };
 template <class S, std::size_t... I> consteval bool takes_values(std::index_sequence<I...>) {
   return requires { S{(static_cast<void>(I), AnyValue{})...}; };
 }
-inline constexpr std::size_t most_members = 12;  // those of layer_norm and batch_norm are 10
+inline constexpr std::size_t most_members = 12;  // layer_norm and batch_norm have the most, 10
 template <class S, std::size_t N = most_members + 1> consteval std::size_t count_of_values() {
   if constexpr (N == 0 || takes_values<S>(std::make_index_sequence<N>{})) return N;
   else return count_of_values<S, N - 1>();
 }
 
-/// see(member) for each member of a struct without constructors and private members.
+/// Calls see(member) for each member of a struct without constructors and private members.
 template <class S, class See> void for_each_member(const S& s, const See& see) {
   const auto all = [&](const auto&... member) { (see(member), ...); };
-  constexpr std::size_t bases = std::derived_from<S, UserOp> ? 1 : 0;  // initialised first
+  constexpr std::size_t bases = std::derived_from<S, UserOp> ? 1 : 0;  // initialized first
   constexpr std::size_t count = count_of_values<S>() - bases;
   static_assert(count <= most_members, "give members that belong together a struct of their own");
   if constexpr (count == 1) {
@@ -70,9 +70,9 @@ template <class S, class See> void for_each_member(const S& s, const See& see) {
   }
 }
 
-/// The sum of the storage versions (core/storage.h) of the tensors in a member: it grows with each
-/// write in place. A struct that other passes may write declares `static constexpr bool
-/// written_by_passes = true` and is left out, as are structs that cannot be read.
+/// Returns the sum of the storage versions (core/storage.h) of the tensors in a member: it grows
+/// with each write in place. A struct that other passes may write declares `static constexpr bool
+/// written_by_passes = true` and is skipped, as are structs that cannot be read.
 template <class M> uint64_t versions_of(const M& member) {
   if constexpr (requires { M::written_by_passes; }) {
     return 0;

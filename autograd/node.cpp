@@ -1,4 +1,4 @@
-// Freeing graphs without recursion, so that their depth is not limited by the stack.
+// Frees graphs without recursion, so that their depth is not limited by the stack.
 #include <halftone/autograd/node.h>
 
 #include <atomic>
@@ -12,8 +12,8 @@ uint64_t next_node_order() {
   return ++count;
 }
 
-// One work list of edges. An edge that is not the last to hold its input just goes: whoever is
-// last, often another edge in the list (x + x, or a residual connection), takes the creator over.
+// One work list of edges. An edge that is not its input's last holder only lets go. The last one,
+// often in the list as well (x + x, or a residual connection), takes over the creator.
 Node::~Node() {
   std::vector<Edge> doomed = std::move(edges);
   while (!doomed.empty()) {

@@ -1,6 +1,6 @@
 // The recorded graph: a node per operation that ran, an edge per input. A node owns the operation,
-// which owns what it saved; edges point from outputs to inputs, so the graph lives as long as a
-// tensor that was computed by it.
+// which owns the tensors it saved. Edges point from outputs to inputs, so the graph lives as long
+// as a tensor that was computed by it.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,26 @@ namespace halftone {
 struct Node;
 class OpTap;
 
-/// Looks at the gradient of a tensor; returns another in its place, or an undefined tensor for no
-/// change (autograd/gradient_hooks.h).
+/// Receives the gradient of a tensor; returns a replacement, or an undefined tensor for no change
+/// (autograd/gradient_hooks.h).
 using GradientHook = std::function<Tensor(const Tensor& gradient)>;
 /// In the order of registration, each with the number that removes it.
 using GradientHooks = std::vector<std::pair<uint64_t, GradientHook>>;
 
-/// How a tensor was made, and the gradient it has collected if it is a leaf.
+/// The history of a tensor, and its accumulated gradient if it is a leaf.
 struct AutogradMeta {
   bool requires_grad = false;
   Tensor grad{};                    // leaves only
   std::shared_ptr<Node> creator{};  // null for leaves
-  GradientHooks hooks{};            // of a leaf; those of other tensors are their node's
-  /// The version of grad's storage when a pass of a scaled loss left it
+  GradientHooks hooks{};            // for a leaf; hooks of other tensors are in their node
+  /// The version of grad's storage at the end of the last pass of a scaled loss
   /// (autograd/scaled_gradients.h).
   std::optional<uint64_t> scaled_version{};
-  bool unclaimed = false;     // a parameter of a layer that no describe() has named so far
-  bool in_optimizer = false;  // an optimizer of optim/ has been given it
+  bool unclaimed = false;     // a parameter of a layer that no describe() has named yet
+  bool in_optimizer = false;  // an optimizer of optim/ has received it
 };
 
-/// An input of a recorded operation: null where no gradient is wanted.
+/// An input of a recorded operation: null if no gradient is needed.
 struct Edge {
   std::shared_ptr<AutogradMeta> input{};
   DType dtype = f32;
@@ -46,26 +46,26 @@ struct Edge {
 
 struct Node {
   const OpInfo* info = nullptr;
-  uint64_t order = 0;  // creation number: an operation comes after everything it depends on
+  uint64_t order = 0;  // creation number: an operation comes after all operations it depends on
   DType output_dtype = f32;
   Shape output_shape{};
   std::vector<Edge> edges;
   GradientHooks hooks{};         // on the gradient of the output
-  std::shared_ptr<OpTap> tap{};  // stood around forward, stands around backward
+  std::shared_ptr<OpTap> tap{};  // wraps forward and backward
   bool scales_loss = false;      // multiplies a loss by a loss scale
   std::optional<bool> tf32{};    // core/allow_tf32.h, as in forward
-  /// One gradient per edge; undefined where none is wanted.
+  /// Returns one gradient per edge; undefined if none is needed.
   virtual std::vector<Tensor> backward(const Tensor& dy) = 0;
-  /// The same for some inputs (bit i: input i), the others undefined, so that each product of an
-  /// operation can be given its own dy.
+  /// The same for some inputs (bit i: input i), undefined for the others, so that each product of
+  /// an operation can be given its own dy.
   virtual std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) = 0;
-  /// Drops the operation with all it saved; one that saves nothing may stay, for another backward.
+  /// Drops the operation and its saved tensors; one without any may stay, for another backward.
   virtual void release() = 0;
   virtual bool released() const = 0;
   virtual ~Node();
 };
 
-/// The next creation number. Thread-safe.
+/// Returns the next creation number. Thread-safe.
 uint64_t next_node_order();
 
 }  // namespace halftone

@@ -1,6 +1,6 @@
-// The catalogue: every operation of the framework, named once. apply() refuses an operation that is
-// missing here, and tests/ops/properties.cpp wants samples for every entry. Elementwise operations
-// enter through their formula lists.
+// The catalog: every operation of the framework, named once. apply() refuses an operation that is
+// missing here, and tests/ops/properties.cpp requires samples for every entry. Elementwise
+// operations enter through their formula lists.
 #pragma once
 
 #include <concepts>
@@ -78,8 +78,8 @@ using StructuredOps =
              AdaptiveAvgPool2d, Interpolate, Embedding, Lstm, Gru, Dropout, Quantize, Checkpoint>;
 using AllOps = Concat<ElementwiseOps, StructuredOps>;
 
-/// Functions that are made of operations and have a class of their own in casting policies, as in
-/// PyTorch's lists: their inputs are cast before the first of those operations.
+/// Functions made of operations, with a class of their own in casting policies, as in PyTorch's
+/// lists: their inputs are cast before the first of those operations.
 namespace composed {
 inline constexpr OpInfo einsum{"einsum", CastClass::low_precision, cast_reason::products};
 inline constexpr OpInfo cumprod{"cumprod", CastClass::full_precision, cast_reason::powers};
@@ -88,7 +88,7 @@ inline constexpr OpInfo triplet_margin_loss{
 inline constexpr const OpInfo* all[]{&einsum, &cumprod, &triplet_margin_loss};
 }  // namespace composed
 
-/// Base of operations that users define outside the library: exempt from the catalogue.
+/// Base of operations that users define outside the library: exempt from the catalog.
 struct UserOp {};
 
 template <class Op>

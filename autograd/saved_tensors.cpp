@@ -1,4 +1,4 @@
-// The readers of the catalogue, compiled once in the library.
+// The readers of the catalog, compiled once in the library.
 #include <halftone/autograd/saved_tensors.h>
 
 #include <halftone/autograd/checkpoint.h>

@@ -1,6 +1,6 @@
-// What operations keep for their backward, read off their members: an operation is a plain struct,
-// so that its tensors can be listed without its help. Nothing of this runs during a step, and no
-// node knows of it: who looks at a graph (autograd/write_dot.h) asks from outside.
+// Lists the tensors that operations save for their backward, read from their members: an operation
+// is a plain struct, so that its tensors can be listed without its help. None of this runs during a
+// step, and no node knows of it: a reader of a graph (autograd/write_dot.h) asks from outside.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace halftone {
 
 namespace detail {
 
-/// Tensors, lists of them, and structs that hold some; in the order of the members.
+/// Lists tensors, lists of them, and structs that hold some, in the order of the members.
 template <class M> void list_tensors(const M& member, std::vector<Tensor>& list) {
   if constexpr (std::same_as<M, Tensor>) {
     if (member.defined()) list.push_back(member);
@@ -30,16 +30,16 @@ template <class M> void list_tensors(const M& member, std::vector<Tensor>& list)
 /// Reads nodes of one operation.
 struct OperationReader {
   const OpInfo* info;
-  /// False for a node of another operation. Otherwise lists what the node keeps: nothing once it is
-  /// released.
+  /// Returns false for a node of another operation. Otherwise lists the node's saved tensors: none
+  /// after its release.
   bool (*saved)(const Node& node, std::vector<Tensor>& list);
-  /// Whether the gradient of an input may pass by the cast that made it (Needs, in
+  /// Returns whether the gradient of an input may bypass the cast that made it (Needs, in
   /// autograd/apply.h).
   bool (*wide)(std::size_t input);
 };
 
-/// Of an operation of a user, which must be a struct without constructors and private members:
-/// reader_of<SwishGate>().
+/// Returns the reader of a user's operation, which must be a struct without constructors and
+/// private members: reader_of<SwishGate>().
 template <Operation Op> OperationReader reader_of() {
   static_assert(std::is_aggregate_v<Op>,
                 "members of an operation that has constructors or private "
@@ -52,7 +52,7 @@ template <Operation Op> OperationReader reader_of() {
   return {&Op::info, saved, [](std::size_t input) { return detail::wants_wide<Op>(input); }};
 }
 
-/// Of every operation of the catalogue.
+/// Returns the readers of every operation of the catalog.
 std::vector<OperationReader> catalogue_readers();
 
 }  // namespace halftone

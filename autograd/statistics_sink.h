@@ -1,6 +1,6 @@
-// The slot of whoever keeps running statistics alike on several processes: while it is filled,
-// batch norm hands over what it measured in the place of moving its running statistics, and they
-// move later, in the order of the batches. Per thread, as the caster's.
+// The slot that keeps running statistics equal on several processes. While it is filled, batch norm
+// passes its measured statistics to it instead of updating its running statistics. They are updated
+// later, in the order of the batches. Per thread, like the caster's slot.
 #pragma once
 
 #include <utility>
@@ -10,22 +10,22 @@
 
 namespace halftone {
 
-/// What a batch norm measured on one batch.
+/// The statistics that a batch norm measured on one batch.
 struct BatchStatistics {
-  Tensor running_mean, running_var;  // the buffers that are to move
-  Tensor mean, variance;             // towards these, in statistics_dtype(); unbiased
+  Tensor running_mean, running_var;  // the buffers to update
+  Tensor mean, variance;             // the batch's values, in statistics_dtype(); unbiased
   double momentum = 0;
 };
 
-/// The dtype of a batch's statistics: f32 for short running ones, so that a variance beyond f16's
-/// range is rounded only after the momentum.
+/// Returns the dtype of a batch's statistics: f32 for short running ones, so that a variance beyond
+/// f16's range is rounded only after the momentum is applied.
 inline DType statistics_dtype(const Tensor& running) { return running.dtype() == f64 ? f64 : f32; }
 
 class StatisticsSink {
  public:
   virtual ~StatisticsSink() = default;
   virtual void measured(const BatchStatistics& batch) = 0;
-  /// A layer has seen a batch: `batches`, an i64 scalar on the host, is to count it.
+  /// Reports that a layer has seen a batch: `batches`, an i64 scalar on the host, must count it.
   virtual void counted(const Tensor& batches) = 0;
 };
 
@@ -33,7 +33,7 @@ using StatisticsSlot = Slot<StatisticsSink*>;
 using StatisticsScope = StatisticsSlot::Scope;
 inline StatisticsSink* active_statistics_sink() { return StatisticsSlot::current(); }
 
-/// Moves running statistics by one batch, as batch norm does: r += momentum (x - r).
+/// Updates running statistics with one batch, as batch norm does: r += momentum (x - r).
 void move_running_statistics(const BatchStatistics& batch);
 
 }  // namespace halftone

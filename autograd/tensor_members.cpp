@@ -1,4 +1,4 @@
-// The operations that core/tensor.h declares as members: calls of the functions.
+// The operations that core/tensor.h declares as members: each calls the function of its name.
 #include <halftone/autograd/ops.h>
 
 namespace halftone {

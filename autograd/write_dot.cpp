@@ -1,6 +1,6 @@
-// Collects the nodes without recursion, numbers them by order of computation, and writes them down.
-// A cast whose gradient passes by it (edge_of() in autograd/apply.cpp) has no node: it shows in an
-// edge in f32 to an operation that computes in less, and is drawn dashed.
+// Collects the nodes without recursion, numbers them in order of computation, and writes them. A
+// cast that its gradient bypasses (edge_of() in autograd/apply.cpp) has no node: it is an f32 edge
+// to an operation that computes in a shorter dtype, and is drawn dashed.
 #include <halftone/autograd/write_dot.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace halftone {
 
 namespace {
 
-/// The bytes of a well-formed character of UTF-8 at the start of a text; 0 where there is none.
+/// Returns the bytes of a well-formed UTF-8 character at the start of a text; 0 if there is none.
 std::size_t character_at(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? unsigned(uint8_t(text[i])) : 0; };
   const unsigned first = byte(0);
@@ -33,7 +33,7 @@ std::size_t character_at(std::string_view text) {
   return overlong || beyond ? 0 : size;
 }
 
-/// Text of users inside a quoted string: nothing in it ends the string, is an escape or an entity.
+/// Returns users' text for a quoted string: nothing in it ends the string, is an escape or entity.
 std::string escaped(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -49,8 +49,8 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-/// Light enough for black text; the pairs that meet most, f32 with bf16 and f16, differ for every
-/// eye.
+/// Colors light enough for black text. The most frequent pairs, f32 with bf16 and f16, are distinct
+/// also for color-blind readers.
 const char* colour_of(DType dtype) {
   switch (dtype) {
     case f64: return "#d0d0d0";
@@ -148,8 +148,8 @@ class Drawing {
     return text_of("fillcolor=\"", colour_of(dtype), "\", ");
   }
 
-  /// The name of what an edge comes from, drawn first if it is new: a leaf, or a cast without a
-  /// node.
+  /// Returns the name of an edge's source, and draws it first if it is new: a leaf, or a cast
+  /// without a node.
   std::string source_of(const Edge& edge, bool wide, DType computes_in) {
     const Node* const creator = edge.input->creator.get();
     const std::string from = creator ? text_of('n', numbers_.at(creator)) : leaf(edge);
@@ -179,7 +179,7 @@ class Drawing {
     return place->second;
   }
 
-  /// One line per tensor. A storage counts where it is kept first.
+  /// Returns one line per tensor. A storage counts at the first node that keeps it.
   std::string kept_by(const Node& node, const OperationReader* reader) {
     std::vector<Tensor> list;
     if (!reader || !reader->saved(node, list)) {
@@ -224,7 +224,7 @@ class Drawing {
     return line;
   }
 
-  /// What there is in this picture, and nothing else.
+  /// Returns a legend with only the elements that this picture has.
   std::string legend() const {
     PlainText text;
     text << "  legend [shape=plain, label=<<TABLE BORDER=\"0\" CELLBORDER=\"1\" CELLSPACING=\"2\" "
@@ -255,7 +255,7 @@ class Drawing {
   std::unordered_map<const Node*, std::size_t> numbers_;
   std::unordered_map<const AutogradMeta*, std::string> leaves_;
   std::map<std::pair<std::string, DType>, std::string> passed_casts_;
-  std::unordered_map<const Storage*, std::size_t> kept_;  // by the node of this number
+  std::unordered_map<const Storage*, std::size_t> kept_;  // by the number of the node
   std::map<MemoryUse, int64_t> bytes_;
   std::set<DType> dtypes_;
   std::set<std::string_view> shapes_;

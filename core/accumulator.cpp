@@ -1,4 +1,4 @@
-// What no accumulator can be.
+// Checks the fields of an accumulator.
 #include <halftone/core/accumulator.h>
 
 #include <halftone/core/error.h>

@@ -1,4 +1,4 @@
-// One flag of the process, and what a thread says instead.
+// One flag of the process, and an override for each thread.
 #include <halftone/core/allow_tf32.h>
 
 #include <atomic>

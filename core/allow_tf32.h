@@ -1,8 +1,8 @@
 // Whether f32 products and convolutions may round their factors to TF32: the exponent of f32, 11
-// significant bits (formats::tf32), which tensor cores multiply about eight times as fast as f32
-// multiplies, and sum in f32. torch.backends.cuda.matmul.allow_tf32 and
-// torch.backends.cudnn.allow_tf32 in one. CPUs know nothing of it; policies/tf32.json has the same
-// numbers anywhere, by rounding. In a policy file the word "tf32" of "compute" allows it to single
+// significant bits (formats::tf32). Tensor cores multiply TF32 about eight times as fast as f32,
+// and sum in f32. The flag covers torch.backends.cuda.matmul.allow_tf32 and
+// torch.backends.cudnn.allow_tf32. CPUs ignore it; policies/tf32.json gives the same numbers on
+// any device, by rounding. In a policy file, "compute": "tf32" allows TF32 for single
 // operations.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace halftone {
 
-/// Off until somebody turns it on; for all threads, but for what runs inside a Tf32Scope.
+/// Returns whether TF32 is allowed in this thread: off by default; a Tf32Scope has priority.
 bool allow_tf32();
-/// For what is computed from here on. A captured step keeps what it was captured with.
+/// Sets the flag of all threads for later computations. A captured step keeps its value at capture.
 void set_allow_tf32(bool allow);
 
-/// Says it for what this thread computes until the scope ends; absent: as it was.
+/// Overrides the flag in this thread until the scope ends; an absent value: no override.
 class Tf32Scope {
  public:
   [[nodiscard]] explicit Tf32Scope(std::optional<bool> allow);

@@ -1,7 +1,7 @@
 // The kernels that a device must provide. Kernels write into tensors they are given and allocate
 // nothing that outlives the call, so the ledger sees every byte with a reason. Operations check
-// shapes and dtypes before they call; kernels compute short floats in float, accumulate in float or
-// wider, and may assume what the contracts say:
+// shapes and dtypes before they call. Kernels compute short floats in float, accumulate in float or
+// wider, and may rely on these contracts:
 //
 //   strided   any strides, also 0 (broadcast); inputs and output have the same shape
 //   rows      contiguous, seen as [rows, n]
@@ -9,7 +9,7 @@
 //   statistics and other by-products of short-float inputs are f32 (f64 for f64 inputs)
 //
 // reference/ implements all of it in plain loops and is the specification; other backends override
-// what pays.
+// the kernels that they make faster.
 #pragma once
 
 #include <array>
@@ -44,13 +44,13 @@ struct PoolGeometry {
   std::array<int64_t, 2> kernel{2, 2}, stride{2, 2}, padding{0, 0};
   /// average pooling divides by the whole window, as PyTorch's count_include_pad
   bool count_padding = true;
-  /// between the places of a window; 1 for average pooling
+  /// distance between the elements of a window; 1 for average pooling
   std::array<int64_t, 2> dilation{1, 1};
 };
 enum class Interpolation : uint8_t { nearest, bilinear };
 struct InterpolationGeometry {
   Interpolation mode = Interpolation::nearest;
-  /// corners of both images lie on each other, not the edges of their corner pixels
+  /// aligns the centers of the corner pixels of both images, instead of the edges of these pixels
   bool align_corners = false;
   /// input pixels per output pixel; unused with align_corners
   std::array<double, 2> step{1, 1};
@@ -59,17 +59,17 @@ struct CrossEntropySettings {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
 };
-/// How attention weighs: softmax(scale q k^T + mask), of which dropout zeroes some.
+/// The weights of attention: softmax(scale q k^T + mask), some of them set to zero by dropout.
 struct AttentionSettings {
   double scale = 1;
   bool causal = false;  // query i sees keys 0 to i
   double dropout = 0;
-  /// The weight of (batch, head, query, key) uses the number of its row-major place.
+  /// The weight of (batch, head, query, key) uses the random number of its row-major index.
   RandomKey key{};
 };
-/// One parameter with what its update reads and writes. State tensors are f32 or short floats, the
-/// gradient any of them; arithmetic is f32 (f64 for f64 parameters), and what is written is rounded
-/// once, as `form` says (core/weight_form.h).
+/// One parameter with the tensors that its update reads and writes. State tensors are f32 or short
+/// floats, the gradient any of them. Arithmetic is f32 (f64 for f64 parameters), and each result is
+/// rounded once, as `form` says (core/weight_form.h).
 struct UpdateSlot {
   Tensor parameter, gradient;
   std::array<Tensor, 3> state{};
@@ -77,17 +77,17 @@ struct UpdateSlot {
   /// clipping)
   Tensor gradient_factor{};
   WeightForm form = WeightForm::plain;
-  /// laid out as the parameter; undefined where the form has none
+  /// laid out as the parameter; undefined if the form has none
   Tensor companion{};
-  /// of stochastic rounding: element i in the parameter's memory order uses half i
+  /// key of stochastic rounding: element i in the parameter's memory order uses half i
   RandomKey key{};
-  /// by how much the key's offset moves from one step to the next, for steps that are replayed
+  /// the increase of the key's offset from one step to the next, for steps that are replayed
   uint64_t key_stride = 0;
-  /// i64 scalar on the device: the updates done before this one, which counts itself if it is not
+  /// i64 scalar on the device: the updates done before this one. The update adds 1 unless it is
   /// skipped. Undefined: `steps` of the update
   Tensor steps{};
 
-  /// f(tensor) for those that an update writes.
+  /// Calls f(tensor) for each tensor that an update writes.
   template <class F> void for_each_written(F&& f) const {
     for (const Tensor* x : {&parameter, &companion, &state[0], &state[1], &state[2]})
       if (x->defined()) f(*x);
@@ -97,22 +97,22 @@ struct UpdateSlot {
   }
 };
 /// One step of an elementwise optimizer, for the slots of one group. `skip` and `device_lr` are
-/// scalars on the device, each undefined or read when the update runs.
+/// scalars on the device; if defined, they are read when the update runs.
 struct UpdateCall {
   UpdateRule rule;  // core/update_rules.h
   double lr = 0;
-  int64_t steps = 0;  // updates before this one, of slots that do not count themselves
-  Tensor skip{};      // f32: where it is not 0, nothing changes: no weight, state, companion, count
-                      // (storage versions may: a host that does not wait cannot know)
-  Tensor device_lr{};  // f64, in place of lr
+  int64_t steps = 0;   // updates before this one, for slots without a count of their own
+  Tensor skip{};       // f32: if it is not 0, no weight, state, companion or count changes (storage
+                       // versions may: a host that does not wait cannot know)
+  Tensor device_lr{};  // f64, replaces lr
 };
 
-/// Work of a device that was recorded once and can be run again, with the addresses it was recorded
-/// with.
+/// Work of a device that was recorded once and can be run again, with the addresses from the
+/// recording.
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;
-  /// key_shift: what random keys are ahead of those at capture. replays: runs before this one.
+  /// key_shift: added to the random keys of the capture. replays: runs before this one.
   virtual void replay(uint64_t key_shift, uint64_t replays) = 0;
 };
 
@@ -126,18 +126,18 @@ class Backend {
   virtual void release(void* data, std::size_t bytes) noexcept = 0;
   virtual void copy_to_host(const void* device, void* host, std::size_t bytes) = 0;
   virtual void copy_from_host(const void* host, void* device, std::size_t bytes) = 0;
-  /// waits for all work issued so far
+  /// waits for all work issued until now
   virtual void synchronize() = 0;
-  /// how often the host has waited for this device, or read from it, so far
+  /// how often the host has waited for this device, or read from it, until now
   virtual int64_t waits() const { return 0; }
 
   // --- captured work: see core/captured_step.h
-  /// work is being recorded, not run
+  /// whether work is being recorded, not run
   virtual bool capturing() const { return false; }
   virtual bool can_capture() const { return false; }
-  /// From here on work is recorded; UnsupportedError where the device cannot.
+  /// Starts recording work instead of running it. Throws UnsupportedError if the device cannot.
   virtual void begin_capture();
-  /// Stops recording; what was recorded.
+  /// Stops recording and returns the recorded work.
   virtual std::unique_ptr<CapturedWork> end_capture();
   /// Stops recording after an error, which may have ended it already.
   virtual void abandon_capture() {}
@@ -148,21 +148,21 @@ class Backend {
   virtual void copy(const Tensor& x, Tensor& y) = 0;
   /// condition: bool
   virtual void select(const Tensor& condition, const Tensor& a, const Tensor& b, Tensor& y) = 0;
-  /// y[i] = table[indices[i]]. Indices out of range, here and as targets: an error, at once on the
-  /// CPU, at the next wait elsewhere; no kernel reads or writes out of bounds.
+  /// y[i] = table[indices[i]]. Indices out of range, here and as targets, are an error: at once on
+  /// the CPU, at the next wait elsewhere. No kernel reads or writes out of bounds.
   virtual void gather_rows(const Tensor& table, const Tensor& indices, Tensor& y) = 0;
   /// table is zeroed first; index `skip` adds nothing
   virtual void scatter_add_rows(const Tensor& dy, const Tensor& indices, int64_t skip,
                                 Tensor& dtable) = 0;
-  /// y[i] = x[i, but index[i] along dim]; index i64, of y's shape. Out of range: as above.
+  /// y[i] = x[i with index[i] at dim]; index i64, of y's shape. Out of range: as above.
   virtual void gather(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
-  /// y[i, but index[i] along dim] += x[i], summed in f32 or wider in the order of i and rounded
-  /// once (integers of y are exact to 2^53); x, y of one dtype, index i64 of x's shape
+  /// y[i with index[i] at dim] += x[i], summed in f32 or wider in the order of i and rounded once
+  /// (integers of y are exact to 2^53); x, y of one dtype, index i64 of x's shape
   virtual void scatter_add(const Tensor& x, int dim, const Tensor& index, Tensor& y) = 0;
 
-  // --- elementwise (strided, floating; integers of one dtype where the formula takes them)
+  // --- elementwise (strided, floating; integers of one dtype if the formula takes them)
   virtual void unary(FormulaCall f, const Tensor& x, Tensor& y) = 0;
-  /// saved: x or y, as the formula says; undefined for nothing
+  /// saved: x or y, as the formula says; undefined if it says nothing
   virtual void unary_backward(FormulaCall f, const Tensor& saved, const Tensor& dy, Tensor& dx) = 0;
   virtual void binary(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
   /// dx = dy * d f / d input (0: a, 1: b)
@@ -172,13 +172,13 @@ class Backend {
   virtual void compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor& y) = 0;
 
   // --- reduction
-  /// strided x; y contiguous, of x's rank, with size 1 where reduced; integers into integers are
-  /// exact
+  /// strided x; y contiguous, of x's rank, with size 1 in reduced dimensions; sums of integers into
+  /// integers are exact
   virtual void reduce(Reduction kind, const Tensor& x, Tensor& y) = 0;
-  /// x: rows; index: i64 [rows]; first of equals, NaN wins
+  /// x: rows; index: i64 [rows]; the first of equal elements, NaN wins
   virtual void arg_reduce(bool largest, const Tensor& x, Tensor& index) = 0;
-  /// rows; index: i64, like x: where the row's first, second, ... element is. Equal ones keep their
-  /// order, also when descending; NaN is larger than all.
+  /// rows; index: i64, like x: the positions of the row's elements in sorted order. Equal elements
+  /// keep their order, also when descending; NaN is larger than all.
   virtual void argsort(const Tensor& x, bool descending, Tensor& index) = 0;
   virtual void cumulative_sum(const Tensor& x, bool reverse, Tensor& y) = 0;  // rows, along n
 
@@ -187,8 +187,8 @@ class Backend {
   /// last two, batch stride may be 0; c contiguous, same dtype or f32
   virtual void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) = 0;
   /// dw[n, k] = dy[m, n]^T x[m, k] and dbias[n] = sum of dy over m, in one pass over dy; all
-  /// contiguous, dw and dbias of dy's dtype or f32. False if the backend has no such pass: then
-  /// nothing has been done.
+  /// contiguous, dw and dbias of dy's dtype or f32. Returns false, without having done anything, if
+  /// the backend has no such pass.
   virtual bool linear_backward_weights(const Tensor& /*dy*/, const Tensor& /*x*/, Tensor& /*dw*/,
                                        Tensor& /*dbias*/) {
     return false;
@@ -202,7 +202,7 @@ class Backend {
   /// dbias may be undefined
   virtual void conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g,
                                      Tensor& dw, Tensor& dbias) = 0;
-  /// images; argmax: place in the window, i32, or u8 where the window has at most 256 places
+  /// images; argmax: index in the window, i32, or u8 if the window has at most 256 elements
   virtual void max_pool(const Tensor& x, const PoolGeometry& g, Tensor& y, Tensor& argmax) = 0;
   virtual void max_pool_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
                                  Tensor& dx) = 0;
@@ -217,12 +217,12 @@ class Backend {
                                     Tensor& dx) = 0;
 
   // --- attention: q [n, heads, l, e], k [n, key heads, s, e], v [n, key heads, s, ev], y [n,
-  // heads, l, ev]; key heads divide heads, and stand for heads / key heads neighbours each; strided
-  // with unit stride last, one dtype. mask strided [n, heads, l, s]: bool (true takes
-  // part) or floating (added), or undefined. Rows without any key are 0.
-  /// log_sum_exp: statistics [1, n, heads, l] or, apart, [2, n, heads, l]: the largest score and
-  /// the sum of exp(score - largest); added up and rounded they would lose the latter where scores
-  /// are large. Rows without any key: infinite, or infinite and 1.
+  // heads, l, ev]. The number of key heads divides the number of heads; each key head serves heads
+  // / key heads neighbors. Strided with unit stride last, one dtype. mask strided [n, heads, l, s]:
+  // bool (true takes part), floating (added), or undefined. Rows without any key are 0.
+  /// log_sum_exp: statistics [1, n, heads, l], or [2, n, heads, l]: the largest score and the sum
+  /// of exp(score - largest), stored separately. Their rounded total would lose the second part if
+  /// scores are large. Rows without any key: infinite, or infinite and 1.
   virtual void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                          const AttentionSettings& settings, Tensor& y, Tensor& log_sum_exp) = 0;
   virtual void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -235,8 +235,8 @@ class Backend {
   virtual void softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) = 0;
   virtual void log_sum_exp(const Tensor& x, Tensor& y) = 0;  // y: [rows]
   /// logits rows; targets i64 [rows]; class_weights statistics dtype [n] or undefined; outputs
-  /// statistics [rows], log_sum_exp [2, rows]: as above, the shift being 0 where it would be
-  /// infinite; NaN if a logit is +inf or all are -inf; losses are weighted
+  /// statistics [rows], log_sum_exp [2, rows]: as above, with shift 0 instead of an infinite one;
+  /// NaN if a logit is +inf or all are -inf; losses are weighted
   virtual void cross_entropy(const Tensor& logits, const Tensor& targets,
                              const Tensor& class_weights, const CrossEntropySettings& settings,
                              Tensor& losses, Tensor& row_weights, Tensor& log_sum_exp) = 0;
@@ -249,7 +249,7 @@ class Backend {
   /// rows; weight, bias [n] of any floating dtype, or undefined; mean undefined: RMS norm
   virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                           Tensor& y, Tensor& mean, Tensor& rstd) = 0;
-  /// undefined outputs are not wanted
+  /// an undefined output is not computed
   virtual void layer_norm_backward(const Tensor& x, const Tensor& weight, const Tensor& mean,
                                    const Tensor& rstd, const Tensor& dy, Tensor& dx,
                                    Tensor& dweight, Tensor& dbias) = 0;
@@ -265,8 +265,8 @@ class Backend {
   virtual void batch_norm(const Tensor& x, const Tensor& mean, const Tensor& variance, double eps,
                           const Tensor& weight, const Tensor& bias, const Tensor& residual,
                           bool relu, Tensor& y) = 0;
-  /// training: mean and variance depend on x. relu_output: undefined, or the y of relu: dy counts
-  /// where that is positive, and so does dresidual.
+  /// training: mean and variance depend on x. relu_output: undefined, or the y of relu: dy and
+  /// dresidual count only at positive elements of it.
   virtual void batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance,
                                    double eps, const Tensor& weight, const Tensor& relu_output,
                                    const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,
@@ -274,60 +274,60 @@ class Backend {
 
   // --- recurrent cells: one step of rows of h numbers; cells and gradients of states have the
   // statistics dtype
-  /// x, recurrent: what input and state add to the gates (in, forget, cell, out), [n, 4h]; gates:
-  /// these, activated; y: the new state; cell_before, cell, y: [n, h]
+  /// x, recurrent: the contributions of input and state to the gates (in, forget, cell, out), [n,
+  /// 4h]; gates: these, activated; y: the new state; cell_before, cell, y: [n, h]
   virtual void lstm_cell(const Tensor& x, const Tensor& recurrent, const Tensor& cell_before,
                          Tensor& gates, Tensor& cell, Tensor& y) = 0;
-  /// dy: of this step's result, dstate: of the same state from later steps; dcell in place: of the
-  /// cell, then of cell_before
+  /// Gradients: dy of this step's result, dstate of the same state from later steps; dcell, in
+  /// place, of the cell, then of cell_before
   virtual void lstm_cell_backward(const Tensor& gates, const Tensor& cell_before,
                                   const Tensor& cell, const Tensor& dy, const Tensor& dstate,
                                   Tensor& dcell, Tensor& dgates) = 0;
   /// x, recurrent: [n, 3h] of (reset, update, new), as PyTorch's; gates [n, 4h]: these, activated,
-  /// and the state's share of `new` before the reset; state, y: [n, h]
+  /// and the state's part of `new` before the reset; state, y: [n, h]
   virtual void gru_cell(const Tensor& x, const Tensor& recurrent, const Tensor& state,
                         Tensor& gates, Tensor& y) = 0;
-  /// dstate in place: of y from later steps, then of `state` without what passes through recurrent
+  /// dstate in place: of y from later steps, then of `state` without the part through recurrent
   virtual void gru_cell_backward(const Tensor& gates, const Tensor& state, const Tensor& dy,
                                  Tensor& dstate, Tensor& dx, Tensor& drecurrent) = 0;
 
-  // --- training: in place; what they write gets a new storage version
+  // --- training: in place; every written tensor gets a new storage version
   /// y += x, same dtype, strided; adds in compute_t
   virtual void accumulate(const Tensor& x, Tensor& y) = 0;
   /// y += weight (x - y), strided: running statistics
   virtual void lerp(const Tensor& x, double weight, Tensor& y) = 0;
-  /// optimizer steps: the call's rule over every element of every slot
+  /// an optimizer step: the call's rule over every element of every slot
   virtual void update(std::span<UpdateSlot> slots, const UpdateCall& call) = 0;
   /// each *= factor, an f32 scalar on the device
   virtual void scale_all(std::span<Tensor> tensors, const Tensor& factor) = 0;
-  /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN, else it stays; checked as
-  /// they are, then each *= factor (undefined: only checked). All of them, found or not.
+  /// found_inf (f32 scalar) becomes 1 if any element is infinite or NaN. The check comes first;
+  /// then all tensors are multiplied by factor (undefined: only checked), also if found_inf is set.
   virtual void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) = 0;
   /// f32 or f64 scalar, accumulated in f64
   virtual void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) = 0;
-  /// next() of core/loss_scale.h in place, on scalars: f32 found_inf (overflowed where not 0), f32
+  /// next() of core/loss_scale.h in place, on scalars: f32 found_inf (an overflow if not 0), f32
   /// scale, i64 growth_tracker, i32 overflows_left
-  virtual void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
-                               Tensor& growth_tracker, Tensor& overflows_left) = 0;
+  virtual void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
+                               Tensor& scale, Tensor& growth_tracker, Tensor& overflows_left) = 0;
 
   // --- numbers on a grid: f32, bf16 or f16. core/quantizer.h, core/hadamard.h and
-  // core/accumulator.h have all of the arithmetic, so that every backend gives the same bits.
-  /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if one is. x
+  // core/accumulator.h contain all of the arithmetic, so that every backend gives the same bits.
+  /// amax, an f32 scalar, becomes the larger of itself and the largest |x|; NaN if either is. x
   /// strided
   virtual void largest_magnitude(const Tensor& x, Tensor& amax) = 0;
-  /// rows; y like x, which it may be
+  /// rows; y like x, and may be x itself
   virtual void quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) = 0;
-  /// rows; what fills no group at the end of a row stays as it is; y like x, which it may be
+  /// rows; elements at the end of a row that fill no group do not change; y like x, may be x
   virtual void rotate(const Tensor& x, const Rotation& rotation, Tensor& y) = 0;
-  /// The end of a step for n tensors whose scaling per tensor is from history, in place: amax f32
-  /// [n] enters the ring history f32 [n, steps] at position i64 [n], scale f32 [n] follows, and
-  /// amax is 0 again. An amax that is not finite changes nothing.
+  /// Ends a step for n tensors with delayed scaling per tensor, in place: amax f32 [n] enters the
+  /// ring history f32 [n, steps] at position i64 [n], scale f32 [n] is computed from it, and amax
+  /// is set to 0. An amax that is not finite changes nothing but itself.
   virtual void next_scales(const Quantizer& quantizer, Tensor& amax, Tensor& history,
                            Tensor& position, Tensor& scale) = 0;
-  /// Adds to row, a Survey (core/survey.h), what is in x and what quantize(x, call) made of it, y;
-  /// x and y rows, of one shape. No call: x alone, and y is not looked at
+  /// Adds statistics of x and of y = quantize(x, call) to row, a Survey (core/survey.h). x and y:
+  /// rows of one shape. A null call: statistics of x alone, y is not read
   virtual void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, Tensor& row) = 0;
-  /// matmul(), summed up as the accumulator says, which is not stochastic; c may be f32
+  /// matmul(), summed as the accumulator (not a stochastic one) says; c may be f32
   virtual void matmul_accumulating(const Tensor& a, const Tensor& b, const Tensor& bias,
                                    const Accumulator& accumulator, Tensor& c) = 0;
 
@@ -339,21 +339,21 @@ class Backend {
   virtual void dropout(const Tensor& x, double p, RandomKey key, Tensor& y) = 0;
 };
 
-/// The backend of a device; defined in backends/registry.cpp. Throws DeviceError, with the remedy,
-/// if there is none.
+/// Returns the backend of a device; defined in backends/registry.cpp. Throws DeviceError, with the
+/// remedy, if the device has no backend.
 Backend& backend_for(Device device);
 inline Backend& backend_for(const Tensor& x) { return backend_for(x.device()); }
 
-/// A backend that this build may contain: present, or why not.
+/// A backend that this build may contain: the backend, or the reason why it is absent.
 struct BackendStatus {
   std::string_view name;
   Backend* backend;         // null if absent
-  std::string description;  // what it uses, or how to get it
+  std::string description;  // the libraries and instructions it uses, or how to get it
 };
 std::vector<BackendStatus> backend_statuses();
 
-/// Until the scope ends, the CPU is served by another CPU backend ("reference" or "cpu"), in all
-/// threads: for tests and comparisons. The environment variable HALFTONE_CPU_BACKEND sets it for a
+/// Replaces the CPU backend by another one ("reference" or "cpu") in all threads until the scope
+/// ends: for tests and comparisons. The environment variable HALFTONE_CPU_BACKEND sets it for a
 /// whole run.
 class CpuBackendScope {
  public:

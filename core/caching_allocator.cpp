@@ -1,5 +1,5 @@
-// The cache: one list of free blocks per size class. Large blocks are aligned to 2 MiB and offered
-// to transparent huge pages, which spares a training step most of its TLB misses.
+// The cache: one list of free blocks for each size class. Large blocks are aligned to 2 MiB and
+// offered to transparent huge pages, which avoids most TLB misses of a training step.
 #include <halftone/core/caching_allocator.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// Recording a step, and running it again with other inputs and the next random numbers.
+// Records a step, and runs it again with other inputs and the next random numbers.
 #include <halftone/core/captured_step.h>
 
 #include <halftone/core/backend.h>

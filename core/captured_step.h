@@ -1,5 +1,5 @@
 // A step whose work on the device is recorded once and then run again as a whole: small models
-// spend most of a step on starting kernels one by one. Mirrors torch.cuda.make_graphed_callables
+// spend most of a step on launching kernels one by one. Mirrors torch.cuda.make_graphed_callables
 // and CUDAGraph.
 //
 //   CapturedStep step([&](const std::vector<Tensor>& batch) {
@@ -11,11 +11,11 @@
 //   });
 //   for (auto [images, labels] : loader) loss = step({images, labels});
 //
-// Before the first call: optimizer.publish_rates(), so that learning rates lie on the device.
+// Before the first call, call optimizer.publish_rates(): it stores learning rates on the device.
 //
-// The step gives the bits that it gives uncaptured. What it may not do: read a value back to the
-// host, copy from the host, or decide on the host what to compute; no autocast region may stand
-// open around it (one inside is fine); and what it writes must live on: zero_grad() belongs inside.
+// The captured step gives the same bits. It must not read values back, copy from the host, or
+// decide on the host what to compute. No autocast region may be open around it (one inside is
+// fine). Tensors that it writes must outlive it: call zero_grad() inside.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class Backend;
 class CapturedWork;
 
 struct CapturedStepOptions {
-  /// Calls that run the step as it is before it is recorded: state that is made on the first steps
-  /// must be there. At least 1.
+  /// Number of calls that run the step directly before it is recorded. State that the first steps
+  /// create must exist by then. At least 1.
   int warm_up = 2;
 };
 
@@ -46,10 +46,10 @@ class CapturedStep {
   CapturedStep(CapturedStep&&) noexcept;
   CapturedStep& operator=(CapturedStep&&) noexcept;
 
-  /// Runs the step on these inputs; exactly one step per call. Once it is captured the result is
-  /// one tensor, which the next call overwrites: clone() what is to be kept. Where the device
-  /// cannot record (the CPU), every call runs the step. Throws ShapeError for inputs of other
-  /// shapes or dtypes than it was captured with.
+  /// Runs the step on these inputs; exactly one step per call. After the capture the result is one
+  /// tensor, which the next call overwrites: clone() it to keep it. If the device cannot record
+  /// (the CPU), every call runs the step. Throws ShapeError if shapes or dtypes of inputs differ
+  /// from those of the capture.
   Tensor operator()(const std::vector<Tensor>& inputs);
 
   bool captured() const { return work_ != nullptr; }
@@ -62,18 +62,18 @@ class CapturedStep {
   CapturedStepOptions options_;
   int calls_ = 0;
   std::unique_ptr<CapturedWork> work_;
-  std::vector<Tensor> inputs_;  // what the recorded work reads
+  std::vector<Tensor> inputs_;  // the tensors that the recorded work reads
   Tensor result_;
-  std::vector<std::function<void()>> host_work_;  // what a replay repeats on the host
+  std::vector<std::function<void()>> host_work_;  // work of the host that each replay repeats
   RandomKey key_{};                               // the generator's when recording began
-  uint64_t numbers_ = 0;                          // by how much a step moves it
+  uint64_t numbers_ = 0;                          // its increase in one step
   uint64_t replays_ = 0;
 };
 
-/// Whether this thread is recording a step.
+/// Returns whether this thread is recording a step.
 bool recording_step();
-/// For what takes part in steps and keeps books on the host: while this thread records a step,
-/// every later replay calls `work` first. Else nothing happens.
+/// For objects that count steps on the host: while this thread records a step, registers `work`,
+/// which every later replay calls first. Otherwise does nothing.
 void repeat_on_replay(std::function<void()> work);
 
 }  // namespace halftone

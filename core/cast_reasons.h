@@ -17,7 +17,7 @@ inline constexpr Text made_of_products = "made of matrix products, which sum in 
 // full_precision
 inline constexpr Text exponential =
     "exp leaves f16 beyond 11, and turns an error of x into a factor";
-inline constexpr Text exp_inside = "exp inside, and small probabilities beside large ones";
+inline constexpr Text exp_inside = "exp inside, and small probabilities next to large ones";
 inline constexpr Text steep = "steep near 0 or 1, where short formats are coarse";
 inline constexpr Text reciprocal = "1 / x of a small x leaves f16's range";
 inline constexpr Text powers =

@@ -1,11 +1,11 @@
-// Arithmetic of sizes that come from users: what leaves 64 bits is noticed, not undefined.
+// Arithmetic on sizes that come from users: an overflow of 64 bits is detected, not undefined.
 #pragma once
 
 #include <cstdint>
 
 namespace halftone {
 
-/// An integer that remembers whether any step on its way here overflowed.
+/// An integer that remembers whether any operation that led to it overflowed.
 struct Checked {
   int64_t value = 0;
   bool overflowed = false;

@@ -1,4 +1,4 @@
-// The traffic of a rank, and how long one waits.
+// The traffic of a rank, and the timeout of waits.
 #include <halftone/core/communicator.h>
 
 #include <cstdlib>

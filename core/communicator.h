@@ -1,6 +1,6 @@
-// Processes that train together. An engine moves bytes between them and does nothing else: every
-// addition is ours (distributed/), in an order that no engine decides, so that results do not
-// depend on the number of processes. What core/backend.h is for kernels, this is for engines.
+// Processes that train together. An engine only moves bytes between them. distributed/ does every
+// addition, in an order independent of the engine, so that results do not depend on the number of
+// processes. This is to engines what core/backend.h is to kernels.
 #pragma once
 
 #include <array>
@@ -20,28 +20,28 @@ enum class TrafficUse : uint8_t { gradient, parameter, state, control };
 inline constexpr int traffic_use_count = 4;
 std::string_view name(TrafficUse use);
 
-/// What this rank has sent, and how long it has waited; a value.
+/// The bytes this rank has sent and the time it has waited; a value.
 struct TrafficReport {
-  std::array<int64_t, traffic_use_count> sent{}, messages{};  // bytes of payload; how many
-  double waited = 0;  // seconds in which the main thread waited for others
+  std::array<int64_t, traffic_use_count> sent{}, messages{};  // bytes; count of messages
+  double waited = 0;  // seconds that the main thread waited for other ranks
 
   int64_t sent_of(TrafficUse use) const { return sent[std::size_t(use)]; }
 };
 std::ostream& operator<<(std::ostream& out, const TrafficReport& report);
 
-/// A dense tensor that goes to a peer, or is written by what comes from it: on a device that the
-/// communicator carries.
+/// A dense tensor that is sent to a peer, or that a peer's message overwrites. The communicator
+/// must carry its device.
 struct Message {
   int peer;
   Tensor tensor;
 };
 
-/// Messages under way.
+/// Messages that have been started and not yet completed.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  /// Afterwards what was to come is there; on a GPU: for work that is issued from now on, and the
-  /// host does not wait. Throws DeviceError for what the engine reports.
+  /// Waits until the messages have arrived. On a GPU, work that is issued from now on waits, and
+  /// the host does not. Throws DeviceError for errors that the engine reports.
   virtual void wait() = 0;
 };
 
@@ -51,44 +51,44 @@ class Communicator {
   virtual std::string_view name() const = 0;  // "single", "mpi", "nccl"
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Among those of this machine: the index of the GPU that is this rank's own, if each has one.
+  /// The rank within this machine: the index of this rank's own GPU, if each rank has one.
   virtual int local_rank() const = 0;
   virtual int machines() const = 0;
-  /// Whether messages may be tensors of this device. All engines but NCCL: of the host.
+  /// Returns whether messages may be tensors of this device. All engines but NCCL: only the host.
   virtual bool carries(Device device) const { return device == Device::cpu(); }
-  /// Starts these messages, none of them to itself, and keeps their tensors until they are done.
-  /// All ranks make the same exchanges in the same order, and the messages between two of them
-  /// agree in number, order and bytes. `what` is in messages about ranks that do not come.
+  /// Starts these messages, none of them to this rank, and holds their tensors until they are done.
+  /// All ranks make the same exchanges in the same order, and messages between two ranks agree in
+  /// number, order and bytes. `what` names the exchange in errors about absent ranks.
   virtual std::shared_ptr<Exchange> exchange(std::string_view what, TrafficUse use,
                                              std::span<const Message> out,
                                              std::span<const Message> in) = 0;
   /// Prints "[rank 2] message" and ends all ranks with exit code 1.
   [[noreturn]] virtual void abort(std::string_view message) noexcept = 0;
-  /// The first rank that is known to be at its end; -1: none. Asked again and again, by another
-  /// engine's thread, too, while it waits.
+  /// Returns the first rank that is known to have ended; -1: none. It is polled repeatedly, also by
+  /// another engine's thread while that engine waits.
   virtual int left() { return -1; }
   virtual TrafficReport traffic() const { return traffic_; }
-  /// Adds these messages to traffic(), which another engine carries for these ranks.
+  /// Adds these messages, which another engine carries for these ranks, to traffic().
   void count(TrafficUse use, std::span<const Message> out);
 
  protected:
   TrafficReport traffic_{};
 };
 
-/// After how many seconds a rank that waits for others ends all: HALFTONE_DISTRIBUTED_TIMEOUT, or
-/// 300; 0: never. Throws UsageError if that is no number.
+/// Returns the seconds after which a waiting rank ends all: HALFTONE_DISTRIBUTED_TIMEOUT, or 300;
+/// 0: never. Throws UsageError if the variable is not a number.
 double communication_patience();
 
-/// The processes that a launcher (mpirun) started, or this one alone; defined in
-/// backends/communicators.cpp. The first call starts the engine. Throws UsageError where a launcher
-/// is there and this build, or its MPI, does not fit it. Use it from one thread.
+/// Returns the processes that a launcher (mpirun) started, or this one alone; defined in
+/// backends/communicators.cpp. The first call starts the engine. Throws UsageError if a launcher is
+/// present that this build, or its MPI, does not fit. Use it from one thread.
 Communicator& world();
-/// What carries tensors of a device between the ranks of `group`: NCCL for those of world(), where
-/// each has a GPU of its own, else `group` itself, through the host; rank 0 says why on standard
-/// error. Collective when it is first asked for a GPU.
+/// Returns the engine that carries tensors of a device between the ranks of `group`. NCCL for those
+/// of world(), if each has a GPU of its own; else `group` itself, through the host, and rank 0
+/// prints the reason on standard error. The first call for a GPU is collective.
 Communicator& communicator_for(Communicator& group, Device device);
 
-/// An engine that this build may contain: present, or why not.
+/// An engine that this build may contain: present, or the reason why not.
 struct EngineStatus {
   std::string_view name;
   bool present;

@@ -1,4 +1,4 @@
-// Where a tensor lives: a kind and, for GPUs, an index.
+// The location of a tensor: a kind of device and, for GPUs, an index.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// The device of that name: "cpu", "cuda" (the first GPU) or "cuda:1". Whether this machine has it
-/// shows when it is used. Throws UsageError for other names. As torch.device.
+/// Returns the device of that name: "cpu", "cuda" (the first GPU) or "cuda:1". An absent device
+/// fails at its first use. Throws UsageError for other names. As torch.device.
 Device device_named(std::string_view name);
 
 inline std::ostream& operator<<(std::ostream& out, Device device) {

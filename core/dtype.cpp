@@ -40,8 +40,8 @@ DType promote(DType a, DType b) {
   if (a == b) return a;
   if (is_floating(a) != is_floating(b)) return is_floating(a) ? a : b;
   if (is_floating(a)) {
-    // Neither f16 nor bf16 (nor two different f8) holds the other: the next format that holds both
-    // is wanted.
+    // Neither f16 nor bf16 (nor two different f8) can hold the other's numbers: the result is the
+    // next format that holds both.
     const bool one_holds_the_other = size_of(a) != size_of(b);
     if (one_holds_the_other) return size_of(a) > size_of(b) ? a : b;
     return size_of(a) == 1 ? f16 : f32;

@@ -1,5 +1,5 @@
 // The element types and the facts about them. Facts are data: test tolerances, policies and tables
-// are computed from them, never typed. Short floats are storage only; kernels compute in
+// are computed from them, never typed by hand. Short floats are storage only; kernels compute in
 // compute_t<T>.
 #pragma once
 
@@ -35,13 +35,13 @@ const DTypeFacts& facts(DType dtype);
 inline std::string_view name(DType dtype) { return facts(dtype).name; }
 inline int64_t size_of(DType dtype) { return facts(dtype).bytes; }
 inline bool is_floating(DType dtype) { return facts(dtype).floating; }
-/// Spacing of the format at 1: 2^(1 - significand_bits). The largest relative error of one rounding
-/// is half of it.
+/// Returns the spacing of the format at 1: 2^(1 - significand_bits). The largest relative error of
+/// one rounding is half of it.
 double epsilon(DType dtype);
-/// The dtype of that name ("bf16"), if there is one.
+/// Returns the dtype of that name ("bf16"), if it exists.
 std::optional<DType> dtype_named(std::string_view name);
-/// The dtype that both fit in, as PyTorch promotes: floats beat integers, and f16 with bf16 gives
-/// f32.
+/// Returns the dtype that holds both, as PyTorch promotes: a float wins over an integer, and f16
+/// with bf16 gives f32.
 DType promote(DType a, DType b);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
@@ -66,7 +66,7 @@ template <> struct ComputeOf<Float8E5M2> { using type = float; };
 }  // namespace detail
 
 template <class T> inline constexpr DType dtype_of = detail::DTypeOf<T>::value;
-/// What kernels compute and accumulate in: float for the short floats, T itself otherwise.
+/// The type that kernels compute and accumulate in: float for the short floats, T itself otherwise.
 template <class T> using compute_t = typename detail::ComputeOf<T>::type;
 
 /// Calls visitor.operator()<T>() with the C++ type of a floating dtype; `op` names the caller in
@@ -89,7 +89,7 @@ decltype(auto) visit_floating(DType dtype, std::string_view op, Visitor&& visito
   fail<DTypeError>(op, "needs f64, f32, f16 or bf16, got ", dtype, ". Cast the input first.");
 }
 
-/// The same for every dtype.
+/// Calls visitor.operator()<T>() with the C++ type of any dtype.
 template <class Visitor> constexpr decltype(auto) visit_any(DType dtype, Visitor&& visitor) {
   switch (dtype) {
     case f64: return visitor.template operator()<double>();
@@ -107,9 +107,9 @@ template <class Visitor> constexpr decltype(auto) visit_any(DType dtype, Visitor
   return visitor.template operator()<bool>();  // not reached: every dtype has its case
 }
 
-/// A double as a float rounded to odd: rounding the result to a shorter format then gives what
-/// rounding the double directly would (Boldo and Melquiond 2008), because the last bit remembers
-/// that something was cut off.
+/// Returns a double as a float rounded to odd. Rounding the result to a shorter format then gives
+/// the same bits as rounding the double directly (Boldo and Melquiond 2008), because the last bit
+/// records whether something was cut off.
 constexpr float round_to_odd(double value) {
   const float nearest = float(value);
   if (double(nearest) == value || nearest != nearest) return nearest;
@@ -121,8 +121,8 @@ constexpr float round_to_odd(double value) {
   return std::bit_cast<float>(bits | 1u);
 }
 
-/// One element converted as cast() converts: floats round once, floats to integers truncate (NaN
-/// gives 0, values out of range clamp: C++ leaves both undefined), anything nonzero is true.
+/// Converts one element as cast() does: floats round once, floats to integers truncate (NaN gives
+/// 0, values out of range clamp: C++ leaves both undefined), and every nonzero value is true.
 template <class To, class From> constexpr To convert(From value) {
   if constexpr (std::is_same_v<To, From>) {
     return value;
@@ -131,7 +131,7 @@ template <class To, class From> constexpr To convert(From value) {
   } else if constexpr (std::is_same_v<To, bool>) {
     return value != From(0);
   } else if constexpr (!std::is_arithmetic_v<To>) {
-    // One rounding only: a double goes to the short format through a float that kept a sticky bit.
+    // One rounding only: a double becomes a short format through a float with a sticky bit.
     if constexpr (std::is_same_v<From, float> || sizeof(From) < 4) return To(float(value));
     else return To(round_to_odd(double(value)));
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {

@@ -1,7 +1,7 @@
 // Errors are exceptions of one of six kinds, and every message has the same form:
 //   [op] what is wrong: the values. What to do.
 // fail<ShapeError>("matmul", "inner sizes differ: ", a, " and ", b, ". ...") builds and throws one.
-// Users' mistakes throw; our own mistakes are `assert`s.
+// Mistakes of users throw; mistakes of this library are `assert`s.
 #pragma once
 
 #include <stdexcept>
@@ -29,7 +29,7 @@ struct UsageError : Error {
 };  // calls out of order, values out of range
 struct UnsupportedError : Error {
   using Error::Error;
-};  // right, but nobody implements it here
+};  // valid, but not implemented here
 struct FormatError : Error {
   using Error::Error;
 };  // files that are missing or malformed

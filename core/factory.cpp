@@ -1,4 +1,4 @@
-// Factories: allocate, then let the backend fill.
+// Factories: allocate a tensor, then let the backend fill it.
 #include <halftone/core/factory.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ Tensor linspace(double start, double end, int64_t steps, DType dtype, Device dev
   if (steps < 0 || steps > int64_t(1) << 40 || !std::isfinite(start) || !std::isfinite(end))
     fail<UsageError>("linspace", steps, " steps from ", start, " to ", end,
                      ". The number of steps must be 0 or more, the ends finite.");
-  // From both ends, so that each is exact and the middle symmetric, as PyTorch's.
+  // From both ends, so that each end is exact and the values are symmetric, as PyTorch's.
   const double step = steps > 1 ? (end - start) / double(steps - 1) : 0;
   std::vector<double> values(static_cast<std::size_t>(steps));
   for (int64_t i = 0; i < steps; ++i)

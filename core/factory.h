@@ -1,4 +1,4 @@
-// Making tensors. None of these is recorded; call set_requires_grad() on the result for a leaf.
+// Factories of tensors. None is recorded; call set_requires_grad() on the result for a leaf.
 #pragma once
 
 #include <concepts>
@@ -12,14 +12,14 @@
 
 namespace halftone {
 
-/// Uninitialised, row-major.
+/// Returns an uninitialized, row-major tensor.
 Tensor empty(const Shape& shape, DType dtype = f32, Device device = {});
-/// Uninitialised, with given dense strides.
+/// Returns an uninitialized tensor with given dense strides.
 Tensor empty_strided(const Shape& shape, const Strides& strides, DType dtype, Device device);
-/// Uninitialised, shape and device of x, and its dimension order if x is dense.
+/// Returns an uninitialized tensor of x's shape and device, in its dimension order if x is dense.
 Tensor empty_like(const Tensor& x);
 Tensor empty_like(const Tensor& x, DType dtype);
-/// Uninitialised NHWC memory under a logical NCHW shape.
+/// Returns an uninitialized tensor with NHWC memory under a logical NCHW shape.
 Tensor empty_channels_last(const Shape& shape, DType dtype, Device device);
 
 Tensor full(const Shape& shape, double value, DType dtype = f32, Device device = {});
@@ -34,11 +34,11 @@ Tensor arange(double start, double end, double step, DType dtype, Device device)
 
 template <class T>
 concept Arithmetic = std::is_arithmetic_v<T>;
-/// Of a range: whole numbers give i64, any other gives f32, as in PyTorch.
+/// The dtype of a range: whole numbers give i64, any other gives f32, as in PyTorch.
 template <Arithmetic... T>
 inline constexpr DType range_dtype = (std::integral<T> && ...) ? i64 : f32;
 }  // namespace detail
-/// start, start + step, ... up to but without end. Of whole numbers it is i64, of others f32, as
+/// Returns start, start + step, ... up to but without end. Whole numbers give i64, others f32, as
 /// torch.arange.
 template <detail::Arithmetic End>
 Tensor arange(End end, DType dtype = detail::range_dtype<End>, Device device = {}) {
@@ -55,10 +55,10 @@ Tensor arange(Start start, End end, Step step, DType dtype = detail::range_dtype
   return detail::arange(double(start), double(end), double(step), dtype, device);
 }
 
-/// `steps` numbers from start through end, at equal distances. As torch.linspace.
+/// Returns `steps` numbers from start through end, at equal distances. As torch.linspace.
 Tensor linspace(double start, double end, int64_t steps, DType dtype = f32, Device device = {});
-/// 1 on the main diagonal of [rows, columns], 0 elsewhere; columns -1: as many as rows. As
-/// torch.eye.
+/// Returns a matrix [rows, columns] with 1 on the main diagonal, 0 elsewhere; columns -1: as many
+/// as rows. As torch.eye.
 Tensor eye(int64_t rows, int64_t columns = -1, DType dtype = f32, Device device = {});
 
 namespace detail {
@@ -75,7 +75,7 @@ void require_same_columns(std::size_t columns, std::size_t in_this_row);
 template <class T>
 concept HostValue = std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, int64_t> ||
     std::same_as<T, int32_t> || std::same_as<T, uint8_t> || std::same_as<T, bool>;
-/// Whole numbers of other types, std::size_t and the like, as int64_t.
+/// Converts whole numbers of other types, std::size_t and the like, to int64_t.
 template <std::integral T> std::vector<int64_t> as_int64(std::span<const T> values) {
   std::vector<int64_t> result;
   result.reserve(values.size());
@@ -89,8 +89,8 @@ template <std::integral T> std::vector<int64_t> as_int64(std::span<const T> valu
 }
 }  // namespace detail
 
-/// Values from the host in row-major order, converted to dtype. Their number must fit the shape.
-/// Compiled for double, float, int64_t, int32_t, uint8_t and bool.
+/// Returns a tensor of values from the host in row-major order, converted to dtype. Their number
+/// must fit the shape. Compiled for double, float, int64_t, int32_t, uint8_t and bool.
 template <class T>
 Tensor from_span(std::span<const T> values, const Shape& shape,
                  DType dtype = detail::value_dtype<T>, Device device = {});
@@ -112,24 +112,24 @@ Tensor from_vector(const std::vector<T>& values, const Shape& shape,
                 "std::vector<bool> is not an array: use std::vector<uint8_t>, or braces");
   return detail::from_host(std::span<const T>(values), shape, dtype, device);
 }
-/// The same of values in braces: from_vector({1.f, 2.f}, {2}).
+/// The same for values in braces: from_vector({1.f, 2.f}, {2}).
 template <class T>
 Tensor from_vector(std::initializer_list<T> values, const Shape& shape,
                    DType dtype = detail::value_dtype<T>, Device device = {}) {
   return detail::from_host(std::span<const T>(values.begin(), values.size()), shape, dtype, device);
 }
-/// A vector: from({1.5, 2, 3}) is f32.
+/// Returns a vector: from({1.5, 2, 3}) is f32.
 Tensor from(std::initializer_list<double> values, DType dtype = f32, Device device = {});
-/// A matrix: from({{1.5, 2}, {3, 4}}) is f32.
+/// Returns a matrix: from({{1.5, 2}, {3, 4}}) is f32.
 Tensor from(std::initializer_list<std::initializer_list<double>> rows, DType dtype = f32,
             Device device = {});
-/// The same of whole numbers alone, as i64 unless a dtype is given: labels, from({0, 2, 1}).
+/// The same for whole numbers only, as i64 unless a dtype is given: labels, from({0, 2, 1}).
 template <std::integral T>
 Tensor from(std::initializer_list<T> values, DType dtype = detail::value_dtype<T>,
             Device device = {}) {
   return from_vector(values, {int64_t(values.size())}, dtype, device);
 }
-/// A matrix of whole numbers alone: from({{1, 2}, {3, 4}}).
+/// Returns a matrix of whole numbers only: from({{1, 2}, {3, 4}}).
 template <std::integral T>
 Tensor from(std::initializer_list<std::initializer_list<T>> rows,
             DType dtype = detail::value_dtype<T>, Device device = {}) {
@@ -142,24 +142,24 @@ Tensor from(std::initializer_list<std::initializer_list<T>> rows,
   return from_vector(values, {int64_t(rows.size()), int64_t(columns)}, dtype, device);
 }
 
-/// Uniform on [0, 1), normal(0, 1), integers on [low, high), from the default generator.
+/// Uniform on [0, 1), normal(0, 1), and integers on [low, high), from the default generator.
 Tensor rand(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randn(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = i64,
                Device device = {});
 
 namespace detail {
-/// Sizes that were written one by one.
+/// The shape of sizes that were passed one by one.
 template <class... S> Shape shape_of(S... sizes) {
   static_assert((std::integral<S> && ...),
-                "sizes are whole numbers; beside a dtype or device give them in braces, as in "
+                "sizes are whole numbers; next to a dtype or device put them in braces, as in "
                 "zeros({2, 3}, bf16)");
   static_assert(sizeof...(S) <= Dims::max_rank, "a tensor has at most 8 dimensions");
   if constexpr ((std::integral<S> && ...)) return Shape{int64_t(sizes)...};
   else return {};
 }
 }  // namespace detail
-/// The same with the sizes one by one, as f32 on the CPU: randn(2, 3).
+/// The same with sizes passed one by one, as f32 on the CPU: randn(2, 3).
 template <std::integral First, class... S> Tensor empty(First first, S... rest) {
   return empty(detail::shape_of(first, rest...));
 }

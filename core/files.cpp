@@ -1,5 +1,5 @@
-// POSIX calls. Links are followed by hand, one at a time, because the file behind the last one is
-// what has to be replaced, and may not exist yet.
+// POSIX calls. Links are followed by hand, one at a time, because the target of the last link is
+// the file to replace, and may not exist yet.
 #include <halftone/core/files.h>
 
 #include <algorithm>
@@ -40,15 +40,15 @@ void require_regular(std::string_view op, const fs::path& path, mode_t mode) {
   no_file(op, path, "Is a device");
 }
 
-/// In /proc links name what a process has open: nothing that could be replaced.
+/// Links in /proc name the open files of a process, which cannot be replaced.
 bool is_in_proc(const Status& link) {
   Status proc{};
   return stat("/proc/self", &proc) == 0 && proc.st_dev == link.st_dev;
 }
 
-/// In a directory where all may write and delete only what is their own (/tmp), another user can
-/// lay a link for us to write through. As the kernel follows links there, so do we: only our own,
-/// and those of the directory's owner.
+/// In a directory where all may write and delete only their own files (/tmp), another user can
+/// place a link for us to write through. As the kernel does in such directories, only two kinds of
+/// links are followed: our own, and those of the directory's owner.
 void require_trusted_link(std::string_view op, const fs::path& path, const fs::path& link,
                           const Status& status) {
   constexpr mode_t shared = S_ISVTX | S_IWOTH;
@@ -63,7 +63,7 @@ void require_trusted_link(std::string_view op, const fs::path& path, const fs::p
                     ", in a directory that all may write to. Remove it, or name another file.");
 }
 
-/// What a path names behind all links, and its status if it exists: then it is a regular file.
+/// Returns the path after all links, and its status if it exists: then it is a regular file.
 fs::path behind_links(std::string_view op, const fs::path& path, Status& status, bool& exists) {
   constexpr int most_links = 40;  // as Linux
   fs::path at = path;
@@ -135,11 +135,11 @@ bool write_all(const Descriptor& file, std::string_view& bytes) {
 }
 
 std::string beginning_of_name(const fs::path& path) {
-  constexpr std::size_t most = 100;  // bytes: systems take 255, some of them 143
+  constexpr std::size_t most = 100;  // bytes: most systems allow 255, some of them 143
   std::string name = path.filename().string();
   if (name.size() <= most) return name;
   std::size_t end = most;
-  while (end > most - 4 && (uint8_t(name[end]) & 0xc0) == 0x80) --end;  // no half of a character
+  while (end > most - 4 && (uint8_t(name[end]) & 0xc0) == 0x80) --end;  // not inside a character
   name.resize(end);
   return name;
 }
@@ -170,7 +170,7 @@ std::string read_text(std::string_view op, const fs::path& path, std::size_t mos
 
 Descriptor open_to_append(std::string_view op, const fs::path& path) {
   Status status{};
-  // Before it is opened: that alone may wait for a reader, or do something to a device.
+  // Before the file is opened: opening alone may wait for a reader, or act on a device.
   if (stat(path.c_str(), &status) == 0) require_regular(op, path, status.st_mode);
   Descriptor file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_NOCTTY);
   if (!file || fstat(file.get(), &status) != 0) cannot_write(op, path, errno);
@@ -183,11 +183,11 @@ Replacement::Replacement(std::string_view op, const fs::path& path, Durable dura
   Status before{};
   bool exists = false;
   target_ = behind_links(op_, path_, before, exists);
-  // A rename asks the directory only; who protects a file means it.
+  // rename() checks only the directory's permissions; respect a read-only file as well.
   if (exists && faccessat(AT_FDCWD, target_.c_str(), W_OK, AT_EACCESS) != 0) fail_with(errno);
   constexpr mode_t all = 07777, usual = 0666, rights = 0777;
   static std::atomic<uint64_t> counter{0};
-  do {  // a crashed process with our number may have left a file behind
+  do {  // a crashed process with our process id may have left a file
     temporary_ =
         target_.parent_path() / (beginning_of_name(target_) + '.' + std::to_string(getpid()) + '-' +
                                  std::to_string(++counter) + ".tmp");
@@ -198,7 +198,7 @@ Replacement::Replacement(std::string_view op, const fs::path& path, Durable dura
     fail_with(errno);
   }
   if (!exists) return;
-  // Only root may give a file away; for others it becomes theirs, as with any editor.
+  // Only root may keep another owner; for other users the file becomes theirs, as with any editor.
   static_cast<void>(fchown(file_.get(), before.st_uid, before.st_gid) == 0);
   static_cast<void>(fchmod(file_.get(), before.st_mode & all) == 0);
 }
@@ -220,7 +220,7 @@ void Replacement::commit() {
   if (rename(temporary_.c_str(), target_.c_str()) != 0) fail_with(errno);
   temporary_.clear();
   if (durable_ == Durable::no) return;
-  // The new name, too. Not every file system can: the file is complete and visible in any case.
+  // Syncs the new name as well. Not every file system can: the file is complete and visible anyway.
   const fs::path directory = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   const Descriptor parent = open(directory, O_RDONLY | O_DIRECTORY);
   if (parent) fsync(parent.get());

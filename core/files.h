@@ -1,7 +1,7 @@
-// The one way of this library to files. Its descriptors are never those of the standard streams:
-// where a program was started with its output closed, the next file that anybody opens becomes that
-// output, and progress lines land in it. And whoever writes a file replaces it in one step: readers
-// see the old bytes or the new ones, a link stays a link, and nothing that is no file is touched.
+// All file access of this library. Its descriptors are never those of the standard streams: in a
+// program that was started with its output closed, the next opened file would become that output,
+// and progress lines would land in it. A write replaces the file in one step: readers see the old
+// bytes or the new ones. A link stays a link, and only regular files are touched.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace halftone::files {
 
-/// A file descriptor that closes itself. Below 0: none.
+/// A file descriptor that closes itself. Negative: none.
 class Descriptor {
  public:
   explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
@@ -27,23 +27,23 @@ class Descriptor {
 
   int get() const { return descriptor_; }
   explicit operator bool() const { return descriptor_ >= 0; }
-  /// The number, which is the caller's to close now.
+  /// Returns the number; the caller must close it.
   int release() { return std::exchange(descriptor_, -1); }
-  /// False, with errno, if the system says only now that something was not written.
+  /// Closes the file. Returns false, with errno, if the system reports a failed write only now.
   bool close();
 
  private:
   int descriptor_;
 };
 
-/// open(2) with O_CLOEXEC, and a number above those of the standard streams. No descriptor, and
-/// errno, where the system refuses.
+/// Calls open(2) with O_CLOEXEC, and returns a number above those of the standard streams. Returns
+/// no descriptor, with errno, if the system refuses.
 Descriptor open(const std::filesystem::path& path, int flags, unsigned permissions = 0666);
-/// Up to `size` bytes, as read(2), but a signal does not interrupt it; negative, with errno, for an
-/// error.
+/// Reads up to `size` bytes, as read(2), but signals do not interrupt it; negative, with errno, for
+/// an error.
 std::ptrdiff_t read_some(const Descriptor& file, void* to, std::size_t size);
-/// For its scope, what this thread writes beyond the limit of a file's size (ulimit -f) is the
-/// error EFBIG alone, and no signal SIGXFSZ, which would end the process.
+/// For its scope, a write of this thread beyond the file size limit (ulimit -f) fails with EFBIG
+/// only, without the signal SIGXFSZ, which would end the process.
 class SizeLimitIsAnError {
  public:
   SizeLimitIsAnError();
@@ -56,31 +56,31 @@ class SizeLimitIsAnError {
   bool pending_before_ = false;
 };
 
-/// Writes from the front of `bytes` and takes that away from it; false, with errno, if the system
-/// refuses before the end: EFBIG at the limit of a file's size.
+/// Writes from the front of `bytes` and removes the written part from it. Returns false, with
+/// errno, if the system refuses before the end: EFBIG at the file size limit.
 bool write_all(const Descriptor& file, std::string_view& bytes);
 
-/// The last part of a path, of a long one the first 100 bytes: what a temporary name begins with.
+/// Returns the last part of a path, at most its first 100 bytes: the start of a temporary name.
 std::string beginning_of_name(const std::filesystem::path& path);
 
-/// A whole regular file of at most `most` bytes. Throws FormatError, in the name of `op`, for
-/// anything else.
+/// Returns a whole regular file of at most `most` bytes. Throws FormatError, in the name of `op`,
+/// for anything else.
 std::string read_text(std::string_view op, const std::filesystem::path& path, std::size_t most);
 
-/// Opens a file to write at its end, and makes it if there is none. Throws FormatError, in the name
-/// of `op`, for a directory, device, pipe or socket, and where the system refuses.
+/// Opens a file to append to it, and creates it if it does not exist. Throws FormatError, in the
+/// name of `op`, for a directory, device, pipe or socket, and if the system refuses.
 Descriptor open_to_append(std::string_view op, const std::filesystem::path& path);
 
-/// Whether the new bytes are on the disk when a call returns. Otherwise they are there soon: a
+/// Whether the new bytes are on the disk when a call returns. With `no` they are there soon: a
 /// crash of the machine, though not of the process, may leave the file empty.
 enum class Durable { yes, no };
 
-/// New content for a path, written beside it and renamed when it is complete; a destructor without
-/// commit() leaves everything as it was. Through a link the file that it leads to is replaced, or
-/// made, but not through the link of another user in a directory that all may write to (/tmp). A
-/// file that was there keeps its permissions and, where the system allows it, its owner. Every
-/// function throws FormatError in the name of `op`: for what is no regular file, for a file that
-/// may not be written, and where the system refuses.
+/// New content for a path, written next to it and renamed when it is complete; a destructor without
+/// commit() changes nothing. Through a link its target is replaced or created, but not through the
+/// link of another user in a directory that all may write to (/tmp). An existing file keeps its
+/// permissions and, if the system allows it, its owner. Every function throws FormatError in the
+/// name of `op`: if the path is not a regular file, if the file may not be written, or if the
+/// system refuses.
 class Replacement {
  public:
   Replacement(std::string_view op, const std::filesystem::path& path,
@@ -102,14 +102,14 @@ class Replacement {
   Descriptor file_;
 };
 
-/// The whole content in one call.
+/// Replaces the whole content in one call.
 void replace(std::string_view op, const std::filesystem::path& path, std::string_view bytes,
              Durable durable = Durable::yes);
-/// Throws what replace() would, and changes nothing: before a long computation whose result is to
-/// be written.
+/// Throws the errors of replace(), and changes nothing: call it before a long computation whose
+/// result will be written.
 void require_replaceable(std::string_view op, const std::filesystem::path& path);
 
-/// Makes a directory with its parents where it is missing. Throws FormatError if it cannot.
+/// Creates a directory and its parents if they are missing. Throws FormatError if it cannot.
 void make_directories(std::string_view op, const std::filesystem::path& path);
 
 }  // namespace halftone::files

@@ -1,7 +1,7 @@
 // Every elementwise operation: one formula, its derivative, its name and its cast class, compiled
 // for all backends. A formula is the operation: Unary<formula::Gelu> (autograd/ops/elementwise.h)
 // is the graph node, and backends instantiate one generic loop over the lists at the end. T is
-// float or double; short floats are widened before. Formulas of one input are in unary_formulas.h.
+// float or double; short floats are widened first. Formulas of one input are in unary_formulas.h.
 #pragma once
 
 #include <cstring>
@@ -100,7 +100,7 @@ struct Remainder {  // a - b floor(a / b): has the sign of b
     return b == 0 ? 0 : math::wrapped_sum(a, math::wrapped_product(taken, -1));
   }
 };
-struct FloorDivide {  // floor(a / b); flat between its jumps
+struct FloorDivide {  // floor(a / b); constant between its jumps
   static constexpr OpInfo info{"floor_divide", CastClass::widest_input, cast_reason::two_inputs};
   static constexpr bool constant_derivative = true;
   template <class T> HT_HD T forward(T a, T b) const { return Remainder::floored(a, b); }
@@ -118,7 +118,7 @@ struct Glu {  // a sigmoid(b) (Dauphin et al. 2017)
     return a * s * (T(1) - s);
   }
 };
-struct Prelu {  // a if positive, else b * a with a slope b that is learned (He et al. 2015)
+struct Prelu {  // a if positive, else b * a with a learned slope b (He et al. 2015)
   static constexpr OpInfo info{"prelu",
                                CastClass::low_precision,
                                "follows a convolution and may stay in its dtype",
@@ -128,7 +128,7 @@ struct Prelu {  // a if positive, else b * a with a slope b that is learned (He 
   template <class T> HT_HD T derivative_a(T a, T b) const { return a > T(0) ? T(1) : b; }
   template <class T> HT_HD T derivative_b(T a, T) const { return a > T(0) ? T(0) : a; }
 };
-struct Pow {  // a ^ b; where a is 0 the derivative by b is 0, as PyTorch's
+struct Pow {  // a ^ b; if a is 0, the derivative by b is 0, as PyTorch's
   static constexpr OpInfo info{"pow", CastClass::full_precision, cast_reason::powers};
   static constexpr bool constant_derivative = false;
   static constexpr Domain domain{0.3, 2};
@@ -174,7 +174,7 @@ struct SmoothL1 {  // quadratic within beta of the target, linear outside (Girsh
   template <class T> HT_HD T derivative_a(T a, T b) const {
     const T d = a - b;
     if (math::abs(d) >= T(beta)) return d > T(0) ? T(1) : (d < T(0) ? T(-1) : T(0));
-    return d / T(beta);  // NaN of NaN
+    return d / T(beta);  // NaN for NaN
   }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
@@ -193,7 +193,7 @@ struct Huber {  // smooth_l1 times delta: quadratic within delta of the target (
   }
   template <class T> HT_HD T derivative_b(T a, T b) const { return -derivative_a(a, b); }
 };
-struct KlDivergence {  // b (log b - a), and 0 where b is 0: a is a logarithm, the target is not
+struct KlDivergence {  // b (log b - a), and 0 if b is 0: a is a logarithm, the target is not
   static constexpr OpInfo info{
       "kl_div", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
   static constexpr bool constant_derivative = false;
@@ -212,7 +212,7 @@ struct KlDivergenceOfLogs {  // exp(b) (b - a): both are logarithms
   template <class T> HT_HD T derivative_a(T, T b) const { return -math::exp(b); }
   template <class T> HT_HD T derivative_b(T a, T b) const { return math::exp(b) * (b - a + T(1)); }
 };
-struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms end at -100
+struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms are at least -100
   static constexpr OpInfo info{
       "binary_cross_entropy",
       CastClass::banned,
@@ -228,7 +228,7 @@ struct BinaryCrossEntropy {  // -b log(a) - (1 - b) log(1 - a); logarithms end a
   }
   template <class T> HT_HD T derivative_a(T a, T b) const {
     const T product = a * (T(1) - a);
-    return (a - b) / (product < T(1e-12f) ? T(1e-12f) : product);  // a float's, as PyTorch's
+    return (a - b) / (product < T(1e-12f) ? T(1e-12f) : product);  // a float constant, as PyTorch's
   }
   template <class T> HT_HD T derivative_b(T a, T) const {
     return bounded(math::log1p(-a)) - bounded(math::log(a));
@@ -272,7 +272,7 @@ struct GreaterEqual {
   static constexpr OpInfo info{"greater_equal", CastClass::widest_input, cast_reason::two_inputs};
   template <class T> HT_HD bool forward(T a, T b) const { return a >= b; }
 };
-struct LogicalAnd {  // what is not 0 is true, NaN too
+struct LogicalAnd {  // everything but 0 is true, also NaN
   static constexpr OpInfo info{"logical_and", CastClass::as_is, cast_reason::truth};
   template <class T> HT_HD bool forward(T a, T b) const { return a != T(0) && b != T(0); }
 };
@@ -303,7 +303,7 @@ template <class F> inline constexpr bool takes_integers = requires(const F& f) {
 }
 || requires(const F& f) { f.integer(int64_t(), int64_t()); };
 
-/// A formula as backends receive it: its place in one of the lists above and its attributes (at
+/// A formula as backends receive it: its index in one of the lists above and its attributes (at
 /// most two numbers).
 struct FormulaCall {
   int index = 0;
@@ -320,7 +320,7 @@ template <class List, class F> FormulaCall call_of(const F& formula) {
   return call;
 }
 
-/// The formula of that type with the call's attributes.
+/// Returns the formula of type F with the call's attributes.
 template <class F> HT_HD F formula_of(const FormulaCall& call) {
   if constexpr (std::is_empty_v<F>) return F{};
   else if constexpr (sizeof(F) == sizeof(double)) return F{call.attributes[0]};

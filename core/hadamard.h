@@ -1,6 +1,6 @@
-// Rotations of neighbours: what is large in one number is shared by all of a group, so that one
-// outlier does not take the grid from the others (Ashkboos et al. 2024; the NVFP4 training recipe,
-// NVIDIA 2025).
+// Rotations of neighbors: a large number is spread over all of its group, so that one outlier does
+// not take the grid from the others (Ashkboos et al. 2024; the NVFP4 training recipe, NVIDIA
+// 2025).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace halftone {
 
-/// Groups of `size` neighbours within a row, 2, 4, ... 64 (the last few of a row that fill none
-/// stay as they are); y = H x, or H^T x where `back`, with H the Sylvester matrix of ones and minus
-/// ones over sqrt(size), after signs: neighbour j's is minus where bit j of `signs` is set.
+/// Rotates groups of `size` neighbors within a row, 2, 4, ... 64 (the last few of a row that fill
+/// no group do not change). y = H x, or H^T x if `back`, with H the Sylvester matrix of ones and
+/// minus ones over sqrt(size), after signs: neighbor j is negated if bit j of `signs` is set.
 struct Rotation {
   int32_t size = 16;
   uint64_t signs = 0;
@@ -26,8 +26,8 @@ HT_HD void flip_signs(float* values, const Rotation& rotation) {
 }
 }  // namespace detail
 
-/// One group in place. Sums come first and one product last, so that nothing can be fused: the same
-/// bits everywhere. inverse_root: 1 / sqrt(size) in f32.
+/// Rotates one group in place. Sums come first and one product last, so that nothing can be fused:
+/// the same bits everywhere. inverse_root: 1 / sqrt(size) in f32.
 HT_HD void rotate_group(float* values, const Rotation& rotation, float inverse_root) {
   if (!rotation.back) detail::flip_signs(values, rotation);
   for (int32_t half = 1; half < rotation.size; half *= 2)

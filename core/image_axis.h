@@ -1,5 +1,5 @@
-// Where pooling and interpolation read along one image axis, in PyTorch's coordinates: what
-// backends share on host and device. An image is pooled or resized along both axes alike.
+// The positions that pooling and interpolation read along one image axis, in PyTorch's coordinates:
+// shared by backends on host and device. Both axes of an image are pooled or resized alike.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace halftone {
 
-/// Places begin .. end - 1 of an axis.
+/// Positions begin .. end - 1 of an axis.
 struct Range {
   int64_t begin, end;
   HT_HD int64_t length() const { return end - begin; }
 };
 
-/// Windows of one size, `stride` apart, the first of them `padding` before the image. Their places
-/// are `dilation` apart.
+/// Windows of one size, `stride` apart; the first starts `padding` before the image. The elements
+/// of a window are `dilation` apart.
 struct SlidingWindows {
-  int64_t in, out, span, stride, padding, dilation;  // span: from the first place through the last
+  int64_t in, out, span, stride, padding, dilation;  // span: first through last element
 
   SlidingWindows(int64_t in_size, int64_t out_size, const PoolGeometry& g, std::size_t axis)
       : in(in_size),
@@ -27,7 +27,7 @@ struct SlidingWindows {
         stride(g.stride[axis]),
         padding(g.padding[axis]),
         dilation(g.dilation[axis]) {}
-  /// The inputs of an output's window that are not padding: every dilation-th of the range.
+  /// Returns the inputs in an output's window that are not padding: every dilation-th of the range.
   HT_HD Range window(int64_t o) const {
     const int64_t begin = o * stride - padding, end = begin + span;
     int64_t first = begin < 0 ? 0 : begin < in ? begin : in;
@@ -37,11 +37,11 @@ struct SlidingWindows {
     }
     return {first, end < first ? first : end < in ? end : in};
   }
-  /// Whether the window of an output reads an input of its range.
+  /// Returns whether the window of an output reads an input within its range.
   HT_HD bool reads(int64_t o, int64_t i) const {
     return (i + padding - o * stride) % dilation == 0;
   }
-  /// The outputs whose windows contain an input, and, with dilation, some that reads() denies.
+  /// Returns the outputs whose windows contain an input; with dilation, some may not read it.
   HT_HD Range readers(int64_t i) const {
     const int64_t place = i + padding;
     const int64_t begin = place < span ? 0 : (place - span) / stride + 1;
@@ -57,17 +57,17 @@ struct AdaptiveWindows {
   HT_HD Range readers(int64_t i) const { return {i * out / in, ((i + 1) * out + in - 1) / in}; }
 };
 
-/// Of interpolation: (1 - weight) x[first] + weight x[second].
+/// The two inputs of an interpolated output: (1 - weight) x[first] + weight x[second].
 struct Tap {
   int64_t first, second;
   double weight;
-  /// What input i counts.
+  /// Returns the weight of input i.
   HT_HD double of(int64_t i) const {
     return (i == first ? 1 - weight : 0.0) + (i == second ? weight : 0.0);
   }
 };
 
-/// The two inputs that each output lies between; neither falls from one output to the next.
+/// The two inputs around each output; neither decreases from one output to the next.
 struct ResizeTaps {
   int64_t in, out;
   Interpolation mode;
@@ -85,13 +85,13 @@ struct ResizeTaps {
   }
 
  private:
-  /// PyTorch multiplies in float, which decides where the product is close to a whole number.
+  /// PyTorch multiplies in float, which matters if the product is close to a whole number.
   HT_HD Tap nearest(int64_t o) const {
     const auto product = int64_t(float(o) * float(step));
     const int64_t i = product < in ? product : in - 1;
     return {i, i, 0};
   }
-  /// Where an output lies among the inputs, whose centres are 0, 1, 2, ...
+  /// Returns the position of an output among the inputs, whose centers are 0, 1, 2, ...
   HT_HD double place_of(int64_t o) const {
     if (align_corners) return out > 1 ? double(o) * double(in - 1) / double(out - 1) : 0.0;
     const double place = (double(o) + 0.5) * step - 0.5;

@@ -1,27 +1,27 @@
-// Writing into tensors that others hold. Whoever keeps something that was made from a tensor, as
-// autocast its casts of weights, compares storage versions: a write that does not bump the version
-// leaves a stale copy. So outside of kernels writes go through these, and only these.
+// Writes into tensors that others hold. An object that keeps a result made from a tensor, as
+// autocast keeps its casts of weights, compares storage versions: a write that does not bump the
+// version leaves a stale copy. So outside of kernels all writes go through these functions.
 #pragma once
 
 #include <halftone/core/backend.h>
 
 namespace halftone {
 
-/// Announces a write through data<T>() or raw_data(): call it after writing.
+/// Announces a write through data<T>() or raw_data(): call it after the write.
 inline void mark_written(const Tensor& y) { y.storage()->bump_version(); }
 
-/// kernel(backend, y), which writes y by calls of the backend.
+/// Calls kernel(backend, y), which writes y by calls of the backend.
 template <class Kernel> void write_in_place(Tensor y, const Kernel& kernel) {
   kernel(backend_for(y), y);
   mark_written(y);
 }
 
-/// y = x in y's dtype; x may lie on another device. Shapes agree. As torch's y.copy_(x).
+/// y = x in y's dtype; x may be on another device. Shapes agree. As torch's y.copy_(x).
 inline void copy_into(const Tensor& y, const Tensor& x) {
   write_in_place(y, [&](Backend& backend, Tensor& to) { backend.copy(x.to(to.device()), to); });
 }
 
-/// Every element = value. As torch's y.fill_(value).
+/// Sets every element to value. As torch's y.fill_(value).
 inline void fill_with(const Tensor& y, double value) {
   write_in_place(y, [&](Backend& backend, Tensor& to) { backend.fill(value, to); });
 }

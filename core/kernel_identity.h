@@ -1,5 +1,5 @@
-// What results on a device depend on beside the program: for checks that two processes, or two runs
-// of one training, compute alike.
+// The facts besides the program that results on a device depend on: for checks that two processes,
+// or two runs of one training, compute alike.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace halftone {
 
-/// The kernels, libraries and hardware that compute on a device, and nothing that changes in a run:
-/// "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
+/// Returns the kernels, libraries and hardware that compute on a device, without anything that
+/// changes during a run: "cpu: avx512 kernels, oneDNN 3.1". Defined in backends/registry.cpp.
 std::string kernels_of(Device device);
 
-/// OpenMP's number of threads for regions of this thread, as the program has set it, also while
-/// other programs take cores and regions are smaller. Defined in backends/team.cpp.
+/// Returns OpenMP's number of threads for regions of this thread, as the program has set it, even
+/// if other programs take cores and regions are smaller. Defined in backends/team.cpp.
 int cpu_threads();
 
 }  // namespace halftone

@@ -1,5 +1,5 @@
-// The end of a half-open range in a short format: uniform numbers on [low, high) that are rounded
-// to y's dtype must not become `high`.
+// The end of a half-open range in a short format: uniform numbers on [low, high) must not become
+// `high` when they are rounded to y's dtype.
 #pragma once
 
 #include <bit>
@@ -9,8 +9,8 @@
 
 namespace halftone {
 
-/// The value before `high` on T's grid: the formats store sign and magnitude, so neighbours have
-/// neighbouring bits.
+/// Returns the value before `high` on T's grid: the formats store sign and magnitude, so
+/// neighboring numbers have neighboring bits.
 template <class T> double largest_below(double high) {
   using Bits = std::conditional_t<sizeof(T) == 8, uint64_t,
                                   std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;

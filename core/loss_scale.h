@@ -1,45 +1,54 @@
-// The transition of the loss scale, on numbers alone: a backend runs it on the device, so that no
-// step waits to learn whether it overflowed, and amp/loss_scale/loss_scale.h offers it as a pure
-// function. Overflow lowers the scale, a long run of clean steps raises it. (The idea: Micikevicius
-// et al. 2018, section 3.2; the numbers: PyTorch.)
+// The loss scale as a value, and its transition as a pure function. Overflow lowers the scale, and
+// a long run of clean steps raises it. A backend runs the transition on its device, so that no step
+// waits to learn whether it overflowed. (Method: Micikevicius et al. 2018, section 3.2; default
+// numbers: torch.amp.GradScaler.)
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <string_view>
 
 #include <halftone/core/host_device.h>
 
 namespace halftone {
 
-/// When a scaler that tolerates `hysteresis` - 1 overflows before it backs off forgets those it
-/// saw: at any clean step (apex), when the scale grows (Megatron-LM), or likewise but counting the
-/// interval from the last overflow on, so that the first growth comes a step later (DeepSpeed).
+/// A scaler with `hysteresis` n tolerates n - 1 overflows before it backs off. The rule says when
+/// it forgets the overflows that it saw: at any clean step (apex), when the scale grows
+/// (Megatron-LM), or when the scale grows, with an interval that starts at the last overflow, so
+/// that the first growth comes a step later (DeepSpeed).
 enum class HysteresisRule : uint8_t { apex, megatron, deepspeed };
 
-/// What does not change from step to step; the fields are those of amp::LossScaleOptions.
-struct LossScaleRule {
-  double growth_factor = 2, backoff_factor = 0.5;
-  int64_t growth_interval = 2000;
-  double min_scale = 0, max_scale = std::numeric_limits<double>::infinity();
-  int32_t hysteresis = 1;
-  HysteresisRule forgets = HysteresisRule::apex;
-  bool dynamic = true;
+/// The options that users choose.
+struct LossScaleOptions {
+  double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // clean steps until the scale grows
+  // --- beyond PyTorch, off by default
+  double min_scale = 0;
+  double max_scale = std::numeric_limits<double>::infinity();  // apex: 2^24
+  int hysteresis = 1;  // overflows in a row until the scale backs off
+  HysteresisRule rule = HysteresisRule::apex;
+  bool dynamic = true;  // false: the scale stays; overflows still skip the step
+
+  /// Throws UsageError, in the name of `where`, for scales that are not positive and finite, and
+  /// for factors and intervals out of range.
+  void check(std::string_view where) const;
 };
 
-/// What does.
-struct LossScaleState {
-  float scale = 65536;
-  int64_t growth_tracker = 0;  // clean steps since the scale last changed
-  int32_t overflows_left = 1;  // until it backs off
+struct LossScale {
+  LossScaleOptions options{};
+  float scale = float(options.init_scale);
+  int64_t growth_tracker = 0;               // clean steps since the scale last changed
+  int overflows_left = options.hysteresis;  // until the scale backs off
 };
 
 namespace detail {
-/// scale * factor within the limits, rounded once; the scale itself where that would be infinite or
-/// too small to divide by.
-HT_HD float moved_scale(const LossScaleRule& rule, float scale, double factor) {
+/// scale * factor within the limits, rounded once. Returns the scale itself if the result would be
+/// infinite or too small to divide by.
+HT_HD float moved_scale(const LossScaleOptions& options, float scale, double factor) {
   const double free = double(scale) * factor;
-  const double wanted =
-      free < rule.min_scale ? rule.min_scale : (rule.max_scale < free ? rule.max_scale : free);
+  const double wanted = free < options.min_scale
+                            ? options.min_scale
+                            : (options.max_scale < free ? options.max_scale : free);
   const auto moved = float(wanted);
   const bool usable =
       moved >= std::numeric_limits<float>::min() && moved <= std::numeric_limits<float>::max();
@@ -47,25 +56,26 @@ HT_HD float moved_scale(const LossScaleRule& rule, float scale, double factor) {
 }
 }  // namespace detail
 
-/// The state after a step that overflowed, or did not. The scale never grows to infinity, nor
-/// shrinks so far that 1 / scale is infinite. As PyTorch's _amp_update_scale_, but that a lowered
-/// interval still lets it grow (PyTorch waits for equality).
-HT_HD LossScaleState next(LossScaleState now, const LossScaleRule& rule, bool overflowed) {
-  if (!rule.dynamic) return now;
-  const bool by_modulus = rule.forgets == HysteresisRule::deepspeed && rule.hysteresis > 1;
+/// Returns the loss scale after a step. The scale never grows to infinity, and 1 / scale is always
+/// finite. As PyTorch's _amp_update_scale_, with one difference: after growth_interval was lowered
+/// below the tracker the scale grows at the next clean step (PyTorch waits for equality).
+HT_HD LossScale next(LossScale now, bool overflowed) {
+  const LossScaleOptions& options = now.options;
+  if (!options.dynamic) return now;
+  const bool by_modulus = options.rule == HysteresisRule::deepspeed && options.hysteresis > 1;
   if (overflowed) {
     now.growth_tracker = 0;
     now.overflows_left = now.overflows_left > 1 ? now.overflows_left - 1 : 0;
     if (now.overflows_left == 0)
-      now.scale = detail::moved_scale(rule, now.scale, rule.backoff_factor);
+      now.scale = detail::moved_scale(options, now.scale, options.backoff_factor);
     return now;
   }
-  const bool grows = by_modulus
-                         ? now.growth_tracker > 0 && now.growth_tracker % rule.growth_interval == 0
-                         : now.growth_tracker + 1 >= rule.growth_interval;
-  if (grows) now.scale = detail::moved_scale(rule, now.scale, rule.growth_factor);
+  const bool grows =
+      by_modulus ? now.growth_tracker > 0 && now.growth_tracker % options.growth_interval == 0
+                 : now.growth_tracker + 1 >= options.growth_interval;
+  if (grows) now.scale = detail::moved_scale(options, now.scale, options.growth_factor);
   now.growth_tracker = grows && !by_modulus ? 0 : now.growth_tracker + 1;
-  if (grows || rule.forgets == HysteresisRule::apex) now.overflows_left = rule.hysteresis;
+  if (grows || options.rule == HysteresisRule::apex) now.overflows_left = options.hysteresis;
   return now;
 }
 

@@ -1,6 +1,6 @@
-// Elementary functions for the formulas, in three versions behind one name: double calls the C
-// library; float on the host is a branch-free polynomial that compilers vectorise (errors of one to
-// two units in the last place, held by tests/core/math_test.cpp against double); float in CUDA
+// Elementary functions for the formulas, in three versions under one name. double calls the C
+// library. float on the host is a branch-free polynomial that compilers vectorize (errors of one to
+// two units in the last place, tested by tests/core/math_test.cpp against double). float in CUDA
 // calls the device library. Sources of the polynomials: exp is its Taylor series after Cody-Waite
 // reduction; log, tanh are Cephes' (Moshier).
 #pragma once
@@ -32,7 +32,7 @@ template <class T> HT_HD T copysign(T magnitude, T sign) {
 
 namespace detail {
 
-/// exp(x) = fraction 2^n for a float that has such an n: Cody-Waite reduction, then the series.
+/// exp(x) = fraction 2^n for a float with such an n: Cody-Waite reduction, then the series.
 struct ReducedExp {
   float fraction, n;
   uint32_t bits_of_n;  // its last bits are those of n
@@ -56,7 +56,7 @@ HT_HD float exp_f32(float x) {
 #else
   constexpr float lowest = -104.0f, highest = 88.7228394f;
   const ReducedExp e = reduced_exp(x < lowest ? lowest : (x > highest ? highest : x));
-  // 2^n in two factors, so that subnormal results are reached.
+  // 2^n as two factors, so that subnormal results can be reached.
   const int32_t whole = int32_t(e.n), half = whole >> 1;
   const float y = e.fraction * std::bit_cast<float>((half + 127) << 23) *
                   std::bit_cast<float>((whole - half + 127) << 23);
@@ -69,7 +69,7 @@ HT_HD float exp_below_f32(float x) {
 #if defined(__CUDA_ARCH__)
   return ::expf(x);
 #else
-  constexpr float lowest = -88.029f;  // of which n is -127, and 2^-127 is written as 0
+  constexpr float lowest = -88.029f;  // here n is -127, and the bits of 2^-127 give 0
   const ReducedExp e = reduced_exp(x < lowest ? lowest : x);
   return e.fraction * std::bit_cast<float>((e.bits_of_n + 127u) << 23);
 #endif
@@ -99,7 +99,7 @@ HT_HD float log_f32(float x) {
   p = p * m + 3.3333331174e-1f;
   float y = p * m * z - 2.12194440e-4f * e - 0.5f * z;
   y = m + y + 0.693359375f * e;
-  // One choice a line: nested ones keep compilers from vectorising.
+  // One choice a line: nested choices keep compilers from vectorizing.
   const float infinity = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
   y = x == infinity ? infinity : y;
@@ -132,8 +132,8 @@ template <class T> HT_HD T exp(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::exp_f32(x);
   else return ::exp(x);
 }
-/// exp(x) for x that are not above 0, but for rounding, and where a result below 2^-126 may as well
-/// be 0, which it is in float. The others are those of exp(), without what its ends cost.
+/// Returns exp(x) for x at most 0 (up to rounding), if results below 2^-126 may become 0, as they
+/// do in float. Other results equal those of exp(), without the cost of its range checks.
 template <class T> HT_HD T exp_below(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::exp_below_f32(x);
   else return ::exp(x);
@@ -146,7 +146,7 @@ template <class T> HT_HD T tanh(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::tanh_f32(x);
   else return ::tanh(x);
 }
-// The rest is rare in training steps: the C library, element by element.
+// The remaining functions are rare in training steps: the C library, element by element.
 template <class T> HT_HD T expm1(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_expm1f(x);
   else return ::expm1(x);
@@ -183,12 +183,12 @@ template <class T> HT_HD T ceil(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_ceilf(x);
   else return ::ceil(x);
 }
-/// To the nearest whole number, halves to the even one.
+/// Rounds to the nearest whole number, halves to the even one.
 template <class T> HT_HD T round_even(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_rintf(x);
   else return ::rint(x);
 }
-/// What is left of x / y, with x's sign.
+/// Returns the remainder of x / y, with x's sign.
 template <class T> HT_HD T fmod(T x, T y) {
   if constexpr (std::is_same_v<T, float>) return __builtin_fmodf(x, y);
   else return ::fmod(x, y);
@@ -198,10 +198,10 @@ template <class T> HT_HD T pow(T x, T y) {
   else return ::pow(x, y);
 }
 
-// Integers, modulo 2^64 where C++ leaves an overflow undefined.
+// Integers, modulo 2^64 in cases where C++ leaves an overflow undefined.
 HT_HD int64_t wrapped_sum(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
 HT_HD int64_t wrapped_product(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
-/// a to the power b. A negative b gives 0 but for a = 1 and -1, as PyTorch's.
+/// Returns a to the power b. A negative b gives 0 except for a = 1 and -1, as PyTorch's.
 HT_HD int64_t wrapped_power(int64_t a, int64_t b) {
   if (b < 0) return a == 1 ? 1 : (a == -1 ? (b % 2 == 0 ? 1 : -1) : 0);
   int64_t power = 1;
@@ -209,7 +209,7 @@ HT_HD int64_t wrapped_power(int64_t a, int64_t b) {
     if (b % 2 == 1) power = wrapped_product(power, a);
   return power;
 }
-/// The quotient rounded down, and 0 for a divisor of 0, where the processor would stop.
+/// Returns the quotient rounded down, and 0 for a divisor of 0, which would trap in the processor.
 HT_HD int64_t floor_quotient(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return wrapped_product(a, -1);  // the least integer has no opposite

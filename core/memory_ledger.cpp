@@ -1,5 +1,5 @@
-// The ledger: one book per device behind one mutex. An allocation costs a lock and three additions,
-// which is nothing beside the kernel that fills the memory.
+// The ledger: one record per device and one mutex. An allocation costs a lock and three additions,
+// which is negligible compared with the kernel that fills the memory.
 #include <halftone/core/memory_ledger.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Books {
 
 Books& books() {
   static Books* instance =
-      new Books;  // never destroyed: tensors with static lifetime may outlive any order
+      new Books;  // never destroyed: tensors with static lifetime may outlive it otherwise
   return *instance;
 }
 }  // namespace

@@ -1,8 +1,8 @@
-// Who holds how many bytes, and for what. Every allocation is charged to a MemoryUse taken from the
-// enclosing MemoryScope, and the ledger knows, per device and use: now, the use's own peak, and
-// what it held when the total was at its peak. "No bytes left at the end of the scope" is the leak
-// test of the whole framework. Bytes are those asked for (elements x size), not what an allocator
-// rounds them to.
+// The allocated bytes by holder and purpose. Every allocation is charged to a MemoryUse taken from
+// the enclosing MemoryScope. The ledger knows, per device and use: the bytes now, the use's own
+// peak, and its bytes when the total was at its peak. "No bytes left at the end of the scope" is
+// the leak test of the whole framework. Bytes are those asked for (elements x size), not those an
+// allocator rounds them to.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ enum class MemoryUse : uint8_t {
   cast_cache,
   compensation,
   input,
-  communication,  // what other processes send, and what is sent to them
+  communication,  // messages from and to other processes
   workspace,
 };
 inline constexpr int memory_use_count = 11;
@@ -43,7 +43,7 @@ class MemoryScope {
   MemoryUse before_;
 };
 
-/// The books of one device, a value: read it, compare it, print it.
+/// The counts of one device, a value: read it, compare it, print it.
 struct MemoryReport {
   Device device{};
   std::array<int64_t, memory_use_count> now{}, peak{}, at_peak{};
@@ -55,17 +55,17 @@ struct MemoryReport {
 };
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
 
-/// The books of a device as they stand. Thread-safe.
+/// Returns the present counts of a device. Thread-safe.
 MemoryReport memory_report(Device device = Device::cpu());
-/// Makes the present state the peak, to measure what follows.
+/// Makes the present state the peak, to measure the code that follows.
 void reset_peak_memory(Device device = Device::cpu());
 
-namespace detail {  // called by Storage and by backends that keep workspaces
+namespace detail {  // called by Storage and by backends with workspaces
 void ledger_add(Device device, MemoryUse use, int64_t bytes);
 void ledger_move(Device device, MemoryUse from, MemoryUse to, int64_t bytes);
 }  // namespace detail
 
-/// "4.2 MiB", "0" and the like.
+/// Prints "4.2 MiB", "0" and the like.
 struct HumanBytes {
   int64_t bytes;
 };

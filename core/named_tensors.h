@@ -1,4 +1,4 @@
-// Tensors by name: what state dictionaries and files hold.
+// Tensors by name: the content of state dictionaries and files.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Nearest by edit distance (Levenshtein 1966).
+// Finds the nearest name by edit distance (Levenshtein 1966).
 #include <halftone/core/names.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace halftone {
 
 namespace {
-/// Insertions, deletions and replacements that turn a into b.
+/// Returns the number of insertions, deletions and replacements that turn a into b.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t(0));

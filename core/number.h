@@ -1,12 +1,12 @@
-// A number next to a tensor, in functions and operators of both.
+// A number next to a tensor, in functions and operators that take both.
 #pragma once
 
 #include <concepts>
 
 namespace halftone {
 
-/// Remembers whether it was written as a whole number: as in PyTorch, 2 leaves a tensor of integers
-/// integers, and 2.0 makes it f32. Floating tensors keep their dtype.
+/// A number that remembers whether it was written as a whole number. As in PyTorch, 2 keeps the
+/// dtype of an integer tensor, and 2.0 makes it f32. Floating tensors keep their dtype.
 struct Number {
   double value;
   bool whole;

@@ -1,4 +1,4 @@
-// Names of formats and roundings, and the numbers of a grid one by one.
+// Names of formats and roundings, and enumeration of the numbers of a grid.
 #include <halftone/core/number_format.h>
 
 #include <array>
@@ -25,7 +25,7 @@ constexpr std::array<NamedFormat, 11> named{{{"f32", formats::f32},
                                              {"e8m0", formats::e8m0},
                                              {"int8", formats::int8}}};
 
-/// The number that begins text, which loses it; -1 if none of at most two digits does.
+/// Removes the number (one or two digits) at the start of text and returns it; -1 if there is none.
 int leading_number(std::string_view& text) {
   int value = -1;
   for (int digits = 0; digits < 2 && !text.empty() && text[0] >= '0' && text[0] <= '9'; ++digits) {
@@ -53,7 +53,7 @@ std::optional<NumberFormat> parametric(std::string_view name) {
   return NumberFormat::ieee_like(exponent, fraction);
 }
 
-/// Numbers from 0 up to 2^min_exponent, without that.
+/// Returns how many numbers the grid has from 0 up to, but without, 2^min_exponent.
 int64_t small_numbers(const NumberFormat& format) {
   return format.subnormals ? int64_t(1) << (format.significand_bits - 1) : 1;
 }

@@ -1,10 +1,10 @@
-// Grids of numbers: what a binary floating-point format can hold, as data, and the one definition
-// of how a float gets onto such a grid. Every backend, every instruction set and every quantizer
-// calls round_finite() below, so they agree to the bit. Exponents are read from bits, never from a
-// logarithm.
+// Grids of numbers: the numbers that a binary floating-point format can hold, as data, and the one
+// definition of how a float is rounded to such a grid. Every backend, every instruction set and
+// every quantizer calls round_finite() below, so they agree to the bit. Exponents are read from
+// bits, never from a logarithm.
 //
-// A format here emulates: its numbers lie in memory as f32 (or in a short dtype that holds them),
-// see core/quantizer.h. The storage dtypes are in core/dtype.h.
+// A format here is emulated: memory stores its numbers as f32 (or in a short dtype that holds
+// them), see core/quantizer.h. The storage dtypes are in core/dtype.h.
 #pragma once
 
 #include <bit>
@@ -19,39 +19,39 @@
 
 namespace halftone {
 
-/// Which of the two neighbours on the grid a number between them becomes.
+/// Decides which of its two neighbors on the grid a number becomes.
 enum class Rounding : uint8_t {
   nearest_even,  // ties to the even significand
   nearest_away,  // ties to the larger magnitude
   toward_zero,
   up,      // toward +infinity
   down,    // toward -infinity
-  to_odd,  // inexact: the odd significand; a second rounding then errs no further than one would
-  stochastic,  // the farther one with the probability of the distance to the nearer: right on
-               // average
+  to_odd,  // inexact: the odd significand; a second rounding then errs no more than a single one
+  stochastic,  // the farther neighbor, with a probability that makes the expected value
+               // exact
 };
 inline constexpr int rounding_count = 7;
 std::string_view name(Rounding rounding);
-/// The rounding of that name ("nearest_even"), if there is one.
+/// Returns the rounding of that name ("nearest_even"), if it exists.
 std::optional<Rounding> rounding_named(std::string_view name);
 
-/// A grid of binary floating-point numbers: significands of `significand_bits` (the hidden one
-/// counted), exponents from min_exponent up to that of `max`, equally spaced below 2^min_exponent.
-/// The fields of CPFloat's formats (Fasi & Mikaitis 2023); fixed point is a grid of one exponent.
+/// A grid of binary floating-point numbers: significands of `significand_bits` (hidden bit
+/// included), exponents from min_exponent to that of `max`, equal spacing below 2^min_exponent.
+/// Fields as in CPFloat's formats (Fasi & Mikaitis 2023); fixed point is a grid with one exponent.
 struct NumberFormat {
   int16_t significand_bits = 24, min_exponent = -126;
   float max = std::numeric_limits<float>::max();
-  /// false: nothing lies between 0 and 2^min_exponent
+  /// false: the grid has no numbers between 0 and 2^min_exponent
   bool subnormals = true;
-  /// what is rounded beyond `max` becomes infinite; else it saturates
+  /// numbers that round beyond `max` become infinite; false: they saturate
   bool infinity = true;
-  /// of one number in a native encoding, for reports of bytes
+  /// bits of one number in a native encoding, for reports of bytes
   uint8_t bits = 32;
 
-  /// 1 sign bit and the others as named; the top exponent holds infinity and NaN.
+  /// Returns a format of 1 sign bit and the given bits; the top exponent holds infinity and NaN.
   static constexpr NumberFormat ieee_like(int exponent_bits, int fraction_bits);
-  /// Sign and magnitude, `integer_bits` in all, scaled so that 1 is the second highest bit: MX's
-  /// INT8 is (127 / 64).
+  /// Returns a format of sign and magnitude, `integer_bits` in all, scaled so that 1 is the second
+  /// highest bit: the largest number of MX's INT8 is 127 / 64.
   static constexpr NumberFormat integer(int integer_bits);
   bool operator==(const NumberFormat&) const = default;
 };
@@ -75,11 +75,11 @@ constexpr NumberFormat NumberFormat::integer(int integer_bits) {
           .bits = uint8_t(integer_bits)};
 }
 
-/// The named ones. e4m3, e3m2, e2m3, e2m1, e8m0, int8: OCP 8-bit floating point 1.0 and
-/// Microscaling 1.0; of e8m0, which is for scales, the grid has 0 and both signs as every grid
+/// The named formats. e4m3, e3m2, e2m3, e2m1, e8m0, int8: OCP 8-bit floating point 1.0 and
+/// Microscaling 1.0. e8m0 is meant for scales; its grid here has 0 and both signs, as every grid
 /// does.
 namespace formats {
-/// All codes are numbers, but for those above `max`.
+/// All codes are numbers, except those above `max`.
 constexpr NumberFormat ocp(int exponent_bits, int fraction_bits, float max) {
   NumberFormat format = NumberFormat::ieee_like(exponent_bits, fraction_bits);
   format.max = max, format.infinity = false;
@@ -109,31 +109,31 @@ struct NamedFormat {
 };
 /// f32 tf32 bf16 f16 e5m2 e4m3 e3m2 e2m3 e2m1 e8m0 int8.
 std::span<const NamedFormat> named_formats();
-/// One of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "intN" (3 <= N <= 16). The
-/// small named ones are OCP's: other than ieee_like, most of them have no infinity.
+/// Returns one of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "intN" (3 <= N <=
+/// 16). The small named formats are OCP's: most have no infinity, unlike ieee_like.
 std::optional<NumberFormat> number_format_named(std::string_view name);
-/// Its name, if it has one; else its fields.
+/// Returns the format's name, if it has one; else its fields.
 std::string described(const NumberFormat& format);
-/// UsageError of `op` if no float could lie on such a grid.
+/// Throws UsageError in the name of `op` if no float could be on such a grid.
 void check_format(std::string_view op, const NumberFormat& format);
 
-/// How many numbers the grid has from 0 to max; number i of them in order of size. Both in order of
-/// the codes without their sign.
+/// Return how many numbers the grid has from 0 to max, and number i of them in order of size. Both
+/// follow the order of the codes without their sign.
 int64_t count_of_numbers(const NumberFormat& format);
 double number_at(const NumberFormat& format, int64_t i);
 
 // --- rounding
 
-/// A format as inner loops need it, with what happens beyond its end.
+/// A format in the form that inner loops need, with the results beyond its largest number.
 struct Grid {
   int32_t drop = 0;            // bits that the 24-bit significand of a normal number loses
-  int32_t subnormal_drop = 0;  // the same at 2^min_exponent for what is smaller
+  int32_t subnormal_drop = 0;  // the same at 2^min_exponent, for smaller numbers
   int32_t least_field = 1;     // min_exponent as a float's exponent field
   float max = std::numeric_limits<float>::max();
-  float above = 0, below = 0;  // the magnitude of what is rounded beyond max, by sign
-  float infinite = 0;          // the magnitude of what infinity becomes
-  /// Whether some numbers are so small that floats hold them as subnormals, so large that 2^drop
-  /// times them is no float, or as fine as floats: such grids need the longer way.
+  float above = 0, below = 0;  // the magnitude of a number rounded beyond max, by sign
+  float infinite = 0;          // the magnitude of a rounded infinity
+  /// Returns whether some numbers are so small that floats hold them as subnormals, so large that
+  /// 2^drop times them overflows, or as fine as floats: such grids need the slower path.
   HT_HD constexpr bool is_wide() const {
     const auto greatest_field = int32_t(std::bit_cast<uint32_t>(max) >> 23);
     return least_field - 23 + drop < 1 || greatest_field + 1 + drop > 254 ||
@@ -141,11 +141,11 @@ struct Grid {
   }
 };
 
-/// saturate: finite numbers beyond max become max whatever the format says.
+/// saturate: finite numbers beyond max become max, whether or not the format has infinity.
 constexpr Grid grid_of(const NumberFormat& format, Rounding rounding, bool saturate = false) {
   const float beyond =
       format.infinity && !saturate ? std::numeric_limits<float>::infinity() : format.max;
-  // As IEEE 754: directed roundings that point inward stop at the largest number, and that is odd.
+  // As IEEE 754: directed roundings that point inward stop at the largest number, which is odd.
   const bool inward = rounding == Rounding::toward_zero || rounding == Rounding::to_odd;
   return {.drop = 24 - format.significand_bits,
           .subnormal_drop = format.subnormals ? 24 - format.significand_bits : 23,
@@ -157,8 +157,8 @@ constexpr Grid grid_of(const NumberFormat& format, Rounding rounding, bool satur
 }
 
 namespace detail {
-/// c ? a : b, by masks: compilers would branch around the arithmetic behind a or b, which keeps
-/// them from using vectors.
+/// Returns c ? a : b, by masks: compilers would branch around the arithmetic that computes a or b,
+/// which prevents vector instructions.
 HT_HD constexpr uint32_t choose(bool c, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - uint32_t(c);
   return (a & mask) | (b & ~mask);
@@ -171,11 +171,11 @@ HT_HD constexpr float with_sign_of(uint32_t bits, float magnitude) {
 }
 }  // namespace detail
 
-/// round_finite() to nearest even on a grid that is not wide: a power of two is added and taken
-/// away again whose own neighbours are as far apart as the grid's are at x, so the addition rounds.
+/// round_finite() to nearest even on a grid that is not wide. It adds and subtracts a power of two
+/// whose neighbors are as far apart as the grid's are at x, so the addition rounds.
 HT_HD constexpr float round_by_addition(const Grid& grid, float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const auto most = int32_t(std::bit_cast<uint32_t>(2 * grid.max));  // surely beyond the end
+  const auto most = int32_t(std::bit_cast<uint32_t>(2 * grid.max));  // certainly beyond max
   const auto given = int32_t(bits & 0x7fffffffu), magnitude = given < most ? given : most;
   const int32_t field = magnitude >> 23;
   const int32_t spacing =
@@ -186,11 +186,11 @@ HT_HD constexpr float round_by_addition(const Grid& grid, float x) {
   return detail::with_sign_of(bits, detail::choose(value > grid.max, beyond, value));
 }
 
-/// A finite x on the grid. random: 32 uniform bits, read by stochastic rounding only. wide: what
-/// grid.is_wide() says, for loops that know.
-/// The float's significand s (24 bits) stands for s * 2^(field - 150); the grid keeps all but its
-/// last `lost` bits. What is added before they are cut off is the rounding. Infinity, which a
-/// scaled x may have become, lies beyond max.
+/// Rounds a finite x to the grid. random: 32 uniform bits, read by stochastic rounding only. wide:
+/// the value of grid.is_wide(), for loops that know it. The float's significand s (24 bits) means
+/// s * 2^(field - 150). The grid keeps all but its last `lost` bits; the number added before they
+/// are cut off does the rounding. Infinity, which a scaled x may have become, counts as beyond
+/// max.
 template <Rounding rounding, bool wide>
 HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
   if constexpr (rounding == Rounding::nearest_even && !wide) return round_by_addition(grid, x);
@@ -199,7 +199,7 @@ HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
   uint32_t significand =
       (magnitude & 0x7fffffu) | detail::choose(magnitude >= 0x800000u, 0x800000u, 0u);
   int32_t field = int32_t(detail::choose(magnitude >= 0x800000u, magnitude >> 23, 1u));
-  if (wide) {  // numbers below 2^-126 may be normal on the grid: so must x be
+  if (wide) {  // numbers below 2^-126 may be normal on the grid, so x is normalized
     const uint32_t rest = magnitude & 0x7fffffu;
     const uint32_t as_float = std::bit_cast<uint32_t>(float(int32_t(rest)));
     const bool subnormal = magnitude < 0x800000u && rest != 0;
@@ -222,7 +222,7 @@ HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
   else if constexpr (rounding == Rounding::to_odd)
     kept = (significand >> cut) | uint32_t((significand & mask) != 0);
   else {
-    // Far below the grid the probability is less than a bit of the random number shows at 31 bits.
+    // Far below the grid the probability is less than one bit of the random number at 31 bits.
     const int32_t deeper = lost - cut < 31 ? lost - cut : 31;
     kept = ((significand >> deeper) + (random >> 1 >> (31 - cut))) >> cut;
   }
@@ -236,8 +236,8 @@ HT_HD constexpr float round_finite(const Grid& grid, float x, uint32_t random) {
   return detail::with_sign_of(bits, detail::choose(value > grid.max, beyond, value));
 }
 
-/// Any x: NaN stays as it is, also where the format has none, so that a broken run shows; infinity
-/// becomes what grid.infinite says.
+/// Rounds any x: NaN stays NaN, even if the format has none, so that a broken run is visible;
+/// infinity becomes grid.infinite.
 template <Rounding rounding, bool wide>
 HT_HD constexpr float round_on(const Grid& grid, float x, uint32_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
@@ -247,7 +247,7 @@ HT_HD constexpr float round_on(const Grid& grid, float x, uint32_t random) {
   return detail::choose(magnitude > 0x7f800000u, x, number);
 }
 
-/// function.operator()<rounding>() for a rounding that is known at run time.
+/// Calls function.operator()<rounding>() for a rounding that is known at run time.
 template <class Function>
 HT_HD constexpr decltype(auto) visit_rounding(Rounding rounding, Function&& function) {
   switch (rounding) {
@@ -262,7 +262,7 @@ HT_HD constexpr decltype(auto) visit_rounding(Rounding rounding, Function&& func
   return function.template operator()<Rounding::nearest_even>();
 }
 
-/// x on the grid of a format, for one number at a time.
+/// Rounds x to the grid of a format, for one number at a time.
 HT_HD constexpr float round_to(const NumberFormat& format, float x,
                                Rounding rounding = Rounding::nearest_even, uint32_t random = 0) {
   const Grid grid = grid_of(format, rounding);

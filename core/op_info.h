@@ -19,7 +19,7 @@ enum class CastClass : uint8_t {
   low_precision,   // fast and safe in bf16 / f16: matmul, convolution
   full_precision,  // needs range or long accumulation: exp, softmax, norms, losses, sums
   widest_input,    // inputs must agree: cast to the widest of them
-  as_is,           // runs in whatever arrives: relu, reshape
+  as_is,           // runs in the dtype of its input: relu, reshape
   banned,          // refused under autocast, with a reason
 };
 std::string_view name(CastClass cast_class);
@@ -27,8 +27,8 @@ std::string_view name(CastClass cast_class);
 /// The dimension of a tensor that a product sums over. Blocks of scales and rotations run along it.
 enum class Sums : uint8_t {
   over_last,
-  over_rows,      // the one before the last: the right operand of a matrix product
-  over_tokens,    // all but the last together: for gradients of a linear layer's weight
+  over_rows,      // the dimension before the last: the right operand of a matrix product
+  over_tokens,    // all dimensions but the last: gradients of a linear layer's weight
   over_channels,  // dimension 1, of images and of weights of convolutions
   over_first,     // the other channels of those weights
 };
@@ -51,16 +51,16 @@ inline constexpr Contraction sums_over_last{};
 
 /// Facts that few operations have.
 struct OpFacts {
-  std::string_view instead{};  // a banned operation: why, and what to use
-  bool is_loss = false;        // f32 also where weights are short and nothing else is cast
-  bool once = false;           // effects beyond the result, as statistics: never computed twice
+  std::string_view instead{};  // for a banned operation: the reason, and the alternative
+  bool is_loss = false;        // f32 even if weights are short and nothing else is cast
+  bool once = false;           // has side effects, such as statistics: never computed twice
   bool convolves = false;      // on the CPU its weight, input 1, is cast into channels-last order
   bool accumulator = false;    // can add up on the grid of an emulated accumulator
-  bool tf32 = false;           // GPUs have its products in TF32
+  bool tf32 = false;           // GPUs can compute its products in TF32
   /// A low-precision operation without it does not compile.
   std::optional<Contraction> sums{};
-  /// Multiplications and additions of a forward pass with these inputs, of which the first two are
-  /// defined; 0 for shapes that forward refuses.
+  /// Returns the multiplications and additions of a forward pass with these inputs, the first two
+  /// of which are defined; 0 for shapes that forward refuses.
   double (*flops)(std::span<const Tensor> inputs) = nullptr;
 };
 
@@ -76,11 +76,11 @@ struct OpInfo : OpFacts {
 };
 
 using OperationSlot = Slot<const OpInfo*>;
-/// While the forward or backward of an operation runs.
+/// Marks the operation whose forward or backward runs.
 using OperationScope = OperationSlot::Scope;
 
-/// The operation whose forward or backward runs in this thread, for messages of what it calls:
-/// kernels serve several. `otherwise` outside of any.
+/// Returns the operation whose forward or backward runs in this thread, for messages of its
+/// callees: several operations share a kernel. Returns `otherwise` outside of any operation.
 inline std::string_view running_operation(std::string_view otherwise) {
   const OpInfo* running = OperationSlot::current();
   return running ? running->name : otherwise;

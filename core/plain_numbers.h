@@ -1,6 +1,6 @@
 // Numbers in messages, printed tensors and files are spelled as C++ spells them: 1234 and 0.5,
-// never 1.234 and 0,5, whatever locale a program has set with std::locale::global(), setlocale() or
-// on the stream it prints to.
+// never 1.234 and 0,5. The locale that a program has set with std::locale::global(), setlocale() or
+// on its stream has no effect.
 #pragma once
 
 #include <locale>
@@ -17,7 +17,7 @@ class PlainText : public std::ostringstream {
   PlainText() { imbue(std::locale::classic()); }
 };
 
-/// For its scope a stream prints numbers plainly: what every operator<< of a value begins with.
+/// Makes a stream print numbers plainly for its scope: every operator<< of a value begins with it.
 class PlainNumbers {
  public:
   explicit PlainNumbers(std::ostream& out)
@@ -31,7 +31,7 @@ class PlainNumbers {
   std::locale before_;
 };
 
-/// For its scope printf() and its kin do, in this thread.
+/// Makes printf() and related functions print numbers plainly in this thread for its scope.
 class PlainPrintf {
  public:
   PlainPrintf() {

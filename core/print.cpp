@@ -1,5 +1,5 @@
-// Printing tensors: nested brackets as NumPy's, long dimensions shortened to three at each end,
-// then shape and dtype.
+// Prints tensors: nested brackets as NumPy's, long dimensions shortened to three at each end, then
+// shape and dtype.
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
@@ -13,7 +13,7 @@ namespace halftone {
 namespace {
 constexpr int64_t shown_at_each_end = 3, longest_shown = 8;
 
-/// block() prints what starts at element `offset` and spans dimensions dim.. of the shape.
+/// block() prints the part that starts at element `offset` and spans dimensions dim.. of the shape.
 class Printer {
  public:
   Printer(std::ostream& out, const Tensor& x)
@@ -60,7 +60,7 @@ class Printer {
   std::ostream& out_;
   const Shape& shape_;
   Strides strides_;
-  std::vector<double> values_;  // one of the two is filled: a double does not hold every i64
+  std::vector<double> values_;  // only one of the two is filled: a double does not hold every i64
   std::vector<int64_t> integers_;
   DType dtype_;
   std::size_t width_ = 0;

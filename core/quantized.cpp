@@ -12,7 +12,7 @@ namespace halftone {
 
 namespace {
 
-/// Where neither blocks nor random numbers count elements, any dense order will do.
+/// Returns true if neither blocks nor random numbers count elements: then any dense order will do.
 bool any_order(const Quantizer& quantizer) {
   return quantizer.scaling.per != Scaling::Per::block && quantizer.hadamard == 0 &&
          quantizer.rounding != Rounding::stochastic;
@@ -25,7 +25,7 @@ Tensor largest_magnitude_of(const Tensor& x) {
   return amax;
 }
 
-/// from, to: rows; they may be one.
+/// from, to: rows; they may be the same tensor.
 void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   if (from.numel() == 0) return;
   Backend& backend = backend_for(from);
@@ -37,7 +37,7 @@ void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   QuantizeCall whole = call;
   if (quantizer.needs_amax() && !call.amax.defined()) whole.amax = largest_magnitude_of(x);
   if (call.survey.defined()) {
-    Tensor y = empty_like(to), row = call.survey;  // x may lie where the result will
+    Tensor y = empty_like(to), row = call.survey;  // x may be the tensor that receives the result
     backend.quantize(x, whole, y);
     backend.survey(x, y, &whole, row);
     backend.copy(y, to);

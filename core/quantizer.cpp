@@ -1,4 +1,4 @@
-// Quantizers by name, in words, and what is wrong with them.
+// Quantizers by name, their descriptions, and checks of their fields.
 #include <halftone/core/quantizer.h>
 
 #include <array>

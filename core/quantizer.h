@@ -1,21 +1,21 @@
-// Quantizers: a grid, a rounding and a scaling, i.e. what is done to one tensor so that it holds
-// the numbers that a short format would. Values stay in their dtype (f32, or a short one that holds
-// the results exactly): a quantizer changes values, never dtypes.
+// Quantizers: a grid, a rounding and a scaling, applied to one tensor so that it holds the numbers
+// that a short format would. Values stay in their dtype (f32, or a short one that holds the results
+// exactly): a quantizer changes values, never dtypes.
 //
 // All arithmetic is here, once: scales from largest magnitudes, and one element. Every product and
-// quotient is of floats, rounded to nearest, and none is added to anything but by way of integers
-// (round_by_addition), so that no compiler can fuse what another does not.
+// quotient is of floats, rounded to nearest. None is added to anything except through integers
+// (round_by_addition), so compilers cannot differ in what they fuse.
 //
 //   none            y = on(x)
-//   tensor          y = on(x s) (1 / s)     s = max / a, a the largest |x| now or of late:
+//   tensor          y = on(x s) (1 / s)     s = max / a, a the largest |x| now or recently:
 //                                           TransformerEngine
 //   block, e8m0     y = on(x 2^-e) 2^e      e from the block's largest by `rule`: OCP MX, torchao
 //   block, f32      y = on(x / d) d         d = the block's largest / max: DeepSeek-V3
 //   block, short    y = on(x u) b (1 / g)   b: the block's scale on its own grid, g: the tensor's,
 //                                           u = 1 / (b (1 / g)): NVFP4
 //
-// Under a scale what is finite saturates; infinity and NaN make their block's (tensor's) scale 1,
-// NaN stays and infinity becomes what the format says.
+// With a scale, finite numbers saturate. Infinity and NaN make the scale of their block (tensor) 1;
+// NaN stays, and infinity becomes what the format says.
 #pragma once
 
 #include <string>
@@ -27,8 +27,8 @@
 
 namespace halftone {
 
-/// How the exponent of a power-of-two scale follows from a block's largest magnitude a; E is a's
-/// exponent, E_max that of the grid's largest number. The four of torchao.
+/// Rule for the exponent of a power-of-two scale from a block's largest magnitude a; E is a's
+/// exponent, E_max that of the grid's largest number. The four rules of torchao.
 enum class ScaleRule : uint8_t {
   floor,  // E - E_max: OCP's; the largest of a block may saturate
   ceil,   // one more unless a is a power of two
@@ -43,17 +43,17 @@ struct Scaling {
   Per per = Per::none;
   // --- tensor
   bool from_history = false;  // s from the largest magnitudes of earlier steps, else from x itself
-  int32_t history = 1024;     // of so many steps
-  bool latest = false;        // of them the last, else the largest
+  int32_t history = 1024;     // the number of those steps
+  bool latest = false;        // uses the last of them, else the largest
   int32_t margin = 0;         // s is 2^margin smaller
   float least = 0;            // the largest magnitude is taken to be at least this
-  bool power_of_two = false;  // s without its fraction
-  // --- block: of `columns` neighbours in each of `rows` rows; columns run along the last dimension
+  bool power_of_two = false;  // rounds s down to a power of two
+  // --- block: `columns` neighbors in each of `rows` rows; columns run along the last dimension
   int32_t rows = 1, columns = 32;
   NumberFormat scale_format =
-      formats::e8m0;  // of one significand bit: powers of two; f32; a short one
+      formats::e8m0;  // with one significand bit: powers of two; f32; or a short format
   ScaleRule rule = ScaleRule::floor;
-  bool tensor_level = false;  // above a short one: a scale of the whole tensor in f32
+  bool tensor_level = false;  // adds an f32 scale of the whole tensor above short block scales
 
   static Scaling per_tensor() { return {.per = Per::tensor}; }
   static Scaling delayed(int32_t steps = 1024) {
@@ -70,20 +70,20 @@ struct Scaling {
 struct Quantizer {
   NumberFormat grid{};
   Rounding rounding = Rounding::nearest_even;
-  /// of stochastic rounding: so many upper bits of the 32 random ones count
+  /// for stochastic rounding: the number of upper bits used from the 32 random ones
   int32_t random_bits = 32;
   Scaling scaling{};
-  /// 2, 4, ... 64: so many neighbours along columns are rotated first, and back: y = H^T Q(H x)
-  /// with H the orthogonal Hadamard matrix times signs: that of neighbour j is minus where bit j of
-  /// hadamard_signs is set. 0: not.
+  /// 2, 4, ... 64: the number of neighbors along columns that are rotated first, and back: y = H^T
+  /// Q(H x). H is the orthogonal Hadamard matrix times signs: neighbor j is negated if bit j of
+  /// hadamard_signs is set. 0: no rotation.
   int32_t hadamard = 0;
   uint64_t hadamard_signs = 0;
 
-  /// Whether a tensor of that dtype holds every result for an x of that dtype.
+  /// Returns whether a tensor of that dtype holds every result for an x of that dtype.
   bool exact_in(DType dtype) const;
-  /// In a native encoding, scales of blocks included.
+  /// Returns the bits per element in a native encoding, scales of blocks included.
   double bits_per_element() const;
-  /// Whether the kernel needs the largest magnitude of x first.
+  /// Returns whether the kernel needs the largest magnitude of x first.
   bool needs_amax() const {
     return (scaling.per == Scaling::Per::tensor && !scaling.from_history) ||
            (scaling.per == Scaling::Per::block && scaling.tensor_level);
@@ -91,23 +91,23 @@ struct Quantizer {
   bool operator==(const Quantizer&) const = default;
 };
 
-/// A format's name (nearest even, unscaled), or one of mxfp8 mxfp8-e5m2 mxfp6 mxfp6-e3m2 mxfp4
-/// mxint8 nvfp4 fp8_tensor fp8_block; mxfp8 is e4m3, mxfp6 e2m3.
+/// Returns a format's quantizer (nearest even, unscaled), or one of mxfp8 mxfp8-e5m2 mxfp6
+/// mxfp6-e3m2 mxfp4 mxint8 nvfp4 fp8_tensor fp8_block; mxfp8 is e4m3, mxfp6 e2m3.
 std::optional<Quantizer> quantizer_named(std::string_view name);
 std::span<const std::string_view> ready_made_quantizers();
-/// In a line: "e2m1, blocks of 1x16 with e4m3 scales under one of the tensor, stochastic".
+/// Returns one line: "e2m1, blocks of 1x16 with e4m3 scales under one of the tensor, stochastic".
 std::string described(const Quantizer& quantizer);
-/// UsageError of `op` for fields that make no sense or exclude each other.
+/// Throws UsageError in the name of `op` for fields that are invalid or exclude each other.
 void check_quantizer(std::string_view op, const Quantizer& quantizer);
 
-/// Arguments of one call of the kernel. Scalars are f32 and on the device, so that nobody waits.
+/// Arguments of one call of the kernel. Scalars are f32 on the device, so the host never waits.
 struct QuantizeCall {
   const Quantizer& quantizer;
-  Tensor amax{};    // the largest magnitude of x, where quantizer.needs_amax()
-  Tensor scale{};   // s, where scaling is from history
-  Tensor skip{};    // where it is not 0, y stays as it is; may be undefined
-  Tensor survey{};  // of quantized(): the row (core/survey.h) that is told; may be undefined
-  /// of stochastic rounding: element row * columns + column uses word number that of the key
+  Tensor amax{};    // the largest magnitude of x, if quantizer.needs_amax()
+  Tensor scale{};   // s, if scaling is from history
+  Tensor skip{};    // if it is not 0, y does not change; may be undefined
+  Tensor survey{};  // for quantized(): the row (core/survey.h) to add to; may be undefined
+  /// key of stochastic rounding: element row * columns + column uses that word of the key
   RandomKey key{};
   /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n
   /// key_stride
@@ -116,16 +116,16 @@ struct QuantizeCall {
 
 // --- arithmetic
 
-/// What x is multiplied by (divided by, for f32 scales of blocks) before it is rounded, and what
-/// the number on the grid is multiplied by afterwards, one after the other.
+/// The factors of one element: x is multiplied by `in` (divided by it, for f32 scales of blocks)
+/// before rounding, and the number on the grid is multiplied by `out`, then by `tail`, afterwards.
 struct Scale {
   float in = 1, out = 1, tail = 1;
 };
 
-/// How the scale of a block is kept.
+/// The representation of a block's scale.
 enum class ScaleKind : uint8_t { power_of_two, f32, on_grid };
 
-/// What kernels need of a quantizer, by value.
+/// The numbers of a quantizer that kernels need, by value.
 struct QuantizeNumbers {
   Grid grid{}, scale_grid{};
   Rounding rounding = Rounding::nearest_even;
@@ -142,19 +142,19 @@ struct QuantizeNumbers {
 };
 QuantizeNumbers numbers_of(const Quantizer& quantizer);
 
-/// The bits of |x|; those of numbers are in the numbers' order, and NaN is above all.
+/// Returns the bits of |x|; they order as the numbers do, and NaN is above all.
 HT_HD constexpr uint32_t magnitude_bits(float x) {
   return std::bit_cast<uint32_t>(x) & 0x7fffffffu;
 }
-/// What stands for NaN in a largest magnitude: one pattern, on every device.
+/// The bits of a NaN as largest magnitude: one pattern, on every device.
 inline constexpr uint32_t nan_magnitude = 0x7fc00000u;
 HT_HD constexpr bool is_finite_magnitude(float amax) { return magnitude_bits(amax) < 0x7f800000u; }
-/// 2^exponent for -127 to 127.
+/// Returns 2^exponent for -127 to 127.
 HT_HD constexpr float power_of_two(int32_t exponent) {
   return std::bit_cast<float>(exponent < -126 ? 0x400000u : uint32_t(exponent + 127) << 23);
 }
 
-/// s of scaling per tensor from a largest magnitude; 1 where that is 0 or not finite.
+/// Returns s of scaling per tensor from a largest magnitude; 1 if that is 0 or not finite.
 HT_HD constexpr float scale_of_tensor(const QuantizeNumbers& n, float amax) {
   constexpr float largest = std::numeric_limits<float>::max(), least = 0x1p-126f;
   const float bounded = amax < n.least ? n.least : amax;
@@ -167,7 +167,7 @@ HT_HD constexpr float scale_of_tensor(const QuantizeNumbers& n, float amax) {
 }
 HT_HD constexpr Scale scale_per_tensor(float s) { return {s, 1 / s, 1}; }
 
-/// The exponent of a power-of-two scale for a block's largest magnitude, which is finite.
+/// Returns the exponent of a power-of-two scale for a block's largest magnitude, which is finite.
 HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
   const bool by_quotient = n.rule == ScaleRule::rceil;
   uint32_t bits = magnitude_bits(by_quotient ? amax / n.max : amax);
@@ -175,13 +175,13 @@ HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
   const int32_t floor = int32_t(bits >> 23) - 127;
   const bool up = (by_quotient || n.rule == ScaleRule::ceil) && (bits & 0x7fffffu) != 0;
   int32_t exponent = floor + int32_t(up) - (by_quotient ? 0 : n.max_exponent);
-  // A subnormal a / max: its power of two is 2^-127 or, above that, 2^-126.
+  // a / max is subnormal: its power of two is 2^-127 or, above that, 2^-126.
   if (by_quotient && floor == -127) exponent = bits > 0x400000u ? -126 : -127;
   exponent = exponent < -127 ? -127 : exponent;
   return exponent > 127 ? 127 : exponent;
 }
 
-/// The scale above the blocks of a tensor, g.
+/// Returns the scale above the blocks of a tensor, g.
 HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tensor) {
   constexpr float largest = std::numeric_limits<float>::max();
   if (!n.tensor_level || !is_finite_magnitude(amax_tensor) || amax_tensor == 0) return 1;
@@ -189,8 +189,8 @@ HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tenso
   return g > largest ? largest : (g == 0 ? 1 : g);
 }
 
-/// The scale of a block from its largest magnitude, under g. Branches of numbers only, which loops
-/// over many blocks need not take.
+/// Returns the scale of a block from its largest magnitude, under g. It selects numbers instead of
+/// branching, so that loops over many blocks need no branches.
 template <ScaleKind kind>
 HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float g) {
   constexpr float largest = std::numeric_limits<float>::max();
@@ -210,7 +210,7 @@ HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float
     return {where(finite, u > largest ? largest : u), where(finite, b), where(finite, inverse_g)};
   }
 }
-/// function.operator()<kind>() for a kind that is known at run time only.
+/// Calls function.operator()<kind>() for a kind that is known at run time only.
 template <class Function>
 HT_HD constexpr decltype(auto) visit_scale_kind(ScaleKind kind, Function&& function) {
   switch (kind) {
@@ -226,7 +226,7 @@ HT_HD constexpr Scale scale_of_block(const QuantizeNumbers& n, float amax, float
                           [&]<ScaleKind kind>() { return scale_of_block<kind>(n, amax, g); });
 }
 
-/// One element. x: as it came; scaled: times scale.in, or divided by it.
+/// Quantizes one element. x: the original; scaled: x times scale.in, or divided by it.
 template <Rounding rounding, bool wide>
 HT_HD constexpr float quantize_scaled(const Grid& grid, const Scale& scale, float x, float scaled,
                                       uint32_t random) {
@@ -240,7 +240,7 @@ HT_HD constexpr float scaled_in(const QuantizeNumbers& n, const Scale& scale, fl
   const bool divides = n.per == Scaling::Per::block && n.kind == ScaleKind::f32;
   return divides ? x / scale.in : x * scale.in;
 }
-/// The same for numbers that are known at run time only.
+/// The same for parameters that are known at run time only.
 HT_HD constexpr float quantize_element(const QuantizeNumbers& n, const Scale& scale, float x,
                                        uint32_t random) {
   const float scaled = scaled_in(n, scale, x);
@@ -250,7 +250,7 @@ HT_HD constexpr float quantize_element(const QuantizeNumbers& n, const Scale& sc
   });
 }
 
-/// The end of a step for one tensor whose scaling is from history: see Backend::next_scales().
+/// Ends a step for one tensor whose scaling is from history: see Backend::next_scales().
 HT_HD void next_scale(const QuantizeNumbers& n, int64_t steps, bool latest, float& amax,
                       float* history, int64_t& position, float& scale) {
   if (is_finite_magnitude(amax)) {

@@ -1,4 +1,4 @@
-// UTF-8 is decoded here by hand, strictly: no long spellings, no surrogates, nothing over U+10FFFF.
+// Decodes UTF-8 by hand, strictly: no overlong encodings, no surrogates, nothing over U+10FFFF.
 #include <halftone/core/quoted.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ constexpr std::size_t longest_name = 200;  // bytes of a name in a list
 
 struct Character {
   uint32_t code = 0;
-  std::size_t bytes = 0;  // 0: the next byte begins none
+  std::size_t bytes = 0;  // 0: the next byte starts no character
 };
 
 Character first_of(std::string_view text) {
@@ -31,7 +31,7 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-/// Whether a terminal would do something with it other than show it.
+/// Returns whether a terminal would act on the character instead of showing it.
 bool is_obeyed(uint32_t code) {
   const auto within = [code](uint32_t from, uint32_t to) { return code >= from && code <= to; };
   return code < 0x20 || within(0x7f, 0x9f) || code == 0x61c || within(0x200e, 0x200f) ||
@@ -45,7 +45,7 @@ std::string spelled(std::string_view letter, uint32_t code, int digits) {
   return text;
 }
 
-/// "89,980"
+/// Returns "89,980".
 std::string grouped(std::size_t number) {
   std::string text = std::to_string(number);
   for (auto at = std::ptrdiff_t(text.size()) - 3; at > 0; at -= 3)

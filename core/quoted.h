@@ -22,7 +22,7 @@ std::string shortened(std::string_view text, std::size_t most);
 /// Returns shortened(text, most) in quotes.
 std::string in_quotes(std::string_view text, std::size_t most = 80);
 
-/// "a, b, c", each of them printable and shortened; of many the first `most`, "and 89,980 more".
+/// Returns "a, b, c", each printable and shortened; after the first `most`: "and 89,980 more".
 std::string listed(std::span<const std::string> names, std::size_t most = 20);
 
 }  // namespace halftone

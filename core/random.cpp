@@ -1,4 +1,4 @@
-// The generator as a stream, and the one each thread has by default.
+// The generator as a stream, and the default generator of each thread.
 #include <halftone/core/random.h>
 
 #include <halftone/core/error.h>

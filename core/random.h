@@ -15,7 +15,7 @@ struct Philox {
   static constexpr uint32_t multiplier0 = 0xD2511F53u, multiplier1 = 0xCD9E8D57u;
   static constexpr uint32_t weyl0 = 0x9E3779B9u, weyl1 = 0xBB67AE85u;
 
-  /// Four 32-bit random words for one counter under one key.
+  /// Returns four 32-bit random words for one counter under one key.
   HT_HD static std::array<uint32_t, 4> words(uint64_t seed, uint64_t counter) {
     uint32_t c0 = uint32_t(counter), c1 = uint32_t(counter >> 32), c2 = 0, c3 = 0;
     uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
@@ -27,7 +27,7 @@ struct Philox {
     }
     return {c0, c1, c2, c3};
   }
-  /// A word as a float on [0, 1): its upper 24 bits, so that 1 is never reached.
+  /// Returns a word as a float on [0, 1): its upper 24 bits, so that 1 is never reached.
   HT_HD static float uniform(uint32_t word) { return float(word >> 8) * 0x1p-24f; }
 };
 
@@ -36,11 +36,11 @@ struct RandomKey {
   uint64_t seed = 0, offset = 0;
 };
 
-/// A stream of keys. Copyable: a copy repeats the stream from there.
+/// A stream of keys. A copy repeats the stream from the same position.
 class Generator {
  public:
   explicit Generator(uint64_t seed = 0) : key_{seed, 0} {}
-  /// A key for `count` numbers that no other call will get.
+  /// Returns a key for `count` numbers that no other call will get.
   RandomKey reserve(uint64_t count) {
     const RandomKey key = key_;
     key_.offset += (count + 3) / 4;
@@ -48,18 +48,18 @@ class Generator {
   }
   RandomKey state() const { return key_; }
   void set_state(RandomKey key) { key_ = key; }
-  /// One 64-bit word.
+  /// Returns one 64-bit word.
   uint64_t next();
-  /// One integer on [0, bound) without modulo bias. Throws UsageError for a bound of 0.
+  /// Returns one integer on [0, bound) without modulo bias. Throws UsageError for a bound of 0.
   uint64_t below(uint64_t bound);
 
  private:
   RandomKey key_;
 };
 
-/// The generator of this thread that rand(), dropout() and initialisers draw from.
+/// Returns the generator of this thread that rand(), dropout() and initializers draw from.
 Generator& default_generator();
-/// Restarts the default generator. Same seed, same numbers.
+/// Restarts the default generator. The same seed gives the same numbers.
 void manual_seed(uint64_t seed);
 
 }  // namespace halftone

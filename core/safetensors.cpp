@@ -1,6 +1,6 @@
-// Reading: the header is parsed and every offset checked before a byte of data is read, and nothing
-// is allocated that the size of the file does not back up. Writing: in the official writer's order,
-// through core/files.h, which replaces the file in one step.
+// The reader parses the header and checks every offset before it reads a byte of data. It allocates
+// nothing beyond the size of the file. The writer uses the official writer's order, and replaces
+// the file in one step through core/files.h.
 #include <halftone/core/safetensors.h>
 
 #include <algorithm>
@@ -33,8 +33,8 @@ const FileDType& file_dtype_of(DType dtype) {
 
 // --- reading
 
-/// Bytes of an entry by its shape and dtype. Sizes of 0 count as 1, so that the strides cannot
-/// overflow either.
+/// Returns the bytes of an entry by its shape and dtype. Sizes of 0 count as 1, so that the strides
+/// cannot overflow either.
 uint64_t check_bytes(const Entry& entry, const std::string& path) {
   int64_t bytes = int64_t(entry.dtype->bytes);
   bool overflow = false;
@@ -45,7 +45,7 @@ uint64_t check_bytes(const Entry& entry, const std::string& path) {
   return std::ranges::find(entry.shape, 0u) == entry.shape.end() ? uint64_t(bytes) : 0;
 }
 
-/// Sorts the entries by place and checks that they tile the data exactly: a gap or a tail could
+/// Sorts the entries by position and checks that they tile the data exactly: a gap or a tail could
 /// hide another file.
 void check_layout(std::vector<Entry>& entries, uint64_t data_bytes, const std::string& path) {
   std::ranges::sort(entries, {}, &Entry::offsets);
@@ -139,7 +139,7 @@ void check_names(const TensorSource& tensors, const std::map<std::string, std::s
   }
 }
 
-/// In the order of the data: alignment descending, so that everything is aligned, then by name.
+/// The order of the data: alignment descending, so that everything is aligned, then by name.
 std::vector<const TensorInfo*> in_file_order(const std::vector<TensorInfo>& tensors) {
   std::vector<const TensorInfo*> order;
   for (const TensorInfo& tensor : tensors) order.push_back(&tensor);

@@ -1,7 +1,7 @@
-// A SAX parser that accepts only the grammar of the format, so nesting is bounded by three, and
-// that rejects duplicate keys and bounds the numbers of entries and the lengths of names: these
-// close what the audit of the official reader left open (Trail of Bits 2023; header bombs of
-// 100,000 entries).
+// A SAX parser that accepts only the grammar of the format, so nesting is at most three. It rejects
+// duplicate keys and limits the number of entries and the lengths of names. This closes the gaps
+// that the audit of the official reader left open (Trail of Bits 2023; header bombs of 100,000
+// entries).
 #include <halftone/core/safetensors_header.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace halftone::safetensors {
 
 namespace {
-/// Takes the parser's events and knows at every point what may come next. What may not come throws.
+/// Takes the parser's events and knows at every point which may come next. Any other event throws.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
@@ -173,7 +173,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
 Header parse_header(const std::string& text, const std::string& path) {
   if (text.empty() || text[0] != '{') malformed(path, "the header does not start with '{'");
-  // The parser would take a zero byte for the end of the text and never look at what follows.
+  // The parser would take a zero byte for the end of the text and never read the rest.
   if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
     malformed(path, "the header is not valid JSON at byte ", zero + 1, ", a zero byte");
   HeaderReader reader(path);

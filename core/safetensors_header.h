@@ -1,4 +1,4 @@
-// The header of a safetensors file as data, private to safetensors.cpp: what the format knows
+// The header of a safetensors file as data, private to safetensors.cpp: the facts of the format
 // (dtypes, limits) and the parser that turns untrusted JSON into a list of entries.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace halftone::safetensors {
 
-inline constexpr uint64_t header_limit = 100'000'000;  // bytes, as the official reader
+inline constexpr uint64_t header_limit = 100'000'000;  // bytes, as in the official reader
 inline constexpr std::size_t entry_limit = 100'000;    // tensors and metadata keys together
 inline constexpr std::size_t name_limit = 1024;        // bytes
 inline constexpr std::string_view metadata_key = "__metadata__";
@@ -45,7 +45,7 @@ inline constexpr std::array<FileDType, 15> file_dtypes{{
     {"U64", 8, {}},
 }};
 
-/// One tensor as the header tells it: complete, but not yet compared with the size of the file.
+/// One tensor as described by the header: complete, but not yet compared with the size of the file.
 struct Entry {
   std::string name;
   const FileDType* dtype = nullptr;
@@ -58,8 +58,8 @@ struct Header {
   std::map<std::string, std::string> metadata;
 };
 
-/// The header without its length. Throws FormatError (and UnsupportedError for more dimensions than
-/// a Tensor can have), naming `path`.
+/// Parses the header without its length. Throws FormatError (and UnsupportedError for more
+/// dimensions than a Tensor can have), naming `path`.
 Header parse_header(const std::string& text, const std::string& path);
 
 template <class... Parts>

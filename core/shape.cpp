@@ -69,8 +69,8 @@ int64_t rows_of(const Shape& shape) {
 }
 
 namespace {
-/// Of sizes that nobody has checked yet: what overflows is refused when elements are counted, or
-/// belongs to a tensor without any.
+/// Multiplies sizes that have not been checked yet: an overflow is refused when elements are
+/// counted, or belongs to a tensor without any.
 int64_t times(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
 }  // namespace
 
@@ -87,7 +87,7 @@ Strides channels_last_strides(const Shape& shape) {
 }
 
 namespace {
-/// Dimensions by decreasing stride; equal strides (sizes of 1) keep their logical order.
+/// Returns dimensions by decreasing stride; equal strides (sizes of 1) keep their logical order.
 std::array<int, Dims::max_rank> order_by_stride(const Shape& shape, const Strides& strides) {
   std::array<int, Dims::max_rank> order{};
   for (int i = 0; i < shape.rank(); ++i) order[std::size_t(i)] = i;

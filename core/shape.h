@@ -1,5 +1,5 @@
-// Shapes and strides: short lists of 64-bit integers kept inside the object (at most 8 dimensions),
-// so that making a view costs no allocation. Strides count elements, not bytes.
+// Shapes and strides: short lists of 64-bit integers stored inside the object (at most 8
+// dimensions), so that a new view costs no allocation. Strides count elements, not bytes.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace halftone {
 
-/// Up to max_rank integers by value: a shape, strides, a list of dimensions.
+/// Up to max_rank integers by value: a shape, strides, or a list of dimensions.
 class Dims {
  public:
   static constexpr int max_rank = 8;
@@ -23,7 +23,7 @@ class Dims {
 
   int rank() const { return rank_; }
   bool empty() const { return rank_ == 0; }
-  /// Counted from the end if negative; throws ShapeError for an index that is not there.
+  /// Counts from the end if negative; throws ShapeError for an index out of range.
   int64_t& operator[](int i) { return values_[place_of(i)]; }
   int64_t operator[](int i) const { return values_[place_of(i)]; }
   const int64_t* begin() const { return values_.data(); }
@@ -52,23 +52,23 @@ using Strides = Dims;
 
 std::ostream& operator<<(std::ostream& out, const Dims& dims);
 
-/// Number of elements; throws ShapeError for a negative size or a product that overflows.
+/// Returns the number of elements; throws ShapeError for a negative size or an overflow.
 int64_t numel_of(const Shape& shape);
-/// The product of all sizes but the last: how many rows a tensor has, also if they are empty.
+/// Returns the product of all sizes but the last: the number of rows, also if they are empty.
 int64_t rows_of(const Shape& shape);
-/// Row-major strides.
+/// Returns row-major strides.
 Strides contiguous_strides(const Shape& shape);
-/// NHWC strides under a logical NCHW shape (rank 4).
+/// Returns NHWC strides under a logical NCHW shape (rank 4).
 Strides channels_last_strides(const Shape& shape);
-/// Strides of the same dimension order for another shape: what an elementwise result of a dense
-/// permuted input gets. Row-major where the input is not dense.
+/// Returns strides of the same dimension order for another shape: those of an elementwise result of
+/// a dense permuted input. Row-major if the input is not dense.
 Strides strides_in_order_of(const Shape& shape, const Strides& strides);
-/// True if the elements fill one block without holes or overlaps, in any order of dimensions.
+/// Returns true if the elements fill one block without holes or overlaps, in any dimension order.
 bool is_dense(const Shape& shape, const Strides& strides);
-/// The shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
+/// Returns the shape two shapes broadcast to, by NumPy's rules; throws ShapeError naming `op`.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
-/// A dimension counted from the end if negative, checked against the rank; throws ShapeError naming
-/// `op`.
+/// Returns a dimension, counted from the end if negative, checked against the rank; throws
+/// ShapeError naming `op`.
 int normalize_dim(std::string_view op, int64_t dim, int rank);
 
 }  // namespace halftone

@@ -1,7 +1,7 @@
-// Storage types for the short floating-point formats. They convert, explicitly, and do nothing
-// else: there are no arithmetic operators, so no kernel can accumulate in bf16 by accident.
-// Conversions from float round to nearest, ties to even, keep subnormals, infinities and NaN
-// (quiet), and are exact in the other direction.
+// Storage types for the short floating-point formats. They only convert, explicitly. They have no
+// arithmetic operators, so no kernel can accumulate in bf16 by accident. Conversions from float
+// round to nearest, ties to even, and keep subnormals, infinities and NaN (quiet). Conversions to
+// float are exact.
 //
 //   format     sign exponent fraction   max        smallest subnormal
 //   BFloat16      1        8        7   3.39e38    9.18e-41
@@ -19,7 +19,7 @@ namespace halftone {
 namespace detail {
 
 /// Rounds a float to a format with `ExponentBits` and `FractionBits` (IEEE-like, with infinities);
-/// the bits.
+/// returns the bits.
 template <int ExponentBits, int FractionBits>
 HT_HD constexpr uint16_t round_to_ieee_like(float value) {
   constexpr int dropped = 23 - FractionBits;
@@ -47,7 +47,7 @@ HT_HD constexpr uint16_t round_to_ieee_like(float value) {
   return uint16_t(sign | (kept < infinity ? kept : infinity));
 }
 
-/// The float that the bits of an IEEE-like short format stand for. Exact.
+/// Returns the float that the bits of an IEEE-like short format encode. Exact.
 template <int ExponentBits, int FractionBits> HT_HD constexpr float widen_ieee_like(uint32_t bits) {
   constexpr int bias = (1 << (ExponentBits - 1)) - 1;
   const uint32_t sign = (bits >> (ExponentBits + FractionBits)) << 31;
@@ -100,7 +100,7 @@ struct Float16 {
   }
 };
 
-/// What a value too large for an f8 format becomes.
+/// The result for a value that is too large for an f8 format.
 enum class Overflow { to_infinity /* or NaN where there is none */, saturate };
 
 struct Float8E5M2 {
@@ -131,13 +131,13 @@ struct Float8E4M3 {
       return;
     }
     const float magnitude = std::bit_cast<float>(u & 0x7fffffffu);
-    // 464 is halfway between 448 (even fraction) and the 480 that does not exist: it still rounds
-    // to 448.
+    // 464 is halfway between 448 (even fraction) and 480, which the format does not have: it still
+    // rounds to 448.
     if (magnitude > 464.0f) {
       bits = uint8_t(sign | (overflow == Overflow::saturate ? 0x7e : 0x7f));
       return;
     }
-    // Normal values share the fractions of a 5-bit-exponent format, whose bias is larger by 8.
+    // Normal values have the fractions of a 5-bit-exponent format, whose bias is larger by 8.
     bits = uint8_t(sign |
                    (magnitude < 0x1p-6f ? round_subnormal(magnitude)
                                         : detail::round_to_ieee_like<5, 3>(magnitude) - (8u << 3)));
@@ -158,8 +158,8 @@ struct Float8E4M3 {
   }
 
  private:
-  /// Below 2^-6 the grid is the multiples of 2^-9; nearest, ties to even. 8 means the smallest
-  /// normal.
+  /// Below 2^-6 the grid consists of the multiples of 2^-9; nearest, ties to even. 8 means the
+  /// smallest normal.
   static constexpr uint16_t round_subnormal(float magnitude) {
     const float scaled = magnitude * 512.0f;
     const auto floor = uint16_t(scaled);

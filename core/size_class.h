@@ -1,5 +1,5 @@
-// The sizes in which allocators keep blocks: four to each power of two, so that at most a quarter
-// of a block is rounding.
+// The size classes of blocks in allocators: four to each power of two, so that at most a quarter of
+// a block is rounding.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ struct SizeClass {
   std::size_t index, bytes;
 };
 
-/// The smallest class that holds `bytes`; all are multiples of `unit`, a power of two.
+/// Returns the smallest class that holds `bytes`; all are multiples of `unit`, a power of two.
 constexpr SizeClass size_class(std::size_t bytes, std::size_t unit) {
   const std::size_t units = bytes == 0 ? 1 : (bytes + unit - 1) / unit;
   if (units <= 4) return {units - 1, units * unit};

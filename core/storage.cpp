@@ -1,4 +1,4 @@
-// Allocation through the device's backend, and the ledger entry that goes with it.
+// Allocates through the device's backend, and records the allocation in the ledger.
 #include <halftone/core/storage.h>
 
 #include <halftone/core/backend.h>

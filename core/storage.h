@@ -1,5 +1,5 @@
 // One allocation: bytes on a device, charged to a use, with a version that counts in-place writes.
-// The version is what invalidates caches built from a parameter (AMP casts, packed weights).
+// A new version invalidates caches built from a parameter (AMP casts, packed weights).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Rows on their way to the host, and what follows from their numbers.
+// Moves rows to the host, and derives statistics from their numbers.
 #include <halftone/core/survey.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
 double share(double part, double whole) { return whole > 0 ? part / whole : nothing; }
 
-/// 2^exponent of what lies halfway to a format's smallest number, and of its largest.
+/// Returns e if 2^e is halfway to a format's smallest number.
 int vanishing_exponent(const NumberFormat& format) {
   return format.min_exponent - (format.subnormals ? format.significand_bits : 1);
 }
@@ -90,7 +90,7 @@ Tensor new_survey_row(Device device) {
 }
 
 namespace {
-/// As rows of a matrix, in a dtype that kernels read.
+/// Returns x as rows of a matrix, in a dtype that kernels read.
 Tensor as_rows(const Tensor& x) {
   Tensor rows = views::contiguous(x);
   if (rows.dtype() != f32 && rows.dtype() != bf16 && rows.dtype() != f16) rows = rows.to(f32);

@@ -1,7 +1,7 @@
-// What is in a tensor, and what a rounding y = Q(x) did to it: counts and sums in one row of f64
-// numbers on the tensor's device, which kernels add to and nobody waits for. Rows of several calls,
-// steps and devices add up (merge). One element is counted here, once, for every backend: counts
-// are equal to the bit everywhere, sums up to the order of addition.
+// Statistics of a tensor, and of the changes by a rounding y = Q(x): counts and sums in one row of
+// f64 numbers on the tensor's device. Kernels add to it, and the host does not wait. Rows of
+// several calls, steps and devices add up (merge). One element is counted here, once, for every
+// backend: counts are equal to the bit everywhere, sums up to the order of addition.
 #pragma once
 
 #include <bit>
@@ -13,12 +13,12 @@
 
 namespace halftone {
 
-/// Everything but the histogram. What is infinite or NaN is counted and enters no sum; the same
-/// holds for errors of what became infinite.
+/// Everything but the histogram. Infinite and NaN elements are counted and enter no sum; the same
+/// holds for errors of elements that became infinite.
 struct SurveySums {
   // --- of x
   double count = 0, zeros = 0, infinite = 0, nan = 0;
-  // --- what the rounding did; 0 where nothing was rounded
+  // --- effects of the rounding; 0 without a rounding
   double to_zero = 0;      // x != 0, y = 0
   double subnormal = 0;    // y != 0 below the grid's smallest normal number (times its scale)
   double saturated = 0;    // |x| beyond the grid's largest number, y finite
@@ -27,7 +27,7 @@ struct SurveySums {
   // --- e = y - x
   double sum_x2 = 0, sum_e2 = 0, sum_e = 0, sum_abs_x = 0;
   double sum_relative = 0;  // of |e| / |x|, over x != 0
-  // --- of |x|, over what is finite and not 0; 0 where nothing is
+  // --- of |x|, over finite elements other than 0; 0 if there are none
   double largest = 0, smallest = 0;
 
   HT_HD constexpr void merge(const SurveySums& other) {
@@ -48,48 +48,48 @@ struct Survey {
   std::array<double, binades> binade{};
   SurveySums sums{};
 
-  /// f64 numbers of a row.
+  /// The number of f64 numbers in a row.
   static const int64_t row_length;
-  /// A row, read from its device.
+  /// Reads a row from its device.
   static Survey from(const Tensor& row);
   void merge(const Survey& other);
 
-  // --- derived; NaN where nothing can be said
-  /// The share of what is not 0 that became 0; with zeros_count: of everything, as
-  /// TransformerEngine counts.
+  // --- derived; NaN if undefined
+  /// Returns the share of nonzero elements that became 0; with zeros_count the share of all
+  /// elements, as TransformerEngine counts.
   double underflow(bool zeros_count = false) const;
   double saturation() const;
-  /// Signal to quantization noise, 10 log10(sum x^2 / sum e^2) in dB; infinite where nothing
-  /// changed.
+  /// Returns the signal to quantization noise ratio, 10 log10(sum x^2 / sum e^2) in dB; infinite if
+  /// nothing changed.
   double sqnr() const;
-  /// sum e / sum |x|, and the same as Student's t of e against 0.
+  /// Return sum e / sum |x|, and the same as Student's t of e against 0.
   double bias() const;
   double bias_t() const;
   double mean_relative_error() const;
   double root_mean_square() const;
-  /// The share of the finite numbers other than 0 with |x| < 2^exponent.
+  /// Returns the share of the finite numbers other than 0 with |x| < 2^exponent.
   double share_below(int exponent) const;
-  /// By the histogram, of the numbers other than 0: the share that a format would round to 0, or
-  /// to beyond its largest, if x came multiplied by 2^lift. Binades are cut at powers of two.
+  /// Return, by the histogram (cut at powers of two) and for numbers other than 0, the share that a
+  /// format rounds to 0, or beyond its largest number, if x is multiplied by 2^lift.
   double would_underflow(const NumberFormat& format, int lift = 0) const;
   double would_overflow(const NumberFormat& format, int lift = 0) const;
-  /// The power of two that lifts all but `tolerated` of the numbers out of what the format rounds
-  /// to 0, as far as there is room above them: the loss scale that would have been enough. Nothing
-  /// for a survey without numbers.
+  /// Returns the exponent of the power of two that lifts all but the share `tolerated` of the
+  /// numbers out of the range that rounds to 0, as far as the format has room above them: the loss
+  /// scale that would have been enough. Empty for a survey without numbers.
   std::optional<int> sufficient_lift(const NumberFormat& format, double tolerated = 1e-3) const;
 };
 static_assert(std::is_standard_layout_v<Survey> && sizeof(Survey) % sizeof(double) == 0);
 inline constexpr int64_t Survey::row_length = int64_t(sizeof(Survey) / sizeof(double));
 
-/// The bin of a finite number other than 0: its exponent, from its bits, - lowest_exponent.
+/// Returns the bin of a finite number other than 0: its exponent, from its bits, - lowest_exponent.
 HT_HD constexpr int binade_of(float x) {
   const uint32_t bits = magnitude_bits(x), field = bits >> 23;
   // A subnormal's significand is a whole number that a float holds exactly: its exponent is the
-  // bit.
+  // position of the highest bit.
   return field != 0 ? int(field) + 22 : int(std::bit_cast<uint32_t>(float(bits)) >> 23) - 127;
 }
 
-/// What one element's rounding is judged by.
+/// The limits against which one element's rounding is counted.
 struct SurveyNumbers {
   bool rounds = false;
   float max = 0, smallest_normal = 0;
@@ -100,8 +100,8 @@ inline SurveyNumbers survey_numbers(const QuantizeCall* call) {
   return {true, grid.max, power_of_two(grid.min_exponent < -126 ? -126 : grid.min_exponent)};
 }
 
-/// One element into sums; its bin, or -1 for what has none. scaled: x as it met the grid; scale: of
-/// its tensor or block.
+/// Counts one element in sums and returns its bin, or -1 if it has none. scaled: x as rounded to
+/// the grid; scale: of its tensor or block.
 HT_HD constexpr int survey_element(const SurveyNumbers& n, const Scale& scale, float x,
                                    float scaled, float y, SurveySums& sums) {
   sums.count += 1;
@@ -133,10 +133,10 @@ HT_HD constexpr int survey_element(const SurveyNumbers& n, const Scale& scale, f
   return binade_of(x);
 }
 
-/// A row of zeros on a device.
+/// Returns a row of zeros on a device.
 Tensor new_survey_row(Device device);
-/// Adds a tensor to a row (undefined: to none). y: what became of x under `call` without its
-/// rotation; the same tensor where call is null. Any floating dtype, f64 as f32 sees it; any
+/// Adds statistics of a tensor to a row (if it is defined). y: the result for x under `call`
+/// without its rotation; x itself if call is null. Any floating dtype, f64 converted to f32; any
 /// strides.
 void survey(const Tensor& x, const Tensor& y, const QuantizeCall* call, const Tensor& row);
 

@@ -43,7 +43,7 @@ template <class T> std::vector<T> Tensor::to_vector() const {
     backend_for(*this).copy(*this, dense);
   }
   const auto count = std::size_t(numel());
-  // std::vector<bool> has no data(): every element type goes through a plain buffer.
+  // std::vector<bool> has no data(), so every element type is copied through a plain buffer.
   const auto buffer = std::make_unique<T[]>(count);
   backend_for(dense).copy_to_host(dense.raw_data(), buffer.get(), count * sizeof(T));
   return std::vector<T>(buffer.get(), buffer.get() + count);

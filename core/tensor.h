@@ -1,5 +1,5 @@
-// Tensor is a handle of two pointers: what it holds (a TensorBody: storage, offset, shape, strides,
-// dtype) and how it was made (autograd's record, opaque here). Copies are handles to the same data.
+// Tensor is a handle of two pointers: its content (a TensorBody: storage, offset, shape, strides,
+// dtype) and its history (autograd's record, opaque here). Copies are handles to the same data.
 // Methods are metadata, data access and the autograd verbs; every operation is a free function
 // (autograd/ops.h), and the most used ones are members as well.
 #pragma once
@@ -33,7 +33,7 @@ struct TensorBody {
 
 class Tensor {
  public:
-  Tensor() = default;  // undefined: holds nothing, stands for an absent optional input
+  Tensor() = default;  // undefined: holds nothing, represents an absent optional input
   explicit Tensor(std::shared_ptr<TensorBody> body, std::shared_ptr<AutogradMeta> meta = nullptr)
       : body_(std::move(body)), meta_(std::move(meta)) {}
 
@@ -44,64 +44,64 @@ class Tensor {
   const Shape& shape() const { return held("shape").shape; }
   const Strides& strides() const { return held("strides").strides; }
   int rank() const { return held("rank").shape.rank(); }
-  /// Size of a dimension, counted from the end if negative; throws ShapeError.
+  /// Returns the size of a dimension, counted from the end if negative; throws ShapeError.
   int64_t size(int64_t dim) const { return shape()[normalize_dim("size", dim, rank())]; }
   int64_t numel() const { return numel_of(shape()); }
   int64_t bytes() const { return numel() * size_of(dtype()); }
   DType dtype() const { return held("dtype").dtype; }
   Device device() const { return held("device").storage->device(); }
   int64_t offset() const { return held("offset").offset; }
-  /// Row-major without holes.
+  /// Returns whether the elements are row-major without holes.
   bool is_contiguous() const;
-  /// Rank 4 and NHWC in memory under the logical NCHW shape.
+  /// Returns whether the tensor has rank 4 and is NHWC in memory under the logical NCHW shape.
   bool is_channels_last() const;
   bool is_dense() const { return halftone::is_dense(shape(), strides()); }
 
   // --- data
   const std::shared_ptr<Storage>& storage() const { return held("storage").storage; }
   std::byte* raw_data() const { return storage()->data() + offset() * size_of(dtype()); }
-  /// Pointer to the first element, on the tensor's device. T must be the dtype's C++ type.
+  /// Returns a pointer to the first element, on the tensor's device. T: the dtype's C++ type.
   template <class T> T* data() const {
     assert(dtype_of<std::remove_const_t<T>> == dtype());
     return reinterpret_cast<T*>(raw_data());
   }
-  /// All elements in row-major order, converted to T, on the host.
+  /// Returns all elements in row-major order, converted to T, on the host.
   template <class T> std::vector<T> to_vector() const;
-  /// The value of a tensor of one element; throws ShapeError for more.
+  /// Returns the value of a tensor of one element; throws ShapeError for more.
   double item() const;
-  /// One element by its coordinates, on the host: for tests and printing, not for loops that
-  /// matter.
+  /// Returns one element by its coordinates, on the host: for tests and printing, not for loops
+  /// that matter.
   double at(std::initializer_list<int64_t> index) const;
-  /// Another view of the same storage (elements, from `offset` of the storage). Checked against the
-  /// storage's size.
+  /// Returns another view of the same storage, from element `offset` of the storage. Checked
+  /// against the storage's size.
   Tensor view_as(const Shape& shape, const Strides& strides, int64_t offset) const;
-  /// A copy on another device (the same handle if it is there already). Not recorded.
+  /// Returns a copy on another device (the same handle if it is already there). Not recorded.
   Tensor to(Device device) const;
-  /// cast(x, dtype), a recorded operation. Defined in autograd/tensor_autograd.cpp.
+  /// Returns cast(x, dtype), a recorded operation. Defined in autograd/tensor_autograd.cpp.
   Tensor to(DType dtype) const;
-  /// A dense copy of the data in the same dimension order. Not recorded.
+  /// Returns a dense copy of the data in the same dimension order. Not recorded.
   Tensor clone() const;
 
   // --- autograd (defined in autograd/tensor_autograd.cpp)
   bool requires_grad() const;
-  /// Marks a leaf as wanting a gradient. Throws UsageError for tensors computed by operations and
-  /// for integers.
+  /// Makes backward compute a gradient for this leaf. Throws UsageError for tensors computed by
+  /// operations and for integers.
   Tensor& set_requires_grad(bool value = true);
-  /// True for tensors that no recorded operation made.
+  /// Returns true for tensors that no recorded operation made.
   bool is_leaf() const;
-  /// The accumulated gradient of a leaf, undefined before the first backward().
+  /// Returns the accumulated gradient of a leaf, undefined before the first backward().
   Tensor grad() const;
   void set_grad(const Tensor& grad);
   /// Accumulates d(this)/d(leaf) into every leaf's grad. `this` must have one element; frees the
   /// graph.
   void backward() const;
-  /// The same with a gradient of this tensor to start from.
+  /// The same, starting from a given gradient of this tensor.
   void backward(const Tensor& gradient, bool retain_graph = false) const;
-  /// The same data without history: free, shares storage.
+  /// Returns the same data without history: free, shares storage.
   Tensor detach() const { return Tensor(body_); }
 
-  // --- operations: x.sum({1}) is sum(x, {1}), recorded as it is. The functions of the same names
-  // in autograd/ops.h say what each does. Defined in autograd/tensor_members.cpp.
+  // --- operations: x.sum({1}) is sum(x, {1}), recorded in the same way. The functions of the same
+  // names in autograd/ops.h are documented there. Defined in autograd/tensor_members.cpp.
   Tensor sum(const Dims& dims = {}, bool keep = false) const;
   Tensor mean(const Dims& dims = {}, bool keep = false) const;
   Tensor var(const Dims& dims = {}, double correction = 1, bool keep = false) const;
@@ -122,7 +122,7 @@ class Tensor {
   Tensor pow(Number exponent) const;
   Tensor clamp(std::optional<Number> low, std::optional<Number> high = {}) const;
   Tensor matmul(const Tensor& other) const;
-  /// select(x, 0, i)
+  /// Returns select(x, 0, i).
   Tensor operator[](int64_t i) const;
   Tensor reshape(const Shape& shape) const;
   Tensor permute(const Dims& order) const;
@@ -149,7 +149,7 @@ class Tensor {
 
  private:
   [[noreturn, gnu::cold]] static void fail_undefined(const char* asked);
-  /// What this tensor holds; `asked` is for the message if it holds nothing.
+  /// Returns the body of this tensor; `asked` is for the message if the tensor is undefined.
   const TensorBody& held(const char* asked) const {
     if (!body_) fail_undefined(asked);
     return *body_;

@@ -1,4 +1,4 @@
-// Tensors by name that need not all be there at once: what a writer of files asks for one by one.
+// Tensors by name that need not all be in memory at once: a file writer asks for one at a time.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-/// What a tensor is without its data.
+/// A tensor's description without its data.
 struct TensorInfo {
   std::string name;
   DType dtype = f32;
@@ -23,11 +23,11 @@ inline TensorInfo info_of(const std::string& name, const Tensor& x) {
 
 struct TensorSource {
   std::vector<TensorInfo> infos{};
-  /// The tensor of a name, of the dtype and shape that its info says.
+  /// Returns the tensor of a name, with the dtype and shape of its info.
   std::function<Tensor(const std::string& name)> tensor{};
 };
 
-/// All of them are there; the source keeps handles.
+/// Returns a source whose tensors all exist; the source keeps handles.
 TensorSource source_of(const NamedTensors& tensors);
 
 }  // namespace halftone

@@ -12,7 +12,7 @@ template <class Value> class Slot {
  public:
   static const Value& current() { return value_; }
 
-  /// Fills the slot until the scope ends, also by an exception; an empty value empties it.
+  /// Fills the slot until the scope ends, also by an exception; a null value empties it.
   class [[nodiscard]] Scope {
    public:
     explicit Scope(Value value) : before_(std::exchange(value_, std::move(value))) {}

@@ -1,5 +1,5 @@
-// All the metaprogramming there is: lists of types, searched and visited at compile time.
-// The catalogue of operations and the tables of elementwise formulas are such lists.
+// All the metaprogramming of this library: lists of types, searched and visited at compile time.
+// The catalog of operations and the tables of elementwise formulas are such lists.
 #pragma once
 
 #include <concepts>
@@ -29,7 +29,7 @@ template <class T, class L> inline constexpr bool is_in_list = false;
 template <class T, class... Ts>
 inline constexpr bool is_in_list<T, TypeList<Ts...>> = (std::same_as<T, Ts> || ...);
 
-/// Position of T in the list, -1 if it is not there.
+/// Position of T in the list, -1 if it is not in the list.
 template <class T, class L> inline constexpr int index_of = -1;
 template <class T, class... Ts>
 inline constexpr int index_of<T, TypeList<Ts...>> = [] {
@@ -38,7 +38,7 @@ inline constexpr int index_of<T, TypeList<Ts...>> = [] {
   return found;
 }();
 
-/// Calls visitor.operator()<T>() for the T at `index`; says whether there is one.
+/// Calls visitor.operator()<T>() for the T at `index`; returns whether that index exists.
 template <class Visitor, class... T>
 constexpr bool visit_index(TypeList<T...>, int index, Visitor&& visitor) {
   int position = 0;

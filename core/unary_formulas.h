@@ -1,6 +1,6 @@
-// The formulas of one input, and their list; core/formulas.h says what a formula has. `saves` says
-// what the derivative reads, so that memory is spent knowingly; y is the output, x the input. A
-// formula with integer() also takes integers, in 64 bits.
+// The formulas of one input, and their list; core/formulas.h describes the members of a formula.
+// `saves` says what the derivative reads, so that memory is spent knowingly; y is the output, x the
+// input. A formula with integer() also takes integers, in 64 bits.
 #pragma once
 
 #include <halftone/core/math.h>
@@ -9,17 +9,17 @@
 
 namespace halftone {
 
-/// What backward needs of a unary operation.
+/// The tensor that backward of a unary operation needs.
 enum class Saves : uint8_t { nothing, input, output };
-/// Which inputs tests may draw, where a function is not defined (or not differentiable) everywhere.
+/// The inputs that tests may draw, for functions not defined (or differentiable) everywhere.
 struct Domain {
   double low = -3, high = 3;
 };
 
 namespace formula {
 
-/// scale / x, the derivative of a logarithm. Beyond T's range, at subnormal x, it is the largest
-/// number: infinity would turn a gradient of 0 into NaN.
+/// Returns scale / x, the derivative of a logarithm. Beyond T's range, at subnormal x, it is the
+/// largest number: infinity would turn a gradient of 0 into NaN.
 template <class T> HT_HD T slope_of_log(T x, T scale) {
   const T slope = scale / x;
   if (x == T(0) || slope - slope == T(0) || x != x) return slope;
@@ -186,7 +186,7 @@ struct Reciprocal {
   template <class T> HT_HD T forward(T x) const { return T(1) / x; }
   template <class T> HT_HD T derivative(T, T y) const { return -y * y; }
 };
-struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also where x is 0. Integers
+struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also if x is 0. Integers
                     // have whole exponents of 0 or more
   static constexpr OpInfo info{"pow", CastClass::full_precision, cast_reason::powers};
   static constexpr Saves saves = Saves::input;
@@ -197,10 +197,10 @@ struct PowScalar {  // x ^ exponent; the derivative at exponent 0 is 0, also whe
     return exponent == 0 ? T(0) : T(exponent) * power(x, exponent - 1);
   }
   HT_HD int64_t integer(int64_t x) const { return math::wrapped_power(x, int64_t(exponent)); }
-  /// x^(e + r) = x^e (1 + r log x), where e is the exponent rounded to T and r what that leaves.
+  /// Returns x^(e + r) = x^e (1 + r log x), with e the exponent rounded to T and r the remainder.
   template <class T> HT_HD static T power(T x, double exponent) {
     const T rounded = T(exponent), rest = T(exponent - double(rounded)), y = math::pow(x, rounded);
-    if (rest == T(0)) return y;  // the same for all of a loop: compilers make two loops of it
+    if (rest == T(0)) return y;  // the same in all of a loop: compilers make two loops of it
     const bool ordinary = x > T(0) && y > T(0) && y - y == T(0) && x - x == T(0);
     return ordinary ? y + y * (rest * math::log(x)) : y;
   }
@@ -228,7 +228,7 @@ struct Neg {
   template <class T> HT_HD T derivative(T, T) const { return T(-1); }
   HT_HD int64_t integer(int64_t x) const { return math::wrapped_product(x, -1); }
 };
-struct Clamp {  // to [low, high], of which one may be infinite: absent; NaN passes; the derivative
+struct Clamp {  // to [low, high], one of them may be infinite (absent); NaN passes; the derivative
                 // at the bounds is 0, as PyTorch's
   static constexpr OpInfo info{"clamp", CastClass::as_is, cast_reason::chooses};
   static constexpr Saves saves = Saves::input;
@@ -255,7 +255,7 @@ struct Affine {  // scale * x + shift: arithmetic of a tensor with numbers
   double scale = 1.5, shift = 0.25;
   template <class T> HT_HD T forward(T x) const { return T(scale) * x + T(shift); }
   template <class T> HT_HD T derivative(T, T) const { return T(scale); }
-  HT_HD int64_t integer(int64_t x) const {  // of whole numbers
+  HT_HD int64_t integer(int64_t x) const {  // scale and shift are whole numbers
     return math::wrapped_sum(math::wrapped_product(int64_t(scale), x), int64_t(shift));
   }
 };
@@ -272,7 +272,7 @@ struct Cos {
   template <class T> HT_HD T derivative(T x, T) const { return -math::sin(x); }
 };
 
-// --- steps: flat between their jumps, so their derivative is 0
+// --- steps: constant between their jumps, so their derivative is 0
 struct Sign {  // -1, 0 or 1; NaN gives 0, as PyTorch's
   static constexpr OpInfo info{"sign", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
@@ -296,7 +296,7 @@ struct Ceil {
   template <class T> HT_HD T derivative(T, T) const { return T(0); }
   HT_HD int64_t integer(int64_t x) const { return x; }
 };
-struct Round {  // halves to the even neighbour
+struct Round {  // halves to the even neighbor
   static constexpr OpInfo info{"round", CastClass::as_is, cast_reason::rounds_once};
   static constexpr Saves saves = Saves::nothing;
   template <class T> HT_HD T forward(T x) const { return math::round_even(x); }

@@ -1,15 +1,15 @@
 // The rules of elementwise optimizers, each stated once for every backend: the loops of the
-// reference, vectorised ones, CUDA kernels (HT_HD). Arithmetic is in C: float, or double for f64
-// weights. To add one: a struct here, a place in UpdateRules, and options in optim/
+// reference, vectorized ones, CUDA kernels (HT_HD). Arithmetic is in C: float, or double for f64
+// weights. To add one: a struct here, an entry in UpdateRules, and options in optim/
 // (docs/adding_an_optimizer.md).
 //
 // A rule is an aggregate of its options with
 //   Kinds, states()   which of three state tensors it reads and writes: bit i for state[i], and all
 //                     the masks there can be, for which fast loops are compiled
-//   Numbers<C>        what all elements of a parameter share in a step; numbers(lr, before)
-//   computes
-//                     it, with `before` the number of steps that came before
-//   apply             one element: changes weight and state. `states.has(i)` is what the mask says
+//   Numbers<C>        values that all elements of a parameter share in a step;
+//                     numbers(lr, before) computes them, with `before` the number of steps that
+//                     came before
+//   apply             one element: changes weight and state. `states.has(i)` reads the mask
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace halftone {
 
 using StateMask = unsigned;
 template <StateMask... masks> using StateMasks = std::integer_sequence<StateMask, masks...>;
-/// A mask that the compiler knows, and one that it does not.
+/// A mask that the compiler knows, and one that is known at run time.
 template <StateMask mask> struct StaticStates {
   HT_HD static constexpr bool has(int i) { return (mask >> i & 1u) != 0; }
 };
@@ -103,7 +103,7 @@ struct Adam {
   }
 };
 
-/// torch.optim.RMSprop (Hinton 2012; centred: Graves 2013); state[0] = average of squares,
+/// torch.optim.RMSprop (Hinton 2012; centered: Graves 2013); state[0] = average of squares,
 /// state[1] = momentum buffer, state[2] = average of gradients
 struct Rmsprop {
   double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
@@ -149,7 +149,7 @@ struct Lion {
   }
 };
 
-// --- halves of optimizers that are not elementwise: these leave the weight alone
+// --- parts of optimizers that are not elementwise: these do not change the weight
 
 /// Adam's step before its length is known, for LAMB (You et al. 2020, algorithm 2); state[0],
 /// state[1] = moments, state[2] receives the direction, decay included
@@ -196,7 +196,7 @@ struct MomentumDirection {
   }
 };
 
-/// state[0] receives the weight in full, whatever form it is kept in.
+/// state[0] receives the full weight, for every weight form.
 struct ReadWeight {
   static constexpr bool moves_weight = false;
   using Kinds = StateMasks<1>;
@@ -211,7 +211,7 @@ struct ReadWeight {
   }
 };
 
-/// Whether a rule changes weights: unless it says otherwise.
+/// Whether a rule changes weights: true unless the rule sets it to false.
 template <class R> inline constexpr bool moves_weight = true;
 template <class R>
 requires(!R::moves_weight) inline constexpr bool moves_weight<R> = false;
@@ -221,7 +221,7 @@ requires(!R::moves_weight) inline constexpr bool moves_weight<R> = false;
 using UpdateRules = TypeList<rule::Sgd, rule::Adam, rule::Rmsprop, rule::Lion, rule::AdamDirection,
                              rule::MomentumDirection, rule::ReadWeight>;
 
-/// A rule as backends receive it: its place in the list and its options.
+/// A rule as backends receive it: its index in the list and its options.
 class UpdateRule {
  public:
   template <class R>
@@ -232,7 +232,7 @@ class UpdateRule {
   }
   int index() const { return index_; }
 
-  /// visitor(rule), of its own type.
+  /// Calls visitor(rule) with the rule in its own type.
   template <class Visitor> void visit(Visitor&& visitor) const {
     visit_index(UpdateRules{}, index_, [&]<class R>() {
       R rule{};

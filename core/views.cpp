@@ -28,8 +28,8 @@ Tensor permute(const Tensor& x, const Dims& order) {
 
 std::optional<Tensor> reshape(const Tensor& x, const Shape& shape) {
   if (x.is_contiguous()) return x.view_as(shape, contiguous_strides(shape), x.offset());
-  // Walk both shapes from the back, matching runs of old dimensions that are contiguous among
-  // themselves with runs of new ones of the same product.
+  // Walks both shapes from the last dimension, matching runs of old dimensions that are contiguous
+  // among themselves with runs of new ones of the same product.
   Strides strides = Dims::filled(shape.rank(), 1);
   int next = shape.rank() - 1;
   int64_t run = 1, base = x.rank() ? x.strides()[x.rank() - 1] : 1;
@@ -62,7 +62,7 @@ Tensor slice(const Tensor& x, int dim, int64_t start, int64_t count, int64_t ste
   Shape shape = x.shape();
   Strides strides = x.strides();
   shape[dim] = count;
-  if (count > 1) strides[dim] *= step;  // else no step is taken, however long it is
+  if (count > 1) strides[dim] *= step;  // else nothing is stepped over
   return x.view_as(shape, strides, x.offset() + start * x.strides()[dim]);
 }
 

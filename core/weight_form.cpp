@@ -1,4 +1,4 @@
-// The weight forms' facts, for tables, messages and what makes companions.
+// The weight forms' facts, for tables, messages and code that makes companions.
 #include <halftone/core/weight_form.h>
 
 #include <array>

@@ -1,5 +1,5 @@
-// How a trained weight outlives a short storage format. A bf16 parameter cannot hold an update
-// below half a spacing (2^-9 of the weight), so something beside it must, or chance must decide:
+// How a trained weight survives a short storage format. A bf16 parameter cannot hold an update
+// below half a spacing (2^-9 of the weight), so a second tensor or chance must help:
 //
 //   form           companion           the weight is                 source
 //   plain          -                   the parameter, nearest even
@@ -28,34 +28,34 @@ namespace halftone {
 
 enum class WeightForm : uint8_t { plain, master, split, split_rounded, kahan, stochastic };
 
-/// What is kept of a weight, as numbers of the dtypes it is kept in (i16: whole numbers).
+/// The stored parts of a weight, as numbers of the dtypes that store them (i16: whole numbers).
 template <class T> struct KeptWeight { T parameter, companion; };
 
-/// Rounds away from zero with the probability that the dropped bits are of a spacing, else towards
-/// it: the expected value is `value`. random: 16 uniform bits. Infinities and NaN stay.
+/// Rounds away from zero with a probability equal to the dropped part of a spacing, else towards
+/// zero: the expected value is `value`. random: 16 uniform bits. Infinities and NaN stay.
 HT_HD constexpr BFloat16 round_stochastically(float value, uint16_t random) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
   return BFloat16::from_bits(finite ? uint16_t((bits + random) >> 16) : BFloat16::round(value));
 }
 
-/// The 16 random bits of element i under a key: half i % 2 of word i / 2.
+/// Returns the 16 random bits of element i under a key: half i % 2 of word i / 2.
 HT_HD uint16_t random_half(RandomKey key, uint64_t i) {
   const uint32_t word = Philox::words(key.seed, key.offset + i / 8)[i / 2 % 4];
   return uint16_t(i % 2 ? word >> 16 : word);
 }
 
-/// Which tensor the weight lies in as it is: then nothing needs decoding.
+/// The tensor that holds the weight itself, if one does: then nothing needs decoding.
 enum class WeightLies : uint8_t { in_parameter, in_companion, in_both };
 
 // A form has
-//   name, companion   "" where there is none: the entry of a state dictionary
-//   lies
-//   companion_dtype   for a parameter of a dtype; undefined without companion
+//   name, companion   the entry of a state dictionary; "" if it has none
+//   lies              which tensor holds the weight
+//   companion_dtype   for a parameter of a dtype; undefined without one
 //   only_bf16         parameters of other dtypes cannot be kept
-//   uses_random, uses_rounded   what encode() looks at beside the weight
+//   uses_random, uses_rounded   other arguments that encode() reads
 //   decode(parameter, companion)         the weight
-//   encode(weight, rounded, random)      what is kept of it; rounded: the weight rounded to the
+//   encode(weight, rounded, random)      its stored parts; rounded: the weight rounded to the
 //                                        parameter's dtype, random: 16 uniform bits
 // T is float, or double for f64 parameters.
 namespace form {
@@ -82,7 +82,7 @@ struct Master {
   }
 };
 
-/// Upper half cut off: forward sees the weight rounded towards zero.
+/// The upper half is cut off: forward sees the weight rounded towards zero.
 struct Split {
   static constexpr std::string_view name = "split", companion = "remainder";
   static constexpr WeightLies lies = WeightLies::in_both;
@@ -98,8 +98,8 @@ struct Split {
   }
 };
 
-/// Upper half rounded to nearest, ties away from zero; a negative rest says that it was rounded up.
-/// NaN stays as it is only where its upper half is one: training has long failed by then.
+/// The upper half is rounded to nearest, ties away from zero; a negative rest means that it was
+/// rounded up. NaN stays NaN only if its upper half is NaN: training has failed long before that.
 struct SplitRounded {
   static constexpr std::string_view name = "split_rounded", companion = "remainder_rounded";
   static constexpr WeightLies lies = WeightLies::in_both;
@@ -117,7 +117,7 @@ struct SplitRounded {
   }
 };
 
-/// The companion is what the parameter is short of, in the parameter's own dtype.
+/// The companion is the part that the parameter lacks, in the parameter's own dtype.
 struct Kahan {
   static constexpr std::string_view name = "kahan", companion = "compensation";
   static constexpr WeightLies lies = WeightLies::in_both;
@@ -149,7 +149,7 @@ using WeightForms = TypeList<form::Plain, form::Master, form::Split, form::Split
                              form::Kahan, form::Stochastic>;
 static_assert(WeightForms::size == std::size_t(WeightForm::stochastic) + 1);
 
-/// The facts of a form, for code that runs once a parameter.
+/// The facts of a form, for code that runs once for each parameter.
 struct WeightFormFacts {
   std::string_view name, companion;
   WeightLies lies = WeightLies::in_parameter;
@@ -159,7 +159,7 @@ struct WeightFormFacts {
 };
 const WeightFormFacts& facts(WeightForm form);
 std::string_view name(WeightForm form);
-/// The form of that name ("kahan"), if there is one.
+/// Returns the form of that name ("kahan"), if it exists.
 std::optional<WeightForm> weight_form_named(std::string_view name);
 
 }  // namespace halftone

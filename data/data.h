@@ -1,4 +1,4 @@
-// Everything in data/ that users need: datasets, the loader, images and their transforms, text.
+// The headers of data/ for users: datasets, the loader, images and their transforms, text.
 #pragma once
 
 #include <halftone/data/images/byte_images.h>

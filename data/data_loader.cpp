@@ -1,6 +1,6 @@
-// One epoch = a fixed order, and a ring of slots between the threads that collate and the loop that
-// consumes: batch i goes to slot i % slots. A worker claims the next batch only if its slot is
-// free, so at most that many exist besides the loop's own, in work or waiting.
+// One epoch is a fixed order, and a ring of slots between the threads that collate and the loop
+// that consumes: batch i goes to slot i % slots. A worker claims the next batch only if its slot is
+// free. At most that many batches exist besides the loop's own, in work or waiting.
 #include <halftone/data/data_loader.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace halftone::data {
 
 namespace {
-/// The samples in the order of this epoch: shuffled by a generator made of (seed, epoch).
+/// Returns the sample order of this epoch: shuffled by a generator made of (seed, epoch).
 std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options, int64_t epoch) {
   std::vector<int64_t> order;
   try {
@@ -33,8 +33,8 @@ std::vector<int64_t> order_of(int64_t samples, const DataLoaderOptions& options,
   }
   std::iota(order.begin(), order.end(), int64_t(0));
   if (!options.shuffle) return order;
-  // Counters from the top down: no stream of random numbers under the same seed ever gets there, so
-  // the order has nothing in common with, say, the initial weights.
+  // Counters from the top down: no stream of random numbers under the same seed ever reaches them,
+  // so the order is independent of, for example, the initial weights.
   const auto words = Philox::words(*options.seed, ~uint64_t(epoch));
   Generator generator(uint64_t(words[0]) << 32 | words[1]);
   shuffle(order, generator);
@@ -47,7 +47,7 @@ int64_t samples_of(const Dataset& dataset) {
                      " samples. Let size() return 0 or more.");
   return samples;
 }
-/// In the loop's thread: work for a device is issued from one thread.
+/// Runs in the loop's thread: work for a device is issued from one thread.
 Batch on_device(const Batch& batch, Device device) {
   const MemoryScope scope(MemoryUse::input);
   const auto moved = [&](const Tensor& x) { return x.defined() ? x.to(device) : x; };
@@ -58,21 +58,21 @@ Batch on_device(const Batch& batch, Device device) {
 }  // namespace
 
 namespace {
-/// How many of the first `batches` of an epoch are this share's.
+/// Returns how many of the first `batches` of an epoch belong to this share.
 int64_t own_of(int64_t batches, const LoaderShare& share) {
   const auto within = [&](int64_t count) {
     return count > share.rank ? 1 + (count - 1 - share.rank) / share.of : 0;
   };
   return batches / share.group * within(share.group) + within(batches % share.group);
 }
-/// The number, among all, of this share's batch `own`.
+/// Returns the number, among all batches, of this share's batch `own`.
 int64_t number_of(int64_t own, const LoaderShare& share) {
   const int64_t each = own_of(share.group, share);
   return own / each * share.group + own % each * share.of + share.rank;
 }
 }  // namespace
 
-/// Batches are counted here among those of the share.
+/// Batch numbers in this class count the batches of the share.
 class DataLoader::Epoch {
  public:
   Epoch(std::shared_ptr<const Dataset> dataset, const DataLoaderOptions& options, int64_t epoch,
@@ -86,7 +86,7 @@ class DataLoader::Epoch {
         end_(batches),
         claimed_(done),
         delivered_(done),
-        // No more than there are batches.
+        // No more slots than batches.
         slots_(std::min(std::size_t(options.workers) * std::size_t(options.prefetch),
                         std::size_t(batches - done))) {
     if (slots_.empty()) return;
@@ -94,12 +94,12 @@ class DataLoader::Epoch {
         std::min<int64_t>(options.workers, batches - done), [this] { work(stop_.get_token()); },
         stop_);
   }
-  ~Epoch() { stop_.request_stop(); }  // of all, before the first is waited for
+  ~Epoch() { stop_.request_stop(); }  // stops all before it waits for the first
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
   Device device() const { return device_; }
-  /// The next batch, or nothing after the last.
+  /// Returns the next batch, or nothing after the last.
   std::optional<Batch> next() {
     if (workers_.empty()) {
       if (delivered_ == end_) return std::nullopt;
@@ -127,7 +127,7 @@ class DataLoader::Epoch {
   Slot& slot_of(int64_t index) { return slots_[std::size_t(index) % slots_.size()]; }
 
   Batch collate(int64_t own) const {
-    const MemoryScope scope(MemoryUse::input);  // per thread, so it has to be here
+    const MemoryScope scope(MemoryUse::input);  // scopes are per thread, so it must be set here
     const int64_t first = number_of(own, share_) * batch_size_,
                   count = std::min(batch_size_, int64_t(order_.size()) - first);
     Batch batch = dataset_->batch_in_epoch(
@@ -139,7 +139,7 @@ class DataLoader::Epoch {
     return batch;
   }
 
-  /// The number of the next batch to collate, once there is room; nothing at the end.
+  /// Returns the number of the next batch to collate, once a slot is free; nothing at the end.
   std::optional<int64_t> claim(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     room_.wait(lock, stop, [this] {
@@ -157,7 +157,7 @@ class DataLoader::Epoch {
         batch = collate(*index);
       } catch (...) { error = std::current_exception(); }
       const std::lock_guard lock(mutex_);
-      // The loop ends with the first error, so nothing after it is worth claiming.
+      // The loop ends with the first error, so later batches need not be claimed.
       if (error) end_ = std::min(end_, *index + 1), room_.notify_all();
       slot_of(*index) = {.full = true, .batch = std::move(batch), .error = error};
       arrived_.notify_all();
@@ -171,13 +171,13 @@ class DataLoader::Epoch {
   const Device device_;
   const LoaderShare share_;
 
-  std::mutex mutex_;  // guards what follows, if there are workers
+  std::mutex mutex_;  // guards the members below, if there are workers
   std::condition_variable_any room_, arrived_;
   int64_t end_;  // batches to claim
   int64_t claimed_, delivered_;
   std::vector<Slot> slots_;
   std::stop_source stop_;
-  std::vector<std::jthread> workers_;  // last: joined before anything they use goes away
+  std::vector<std::jthread> workers_;  // last: joined before the members they use are destroyed
 };
 
 DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options)
@@ -196,7 +196,7 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions
     fail<UsageError>("DataLoader", "the share is {rank ", share.rank, ", of ", share.of, ", group ",
                      share.group,
                      "}. Use ranks from 0 to of - 1, and groups of at least one batch for each.");
-  // 53 bits: checkpoints keep the seed as a double.
+  // 53 bits: checkpoints store the seed as a double.
   drew_seed_ = !options_.seed;
   if (drew_seed_) options_.seed = default_generator().next() >> 11;
 }
@@ -242,7 +242,7 @@ DataLoader::Iterator& DataLoader::Iterator::operator++() {
     fail<UsageError>("DataLoader",
                      "++ after the last batch of an epoch. Compare with end() first, and call "
                      "begin() for another epoch.");
-  batch_ = {};  // first give its memory back, for the worker to reuse
+  batch_ = {};  // frees its memory first, for the worker to reuse
   if (std::optional<Batch> next = epoch_->next()) batch_ = on_device(*next, epoch_->device());
   else epoch_.reset();
   return *this;

@@ -1,7 +1,7 @@
 // Batches of a dataset in order or shuffled, collated ahead of the training loop by worker threads:
 //   for (auto [images, labels] : DataLoader(fashion_mnist(), {.batch_size = 128}))
-// What an epoch delivers depends on the dataset, batch_size, shuffle, drop_last, seed and the
-// epoch's number only, never on threads. A loader without a seed draws one: manual_seed() moves it.
+// An epoch's batches depend only on the dataset, batch_size, shuffle, drop_last, seed and the
+// epoch's number, never on threads. A loader without a seed draws one; manual_seed() determines it.
 #pragma once
 
 #include <concepts>
@@ -16,8 +16,8 @@
 
 namespace halftone::data {
 
-/// One rank's batches of steps that several processes share: of each `group` batches (from the
-/// epoch's first on) those whose number is rank, rank + of, rank + 2 of, ...
+/// One rank's batches in steps that several processes share: in each `group` of batches (counted
+/// from the epoch's first) those with number rank, rank + of, rank + 2 of, ...
 struct LoaderShare {
   int64_t rank = 0, of = 1;
   int64_t group = 1;  // batches of a step, at least `of`
@@ -31,12 +31,12 @@ struct DataLoaderOptions {
   bool drop_last = false;  // leave out a last batch that is not full
   int workers = 1;         // threads that collate; 0: the loop collates
   int prefetch = 2;        // batches collated ahead per worker; 0: the loop collates
-  /// Seeds the shuffles and the dataset's random transforms. If absent, the loader draws a seed
-  /// from the default generator when it is made, so it follows manual_seed(); options() then has
-  /// it.
+  /// Seeds the shuffles and the dataset's random transforms. If absent, the constructor of the
+  /// loader draws a seed from the default generator, so it follows manual_seed(); options() then
+  /// returns it.
   std::optional<uint64_t> seed{};
   Device device{};      // where batches go; copies to a GPU overlap with the loop
-  LoaderShare share{};  // which of the batches; size() and resume() count all of them
+  LoaderShare share{};  // which batches; size() and resume() count all of them
 };
 
 class DataLoader {
@@ -44,33 +44,33 @@ class DataLoader {
   class Iterator;
 
   explicit DataLoader(std::shared_ptr<const Dataset> dataset, DataLoaderOptions options = {});
-  /// Keeps the dataset, so that a temporary will do.
+  /// Stores the dataset, so a temporary can be passed.
   template <std::derived_from<Dataset> D>
   explicit DataLoader(D dataset, DataLoaderOptions options = {})
       : DataLoader(std::shared_ptr<const Dataset>(std::make_shared<D>(std::move(dataset))),
                    options) {}
 
-  /// Number of batches in an epoch. Throws UsageError for a dataset of negative size.
+  /// Returns the number of batches in an epoch. Throws UsageError for a dataset of negative size.
   int64_t size() const;
   const Dataset& dataset() const { return *dataset_; }
   const DataLoaderOptions& options() const { return options_; }
-  /// Whether options().seed was drawn when the loader was made.
+  /// Returns whether the constructor drew options().seed.
   bool drew_seed() const { return drew_seed_; }
-  /// The same dataset read otherwise, from its first epoch.
+  /// Returns a loader of the same dataset with other options, at its first epoch.
   DataLoader with_options(DataLoaderOptions options) const;
-  /// Number of the epoch that the next begin() starts; begin() counts on from there. Set it to
-  /// resume a training.
+  /// Sets the number of the epoch that the next begin() starts; begin() counts on from there. Use
+  /// it to resume a training.
   void set_epoch(int64_t epoch);
-  /// The next begin() goes on in the middle of this epoch, as if `batches_done` batches had been
-  /// walked over; they are not collated. With all of them done it has none left. Later epochs are
-  /// whole. Throws UsageError for a position that the epoch does not have; then nothing has
+  /// Makes the next begin() continue in the middle of this epoch, as if `batches_done` batches had
+  /// been delivered; they are not collated. If all are done, no batch is left. Later epochs are
+  /// complete. Throws UsageError for a position that the epoch does not have; then nothing has
   /// changed.
   void resume(int64_t epoch, int64_t batches_done);
 
   /// Starts an epoch: draws its order and starts its workers. Epochs are independent of each other
-  /// and of the loader. Walking a const loader also moves it on to the next epoch; one thread at a
-  /// time may begin. Throws UsageError if the system does not make all of these threads; then none
-  /// is left.
+  /// and of the loader. It also advances a const loader to the next epoch; only one thread at a
+  /// time may call it. Throws UsageError if the system cannot create all of these threads; then
+  /// none of them is left.
   Iterator begin() const;
   std::default_sentinel_t end() const { return {}; }
 
@@ -84,8 +84,8 @@ class DataLoader {
   mutable int64_t batches_done_ = 0;  // of the epoch that the next begin() starts
 };
 
-/// Single-pass: walks one epoch and owns it. Destroying it early stops the workers, each after the
-/// batch it is at. An exception of the dataset comes out of begin() or ++, where its batch belongs.
+/// Single-pass: walks over one epoch and owns it. Early destruction stops each worker after its
+/// present batch. begin() or ++ throws an exception of the dataset at the position of its batch.
 class DataLoader::Iterator {
  public:
   using iterator_concept = std::input_iterator_tag;
@@ -99,7 +99,7 @@ class DataLoader::Iterator {
 
   const Batch& operator*() const { return batch_; }
   const Batch* operator->() const { return &batch_; }
-  /// The next batch, or the end. Throws UsageError at the end.
+  /// Moves to the next batch, or the end. Throws UsageError at the end.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   bool operator==(std::default_sentinel_t) const { return epoch_ == nullptr; }

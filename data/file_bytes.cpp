@@ -1,5 +1,5 @@
-// The size of a file is only a hint (it may grow while it is read), so the limit is enforced on
-// what arrives. The hint spares a small file, of which a folder of images has thousands, a buffer
+// The size of a file is only a hint (it may grow while it is read), so the limit is checked on the
+// bytes that arrive. With the hint, a small file (a folder of images has thousands) needs no buffer
 // of a whole chunk.
 #include <halftone/data/file_bytes.h>
 

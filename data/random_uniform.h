@@ -8,14 +8,14 @@
 
 namespace halftone::data {
 
-/// On [0, 1), with 53 random bits.
+/// Returns a number on [0, 1), with 53 random bits.
 inline double uniform(Generator& random) { return double(random.next() >> 11) * 0x1p-53; }
-/// On [low, high).
+/// Returns a number on [low, high).
 inline double uniform(Generator& random, double low, double high) {
   return low + (high - low) * uniform(random);
 }
 
-/// Every order is equally likely (Fisher & Yates; Durstenfeld 1964).
+/// Shuffles; every order is equally likely (Fisher & Yates; Durstenfeld 1964).
 template <class List> void shuffle(List& list, Generator& random) {
   for (std::size_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[random.below(i)]);
 }

@@ -1,4 +1,4 @@
-// Collating by memcpy: a batch of rows needs no kernel, and the worker thread must not start an
+// Collates by memcpy: a batch of rows needs no kernel, and the worker thread must not start an
 // OpenMP team of its own.
 #include <halftone/data/tensor_dataset.h>
 
@@ -30,7 +30,7 @@ TensorDataset::TensorDataset(const Tensor& inputs, const Tensor& targets)
 
 TensorDataset::TensorDataset(std::vector<Tensor> tensors) {
   if (tensors.empty())
-    fail<UsageError>("TensorDataset", "there is no tensor. Pass inputs, and targets behind them.");
+    fail<UsageError>("TensorDataset", "there is no tensor. Pass inputs, and targets after them.");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool last = i + 1 == tensors.size();
     tensors_.push_back(row_major_on_cpu(i == 0 ? "inputs"

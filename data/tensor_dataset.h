@@ -14,9 +14,9 @@ namespace halftone::data {
 class TensorDataset final : public Dataset {
  public:
   /// inputs [n, ...] and targets [n, ...] on the CPU, any dtypes. Shares their storage if they are
-  /// row-major, copies them if not.
+  /// row-major, otherwise copies them.
   TensorDataset(const Tensor& inputs, const Tensor& targets);
-  /// Any number of them, as Batch::of() orders them: {inputs, ..., targets}.
+  /// Takes any number of tensors, in the order of Batch::of(): {inputs, ..., targets}.
   explicit TensorDataset(std::vector<Tensor> tensors);
 
   int64_t size() const override { return tensors_.front().size(0); }
@@ -29,8 +29,8 @@ class TensorDataset final : public Dataset {
   std::vector<Tensor> tensors_;  // one or more
 };
 
-/// Some samples of another dataset, in an order of their own: torch.utils.data.Subset. Random
-/// transforms see the numbers that the samples have there.
+/// Some samples of another dataset, in any order: torch.utils.data.Subset. Random transforms see
+/// the sample numbers of that dataset.
 class Subset final : public Dataset {
  public:
   /// Throws UsageError for numbers that the dataset does not have.
@@ -51,8 +51,8 @@ class Subset final : public Dataset {
   std::vector<int64_t> numbers_;
 };
 
-/// Two disjoint parts by a shuffle of this seed: `fraction` of the samples, rounded down, and the
-/// rest. As torch's random_split. Throws UsageError unless 0 <= fraction <= 1.
+/// Returns two disjoint parts by a shuffle with this seed: `fraction` of the samples, rounded down,
+/// and the rest. As torch's random_split. Throws UsageError unless 0 <= fraction <= 1.
 std::pair<Subset, Subset> random_split(std::shared_ptr<const Dataset> whole, double fraction,
                                        uint64_t seed = 0);
 template <std::derived_from<Dataset> D>
@@ -61,16 +61,16 @@ std::pair<Subset, Subset> random_split(D whole, double fraction, uint64_t seed =
                       fraction, seed);
 }
 
-/// The same of the numbers 0 to count - 1, for what must be known before there is a dataset: a
-/// `Standardizer` of the training rows alone. Equal seeds split a dataset of that size alike.
+/// The same for the numbers 0 to count - 1, if the split is needed before the dataset exists: a
+/// `Standardizer` of the training rows only. Equal seeds split a dataset of that size alike.
 std::pair<std::vector<int64_t>, std::vector<int64_t>> random_split(int64_t count, double fraction,
                                                                    uint64_t seed = 0);
 
-/// Rows of a row-major CPU tensor, in the given order, as a new tensor [indices.size(), ...].
+/// Returns rows of a row-major CPU tensor, in the given order, as [indices.size(), ...].
 Tensor take_rows(const Tensor& rows, std::span<const int64_t> indices);
 
-/// Tensors of one shape and dtype as a new tensor [k, ...], on the CPU. Throws ShapeError in the
-/// name of `op` if they differ; numbers[i] names sample i in the message.
+/// Joins tensors of one shape and dtype into a new tensor [k, ...], on the CPU. Throws ShapeError
+/// in the name of `op` if they differ; numbers[i] names sample i in the message.
 Tensor stack_samples(std::string_view op, std::span<const Tensor> samples,
                      std::span<const int64_t> numbers);
 

@@ -1,4 +1,4 @@
-// A thread that waits for work does not end by itself: it is asked to stop before it is joined.
+// A thread that waits for work does not end by itself: it must be asked to stop before the join.
 #include <halftone/data/worker_threads.h>
 
 #include <system_error>
@@ -26,7 +26,7 @@ std::vector<std::jthread> make_workers(int64_t count, const std::function<void()
                      "(ulimit -u).");
   } catch (...) {  // no memory
     stop.request_stop();
-    throw;  // the threads are joined on the way
+    throw;  // unwinding joins the threads
   }
 }
 

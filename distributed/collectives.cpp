@@ -1,4 +1,4 @@
-// Exchanges of everybody with everybody, or of rank 0 with the others.
+// Exchanges between all ranks, or between rank 0 and the others.
 #include <halftone/distributed/collectives.h>
 
 #include <algorithm>
@@ -22,11 +22,11 @@ std::string text_of(const Tensor& bytes) {
 }
 Tensor number(int64_t value) { return from_vector(std::vector<int64_t>{value}, {1}, i64); }
 
-/// The tensors, by rank, from those that the others have; each may be of another size.
+/// Sends the own tensor to all and receives those of the others; each may have another size.
 void exchange_all(Communicator& group, std::string_view what, TrafficUse use, const Tensor& own,
                   std::vector<Tensor>& all) {
   std::vector<Message> out, in;
-  for (int step = 1; step < group.size(); ++step) {  // each begins with its neighbour
+  for (int step = 1; step < group.size(); ++step) {  // each starts with its neighbor
     const int to = (group.rank() + step) % group.size(),
               from = (group.rank() + group.size() - step) % group.size();
     if (own.numel() > 0) out.push_back({to, own});
@@ -36,7 +36,7 @@ void exchange_all(Communicator& group, std::string_view what, TrafficUse use, co
   all[std::size_t(group.rank())] = own;
 }
 
-/// Rank 0's, into the tensor that each of the others has for it.
+/// Sends rank 0's tensor into the tensors that the other ranks have for it.
 void broadcast_into(Communicator& group, std::string_view what, TrafficUse use, const Tensor& x) {
   if (x.numel() == 0) return;
   std::vector<Message> out, in;
@@ -45,7 +45,7 @@ void broadcast_into(Communicator& group, std::string_view what, TrafficUse use, 
   group.exchange(what, use, out, in)->wait();
 }
 
-/// "batch_size 64" and "batch_size 32": where two texts of lines part.
+/// Returns the first lines in which two texts differ: "batch_size 64" and "batch_size 32".
 std::pair<std::string_view, std::string_view> first_difference(std::string_view a,
                                                                std::string_view b) {
   const auto take_line = [](std::string_view& text) {
@@ -116,7 +116,7 @@ Tensor broadcast_tensor(Communicator& group, std::string_view what, const Tensor
   return here ? own : x;
 }
 
-/// Names in lines, dtypes and shapes as numbers.
+/// Names as lines of text, dtypes and shapes as numbers.
 std::vector<TensorInfo> broadcast_infos(Communicator& group, std::string_view what,
                                         const NamedTensors& tensors) {
   std::string names;
@@ -154,7 +154,7 @@ NamedTensors broadcast(Communicator& group, std::string_view what, const NamedTe
 }
 
 namespace {
-/// Errors by their kinds, to be thrown again elsewhere; the last one is what others are taken for.
+/// The kinds of errors that are thrown again on other ranks; unknown kinds become the last one.
 template <class... Kind> struct ErrorKinds {
   static char letter_of(const std::exception& error) {
     char letter = 'a';

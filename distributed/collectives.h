@@ -1,6 +1,6 @@
-// What all ranks do together, made of exchanges: nothing is added up here, and whoever adds up what
-// comes does it in the order of the ranks. All ranks make the same calls in the same order. `what`
-// names the call in messages about ranks that do not come.
+// Collective calls of all ranks, made of exchanges. Nothing is added here; callers add what they
+// receive in the order of the ranks. All ranks make the same calls in the same order. `what` names
+// the call in messages about ranks that do not arrive.
 #pragma once
 
 #include <functional>
@@ -13,39 +13,39 @@
 
 namespace halftone::distributed {
 
-/// Each rank's tensor, by rank. They are dense and alike in shape and dtype, on the host; the own
-/// one is that of the caller.
+/// Returns each rank's tensor, by rank. They are dense, on the host, and equal in shape and dtype;
+/// the entry of this rank is the caller's tensor.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                const Tensor& own);
-/// The same of tensors that differ in size, which all ranks know: the caller has them by rank, and
-/// those of the others are written.
+/// The same for tensors of different sizes, which all ranks know: the caller passes them by rank,
+/// and those of the other ranks are written.
 std::vector<Tensor> all_gather(Communicator& group, std::string_view what, TrafficUse use,
                                std::vector<Tensor> all);
-/// Each rank's text, by rank.
+/// Returns each rank's text, by rank.
 std::vector<std::string> all_gather_texts(Communicator& group, std::string_view what,
                                           std::string_view own);
-/// The largest that any rank has.
+/// Returns the largest number of all ranks.
 int64_t largest(Communicator& group, std::string_view what, int64_t own);
 
-/// Rank 0's text.
+/// Returns rank 0's text.
 std::string broadcast_text(Communicator& group, std::string_view what, std::string_view text);
 int64_t broadcast_number(Communicator& group, std::string_view what, int64_t own);
-/// Rank 0's tensor, which all know the dtype and shape of: on the host, row-major; on rank 0 the
-/// caller's own.
+/// Returns rank 0's tensor, whose dtype and shape all ranks know: on the host, row-major; on rank 0
+/// the caller's own.
 Tensor broadcast_tensor(Communicator& group, std::string_view what, const Tensor& own,
                         const TensorInfo& info);
-/// What rank 0's tensors are, by name.
+/// Returns name, dtype and shape of rank 0's tensors.
 std::vector<TensorInfo> broadcast_infos(Communicator& group, std::string_view what,
                                         const NamedTensors& tensors);
-/// Rank 0's tensors, each as broadcast_tensor(). What others pass does not count.
+/// Returns rank 0's tensors, each as by broadcast_tensor(). The other ranks' argument is ignored.
 NamedTensors broadcast(Communicator& group, std::string_view what, const NamedTensors& tensors);
 
-/// Runs something on rank 0 alone. What it throws, all ranks throw: the same kind of Error with the
+/// Runs a function on rank 0 only. If it throws, all ranks throw the same kind of Error with the
 /// same message.
 void on_rank_0(Communicator& group, std::string_view what, const std::function<void()>& body);
 
-/// Throws UsageError on every rank, naming both values, if a rank's text is not rank 0's: the first
-/// line that differs, which has the form "name value".
+/// Throws UsageError on every rank if a rank's text differs from rank 0's. The error names both
+/// values of the first different line, which has the form "name value".
 void require_agreement(Communicator& group, std::string_view what, std::string_view text);
 
 }  // namespace halftone::distributed

@@ -1,5 +1,5 @@
-// Several processes, for users: who they are, what they do together, and what training on them is
-// told.
+// Several processes, for users: ranks, collective calls, and the options of training on several
+// processes.
 #pragma once
 
 #include <halftone/core/communicator.h>

@@ -1,4 +1,4 @@
-// The norm of gradients, of which each rank may have a part.
+// The norm of gradients; each rank may have only a part of them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@
 namespace halftone::distributed {
 
 namespace {
-/// What is added up of an element.
+/// The arithmetic of a p-norm.
 struct Norm {
   double p;
 
@@ -21,7 +21,7 @@ struct Norm {
   Reduction reduction() const {
     return largest() ? Reduction::max : p == 2 ? Reduction::sum_of_squares : Reduction::sum;
   }
-  /// What the reduction is to see of a gradient.
+  /// Returns the values of a gradient that the reduction reads.
   Tensor terms(const Tensor& gradient) const {
     if (p == 2) return gradient;
     const NoGrad no_grad;
@@ -29,7 +29,7 @@ struct Norm {
     const Tensor sizes = abs(cast(gradient, f64));
     return largest() || p == 1 ? sizes : pow(sizes, p);
   }
-  /// A maximum keeps NaN.
+  /// Returns the sum or maximum of both; a maximum keeps NaN.
   double joined(double a, double b) const {
     if (!largest()) return a + b;
     return a != a || a > b ? a : b;
@@ -40,7 +40,7 @@ struct Norm {
   }
 };
 
-/// Reduces each cut of a range to an f64 number of its own: `values`, 1-D.
+/// Reduces each cut of a range to its own f64 number: `values`, 1-D.
 void reduce_cuts(const Norm& norm, const Tensor& gradient, int64_t cut, const Tensor& values) {
   if (gradient.numel() == 0) return;
   const MemoryScope scope(MemoryUse::workspace);
@@ -62,7 +62,7 @@ Tensor norm_of(Communicator& group, const Shards& shards, std::span<const Tensor
   if (!(p > 0))
     fail<UsageError>("clip_grad_norm", "norm_type is ", p, ". Use a positive number, or infinity.");
   const Norm norm{p};
-  // By rank the values of its cuts, one parameter after the other; of whole gradients all are ours.
+  // By rank, the values of its cuts, parameter after parameter; with whole gradients all are ours.
   std::vector<int64_t> counts(std::size_t(shards.ranks()), 0);
   for (std::size_t i = 0; i < gradients.size(); ++i)
     for (int rank = 0; gradients[i].defined() && rank < shards.ranks(); ++rank)

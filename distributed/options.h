@@ -1,4 +1,4 @@
-// How several processes, or several batches of one process, make one step.
+// The options of a step that several processes, or several batches of one process, make together.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace halftone::distributed {
 
 struct Options {
-  /// What a batch's gradient is on its way to the sum; absent: as the strategy says, which is its
-  /// own dtype if a policy file does not say otherwise. One process rounds alike, so that it
-  /// computes what many would.
+  /// The wire format of a batch's gradient; absent: that of the strategy, which is the gradient's
+  /// own dtype unless a policy file says otherwise. One process rounds in the same way, so it
+  /// computes the same as several.
   std::optional<WireFormat> wire{};
-  /// Each rank keeps the optimizer's state and the masters of its share of all elements, and
-  /// updates these alone (shards.h). Where one process trains, or the optimizer is not elementwise,
-  /// there is nothing to share out. Off: every rank keeps and computes all of it.
+  /// Each rank stores the optimizer's state and the masters of its share of all elements, and
+  /// updates only these (shards.h). With one process, or with an optimizer that is not elementwise,
+  /// nothing is shared out. False: every rank stores and computes all of it.
   bool shard_optimizer = true;
-  /// Parameters are sent together, up to so many bytes of gradients; larger ones alone.
+  /// Parameters are sent together, up to this many bytes of gradients; larger ones alone.
   int64_t bucket_bytes = int64_t(25) << 20;
 };
 

@@ -17,7 +17,7 @@ namespace halftone::distributed {
 namespace {
 DType sum_dtype(DType dtype) { return dtype == f64 ? f64 : f32; }
 
-/// Of all parameters; where there are several, or none, the host.
+/// Returns the device of all parameters; the host if they have several, or if there are none.
 Device device_of(const std::vector<Tensor>& parameters) {
   const auto elsewhere = [&](const Tensor& x) { return x.device() != parameters[0].device(); };
   return parameters.empty() || std::ranges::any_of(parameters, elsewhere) ? Device::cpu()
@@ -65,7 +65,7 @@ void Reducer::make_parts() {
                          .set_requires_grad(parameters_[i].requires_grad()));
 }
 
-/// -0.0 for all of a parameter.
+/// Returns -0.0 for all of a parameter.
 Payload Reducer::neutral(const Tensor& parameter) const {
   const MemoryScope scope(MemoryUse::workspace);
   const Payload payload = Payload::empty(wire_, parameter.dtype(), 0, parameter.numel(), on_wire_);
@@ -74,7 +74,7 @@ Payload Reducer::neutral(const Tensor& parameter) const {
   return payload;
 }
 
-/// What error feedback has kept of this batch of the last step; nothing where nothing is lost.
+/// Returns the error feedback of this batch from the last step; nothing if the wire loses nothing.
 Feedback Reducer::feedback_for(std::size_t index) {
   const Tensor& parameter = parameters_[index];
   if (!wire_.error_feedback || is_lossless(wire_, parameter.dtype())) return {};
@@ -86,8 +86,8 @@ Feedback Reducer::feedback_for(std::size_t index) {
   return {kept.rest, before == 0 ? 1 : loss_scale_ / before};
 }
 
-/// A parameter's gradient as it goes on the wire, where it is sent from. It is gone from the
-/// parameter.
+/// Returns a parameter's gradient in its wire format, on the device from which it is sent. Takes
+/// the gradient out of the parameter.
 Payload Reducer::own_contribution(std::size_t index, bool took_part) {
   Tensor& parameter = parameters_[index];
   const Tensor gradient = parameter.grad();
@@ -103,7 +103,7 @@ Payload Reducer::own_contribution(std::size_t index, bool took_part) {
   return payload;
 }
 
-/// sum += contribution, in the sum's dtype; the first is the sum.
+/// sum += contribution, in the sum's dtype; the first contribution becomes the sum.
 void Reducer::add(const Payload& contribution, Tensor& sum) const {
   const Tensor wide = from_wire(contribution);
   if (sum.defined()) {
@@ -145,7 +145,7 @@ void Reducer::on_gradient(AutogradMeta& leaf) {
 }
 
 void Reducer::send_next_bucket(bool took_part) {
-  constexpr std::size_t most_under_way = 3;  // what arrives takes memory
+  constexpr std::size_t most_under_way = 3;  // received payloads take memory
   if (under_way_.size() == most_under_way) {
     fold(under_way_.front());
     under_way_.pop_front();
@@ -179,7 +179,7 @@ Reducer::UnderWay Reducer::send_bucket(const std::vector<std::size_t>& bucket, b
   return sent;
 }
 
-/// Adds what has come, in the order of the ranks, which is that of the batches.
+/// Adds received payloads in the order of the ranks, which is that of the batches.
 void Reducer::fold(UnderWay& sent) {
   sent.exchange->wait();
   for (std::size_t k = 0; k < sent.bucket.size(); ++k)
@@ -206,8 +206,8 @@ void Reducer::finish() {
   drop();
 }
 
-/// Where a rank owns nothing of a parameter, its part has a gradient, too, of no elements: states
-/// and steps are counted alike on all ranks.
+/// If a rank owns no element of a parameter, its part still gets an (empty) gradient: states and
+/// steps are counted equally on all ranks.
 void Reducer::give_parts() {
   const MemoryScope scope(MemoryUse::gradient);
   for (const std::size_t i : updated_) {

@@ -1,4 +1,4 @@
-// The table, and ranges that travel.
+// The table of owners, and exchanges of ranges.
 #include <halftone/distributed/shards.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ int64_t Shards::cut_length(int64_t size) {
   return std::clamp(divided_up(divided_up(size, 16), least) * least, least, most);
 }
 
-/// Cuts are dealt out evenly; those that are left over go to the ranks that have least so far.
+/// Cuts are dealt out evenly; leftover cuts go to the ranks that have the fewest elements.
 Shards::Shards(std::vector<int64_t> sizes, int ranks)
     : ranks_(ranks), sizes_(std::move(sizes)), elements_(std::size_t(ranks), 0) {
   std::vector<int> by_elements(elements_.size());
@@ -63,7 +63,7 @@ void exchange_ranges(Communicator& group, const Shards& shards, std::string_view
                      std::span<const Tensor> whole) {
   const MemoryScope scope(MemoryUse::communication);
   std::vector<Message> out, in;
-  std::vector<std::pair<Tensor, Tensor>> arriving;  // not carried; where it lies here
+  std::vector<std::pair<Tensor, Tensor>> arriving;  // not carried; its destination
   for (std::size_t k = 0; k < which.size(); ++k)
     for (int step = 0; step < group.size(); ++step) {
       const int peer = (group.rank() + step) % group.size();
@@ -111,7 +111,7 @@ Tensor scatter_from_rank_0(Communicator& group, const Shards& shards, std::strin
   Tensor own;
   if (group.rank() == 0) {
     const Tensor here = views::contiguous(whole.detach()).to(Device::cpu());
-    own = part_of(here, shards.range(parameter, 0)).clone();  // the whole need not stay for it
+    own = part_of(here, shards.range(parameter, 0)).clone();  // a copy: the whole can be freed
     for (int peer = 1; peer < group.size(); ++peer)
       if (const Tensor part = part_of(here, shards.range(parameter, peer)); part.numel() > 0)
         out.push_back({peer, part});

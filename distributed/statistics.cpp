@@ -1,4 +1,4 @@
-// What a rank has measured travels as one piece of bytes: for each batch norm the positions of its
+// A rank sends its statistics as one block of bytes: for each batch norm the positions of its
 // buffers, its momentum, and both vectors in the buffers' dtypes.
 #include <halftone/distributed/statistics.h>
 

@@ -1,6 +1,6 @@
-// Running statistics of batch norm on several processes: each batch is normalised by its own
-// statistics, as ever, and the running ones move by all batches of a step, in their order, on every
-// rank.
+// Running statistics of batch norm on several processes. Each batch is normalized by its own
+// statistics, as on one process. All batches of a step update the running statistics, in their
+// order, on every rank.
 #pragma once
 
 #include <vector>
@@ -12,15 +12,15 @@ namespace halftone::distributed {
 
 class OrderedStatistics final : public StatisticsSink {
  public:
-  /// The model's buffers, in one order on all ranks.
+  /// Takes the model's buffers, in one order on all ranks.
   OrderedStatistics(Communicator& group, std::vector<Tensor> buffers);
 
   void measured(const BatchStatistics& batch) override { measured_.push_back(batch); }
   void counted(const Tensor& batches) override { counted_.push_back(batches); }
-  /// Moves the running statistics by what all ranks have measured since the last call, in the order
-  /// of the ranks. Collective.
+  /// Updates the running statistics with the measurements of all ranks since the last call, in the
+  /// order of the ranks. Collective.
   void apply();
-  /// Forgets what has been measured.
+  /// Drops all measurements.
   void drop() { measured_.clear(), counted_.clear(); }
 
  private:

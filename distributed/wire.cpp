@@ -1,4 +1,4 @@
-// Rounding is that of core/quantizer.h; here is what travels beside the numbers.
+// Rounding is done by core/quantizer.h; this file adds scales and error feedback.
 #include <halftone/distributed/wire.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ NumberFormat grid_of_dtype(DType dtype) {
   if (dtype == f16) return formats::f16;
   if (dtype == f8_e5m2) return formats::e5m2;
   NumberFormat e4m3 = formats::e4m3;
-  e4m3.infinity = true;  // which the dtype then has as NaN
+  e4m3.infinity = true;  // which the dtype then stores as NaN
   return e4m3;
 }
 
@@ -54,7 +54,7 @@ int64_t pieces_of(int64_t count) {
   return (count + Payload::piece_length - 1) / Payload::piece_length;
 }
 
-/// function(first element, count, number) for the pieces that a range meets, from anywhere.
+/// Calls function(first element, count, number) for the pieces of a range, from any thread.
 template <class Function>
 void for_each_piece(int64_t begin, int64_t count, const Function& function) {
   const int64_t end = begin + count, first = begin / Payload::piece_length;
@@ -73,7 +73,7 @@ float largest_magnitude(const float* x, int64_t count) {
   return std::bit_cast<float>(largest);
 }
 
-/// The gradient in f32, with what is fed back to it.
+/// Returns the gradient in f32, with the error feedback added.
 Tensor with_feedback(const Tensor& gradient, const Feedback& feedback) {
   const Tensor x = flat(converted_to(gradient, f32)).to(Device::cpu());
   if (!feedback.rest.defined()) return x;
@@ -86,7 +86,7 @@ Tensor with_feedback(const Tensor& gradient, const Feedback& feedback) {
   return sum;
 }
 
-/// x went in, y came out.
+/// Stores x - y in `rest`: x is the value before rounding, y after it.
 void keep_rest(const Tensor& x, const Tensor& y, const Tensor& rest) {
   const auto *const in = x.data<float>(), *const out = y.data<float>();
   auto* const to = rest.data<float>();
@@ -97,7 +97,7 @@ void keep_rest(const Tensor& x, const Tensor& y, const Tensor& rest) {
   mark_written(rest);
 }
 
-/// Takes the scales out of y, which x became. Products with powers of two are exact.
+/// Moves the scales of y, the rounded x, into `scales`. Products with powers of two are exact.
 void take_scales(const Quantizer& quantizer, const Tensor& x, const Tensor& y,
                  const Tensor& scales) {
   const QuantizeNumbers n = numbers_of(quantizer);
@@ -142,7 +142,7 @@ WireFormat WireFormat::named(std::string_view name) {
   };
   format.error_feedback = take(fed_back);
   format.stochastic = take(at_random);
-  format.dtype = dtype_named(name);  // none of "own"
+  format.dtype = dtype_named(name);  // "own" gives none
   return format;
 }
 

@@ -3,13 +3,15 @@
 // the table at the end shows bytes by use, time, and accuracy side by side.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <iostream>
 #include <optional>
 
+#include <halftone/core/files.h>
 #include <halftone/core/kernel_identity.h>
+#include <halftone/lab/report/report_strategies.h>
+#include <nlohmann/json.hpp>
 
-#include "comparison.h"
-#include "comparison_page.h"
 #include "fashion.h"
 #include "optimizers.h"
 #include "program.h"
@@ -23,6 +25,104 @@ struct Arguments : TrainingFlags {
                                       "full-bf16", "amp-fp16", "split-bf16"};
   std::string model = "lenet", optimizer = "adamw", policy = "pytorch-cuda", json{}, html{};
 };
+
+struct Measured {
+  std::string workload, strategy, device = "cpu";
+  int64_t threads = 0, epochs = 0, batch = 0, steps = 0, parameters = 0, skipped_steps = 0;
+  double parameter_ratio = 0;  // bytes at rest of parameters, masters and compensation, over 4 each
+  double ms = 0, min_ms = 0;   // of a step: forward, backward, update, without loading data
+  double final_loss = 0, test_accuracy = 0, train_s = 0, final_scale = 1;
+  ht::MemoryReport memory{};
+  std::vector<double> losses{};                       // of the steps
+  std::vector<ht::amp::PrecisionLog::Entry> casts{};  // of the first step
+};
+
+double mebibytes(int64_t bytes) { return double(bytes) / 1048576; }
+
+/// Speed-ups are over the strategy fp32, where it was run.
+void print_table(const std::vector<Measured>& all) {
+  using Use = ht::MemoryUse;
+  const auto fp32 = std::ranges::find(all, "fp32", &Measured::strategy);
+  std::printf("\n%-16s %5s |%7s %7s %7s %7s %7s %7s %7s |%8s %6s |%7s %5s %8s\n", "", "at", "para-",
+              "next to", "gradi-", "optim.", "casts", "activ-", "total", "ms per", "speed", "test",
+              "skip-", "loss");
+  std::printf("%-16s %5s |%7s %7s %7s %7s %7s %7s %7s |%8s %6s |%7s %5s %8s\n", "strategy", "rest",
+              "meters", "them", "ents", "state", "", "ations", "peak", "step", "up", "%", "ped",
+              "scale");
+  for (const Measured& m : all) {
+    const auto mib = [&](Use use) { return mebibytes(m.memory.peak_of(use)); };
+    char speed_up[16] = "-";
+    if (fp32 != all.end()) std::snprintf(speed_up, sizeof speed_up, "%.2fx", fp32->ms / m.ms);
+    std::printf(
+        "%-16s %4.2fx |%7.2f %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f |%8.2f %6s |%7.2f %5ld %8g\n",
+        m.strategy.c_str(), m.parameter_ratio, mib(Use::parameter),
+        mib(Use::master_weight) + mib(Use::compensation),
+        mib(Use::gradient) + mib(Use::master_gradient), mib(Use::optimizer_state),
+        mib(Use::cast_cache), mib(Use::activation), mebibytes(m.memory.total_peak), m.ms, speed_up,
+        100 * m.test_accuracy, long(m.skipped_steps), m.final_scale);
+  }
+  std::printf(
+      "\nMiB: the peak of each use while training, and of the sum of all uses; these peaks are at "
+      "different times.\nat rest: bytes of parameters with masters, remainders and compensation, "
+      "over those of f32 parameters.\n");
+}
+
+/// [last step, mean loss] of as many steps as make about a hundred points.
+nlohmann::ordered_json about_hundred_means(const std::vector<double>& losses) {
+  nlohmann::ordered_json points = nlohmann::ordered_json::array();
+  const std::size_t width = losses.size() / 100 + 1;
+  for (std::size_t from = 0; from < losses.size(); from += width) {
+    const std::size_t to = std::min(from + width, losses.size());
+    double sum = 0;
+    for (std::size_t step = from; step < to; ++step) sum += losses[step];
+    points.push_back({double(to), sum / double(to - from)});
+  }
+  return points;
+}
+
+nlohmann::ordered_json as_json(const Measured& m) {
+  using Use = ht::MemoryUse;
+  nlohmann::ordered_json bytes;
+  for (const Use use : {Use::parameter, Use::master_weight, Use::gradient, Use::master_gradient,
+                        Use::optimizer_state, Use::compensation})
+    bytes[std::string(ht::name(use))] = m.memory.peak_of(use);
+  for (const Use use : {Use::activation, Use::cast_cache, Use::workspace})
+    bytes[std::string(ht::name(use)) + "_peak"] = m.memory.peak_of(use);
+  nlohmann::ordered_json at_peak = nlohmann::ordered_json::object();
+  for (int i = 0; i < ht::memory_use_count; ++i)
+    at_peak[std::string(ht::name(Use(i)))] = m.memory.at_peak[std::size_t(i)];
+  nlohmann::ordered_json casts = nlohmann::ordered_json::array();
+  for (const auto& cast : m.casts)
+    casts.push_back({{"op", cast.op},
+                     {"runs_in", cast.runs_in},
+                     {"casts", cast.casts},
+                     {"cache_hits", cast.cache_hits},
+                     {"to_zero", cast.to_zero},
+                     {"to_infinity", cast.to_infinity}});
+  return {{"workload", m.workload},
+          {"strategy", m.strategy},
+          {"device", m.device},
+          {"threads", m.threads},
+          {"ms", m.ms},
+          {"min_ms", m.min_ms},
+          {"samples_per_s", double(m.batch) / m.ms * 1e3},
+          {"n", m.steps},
+          {"params", m.parameters},
+          {"loss", m.final_loss},
+          {"peak_bytes", m.memory.total_peak},
+          {"bytes", bytes},
+          {"parameter_ratio", m.parameter_ratio},
+          {"epochs", m.epochs},
+          {"test_accuracy", m.test_accuracy},
+          {"final_loss", m.final_loss},
+          {"train_s", m.train_s},
+          {"skipped_steps", m.skipped_steps},
+          {"final_scale", m.final_scale},
+          {"batch", m.batch},
+          {"at_peak", at_peak},
+          {"losses", about_hundred_means(m.losses)},
+          {"casts", casts}};
+}
 
 std::unique_ptr<ht::nn::Layer> make_model(const std::string& name) {
   if (name == "lenet") return std::make_unique<ht::nn::models::LeNet>();
@@ -113,9 +213,12 @@ void run(const Arguments& arguments) {
   for (const ht::amp::Strategy& strategy : strategies)
     all.push_back(measure(strategy, images, test_images, arguments));
   print_table(all);
-  if (!arguments.json.empty()) write_json(all, arguments.json);
+  nlohmann::ordered_json measured = nlohmann::ordered_json::array();
+  for (const Measured& m : all) measured.push_back(as_json(m));
+  if (!arguments.json.empty())
+    ht::files::replace("--json", arguments.json, measured.dump(2) + '\n');
   if (arguments.html.empty()) return;
-  ht::files::replace("--html", arguments.html, comparison_page(all));
+  ht::files::replace("--html", arguments.html, ht::lab::strategy_page(measured));
   std::cout << "\nreport: " << arguments.html << std::endl;
 }
 

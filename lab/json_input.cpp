@@ -37,16 +37,22 @@ bool is_within_limits(std::string_view text) {
   return true;
 }
 
-json read_json(std::string_view op, const std::filesystem::path& path) {
+json read_json_document(std::string_view op, const std::filesystem::path& path) {
   const std::string text = files::read_text(op, path, most_json_bytes);
   if (!is_within_limits(text))
     fail<FormatError>(op, path.string(), ": more than ", most_json_levels,
                       " levels of braces and brackets, or more than ", most_json_values,
                       " values. Make it anew, or leave it out.");
   json result = json::parse(text, nullptr, false);
+  if (result.is_discarded())
+    fail<FormatError>(op, path.string(), ": no JSON. Make it anew, or leave it out.");
+  return result;
+}
+
+json read_json(std::string_view op, const std::filesystem::path& path) {
+  json result = read_json_document(op, path);
   if (!result.is_object())
-    fail<FormatError>(op, path.string(), result.is_discarded() ? ": no JSON" : ": no JSON object",
-                      ". Make it anew, or leave it out.");
+    fail<FormatError>(op, path.string(), ": no JSON object. Make it anew, or leave it out.");
   return result;
 }
 

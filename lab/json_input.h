@@ -27,6 +27,8 @@ bool is_within_limits(std::string_view text);
 /// Reads a whole document, which must be an object. Throws FormatError, in the name of `op` and
 /// with the path, for any other content and for a document that exceeds the limits.
 nlohmann::json read_json(std::string_view op, const std::filesystem::path& path);
+/// The same for a document of any kind.
+nlohmann::json read_json_document(std::string_view op, const std::filesystem::path& path);
 
 /// Calls `use` with each line that is an object within the limits. Returns the number of other
 /// lines and of those for which `use` returned false. Throws FormatError if the file cannot be

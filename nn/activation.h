@@ -1,4 +1,4 @@
-// Activation functions as layers, so that Sequential can hold them. The formulas are in
+// Activation functions as layers, for use in Sequential. The formulas are in
 // core/formulas.h.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Checks of constructor arguments, shared by the layers: a wrong size is reported where it is
-// written, not at the first forward pass.
+// Checks of constructor arguments, shared by the layers: a wrong size is reported by the
+// constructor, not at the first forward pass.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace halftone::nn::detail {
 
-/// For constructors that only say what to write instead.
+/// For constructors that only explain the right call in a static_assert.
 template <class T> inline constexpr bool positional = false;
 
 inline void require_positive(std::string_view layer, std::string_view name, int64_t value) {

@@ -1,5 +1,5 @@
-// Allocation, first values, and the two ways through: packed where queries, keys and values come
-// from one tensor.
+// Allocation, first values, and the two paths: packed if queries, keys and values come from one
+// tensor.
 #include <halftone/nn/attention.h>
 
 #include <halftone/nn/arguments.h>
@@ -35,7 +35,7 @@ Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, co
                                       const AttentionOptions& options) const {
   const CallScope scope = call_scope();
   const int64_t width = in_proj_weight.shape()[1];
-  /// [n, l, width], mapped by part 0, 1 or 2, as [n, heads, l, width / heads]
+  /// Maps x, [n, l, width], by part 0, 1 or 2, and returns it as [n, heads, l, width / heads].
   const auto mapped = [&](const Tensor& x, int part) {
     const auto of = [&](const Tensor& all) {
       return all.defined() ? slice(all, 0, part * width, (part + 1) * width) : Tensor{};

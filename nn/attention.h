@@ -1,6 +1,6 @@
-// Multi-head attention (Vaswani et al. 2017): linear maps around scaled_dot_product_attention. As
-// torch.nn.MultiheadAttention with batch_first: in_proj_weight [3 width, width] holds the maps of
-// queries, keys and values, the same first values.
+// Multi-head attention (Vaswani et al. 2017): linear maps before and after
+// scaled_dot_product_attention. As torch.nn.MultiheadAttention with batch_first: in_proj_weight [3
+// width, width] holds the maps of queries, keys and values; first values are the same.
 #pragma once
 
 #include <halftone/nn/linear.h>
@@ -9,7 +9,7 @@ namespace halftone::nn {
 
 struct MultiheadAttentionOptions {
   bool bias = true;
-  double dropout = 0;  // of the attention weights, while training
+  double dropout = 0;  // for the attention weights, in training
 };
 
 struct MultiheadAttention final : Layer {
@@ -20,9 +20,9 @@ struct MultiheadAttention final : Layer {
   MultiheadAttention(int64_t width, int64_t heads, MultiheadAttentionOptions options = {});
 
   using Layer::operator();
-  /// Self-attention. x: [n, l, width]; the result likewise.
+  /// Self-attention. x: [n, l, width]; the result has the same shape.
   Tensor forward(const Tensor& x) const override { return (*this)(x, AttentionOptions{}); }
-  /// The same with a mask or causal; the options' dropout is ignored, the layer's holds.
+  /// The same with a mask or causal; the dropout of `options` is ignored, the layer's is used.
   Tensor operator()(const Tensor& x, const AttentionOptions& options) const;
   /// query: [n, l, width]; key, value: [n, s, width]; the result: [n, l, width].
   Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value,

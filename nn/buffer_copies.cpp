@@ -1,4 +1,4 @@
-// Copies made by clone(), put back by the kernels that write in place.
+// Copies made by clone(), restored by the kernels that write in place.
 #include <halftone/nn/buffer_copies.h>
 
 #include <halftone/autograd/ops.h>

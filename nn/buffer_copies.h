@@ -1,5 +1,5 @@
-// A model's buffers (running statistics) as they were: a forward pass changes them before anybody
-// knows whether its step will be taken.
+// Copies of a model's buffers (running statistics) before a forward pass, which changes them before
+// it is known whether its step will be skipped.
 #pragma once
 
 #include <utility>
@@ -12,12 +12,12 @@ namespace halftone::nn {
 class BufferCopies {
  public:
   BufferCopies() = default;
-  /// Copies them, charged as workspace.
+  /// Copies the buffers, charged as workspace.
   explicit BufferCopies(const Module& model);
   bool empty() const { return held_.empty(); }
-  /// Puts them back.
+  /// Restores the buffers.
   void restore() const;
-  /// The same where `flag`, an f32 scalar on any device, is other than 0; nobody waits for it.
+  /// Restores the buffers if `flag`, an f32 scalar on any device, is not 0; the host does not wait.
   void restore_where(const Tensor& flag) const;
 
  private:

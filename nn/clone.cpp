@@ -1,4 +1,4 @@
-// Walks over both modules side by side; what they own is collected by path.
+// Walks over both modules in parallel; their members are collected by path.
 #include <halftone/nn/clone.h>
 
 #include <map>
@@ -10,7 +10,7 @@
 namespace halftone::nn::detail {
 
 namespace {
-/// Everything that a module describes, under every path; nothing is passed over.
+/// Everything that a module describes, under every path, without any exception.
 struct Contents final : Fields {
   Named<Parameter*> parameters;
   Named<Buffer*> buffers;

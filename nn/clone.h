@@ -1,6 +1,6 @@
 // A second module with the values of a first: copy.deepcopy(module) in PyTorch. Modules do not copy
-// (a copy would share its parameters), so the clone is constructed anew, from the arguments that
-// made the original, and then filled.
+// (a copy would share its parameters), so the clone is constructed anew, from the arguments of the
+// original, and then filled.
 #pragma once
 
 #include <concepts>
@@ -17,10 +17,10 @@ namespace detail {
 void copy_module(Module& source, Module& copy);
 }  // namespace detail
 
-/// M(arguments...) with the values of `source`: parameters and buffers are copies in the same dtype
-/// and on the same device, tied where they were tied, frozen where they were frozen; every
-/// submodule is in the same mode. Gradients are not copied, nor does the default generator move.
-/// Throws UsageError if the arguments make a module of other names or shapes.
+/// Returns M(arguments...) with the values of `source`: parameters and buffers are copies of the
+/// same dtype and device. Tied and frozen parameters stay tied and frozen, and submodules keep
+/// their modes. Gradients are not copied, and the default generator does not advance. Throws
+/// UsageError if the arguments make a module of other names or shapes.
 ///   nn::Linear copy = nn::clone(layer, 784, 10);
 ///   nn::models::LeNet teacher = nn::clone(lenet);
 template <std::derived_from<Module> M, class... Arguments>

@@ -49,7 +49,7 @@ ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, Pair
   weight = Parameter(Shape{in_channels, out_channels / o.groups, kernel.height, kernel.width});
   if (o.bias) bias = Parameter(Shape{out_channels});
   init::layer_default(weight,
-                      bias);  // PyTorch, too, takes size(1) of the transposed weight for the fan in
+                      bias);  // as in PyTorch, the fan in is size(1) of the transposed weight
 }
 
 }  // namespace halftone::nn

@@ -1,4 +1,4 @@
-// The dotted path grows and shrinks here, so that no walk has to think of it.
+// Extends and shortens the dotted path here, so that walks need not do it.
 #include <halftone/nn/fields.h>
 
 #include <utility>
@@ -9,7 +9,7 @@
 namespace halftone::nn {
 
 namespace {
-/// Does what it is given when the scope ends, also by an exception: a describe() may throw.
+/// Runs an action when the scope ends, also by an exception: a describe() may throw.
 template <class F> struct AtEnd {
   F action;
   ~AtEnd() { action(); }

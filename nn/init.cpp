@@ -1,5 +1,5 @@
-// The formulas of torch.nn.init over the backend's fill, uniform and normal. The two that no
-// backend has kernels for (truncated normal, orthogonal) compute in f64 on the host.
+// The formulas of torch.nn.init, made of the backend's fill, uniform and normal. Two of them have
+// no kernels (truncated normal, orthogonal) and are computed in f64 on the host.
 #include <halftone/nn/init.h>
 
 #include <algorithm>
@@ -26,14 +26,14 @@ template <class Draw> Tensor fill_random(Tensor x, Draw draw) {
   return x;
 }
 
-/// values: row-major, as many as x has elements.
+/// values: row-major, one for each element of x.
 Tensor copy_from_host(const std::vector<double>& values, const Tensor& x) {
   copy_into(x, from_vector(values, x.shape(), f64));
   return x;
 }
 
-/// The z with Phi(z) = p, by bisection on erfc: 60 halvings of [-9, 9], enough for any double that
-/// is asked for here.
+/// Returns the z with Phi(z) = p, by bisection on erfc: 60 halvings of [-9, 9], enough for any
+/// double used here.
 double normal_quantile(double p) {
   double low = -9, high = 9;
   for (int i = 0; i < 60; ++i) {
@@ -62,7 +62,7 @@ Tensor uniform_with_std(const Tensor& x, double std) {
   return uniform(x, -bound, bound);
 }
 
-/// Gram-Schmidt on the rows, each projected twice, which is enough for orthogonality to rounding
+/// Gram-Schmidt on the rows, each projected twice, which makes them orthogonal up to rounding
 /// (Kahan, Parlett). rows <= columns.
 void orthonormalize_rows(std::vector<double>& q, int64_t rows, int64_t columns) {
   const auto dot = [&](const double* a, const double* b) {
@@ -112,7 +112,7 @@ Tensor trunc_normal(const Tensor& x, double mean, double std, double low, double
     fail<UsageError>("init.trunc_normal", "std ", std, " is not positive. Use more than 0.");
   if (!(low <= high))
     fail<UsageError>("init.trunc_normal", "low ", low, " is above high ", high, ". Swap them.");
-  // A uniform number between Phi(low) and Phi(high), sent through the inverse of Phi.
+  // A uniform number between Phi(low) and Phi(high), mapped by the inverse of Phi.
   const double from = normal_cdf((low - mean) / std), to = normal_cdf((high - mean) / std);
   std::vector<double> values = uniform(empty({x.numel()}, f64), from, to).to_vector<double>();
   for (double& value : values) value = std::clamp(mean + std * normal_quantile(value), low, high);

@@ -16,7 +16,7 @@ struct LinearOptions {
 struct Linear final : Layer {
   Parameter weight, bias;
   Linear(int64_t in_features, int64_t out_features, LinearOptions options = {});
-  /// bias by its place, as in PyTorch
+  /// bias as the third argument, as in PyTorch
   template <std::same_as<bool> Bias>
   Linear(int64_t in_features, int64_t out_features, Bias with_bias)
       : Linear(in_features, out_features, LinearOptions{.bias = with_bias}) {}

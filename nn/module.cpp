@@ -1,4 +1,4 @@
-// The walks that every module inherits: each is a small Fields, or a loop over what one collected.
+// The walks that every module inherits: each is a small Fields, or a loop over collected fields.
 #include <halftone/nn/module.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Collect final : Fields {
   std::vector<std::pair<std::string, Buffer*>> buffers;
   std::vector<std::pair<std::string, Module*>> modules;
 
-  // describe() is not const, since some walks write. This one only looks, so it may enter a const
+  // describe() is not const, since some walks write. This walk only reads, so it may enter a const
   // module.
   explicit Collect(const Module& root, std::function<bool(const Module&)> passed_over = {})
       : passes_over(std::move(passed_over)) {
@@ -32,7 +32,7 @@ struct Collect final : Fields {
  private:
   std::function<bool(const Module&)> passes_over;
 
-  /// Shared tensors are kept once. The search is linear, but over hundreds of tensors at most.
+  /// Adds each shared tensor once. The search is linear, but over hundreds of tensors at most.
   template <class T> static void add(Named<T*>& list, const std::string& path, T& x) {
     const bool known = std::any_of(list.begin(), list.end(), [&](const auto& entry) {
       return entry.second->body() == x.body();
@@ -48,8 +48,8 @@ template <class T> Named<Tensor> handles(const Named<T*>& list) {
   return result;
 }
 
-/// Puts other data into the body that all handles of x share. A gradient of the former dtype or
-/// device would not fit any more.
+/// Replaces the data in the body that all handles of x share. A gradient of the former dtype or
+/// device would not fit, so it is dropped.
 void replace(Tensor& x, const Tensor& data) {
   if (x.grad().defined()) x.set_grad(Tensor{});
   *x.body() = *data.body();
@@ -109,7 +109,7 @@ void Module::to(DType dtype, const std::function<bool(const Module&)>& except) {
 }
 
 void Module::to(Device device) {
-  backend_for(device);  // throws before anything has moved
+  backend_for(device);  // throws before anything is moved
   Collect fields(*this);
   for (auto& [path, x] : fields.parameters) move(*x, device);
   for (auto& [path, x] : fields.buffers) {

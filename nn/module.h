@@ -1,6 +1,6 @@
 // A module is a struct whose members are parameters, buffers and other modules, named once in
-// describe(). There is no registry inside the object, hence no pointer that could go stale: modules
-// move freely. They do not copy, for a copy would share its parameters with the original.
+// describe(). The object has no registry inside, so no pointer can become stale: modules can be
+// moved. They cannot be copied, because a copy would share its parameters with the original.
 #pragma once
 
 #include <cstdint>
@@ -25,54 +25,54 @@ struct Module {
   Module& operator=(Module&&) = default;
   virtual ~Module() = default;
 
-  /// The only obligation: calls `field(name, member)` for every parameter, buffer and child module.
+  /// The only required function: calls `field(name, member)` for every parameter, buffer and child.
   virtual void describe(Fields& field) = 0;  // override it: { field("first", first); }
 
-  /// What an optimizer takes. A parameter that two modules share appears once, under its first
-  /// name.
+  /// Returns the parameters for an optimizer. A parameter that two modules share appears once,
+  /// under its first name.
   std::vector<Tensor> parameters() const;
   Named<Tensor> named_parameters() const;
   Named<Tensor> named_buffers() const;
-  /// This module (under the name "") and all below it.
+  /// Returns this module (under the name "") and all below it.
   Named<Module*> named_modules();
-  /// Elements of all parameters.
+  /// Returns the number of elements of all parameters.
   int64_t parameter_count() const;
 
   void train(bool on = true);
   void eval() { train(false); }
   /// Drops the gradients.
   void zero_grad();
-  /// Freezes (false) or thaws all parameters.
+  /// Freezes (false) or unfreezes (true) all parameters.
   void set_requires_grad(bool value);
 
   /// Converts floating parameters and buffers, which lose their gradients. The storage is replaced
-  /// inside the tensor that all handles share, so an optimizer made before follows.
+  /// inside the tensor that all handles share, so an existing optimizer sees the change.
   void to(DType dtype) { to(dtype, {}); }
-  /// The same, but modules for which `except` is true, and all below them, stay as they are.
+  /// The same, but modules for which `except` is true, and all below them, are not converted.
   void to(DType dtype, const std::function<bool(const Module&)>& except);
   /// Moves everything but buffers that stay on the host, in the same way.
   void to(Device device);
 
-  /// While it lives, operations of this thread stand in this module: `const CallScope scope =
-  /// call_scope();` is the first line of what a module that is no Layer is called by. `label` names
-  /// a part that is no module; it must outlive the scope.
+  /// Returns a scope that assigns operations of this thread to this module: `const CallScope scope
+  /// = call_scope();` is the first line of the call function of a module that is not a Layer.
+  /// `label` names a part that is not a module; it must outlive the scope.
   [[nodiscard]] CallScope call_scope(std::string_view label = {}) const {
     return CallScope(this, label);
   }
 };
 
-/// A module that maps one tensor to one tensor: what Sequential holds.
+/// A module that maps one tensor to one tensor: the elements of a Sequential.
 struct Layer : Module {
-  /// What a caller calls: forward(), within a scope that says which module is at work.
+  /// Calls forward() within a scope that assigns its operations to this module. Callers use this.
   Tensor operator()(const Tensor& x) const {
     const CallScope scope = call_scope();
     return forward(x);
   }
-  /// What a layer computes. As torch.nn.Module.forward.
+  /// Computes the layer. As torch.nn.Module.forward.
   virtual Tensor forward(const Tensor& x) const = 0;  // override it, as const
 };
 
-/// A layer that owns nothing.
+/// A layer without parameters, buffers and children.
 struct StatelessLayer : Layer {
   void describe(Fields&) override {}
 };

@@ -1,4 +1,4 @@
-// Everything in nn/ but the models.
+// Includes everything in nn/ except the models.
 #pragma once
 
 #include <halftone/nn/activation.h>

@@ -1,5 +1,5 @@
-// Normalisation layers: allocation, first values, and the bookkeeping of batch norm's running
-// statistics.
+// Normalization layers: allocation, first values, and the counts and updates of batch norm's
+// running statistics.
 #include <halftone/nn/norm.h>
 
 #include <halftone/autograd/statistics_sink.h>
@@ -75,7 +75,7 @@ void RunningNorm::describe(Fields& field) {
   field("num_batches_tracked", num_batches_tracked);
 }
 
-/// A captured step counts its batches, too. Its weights are those of the recorded pass.
+/// Makes replays of a captured step count batches as well. Their momentum is the recorded one.
 void BatchNorm::count_replays() const {
   if (!momentum)
     fail<UsageError>("batch_norm",
@@ -84,7 +84,7 @@ void BatchNorm::count_replays() const {
   repeat_on_replay([batches = Tensor(num_batches_tracked)] { ++*batches.data<int64_t>(); });
 }
 
-/// The options of this pass; while training it is counted.
+/// Returns the options of this pass; in training it also counts the pass.
 halftone::BatchNormOptions BatchNorm::count_batch() const {
   const bool tracking = running_mean.defined();
   double weight_of_batch = momentum.value_or(0);
@@ -96,7 +96,7 @@ halftone::BatchNormOptions BatchNorm::count_batch() const {
           "steps of several batches do not know in time. Give it a momentum.");
     sink->counted(num_batches_tracked);
   } else if (training && tracking) {
-    // Tensors are handles: a const layer may write to what they refer to.
+    // Tensors are handles: a const layer may write to their data.
     const int64_t batches = ++*num_batches_tracked.data<int64_t>();
     mark_written(num_batches_tracked);
     if (!momentum) weight_of_batch = 1 / double(batches);

@@ -1,5 +1,5 @@
-// Normalisation layers, with PyTorch's names, options and first values (weight 1, bias 0). The
-// arithmetic is f32 whatever the input, and batch norm takes low-precision images with f32
+// Normalization layers, with PyTorch's names, options and first values (weight 1, bias 0). The
+// arithmetic is f32 for any input dtype, and batch norm takes low-precision images with f32
 // parameters and statistics. Ba et al. 2016 (layer), Zhang & Sennrich 2019 (RMS), Wu & He 2018
 // (group), Ioffe & Szegedy 2015 (batch), Ulyanov et al. 2016 (instance).
 #pragma once
@@ -64,7 +64,7 @@ struct BatchNormOptions {
   double eps = 1e-5;
   std::optional<double> momentum = 0.1;  // absent: running statistics are averages over all batches
   bool affine = true;
-  bool track_running_stats = true;  // off: batch statistics are used in evaluation, too
+  bool track_running_stats = true;  // false: evaluation also uses batch statistics
 };
 /// The common part of layers with running statistics, which a forward pass in training updates.
 struct RunningNorm : Layer {
@@ -79,8 +79,8 @@ struct RunningNorm : Layer {
 };
 /// The common part of BatchNorm1d and BatchNorm2d.
 struct BatchNorm : RunningNorm {
-  /// relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's shape, may
-  /// be undefined.
+  /// Returns relu(layer(x) + residual), as one operation: batch_norm_relu. The residual, of x's
+  /// shape, may be undefined.
   Tensor then_relu(const Tensor& x, const Tensor& residual = {}) const;
 
  protected:
@@ -112,10 +112,10 @@ struct BatchNorm2d final : BatchNorm {
 struct InstanceNormOptions {
   double eps = 1e-5, momentum = 0.1;
   bool affine = false;
-  bool track_running_stats = false;  // on: evaluation uses them
+  bool track_running_stats = false;  // true: evaluation uses them
 };
 /// The common part of InstanceNorm1d and InstanceNorm2d. The batch dimension may be absent. It does
-/// not count batches, nor does PyTorch's.
+/// not count batches; PyTorch's does not either.
 struct InstanceNorm : RunningNorm {
   int rank;  // with the batch
   Tensor forward(const Tensor& x) const override;

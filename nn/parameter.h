@@ -1,6 +1,6 @@
-// What a module owns: parameters, which are trained, and buffers, which are not (running
-// statistics). Both are tensors whose bytes the ledger calls `parameter`. Copies are handles to the
-// same data, so assigning one module's parameter to another ties the two (`head.weight =
+// The tensors that a module owns: parameters, which are trained, and buffers, which are not
+// (running statistics). The ledger charges the bytes of both to `parameter`. Copies are handles to
+// the same data, so an assignment of one module's parameter to another ties the two (`head.weight =
 // embedding.weight`).
 #pragma once
 
@@ -21,7 +21,7 @@ struct Parameter : Tensor {
     set_requires_grad();
     meta()->unclaimed = true;
   }
-  /// Uninitialised; nn/init.h fills it.
+  /// Uninitialized; nn/init.h fills it.
   explicit Parameter(const Shape& shape, DType dtype = f32, Device device = {})
       : Parameter(allocated(shape, dtype, device)) {}
 
@@ -32,14 +32,14 @@ struct Parameter : Tensor {
   }
 };
 
-/// Part of a module's state that no optimizer sees.
+/// A part of a module's state that optimizers do not see.
 struct Buffer : Tensor {
   Buffer() = default;
   explicit Buffer(const Tensor& value) : Tensor(value.body()) {
     storage()->recharge(MemoryUse::parameter);
   }
-  /// Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes at every
-  /// step and which on a GPU would cost a synchronisation each time.
+  /// If true, Module::to(Device) leaves it on the CPU: a counter, which the host reads and writes
+  /// at every step, would cost a synchronization each time on a GPU.
   bool stays_on_host = false;
 };
 

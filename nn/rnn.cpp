@@ -1,4 +1,4 @@
-// Recurrent layers: names and first values of the weights, and the way through layers and
+// Recurrent layers: names and first values of the weights, and the loop over layers and
 // directions.
 #include <halftone/nn/rnn.h>
 

@@ -1,7 +1,7 @@
 // Recurrent layers with PyTorch's parameters: weight_ih_l0 [gates hidden, in], weight_hh_l0,
-// bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all uniform on +-1/sqrt(hidden) at first. The
-// inputs of all steps are projected by one matrix product; what follows them through time is one
-// operation (autograd/ops/layers/recurrent.h). Under autocast both run in low precision, as PyTorch's
+// bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse, ..., all initialized uniform on +-1/sqrt(hidden).
+// One matrix product projects the inputs of all steps; one operation runs the steps over time
+// (autograd/ops/layers/recurrent.h). Under autocast both run in low precision, as PyTorch's
 // cells.
 #pragma once
 
@@ -17,12 +17,12 @@ struct RecurrentOptions {
   bool bias = true;
   bool batch_first = false;    // x and output are [n, time, ...] instead of [time, n, ...]
   bool bidirectional = false;  // a second set of weights reads from the end; outputs are joined
-  double dropout = 0;          // of each layer's output but the last one's, while training
+  double dropout = 0;          // on each layer's output but the last one's, in training
 };
 
-/// What Lstm and Gru share: the weights of every layer and direction.
+/// The common part of Lstm and Gru: the weights of every layer and direction.
 struct Recurrent : Module {
-  /// weight_ih: [gates * hidden, in], bias_ih: [gates * hidden]; the others likewise.
+  /// weight_ih: [gates * hidden, in], bias_ih: [gates * hidden]; weight_hh and bias_hh likewise.
   struct Direction {
     Parameter weight_ih, weight_hh, bias_ih{}, bias_hh{};
   };
@@ -35,19 +35,19 @@ struct Recurrent : Module {
  protected:
   Recurrent(std::string_view layer, int64_t gates, int64_t in, int64_t hidden,
             RecurrentOptions options);
-  /// Checks x and gives it as [time, n, in].
+  /// Checks x and returns it as [time, n, in].
   Tensor by_time(std::string_view layer, const Tensor& x) const;
-  /// The slice [n, hidden] of a state [layers * directions, n, hidden]; zeros where it is
+  /// Returns the slice [n, hidden] of a state [layers * directions, n, hidden]; zeros if it is
   /// undefined.
   Tensor first_state(std::string_view layer, std::string_view what, const Tensor& state,
                      const Tensor& x, std::size_t index) const;
-  /// Runs step(index of the direction, projected inputs, reverse), which gives [time, n, hidden],
+  /// Runs step(index of the direction, projected inputs, reverse), which returns [time, n, hidden],
   /// for all layers; the result: [time, n, directions * hidden], or batch first.
   template <class Step> Tensor through_layers(const Tensor& x, const Step& step) const;
 };
 
 /// y: [time, n, directions * hidden] of the last layer, or batch first; h, c: [layers * directions,
-/// n, hidden], behind the last step of each.
+/// n, hidden], after the last step of each.
 struct LstmOutput {
   Tensor y, h, c;
 };
@@ -56,7 +56,7 @@ struct Lstm final : Recurrent {
   Lstm(int64_t in, int64_t hidden_size, RecurrentOptions o = {})
       : Recurrent("Lstm", 4, in, hidden_size, o) {}
   /// x: [time, n, in], or batch first; h0, c0: [layers * directions, n, hidden], zeros if absent.
-  /// Throws ShapeError where they do not fit.
+  /// Throws ShapeError if they do not fit.
   LstmOutput operator()(const Tensor& x, const Tensor& h0 = {}, const Tensor& c0 = {}) const;
 };
 

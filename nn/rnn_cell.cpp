@@ -1,4 +1,4 @@
-// A cell is a sequence of one step.
+// A cell runs a sequence of one step.
 #include <halftone/nn/rnn_cell.h>
 
 #include <cmath>

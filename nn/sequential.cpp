@@ -1,4 +1,4 @@
-// Sequential: one after the other.
+// Sequential: calls its layers one after the other.
 #include <halftone/nn/sequential.h>
 
 #include <halftone/core/error.h>

@@ -1,6 +1,6 @@
 // Layers in a row, built from values: Sequential(Linear(784, 512), Relu(), Linear(512, 10)). Its
-// children are named 0, 1, 2, ... as PyTorch's are, so parameters are called 0.weight,
-// 0.bias, 2.weight, 2.bias.
+// children are named 0, 1, 2, ... as PyTorch's are, so parameters are called 0.weight, 0.bias,
+// 2.weight, 2.bias.
 #pragma once
 
 #include <concepts>
@@ -19,7 +19,7 @@ class Sequential final : public Layer {
   template <class... L>
   requires(sizeof...(L) > 0) explicit Sequential(L... layers) { (add(std::move(layers)), ...); }
 
-  /// Appends a layer and returns it, at the address it will keep.
+  /// Appends a layer and returns it, at its final address.
   template <class L> L& add(L layer) {
     static_assert(!std::derived_from<L, Recurrent>,
                   "Lstm and Gru give more than one tensor, which no Sequential hands on: write a "
@@ -34,7 +34,7 @@ class Sequential final : public Layer {
   }
 
   int size() const { return int(layers_.size()); }
-  /// The layer at a place, counted from the end if negative; throws UsageError.
+  /// Returns the layer at a position, counted from the end if negative; throws UsageError.
   Layer& operator[](int place) const;
 
   Tensor forward(const Tensor& x) const override;

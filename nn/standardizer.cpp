@@ -20,7 +20,7 @@ void check_columns(std::string_view what, const Tensor& x, int64_t columns) {
                      " columns. Pass floating [.., ", columns, "].");
 }
 
-/// A column that never changes has its own value as mean, to the bit, and 1 as divisor.
+/// Returns mean and deviation. A constant column gets its exact value as mean and 1 as deviation.
 std::pair<double, double> mean_and_std(std::span<const double> column) {
   const auto [least, most] = std::ranges::minmax(column);
   if (least == most) return {least, 1};

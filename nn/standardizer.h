@@ -1,5 +1,5 @@
-// Columns of a table made comparable, as a layer, so that a model's file holds what its inputs and
-// predictions need.
+// A layer that makes the columns of a table comparable, so that a model's file includes the numbers
+// that its inputs and predictions need.
 #pragma once
 
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace halftone::nn {
 
-/// (x - mean) / std of each column. Mean and standard deviation (of n, not n - 1) are buffers: they
-/// are saved with the model and are not trained. A model that is cast to a short dtype rounds them
-/// as well. As scikit-learn's StandardScaler.
+/// (x - mean) / std of each column. Mean and standard deviation (with divisor n, not n - 1) are
+/// buffers: they are saved with the model and are not trained. A model that is cast to a short
+/// dtype rounds them as well. As scikit-learn's StandardScaler.
 struct Standardizer final : Layer {
   Buffer mean, std;  // f32 [columns]
 
-  /// mean 0 and std 1, which change nothing: for a model that will load its numbers from a file.
+  /// Starts with mean 0 and std 1, which change nothing: for models that load them from a file.
   explicit Standardizer(int64_t columns);
-  /// With the means and deviations of x: floating [rows, columns], one row or more. Pass the
-  /// training rows only: test rows would make the measured accuracy too good. A constant column
-  /// becomes 0. Throws ShapeError.
+  /// Returns a layer with the means and deviations of x: floating [rows, columns], one row or more.
+  /// Pass the training rows only: test rows would make the measured accuracy too good. A constant
+  /// column becomes 0. Throws ShapeError.
   static Standardizer of(const Tensor& x);
 
   /// x: floating [.., columns]. Throws ShapeError for another number of columns.
   Tensor forward(const Tensor& x) const override;
-  /// The way back, for predictions of a standardised target.
+  /// Reverses forward(), for predictions of a standardized target.
   Tensor undo(const Tensor& x) const;
 
   void describe(Fields& field) override { field("mean", mean), field("std", std); }

@@ -1,5 +1,5 @@
 // Loading compares first and copies afterwards, so that a state that does not fit leaves the module
-// as it was.
+// unchanged.
 #include <halftone/nn/state_dict.h>
 
 #include <sstream>
@@ -86,7 +86,7 @@ void save(const Module& module, const std::filesystem::path& path) {
 }
 
 LoadReport load(Module& module, const std::filesystem::path& path, LoadOptions options) {
-  const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
+  const MemoryScope scope(MemoryUse::workspace);  // the file's tensors live until copied
   return load_from(module, load_safetensors(path).tensors, options, path.string());
 }
 

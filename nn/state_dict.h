@@ -1,5 +1,5 @@
 // A module's parameters and buffers by name, to and from .safetensors files. Names and layouts are
-// PyTorch's, so files cross in both directions (`safetensors.torch.load_file`).
+// PyTorch's, so files can be exchanged in both directions (`safetensors.torch.load_file`).
 #pragma once
 
 #include <filesystem>
@@ -16,14 +16,14 @@ using halftone::NamedTensors;
 using halftone::SafetensorsFile;
 using halftone::save_safetensors;
 
-/// Handles to the data, without history: writing to the module later changes them. A tensor that is
-/// shared appears under each of its names.
+/// Returns handles to the data, without history: later writes to the module change them. A shared
+/// tensor appears under each of its names.
 NamedTensors state_dict(const Module& module);
 
 struct LoadOptions {
   bool strict = true;  // names must agree; shapes must in any case
 };
-/// Where names did not agree, which without `strict` is no error.
+/// The names that did not agree, which is not an error without `strict`.
 struct LoadReport {
   std::vector<std::string> missing, unexpected;
 };

@@ -1,5 +1,5 @@
-// Images enlarged (or made smaller) without parameters, as torch.nn.Upsample of images: to a size
-// or by a factor. nn::ConvTranspose2d is the way with parameters.
+// Enlarges (or shrinks) images without parameters, as torch.nn.Upsample of images: to a size or by
+// a factor. nn::ConvTranspose2d does it with parameters.
 #pragma once
 
 #include <halftone/autograd/ops.h>

@@ -1,4 +1,4 @@
-// Adam's and AdamW's options, and the rule they stand for.
+// Adam's and AdamW's options, and the update rule they describe.
 #include <halftone/optim/adam.h>
 
 namespace halftone::optim {

@@ -7,7 +7,7 @@
 
 namespace halftone::optim {
 
-/// Of both; max_exp_avg_sq is AMSGrad's.
+/// The layout of both; max_exp_avg_sq is AMSGrad's.
 inline constexpr StateLayout adam_layout{.names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
                                          .essential = 2};
 
@@ -16,8 +16,8 @@ struct AdamOptions {
   std::array<double, 2> betas{0.9, 0.999};
   double eps = 1e-8, weight_decay = 0;  // decay is added to the gradient
   std::optional<DType> state_dtype{};   // absent: f32
-  bool amsgrad = false;                 // the largest v so far divides (Reddi et al. 2018)
-  bool maximize = false;                // goes up the gradient
+  bool amsgrad = false;                 // divides by the largest v until now (Reddi et al. 2018)
+  bool maximize = false;                // moves along the gradient, not against it
 
   static constexpr std::string_view name = "Adam";
   static constexpr StateLayout layout = adam_layout;

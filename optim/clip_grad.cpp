@@ -1,4 +1,4 @@
-// The factor, and the scaling by it, without reading anything back.
+// Computes the factor and scales by it, without reading a value back to the host.
 #include <halftone/optim/clip_grad.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ template <class F> void apply_in_place(const F& formula, Tensor& x) {
   backend_for(x).unary(call_of<UnaryFormulas>(formula), x, x);
 }
 
-/// min(1, max_norm / (norm + 1e-6)); NaN stays NaN.
+/// Returns min(1, max_norm / (norm + 1e-6)); NaN stays NaN.
 Tensor clip_factor(const Tensor& norm, double max_norm) {
   Tensor denominator = norm.clone();
   apply_in_place(formula::Affine{1, 1e-6}, denominator);

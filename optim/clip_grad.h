@@ -1,7 +1,7 @@
 // Clipping of gradients, between unscaling and the optimizer step. Mirrors
 // torch.nn.utils.clip_grad_norm_ and clip_grad_value_ (Pascanu et al. 2013). Norms and factors are
-// f32 whatever the gradients. Both take parameters; for an optimizer whose gradients are not its
-// parameters' (master weights), pass optimizer.gradients() to the functions on gradients.
+// f32 for any dtype of gradients. Both take parameters. For an optimizer with gradients of its own
+// (master weights), pass optimizer.gradients() to the functions on gradients.
 #pragma once
 
 #include <span>
@@ -13,14 +13,14 @@ namespace halftone::optim {
 
 struct ClipOptions {
   /// p of the norm: the p-th root of the sum of all |g|^p, 1 or any other positive number, or
-  /// infinity for the largest |g|. Others than 2 take several passes.
+  /// infinity for the largest |g|. Values other than 2 take several passes.
   double norm_type = 2;
-  bool error_if_nonfinite = false;  // costs a read of the norm, which on a GPU waits for it
+  bool error_if_nonfinite = false;  // costs a read of the norm, which waits for a GPU
 };
 
-/// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the Euclidean norm, or
-/// another p-norm, of all of them as one vector. Returns that norm, an f32 scalar on the gradients'
-/// device; nothing waits for it here. 0 without gradients.
+/// Scales all gradients by min(1, max_norm / (norm + 1e-6)); norm is the Euclidean norm, or another
+/// p-norm, of all of them as one vector. Returns that norm, an f32 scalar on the gradients' device,
+/// without waiting for it. Returns 0 without gradients.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm,
                       ClipOptions options = {});
 Tensor clip_gradients_norm(std::span<Tensor> gradients, double max_norm, ClipOptions options = {});

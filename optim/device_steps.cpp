@@ -1,6 +1,6 @@
-// What a step leaves to the device: whether it happens (StepControl::skip), how many there have
-// been, and under capture the learning rate. Counts and rates are made once, outside of captures:
-// what fills them would otherwise be recorded and run at every replay.
+// The parts of a step that the device decides: whether it happens (StepControl::skip), the count of
+// steps, and under capture the learning rate. Counts and rates are created once, outside of
+// captures: otherwise their fills would be recorded and run at every replay.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace halftone::optim {
 
-/// Lets the parameters that do not yet count on the device do so, from what the host has counted:
-/// views of one tensor per device.
+/// Moves the step counts of parameters that do not yet count on the device there, starting from the
+/// host's counts: views of one tensor per device.
 void StatefulOptimizer::count_on_device(Group& group) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
   std::vector<std::size_t> uncounted;

@@ -1,6 +1,6 @@
-// What optimizers that are not elementwise share. Their step has two halves: a rule that leaves a
-// direction (core/update_rules.h), and the rule of SGD along it, so that forms of weights, loss
-// scales and skipped steps are the backend's business in both.
+// Shared code of optimizers that are not elementwise. Their step has two halves: a rule that writes
+// a direction (core/update_rules.h), and SGD's rule along it. The backend thus handles weight
+// forms, loss scales and skipped steps in both.
 #pragma once
 
 #include <halftone/core/backend.h>
@@ -8,12 +8,12 @@
 
 namespace halftone::optim {
 
-/// A tensor for a direction, laid out as the parameter: f32, f64 of an f64 parameter.
+/// Returns a tensor for a direction, laid out as the parameter: f32, or f64 for an f64 parameter.
 inline Tensor direction_like(const Tensor& parameter) {
   return empty_like(parameter, parameter.dtype() == f64 ? f64 : f32);
 }
 
-/// The slot's weight alone, to be moved along `gradient`: no state, no factor, no count.
+/// Returns a slot that only moves the weight along `gradient`: no state, no factor, no count.
 inline UpdateSlot uncounted(const UpdateSlot& slot, const Tensor& gradient) {
   return {.parameter = slot.parameter,
           .gradient = gradient,

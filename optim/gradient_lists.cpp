@@ -1,4 +1,4 @@
-// One reduction per device; nothing is read back.
+// One reduction per device; the host reads nothing back.
 #include <halftone/optim/gradient_lists.h>
 
 #include <cmath>

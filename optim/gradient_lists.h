@@ -1,4 +1,4 @@
-// Lists of gradients, which may lie on several devices: what scalers, clipping and norms share.
+// Lists of gradients, possibly on several devices: shared by scalers, clipping and norms.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace halftone::optim {
 
-/// use(those of one device, its backend) for stretches of neighbours on one device: nearly always
-/// all of them. The order stays, which is what positions of gradients refer to.
+/// Calls use(gradients, backend) for each run of neighbors on one device: nearly always all of
+/// them. The order does not change, because positions of gradients refer to it.
 template <class T, class Use> void for_each_device(std::span<T> gradients, const Use& use) {
   for (auto begin = gradients.begin(); begin != gradients.end();) {
     const Device device = begin->device();
@@ -21,11 +21,11 @@ template <class T, class Use> void for_each_device(std::span<T> gradients, const
   }
 }
 
-/// Each *= factor, an f32 scalar that may lie on another device.
+/// Multiplies each gradient by `factor`, an f32 scalar that may be on another device.
 void scale_gradients(std::span<Tensor> gradients, const Tensor& factor);
 
-/// The p-norm of all of them as one vector, accumulated in f64, an f64 scalar on the device of the
-/// first; 0 of none. Throws UsageError for p that is not positive.
+/// Returns the p-norm of all of them as one vector, accumulated in f64: an f64 scalar on the device
+/// of the first; 0 for an empty list. Throws UsageError for p that is not positive.
 Tensor norm_of(std::span<const Tensor> gradients, double p = 2);
 
 }  // namespace halftone::optim

@@ -1,6 +1,6 @@
-// One step: for every group and device, gather the parameters that have gradients into slots and
-// make one backend call. What a step leaves to the device is in device_steps.cpp, the state
-// dictionary in optimizer_state.cpp.
+// One step: for every group and device, gathers the parameters that have gradients into slots and
+// makes one backend call. The device's part of a step is in device_steps.cpp, the state dictionary
+// in optimizer_state.cpp.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ Tensor StatefulOptimizer::gradient_of(const Group& group, std::size_t i) const {
   return keeper_ ? keeper_->gradient(group.first + i, parameter) : parameter.grad();
 }
 
-/// What the gradients of a group are multiplied by on their way; undefined: nothing.
+/// Returns the factor of a group's gradients; undefined: none.
 Tensor StatefulOptimizer::factor_on(Device device, int group_index, const Tensor& asked) {
   const Tensor factor = asked.defined() ? asked.to(device) : Tensor{};
   if (!maximizes(group_index)) return factor;
@@ -126,14 +126,14 @@ void StatefulOptimizer::step_group(int group_index, const StepControl& control) 
     if (UpdateWatcher* const watcher = watcher_of_updates())
       update_watched(group_index, batch, backend, *watcher);
     else update(group_index, batch, backend);
-    for (auto done = first; done != end; ++done)  // not before: there may be no memory for it
+    for (auto done = first; done != end; ++done)  // only now: the update may have run out of memory
       if (!states[*done].count.defined()) ++states[*done].steps;
     if (backend.capturing()) follow_replays(group_index);
   }
-  slots_.clear();  // the handles, not the memory: a gradient must not outlive zero_grad()
+  slots_.clear();  // drops the handles, not the memory: a gradient must not outlive zero_grad()
 }
 
-/// The same update twice: of f32 copies, which nothing rounds, and of the weights themselves.
+/// Makes the same update twice: on f32 copies, without any rounding, and on the weights themselves.
 void StatefulOptimizer::update_watched(int group, const Batch& batch, Backend& backend,
                                        UpdateWatcher& watcher) {
   const MemoryScope scope(MemoryUse::workspace);
@@ -154,14 +154,14 @@ void StatefulOptimizer::update_watched(int group, const Batch& batch, Backend& b
   update(group, batch, backend);
 }
 
-/// What an update is told of the steps before it: only as much as it depends on.
+/// Returns the number of earlier steps that an update needs: only as much as it depends on.
 int64_t StatefulOptimizer::steps_before(const ParameterState& state) const {
   if (!layout_.numbered) return 0;
   if (layout_.has_step) return state.steps;
   return state.tensors[0].defined() ? 1 : 0;
 }
 
-/// Makes the state that is missing; moves it after a parameter that changed its device.
+/// Creates missing state; moves it with a parameter that changed its device.
 void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterState& state) const {
   const MemoryScope scope(MemoryUse::optimizer_state);
   const DynamicStates needed{needed_state(group, parameter)};
@@ -176,7 +176,7 @@ void StatefulOptimizer::prepare(const Tensor& parameter, int group, ParameterSta
       const DType dtype = parameter.dtype() == f64 ? f64 : state_dtype(group).value_or(f32);
       tensor = empty_like(parameter, dtype);
       backend_for(tensor).fill(0, tensor);
-      // Without a step count of its own, as SGD, what is counted is the life of the state.
+      // SGD and others have no step count of their own: here the count starts with the state.
       if (state.count.defined() && !layout_.has_step) backend_for(tensor).fill(0, state.count);
     }
   }

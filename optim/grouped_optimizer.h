@@ -1,6 +1,6 @@
 // The common part of all optimizers here: parameter groups, per-parameter state, batching into
-// backend calls, and the state dictionary. An elementwise optimizer adds its options, and nothing
-// else (ElementwiseOptimizer); another one says which state it keeps and what update() does.
+// backend calls, and the state dictionary. An elementwise optimizer adds only its options
+// (ElementwiseOptimizer); any other also defines its state and update().
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ void require_not_negative(std::string_view optimizer, std::string_view option, d
 void require_finite(std::string_view where, std::string_view what, double value);
 /// Throws UsageError unless 0 <= value < 1.
 void require_decay_rate(std::string_view optimizer, std::string_view option, double value);
-/// Whether it is f64, f32, f16 or bf16.
+/// Returns whether it is f64, f32, f16 or bf16.
 bool is_state_dtype(DType dtype);
 /// Throws DTypeError unless absent, or one of these.
 void require_state_dtype(std::string_view optimizer, std::optional<DType> dtype);
@@ -55,15 +55,15 @@ class OptionFields {
 
 /// The state tensors of one parameter, as the state dictionary names them.
 struct StateLayout {
-  std::array<std::string_view, 3> names{};  // PyTorch's; "" where there is none
-  std::size_t essential = 0;                // the first so many are there from the first step on
+  std::array<std::string_view, 3> names{};  // PyTorch's; "" for absent ones
+  std::size_t essential = 0;                // the first n exist from the first step on
   bool has_step = true;                     // PyTorch's state has a `step`
-  /// An update depends on the number of steps before it: parameters that differ in it are updated
-  /// apart. Without has_step, on whether there were any.
+  /// Whether an update depends on the number of steps before it: then parameters that differ in it
+  /// are updated separately. Without has_step: on whether there were any.
   bool numbered = true;
 };
 
-/// What all optimizers of this folder keep and do, whatever their options.
+/// The state and functions of all optimizers of this folder, independent of their options.
 class StatefulOptimizer : public Optimizer {
  public:
   /// From the first step with a `skip` on, parameters count their steps on the device.
@@ -86,9 +86,9 @@ class StatefulOptimizer : public Optimizer {
   struct ParameterState {
     int64_t steps = 0;
     std::array<Tensor, 3> tensors{};  // undefined until the first step that needs them
-    Tensor count{};                   // of the steps on the device; where defined, it is the truth
+    Tensor count{};                   // of the steps on the device; if defined, it replaces `steps`
   };
-  /// A learning rate on a device, and what was written there last.
+  /// A learning rate on a device, and the last value written there.
   struct PublishedRate {
     Tensor value{};  // f64 scalar
     double written = 0;
@@ -98,12 +98,12 @@ class StatefulOptimizer : public Optimizer {
     std::vector<ParameterState> states;
     std::size_t first = 0;               // its position among the parameters of all groups
     std::vector<PublishedRate> rates{};  // one per device, for captured steps
-    Tensor minus_one{};                  // where it maximizes: what gradients are multiplied by
+    Tensor minus_one{};                  // if the group maximizes: the factor of its gradients
   };
-  /// What one backend call is about.
+  /// The slots and arguments of one backend call.
   struct Batch {
     std::span<UpdateSlot> slots;
-    int64_t steps = 0;  // before this one, of slots that do not count themselves
+    int64_t steps = 0;  // before this one, for slots without a count of their own
     Tensor skip{}, device_lr{};
 
     UpdateCall call(const UpdateRule& rule, double lr) const {
@@ -117,23 +117,23 @@ class StatefulOptimizer : public Optimizer {
   /// Checks and appends the parameters of a new group.
   void add_parameters(std::vector<Tensor> parameters);
 
-  /// Which state tensors the options of a group call for, and the dtype they ask for, if any.
+  /// Return the state tensors that the options of a group need, and the dtype they ask for, if any.
   virtual StateMask needed_state(int group, const Tensor& parameter) const = 0;
   virtual std::optional<DType> state_dtype(int group) const = 0;
-  /// Whether a group goes up its gradients.
+  /// Returns whether a group moves along its gradients instead of against them.
   virtual bool maximizes(int group) const = 0;
-  /// One step of the slots of a batch: one backend call for an elementwise optimizer, any number
-  /// of them for others (lamb.cpp, muon.cpp). Only the first may count: slots of others are copies
-  /// without `steps`.
+  /// Makes one step for the slots of a batch: one backend call for an elementwise optimizer, any
+  /// number of them for others (lamb.cpp, muon.cpp). Only the first call may count steps: slots of
+  /// later calls are copies without `steps`.
   virtual void update(int group, const Batch& batch, Backend& backend) = 0;
   virtual void describe_options(int group, OptionFields& field) = 0;
   /// Returns the problem that a group's options would have after `change` ("lr is nan"); empty:
   /// none.
   virtual std::string problem_of_options(int group, OptionFields& change) const = 0;
 
-  /// The present rate of a group goes to where it has been published.
+  /// Writes the present rate of a group to its published tensors.
   void refresh_rates(int group);
-  /// Throws UsageError for a group that is not there.
+  /// Throws UsageError for a group that does not exist.
   void require_group(int group) const;
 
  private:
@@ -143,7 +143,7 @@ class StatefulOptimizer : public Optimizer {
   void count_on_device(Group& group) const;
   const Tensor& published_rate(const Group& group, Device device) const;
   void require_not_capturing(const Tensor& parameter) const;
-  /// What replays of the step under capture do on the host: rates, and versions of what is written.
+  /// Registers the host's part of replays of the step: rates, and versions of written tensors.
   void follow_replays(int group);
   int64_t steps_of(const ParameterState& state) const;
   int64_t steps_before(const ParameterState& state) const;
@@ -156,19 +156,19 @@ class StatefulOptimizer : public Optimizer {
   StateLayout layout_;
   std::vector<Group> groups_;
   std::shared_ptr<WeightKeeper> keeper_;
-  // Kept from step to step for their capacity: after the first, a step allocates nothing.
+  // Kept from step to step for their capacity: steps after the first allocate nothing.
   std::vector<UpdateSlot> slots_;
   std::vector<std::size_t> pending_;
 };
 
 /// Adds typed options. `Options` is an aggregate with lr, state_dtype, maximize, static name and
 /// layout (a StateLayout), describe(OptionFields&), and check(name), which throws UsageError for
-/// values that make no sense.
+/// invalid values.
 template <class Options> class GroupedOptimizer : public StatefulOptimizer {
  public:
   explicit GroupedOptimizer(std::vector<Tensor> parameters, Options options = {})
       : GroupedOptimizer(std::vector{ParameterGroup<Options>{std::move(parameters), options}}) {}
-  /// lr by its place, as in PyTorch
+  /// lr as the second argument, as in PyTorch
   template <std::floating_point Lr>
   GroupedOptimizer(std::vector<Tensor> parameters, Lr lr)
       : GroupedOptimizer(std::move(parameters), Options{.lr = double(lr)}) {}
@@ -180,8 +180,8 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
     for (auto& group : groups) add_group(std::move(group));
   }
 
-  /// The options of a group, to read or to change between steps; a captured step sees a changed lr
-  /// after publish_rates(), and other options not at all.
+  /// Returns the options of a group, to read or to change between steps. A captured step sees a
+  /// changed lr after publish_rates(), and never sees other changes.
   Options& options(int group = 0) {
     require_group(group);
     return options_[std::size_t(group)];
@@ -206,7 +206,7 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
     return true;
   }
 
-  /// More parameters, with options of their own. As torch's add_param_group.
+  /// Adds parameters, with options of their own. As torch's add_param_group.
   void add_group(ParameterGroup<Options> group) {
     group.options.check(name());
     add_parameters(std::move(group.parameters));
@@ -231,7 +231,7 @@ template <class Options> class GroupedOptimizer : public StatefulOptimizer {
   std::vector<Options> options_;
 };
 
-/// Steps by one rule of core/update_rules.h, which Options::rule() gives.
+/// Steps by the rule of core/update_rules.h that Options::rule() returns.
 template <class Options> class ElementwiseOptimizer final : public GroupedOptimizer<Options> {
  public:
   using GroupedOptimizer<Options>::GroupedOptimizer;

@@ -1,4 +1,4 @@
-// Three passes over a parameter: the direction, both norms, the step. No value comes to the host.
+// Three passes over a parameter: the direction, both norms, the step. The host reads no value.
 #include <halftone/optim/lamb.h>
 
 #include <halftone/core/factory.h>
@@ -28,7 +28,7 @@ Tensor squares(Backend& backend, const Tensor& x) {
   return total;
 }
 
-/// |weight| / |direction|, 1 where either is 0.
+/// Returns |weight| / |direction|, or 1 if either is 0.
 Tensor trust_ratio(Backend& backend, const Tensor& weight, const Tensor& direction) {
   const Tensor w = squares(backend, weight), u = squares(backend, direction);
   const Tensor zero = full({}, 0, w.dtype(), w.device()), one = full({}, 1, w.dtype(), w.device());

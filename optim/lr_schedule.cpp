@@ -17,7 +17,7 @@ void require_steps(std::string_view schedule, std::string_view name, int64_t ste
   if (steps < least) fail<UsageError>(schedule, name, " is ", steps, ". Use ", least, " or more.");
 }
 
-/// How much of the way is done, from 0 to 1.
+/// Returns the completed part of the steps, from 0 to 1.
 double progress(int64_t step, int64_t steps) {
   return std::clamp(double(step) / double(steps), 0.0, 1.0);
 }
@@ -126,7 +126,7 @@ ReduceOnPlateau::ReduceOnPlateau(Optimizer& optimizer, PlateauOptions options)
 
 bool ReduceOnPlateau::improves(double value) const {
   const double sign = options_.larger_is_better ? 1 : -1;
-  // As PyTorch: relative thresholds stretch the best value away from 0, whatever its sign.
+  // As PyTorch: relative thresholds move the best value away from 0, for either sign.
   const double bar = options_.absolute_threshold ? best_ + sign * options_.threshold
                                                  : best_ * (1 + sign * options_.threshold);
   return options_.larger_is_better ? value > bar : value < bar;

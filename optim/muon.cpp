@@ -1,4 +1,4 @@
-// Momentum, the iteration that makes it orthogonal, the step; other parameters by AdamW's rule.
+// Momentum, its orthogonalization, the step; AdamW's rule for other parameters.
 #include <halftone/optim/muon.h>
 
 #include <cmath>
@@ -64,8 +64,8 @@ void normalize(Backend& backend, Tensor& x, double eps) {
   scale(backend, x, cast_to(backend, norm, x.dtype()));
 }
 
-/// The iteration x <- a x + (b g + c g g) x with g = x x^T, on the side where g is smaller. x is
-/// [rows, columns], any dtype; the result is of the iteration's.
+/// Runs the iteration x <- a x + (b g + c g g) x with g = x x^T, on x or its transpose, whichever
+/// makes g smaller. x is [rows, columns], any dtype; the result has the iteration's dtype.
 Tensor orthogonalized(Backend& backend, const Tensor& direction, const MuonOptions& o) {
   const bool tall = direction.shape()[0] > direction.shape()[1];
   Tensor x = cast_to(backend, tall ? transposed(direction) : direction, o.iteration_dtype);

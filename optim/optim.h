@@ -1,4 +1,4 @@
-// Everything in optim/.
+// Includes everything in optim/.
 #pragma once
 
 #include <halftone/optim/adam.h>

@@ -1,4 +1,4 @@
-// What is the same for every optimizer: gradients, in terms of the groups.
+// The common part of every optimizer: gradients, computed from the groups.
 #include <halftone/optim/optimizer.h>
 
 #include <halftone/autograd/scaled_gradients.h>
@@ -19,7 +19,7 @@ std::vector<Tensor> gradients_of(std::span<const Tensor> parameters) {
 
 std::vector<Tensor> Optimizer::parameters() const {
   auto& self =
-      const_cast<Optimizer&>(*this);  // group_parameters() lets others write; this only reads
+      const_cast<Optimizer&>(*this);  // group_parameters() gives write access; this only reads
   std::vector<Tensor> result;
   for (int group = 0; group < group_count(); ++group) {
     const std::span<Tensor> parameters = self.group_parameters(group);
@@ -58,7 +58,7 @@ bool Optimizer::begin_step(const StepControl& control) const {
   return true;
 }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): those that have a place for it keep it
+// NOLINTNEXTLINE(performance-unnecessary-value-param): overrides that use it keep it
 bool Optimizer::set_weight_keeper(std::shared_ptr<WeightKeeper>) { return false; }
 bool Optimizer::set_default_state_dtype(DType) { return false; }
 

@@ -1,28 +1,28 @@
 // The state dictionary of the optimizers of this folder, in PyTorch's names. Loading reads and
 // checks everything first and changes the optimizer afterwards, so that a state that does not fit
-// leaves it as it was.
+// leaves the optimizer unchanged.
 #include <halftone/optim/grouped_optimizer.h>
 
 #include <cmath>
 #include <numeric>
 #include <sstream>
 
+#include <halftone/core/entries.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/quoted.h>
 
 namespace halftone::optim {
 
-/// Hands out entries by name, and keeps what nobody asked for and what did not fit.
+/// Takes entries by name and collects all problems, so that one error reports them together.
 class StatefulOptimizer::Reader {
  public:
-  explicit Reader(const NamedTensors& given) : unused_(given) {}
+  Reader(const std::string& optimizer, const NamedTensors& given)
+      : where_(optimizer + ".load_state_dict"),
+        entries_(where_, "the same kind of optimizer", given) {}
 
   /// Undefined if there is none of that name.
-  Tensor take(const std::string& name) {
-    auto entry = unused_.extract(name);
-    return entry.empty() ? Tensor{} : entry.mapped();
-  }
+  Tensor take(const std::string& name) { return entries_.find(name); }
   /// The same, with a shape that must agree.
   Tensor take(const std::string& name, const Shape& shape) {
     Tensor x = take(name);
@@ -34,15 +34,16 @@ class StatefulOptimizer::Reader {
     (text << ... << parts);
     problems_.push_back(text.str());
   }
-  void finish(const std::string& optimizer) {
-    for (const auto& [name, x] : unused_) report(shortened(name, 80), " is unknown");
+  void finish() {
+    for (const auto& [name, x] : entries_.rest()) report(shortened(name, 80), " is unknown");
     if (problems_.empty()) return;
-    fail<UsageError>(optimizer + ".load_state_dict", "the state does not fit: ", listed(problems_),
+    fail<UsageError>(where_, "the state does not fit: ", listed(problems_),
                      ". Load what the same kind of optimizer saved for the same parameters.");
   }
 
  private:
-  NamedTensors unused_;
+  std::string where_;
+  Entries entries_;
   std::vector<std::string> problems_{};
 };
 
@@ -55,7 +56,7 @@ std::string state_name(std::size_t parameter, std::string_view name) {
   return "state." + std::to_string(parameter) + "." + std::string(name);
 }
 
-/// Positions of a group's parameters among all: what PyTorch calls param_groups[i]["params"].
+/// Returns positions of a group's parameters among all: PyTorch's param_groups[i]["params"].
 std::vector<int64_t> positions(std::size_t first, std::size_t count) {
   std::vector<int64_t> result(count);
   std::iota(result.begin(), result.end(), int64_t(first));
@@ -77,8 +78,8 @@ struct SaveOptions final : OptionFields {
   }
 };
 
-/// Reads values straight from a state that was found to fit. Options that it lacks keep their
-/// values, so that states from elsewhere can be loaded.
+/// Reads values from a state that has been checked. Options that it lacks keep their values, so
+/// that states from other programs can be loaded.
 struct LoadOptions final : OptionFields {
   const NamedTensors& state;
   int group;
@@ -100,7 +101,7 @@ struct LoadOptions final : OptionFields {
   }
 };
 
-/// Whether a number counts steps: doubles tell all of them apart.
+/// Returns whether a number is a valid step count: doubles represent all of these exactly.
 bool is_count(double value) { return value >= 0 && value < 0x1p53 && value == std::floor(value); }
 
 Tensor owned_copy(const Tensor& x, Device device) {
@@ -112,7 +113,7 @@ Tensor owned_copy(const Tensor& x, Device device) {
 
 NamedTensors StatefulOptimizer::state_dict() const {
   auto& self = const_cast<StatefulOptimizer&>(
-      *this);  // describe_options() lets others write; saving only reads
+      *this);  // describe_options() gives write access; saving only reads
   NamedTensors result;
   std::size_t position = 0;
   for (int g = 0; g < group_count(); ++g) {
@@ -123,7 +124,7 @@ NamedTensors StatefulOptimizer::state_dict() const {
     self.describe_options(g, save);
     for (const ParameterState& state : group.states) {
       const int64_t steps = steps_of(state);
-      // All steps skipped on the device: the tensors are there, but nothing is in them.
+      // All steps were skipped on the device: the tensors exist, but nothing was written to them.
       const bool untouched = state.count.defined() && steps == 0;
       if (layout_.has_step && steps > 0)
         result[state_name(position, "step")] = scalar(double(steps), i64);
@@ -191,14 +192,14 @@ std::vector<StatefulOptimizer::ParameterState> StatefulOptimizer::read_group(int
 }
 
 void StatefulOptimizer::load_state_dict(const NamedTensors& given) {
-  Reader reader(given);
+  Reader reader(name_, given);
   std::vector<std::vector<ParameterState>> loaded;
   std::size_t position = 0;
   for (int g = 0; g < group_count(); ++g) {
     loaded.push_back(read_group(g, position, reader));
     position += loaded.back().size();
   }
-  reader.finish(name_);
+  reader.finish();
   for (int g = 0; g < group_count(); ++g) {
     LoadOptions load(given, g);
     describe_options(g, load);

@@ -1,4 +1,4 @@
-// RMSprop's options, and the rule they stand for.
+// RMSprop's options, and the update rule they describe.
 #include <halftone/optim/rmsprop.h>
 
 namespace halftone::optim {

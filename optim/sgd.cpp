@@ -1,4 +1,4 @@
-// SGD's options, and the rule they stand for.
+// SGD's options, and the update rule they describe.
 #include <halftone/optim/sgd.h>
 
 namespace halftone::optim {

@@ -9,7 +9,7 @@ namespace halftone::optim {
 
 struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false, maximize = false;  // maximize: goes up the gradient
+  bool nesterov = false, maximize = false;  // maximize: moves along the gradient
   std::optional<DType> state_dtype{};       // absent: f32
 
   static constexpr std::string_view name = "Sgd";

@@ -1,6 +1,6 @@
-// Who sees what an update would make of a weight if nothing were rounded, beside what it does
-// (policy/telemetry/update_probe.h). Optimizers of this folder ask; where nobody watches that is
-// all.
+// A watcher that sees an update without rounding, next to the actual one
+// (policy/telemetry/update_probe.h). Optimizers of this folder ask whether there is a watcher;
+// without one this costs nothing more.
 #pragma once
 
 #include <string_view>
@@ -17,13 +17,13 @@ namespace halftone::optim {
 
 class UpdateWatcher {
  public:
-  /// Whether to be shown the updates that are about to happen. Then each is computed twice.
+  /// Returns whether to report the updates that follow. Then each is computed twice.
   virtual bool wants() const = 0;
-  /// The weight that a slot stands for, in whatever form it is kept: a new tensor, f32 (f64).
+  /// Returns the weight of a slot, for any weight form: a new tensor, f32 (f64).
   virtual Tensor weight_of(const UpdateSlot& slot) = 0;
-  /// A slot before its update, its weight, and what that becomes without rounding: f32 (f64).
+  /// Reports a slot before its update, its weight, and the new weight without rounding: f32 (f64).
   virtual void updating(const UpdateSlot& slot, const Tensor& weight, const Tensor& unrounded) = 0;
-  /// After updates: a tensor that they wrote is about to go onto a grid. `state` is its name
+  /// Called after updates: a tensor that they wrote will be rounded to a grid. `state` is its name
   /// ("exp_avg"), or empty for a parameter.
   virtual void rounding(std::string_view state, const Tensor& x, const Quantizer& quantizer) = 0;
 
@@ -39,5 +39,5 @@ inline UpdateWatcher* watcher_of_updates() {
   return watcher && watcher->wants() ? watcher : nullptr;
 }
 
-/// Until the scope ends, `watcher` watches the optimizers of this thread.
+/// Makes `watcher` watch the optimizers of this thread until the scope ends.
 }  // namespace halftone::optim

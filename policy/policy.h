@@ -1,4 +1,4 @@
-// Policies as files: everything that users of policy/ include.
+// Policies as files: the headers for users of policy/.
 #pragma once
 
 #include <halftone/policy/telemetry/overflow.h>

@@ -22,15 +22,4 @@ inline int64_t count_in(const std::map<std::string, double>& numbers, const std:
   return std::isnan(value) ? 0 : int64_t(std::clamp(value, 0.0, 0x1p53));
 }
 
-/// The entries whose names begin so, without that beginning.
-template <class T>
-std::map<std::string, T> part_of(const std::map<std::string, T>& all,
-                                 const std::string& beginning) {
-  std::map<std::string, T> part;
-  for (auto at = all.lower_bound(beginning); at != all.end() && at->first.starts_with(beginning);
-       ++at)
-    part[at->first.substr(beginning.size())] = at->second;
-  return part;
-}
-
 }  // namespace halftone::train

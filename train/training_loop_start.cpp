@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
 #include <halftone/train/class_name.h>
 #include <halftone/train/environment.h>

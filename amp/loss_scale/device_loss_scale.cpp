@@ -49,7 +49,7 @@ const Tensor& DeviceLossScale::present() {
 }
 
 void DeviceLossScale::next(const Tensor& found_inf) {
-  backend_for(scale_).next_loss_scale(options_.transition(), found_inf.to(scale_.device()), scale_,
+  backend_for(scale_).next_loss_scale(options_, found_inf.to(scale_.device()), scale_,
                                       growth_tracker_, overflows_left_);
   if (recording_step())
     repeat_on_replay([scale = scale_] { mark_written(scale); });  // for present()

@@ -2,7 +2,7 @@
 // core/loss_scale.h in the backend, Backend::next_loss_scale. A value: copies are independent.
 #pragma once
 
-#include <halftone/amp/loss_scale/loss_scale.h>
+#include <halftone/core/loss_scale.h>
 #include <halftone/core/tensor.h>
 
 namespace halftone::amp {

@@ -33,8 +33,8 @@ struct Cast {
   }
 };
 
-/// x in another dtype: rounds to nearest even; to integers truncates. x itself if it has that dtype
-/// already. As torch.Tensor.to(dtype).
+/// Returns x in another dtype: rounds to nearest even; to integers truncates. Returns x itself if
+/// it already has that dtype. As torch.Tensor.to(dtype).
 inline Tensor cast(const Tensor& x, DType dtype) {
   if (!x.defined()) fail<UsageError>("cast", "the input is undefined. Pass a tensor.");
   return x.dtype() == dtype ? x : apply(Cast{.to = dtype}, x);

@@ -1,4 +1,4 @@
-// What operations demand of their inputs, with the messages that say so.
+// Checks of the inputs of operations, with their error messages.
 #pragma once
 
 #include <halftone/core/tensor.h>
@@ -28,28 +28,28 @@ inline void rank(std::string_view op, std::string_view what, const Tensor& x, in
                      wanted, ".");
 }
 
-/// What operations take that compute with integers as well.
+/// Checks an input of operations that also compute with integers.
 inline void numbers(std::string_view op, const Tensor& x) {
   defined(op, "an input", x);
   if (x.dtype() == boolean || (is_floating(x.dtype()) && size_of(x.dtype()) == 1))
     fail<DTypeError>(op, "needs integers, f64, f32, f16 or bf16, got ", described(x),
                      ". Cast it first.");
 }
-/// The same, and bool.
+/// The same, and allows bool.
 inline void numbers_or_bool(std::string_view op, const Tensor& x) {
   defined(op, "an input", x);
   if (x.dtype() != boolean) numbers(op, x);
 }
 
-/// Indices and targets; kernels take them as i64: see index.h.
+/// Checks indices and targets; kernels take them as i64: see index.h.
 inline void integers(std::string_view op, std::string_view what, const Tensor& x) {
   defined(op, what, x);
   if (x.dtype() != i64 && x.dtype() != i32)
     fail<DTypeError>(op, what, " must be i64 or i32, got ", described(x), ". Cast it first.");
 }
 
-/// For a tensor that is not passed through `apply`, which checks devices: it must be on the
-/// input's.
+/// Checks that a tensor is on the input's device, for tensors not passed through `apply`, which
+/// checks devices.
 inline void on_device_of(std::string_view op, const Tensor& input, std::string_view what,
                          const Tensor& x) {
   if (x.defined() && x.device() != input.device())
@@ -57,7 +57,7 @@ inline void on_device_of(std::string_view op, const Tensor& input, std::string_v
                       ". Move them to one device with to().");
 }
 
-/// A per-channel vector (weight, bias, running statistics): undefined, or floating of shape [size].
+/// Checks a per-channel vector (weight, bias, running statistics): undefined, or floating [size].
 inline void vector_of(std::string_view op, std::string_view what, const Tensor& x, int64_t size) {
   if (!x.defined()) return;
   floating(op, x);

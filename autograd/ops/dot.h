@@ -1,5 +1,5 @@
-// Products of vectors that are operations of their own because casting policies name them: made of
-// others, dot would return the f32 of a sum, and cosine_similarity would multiply in short floats.
+// Products of vectors, operations of their own because casting policies name them. Composed of
+// others, dot would return a sum's f32, cosine_similarity would multiply in short floats.
 #pragma once
 
 #include <halftone/autograd/ops/matmul.h>
@@ -32,7 +32,7 @@ struct Dot {
 };
 
 /// a . b / (max(|a|, eps) max(|b|, eps)) along one dimension, in f32 or wider. A norm below eps is
-/// a constant for the gradient, too, where PyTorch differentiates the norm as if it were not
+/// a constant also for the gradient, whereas PyTorch differentiates the norm as if it were not
 /// bounded.
 struct CosineSimilarity {
   static constexpr OpInfo info{"cosine_similarity", CastClass::full_precision,
@@ -63,7 +63,7 @@ struct CosineSimilarity {
     return {needs[0] ? gradient(dy, a, a_norm, b, b_norm) : Tensor{},
             needs[1] ? gradient(dy, b, b_norm, a, a_norm) : Tensor{}};
   }
-  /// of x beside z: (z / |z| - y x / |x|) / |x|
+  /// the gradient of x, given z: (z / |z| - y x / |x|) / |x|
   Tensor gradient(const Tensor& dy, const Tensor& x, const Tensor& x_norm, const Tensor& z,
                   const Tensor& z_norm) const {
     const double largest = facts(y.dtype()).max;

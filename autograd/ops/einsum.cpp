@@ -1,8 +1,8 @@
-// einsum by batched matrix products, of two operands each. In such a product every letter is of one
+// einsum by batched matrix products of two operands each. In such a product every letter is of one
 // of four kinds,
 //   batch (both operands and the result), a's, b's (one operand and the result), summed (both).
-// Letters of one operand alone that the result lacks are summed first. "..." is parsed into the
-// letters '0', '1', ..., '0' for the last dimension.
+// Letters that occur in one operand only, and not in the result, are summed first. "..." is parsed
+// into the letters '0', '1', ..., '0' for the last dimension.
 #include <halftone/autograd/ops/einsum.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Equation {
                    ". Write it as \"ij,jk->ik\", a letter per dimension.");
 }
 
-/// The letters of an operand or the result; `unnamed` dimensions for its "...".
+/// Returns the letters of an operand or the result; its "..." becomes `unnamed` dimensions.
 std::string spelled(std::string_view equation, const std::string& part, int unnamed) {
   std::string dots, letters = part;
   for (int i = unnamed - 1; i >= 0; --i) dots += char('0' + i);
@@ -82,14 +82,14 @@ Equation parsed(std::string_view equation, const std::vector<Tensor>& operands) 
   return e;
 }
 
-/// The letters of `from` for which keep(letter).
+/// Returns the letters of `from` for which keep(letter) is true.
 template <class Keep> std::string those(const std::string& from, Keep keep) {
   std::string kept;
   std::ranges::copy_if(from, std::back_inserter(kept), keep);
   return kept;
 }
 
-/// Dimensions by letter.
+/// A tensor with its dimensions named by letters.
 struct Labelled {
   Tensor x;
   std::string letters;
@@ -100,7 +100,7 @@ struct Labelled {
     for (const char c : some) product *= size(c);
     return product;
   }
-  /// A letter that is there twice takes the diagonal of its two dimensions, which goes last.
+  /// Replaces the two dimensions of a repeated letter by their diagonal, which becomes the last.
   void take_diagonals(std::string_view equation) {
     for (std::size_t i = 0; i < letters.size(); ++i)
       if (const std::size_t j = letters.find(letters[i], i + 1); j != std::string::npos) {
@@ -113,7 +113,7 @@ struct Labelled {
         i = std::size_t(-1);
       }
   }
-  /// Summed over the letters that nothing else has.
+  /// Sums over the letters that occur nowhere else.
   void sum_alone(const std::string& elsewhere) {
     Dims dims;
     for (std::size_t i = 0; i < letters.size(); ++i)
@@ -129,7 +129,7 @@ struct Labelled {
   }
 };
 
-/// The size of each letter; operands of size 1 are expanded to it.
+/// Checks the size of each letter; operands of size 1 are expanded to it.
 void agree_on_sizes(std::string_view equation, std::vector<Labelled>& operands) {
   std::map<char, std::pair<int64_t, const Labelled*>> sizes;
   for (const Labelled& o : operands)
@@ -148,7 +148,7 @@ void agree_on_sizes(std::string_view equation, std::vector<Labelled>& operands) 
   }
 }
 
-/// The product of two operands, summed over the letters that `kept` lacks.
+/// Returns the product of two operands, summed over the letters that `kept` lacks.
 Labelled product_of(Labelled a, Labelled b, const std::string& kept) {
   a.sum_alone(kept + b.letters), b.sum_alone(kept + a.letters);
   const auto in_both = [&](char c) { return has(a.letters, c) && has(b.letters, c); };
@@ -160,7 +160,7 @@ Labelled product_of(Labelled a, Labelled b, const std::string& kept) {
       reshape(a.in_order(batch + of_a + summed), {a.size(batch), a.size(of_a), a.size(summed)});
   const Tensor right =
       reshape(b.in_order(batch + summed + of_b), {a.size(batch), a.size(summed), b.size(of_b)});
-  // Nothing to sum: a product of each with each, exact to one rounding.
+  // Without a sum: a product of each element with each, exact to one rounding.
   const Tensor product = summed.empty() ? left * right : matmul(left, right);
   Shape shape;
   for (const char c : batch + of_a) shape.push_back(a.size(c));
@@ -174,7 +174,7 @@ Tensor einsum(std::string_view equation, const std::vector<Tensor>& given) {
   if (given.empty()) fail<UsageError>("einsum", "got no operand. Pass at least one tensor.");
   for (const Tensor& x : given) check::numbers("einsum", x);
   const Equation e = parsed(equation, given);
-  // A policy that names einsum casts before anything is summed, as PyTorch's list for CUDA does.
+  // A policy that names einsum casts before any sum, as PyTorch's list for CUDA does.
   std::vector<Tensor> inputs = given;
   if (InputCaster* caster = active_caster()) caster->cast_inputs(composed::einsum, inputs);
   DType common = inputs[0].dtype();

@@ -19,7 +19,7 @@ template <class F> void check_formula_input(const Tensor& x) {
 }
 }  // namespace detail
 
-/// y = f(x). Keeps what the derivative reads and nothing else; y has x's memory order.
+/// y = f(x). Saves only what the derivative reads; y has x's memory order.
 template <class F> struct Unary {
   static constexpr OpInfo info = F::info;
   F formula{};
@@ -44,9 +44,9 @@ template <class F> struct Unary {
 };
 
 namespace detail {
-/// Whether kernels take a and b as they are, though their dtypes differ: sums and differences of
-/// f32 and short floats, whose gradients need neither. A residual is added without a copy of the
-/// shorter one in f32.
+/// Returns whether kernels accept a and b although their dtypes differ: in sums and differences of
+/// f32 and short floats, whose gradients need neither input. A residual is then added without an
+/// f32 copy of the shorter one.
 template <class F> bool mixes(const Tensor& a, const Tensor& b) {
   const auto short_or_f32 = [](DType dtype) {
     return dtype == f32 || dtype == f16 || dtype == bf16;
@@ -56,7 +56,7 @@ template <class F> bool mixes(const Tensor& a, const Tensor& b) {
 }
 }  // namespace detail
 
-/// y = f(a, b) with broadcasting; both of one dtype, but for what detail::mixes().
+/// y = f(a, b) with broadcasting; both of one dtype, except for detail::mixes().
 template <class F> struct Binary {
   static constexpr OpInfo info = F::info;
   F formula{};
@@ -97,7 +97,7 @@ template <class F> struct Binary {
                                     dx);
     return in_dtype_of(input, reduce_to(dx, shape));
   }
-  /// As the gradient of a cast would be: summed first, rounded once.
+  /// Casts as the gradient of a cast would be: summed first, rounded once.
   Tensor in_dtype_of(int input, const Tensor& dx) const {
     const DType dtype = needs.dtype(input);
     return dtype == dx.dtype() ? dx : Cast::converted(dx, dtype);
@@ -192,11 +192,11 @@ inline Tensor abs(const Tensor& x) { return unary(formula::Abs{}, x); }
 inline Tensor neg(const Tensor& x) { return unary(formula::Neg{}, x); }
 inline Tensor sin(const Tensor& x) { return unary(formula::Sin{}, x); }
 inline Tensor cos(const Tensor& x) { return unary(formula::Cos{}, x); }
-/// -1, 0 or 1. Like floor, ceil and round it has a gradient of 0.
+/// Returns -1, 0 or 1. Like floor, ceil and round it has a gradient of 0.
 inline Tensor sign(const Tensor& x) { return unary(formula::Sign{}, x); }
 inline Tensor floor(const Tensor& x) { return unary(formula::Floor{}, x); }
 inline Tensor ceil(const Tensor& x) { return unary(formula::Ceil{}, x); }
-/// To the nearest whole number, halves to the even one.
+/// Rounds to the nearest whole number, halves to the even one.
 inline Tensor round(const Tensor& x) { return unary(formula::Round{}, x); }
 inline Tensor elu(const Tensor& x, double alpha = 1) { return unary(formula::Elu{alpha}, x); }
 inline Tensor selu(const Tensor& x) {
@@ -204,12 +204,12 @@ inline Tensor selu(const Tensor& x) {
 }
 inline Tensor mish(const Tensor& x) { return unary(formula::Mish{}, x); }
 inline Tensor hardswish(const Tensor& x) { return unary(formula::Hardswish{}, x); }
-/// scale * x + shift in one pass.
+/// Returns scale * x + shift in one pass.
 inline Tensor affine(const Tensor& x, double scale, double shift) {
   return unary(formula::Affine{scale, shift}, x);
 }
 
-// --- two inputs: broadcasting, and promotion by recorded casts where dtypes differ
+// --- two inputs: broadcasting, and promotion by recorded casts if dtypes differ
 
 namespace detail {
 template <class Op> Tensor apply_promoted(Op op, const Tensor& a, const Tensor& b) {
@@ -221,7 +221,7 @@ template <class Op> Tensor apply_promoted(Op op, const Tensor& a, const Tensor& 
 }
 }  // namespace detail
 
-/// Where inputs are put on grids, they are in the dtype that the sum has.
+/// If inputs are rounded to grids, they are first cast to the dtype of the sum.
 template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
   const InputCaster* const caster = active_caster();
   if (a.defined() && b.defined() && detail::mixes<F>(a, b) && !(caster && caster->treats()))
@@ -231,7 +231,7 @@ template <class F> Tensor binary(F formula, const Tensor& a, const Tensor& b) {
 inline Tensor add(const Tensor& a, const Tensor& b) { return binary(formula::Add{}, a, b); }
 inline Tensor sub(const Tensor& a, const Tensor& b) { return binary(formula::Sub{}, a, b); }
 inline Tensor mul(const Tensor& a, const Tensor& b) { return binary(formula::Mul{}, a, b); }
-/// Integers are divided as f32, as torch.div; floor_divide() keeps them integers.
+/// Divides. Integers are divided as f32, as torch.div; floor_divide() keeps them integers.
 inline Tensor div(const Tensor& a, const Tensor& b) {
   check::defined("div", "an input", a);
   check::defined("div", "an input", b);

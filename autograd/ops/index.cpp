@@ -34,7 +34,7 @@ Tensor reached(std::string_view op, const Tensor& x, int dim, const Shape& shape
 }
 
 namespace {
-/// A scalar as a vector of one.
+/// Returns a scalar as a vector of one element.
 Tensor raised(const Tensor& x) { return x.rank() == 0 ? reshape(x, {1}) : x; }
 }  // namespace
 }  // namespace detail

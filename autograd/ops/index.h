@@ -1,4 +1,4 @@
-// Elements picked by indices along one dimension, and the adjoint. Indices are i64 or i32; one out
+// Picks elements by indices along one dimension, and the adjoint. Indices are i64 or i32; one out
 // of range is an error, at once on the CPU and at the next wait on a GPU.
 #pragma once
 
@@ -7,19 +7,19 @@
 namespace halftone {
 
 namespace detail {
-/// Indices as kernels take them.
+/// Returns indices as kernels take them.
 inline Tensor wide_indices(std::string_view op, std::string_view what, const Tensor& index) {
   check::integers(op, what, index);
   return index.dtype() == i64 ? index : Cast::converted(index, i64);
 }
-/// The same, checked where the host can see them, so that the error names the operation that was
-/// called. `size`: of the dimension they count in.
+/// The same, checked if the host can see them, so that the error names the called operation.
+/// `size`: of the dimension they count in.
 Tensor indices_within(std::string_view op, const Tensor& index, int64_t size);
-/// The part of x that indices of a shape reach: cut to it in every dimension but `dim`.
+/// Returns the part of x that indices of a shape reach: cut to it in every dimension but `dim`.
 Tensor reached(std::string_view op, const Tensor& x, int dim, const Shape& shape);
 }  // namespace detail
 
-/// y[i] = x[i, but index[i] along dim]; y has the index's shape.
+/// y[i] = x[i with index[i] at dim]; y has the index's shape.
 struct Gather {
   static constexpr OpInfo info{"gather", CastClass::as_is, cast_reason::moves};
   int dim;
@@ -40,7 +40,7 @@ struct Gather {
   }
 };
 
-/// y = x, and y[i, but index[i] along dim] += source[i] for every i of the index.
+/// y = x, then y[i with index[i] at dim] += source[i] for every i of the index.
 struct ScatterAdd {
   static constexpr OpInfo info{"scatter_add", CastClass::widest_input, cast_reason::several_inputs};
   int dim;
@@ -72,33 +72,33 @@ struct ScatterAdd {
   }
 };
 
-/// As torch.gather: index has x's rank and, but for `dim`, sizes up to x's.
+/// As torch.gather: index has x's rank and, except in `dim`, sizes up to x's.
 Tensor gather(const Tensor& x, int dim, const Tensor& index);
 /// As torch.scatter_add, in a defined order: sums repeat bit by bit on every device.
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
-/// The slices of x at `index`, a vector, along a dimension. As torch.index_select.
+/// Returns the slices of x at `index`, a vector, along a dimension. As torch.index_select.
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
-/// x with source[i] at index[i] along a dimension, in the place of what x has there; of several for
-/// one place the last, which alone has a gradient. As torch.scatter.
+/// Returns x with its elements at index[i] along a dimension replaced by source[i]. If several
+/// sources have one position, the last counts and alone gets a gradient. As torch.scatter.
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source);
 Tensor scatter(const Tensor& x, int dim, const Tensor& index, Number value);
-/// x with alpha times the slices of source added at `index`, a vector, along a dimension. As
-/// torch.index_add.
+/// Returns x with alpha times the slices of source added at `index`, a vector, along a dimension.
+/// As torch.index_add.
 Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source,
                  double alpha = 1);
-/// gather() whose index and x broadcast but for `dim`; without one, of all elements in row-major
-/// order. As torch.take_along_dim.
+/// gather() whose index and x broadcast except in `dim`; without `dim`, it indexes all elements in
+/// row-major order. As torch.take_along_dim.
 Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> dim = {});
-/// i64 [count, rank]: where x is not 0, in row-major order. Waits for the GPU. As torch.nonzero.
+/// Returns i64 [count, rank]: where x is not 0, row-major. Waits for the GPU. As torch.nonzero.
 Tensor nonzero(const Tensor& x);
-/// The elements of x where the mask is true, as a vector; both broadcast. Waits for the GPU. As
-/// torch.masked_select.
+/// Returns the elements of x where the mask is true, as a vector; both broadcast. Waits for the
+/// GPU. As torch.masked_select.
 Tensor masked_select(const Tensor& x, const Tensor& mask);
-/// `value` where the mask is true, else x. As torch.masked_fill, and so refuses a value that x's
-/// dtype cannot hold.
+/// Returns `value` where the mask is true, else x. As torch.masked_fill; it also refuses a value
+/// that x's dtype cannot hold.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, Number value);
-/// i64 [.., classes], 1 at the index and 0 elsewhere. classes -1: the largest index + 1, which the
-/// host reads. As torch.nn.functional.one_hot.
+/// Returns i64 [.., classes], 1 at the index and 0 elsewhere. classes -1: the largest index + 1,
+/// which the host reads. As torch.nn.functional.one_hot.
 Tensor one_hot(const Tensor& index, int64_t classes = -1);
 
 }  // namespace halftone

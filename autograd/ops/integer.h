@@ -1,5 +1,5 @@
-// Division that rounds down. Of integers a divisor of 0 is an error on the CPU; a GPU, which the
-// host would have to wait for, gives 0.
+// Division that rounds down. For integers a divisor of 0 is an error on the CPU. On a GPU, where
+// the check would make the host wait, the result is 0.
 #pragma once
 
 #include <halftone/autograd/ops/logical.h>
@@ -16,7 +16,7 @@ inline void refuse_zero_divisors(std::string_view op, const Tensor& a, const Ten
 }
 }  // namespace detail
 
-/// floor(a / b). As torch.floor_divide, Python's //; the gradient is 0.
+/// Returns floor(a / b). As torch.floor_divide, Python's //; the gradient is 0.
 inline Tensor floor_divide(const Tensor& a, const Tensor& b) {
   detail::refuse_zero_divisors("floor_divide", a, b);
   return binary(formula::FloorDivide{}, a, b);
@@ -24,7 +24,7 @@ inline Tensor floor_divide(const Tensor& a, const Tensor& b) {
 inline Tensor floor_divide(const Tensor& a, Number b) {
   return floor_divide(a, detail::scalar_beside("floor_divide", a, b));
 }
-/// a - b floor(a / b), with b's sign. As torch.remainder, Python's %.
+/// Returns a - b floor(a / b), with b's sign. As torch.remainder, Python's %.
 inline Tensor remainder(const Tensor& a, const Tensor& b) {
   detail::refuse_zero_divisors("remainder", a, b);
   return binary(formula::Remainder{}, a, b);

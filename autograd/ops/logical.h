@@ -1,4 +1,4 @@
-// Questions whose answer is bool. What is not 0 is true, NaN too.
+// Tests whose result is bool. Everything but 0 is true, also NaN.
 #pragma once
 
 #include <limits>
@@ -12,7 +12,7 @@ inline Tensor as_bool(std::string_view op, const Tensor& x) {
   check::numbers_or_bool(op, x);
   return cast(x, boolean);
 }
-/// max or min of bools; where nothing is reduced the result is `of_none`.
+/// Returns max or min of bools; `of_none` without elements.
 inline Tensor reduce_bools(std::string_view op, Reduction kind, const Tensor& x,
                            const ReduceDims& over, bool of_none) {
   const Tensor truth = as_bool(op, x);
@@ -23,7 +23,7 @@ inline Tensor reduce_bools(std::string_view op, Reduction kind, const Tensor& x,
 }
 }  // namespace detail
 
-/// Whether any element is true; of none: false.
+/// Returns whether any element is true; false without elements.
 struct Any {
   static constexpr OpInfo info{"any", CastClass::as_is, cast_reason::truth};
   ReduceDims over;
@@ -31,7 +31,7 @@ struct Any {
     return detail::reduce_bools("any", Reduction::max, x, over, false);
   }
 };
-/// Whether all elements are true; of none: true.
+/// Returns whether all elements are true; true without elements.
 struct All {
   static constexpr OpInfo info{"all", CastClass::as_is, cast_reason::truth};
   ReduceDims over;
@@ -54,7 +54,7 @@ template <class F> Tensor logical(F formula, const Tensor& a, const Tensor& b) {
   return apply(Compare<F>{formula}, a, b);
 }
 }  // namespace detail
-/// Inputs broadcast and keep their dtypes.
+/// Inputs broadcast; their dtypes may differ.
 inline Tensor logical_and(const Tensor& a, const Tensor& b) {
   return detail::logical(formula::LogicalAnd{}, a, b);
 }
@@ -73,7 +73,7 @@ inline Tensor isnan(const Tensor& x) {
   check::numbers_or_bool("isnan", x);
   return not_equal(x, x);
 }
-/// Neither NaN nor infinite; integers are.
+/// Returns true for elements that are neither NaN nor infinite, so for all integers.
 inline Tensor isfinite(const Tensor& x) {
   check::numbers_or_bool("isfinite", x);
   if (!is_floating(x.dtype())) return ones(x.shape(), boolean, x.device());

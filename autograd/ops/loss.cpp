@@ -45,7 +45,7 @@ Tensor on_rows(std::string_view op, const Tensor& x, const Tensor& targets_in,
 }
 }  // namespace
 
-/// 0, 1, 2 .. on the device itself: a copy from the host could not be recorded.
+/// Returns 0, 1, 2 .. made on the device itself: a copy from the host could not be recorded.
 Tensor places(int64_t count, Device device) {
   Tensor ones = full({count}, 1, i64, device);
   Tensor first = views::slice(ones, 0, 0, std::min<int64_t>(count, 1));
@@ -55,8 +55,8 @@ Tensor places(int64_t count, Device device) {
   return sums;
 }
 
-/// The losses of rows; where `misses` is 1, the target being out of range: an error at once on the
-/// CPU, and NaN on a device that the host would have to wait for.
+/// Returns the losses of rows. `misses` is 1 in rows whose target is out of range: an error at once
+/// on the CPU, and NaN on a device that the host would have to wait for.
 Tensor refuse_misses(const Tensor& losses, const Tensor& misses, int64_t classes) {
   if (losses.device().kind != DeviceKind::cpu) return losses / (1 - misses);
   if (sum(misses).item() != 0)
@@ -80,7 +80,7 @@ Tensor NllLoss::forward(const Tensor& x, const Tensor& targets) {
   const Tensor weight = options.weight.defined() ? cast(options.weight.detach(), wide) : one;
   row_weights = sum(where(chosen, weight, zero), {1});
   const Tensor logs = sum(where(chosen, cast(x, wide), zero), {1});
-  // A row whose target is not one of the classes has chosen nothing, though it is kept.
+  // A row whose target is not one of the classes has no chosen element, though it is not ignored.
   const Tensor hits = sum(cast(chosen, wide), {1});
   const Tensor misses = views::reshaped(cast(kept, wide), {rows}) - hits;
   const Tensor losses = detail::refuse_misses(logs * row_weights * -1.0, misses, classes);

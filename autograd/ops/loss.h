@@ -12,7 +12,7 @@ enum class LossReduction { mean, sum, none };
 struct CrossEntropyOptions {
   Tensor weight{};              // one weight per class, or undefined
   double label_smoothing = 0;   // on [0, 1)
-  int64_t ignore_index = -100;  // rows with this target count for nothing
+  int64_t ignore_index = -100;  // rows with this target are ignored
   LossReduction reduction =
       LossReduction::mean;  // the mean divides by the sum of the targets' weights
 };
@@ -20,7 +20,7 @@ struct CrossEntropyOptions {
 namespace detail {
 inline DType statistics_dtype(DType dtype) { return dtype == f64 ? f64 : f32; }
 
-/// A loss per row, with the weight of each row, reduced; `total` receives what the mean divides by.
+/// Reduces the losses of rows, with row weights; `total` receives the divisor of the mean.
 inline Tensor reduce_rows(const Tensor& losses, const Tensor& row_weights, LossReduction reduction,
                           Tensor& total) {
   if (reduction == LossReduction::none) return losses;
@@ -28,7 +28,7 @@ inline Tensor reduce_rows(const Tensor& losses, const Tensor& row_weights, LossR
   total = sum(row_weights);
   return sum(losses) / total;
 }
-/// What each row's loss is multiplied by in backward, as a vector of [rows].
+/// Returns the factor of each row's loss in backward, as a vector of [rows].
 inline Tensor row_scale(const Tensor& dy, const Tensor& total, LossReduction reduction,
                         int64_t rows, DType dtype) {
   Tensor wide = views::contiguous(cast(dy, dtype));
@@ -75,7 +75,7 @@ struct CrossEntropy {
 };
 
 /// Negative log-likelihood of log-probabilities [rows, classes]; no label smoothing. As torch's
-/// nll_loss. What is not the target is not chosen, rather than multiplied by 0: it may be infinite.
+/// nll_loss. Only targets are selected; others are not multiplied by 0: they may be infinite.
 struct NllLoss {
   static constexpr OpInfo info{
       "nll_loss", CastClass::full_precision, cast_reason::loss, {.is_loss = true}};
@@ -101,8 +101,8 @@ Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets,
                 const CrossEntropyOptions& options = {});
 
 namespace detail {
-/// A formula of outputs and targets, reduced. They do not broadcast: outputs [n, 1] beside targets
-/// [n] would be compared each with each, and nothing be learned.
+/// Returns a formula of outputs and targets, reduced. They do not broadcast: outputs [n, 1] with
+/// targets [n] would compare each with each, and the model would not learn.
 template <class F>
 Tensor elementwise_loss(F formula, const Tensor& x, const Tensor& target, LossReduction reduction) {
   check::defined(F::info.name, "the output", x);
@@ -116,7 +116,7 @@ Tensor elementwise_loss(F formula, const Tensor& x, const Tensor& target, LossRe
 }
 }  // namespace detail
 
-// Losses of outputs and targets of one shape. Throw ShapeError for others.
+// Losses of outputs and targets of one shape. They throw ShapeError for different shapes.
 
 inline Tensor mse(const Tensor& x, const Tensor& target,
                   LossReduction reduction = LossReduction::mean) {
@@ -132,36 +132,36 @@ inline Tensor smooth_l1(const Tensor& x, const Tensor& target, double beta = 1,
     fail<UsageError>("smooth_l1", "beta is ", beta, ". It must be positive; use l1() for 0.");
   return detail::elementwise_loss(formula::SmoothL1{beta}, x, target, reduction);
 }
-/// smooth_l1 times delta. As torch's huber_loss.
+/// Returns smooth_l1 times delta. As torch's huber_loss.
 inline Tensor huber(const Tensor& x, const Tensor& target, double delta = 1,
                     LossReduction reduction = LossReduction::mean) {
   if (!(delta > 0)) fail<UsageError>("huber", "delta is ", delta, ". It must be positive.");
   return detail::elementwise_loss(formula::Huber{delta}, x, target, reduction);
 }
-/// Kullback-Leibler divergence of log-probabilities x from a target, which is given as
-/// probabilities or, with `log_target`, as their logarithms. As torch's kl_div: the mean is one
-/// over all elements; the divergence per row ("batchmean") is kl_div(x, target, log_target,
+/// Returns the Kullback-Leibler divergence of log-probabilities x from a target, given as
+/// probabilities or, with `log_target`, as their logarithms. As torch's kl_div: the mean is over
+/// all elements; the divergence per row ("batchmean") is kl_div(x, target, log_target,
 /// LossReduction::sum) / rows.
 inline Tensor kl_div(const Tensor& x, const Tensor& target, bool log_target = false,
                      LossReduction reduction = LossReduction::mean) {
   return log_target ? detail::elementwise_loss(formula::KlDivergenceOfLogs{}, x, target, reduction)
                     : detail::elementwise_loss(formula::KlDivergence{}, x, target, reduction);
 }
-/// Binary cross-entropy of probabilities; of anything outside [0, 1] it is NaN. As torch's
+/// Returns the binary cross-entropy of probabilities; NaN for anything outside [0, 1]. As torch's
 /// binary_cross_entropy. bce_with_logits() is more accurate, and allowed under autocast.
 inline Tensor binary_cross_entropy(const Tensor& probabilities, const Tensor& target,
                                    LossReduction reduction = LossReduction::mean) {
   return detail::elementwise_loss(formula::BinaryCrossEntropy{}, probabilities, target, reduction);
 }
-/// Binary cross-entropy of sigmoid(logits), in its stable form. As torch's
+/// Returns the binary cross-entropy of sigmoid(logits), in its stable form. As torch's
 /// binary_cross_entropy_with_logits.
 inline Tensor bce_with_logits(const Tensor& logits, const Tensor& target,
                               LossReduction reduction = LossReduction::mean) {
   return detail::elementwise_loss(formula::BceWithLogits{}, logits, target, reduction);
 }
 struct BceOptions {
-  Tensor weight{};      // of each loss; undefined: 1
-  Tensor pos_weight{};  // of the positive part, usually one per class; undefined: 1
+  Tensor weight{};      // for each loss; undefined: 1
+  Tensor pos_weight{};  // for the positive part, usually one per class; undefined: 1
   LossReduction reduction = LossReduction::mean;
 };
 /// Both weights broadcast to the logits' shape, and have no gradients.
@@ -169,21 +169,21 @@ Tensor bce_with_logits(const Tensor& logits, const Tensor& target, const BceOpti
 
 struct GaussianNllOptions {
   bool full = false;  // with the constant log(2 pi) / 2
-  double eps = 1e-6;  // variances are at least this; gradients pass
+  double eps = 1e-6;  // variances are at least this; gradients are not clamped
   LossReduction reduction = LossReduction::mean;
 };
-/// (log variance + (x - target)^2 / variance) / 2. As torch.nn.functional.gaussian_nll_loss; a
-/// negative variance is an error on the CPU.
+/// Returns (log variance + (x - target)^2 / variance) / 2. As
+/// torch.nn.functional.gaussian_nll_loss; a negative variance is an error on the CPU.
 Tensor gaussian_nll_loss(const Tensor& x, const Tensor& target, const Tensor& variance,
                          const GaussianNllOptions& options = {});
 
 struct TripletOptions {
   double margin = 1, p = 2, eps = 1e-6;
-  bool swap = false;  // the distance from positive to negative counts if it is the smaller one
+  bool swap = false;  // uses the distance from positive to negative if it is the smaller one
   LossReduction reduction = LossReduction::mean;
 };
-/// max(|anchor - positive| - |anchor - negative| + margin, 0), norms of order p over the last
-/// dimension. As torch.nn.functional.triplet_margin_loss.
+/// Returns max(|anchor - positive| - |anchor - negative| + margin, 0), norms of order p over the
+/// last dimension. As torch.nn.functional.triplet_margin_loss.
 Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
                            const TripletOptions& options = {});
 

@@ -14,12 +14,12 @@ Shape with_matrix(Shape batch, int64_t rows, int64_t columns) {
   batch.push_back(rows), batch.push_back(columns);
   return batch;
 }
-/// x as [count, rows, columns] for a whole batch.
+/// Returns x as [count, rows, columns] for a whole batch.
 Tensor spread(const Tensor& x, const Shape& batch) {
   const Shape full = with_matrix(batch, x.size(-2), x.size(-1));
   return views::reshaped(views::expand(x, full), {numel_of(batch), x.size(-2), x.size(-1)});
 }
-/// [count, rows, columns] as [count rows, columns].
+/// Returns [count, rows, columns] as [count rows, columns].
 Tensor folded(const Tensor& x) {
   return views::reshaped(x, {x.shape()[0] * x.shape()[1], x.shape()[2]});
 }
@@ -66,7 +66,7 @@ Tensor Matmul::gradient(int which, const Tensor& x, const Tensor& y) const {
   const Shape full = with_matrix(batch, x.shape()[1], y.shape()[2]);
   if (numel_of(shape) == numel_of(full))
     return detail::as_shape(product(x, y, dtype, accumulate), shape);
-  // One b for the whole batch: the sum over the batch is part of one product's.
+  // One b for the whole batch: the product includes the sum over the batch.
   if (which == 1 && numel_of(batch_of(shape)) == 1 && a.is_contiguous() && y.is_contiguous())
     return detail::as_shape(product(detail::transposed(folded(a)), folded(y), dtype, accumulate),
                             shape);
@@ -75,7 +75,7 @@ Tensor Matmul::gradient(int which, const Tensor& x, const Tensor& y) const {
 }
 
 namespace {
-/// Modulo the size of the dtype, some of the inner dimension at a time: no tensor of all products.
+/// Multiplies modulo the dtype's size, in parts of the inner dimension: never all products at once.
 Tensor integer_matmul(const Tensor& a, const Tensor& b) {
   check::same_dtype("matmul", a, b);
   check::numbers("matmul", a);

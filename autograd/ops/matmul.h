@@ -7,8 +7,8 @@
 namespace halftone {
 
 namespace detail {
-/// x itself if the last two dimensions have a unit stride among them, else a row-major copy: what
-/// kernels take.
+/// Returns x itself if one of the last two dimensions has unit stride, else a row-major copy: the
+/// layout that kernels take.
 inline Tensor matrix_layout(const Tensor& x) {
   const int r = x.rank();
   const int64_t row = x.strides()[r - 2], column = x.strides()[r - 1];
@@ -29,7 +29,7 @@ inline void multiply(const Tensor& a, const Tensor& b, const Tensor& bias,
 }
 }  // namespace detail
 
-/// c[.., m, n] = a[.., m, k] b[.., k, n] of rank 2 or more; the batches before broadcast. The
+/// c[.., m, n] = a[.., m, k] b[.., k, n] of rank 2 or more; leading dimensions broadcast. The
 /// gradient of a matrix that serves several products is summed in f32 or wider and rounded once.
 struct Matmul {
   static constexpr Contraction sums{.forward = {Sums::over_last, Sums::over_rows},
@@ -42,13 +42,13 @@ struct Matmul {
                                {.accumulator = true, .tf32 = true, .sums = sums, .flops = flops}};
   static constexpr std::array wide_gradients{true, true};
   Tensor a{}, b{};                      // rank 2, or rank 3 with one batch size
-  Shape batch{}, a_shape{}, b_shape{};  // the batch of the result, and what the inputs had
+  Shape batch{}, a_shape{}, b_shape{};  // the batch of the result, and the inputs' shapes
   Needs<2> needs{};
-  std::optional<Accumulator> accumulate{};  // of all three products; absent: the kernel's own
+  std::optional<Accumulator> accumulate{};  // for all three products; absent: the kernel's own
 
   Tensor forward(const Tensor& a_in, const Tensor& b_in);
   std::array<Tensor, 2> backward(const Tensor& dc_in) const;
-  /// Of the input `which` from x y, of every product of the batch.
+  /// Returns the gradient of the input `which` from x y, over every product of the batch.
   Tensor gradient(int which, const Tensor& x, const Tensor& y) const;
 
   static Tensor product(const Tensor& a, const Tensor& b, DType dtype,
@@ -96,7 +96,7 @@ struct Linear {
     Tensor dx, dweight, dbias;
     if (needs[0])
       dx = detail::as_shape(Matmul::product(dy, weight, needs.dtype(0), accumulate), shape);
-    // GPUs may sum dy up while they multiply it.
+    // GPUs may sum dy while they multiply it.
     if (needs[1] && needs[2] && !accumulate && dy.device().kind != DeviceKind::cpu) {
       dweight = empty({out, x.shape()[1]}, needs.dtype(1), dy.device());
       dbias = empty({out}, needs.dtype(2), dy.device());
@@ -120,10 +120,10 @@ struct Linear {
   }
 };
 
-/// As torch.matmul: vectors, matrices and batches with broadcasting; also of integers of one dtype.
+/// As torch.matmul: vectors, matrices and batches with broadcasting; also integers of one dtype.
 Tensor matmul(const Tensor& a, const Tensor& b);
-/// As torch.nn.functional.linear. The bias is inside: as an f32 op of its own it would promote
-/// low-precision results.
+/// As torch.nn.functional.linear. The bias is inside: as an f32 operation of its own it would
+/// promote low-precision results.
 inline Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
   return apply(Linear{}, x, weight, bias);
 }

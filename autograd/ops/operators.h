@@ -1,4 +1,4 @@
-// The operators of C++ on tensors, and numbers beside tensors in functions of two.
+// The operators of C++ on tensors, and numbers next to tensors in functions of two inputs.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace halftone {
 
 namespace detail {
-/// What x and a number promote to.
+/// Returns the dtype that x and a number promote to.
 inline DType dtype_beside(const Tensor& x, Number number) {
   if (is_floating(x.dtype())) return x.dtype();
   if (!number.whole) return f32;
@@ -19,12 +19,12 @@ inline DType dtype_beside(const Tensor& x, Number number) {
                     (number.value >= 0 || x.dtype() != u8);
   return fits ? x.dtype() : i64;
 }
-/// The number as a tensor beside x: no element of x moves for it.
+/// Returns the number as a tensor for use with x: the elements of x are not copied.
 inline Tensor scalar_beside(std::string_view op, const Tensor& x, Number number) {
   check::defined(op, "an input", x);
   return scalar(number.value, dtype_beside(x, number), x.device());
 }
-/// scale * x + shift with the dtype that x has beside both.
+/// Returns scale * x + shift in the dtype that x and both numbers promote to.
 inline Tensor scaled_and_shifted(const Tensor& x, Number scale, Number shift) {
   check::defined("affine", "an input", x);
   if (is_floating(x.dtype())) return affine(x, scale.value, shift.value);
@@ -97,8 +97,8 @@ inline Tensor minimum(const Tensor& a, Number b) {
   return minimum(a, detail::scalar_beside("minimum", a, b));
 }
 inline Tensor minimum(Number a, const Tensor& b) { return minimum(b, a); }
-/// x ^ exponent and base ^ x. As torch.pow: integers with a whole number are raised as integers,
-/// with any other number as f32.
+/// Return x ^ exponent and base ^ x. As torch.pow: integers with a whole number are raised as
+/// integers, with any other number as f32.
 inline Tensor pow(const Tensor& x, Number exponent) {
   check::defined("pow", "an input", x);
   const bool whole = !is_floating(x.dtype()) && exponent.whole;
@@ -112,8 +112,8 @@ inline Tensor pow(Number base, const Tensor& x) {
   return pow(detail::scalar_beside("pow", x, base),
              is_floating(x.dtype()) || base.whole ? x : cast(x, f32));
 }
-/// x within [low, high], of which one may be absent: clamp(x, 0), clamp(x, {}, 1). As torch.clamp
-/// with numbers; integers next to a fraction become f32.
+/// Limits x to [low, high]; one of the two may be absent: clamp(x, 0), clamp(x, {}, 1). As
+/// torch.clamp with numbers; integers with a fraction become f32.
 inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Number> high = {}) {
   check::defined("clamp", "an input", x);
   if (!low && !high) fail<UsageError>("clamp", "got neither bound. Pass low, high, or both.");
@@ -125,7 +125,7 @@ inline Tensor clamp(const Tensor& x, std::optional<Number> low, std::optional<Nu
   return unary(formula::Clamp{from, to},
                cast(x, detail::dtype_beside(x, whole ? Number(0) : Number(0.5))));
 }
-/// The same with tensors that broadcast, of which one may be undefined; where low > high it is
+/// The same with tensors that broadcast, one of which may be undefined; if low > high the result is
 /// high. Ties share the gradient.
 inline Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high = {}) {
   if (!low.defined() && !high.defined())

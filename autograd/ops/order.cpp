@@ -9,7 +9,7 @@
 namespace halftone {
 
 namespace {
-/// The elements at `index`, which has a size of 1 along dimension d.
+/// Returns the elements at `index`, which has size 1 along dimension d.
 Sorted picked(const Tensor& x, int d, const Tensor& index, bool keep) {
   const Tensor values = gather(x, d, index);
   return keep ? Sorted{values, index} : Sorted{squeeze(values, d), squeeze(index, d)};
@@ -33,7 +33,7 @@ Sorted median(const Tensor& x, int dim, bool keep) {
   detail::require_elements("median", x, {.dims = {d}});
   const int64_t n = x.shape()[d], middle = (n - 1) / 2;
   Tensor index = slice(argsort(x.detach(), d), d, middle, middle + 1);
-  // NaN is largest: there is one if the largest is, and argmax() gives the first.
+  // NaN sorts as largest: x has NaN if the largest is NaN, and argmax() gives the first.
   if (is_floating(x.dtype()) && n > 0) {
     const Sorted largest = max_with_indices(x.detach(), d, true);
     index = where(isnan(largest.values), largest.indices, index);
@@ -49,7 +49,7 @@ Tensor median(const Tensor& x) {
     return full({}, std::numeric_limits<double>::quiet_NaN(), x.dtype(), x.device());
   const Tensor middle = median(flat(x.detach()), 0).values;
   if (!x.requires_grad()) return middle;
-  // The largest of those that are equal to it, which share the gradient of max().
+  // The maximum over the elements equal to the median, which share the gradient of max().
   const Tensor lowest = full({}, -std::numeric_limits<double>::infinity(), x.dtype(), x.device());
   const Tensor attains = logical_or(x.detach() == middle, isnan(x.detach()));
   return max(where(attains, x, lowest));
@@ -70,7 +70,7 @@ Tensor quantile(const Tensor& x, const std::vector<double>& q, std::optional<int
   for (const double value : q) {
     if (!(value >= 0 && value <= 1))
       fail<UsageError>("quantile", "q is ", value, ". It must be on [0, 1].");
-    // The place is rounded as PyTorch's, which has it in x's dtype.
+    // The position is rounded as PyTorch's, which computes it in x's dtype.
     const double place =
         x.dtype() == f64 ? value * double(last) : double(float(value) * float(last));
     const auto below = int64_t(std::floor(place)), above = int64_t(std::ceil(place));

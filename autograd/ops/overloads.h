@@ -7,7 +7,7 @@
 
 namespace halftone {
 
-// With a dtype x is cast to it before it is reduced, and the result has it. As PyTorch's dtype=.
+// With a dtype, x is cast to it before the reduction, and the result has it. As PyTorch's dtype=.
 inline Tensor sum(const Tensor& x, const Dims& dims, bool keep, DType dtype) {
   return cast(sum(cast(x, dtype), dims, keep), dtype);
 }
@@ -33,7 +33,7 @@ inline Tensor log_softmax(const Tensor& x, int dim, DType dtype) {
   return cast(log_softmax(cast(x, dtype), dim), dtype);
 }
 
-/// A whole number that is not a bool: sum(x, true) would not say which dimension.
+/// A whole number that is not a bool: in sum(x, true) the dimension would be unclear.
 template <class T>
 concept WholeNumber = std::integral<T> && !std::same_as<T, bool>;
 

@@ -1,4 +1,4 @@
-// What quantize() demands, and its forward.
+// Checks of quantize(), and its forward.
 #include <halftone/autograd/ops/quantize.h>
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace halftone {
 
 namespace {
 
-/// f64 is computed in f32.
+/// Returns the dtype of the computation: f64 is computed in f32.
 DType held_dtype(const Tensor& x) { return x.dtype() == f64 ? f32 : x.dtype(); }
 
 void check_input(const Tensor& x, const Quantizer& quantizer) {

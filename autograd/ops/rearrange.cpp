@@ -1,4 +1,4 @@
-// Argument rules of what rearranges, and what is made of slices.
+// Argument rules of functions that rearrange, and functions composed of slices.
 #include <halftone/autograd/ops/rearrange.h>
 
 #include <algorithm>
@@ -63,14 +63,14 @@ std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim) {
 
 namespace {
 
-/// 1, 2, ..., n, made where x is.
+/// Returns 1, 2, ..., n, made on x's device.
 Tensor count_to(int64_t n, const Tensor& x) {
   Tensor places = ones({n}, i64, x.device()), y = empty({n}, i64, x.device());
   backend_for(x).cumulative_sum(places, false, y);
   return y;
 }
 
-/// (column - row) of each place of x's matrices.
+/// Returns (column - row) of each element of x's matrices.
 Tensor diagonals_of(std::string_view op, const Tensor& x) {
   check::defined(op, "the input", x);
   if (x.rank() < 2)
@@ -80,7 +80,7 @@ Tensor diagonals_of(std::string_view op, const Tensor& x) {
   return sub(count_to(columns, x), reshape(count_to(rows, x), {rows, 1}));
 }
 
-/// One dimension with `before` and `after` more elements than x.
+/// Returns x with `before` and `after` more elements in one dimension.
 Tensor padded(const Tensor& x, int d, int64_t before, int64_t after, PadMode mode) {
   const int64_t n = x.shape()[d];
   const int64_t most = mode == PadMode::reflect ? n - 1 : n;
@@ -174,7 +174,7 @@ Tensor diagonal(const Tensor& x, int64_t offset, int dim1, int dim2) {
   const int64_t m = x.shape()[row], n = x.shape()[column];
   const int64_t count =
       offset < 0 ? std::min(m + std::max(offset, -m), n) : std::min(m, n - std::min(offset, n));
-  // In the flat matrix its elements are n + 1 apart.
+  // In the flat matrix, elements of the diagonal are n + 1 apart.
   const int64_t first = offset < 0 ? -offset * n : offset, end = first + (count - 1) * (n + 1) + 1;
   shape.push_back(m * n);
   return slice(reshape(permute(x, order), shape), -1, count > 0 ? first : 0, count > 0 ? end : 0,

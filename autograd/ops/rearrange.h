@@ -1,5 +1,5 @@
-// Tensors taken apart and put together along dimensions: flip, split, chunk, triangles of matrices,
-// and borders that repeat what is inside.
+// Functions that split and join tensors along dimensions: flip, split, chunk, triangles of
+// matrices, and borders that repeat inner elements.
 #pragma once
 
 #include <halftone/autograd/ops/shape.h>
@@ -28,30 +28,30 @@ struct Flip {
 
 /// As torch.flip.
 Tensor flip(const Tensor& x, const Dims& dims);
-/// Views of `size` elements each along a dimension, the last one of what is left. As torch.split.
+/// Returns views of `size` elements each along a dimension; the last has the rest. As torch.split.
 std::vector<Tensor> split(const Tensor& x, int64_t size, int dim = 0);
-/// Views of these sizes, which must add up to the dimension.
+/// Returns views of these sizes, which must add up to the dimension.
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim = 0);
-/// `count` views of one size, the last of them smaller; fewer where that size is used up. As
-/// torch.chunk.
+/// Returns `count` views of one size, the last of them smaller; fewer if the dimension ends
+/// earlier. As torch.chunk.
 std::vector<Tensor> chunk(const Tensor& x, int64_t count, int dim = 0);
-/// Matrices [.., m, n] with 0 above the diagonal, or below it; diagonal k > 0 is above the main
-/// one. As torch.tril and torch.triu.
+/// Return matrices [.., m, n] with 0 above the diagonal, or below it; diagonal k > 0 is above the
+/// main one. As torch.tril and torch.triu.
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
 
-/// x repeated so often along each dimension, counted from the last. As torch.tile.
+/// Repeats x as often as `times` says along each dimension, aligned at the last. As torch.tile.
 Tensor tile(const Tensor& x, const Dims& times);
-/// Elements shifted along dimensions; what leaves at the end comes in at the start. Without
-/// dimensions all elements are one. As torch.roll.
+/// Shifts elements along dimensions; elements that leave at the end enter at the start. Without
+/// dimensions all elements form one. As torch.roll.
 Tensor roll(const Tensor& x, const Dims& shifts, const Dims& dims = {});
-/// The diagonals of the matrices of two dimensions, as the last dimension; `offset` > 0 is above
-/// the main one. As torch.diagonal.
+/// Returns the diagonals of the matrices of two dimensions, as the last dimension; `offset` > 0 is
+/// above the main one. As torch.diagonal.
 Tensor diagonal(const Tensor& x, int64_t offset = 0, int dim1 = 0, int dim2 = 1);
-/// Vectors (or numbers) as the coordinates of a grid, each expanded to its shape: x[i] varies along
-/// dimension i. As torch.meshgrid; with "xy" the first two dimensions are exchanged.
+/// Returns vectors (or numbers) as the coordinates of a grid, each expanded to its shape: x[i]
+/// varies along dimension i. As torch.meshgrid; with "xy" the first two dimensions are exchanged.
 std::vector<Tensor> meshgrid(const std::vector<Tensor>& x, std::string_view indexing = "ij");
-/// [.., c r r, h, w] as [.., c, h r, w r]. As torch.nn.functional.pixel_shuffle.
+/// Returns [.., c r r, h, w] as [.., c, h r, w r]. As torch.nn.functional.pixel_shuffle.
 Tensor pixel_shuffle(const Tensor& x, int64_t factor);
 
 enum class PadMode : uint8_t {
@@ -59,7 +59,7 @@ enum class PadMode : uint8_t {
   replicate,  // 0 0 | 0 1 2 3 | 3 3
   circular,   // 2 3 | 0 1 2 3 | 0 1
 };
-/// As torch.nn.functional.pad with these modes, for any dimensions; negative amounts cut away.
+/// As torch.nn.functional.pad with these modes, for any dimensions; negative amounts crop.
 Tensor pad(const Tensor& x, const Dims& pairs_from_last, PadMode mode);
 
 }  // namespace halftone

@@ -1,5 +1,5 @@
-// Reductions that are composed: variance, norm, and the gradients of products, extremes and
-// logsumexp. Between the roundings of their input and of their result everything is f32 or wider.
+// Composed reductions: variance, norm, and the gradients of products, extremes and logsumexp.
+// Between the roundings of their input and of their result everything is f32 or wider.
 #include <halftone/autograd/ops/logical.h>
 #include <halftone/autograd/ops/layers/softmax.h>
 
@@ -21,8 +21,8 @@ Tensor Var::forward(const Tensor& in) {
   check::floating("var", in);
   x = in;
   const Tensor wide = cast(x, wide_dtype(x.dtype()));
-  // The mean of what the rounded mean leaves is added: of equal elements it is then one of them,
-  // and the variance 0.
+  // Adds the mean of the residuals of the rounded mean: for equal elements the mean is then one of
+  // them, and the variance 0.
   const Tensor rounded = detail::reduce_keeping("var", Reduction::mean, wide, over);
   mean = rounded + detail::reduce_keeping("var", Reduction::mean, wide - rounded, over);
   const Tensor squares =
@@ -48,8 +48,8 @@ Tensor detail::extremum_backward(const Tensor& x, const Tensor& extremum, const 
   return where(attains, share, otherwise);
 }
 
-/// With a zero anywhere, the product of the other elements; else the result over the element, which
-/// at an infinite one is NaN. As PyTorch's.
+/// With a zero in x, the product of the other elements; else the result over the element, which is
+/// NaN at an infinite one. As PyTorch's.
 std::array<Tensor, 1> Prod::backward(const Tensor& dy) const {
   const auto product = [&](const Tensor& of) {
     return detail::reduce_keeping("prod", Reduction::prod, of, over);
@@ -58,7 +58,7 @@ std::array<Tensor, 1> Prod::backward(const Tensor& dy) const {
   const Tensor is_zero = equal(wide, zero), is_infinite = isinf(wide), is_nan = isnan(wide);
   const Tensor filled =
       where(logical_or(is_zero, is_nan), one, where(is_infinite, sign(wide), wide));
-  /// `others` times `factor`, if there is a marked element among the others.
+  /// Returns `others` times `factor` if another element is marked, else `others`.
   const auto times = [&](const Tensor& others, const Tensor& marked, double factor) {
     const Tensor mark = cast(marked, wide.dtype());
     const Tensor count = detail::reduce_keeping("prod", Reduction::sum, mark, over) - mark;
@@ -103,7 +103,7 @@ std::array<Tensor, 1> Norm::backward(const Tensor& dy) const {
   const Tensor wide = cast(x, y.dtype()), zero = number(0, y), is_zero = equal(y, zero);
   if (p == 0) return {zeros_like(x)};
   if (p == 1) return {cast(sign(wide) * seed, x.dtype())};
-  if (std::isinf(p)) {  // equal parts to all that attain it
+  if (std::isinf(p)) {  // equal parts to all elements with the extreme value
     const Tensor attains = equal(abs(wide), y);
     const Tensor count = reduce_to(cast(attains, y.dtype()), y.shape());
     return {cast(where(attains, sign(wide) * (seed / count), number(0, wide)), x.dtype())};
@@ -122,7 +122,7 @@ Tensor cumprod(const Tensor& in, int dim) {
   Tensor y = cast(inputs[0], is_floating(result) ? wide_dtype(result) : i64);
   const int d = normalize_dim("cumprod", dim, in.rank());
   const int64_t n = in.rank() == 0 ? 1 : in.shape()[d];
-  // Products of 1, 2, 4, ... neighbours: log2(n) passes, whose gradients divide by nothing.
+  // Products of 1, 2, 4, ... neighbors: log2(n) passes, whose gradients contain no division.
   for (int64_t step = 1; step < n; step *= 2) {
     Dims before = Dims::filled(2 * (in.rank() - d), 0);
     before[-2] = step;
@@ -136,7 +136,7 @@ std::array<Tensor, 1> LogSumExp::backward(const Tensor& dy) const {
   backend_for(x).softmax(x, false, probabilities);
   Shape kept = dy.shape();
   kept.push_back(1);
-  // Beside +inf a finite element has no share: softmax says NaN of the whole row.
+  // If an element is +inf, finite elements have no share: softmax gives NaN for the whole row.
   const Tensor largest = full({}, std::numeric_limits<double>::infinity(), y.dtype(), y.device());
   const Tensor no_share = where(views::reshaped(equal(y, largest), kept),
                                 less(x, cast(largest, x.dtype())), zeros({}, boolean, x.device()));

@@ -1,6 +1,6 @@
 // Reductions over some or all dimensions: sum, mean, var, max, min, prod, norm, argmax, argmin,
-// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider whatever the
-// dtype, and give the same result for any number of threads.
+// cumsum. Sums and products of integers are i64. They accumulate in f32 or wider for any dtype, and
+// give the same result for any number of threads.
 #pragma once
 
 #include <cmath>
@@ -11,12 +11,12 @@
 
 namespace halftone {
 
-/// Which dimensions a reduction runs over (none named: all) and whether they stay as sizes of 1.
+/// The dimensions of a reduction (none named: all) and whether they stay as sizes of 1.
 struct ReduceDims {
   Dims dims{};
   bool keep = false;
 
-  /// 1 for the dimensions that are named. Each may be named once.
+  /// Returns 1 for the dimensions that are named. Each may be named once.
   Dims named(std::string_view op, int rank) const {
     Dims count = Dims::filled(rank, 0);
     for (int64_t dim : dims)
@@ -24,7 +24,7 @@ struct ReduceDims {
         fail<ShapeError>(op, "dimension ", d, " is given twice in ", dims, ". Name it once.");
     return count;
   }
-  /// x's shape with 1 in the reduced dimensions.
+  /// Returns x's shape with 1 in the reduced dimensions.
   Shape kept_shape(std::string_view op, const Shape& shape) const {
     if (dims.empty()) return Dims::filled(shape.rank(), 1);
     const Dims reduced = named(op, shape.rank());
@@ -33,7 +33,7 @@ struct ReduceDims {
       if (reduced[i]) kept[i] = 1;
     return kept;
   }
-  /// The shape of the result.
+  /// Returns the shape of the result.
   Shape result_shape(std::string_view op, const Shape& shape) const {
     if (keep) return kept_shape(op, shape);
     if (dims.empty()) return {};
@@ -46,7 +46,7 @@ struct ReduceDims {
 };
 
 namespace detail {
-/// The reduced tensor with sizes of 1 kept.
+/// Returns the reduced tensor with sizes of 1 kept.
 inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& x,
                              const ReduceDims& over, DType dtype) {
   Tensor y = empty(over.kept_shape(op, x.shape()), dtype, x.device());
@@ -61,12 +61,12 @@ inline Tensor reduce_keeping(std::string_view op, Reduction kind, const Tensor& 
 inline Tensor as_shape(const Tensor& contiguous, const Shape& shape) {
   return contiguous.view_as(shape, contiguous_strides(shape), contiguous.offset());
 }
-/// dy, of the result's shape, seen under the shape with sizes of 1 kept.
+/// Returns dy, of the result's shape, seen under the shape with sizes of 1 kept.
 inline Tensor keeping(const Tensor& dy, const Shape& kept) { return views::reshaped(dy, kept); }
 }  // namespace detail
 
 namespace detail {
-/// What sums and products of x have: of integers and bools i64, as in PyTorch.
+/// Returns the dtype of sums and products of x: i64 for integers and bools, as in PyTorch.
 inline DType accumulated_dtype(std::string_view op, const Tensor& x, bool f32_result) {
   check::numbers_or_bool(op, x);
   return !is_floating(x.dtype()) ? i64 : (f32_result ? f32 : x.dtype());
@@ -124,9 +124,9 @@ struct Var {
 };
 
 namespace detail {
-/// The gradient of max and min: equal parts to all elements that attain it, as torch.amax.
+/// Returns the gradient of max and min: equal parts to all extreme elements, as torch.amax.
 Tensor extremum_backward(const Tensor& x, const Tensor& extremum, const Tensor& dy);
-/// Nothing is the largest of nothing; of no rows there is no result to give.
+/// Throws if x has no elements but the result has: an empty row has no largest element.
 inline void require_elements(std::string_view op, const Tensor& x, const ReduceDims& over) {
   check::numbers_or_bool(op, x);
   if (x.numel() == 0 && numel_of(over.result_shape(op, x.shape())) > 0)
@@ -164,7 +164,7 @@ struct Min {
   }
 };
 
-/// Product. An element's gradient is the product of the others, also where some are 0.
+/// Product. An element's gradient is the product of the others, even if some are 0.
 struct Prod {
   static constexpr OpInfo info{"prod", CastClass::full_precision, cast_reason::powers};
   ReduceDims over;
@@ -180,9 +180,9 @@ struct Prod {
   std::array<Tensor, 1> backward(const Tensor& dy) const;
 };
 
-/// The norm of order p, (sum |x|^p)^(1/p); 0: how many are not 0; infinite: the largest or the
-/// smallest |x|. Its gradient at 0 is 0. For p = 2 squares are summed in f64, where those of no f32
-/// overflow or vanish; of f64 they do below 1e-162 and above 1e154, as PyTorch's.
+/// The norm of order p, (sum |x|^p)^(1/p); 0: the number of nonzero elements; infinite: the largest
+/// or the smallest |x|. Its gradient at 0 is 0. For p = 2 squares are summed in f64, where f32
+/// squares never overflow or vanish; f64 ones do below 1e-162 and above 1e154, as PyTorch's.
 struct Norm {
   static constexpr OpInfo info{"norm", CastClass::full_precision, cast_reason::grows};
   ReduceDims over;
@@ -244,7 +244,7 @@ inline Tensor var(const Tensor& x, const Dims& dims = {}, double correction = 1,
                   bool keep = false) {
   return apply(Var{.over = {dims, keep}, .correction = correction}, x);
 }
-/// The square root of var(), taken in f32 or wider; where it is 0 the gradient is 0. As torch.std.
+/// Returns the square root of var(), in f32 or wider; if it is 0 its gradient is 0. As torch.std.
 inline Tensor std(const Tensor& x, const Dims& dims = {}, double correction = 1,
                   bool keep = false) {
   check::floating("std", x);
@@ -263,18 +263,18 @@ inline Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false) {
 inline Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false) {
   return apply(Prod{.over = {dims, keep}}, x);
 }
-/// Euclidean norm. As torch.linalg.vector_norm.
+/// Returns the Euclidean norm. As torch.linalg.vector_norm.
 inline Tensor norm(const Tensor& x, const Dims& dims = {}, bool keep = false) {
   return apply(Norm{.over = {dims, keep}}, x);
 }
-/// The norm of any order p, also 0, negative and infinite. As torch.linalg.vector_norm(x, ord).
+/// Returns the norm of any order p, also 0, negative, infinite. As torch.linalg.vector_norm(x, p).
 inline Tensor vector_norm(const Tensor& x, double p = 2, const Dims& dims = {}, bool keep = false) {
   return apply(Norm{.over = {dims, keep}, .p = p}, x);
 }
 
 namespace detail {
-/// Runs a last-dimension operation along `dim`: the dimension is moved back and forth by recorded
-/// views.
+/// Runs a last-dimension operation along `dim`: recorded views move the dimension back and
+/// forth.
 template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
   check::defined(Op::info.name, "the input", x);
   const int d = normalize_dim(Op::info.name, dim, x.rank());
@@ -287,7 +287,7 @@ template <class Op> Tensor along_dim(Op op, const Tensor& x, int dim) {
 inline Tensor cumsum(const Tensor& x, int dim) {
   return detail::along_dim(CumulativeSum{}, x, dim);
 }
-/// Running product along a dimension, in f32 or wider; of integers it is i64. As torch.cumprod.
+/// Returns the running product along `dim`, in f32 or wider; i64 for integers. As torch.cumprod.
 Tensor cumprod(const Tensor& x, int dim);
 
 namespace detail {
@@ -304,7 +304,7 @@ template <class Op> Tensor place_along(Op op, const Tensor& x, int dim, bool kee
   return keep ? unsqueeze(place, d) : place;
 }
 
-/// Without a dimension: the position among all elements, in row-major order.
+/// Without a dimension, returns the position among all elements, in row-major order.
 template <class Op> Tensor place_of(Op op, const Tensor& x, std::optional<int> dim, bool keep) {
   check::defined(Op::info.name, "the input", x);
   if (dim) return place_along(op, x, *dim, keep);
@@ -315,12 +315,12 @@ template <class Op> Tensor place_of(Op op, const Tensor& x, std::optional<int> d
   return reshape(place, ones);
 }
 }  // namespace detail
-/// i64 positions along `dim`, which disappears unless kept; without one, the position among all
-/// elements. The first of equals counts, and NaN as largest. As torch.argmax.
+/// Returns i64 positions along `dim`, which is removed unless kept; without one, the position among
+/// all elements. The first of equal elements wins, and NaN counts as largest. As torch.argmax.
 inline Tensor argmax(const Tensor& x, std::optional<int> dim = {}, bool keep = false) {
   return detail::place_of(ArgMax{}, x, dim, keep);
 }
-/// The same of the smallest, where NaN counts as smallest. As torch.argmin.
+/// The same for the smallest; NaN counts as smallest. As torch.argmin.
 inline Tensor argmin(const Tensor& x, std::optional<int> dim = {}, bool keep = false) {
   return detail::place_of(ArgMin{}, x, dim, keep);
 }

@@ -7,8 +7,8 @@
 
 namespace halftone {
 
-/// dy summed over the dimensions in which `shape` was broadcast to dy's shape; dy itself if there
-/// are none. The sum may be wanted in a wider dtype than dy's.
+/// Returns dy summed over the dimensions in which `shape` was broadcast to dy's shape; dy itself if
+/// there are none. `dtype` of the sum may be wider than dy's.
 inline Tensor reduce_to(const Tensor& dy, const Shape& shape, DType dtype) {
   if (dy.shape() == shape && dy.dtype() == dtype) return dy;
   Shape kept = dy.shape();

@@ -1,5 +1,5 @@
-// Elements put and picked by index that are made of gather() and scatter_add(), and what a mask
-// picks.
+// Puts and picks elements by index, composed of gather() and scatter_add(), and picks elements by a
+// mask.
 #include <halftone/autograd/ops/index.h>
 #include <halftone/autograd/ops/rearrange.h>
 #include <halftone/autograd/ops/sort.h>
@@ -7,7 +7,7 @@
 namespace halftone {
 
 namespace {
-/// x's shape around a tensor that is smaller in some dimensions, filled with zeros.
+/// Returns a tensor that is smaller in some dimensions, padded with zeros to `shape`.
 Tensor padded_to(const Shape& shape, const Tensor& x) {
   Dims pairs;
   for (int d = shape.rank() - 1; d >= 0; --d)
@@ -32,7 +32,7 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index_in, const Tensor& s
     fail<ShapeError>("scatter", "the index is ", described(index_in), ", the source ",
                      described(source_in), ". The source must be as large in every dimension.");
   if (index.numel() == 0) return x;
-  // The last source of each place: sorted by place they are in order, and the next one differs.
+  // The last source of each position: sorted by position they stay in order; the next one differs.
   const Tensor order = argsort(index, d), places = gather(index, d, order);
   const int64_t n = index.shape()[d];
   Shape one = index.shape(), reached = index.shape();
@@ -69,7 +69,7 @@ Tensor index_add(const Tensor& x, int dim, const Tensor& index, const Tensor& so
   Shape column = Dims::filled(to.rank(), 1);
   column[d] = places.numel();
   const Tensor scaled = alpha == 1 ? from : from * Number(alpha);
-  const CasterScope as_is(nullptr);  // on no list, unlike scatter_add
+  const CasterScope as_is(nullptr);  // unlike scatter_add, no casting list names index_add
   return reshape(
       scatter_add(to, d, expand(reshape(places, column), wanted), cast(scaled, x.dtype())),
       x.shape());
@@ -91,7 +91,7 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, std::optional<int> d
 }
 
 namespace {
-/// The numbers of the elements that are not 0, in row-major order, read by the host.
+/// Returns the indices of the nonzero elements, in row-major order, read by the host.
 std::vector<int64_t> places_of_true(const Tensor& x) {
   const Tensor mask = views::contiguous(cast(x.detach(), boolean).to(Device::cpu()));
   const bool* const truth = mask.data<bool>();

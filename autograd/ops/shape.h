@@ -1,5 +1,5 @@
 // Changes of shape. Most are views: the result shares the input's storage, and the gradient is the
-// view undone.
+// inverse view.
 #pragma once
 
 #include <halftone/autograd/apply.h>
@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-/// The same elements in row-major order under another shape; a view where strides allow it.
+/// The same elements in row-major order under another shape; a view if strides allow it.
 struct Reshape {
   static constexpr OpInfo info{"reshape", CastClass::as_is, cast_reason::moves};
   Shape to;
@@ -67,7 +67,7 @@ struct Slice {
   }
 };
 
-/// Tensors one behind the other along a dimension.
+/// Tensors joined along a dimension, one after the other.
 struct Cat {
   static constexpr OpInfo info{"cat", CastClass::widest_input, cast_reason::two_inputs};
   int dim;
@@ -143,40 +143,40 @@ struct Contiguous {
 };
 
 namespace detail {
-/// How much is added to (or, below 0, cut from) each dimension.
+/// The amounts added to (or, if negative, cut from) each dimension.
 struct Padding {
   Dims before, after;
 };
-/// Of pairs from the last dimension backwards, checked against x's shape.
+/// Reads pairs from the last dimension backwards, checked against x's shape.
 Padding padding_of(const Tensor& x, const Dims& pairs_from_last);
-/// x without what negative amounts cut away; those become 0.
+/// Returns x without the parts that negative amounts cut; these amounts become 0.
 Tensor cropped(const Tensor& x, Padding& padding);
 }  // namespace detail
 
-// --- what users call
+// --- functions for users
 
 /// As torch.reshape: one size may be -1 and is then computed.
 Tensor reshape(const Tensor& x, Shape shape);
-/// Dimensions start to end (inclusive) become one. As torch.flatten.
+/// Joins dimensions start to end (inclusive) into one. As torch.flatten.
 Tensor flatten(const Tensor& x, int start = 0, int end = -1);
 Tensor permute(const Tensor& x, const Dims& order);
 Tensor transpose(const Tensor& x, int a, int b);
 /// As torch.Tensor.expand: sizes of 1 may grow, -1 keeps a size.
 Tensor expand(const Tensor& x, Shape shape);
-/// x[start:end:step] along a dimension, with Python's rules for negative and excessive bounds; step
-/// > 0.
+/// Returns x[start:end:step] along a dimension, with Python's rules for negative and excessive
+/// bounds; step > 0.
 Tensor slice(const Tensor& x, int dim, int64_t start, int64_t end, int64_t step = 1);
-/// One index of a dimension, which disappears. As torch.select.
+/// Returns one index of a dimension, which is removed. As torch.select.
 Tensor select(const Tensor& x, int dim, int64_t index);
-/// Without dimensions of size 1, or without this one if its size is 1.
+/// Removes dimensions of size 1, or only `dim` if its size is 1.
 Tensor squeeze(const Tensor& x);
 Tensor squeeze(const Tensor& x, int dim);
 Tensor unsqueeze(const Tensor& x, int dim);
 Tensor cat(const std::vector<Tensor>& inputs, int dim = 0);
-/// Tensors of one shape along a new dimension. As torch.stack.
+/// Joins tensors of one shape along a new dimension. As torch.stack.
 Tensor stack(const std::vector<Tensor>& inputs, int dim = 0);
 /// As torch.nn.functional.pad (constant): pairs (before, after) from the last dimension backwards;
-/// negative ones cut away. Other modes are in rearrange.h.
+/// negative amounts crop. Other modes are in rearrange.h.
 Tensor pad(const Tensor& x, const Dims& pairs_from_last, double value = 0);
 Tensor contiguous(const Tensor& x);
 

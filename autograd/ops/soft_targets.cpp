@@ -27,7 +27,7 @@ void check_soft_loss(const Tensor& logits, const Tensor& targets,
 Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
                           const CrossEntropyOptions& options) {
   check_soft_loss(logits, targets, options);
-  // Under autocast the result is f32, as that of the operation with indices.
+  // Under autocast the result is f32, as for targets that are indices.
   std::array inputs{logits, targets};
   if (InputCaster* caster = active_caster()) caster->cast_inputs(CrossEntropy::info, inputs);
   const CasterScope no_further_casts(nullptr);
@@ -43,7 +43,7 @@ Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
     column[dim] = classes;
     weights = weights * reshape(cast(options.weight.detach(), wide), column);
   }
-  // 0 log 0 is 0: a class that is impossible and expected to be.
+  // 0 log 0 is 0: a class with probability 0 in both.
   const Tensor log_p = log_softmax(cast(inputs[0], wide), dim);
   const Tensor nothing = logical_and(weights == 0, isinf(log_p));
   const Tensor losses = -sum(where(nothing, 0, log_p) * weights, {dim});

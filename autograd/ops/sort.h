@@ -1,4 +1,4 @@
-// Sorting. What sorts is the order, i64; values follow it by gather(), whose gradient is theirs.
+// Sorting. It sorts the positions, i64; values follow by gather(), which also gives their gradient.
 #pragma once
 
 #include <halftone/autograd/ops/index.h>
@@ -6,8 +6,8 @@
 
 namespace halftone {
 
-/// Where the elements of the last dimension are, in their order; equal ones keep theirs, NaN is
-/// largest.
+/// The positions of the elements of the last dimension in sorted order; equal elements keep their
+/// order, NaN is largest.
 struct ArgSort {
   static constexpr OpInfo info{"argsort", CastClass::as_is, cast_reason::chooses};
   bool descending;
@@ -34,7 +34,7 @@ inline Sorted sort(const Tensor& x, int dim = -1, bool descending = false) {
   const Tensor indices = argsort(x, dim, descending);
   return {gather(x, dim, indices), indices};
 }
-/// The k largest (or smallest) in their order, the first of equals first. As torch.topk.
+/// Returns the k largest (or smallest) in order, the first of equals first. As torch.topk.
 inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true) {
   check::defined("topk", "the input", x);
   const int d = normalize_dim("topk", dim, x.rank());
@@ -47,26 +47,26 @@ inline Sorted topk(const Tensor& x, int64_t k, int dim = -1, bool largest = true
   return {gather(x, d, indices), indices};
 }
 
-/// The largest (smallest) along a dimension and where it is: the first of equals, NaN before all
-/// else. The gradient goes to that element. As torch.max(x, dim), torch.min(x, dim).
+/// Return the largest (smallest) along a dimension and its position: the first of equals; NaN wins.
+/// The gradient goes to that element. As torch.max(x, dim), torch.min(x, dim).
 Sorted max_with_indices(const Tensor& x, int dim, bool keep = false);
 Sorted min_with_indices(const Tensor& x, int dim, bool keep = false);
-/// The lower median along a dimension and where it is; NaN if there is one. As torch.median.
+/// Returns the lower median along `dim` and its position; NaN if there is one. As torch.median.
 Sorted median(const Tensor& x, int dim, bool keep = false);
-/// The median of all elements; elements equal to it share the gradient.
+/// Returns the median of all elements; elements equal to it share the gradient.
 Tensor median(const Tensor& x);
-/// Quantiles of f32 or f64, between elements by their distance; NaN if there is one. Without a
-/// dimension of all elements. Several have a dimension of their own, the first. As torch.quantile.
+/// Returns quantiles of f32 or f64, interpolated between elements; NaN if there is one. Without a
+/// dimension, over all elements. Several quantiles add a first dimension. As torch.quantile.
 Tensor quantile(const Tensor& x, double q, std::optional<int> dim = {}, bool keep = false);
 Tensor quantile(const Tensor& x, const std::vector<double>& q, std::optional<int> dim = {},
                 bool keep = false);
 
 struct Unique {
-  Tensor values;   // in ascending order, each NaN by itself
-  Tensor inverse;  // i64, of x's shape: where each element is in values
-  Tensor counts;   // i64: how often each value is in x
+  Tensor values;   // in ascending order, each NaN separately
+  Tensor inverse;  // i64, of x's shape: the position of each element in values
+  Tensor counts;   // i64: the count of each value in x
 };
-/// The different elements of x. Waits for the GPU. As torch.unique with all three results.
+/// Returns the distinct elements of x. Waits for the GPU. As torch.unique with all three results.
 Unique unique(const Tensor& x);
 
 }  // namespace halftone

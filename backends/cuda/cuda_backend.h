@@ -132,7 +132,7 @@ class CudaBackend final : public Backend {
   void unscale(std::span<Tensor> tensors, const Tensor& factor, Tensor& found_inf) override;
   void sum_of_squares(std::span<const Tensor> tensors, Tensor& total) override;
 
-  void next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf, Tensor& scale,
+  void next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf, Tensor& scale,
                        Tensor& growth_tracker, Tensor& overflows_left) override;
 
   // --- numbers on a grid (quantize.cu, survey.cu, accumulating_matmul.cu)

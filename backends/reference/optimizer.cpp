@@ -152,12 +152,12 @@ void ReferenceBackend::sum_of_squares(std::span<const Tensor> tensors, Tensor& t
   store_one(sum, total, 0);
 }
 
-void ReferenceBackend::next_loss_scale(const LossScaleRule& rule, const Tensor& found_inf,
+void ReferenceBackend::next_loss_scale(const LossScaleOptions& options, const Tensor& found_inf,
                                        Tensor& scale, Tensor& growth_tracker,
                                        Tensor& overflows_left) {
-  const LossScaleState now{*scale.data<float>(), *growth_tracker.data<int64_t>(),
-                           *overflows_left.data<int32_t>()};
-  const LossScaleState then = next(now, rule, *found_inf.data<float>() != 0);
+  const LossScale now{options, *scale.data<float>(), *growth_tracker.data<int64_t>(),
+                      *overflows_left.data<int32_t>()};
+  const LossScale then = next(now, *found_inf.data<float>() != 0);
   *scale.data<float>() = then.scale;
   *growth_tracker.data<int64_t>() = then.growth_tracker;
   *overflows_left.data<int32_t>() = then.overflows_left;

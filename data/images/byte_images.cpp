@@ -1,5 +1,5 @@
-// Byte to normalised float by a table of 256 values per channel: exact in the arithmetic of
-// PyTorch's transforms (f32 division by 255, subtraction, division), at the price of a load.
+// Bytes become normalized floats by a table of 256 values per channel: exact in the arithmetic of
+// PyTorch's transforms (f32 division by 255, subtraction, division), at the cost of a load.
 #include <halftone/data/images/byte_images.h>
 
 #include <cmath>
@@ -80,7 +80,7 @@ Tensor ByteImages::transformed(std::span<const int64_t> indices, const EpochKey&
 }
 
 Batch ByteImages::batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const {
-  const Tensor labels = take_rows(labels_, indices);  // checks the indices too
+  const Tensor labels = take_rows(labels_, indices);  // also checks the indices
   if (!transform_ || indices.empty()) return {normalized(indices), labels};
 
   const Tensor bytes = transformed(indices, key);  // [k, height, width, channels]

@@ -1,5 +1,5 @@
-// Labelled images kept as the bytes they were read as and turned into normalised floats per batch,
-// by the thread that collates. A dataset of bytes takes a quarter of the memory of a dataset of
+// Labeled images stored as bytes. The thread that collates a batch turns them into
+// normalized floats. A dataset of bytes takes a quarter of the memory of a dataset of
 // floats.
 #pragma once
 
@@ -13,10 +13,10 @@
 namespace halftone::data {
 
 struct ByteImagesOptions {
-  std::vector<double> mean{}, std{};  // per channel, of values scaled to [0, 1]; empty: 0 and 1
+  std::vector<double> mean{}, std{};  // per channel, for values scaled to [0, 1]; empty: 0 and 1
   std::vector<std::string> class_names{};
-  /// Before normalising: from u8 [height, width, channels] to u8 of any size, with as many
-  /// channels.
+  /// Applied before normalization: from u8 [height, width, channels] to u8 of any size, with the
+  /// same number of channels.
   ImageTransform transform{};
 };
 
@@ -28,8 +28,8 @@ class ByteImages final : public Dataset {
 
   int64_t size() const override { return images_.size(0); }
   /// inputs: f32 [k, channels, height, width], (byte / 255 - mean) / std, of the transformed
-  /// images; targets: i64 [k]. Throws ShapeError if the transform gives no such images, or several
-  /// sizes.
+  /// images; targets: i64 [k]. Throws ShapeError if the transform returns other tensors, or images
+  /// of several sizes.
   Batch batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const override;
   Batch batch(std::span<const int64_t> indices) const override {
     return batch_in_epoch(indices, {});

@@ -1,5 +1,5 @@
-// Colours as Pillow's ImageEnhance and its 8-bit HSV change them: blends of the image with a
-// degenerate one in f32, cut off to bytes.
+// Color changes as Pillow's ImageEnhance and its 8-bit HSV make them: blends of the image with a
+// degenerate one in f32, truncated to bytes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,13 +14,13 @@
 namespace halftone::data {
 
 namespace {
-/// degenerate + factor * (value - degenerate).
+/// Returns degenerate + factor * (value - degenerate).
 uint8_t blend(int degenerate, int value, float factor) {
   const float mixed = float(degenerate) + factor * float(value - degenerate);
   return uint8_t(std::clamp(mixed, 0.0f, 255.0f));
 }
 
-/// Luma of ITU-R 601 in 16-bit fixed point.
+/// Returns the luma of ITU-R 601 in 16-bit fixed point.
 int grey_of(const uint8_t* rgb) {
   return (rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16;
 }
@@ -35,7 +35,7 @@ Tensor checked(std::string_view op, const Tensor& image, double factor) {
   return views::contiguous(image);
 }
 
-/// Every byte as change(pixel, byte), where pixel points at the channels of its pixel.
+/// Replaces every byte by change(pixel, byte); pixel points at the channels of its pixel.
 template <class Change> Tensor each_byte(const Tensor& x, Change change) {
   Tensor y = empty(x.shape(), u8);
   const uint8_t* from = x.data<uint8_t>();
@@ -48,7 +48,7 @@ template <class Change> Tensor each_byte(const Tensor& x, Change change) {
 
 using Pixel = std::array<uint8_t, 3>;
 
-/// Hue, saturation and value, each on 0 to 255.
+/// Returns hue, saturation and value, each on 0 to 255.
 Pixel to_hsv(const uint8_t* rgb) {
   const int red = rgb[0], green = rgb[1], blue = rgb[2];
   const int most = std::max({red, green, blue}), least = std::min({red, green, blue});

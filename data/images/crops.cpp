@@ -1,5 +1,5 @@
-// Cutting, flipping, composing and the last step, to floats. Where a random number chooses a place,
-// it is drawn as torchvision draws it, though from another generator.
+// Crops, flips, composition, and the last step to floats. Random positions are drawn as torchvision
+// draws them, though from another generator.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,7 +31,7 @@ Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height
   check_image("crop_image", image);
   check_size("crop_image", height);
   check_size("crop_image", width);
-  constexpr int64_t outside = int64_t(1) << 32;  // of any image, so that nothing below overflows
+  constexpr int64_t outside = int64_t(1) << 32;  // outside any image, so that sums cannot overflow
   top = std::clamp(top, -outside, outside), left = std::clamp(left, -outside, outside);
   const Tensor x = views::contiguous(image);
   const int64_t channels = x.size(2);
@@ -50,7 +50,7 @@ Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height
 Tensor CenterCrop::operator()(const Tensor& image, Generator&) const {
   check_image("CenterCrop", image);
   check_size("CenterCrop", size);
-  // Halves round to even where the image is cut, and down where it is padded, as torchvision does.
+  // Halves round to even if the image is cut, and down if it is padded, as in torchvision.
   const auto start = [this](int64_t length) {
     return length >= size ? int64_t(std::nearbyint(double(length - size) / 2))
                           : -((size - length) / 2);
@@ -93,7 +93,7 @@ Tensor RandomResizedCrop::operator()(const Tensor& image, Generator& random) con
                left = int64_t(random.below(uint64_t(columns - int64_t(width)) + 1));
     return resize_image(crop_image(image, top, left, int64_t(height), int64_t(width)), size, size);
   }
-  // Nothing fitted: the largest part in the middle with an aspect inside the range.
+  // No try fitted: take the largest middle part with an aspect inside the range.
   int64_t width = columns, height = rows;
   const double aspect = double(columns) / double(rows);
   if (aspect < min_aspect)

@@ -1,4 +1,4 @@
-// Limits, messages and the way into and out of tensors; image_header.cpp distrusts, stb.cpp
+// Limits, messages and the conversion to and from tensors. image_header.cpp checks files, stb.cpp
 // decodes.
 #include <halftone/data/images/image.h>
 
@@ -24,7 +24,7 @@ void check_header(const ImageHeader& header, std::string_view name, const ImageO
   if (header.format == ImageFormat::unknown)
     fail<FormatError>("read_image", "not an image: ", name, ": ", header.problem,
                       ". Pass a JPEG or PNG file, whatever its extension.");
-  // Before the problem: of a file that promises too much nothing else matters.
+  // Before the problem: if a file promises too much, nothing else matters.
   constexpr int64_t largest_side = 65535;
   if (header.height > largest_side || header.width > largest_side ||
       header.height * header.width > options.max_pixels)
@@ -40,22 +40,22 @@ void check_header(const ImageHeader& header, std::string_view name, const ImageO
                       ". Fetch the file again.");
 }
 
-/// What decoding may take, in bytes. JPEG: planes and, if progressive, coefficients of 2 bytes,
-/// padded to blocks. PNG: the stream, its inflated form (which doubles while it grows), and up to
-/// three forms of the pixels.
+/// Returns the memory limit of decoding, in bytes. JPEG: planes and, if progressive, coefficients
+/// of 2 bytes, padded to blocks. PNG: the stream, its inflated form (which doubles while it grows),
+/// and up to three forms of the pixels.
 int64_t memory_for(const ImageHeader& header, std::size_t file_bytes) {
   const int64_t padded = (header.height + 64) * (header.width + 64);
   return padded * (8 * header.bytes_per_pixel + 12) + 4 * int64_t(file_bytes) + (1 << 20);
 }
 
-/// The same PNG with all 256 entries in its first palette, those that it lacked black: stb_image
-/// gives pixels that point beyond the end whatever its stack held. It looks at no checksum.
+/// Returns the PNG with its first palette extended by black to 256 entries. For pixels beyond the
+/// palette stb_image returns leftover stack bytes. No checksum is updated: stb_image ignores them.
 std::vector<uint8_t> with_whole_palette(std::span<const uint8_t> bytes, std::size_t at) {
   constexpr std::size_t whole = 3 * 256, before_data = 8;
   std::vector<uint8_t> result(bytes.begin(), bytes.end());
   const std::size_t length = std::size_t(bytes[at]) << 24 | std::size_t(bytes[at + 1]) << 16 |
                              std::size_t(bytes[at + 2]) << 8 | bytes[at + 3];
-  if (length == 0 || length % 3 != 0 || length >= whole) return result;  // right, or to be refused
+  if (length == 0 || length % 3 != 0 || length >= whole) return result;  // valid, or refused later
   result.insert(result.begin() + int64_t(at + before_data + length), whole - length, 0);
   result[at + 2] = whole >> 8, result[at + 3] = whole & 255;
   return result;

@@ -1,5 +1,5 @@
-// Decoding, the rule for broken files, and stacking. Everything runs in the thread that collates
-// and starts no team of threads.
+// Decoding, the rule for broken files, and stacking. Everything runs in the thread that collates,
+// without a team of threads.
 #include <halftone/data/images/image_files.h>
 
 #include <mutex>

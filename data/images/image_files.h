@@ -1,6 +1,6 @@
-// Labelled image files, decoded and transformed when a batch asks for them, by the thread that
-// collates: a dataset of any size in the memory of a few batches. image_folder() and oxford_pets()
-// make these; a list of your own does too.
+// Labeled image files. The thread that collates decodes and transforms them when a batch asks for
+// them: a dataset of any size in the memory of a few batches. image_folder() and oxford_pets()
+// return these; you can also pass a list of your own.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 
 namespace halftone::data {
 
-/// What becomes of a sample whose file is missing or cannot be decoded.
+/// The treatment of a sample whose file is missing or cannot be decoded.
 enum class BrokenFiles : uint8_t {
   fail,     // FormatError, which names the file
-  replace,  // the next sample that can be decoded stands in, with its label; see broken_files()
+  replace,  // uses the next sample that can be decoded, with its label; see broken_files()
 };
 
 struct ImageFilesOptions {
@@ -38,7 +38,7 @@ class ImageFiles final : public Dataset {
 
   int64_t size() const override { return int64_t(files_.size()); }
   /// inputs: the transformed images, stacked: [k, ...], which must agree in shape and dtype, else
-  /// ShapeError; targets: i64 [k]. Depends on the files, the indices and the key alone, also where
+  /// ShapeError; targets: i64 [k]. Depends only on the files, the indices and the key, even if
   /// broken files are replaced.
   Batch batch_in_epoch(std::span<const int64_t> indices, const EpochKey& key) const override;
   Batch batch(std::span<const int64_t> indices) const override {
@@ -47,9 +47,9 @@ class ImageFiles final : public Dataset {
 
   const std::vector<LabelledFile>& files() const { return files_; }
   const std::vector<std::string>& class_names() const { return class_names_; }
-  /// Paths replaced so far, by any thread, sorted.
+  /// Returns the paths replaced until now, by any thread, sorted.
   std::vector<std::string> broken_files() const;
-  /// Decodes every file and returns the paths of the broken ones, sorted: a look before a long run.
+  /// Decodes every file and returns the sorted paths of the broken ones: a check before a long run.
   std::vector<std::string> find_broken_files() const;
 
  private:

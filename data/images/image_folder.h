@@ -12,13 +12,13 @@ struct ImageFolderOptions {
   ImageTransform transform{};  // empty: f32 [channels, height, width] on [0, 1]
   ImageOptions image{};
   BrokenFiles broken = BrokenFiles::fail;
-  std::vector<std::string> extensions{".jpg", ".jpeg", ".png"};  // lower or upper case in names
+  std::vector<std::string> extensions{".jpg", ".jpeg", ".png"};  // in any case of letters
 };
 
-/// Classes are the sub-directories, sorted by byte, numbered from 0; samples are ordered by class,
-/// directory and name. Directories below a class count, links to directories below a class are not
-/// followed, and names that begin with a dot are left out (torchvision takes them). Throws
-/// FormatError if there is no such directory, no class in it, or a class without an image.
+/// Returns the images. Classes are the sub-directories, sorted by byte, numbered from 0; samples
+/// are ordered by class, directory and name. Directories below a class count, links to directories
+/// there are not followed, and names that begin with a dot are ignored (torchvision takes them).
+/// Throws FormatError for a missing directory, one without classes, and a class without images.
 ImageFiles image_folder(const std::filesystem::path& directory,
                         const ImageFolderOptions& options = {});
 

@@ -1,5 +1,5 @@
 // JPEG: ITU-T T.81, annex B. PNG: RFC 2083. The walk over a JPEG finds the same segments at the
-// same places as stb_image's parser, so that no table reaches the decoder unchecked.
+// same positions as stb_image's parser, so that no table reaches the decoder unchecked.
 #include <halftone/data/images/image_header.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace halftone::data {
 
 namespace {
-/// Reading forward; beyond the end there are zeros and `ended` says so.
+/// Reads forward; beyond the end it returns zeros and sets `ended`.
 struct Cursor {
   std::span<const uint8_t> bytes;
   std::size_t at = 0;
@@ -41,9 +41,9 @@ std::string in_hex(uint32_t byte) {
 // ---- JPEG
 
 constexpr int most_scans = 100;       // a progressive file has about ten
-constexpr int most_tables = 1 << 12;  // and segments: each costs the decoder more than its bytes
+constexpr int most_tables = 1 << 12;  // segments: each costs the decoder more than its bytes
 
-/// 0xff, any number of times, and a byte. What is not 0xff before it is padding.
+/// Reads 0xff, any number of times, and a byte. Other bytes before the 0xff are padding.
 uint32_t next_marker(Cursor& file, bool padding_allowed) {
   uint32_t byte = file.byte();
   while (padding_allowed && byte != 0xff && !file.ended) byte = file.byte();
@@ -52,7 +52,7 @@ uint32_t next_marker(Cursor& file, bool padding_allowed) {
   return byte;
 }
 
-/// Over entropy-coded data, up to the marker that ends it: not a stuffed zero and no restart.
+/// Skips entropy-coded data, up to the marker that ends it: not a stuffed zero and not a restart.
 uint32_t marker_after_scan(Cursor& file) {
   while (!file.ended) {
     const void* found =
@@ -66,8 +66,8 @@ uint32_t marker_after_scan(Cursor& file) {
   return 0;
 }
 
-/// The Huffman tables of one segment: a class, 16 counts, and as many values as the counts add up
-/// to.
+/// Checks the Huffman tables of one segment: a class, 16 counts, and as many values as the counts
+/// add up to.
 std::string huffman_problem(Cursor segment, int& tables) {
   while (segment.left() > 0) {
     segment.byte();
@@ -81,7 +81,7 @@ std::string huffman_problem(Cursor segment, int& tables) {
   return {};
 }
 
-/// precision, height, width, components.
+/// Reads precision, height, width, components.
 std::string frame_problem(Cursor segment, ImageHeader& header) {
   segment.byte();
   header.height = segment.big16();
@@ -132,7 +132,7 @@ std::string jpeg_problem(Cursor& file, ImageHeader& header) {
 
 constexpr std::array<uint8_t, 8> png_signature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
 
-/// width, height, bit depth, colour type, compression, filter, interlacing.
+/// Reads width, height, bit depth, color type, compression, filter, interlacing.
 std::string png_header_problem(Cursor data, ImageHeader& header) {
   if (data.left() != 13) return "its first chunk is not 13 bytes long";
   const uint32_t width = data.big32(), height = data.big32(), depth = data.byte(),

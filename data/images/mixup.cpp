@@ -17,7 +17,7 @@
 namespace halftone::data {
 
 namespace {
-/// Never 0, so that it has a logarithm.
+/// Returns a number other than 0, so that it has a logarithm.
 double above_zero(Generator& random) { return 1 - uniform(random); }
 
 double gamma_above_one(double alpha, Generator& random) {

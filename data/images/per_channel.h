@@ -1,4 +1,4 @@
-// Means and deviations as callers give them: one value per channel, or none for the usual ones.
+// Means and deviations given by callers: one value per channel, or none for the default.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace halftone::data {
 
-/// `values`, one per channel; `otherwise` for each channel where they are empty. Throws UsageError
-/// in the name of `caller` for another number of them; `what` they are ("mean") is in its text.
+/// Returns `values`, one per channel; if empty, `otherwise` for each channel. Throws UsageError in
+/// the name of `caller` for another number of values; its text has `what` they are ("mean").
 inline std::vector<double> per_channel(std::string_view caller, std::string_view what,
                                        std::vector<double> values, double otherwise,
                                        int64_t channels) {

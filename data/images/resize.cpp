@@ -1,6 +1,6 @@
-// Resizing as Pillow does it (src/libImaging/Resample.c): two passes, rows first, each a weighted
-// sum with 22-bit fixed-point weights of a triangle as wide as the scale, rounded to bytes in
-// between.
+// Resizes as Pillow does (src/libImaging/Resample.c): two passes, rows first. Each pass is a
+// weighted sum with 22-bit fixed-point weights of a triangle as wide as the scale, and rounds to
+// bytes in between.
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +47,7 @@ Weights triangle_weights(int64_t inputs, int64_t outputs) {
   return result;
 }
 
-/// One pass over x: [outer, inputs, inner] to [outer, outputs, inner].
+/// Runs one pass over x: [outer, inputs, inner] to [outer, outputs, inner].
 void resample(const uint8_t* x, uint8_t* y, int64_t outer, int64_t inputs, int64_t inner,
               const Weights& by) {
   const auto outputs = int64_t(by.first.size());

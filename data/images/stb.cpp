@@ -1,11 +1,11 @@
 // The implementation of stb_image 2.27 (Debian 12) or later, JPEG and PNG only, compiled without
-// warnings and with -fwrapv, because its decoders shift and add what a hostile file gives them (see
-// CMakeLists.txt). Hardened from outside by what it lets us configure:
+// warnings and with -fwrapv, because its decoders shift and add values from hostile files (see
+// CMakeLists.txt). Its configuration macros harden it from outside:
 // - Every allocation belongs to an arena, zeroed and counted. Tables that a file never defined are
-//   zeros, a compression bomb meets a limit, and a failed allocation is an exception, so that stb's
-//   own clean-up after one is never needed.
-// - Its assertions throw too.
-// The macros are stb's interface; there is no other way to set it up.
+//   zeros, a compression bomb meets a limit, and a failed allocation is an exception, so stb's own
+//   clean-up after one is never needed.
+// - Its assertions throw as well.
+// The macros are stb's interface; it has no other way of configuration.
 #include <halftone/data/images/stb.h>
 
 #include <cstdlib>

@@ -1,8 +1,8 @@
-// Transforms of one image, u8 [height, width, channels], as torchvision names them and with its
-// defaults; the arithmetic of resizing and colours is that of Pillow, to the bit. A transform is
-// any function of an image and a generator, so a lambda serves as well:
+// Transforms of one image, u8 [height, width, channels], with torchvision's names and defaults; the
+// arithmetic of resizing and colors is that of Pillow, to the bit. A transform is any function of
+// an image and a generator, so a lambda works as well:
 //   Compose{{RandomResizedCrop{224}, RandomHorizontalFlip{}, Normalize{mean, std}}}
-// All throw ShapeError or DTypeError for tensors that are no images, UsageError for settings.
+// All throw ShapeError or DTypeError for tensors that are not images, UsageError for bad settings.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@
 
 namespace halftone::data {
 
-/// From an image, u8 [height, width, channels], to another or to the tensor that the model gets.
-/// All randomness comes from the generator, which belongs to (seed, epoch, sample).
+/// Maps an image, u8 [height, width, channels], to another one or to the model's input tensor. All
+/// randomness comes from the generator, which belongs to (seed, epoch, sample).
 using ImageTransform = std::function<Tensor(const Tensor& image, Generator& random)>;
 
-/// One after the other.
+/// Runs transforms one after the other.
 struct Compose {
   std::vector<ImageTransform> steps;
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// Bilinear, antialiased when shrinking: to height x width if they are given, else so that the
+/// Resizes, bilinear and antialiased when shrinking: to height x width if they are given; else the
 /// shorter side becomes `shorter_side` and the other keeps the aspect ratio, rounded down.
 struct Resize {
   int64_t shorter_side = 0;
@@ -31,19 +31,19 @@ struct Resize {
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// The middle [size, size]; what a smaller image lacks is black.
+/// Cuts out the middle [size, size]; parts outside a smaller image are black.
 struct CenterCrop {
   int64_t size = 0;
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// A random [size, size] of the image with `padding` black pixels on each side.
+/// Cuts out a random [size, size] of the image with `padding` black pixels on each side.
 struct RandomCrop {
   int64_t size = 0, padding = 0;
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// A random part, of this share of the area and this ratio of width to height, resized to
+/// Cuts out a random part, with an area and a ratio of width to height in these ranges, resized to
 /// [size, size] (Szegedy et al. 2015, arXiv:1409.4842).
 struct RandomResizedCrop {
   int64_t size = 0;
@@ -57,31 +57,31 @@ struct RandomHorizontalFlip {
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// Changes in random order, with factors on [1 - x, 1 + x] (not below 0), and for hue shifts on
-/// [-hue, hue] of the colour circle, at most 0.5. Grey images keep saturation and hue.
+/// Applies changes in random order, with factors on [1 - x, 1 + x] (not below 0), and for hue
+/// shifts on [-hue, hue] of the color circle, at most 0.5. Grey images keep saturation and hue.
 struct ColorJitter {
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-/// (byte / 255 - mean) / std as f32 [channels, height, width]; mean and std per channel, of values
-/// on [0, 1]. Empty: 0 and 1. Usually the last step, and what a dataset without transforms does.
+/// (byte / 255 - mean) / std as f32 [channels, height, width]; mean and std per channel, for values
+/// on [0, 1]. Empty: 0 and 1. Usually the last step; the default without transforms.
 struct Normalize {
   std::vector<double> mean{}, std{};
   Tensor operator()(const Tensor& image, Generator& random) const;
 };
 
-// --- the same without randomness
+// --- functions without randomness
 
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
-/// Rows [top, top + height) and columns [left, left + width); black outside of the image.
+/// Returns rows [top, top + height) and columns [left, left + width); black outside of the image.
 Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
 Tensor flip_image(const Tensor& image);
-/// Factors: 0 is black, uniformly grey, or without colour; 1 changes nothing; more exaggerates.
+/// Factors: 0 is black, uniformly grey, or without color; 1 changes nothing; more exaggerates.
 Tensor adjust_brightness(const Tensor& image, double factor);
 Tensor adjust_contrast(const Tensor& image, double factor);
 Tensor adjust_saturation(const Tensor& image, double factor);
-/// A turn of the colour circle, on [-0.5, 0.5].
+/// Turns the color circle by a part on [-0.5, 0.5].
 Tensor adjust_hue(const Tensor& image, double turn);
 
 }  // namespace halftone::data

@@ -1,4 +1,4 @@
-// The files hold planes, as ByteImages does, so reading is copying.
+// The files hold planes, as ByteImages does, so the reader only copies.
 #include <halftone/data/sets/cifar10.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::vector<std::string> names_of(Split split) {
   return names;
 }
 
-/// The first directory with the first file decides.
+/// Returns the first directory that has the first file.
 fs::path find_directory(const std::string& given, const std::string& name) {
   const std::vector<fs::path> directories = directories_to_search(given, "cifar10");
   std::error_code ignored;
@@ -34,7 +34,7 @@ fs::path find_directory(const std::string& given, const std::string& name) {
                     "there, or pass the directory.");
 }
 
-/// The bytes of one file, a whole number of records.
+/// Returns the bytes of one file, a whole number of records.
 std::string read_records(const fs::path& path, int64_t images_per_file) {
   const int64_t limit = (images_per_file > 0 ? images_per_file : 100000) * record_bytes;
   std::string bytes = file_bytes("cifar10", path, limit);

@@ -1,4 +1,4 @@
-// One pass over the text splits it into cells; numbers are parsed when a column is asked for.
+// One pass over the text splits it into cells; numbers are parsed when a column is requested.
 #include <halftone/data/sets/csv.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Cells {
   bool done() const { return text_.empty(); }
   int64_t line() const { return line_; }
 
-  /// Appends the cells of one line, which it ends, and returns how many there are.
+  /// Appends the cells of one line, moves to the next line, and returns the number of cells.
   std::size_t next_line(CellTexts& to) {
     std::size_t count = 0;
     do to.add(next_cell()), ++count;
@@ -73,7 +73,7 @@ class Cells {
     fail<FormatError>(where, source_, ", line ", begin, ": a quote is never closed. Close it.");
   }
 
-  /// Goes over what stands behind a cell: false for a separator, true for the end of the line.
+  /// Skips the end of a cell: returns false for a separator, true for the end of the line.
   bool ends_line() {
     if (text_.empty()) return true;
     const char next = text_[0];
@@ -132,7 +132,7 @@ CsvTable csv_from_text(std::string_view text, const CsvOptions& options) {
   return table;
 }
 
-/// From the first line, which is all that there is.
+/// Names columns from the first line, the only one read at this time.
 void CsvTable::name_columns(bool header) {
   if (cells_.size() > largest_width)
     fail<FormatError>(where, source_, " has ", cells_.size(), " columns, the limit is ",

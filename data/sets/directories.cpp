@@ -1,4 +1,4 @@
-// The order: what the user says, what the environment says, the working directory, Debian.
+// The search order: the user's directory, the environment variable, the working directory, Debian.
 #include <halftone/data/sets/directories.h>
 
 #include <halftone/core/error.h>

@@ -1,4 +1,4 @@
-// Where a named dataset is looked for when the user names no directory.
+// Directories in which a named dataset is searched if the user names no directory.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +8,12 @@
 
 namespace halftone::data {
 
-/// The given directory if there is one; else $HALFTONE_DATA/name (if the variable is set), then
-/// data/name here and /usr/share/datasets/name. Throws FormatError where the variable does not name
-/// a directory.
+/// Returns the given directory if it is not empty; else $HALFTONE_DATA/name (if the variable is
+/// set), then data/name here and /usr/share/datasets/name. Throws FormatError if the variable does
+/// not name a directory.
 std::vector<std::filesystem::path> directories_to_search(const std::string& given,
                                                          std::string_view name);
-/// "a, b or c", for messages.
+/// Returns "a, b or c", for messages.
 std::string listed(const std::vector<std::filesystem::path>& directories);
 
 }  // namespace halftone::data

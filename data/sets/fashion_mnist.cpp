@@ -1,6 +1,6 @@
-// Finding, reading and cross-checking the two files of a split. The checks are on content (sizes,
-// counts, labels), not on checksums: Debian compressed the files anew, so they differ from
-// upstream's bytes.
+// Finds, reads and cross-checks the two files of a split. The checks are on content (sizes, counts,
+// labels), not on checksums: Debian compressed the files again, so they differ from upstream's
+// bytes.
 #include <halftone/data/sets/fashion_mnist.h>
 
 #include <filesystem>
@@ -31,7 +31,7 @@ struct Files {
   fs::path images, labels;
 };
 
-/// Both files from one directory: the first that has the images decides.
+/// Returns both files from one directory: the first that has the images.
 Files find_files(Split split, const std::vector<fs::path>& directories) {
   const std::string prefix = split == Split::train ? "train" : "t10k";
   const std::string images_name = prefix + "-images-idx3-ubyte",

@@ -1,6 +1,6 @@
-// The reader trusts nothing: it takes no more memory than the file can deliver, whatever its header
-// promises, and one read beyond the end makes zlib verify the checksum of a
-// compressed file.
+// The reader does not trust the header: it takes no more memory than the file can
+// deliver. One read beyond the end makes zlib verify the checksum of a compressed
+// file.
 #include <halftone/data/sets/idx.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class GzipFile {
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  /// Up to `wanted` bytes (at most chunk_bytes); fewer only at the end of the file.
+  /// Reads up to `wanted` bytes (at most chunk_bytes); fewer only at the end of the file.
   std::size_t read(uint8_t* to, std::size_t wanted) {
     const int got = gzread(file_, to, unsigned(wanted));
     if (got < 0 || std::size_t(got) < wanted) check();
@@ -97,8 +97,8 @@ Shape read_header(GzipFile& file, const std::string& path) {
   return shape;
 }
 
-/// Product of the sizes, each below 2^32. A size of 0 counts as 1 here, so that no later product of
-/// sizes (strides) can overflow either.
+/// Checks the product of the sizes, each below 2^32. A size of 0 counts as 1 here, so that no later
+/// product of sizes (strides) can overflow either.
 void check_total(const Shape& shape, const std::string& path) {
   int64_t total = 1;
   for (const int64_t size : shape) {
@@ -110,8 +110,8 @@ void check_total(const Shape& shape, const std::string& path) {
   }
 }
 
-/// Memory for what the header promises, if the file can hold that much: deflate packs at most 1032
-/// bytes into one.
+/// Allocates the elements that the header promises, if the file can hold that many: deflate packs
+/// at most 1032 bytes into one.
 Tensor elements_for(const Shape& shape, const std::string& path) {
   std::error_code error;
   const auto in_file = std::filesystem::file_size(path, error);

@@ -37,7 +37,7 @@ std::optional<int> number_in(std::string_view word) {
   return number;
 }
 
-/// "american_bulldog_12" to "American Bulldog"; nothing without a number at the end.
+/// Turns "american_bulldog_12" into "American Bulldog"; nothing without a number at the end.
 std::optional<std::string> class_name_of(std::string_view image) {
   const std::size_t last = image.rfind('_');
   if (last == std::string_view::npos || last == 0 || !number_in(image.substr(last + 1)))

@@ -12,19 +12,19 @@ namespace halftone::data {
 
 struct OxfordPetsOptions {
   Split split = Split::train;  // train: trainval.txt, 3,680 images; test: test.txt, 3,669
-  /// The directory with images/ and annotations/. Empty: the first that has them of
-  /// $HALFTONE_DATA/oxford-iiit-pet, ./data/oxford-iiit-pet and
-  /// /usr/share/datasets/oxford-iiit-pet.
+  /// The directory with images/ and annotations/. Empty: the first of
+  /// $HALFTONE_DATA/oxford-iiit-pet, ./data/oxford-iiit-pet and /usr/share/datasets/oxford-iiit-pet
+  /// that has them.
   std::string directory{};
   ImageTransform transform{};  // empty: f32 [3, height, width] on [0, 1], of all sizes
   ImageOptions image{};
   BrokenFiles broken = BrokenFiles::fail;
 };
 
-/// Labels are the list's CLASS-ID - 1, 0 to 36; class names come from the names of the images
-/// ("american_bulldog_12" is of "American Bulldog"). Order is that of the list. Throws FormatError,
-/// which names the file and the line, for a list that is missing or not as described; images are
-/// first looked at when a batch wants them.
+/// Returns the images of a split. Labels are the list's CLASS-ID - 1, 0 to 36; class names come
+/// from the image names ("american_bulldog_12" is of "American Bulldog"). The order is that of the
+/// list. Throws FormatError, which names the file and the line, for a list that is missing or
+/// malformed. Images are not opened before a batch needs them.
 ImageFiles oxford_pets(const OxfordPetsOptions& options = {});
 
 }  // namespace halftone::data

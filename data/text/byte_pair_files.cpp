@@ -1,5 +1,5 @@
-// Reading vocab.json and merges.txt. What they hold is checked once, here, so that encoding needs
-// no checks: every byte has a token, and every merge leads to one.
+// Reads vocab.json and merges.txt. Their content is checked once, here, so that encoding needs no
+// checks: every byte has a token, and every merge leads to one.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -20,8 +20,8 @@ constexpr std::string_view op = "BytePairTokenizer";
 constexpr int64_t largest_file = int64_t(64) << 20;
 constexpr std::size_t most_tokens = std::size_t(1) << 24;
 
-/// GPT-2's bytes_to_unicode: printable characters of Latin-1 stand for themselves, the other bytes,
-/// in order, for U+0100 and on. The inverse: -1 where a code point stands for no byte.
+/// GPT-2's bytes_to_unicode: printable Latin-1 characters represent themselves; the other bytes, in
+/// order, are U+0100 and on. The inverse: -1 if a code point represents no byte.
 std::array<int, 0x144> byte_of_code_point() {
   std::array<int, 0x144> byte_of{};
   byte_of.fill(-1);
@@ -33,7 +33,7 @@ std::array<int, 0x144> byte_of_code_point() {
   return byte_of;
 }
 
-/// The bytes that a token of a file stands for; nothing if a character stands for none.
+/// Returns the bytes that a token of a file represents; nothing if a character represents none.
 std::optional<std::string> bytes_of_token(std::string_view written) {
   static const std::array<int, 0x144> byte_of = byte_of_code_point();
   std::string bytes;
@@ -47,8 +47,8 @@ std::optional<std::string> bytes_of_token(std::string_view written) {
   return bytes;
 }
 
-/// One flat object of strings to numbers. Stops at the first thing that is anything else, so that
-/// neither nesting nor size can do harm.
+/// Reads one flat object of strings to numbers. Stops at anything else, so that neither nesting nor
+/// size can do harm.
 class VocabularyReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<std::pair<std::string, uint64_t>> tokens;
@@ -106,7 +106,7 @@ BytePairTokenizer::BytePairTokenizer(const fs::path& vocabulary_json, const fs::
 
 void BytePairTokenizer::read_vocabulary(const fs::path& path) {
   const std::string text = file_bytes(op, path, largest_file);
-  // The parser would take a zero byte for the end of the text and never look at what follows.
+  // The parser would take a zero byte for the end of the text and never read the rest.
   if (const std::size_t zero = text.find('\0'); zero != std::string::npos)
     fail_file(path, "it is not JSON from byte " + std::to_string(zero + 1) + " on, a zero byte");
   VocabularyReader reader;

@@ -1,6 +1,6 @@
-// Merging one word: a linked list of its symbols and a heap of possible merges, so that a word of n
-// bytes costs n log n; a file of one endless word would otherwise cost its square.
-// Equivalent to: while any neighbours can be merged, merge the leftmost of those of lowest rank.
+// Merges one word with a linked list of its symbols and a heap of possible merges, so that a word
+// of n bytes costs n log n. Otherwise a file of one endless word would cost n squared. Equivalent
+// to: while any neighbors can be merged, merge the leftmost pair of the lowest rank.
 #include <halftone/data/text/byte_pair_tokenizer.h>
 
 #include <queue>
@@ -14,10 +14,10 @@ namespace halftone::data {
 namespace {
 struct Symbol {
   int32_t token;
-  int32_t before, after;  // positions of the neighbours; -1: none
+  int32_t before, after;  // positions of the neighbors; -1: none
 };
 
-/// A merge of the symbols at `left` and after it, as they were when it was found.
+/// A possible merge of the symbol at `left` and its successor, as they were when it was found.
 struct Candidate {
   int32_t rank, left, left_token, right_token, merged;
   bool operator<(const Candidate& other) const {  // the heap's top is the largest

@@ -1,6 +1,6 @@
 // Byte-pair encoding as GPT-2 does it (Sennrich et al. 2016, arXiv:1508.07909; Radford et al.
-// 2019): text is split into words, each word into bytes, and neighbours are merged in the order in
-// which the merges were learned. Every string of bytes has an encoding, and decoding gives it back.
+// 2019): text is split into words, each word into bytes, and neighbors are merged in the order in
+// which the merges were learned. Every string of bytes has an encoding, and decoding restores it.
 #pragma once
 
 #include <filesystem>
@@ -12,23 +12,23 @@ namespace halftone::data {
 
 class BytePairTokenizer final : public Tokenizer {
  public:
-  /// GPT-2's two files. vocab.json: one object from each token's text to its number, the numbers
-  /// 0 to n - 1 once each; merges.txt: one merge per line, two tokens and a space between them,
-  /// after an optional first line "#version". In both, bytes stand for themselves as printable
-  /// characters (GPT-2's table: a space is "Ġ"). Throws FormatError, which names the file and the
-  /// line or token, for files above 64 MiB, that are malformed, that lack one of the 256 bytes, or
-  /// whose merges make tokens that the vocabulary does not have.
+  /// Reads GPT-2's two files. vocab.json: one object from each token's text to its number, the
+  /// numbers 0 to n - 1 once each. merges.txt: one merge per line, two tokens with a space between
+  /// them, after an optional first line "#version". In both, printable characters represent bytes
+  /// (GPT-2's table: a space is "Ġ"). Throws FormatError, which names the file and the line or
+  /// token, for files that are above 64 MiB, are malformed or lack one of the 256 bytes, and for
+  /// merges whose tokens the vocabulary does not have.
   BytePairTokenizer(const std::filesystem::path& vocabulary_json,
                     const std::filesystem::path& merges_text);
 
   int64_t vocabulary_size() const override { return int64_t(bytes_of_.size()); }
-  /// Like GPT-2's own encoder with all special tokens disallowed: "<|endoftext|>" in a text is
-  /// text.
+  /// Encodes like GPT-2's own encoder with all special tokens disallowed: "<|endoftext|>" in a text
+  /// is text.
   std::vector<int64_t> encode(std::string_view text) const override;
-  /// The bytes of the tokens, which need not be whole characters of UTF-8.
+  /// Returns the bytes of the tokens, which need not be whole characters of UTF-8.
   std::string decode(std::span<const int64_t> tokens) const override;
 
-  /// The number of a token that the vocabulary names so, such as "<|endoftext|>".
+  /// Returns the number of the vocabulary's token with this text, such as "<|endoftext|>".
   std::optional<int64_t> token(std::string_view bytes) const;
 
  private:

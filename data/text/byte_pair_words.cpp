@@ -1,5 +1,5 @@
 // Alternatives are tried in the order of the expression. Only the last but one needs to look back:
-// of several spaces before a word, the last one belongs to the word.
+// the last of several spaces before a word belongs to the word.
 #include <halftone/data/text/byte_pair_words.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Character character_at(std::string_view text, std::size_t at) {
   return {is_space(value) ? Kind::space : Kind::other, length};
 }
 
-/// Where the characters of one kind that begin at `at` end.
+/// Returns the end of the run of characters of one kind that starts at `at`.
 std::size_t end_of_run(std::string_view text, std::size_t at, Kind kind) {
   while (at < text.size()) {
     const Character next = character_at(text, at);
@@ -36,14 +36,14 @@ std::size_t end_of_run(std::string_view text, std::size_t at, Kind kind) {
   return at;
 }
 
-/// The length of 's, 't, 're, 've, 'm, 'll or 'd at the start, in lower case only; else 0.
+/// Returns the length of 's, 't, 're, 've, 'm, 'll or 'd at the start, in lower case only; else 0.
 std::size_t contraction(std::string_view text) {
   for (const std::string_view ending : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
     if (text.starts_with(ending)) return ending.size();
   return 0;
 }
 
-/// A run of spaces: without its last one if something follows and it is not the only one.
+/// Returns a run of spaces, without its last one if text follows and the run has several.
 std::size_t spaces(std::string_view text) {
   std::size_t end = 0, last = 0;
   while (end < text.size()) {

@@ -1,4 +1,4 @@
-// Text to the words within which byte pairs are merged: GPT-2's regular expression
+// Splits text into the words within which byte pairs are merged: GPT-2's regular expression
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // by hand, with the whole of Unicode 14 for \p{L}, \p{N} and \s.
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace halftone::data {
 
-/// The first word of a text that is not empty. Words follow each other without gaps. A byte that is
-/// not UTF-8 counts as one character that is no letter, number or space.
+/// Returns the first word of a text that is not empty. Words follow each other without gaps. A byte
+/// that is not UTF-8 counts as one character other than a letter, number or space.
 std::string_view first_word(std::string_view text);
 
 }  // namespace halftone::data

@@ -11,7 +11,7 @@
 namespace halftone::data {
 
 namespace {
-/// "'x' (U+0078)"
+/// Returns "'x' (U+0078)".
 std::string named(char32_t character) {
   std::string quoted;
   append_utf8(quoted, character);

@@ -1,4 +1,4 @@
-// Windows are copied out of one long row of tokens; nothing else is kept.
+// Windows are copied out of one long row of tokens, the only data stored.
 #include <halftone/data/text/text.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What kind of character a code point is, as regular expressions see it: \p{L}, \p{N} and \s. For
-// splitting text into words (byte_pair_words.h).
+// The kind of a code point for regular expressions: \p{L}, \p{N} and \s. Used to split text into
+// words (byte_pair_words.h).
 #pragma once
 
 namespace halftone::data {

@@ -9,10 +9,10 @@ namespace halftone::data {
 
 struct CodePoint {
   char32_t value = 0;
-  std::size_t length = 0;  // in bytes; 0: the bytes at this place are not UTF-8
+  std::size_t length = 0;  // in bytes; 0: the bytes at this position are not UTF-8
 };
 
-/// The character that begins at text[at]; at < text.size().
+/// Returns the character that begins at text[at]; at < text.size().
 inline CodePoint code_point_at(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned first = byte(0);

@@ -27,6 +27,7 @@ constexpr Panel panels[] = {
     {"scales", "Scales", scale_panel},
     {"comparison", "Against the reference, in order of computation", comparison_panel},
     {"search", "Sensitivity and search", search_panel},
+    {"strategies", "Strategies compared", strategy_panel},
     {"definitions", "Definitions", definition_panel}};
 
 std::string counted(std::size_t count, const char* one, const char* many) {

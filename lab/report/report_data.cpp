@@ -6,6 +6,7 @@
 #include <set>
 
 #include <halftone/core/error.h>
+#include <halftone/lab/report/report_strategies.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/table.h>
 
@@ -152,15 +153,18 @@ ReportData read_report_data(const ReportOptions& options) {
       paths.push_back(path);
       continue;
     }
-    const nlohmann::json file = read_json("report", path);
-    if (file.contains("candidates")) data.searches.push_back(path);
+    const nlohmann::json file = read_json_document("report", path);
+    if (is_strategy_list(file)) data.strategies.push_back(path);
+    else if (!file.is_object()) static_cast<void>(read_json("report", path));  // throws
+    else if (file.contains("candidates")) data.searches.push_back(path);
     else if (file.contains("rows")) data.comparisons.push_back(path);
     else if (options.paths.size() > 1)
       data.notes.push_back(path.string() + ": neither a comparison nor a search.");
     else
       fail<FormatError>("report", path.string(),
                         ": neither a comparison nor a search. Give what `halftone-lab compare "
-                        "--json` or `halftone-lab search` wrote, or a run's folder.");
+                        "--json`, `halftone-lab search` or `compare_strategies --json` wrote, or a "
+                        "run's folder.");
   }
   std::vector<RunFolder> folders = run_folders("report", paths, data.notes);
   for (const RunFolder& folder : folders) {

@@ -58,7 +58,7 @@ struct ReportGroup {
 
 struct ReportData {
   std::vector<ReportGroup> groups{};
-  std::vector<std::filesystem::path> comparisons{}, searches{};
+  std::vector<std::filesystem::path> comparisons{}, searches{}, strategies{};
   std::vector<std::string> notes{};
 
   /// Returns the groups of each workload, with those of other programs in each. Differences are

@@ -1,10 +1,11 @@
-// Panels 10 to 12: comparison, search, definitions.
+// Panels 10 to 13: comparison, search, strategies, definitions.
 #include <algorithm>
 #include <cmath>
 
 #include <halftone/lab/draw/html.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/report/report_page.h>
+#include <halftone/lab/report/report_strategies.h>
 #include <halftone/lab/table.h>
 
 namespace halftone::lab {
@@ -197,6 +198,15 @@ std::string search_panel(const ReportData& data) {
   for (std::size_t i = 0; i < std::min<std::size_t>(data.searches.size(), 4); ++i)
     text += search_of(data.searches[i]);
   return text;
+}
+
+std::string strategy_panel(const ReportData& data) {
+  std::string text;
+  for (const std::filesystem::path& path : data.strategies)
+    text += strategy_sections(read_json_document("report", path));
+  return text.empty() ? absent("Figures of whole trainings under several strategies",
+                               "compare_strategies --json comparison.json")
+                      : text;
 }
 
 std::string definition_panel(const ReportData& data) {

@@ -24,6 +24,7 @@ std::string histogram_panel(const ReportData& data);
 std::string update_panel(const ReportData& data);
 std::string scale_panel(const ReportData& data);
 std::string comparison_panel(const ReportData& data);
+std::string strategy_panel(const ReportData& data);
 std::string search_panel(const ReportData& data);
 std::string definition_panel(const ReportData& data);
 

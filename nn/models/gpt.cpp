@@ -1,4 +1,4 @@
-// The decoder, its first values (those of GPT-2), and its weights from elsewhere.
+// The decoder, its first values (those of GPT-2), and weights in other file formats.
 #include <halftone/nn/models/gpt.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Linear small_linear(int64_t in, int64_t out, double std = first_std) {
   init::normal(layer.weight, 0, std), init::zeros(layer.bias);
   return layer;
 }
-/// What is added to the stream of residuals starts smaller the more layers add to it.
+/// The more layers add to the residual stream, the smaller their outputs start.
 Linear residual_linear(int64_t in, const GptOptions& options) {
   return small_linear(in, options.width, first_std / std::sqrt(2.0 * double(options.layers)));
 }
@@ -123,7 +123,7 @@ LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions 
   const MemoryScope scope(MemoryUse::workspace);
   const NamedTensors file = load_safetensors(path).tensors;
   NamedTensors state;
-  // The map of a block to queries, keys and values is the one whose shape tells the layout.
+  // The shape of a block's map to queries, keys and values shows the layout.
   bool inputs_first = false;
   for (const auto& [name, x] : file)
     if (name.ends_with("attn.c_attn.weight") && x.rank() == 2)
@@ -144,7 +144,7 @@ namespace {
 std::string config_of(const Gpt& model) {
   const GptOptions& o = model.options;
   const DType dtype = model.wte.weight.dtype();
-  // GPT-2's <|endoftext|>, which readers of the file take for granted unless told otherwise.
+  // GPT-2's <|endoftext|>, the default of programs that read the file.
   constexpr int64_t end_of_text = 50256;
   const nlohmann::json end =
       o.vocabulary > end_of_text ? nlohmann::json(end_of_text) : nlohmann::json();
@@ -179,7 +179,7 @@ void save_gpt2(const Gpt& model, const std::filesystem::path& path) {
     if (name == "lm_head.weight") continue;
     file[name] = ends_with_any(name, linear_maps) ? views::transpose(x, 0, 1) : x;
   }
-  // What reads the file asks for this key.
+  // Programs that read the file expect this key.
   const std::map<std::string, std::string> metadata{{"format", "pt"}};
   if (path.extension() == ".safetensors") return save_safetensors(path, file, metadata);
   files::make_directories("save_gpt2", path);

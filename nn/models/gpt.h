@@ -19,13 +19,13 @@ struct GptOptions {
   double dropout = 0;
 };
 
-/// What a layer remembers of the tokens that it has read: their keys and values, [n, heads,
-/// context, e].
+/// The keys and values of the tokens that a layer has read, [n, heads, context,
+/// e].
 struct KeyValues {
   Tensor keys{}, values{};
 };
-/// The same of all layers of a Gpt, of which the first `length` positions are filled: with it each
-/// token of a text is read once, while the text grows. Empty, it begins a text.
+/// The keys and values of all layers of a Gpt; the first `length` positions are filled. With it
+/// each token of a growing text is read only once. An empty cache starts a text.
 struct KeyValueCache {
   int64_t length = 0;
   std::vector<KeyValues> layers{};
@@ -40,7 +40,7 @@ struct GptBlock final : Layer {
     explicit Attention(const GptOptions& options);
     using Layer::operator();
     Tensor forward(const Tensor& x) const override;
-    /// x follows `before` tokens that were read before, and joins them.
+    /// The same for x after `before` tokens in `past`; appends x's keys and values to `past`.
     Tensor operator()(const Tensor& x, KeyValues& past, int64_t before) const;
     void describe(Fields& field) override;
   };
@@ -72,16 +72,16 @@ struct Gpt final : Layer {
   /// tokens: i64 [n, l], l at most the context; the result: logits [n, l, vocabulary] of the token
   /// that follows each.
   Tensor forward(const Tensor& tokens) const override;
-  /// The same for tokens that follow those in the cache, which they join: logits as the whole text
-  /// would give them, of these tokens alone. Only without gradients. Throws UsageError where they
-  /// are recorded, ShapeError for another n, where cache and tokens exceed the context, and for a
-  /// cache of another model.
+  /// The same for tokens that follow those in the cache, and appends them to it. Returns the logits
+  /// that the whole text would give, for these tokens alone. Only without gradients. Throws
+  /// UsageError if gradients are recorded, ShapeError for another n, if cache and tokens exceed the
+  /// context, and for a cache of another model.
   Tensor operator()(const Tensor& tokens, KeyValueCache& cache) const;
   /// The head appears as lm_head.weight, tied to transformer.wte.weight.
   void describe(Fields& field) override;
 
  private:
-  /// Of tokens from a position on.
+  /// Returns the embedding of tokens that start at a position.
   Tensor embedded(const Tensor& tokens, int64_t position) const;
   Tensor logits(const Tensor& x) const;
   void check(const KeyValueCache& cache, int64_t texts) const;
@@ -89,14 +89,14 @@ struct Gpt final : Layer {
 };
 
 /// Loads the weights of a GPT-2 that PyTorch saved as .safetensors: from Hugging Face's
-/// transformers (whose Conv1D weights lie [in, out] and are transposed here) or with linear layers.
+/// transformers (whose Conv1D weights are [in, out] and are transposed here) or with linear layers.
 /// The prefix "transformer." and the tied lm_head.weight may be missing; stored causal masks are
-/// passed over. Otherwise as nn::load.
+/// ignored. Otherwise as nn::load.
 LoadReport load_gpt2(Gpt& model, const std::filesystem::path& path, LoadOptions options = {});
 
-/// Writes what Hugging Face's GPT2LMHeadModel.from_pretrained() reads: into a directory, which is
-/// made if it is not there, model.safetensors and config.json; to a path that ends with
-/// .safetensors the weights alone. Weights of linear maps lie [in, out], the tied head is left out.
+/// Writes files for Hugging Face's GPT2LMHeadModel.from_pretrained(): model.safetensors and
+/// config.json in a directory, which is created if missing. For a path that ends with .safetensors
+/// it writes the weights alone. Weights of linear maps are [in, out], the tied head is omitted.
 /// (nn::save() writes PyTorch's linear layouts, which transformers refuses.) Throws FormatError as
 /// save_safetensors().
 void save_gpt2(const Gpt& model, const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// A Gpt that reads a text token by token: keys and values of what it has read are kept.
+// A Gpt that reads a text token by token: it stores the keys and values of the tokens read.
 #include <halftone/nn/models/gpt.h>
 
 #include <halftone/autograd/grad_mode.h>
@@ -8,7 +8,7 @@
 namespace halftone::nn::models {
 
 namespace {
-/// [n, heads, l, e] joins what is kept; returns all of it. `kept` has room for the context.
+/// Appends [n, heads, l, e] to `kept`; returns all of it. `kept` has room for the context.
 Tensor joined(Tensor& kept, const Tensor& x, int64_t length, int64_t context) {
   if (!kept.defined()) {
     Shape shape = x.shape();
@@ -20,7 +20,7 @@ Tensor joined(Tensor& kept, const Tensor& x, int64_t length, int64_t context) {
   return views::slice(kept, 2, 0, length + added);
 }
 
-/// Which positions new tokens see: all before them, themselves, and each what is before it.
+/// The mask of new tokens: each sees all tokens before it, and itself.
 AttentionOptions sees_what_is_before(int64_t before, int64_t count, Device device) {
   if (before == 0) return {.causal = true};
   if (count == 1) return {};
@@ -49,7 +49,7 @@ Tensor GptBlock::operator()(const Tensor& x, KeyValues& past, int64_t before) co
   return y + mlp(ln_2(y));
 }
 
-/// Users can fill a cache by hand, and kernels trust shapes.
+/// Users can fill a cache by hand, and kernels rely on shapes.
 void Gpt::check(const KeyValueCache& cache, int64_t texts) const {
   if (cache.length == 0 && cache.layers.empty()) return;
   if (cache.length < 0 || cache.length > options.context)
@@ -81,7 +81,7 @@ Tensor Gpt::operator()(const Tensor& tokens, KeyValueCache& cache) const {
   cache.layers.resize(h.size());
   for (std::size_t i = 0; i < h.size(); ++i) x = h[i](x, cache.layers[i], cache.length);
   const Tensor result = logits(x);
-  cache.length += tokens.shape()[1];  // not before everything has gone well
+  cache.length += tokens.shape()[1];  // only after everything has succeeded
   return result;
 }
 

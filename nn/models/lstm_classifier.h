@@ -1,4 +1,4 @@
-// Classifies sequences of tokens: an embedding, an LSTM, and a linear layer on the state behind the
+// Classifies sequences of tokens: an embedding, an LSTM, and a linear layer on the state after the
 // last token (Hochreiter & Schmidhuber 1997).
 #pragma once
 

@@ -8,8 +8,8 @@
 
 namespace halftone::nn::models {
 
-/// sizes: input, hidden..., output. Parameters are named as in a PyTorch Sequential:
-/// 0.weight, 2.weight, ...
+/// Returns the network. sizes: input, hidden..., output. Parameters are named as in a PyTorch
+/// Sequential: 0.weight, 2.weight, ...
 Sequential mlp(const std::vector<int64_t>& sizes);
 
 }  // namespace halftone::nn::models

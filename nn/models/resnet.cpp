@@ -7,7 +7,7 @@
 namespace halftone::nn::models {
 namespace {
 
-/// A convolution whose bias the norm behind it would undo, so that it has none.
+/// Returns a convolution without bias, because the norm that follows would remove the bias.
 Conv2d plain_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
   return Conv2d(in, out, kernel, {.stride = stride, .padding = kernel / 2, .bias = false});
 }
@@ -41,7 +41,7 @@ std::array<Sequential, 4> stages(const std::array<int64_t, 4>& depths, int64_t w
           stage<Block>(width * 4 * e, width * 8, depths[3], 2, zero_init)};
 }
 
-/// Convolutions start from He's normal values for their outputs (backward keeps its variance).
+/// Initializes convolutions with He's normal values by fan-out (keeps the variance in backward).
 struct InitialiseConvolutions final : Fields {
   bool module(const std::string&, Module& module) override {
     if (auto* conv = dynamic_cast<Conv2d*>(&module))

@@ -1,6 +1,6 @@
-// Residual networks (He et al. 2015), with the layers, the parameter names and the first values of
-// torchvision's: a file that `safetensors.torch.save_file(model.state_dict(), ...)` wrote loads as
-// it is. The workloads `resnet18_cifar` (11,173,962 parameters) and `resnet18_224` (11,195,493).
+// Residual networks (He et al. 2015), with the layers, parameter names and first values of
+// torchvision's: files of `safetensors.torch.save_file(model.state_dict(), ...)` load unchanged.
+// The workloads `resnet18_cifar` (11,173,962 parameters) and `resnet18_224` (11,195,493).
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@ namespace halftone::nn::models {
 
 struct ResNetOptions {
   int64_t channels = 3, classes = 1000;
-  /// Channels behind the stem; each stage after the first doubles them.
+  /// Channels after the stem; each stage after the first doubles them.
   int64_t width = 64;
-  /// For images of 32 x 32: the first convolution is 3 x 3 with stride 1, no max pooling follows.
+  /// For images of 32 x 32: the first convolution is 3 x 3 with stride 1, without max pooling.
   bool cifar_stem = false;
-  /// The last norm of each block starts at 0, so each block at the identity (Goyal et al. 2017).
+  /// The last norm of each block starts at 0, so blocks start as the identity (Goyal et al. 2017).
   bool zero_init_residual = false;
 };
 
-/// How an input comes to the shape of a block's output: a 1 x 1 convolution and a norm, named 0 and
+/// Maps an input to the shape of a block's output: a 1 x 1 convolution and a norm, named 0 and
 /// 1.
 struct Projection final : Layer {
   Conv2d conv;
@@ -33,14 +33,14 @@ struct Projection final : Layer {
   void describe(Fields& field) override { field("0", conv), field("1", norm); }
 };
 
-/// Two convolutions of 3 x 3 beside the identity: the block of resnet18 and resnet34.
+/// Two 3 x 3 convolutions plus the identity: the block of resnet18 and resnet34.
 struct BasicBlock final : Layer {
   static constexpr int64_t expansion = 1;  // output channels per `width`
   Conv2d conv1;
   BatchNorm2d bn1;
   Conv2d conv2;
   BatchNorm2d bn2;
-  std::optional<Projection> downsample{};  // where the shape changes
+  std::optional<Projection> downsample{};  // if the shape changes
   BasicBlock(int64_t in, int64_t width, int64_t stride, bool zero_init);
   /// x: [n, in, h, w]; the result: [n, width, h / stride, w / stride].
   Tensor forward(const Tensor& x) const override;
@@ -48,7 +48,7 @@ struct BasicBlock final : Layer {
 };
 
 /// 1 x 1 down to `width` channels, 3 x 3, 1 x 1 up to four times as many: the block of resnet50.
-/// The stride is the 3 x 3 convolution's, as torchvision's ("ResNet v1.5").
+/// The 3 x 3 convolution has the stride, as torchvision's ("ResNet v1.5").
 struct Bottleneck final : Layer {
   static constexpr int64_t expansion = 4;
   Conv2d conv1;

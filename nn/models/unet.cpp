@@ -1,4 +1,4 @@
-// The network: down, and up again beside what was seen on the way.
+// The network: down, and up again, joined with the results from the way down.
 #include <halftone/nn/models/unet.h>
 
 #include <halftone/nn/arguments.h>
@@ -35,7 +35,7 @@ UNet::UNet(UNetOptions o) : transposed(o.transposed), head(o.width, o.classes, 1
 
 Tensor UNet::enlarged(std::size_t level, const Tensor& x) const {
   if (transposed) return grow[level](x);
-  // Channels first: a quarter of the pixels to multiply.
+  // Channels first, so that only a quarter of the pixels is multiplied.
   return interpolate(narrow[level](x),
                      {.scale_factor = Factors(2), .mode = Interpolation::bilinear});
 }

@@ -1,6 +1,6 @@
-// A small U-Net (Ronneberger et al. 2015) that gives every pixel of an image a class: going down,
-// each level halves the image and doubles the channels; going up, it is enlarged again and joined
-// with what the same level saw on the way down. Convolutions are padded, so sizes stay.
+// A small U-Net (Ronneberger et al. 2015): a class for every pixel of an image. Going down, each
+// level halves the image and doubles the channels. Going up, the image is enlarged and joined with
+// the same level's result from the way down. Convolutions are padded and keep sizes.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ struct UNetOptions {
   int64_t channels = 3, classes = 2;
   int64_t width = 32;  // channels of the first level
   int64_t depth = 3;   // halvings
-  /// How images grow: by transposed convolutions, or by bilinear interpolation and a 1 x 1
+  /// How images are enlarged: by transposed convolutions, or by bilinear interpolation and a 1 x 1
   /// convolution.
   bool transposed = true;
 };

@@ -1,5 +1,5 @@
-// FNV-1a, 64 bits (Fowler, Noll, Vo 1991): of names that seeds follow from, of policies that logs
-// name.
+// FNV-1a, 64 bits (Fowler, Noll, Vo 1991): a hash of names that determine seeds, and of policies
+// that logs name.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class Fingerprint {
     return *this;
   }
   uint64_t value() const { return value_; }
-  /// In 16 hexadecimal digits.
+  /// Returns 16 hexadecimal digits.
   std::string text() const {
     std::string digits(16, '0');
     uint64_t rest = value_;

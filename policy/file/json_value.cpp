@@ -1,4 +1,4 @@
-// Strict reading. Files come from anywhere: what a file says happens, or is an error.
+// Strict reading. Files come from anywhere: every entry has an effect, or is an error.
 #include <halftone/policy/file/json_value.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace halftone::policy {
 namespace {
 constexpr std::size_t most_bytes = 1 << 20;
 constexpr int most_levels = 64;
-constexpr std::size_t most_entries = 10'000;  // they are looked up one by one
+constexpr std::size_t most_entries = 10'000;  // they are searched one by one
 
 std::string shortened(std::string_view text) {
   return halftone::shortened(text, text.size() <= 60 ? 60 : 57);
@@ -26,7 +26,7 @@ std::string shortened(std::string_view text) {
   fail<FormatError>(where, "line ", line, ", column ", before.size() - begin + 1, ": ", problem);
 }
 
-/// Keys and levels, which the library does not object to.
+/// Checks keys and levels, which the JSON library accepts.
 class Guard {
  public:
   explicit Guard(const std::string& where) : where_(where) {}
@@ -54,7 +54,7 @@ class Guard {
   }
 
  private:
-  /// Messages quote texts, and what() ends at the first of these.
+  /// Messages quote texts, and what() ends at a character U+0000.
   void check_text(const std::string& text) const {
     if (text.find('\0') != std::string::npos)
       fail<FormatError>(where_, "the text \"", shortened(text),
@@ -65,7 +65,7 @@ class Guard {
   std::vector<std::set<std::string>> keys_{};
 };
 
-/// A key as a JSON pointer spells it.
+/// Returns a key as a JSON pointer spells it.
 std::string escaped(std::string_view key) {
   std::string text;
   for (const char c : shortened(key)) {
@@ -169,7 +169,7 @@ int64_t JsonValue::integer(int64_t least, int64_t most) const {
     refuse("expected a whole number from ", least, " to ", most, ", got ", json_.dump(),
            ". Write it without a point and an exponent.");
   const bool fits = value >= double(least) && value <= double(most) &&
-                    // As a double it may be rounded to `most`.
+                    // As a double it may have been rounded to `most`.
                     !(json_.is_number_unsigned() && json_.get<uint64_t>() > uint64_t(most));
   if (!fits || !json_.is_number_integer())
     refuse("expected a whole number from ", least, " to ", most, ", got ", json_.dump(), '.');

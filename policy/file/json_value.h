@@ -1,4 +1,4 @@
-// A place in a JSON file: the value, and the pointer that leads there, for errors that say where.
+// A value in a JSON file, and the pointer that leads to it, for errors that name the place.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace halftone::policy {
 
 using Json = nlohmann::ordered_json;
 
-/// Reads JSON strictly: at most a megabyte, 64 levels, 10,000 entries an object, no key twice.
+/// Reads JSON strictly: at most a megabyte, 64 levels, 10,000 entries per object, no duplicate key.
 /// Throws FormatError of `where`, with line and column.
 Json parsed_json(const std::string& where, std::string_view text);
 
@@ -34,30 +34,30 @@ class JsonValue {
   bool is_text() const { return json_.is_string(); }
   bool is_null() const { return json_.is_null(); }
 
-  /// Throws FormatError for entries other than these, with the nearest. `what`: "a rule".
+  /// Throws FormatError for other entries than these, with the nearest name. `what`: "a rule".
   void only(std::string_view what, std::span<const std::string_view> known) const;
   std::optional<JsonValue> find(std::string_view key) const;
   std::vector<JsonValue> members() const;          // of an object, in the file's order
   std::vector<JsonValue> elements() const;         // of a list
-  const std::string& key() const { return key_; }  // of a member, as the file has it
-  /// FormatError for a key that tables could not print as it is.
+  const std::string& key() const { return key_; }  // of a member, as in the file
+  /// Throws FormatError for a key that tables could not print unchanged.
   void require_printable_key() const;
 
-  // --- values; FormatError for others
+  // --- values; each throws FormatError for other types
   std::string text() const;
   bool boolean() const;
   double number() const;
   int64_t integer(int64_t least, int64_t most) const;
-  /// The place of a text among words; FormatError with all of them.
+  /// Returns the index of a text among words; throws FormatError with all of them.
   std::size_t word(std::span<const std::string_view> words) const;
 
-  /// [policy my.json] /rules/2: message
+  /// Throws "[policy my.json] /rules/2: message".
   template <class... Parts> [[noreturn]] void refuse(const Parts&... parts) const {
     PlainText text;
     (text << ... << parts);
     fail<FormatError>(where_, pointer_.empty() ? "/" : pointer_, ": ", printable(text.str()));
   }
-  /// there is no `kind` named "given". Did you mean ...
+  /// Throws "there is no `kind` named "given". Did you mean ...".
   [[noreturn]] void refuse_unknown(std::string_view kind, std::string_view given,
                                    std::span<const std::string_view> known) const;
 
@@ -69,7 +69,7 @@ class JsonValue {
   const Json& json_;
 };
 
-/// A check of the library, with its message at the place in the file.
+/// Runs a check of the library, and reports its message at the position in the file.
 template <class Check> void checked_at(const JsonValue& at, const Check& check) {
   try {
     check();

@@ -1,18 +1,18 @@
-// Entries that exclude one another, wherever they come from: a file's own, or its base's.
+// Entries that exclude each other, from a file itself or from its base.
 #include <halftone/policy/file/policy_checks.h>
 
 namespace halftone::policy {
 
 namespace {
 
-/// The entry that a file says of this, else the file.
+/// Returns the entry of the file with this key, or the file if it has none.
 JsonValue place_of(const JsonValue& top, std::string_view key, std::string_view inner = {}) {
   const auto outer = top.find(key);
   if (!outer || inner.empty()) return outer.value_or(top);
   return outer->find(inner).value_or(*outer);
 }
 
-/// "low" is the dtype of autocast; rules of the base stand before those of this file.
+/// "low" is the dtype of autocast; rules of the base come before those of this file.
 void require_low_dtype(const JsonValue& top, const PolicyFile& file) {
   if (file.base.autocast) return;
   const auto own = top.find("rules");
@@ -48,7 +48,7 @@ void require_sensible(const JsonValue& top, const PolicyFile& file) {
   if (file.rules.parameters && keeps_beside)
     place_of(top, "optimizer", "parameters")
         .refuse("parameters go onto a grid, and the form ", name(base.form),
-                " keeps beside them what they lost, which would bring it back. Use \"form\": "
+                " stores what they lost, which would bring it back. Use \"form\": "
                 "\"plain\", or \"parameters\": \"none\".");
   if (base.weights == f64 && file.base.wire.dtype)
     place_of(top, "communication", "gradients")

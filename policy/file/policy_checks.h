@@ -1,4 +1,4 @@
-// What the entries of a policy file must be together.
+// Checks that the entries of a policy file fit together.
 #pragma once
 
 #include <halftone/policy/file/json_value.h>
@@ -6,9 +6,9 @@
 
 namespace halftone::policy {
 
-/// Throws FormatError, at the place in `top` that says it, for a policy that was read and cannot be
-/// meant: a form that f32 or f64 weights do not have, autocast of f64 weights, "low" without
-/// autocast, a grid of parameters under a form that keeps what the grid takes away.
+/// Throws FormatError, at the entry in `top`, for contradictory settings of a policy: a form that
+/// f32 or f64 weights do not have, autocast of f64 weights, "low" without autocast, and a grid of
+/// parameters with a form that stores the rounding error of that grid.
 void require_sensible(const JsonValue& top, const PolicyFile& file);
 
 }  // namespace halftone::policy

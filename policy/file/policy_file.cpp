@@ -1,4 +1,4 @@
-// Reading: each object of the grammar is one function; an unknown entry is an error everywhere.
+// Reading: each object of the grammar is one function; an unknown entry is always an error.
 #include <halftone/policy/file/policy_file.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ DType dtype_in(const JsonValue& value, std::span<const std::string_view> allowed
   return *dtype_named(allowed[value.word(allowed)]);
 }
 
-/// "policy x.json", before messages; a file may be called anything.
+/// Returns "policy x.json", the start of messages; a file name may have any characters.
 std::string where_of(const std::filesystem::path& path) {
   return "policy " + printable(path.filename().string());
 }
@@ -81,7 +81,7 @@ class Reader {
   }
 
  private:
-  /// A name, which messages repeat.
+  /// Returns a name, which messages repeat.
   static std::string label_in(const JsonValue& value) {
     const std::string label = value.text();
     if (label.empty() || label.size() > 100 || printable(label) != label)
@@ -110,7 +110,7 @@ class Reader {
   }
 
  public:
-  /// The contents of a file that may be anything.
+  /// Returns the contents of a file that may be anything.
   std::string file_text(std::string_view asked, const std::filesystem::path& path) const {
     try {
       ++read_so_far;
@@ -276,7 +276,7 @@ class Reader {
     return rule;
   }
 
-  /// Where a rule names the dtype that it computes in, this must hold its grids.
+  /// Checks that the dtype in which a rule computes holds the rule's grids.
   void require_exact(const Rule& rule, Role role, const JsonValue& value) const {
     const RoleRule& said = rule.roles.at(role);
     if (said.kind != RoleRule::Kind::grid || !rule.compute) return;
@@ -298,7 +298,7 @@ class Reader {
     optimizer.only("optimizer", known);
     if (const auto dtype = optimizer.find("state_dtype"))
       file_.base.state_dtype = dtype_in(*dtype, dtypes);
-    // "none" takes a base's grid away.
+    // "none" removes a base's grid.
     const auto grid_in = [&](const JsonValue& value) -> std::optional<Quantizer> {
       if (value.is_text() && value.text() == "none") return {};
       const Quantizer quantizer = grids_.quantizer_in(value);

@@ -1,4 +1,4 @@
-// A policy as a versioned file: a strategy written down, plus rules. docs/policy_files.md has the
+// A policy as a versioned file: a strategy and rules. docs/policy_files.md has the
 // grammar.
 //   amp::Strategy strategy = policy::load("policies/mxfp8.json");
 //   amp::Training training(strategy, model, optimizer);
@@ -16,7 +16,7 @@
 
 namespace halftone::policy {
 
-/// Everything that a file says.
+/// The content of a policy file.
 struct PolicyFile {
   std::string about{};
   std::vector<std::string> meant_for{};  // models ("for"): "gpt", "mlp"; none: all
@@ -24,38 +24,38 @@ struct PolicyFile {
   Rulebook rules{};
 };
 
-/// How many files this process has read: read() counts those that it extends.
+/// Returns how many files this process has read; read() also counts the files that a file extends.
 int64_t files_read();
-/// Reads a file, and those that it extends, whose paths are relative to it. Throws FormatError,
-/// with the place in the file, for what is not a policy; UsageError for names that do not exist.
+/// Reads a file and the files that it extends; their paths are relative to it. Throws FormatError,
+/// with the position in the file, if it is not a policy; UsageError for unknown names.
 PolicyFile read(const std::filesystem::path& path);
-/// The same from text; `where` stands for the file's name in errors. It cannot extend files.
+/// The same for text; errors use `where` as the file's name. The text cannot extend files.
 PolicyFile read_text(std::string_view text, std::string_view where);
-/// Everything written out, without `extends`: read_text() gives it back. Throws UsageError for what
-/// no file can say: a policy that is a class of its own, entries of operations that are a user's,
-/// grids with a bias of their own, what reading refuses.
+/// Returns the whole policy as text, without `extends`: read_text() restores it. Throws UsageError
+/// for policies that no file can express: a policy that is a class of its own, entries for users'
+/// operations, grids with a bias of their own, and everything that reading refuses.
 std::string write(const PolicyFile& file);
-/// FNV-1a 64 of write(), in 16 hexadecimal digits.
+/// Returns FNV-1a 64 of write(), in 16 hexadecimal digits.
 std::string hash(const PolicyFile& file);
 
-/// The strategy of a file: one for Training, Trainer, TrainerOptions.
+/// Returns the strategy of a file, for Training, Trainer and TrainerOptions.
 amp::Strategy strategy_of(PolicyFile file);
 inline amp::Strategy load(const std::filesystem::path& path) { return strategy_of(read(path)); }
 inline amp::Strategy parse(std::string_view text, std::string_view where = "text") {
   return strategy_of(read_text(text, where));
 }
-/// Words of "for": the models of nn/models.
+/// Returns the words of "for": the models of nn/models.
 std::span<const std::string_view> model_names();
-/// A strategy's name, or a path that ends in ".json". Throws what named() and read() throw.
+/// Takes a strategy's name, or a path that ends in ".json". Throws what named() and read() throw.
 PolicyFile named_or_read(std::string_view name);
 inline amp::Strategy named_or_loaded(std::string_view name) {
   return strategy_of(named_or_read(name));
 }
-/// The strategy with a session also where no rule asks for one, so that its sites can be seen.
+/// Returns the strategy with a session even if no rule needs one, so that sites can be seen.
 amp::Strategy watched(const amp::Strategy& strategy);
 amp::Strategy watched_strategy_of(PolicyFile file);
-/// The file that a strategy would be as it is now: with the rules that it was loaded with, if any.
-/// Throws UsageError for a session that no file made.
+/// Returns the file of a strategy in its present state: with the rules that it was loaded with, if
+/// any. Throws UsageError for a session that no file made.
 PolicyFile file_of(const amp::Strategy& strategy);
 
 }  // namespace halftone::policy

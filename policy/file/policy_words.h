@@ -1,4 +1,4 @@
-// The words of policy files that stand for values of enums, in their order.
+// The words of policy files for the values of enums, in their order.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Everything of a policy written out, in one order, so that equal policies are equal texts.
+// Writes every entry of a policy, in one order, so that equal policies are equal texts.
 #include <cmath>
 #include <sstream>
 #include <typeinfo>
@@ -39,8 +39,8 @@ Json entries_of(const Rule& rule) {
   return json;
 }
 
-/// A policy may have entries of operations that are a user's own. No list of names has them, but
-/// they are printed.
+/// A policy may have entries for users' operations. No list of names has them, but they are
+/// printed.
 void require_known_operations(const std::string& strategy, const amp::CastPolicy& own) {
   amp::CastPolicy known = amp::CastPolicy::preset(own.name());
   for (const std::string_view op : amp::CastPolicy::operations()) known[op] = own[op];
@@ -110,14 +110,14 @@ Json entries_of(const PolicyFile& file) {
     optimizer["states"][state] = json_of(quantizer);
   json["optimizer"] = optimizer;
   json["loss_scale"] = loss_scale_of(base);
-  if (file.base.wire != distributed::WireFormat{})  // hashes of policies that say nothing stay
+  if (file.base.wire != distributed::WireFormat{})  // keeps hashes of policies without this entry
     json["communication"] = {{"gradients", name(file.base.wire)}, {"parameters", "own"}};
   json["evaluation"] = file.rules.in_evaluation ? "same" : "reference";
   json["seed"] = file.base.seed;
   return json;
 }
 
-/// A strategy from code may be one that reading refuses; what is written must be what is read.
+/// Code can make a strategy that reading refuses; the written text must be readable.
 void require_readable(const std::string& text, const PolicyFile& file) {
   const std::string& name = file.base.name;
   std::optional<PolicyFile> again;

@@ -11,7 +11,7 @@ namespace halftone::policy {
 namespace {
 using Words = std::vector<std::string_view>;
 
-/// Refuses what has no effect: what a file says happens.
+/// Refuses entries without effect: every entry of a file must have one.
 void require_default(const JsonValue& value, std::string_view entry, bool is_default,
                      std::string_view whose) {
   if (!is_default)
@@ -78,7 +78,7 @@ Scaling scaling_in(const JsonValue& value) {
   return of_tensor ? tensor_scaling(value) : block_scaling(value);
 }
 
-/// Names of formats and quantizers, which rules use where they may have words.
+/// Refuses names of formats and quantizers that are words of rules.
 void require_name(const JsonValue& named) {
   named.require_printable_key();
   if (named.key() == "none" || named.key() == "as_used")
@@ -163,7 +163,7 @@ Quantizer QuantizerReader::quantizer_named_at(const JsonValue& value) const {
   value.refuse_unknown("quantizer", name, known);
 }
 
-/// In the file's order: one may be like another that stands before it.
+/// In the file's order: a quantizer may be like another one before it.
 void QuantizerReader::read_quantizers(const JsonValue& quantizers) {
   for (const JsonValue& quantizer : quantizers.members()) {
     require_name(quantizer);

@@ -9,19 +9,19 @@
 
 namespace halftone::policy {
 
-/// Quantizer::hadamard_signs of every rotation that a file asks for.
+/// Quantizer::hadamard_signs of every rotation that a file requests.
 inline constexpr uint64_t rotation_signs = 0x9e3779b97f4a7c15u;
 
 class QuantizerReader {
  public:
-  /// "formats": name -> {exponent, fraction, max, infinity, subnormals}
+  /// Reads "formats": name -> {exponent, fraction, max, infinity, subnormals}.
   void read_formats(const JsonValue& formats);
-  /// "quantizers": name -> quantizer, in order: one may be like another that stands before it.
+  /// Reads "quantizers": name -> quantizer, in order: one may be like another one before it.
   void read_quantizers(const JsonValue& quantizers);
 
-  /// A format's name, or an object as above.
+  /// Reads a format's name, or an object as above.
   NumberFormat format_in(const JsonValue& value) const;
-  /// A quantizer's or format's name, or {like, format, rounding, random_bits, hadamard, scale}.
+  /// Reads a name (quantizer, format), or {like, format, rounding, random_bits, hadamard, scale}.
   Quantizer quantizer_in(const JsonValue& value) const;
 
  private:

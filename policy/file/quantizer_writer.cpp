@@ -1,4 +1,4 @@
-// What a file can say of a quantizer, and what a hash must know of it.
+// Writes quantizers as files can express them, and with all fields for hashes.
 #include <halftone/policy/file/quantizer_writer.h>
 
 #include <halftone/core/plain_numbers.h>
@@ -8,14 +8,14 @@ namespace halftone::policy {
 
 namespace {
 
-/// The exponent bits of an IEEE-like format with that least exponent; 8 if there are none.
+/// Returns the exponent bits of an IEEE-like format with that least exponent; 8 if there are none.
 int exponent_bits_of(const NumberFormat& format) {
   int bits = 2;
   while (bits < 8 && 2 - (1 << (bits - 1)) != format.min_exponent) ++bits;
   return bits;
 }
 
-/// A format of the same fields as a file would make it from its exponent and fraction.
+/// Returns the format that a file would make from its exponent and fraction.
 NumberFormat as_read(const NumberFormat& format) {
   NumberFormat read =
       NumberFormat::ieee_like(exponent_bits_of(format), format.significand_bits - 1);
@@ -31,7 +31,7 @@ Json fields_of(const NumberFormat& format) {
           {"infinity", format.infinity}};
 }
 
-/// `format_of` spells the format of scales.
+/// `format_of` writes the format of scales.
 template <class FormatOf> Json json_of(const Scaling& scaling, const FormatOf& format_of) {
   switch (scaling.per) {
     case Scaling::Per::none: break;
@@ -61,7 +61,7 @@ template <class FormatOf> Json json_of(const Quantizer& quantizer, const FormatO
   return json;
 }
 
-/// Json, or a word where a rule has no grid.
+/// Returns JSON, or a word if a rule has no grid.
 template <class GridOf> Json json_of(const RoleRule& said, const GridOf& grid_of) {
   switch (said.kind) {
     case RoleRule::Kind::none: return "none";
@@ -79,12 +79,12 @@ template <class FormatOf> Json json_of(const Accumulator& accumulator, const For
 
 }  // namespace
 
-// --- what a file says
+// --- for files
 
 Json json_of(const NumberFormat& format) {
   for (const NamedFormat& known : named_formats())
     if (known.format == format) return std::string(known.name);
-  // Fields alone would count a bit of exponent in it.
+  // The fields alone would count a bit of exponent in it.
   if (format.bits >= 3 && format.bits <= 16 && format == NumberFormat::integer(format.bits))
     return "int" + std::to_string(format.bits);
   check_format("policy.write", format);
@@ -116,7 +116,7 @@ Json json_of(const Accumulator& accumulator) {
   return json_of(accumulator, [](const NumberFormat& format) { return json_of(format); });
 }
 
-// --- what hashes know
+// --- for hashes
 
 Json content_of(const Quantizer& quantizer) {
   Json json = json_of(quantizer, fields_of);
@@ -130,7 +130,7 @@ Json content_of(const RoleRule& said) {
 
 Json content_of(const Accumulator& accumulator) { return json_of(accumulator, fields_of); }
 
-// --- what people read
+// --- for people
 
 std::string told_apart(const Quantizer& quantizer) {
   const NumberFormat& grid = quantizer.grid;
@@ -139,7 +139,7 @@ std::string told_apart(const Quantizer& quantizer) {
     more << (more.str().empty() ? "" : ", ");
     (more << ... << parts);
   };
-  // A name says all of a format; other grids are described by their numbers alone.
+  // A name describes a format completely; other grids are described only by their numbers.
   if (!number_format_named(described(grid))) {
     if (!grid.infinity) add("no infinity");
     if (!grid.subnormals) add("no subnormals");

@@ -1,4 +1,4 @@
-// Treatments by steps, and what of them has an effect.
+// Treatments by steps, and their effects.
 #include <halftone/policy/resolved/resolved_rules.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ bool is_use(Role role) {
          role == Role::grad_output_weight;
 }
 
-/// Without what is so anyway: a use that is "as_used", and another role that is not quantized.
+/// Omits defaults: a use that is "as_used", and a role that is not quantized.
 Json content_of_treatment(const Treatment& treatment) {
   Json json = Json::object();
   if (treatment.result) json["result"] = name(*treatment.result);
@@ -28,7 +28,7 @@ Json content_of_treatment(const Treatment& treatment) {
   return json;
 }
 
-/// "f32, i64" where operands differ; "tf32" where f32 may be multiplied so.
+/// Returns "f32, i64" if operands differ; "tf32" if f32 products may use TF32 factors.
 std::string dtypes_in(const ResolvedSite& site, const Treatment& met) {
   if (met.compute == Compute::tf32) return std::string(name(Compute::tf32));
   std::vector<DType> dtypes;
@@ -39,7 +39,7 @@ std::string dtypes_in(const ResolvedSite& site, const Treatment& met) {
   return text;
 }
 
-/// Shared with nobody: the session keeps it.
+/// Returns a pointer that shares no ownership: the session keeps the rulebook alive.
 std::shared_ptr<const Rulebook> not_owned(const Rulebook& book) {
   return {std::shared_ptr<const Rulebook>{}, &book};
 }
@@ -116,7 +116,7 @@ Json ResolvedRules::content_beside_sites() const {
             {"states", std::move(states)},
             {"evaluation", book_.in_evaluation ? "same" : "reference"},
             {"seed", settings_.seed}};
-  if (settings_.wire != distributed::WireFormat{})  // hashes of others stay
+  if (settings_.wire != distributed::WireFormat{})  // keeps the hashes of other policies
     json["communication"] = {{"gradients", name(settings_.wire)}};
   return json;
 }

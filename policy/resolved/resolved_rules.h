@@ -1,4 +1,4 @@
-// A session's rules at the sites that it met, in every step and not only in the present one.
+// A session's rules at the sites it has met, in every step and not only in the present one.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ struct StepRange {
   int64_t from = 0, to = std::numeric_limits<int64_t>::max();
   bool always() const { return from == 0 && to == std::numeric_limits<int64_t>::max(); }
 };
-/// "steps 0 to 99", "step 7", "steps from 100"
+/// Returns "steps 0 to 99", "step 7" or "steps from 100".
 std::string text_of(const StepRange& steps);
 
-/// What a site gets in some steps.
+/// The treatment of a site in some steps.
 struct StepTreatment {
   StepRange steps;
   Treatment treatment;
@@ -29,20 +29,20 @@ class ResolvedRules {
   explicit ResolvedRules(const PolicySession& session);
 
   const std::vector<ResolvedSite>& sites() const { return sites_; }
-  /// Whether a rule matches a site in some step.
+  /// Returns whether a rule matches a site in some step.
   bool reaches(std::size_t rule, const ResolvedSite& site) const;
   bool any_reaches(const ResolvedSite& site) const;
-  /// In the order of steps; neighbours differ.
+  /// Returns treatments in the order of steps; neighbors differ.
   std::vector<StepTreatment> treatments(const ResolvedSite& site) const;
 
-  /// {"asks", "computes_in", "treatment": [{"steps", "does": {"result", roles, "accumulate"}}]}:
-  /// everything at a site that has an effect on numbers; neither names nor numbers of rules.
-  /// "compute" is in what is done after the first steps, where it is another.
+  /// Returns {"asks", "computes_in", "treatment": [{"steps", "does": {"result", roles,
+  /// "accumulate"}}]}: everything at a site that has an effect on numbers, without names and
+  /// numbers of rules. Entries after the first steps also have "compute" if it changes.
   Json content_of(const ResolvedSite& site) const;
-  /// "parameters" and "states", as their grids, "evaluation" and "seed"; "communication" where
-  /// gradients do not travel as they are.
+  /// Returns "parameters" and "states", as their grids, "evaluation" and "seed"; "communication" if
+  /// the wire format is not that of the gradients.
   Json content_beside_sites() const;
-  /// FNV-1a 64 of both, for all sites in their order.
+  /// Returns FNV-1a 64 of both, for all sites in their order.
   std::string hash() const;
 
  private:
@@ -53,8 +53,8 @@ class ResolvedRules {
   std::vector<StepRange> ranges_{};
 };
 
-/// In what a site computes: "bf16", or "f32, i64" where operands differ. Under a treatment that
-/// casts otherwise than the one that it was met under, which nobody has seen, the word of its rule.
+/// Returns the dtype a site computes in: "bf16", or "f32, i64" if operands differ. If its treatment
+/// casts otherwise than when the site was observed, returns the word of its rule.
 std::string computes_in(const ResolvedSite& site, const Treatment& now, const Treatment& met);
 
 }  // namespace halftone::policy

@@ -1,4 +1,4 @@
-// The table of sites, printed three ways.
+// The table of sites, printed in three ways.
 #include <halftone/policy/resolved/resolved_table.h>
 
 #include <algorithm>
@@ -12,9 +12,9 @@ namespace halftone::policy {
 
 namespace {
 
-// --- one site in a line for each of its treatments
+// --- one site: a line for each of its treatments
 
-/// `full`: with what stands behind a name.
+/// `full`: also writes the definition of a name.
 std::string said_of(const RoleRule& rule, bool full) {
   if (rule.kind == RoleRule::Kind::none) return "none";
   if (rule.kind == RoleRule::Kind::as_used) return "as_used";
@@ -38,7 +38,7 @@ std::string line_of(const ResolvedSite& site, const Treatment& now, const Treatm
   return text.str();
 }
 
-/// What is done at a site, but for its name.
+/// Returns the treatments of a site, without its name.
 std::vector<std::string> lines_of(const ResolvedSite& site, const ResolvedRules& resolved,
                                   bool full) {
   std::vector<std::string> lines;
@@ -60,14 +60,14 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-/// A site's name with the numbers in its path replaced, so that equal layers of a list meet.
+/// Returns a site's name with the numbers in its path replaced, so that equal layers match.
 std::string pattern_of(const Site& site) {
   std::string text;
   for (const char c : site.path) text += c >= '0' && c <= '9' ? '#' : c;
   return text + '/' + std::string(site.op) + '.' + std::to_string(site.ordinal);
 }
 
-/// Sites that are treated alike.
+/// Sites with equal treatments.
 struct Group {
   std::string name;
   std::vector<std::string> lines;
@@ -86,7 +86,7 @@ std::vector<Group> groups_of(const ResolvedRules& resolved) {
   return groups;
 }
 
-/// "parameters" and "states" by name, with their grids in a line.
+/// Returns "parameters" and "states" by name, with their grids in one line.
 std::map<std::string, std::string> grids_of(const Rulebook& book) {
   std::map<std::string, std::string> grids;
   if (book.parameters) grids["parameters"] = told_apart(*book.parameters);
@@ -147,7 +147,7 @@ std::string resolved_hash(const PolicySession& session) { return ResolvedRules(s
 
 namespace {
 
-/// The sites of two sessions by name, in the order of the first, then of the second.
+/// A site of two sessions by name, in the order of the first, then of the second.
 struct SitePair {
   std::string name;
   const ResolvedSite *before = nullptr, *after = nullptr;
@@ -170,7 +170,7 @@ Json content_in(const ResolvedRules& resolved, const ResolvedSite* site) {
   return site ? resolved.content_of(*site) : Json();
 }
 
-/// {key: {"before": ..., "after": ...}} of the entries of two objects that differ.
+/// Returns {key: {"before": ..., "after": ...}} for the entries in which two objects differ.
 Json differing(const Json& before, const Json& after) {
   Json result = Json::object();
   const auto take = [&](const Json& keys) {

@@ -1,5 +1,5 @@
-// What a policy does with a model, site by site: as a table for people, as JSON, as a hash, and
-// beside another policy. Every step is in them, not only the present one.
+// The effect of a policy on a model, site by site: as a table for people, as JSON, as a hash, and
+// compared with another policy. They cover every step, not only the present one.
 #pragma once
 
 #include <string>
@@ -9,22 +9,22 @@
 
 namespace halftone::policy {
 
-/// A line per site, in the order of computation: what the operation asks for, in what it computes,
-/// and each role that is not left alone; equal neighbours of a list of layers are one line, and
-/// where rules begin or end with steps a site has a line for each. Then the grids of parameters and
-/// states, what each rule reaches, and the products that none does.
+/// Returns one line per site, in the order of computation: the cast class it asks for, the dtype it
+/// computes in, and each role with a rule. Equal neighbors in a list of layers share one line. If
+/// rules begin or end with steps, a site has a line for each range. Then follow the grids of
+/// parameters and states, the sites that each rule reaches, and the products without a rule.
 std::string resolved_table(const PolicySession& session);
-/// {"sites": [...], "rules": [...], "parameters": ..., "states": ..., "evaluation": ..., "seed":
-/// ..., "hash": "..."}; docs/policy_files.md has the fields.
+/// Returns {"sites": [...], "rules": [...], "parameters": ..., "states": ..., "evaluation": ...,
+/// "seed": ..., "hash": "..."}; docs/policy_files.md has the fields.
 std::string resolved_json(const PolicySession& session);
-/// What the second policy does otherwise than the first, whatever either calls it: by site, then of
-/// parameters, states, evaluation and seed; "" if nothing differs.
+/// Returns the differences of the second policy's effect from the first's, ignoring names: by site,
+/// then parameters, states, evaluation and seed; "" if nothing differs.
 std::string resolved_difference(const PolicySession& before, const PolicySession& after);
-/// The same: {"sites": {name: {"before": ..., "after": ...}}, "parameters": {...}, ...}, without
-/// what does not differ; null where a site is not there.
+/// The same: {"sites": {name: {"before": ..., "after": ...}}, "parameters": {...}, ...}, only with
+/// differences; null for a site that one of them lacks.
 std::string resolved_difference_json(const PolicySession& before, const PolicySession& after);
-/// FNV-1a 64 of everything that has an effect on numbers: sites with their treatments, grids of
-/// parameters and states, seed; in 16 hexadecimal digits. Names do not count.
+/// Returns FNV-1a 64 of everything that has an effect on numbers: sites with their treatments,
+/// grids of parameters and states, seed; in 16 hexadecimal digits. Names do not count.
 std::string resolved_hash(const PolicySession& session);
 
 }  // namespace halftone::policy

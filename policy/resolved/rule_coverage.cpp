@@ -1,4 +1,4 @@
-// Counting what rules match.
+// Counts the matches of rules.
 #include <halftone/policy/resolved/rule_coverage.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace halftone::policy {
 
 namespace {
 
-/// A share in percent, "12.3 %".
+/// Returns a share in percent, "12.3 %".
 std::string share(double part, double whole) {
   char text[32];
   const PlainPrintf plain;
@@ -24,7 +24,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-/// rule 2 (head)
+/// Returns "rule 2 (head)".
 std::string title_of(std::size_t number, const Rule& rule) {
   return "rule " + std::to_string(number) + (rule.name.empty() ? "" : " (" + rule.name + ")");
 }
@@ -68,7 +68,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// "3" and "{0,1,2}"; brackets count for themselves.
+/// Returns true for "3" and "{0,1,2}"; brackets, which count from list ends, do not match.
 bool names_numbers(std::string_view segment) {
   if (!segment.starts_with('{') || !segment.ends_with('}')) return is_number(segment);
   const std::string_view words = segment.substr(1, segment.size() - 2);
@@ -81,8 +81,8 @@ std::string joined(const std::vector<std::string>& segments, std::size_t count) 
   return text;
 }
 
-/// Members of the list that segment `at` of a rule's path numbers which no rule reaches, though the
-/// rule would under another number.
+/// Returns members of the list that segment `at` of a rule's path numbers, if no rule reaches them
+/// although this rule would under another number.
 std::vector<std::string> left_out(const Rule& rule, std::size_t at, const PolicySession& session,
                                   const ResolvedRules& resolved) {
   std::vector<std::string> segments = segments_at_dots(rule.match.path);

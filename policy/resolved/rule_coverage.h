@@ -1,4 +1,4 @@
-// What each rule reaches of a model, in the steps in which it holds, and what no rule does.
+// The sites that each rule reaches in the steps in which it holds, and those without a rule.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace halftone::policy {
 
-/// A line per rule, the products that no rule reaches in any step, and a warning for each rule that
-/// names layers of a list by number where no rule reaches some of the others.
+/// Returns a line per rule, the products that no rule reaches in any step, and warnings. A rule
+/// gets a warning if it names layers of a list by number and no rule reaches some of the others.
 std::string coverage(const PolicySession& session, const ResolvedRules& resolved);
 
 }  // namespace halftone::policy

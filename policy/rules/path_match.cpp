@@ -1,4 +1,4 @@
-// Segment by segment, with ** as the only one that has to be tried.
+// Matches segment by segment; only ** needs to be tried with several lengths.
 #include <halftone/policy/rules/path_match.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 std::vector<std::string_view> segments_of(std::string_view path) {
   std::vector<std::string_view> segments;
   while (!path.empty()) {
-    // A dot within braces or brackets separates nothing.
+    // A dot within braces or brackets is not a separator.
     std::size_t end = 0;
     int depth = 0;
     for (; end < path.size() && (depth > 0 || path[end] != '.'); ++end)
@@ -31,7 +31,7 @@ std::optional<int64_t> number_in(std::string_view text) {
   return value;
 }
 
-/// Text against a pattern in which * stands for any letters.
+/// Returns whether a text matches a pattern in which * means any letters.
 bool like(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0, star = std::string_view::npos, behind = 0;
   while (t < text.size()) {
@@ -44,7 +44,7 @@ bool like(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-/// Refuses what could match nothing, or not what was meant.
+/// Refuses patterns that could match nothing, or that probably are mistakes.
 void require_well_formed(std::string_view where, std::string_view pattern) {
   constexpr std::size_t longest = 1000;
   if (pattern.size() > longest)
@@ -54,7 +54,7 @@ void require_well_formed(std::string_view where, std::string_view pattern) {
       pattern.find("..") != std::string_view::npos)
     fail<UsageError>(where, "\"", pattern,
                      "\" has a segment of no letters. ** is any number of them.");
-  char open = 0;  // the brace or bracket that we are in
+  char open = 0;  // the open brace or bracket
   bool braces = false;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
@@ -98,7 +98,7 @@ ListSizes list_sizes_of(const std::vector<std::string>& paths) {
 PathPattern::PathPattern(std::string_view where, std::string_view pattern) : text_(pattern) {
   require_well_formed(where, pattern);
   for (const std::string_view segment : segments_of(pattern)) {
-    // Several ** in a row are one: each more would multiply the ways to try.
+    // Several ** in a row count as one: each more would multiply the attempts.
     if (segment == "**" && !segments_.empty() && segments_.back().any_number) continue;
     Segment& next = segments_.emplace_back();
     if (segment == "**") next.any_number = true;

@@ -14,8 +14,8 @@
 
 namespace halftone::policy {
 
-/// How many members each list of a model has: "transformer.h" -> 12. A list is what has children
-/// that are called 0, 1, 2, ...
+/// The number of members of each list of a model: "transformer.h" -> 12. A list is a module with
+/// children that are called 0, 1, 2, ...
 using ListSizes = std::map<std::string, int64_t, std::less<>>;
 ListSizes list_sizes_of(const std::vector<std::string>& paths);
 
@@ -29,7 +29,7 @@ class PathPattern {
  private:
   struct Range {
     std::optional<int64_t> first{}, last{};  // last: not included
-    bool single = false;                     // first alone
+    bool single = false;                     // only first
   };
   struct Segment {
     bool any_number = false;                  // **
@@ -46,7 +46,7 @@ class PathPattern {
   std::vector<Segment> segments_;
 };
 
-/// Of all paths the one that is most like the pattern, for messages; "" if there is none.
+/// Returns the path that is most like the pattern, for messages; "" without paths.
 std::string nearest_path(std::string_view pattern, const std::vector<std::string>& paths);
 
 }  // namespace halftone::policy

@@ -1,5 +1,5 @@
-// What a policy file says, independent of a model: rules in order, later ones over earlier ones
-// field by field. A treatment is what one site gets of them.
+// The rules of a policy file, independent of a model. They apply in order, and later rules override
+// earlier ones field by field. A treatment is their result for one site.
 #pragma once
 
 #include <array>
@@ -20,17 +20,17 @@
 
 namespace halftone::policy {
 
-/// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32, of which
-/// products may round their factors to TF32 (core/allow_tf32.h).
+/// The cast class that a rule gives its sites; low: the region's dtype; tf32: f32 whose products
+/// may round their factors to TF32 (core/allow_tf32.h).
 enum class Compute : uint8_t { low, f32, tf32, bf16, f16, widest, as_is, refuse };
 std::string_view name(Compute compute);
 std::vector<std::string_view> compute_names();
 
-/// What a rule says of one role.
+/// The setting of a rule for one role.
 struct RoleRule {
   enum class Kind : uint8_t {
     none,     // not quantized
-    as_used,  // of a use (input.backward, grad_output.weight): as the role itself
+    as_used,  // for a use (input.backward, grad_output.weight): as the role itself
     grid,
   } kind = Kind::none;
   Quantizer quantizer{};
@@ -42,10 +42,10 @@ struct RoleRule {
 
 struct Match {
   std::vector<std::string> ops{};   // none: every operation
-  std::optional<CastClass> asks{};  // what operations ask for (OpInfo)
+  std::optional<CastClass> asks{};  // the class that operations ask for (OpInfo)
   std::string path = "**";
   std::vector<std::string> except{};
-  /// Calls of Training::step(), skipped ones included: from the first, up to the second.
+  /// Calls of Training::step(), skipped ones included: from the first up to, without, the second.
   int64_t from_step = 0, to_step = std::numeric_limits<int64_t>::max();
   bool operator==(const Match&) const = default;
 };
@@ -54,7 +54,7 @@ struct Rule {
   std::string name{}, about{};
   Match match{};
   std::optional<Compute> compute{};
-  std::optional<DType> result{};  // in which results are handed on, by a recorded cast
+  std::optional<DType> result{};  // the dtype of results, by a recorded cast
   std::map<Role, RoleRule> roles{};
   std::optional<Accumulator> accumulate{};
   bool optional = false;  // may match nothing
@@ -63,16 +63,16 @@ struct Rule {
 
 struct Rulebook {
   std::vector<Rule> rules{};
-  /// Of an optimizer's states by name ("exp_avg"), and of parameters: onto these grids after each
-  /// step.
+  /// Grids of an optimizer's states by name ("exp_avg"), and of parameters: these are rounded to
+  /// them after each step.
   std::map<std::string, Quantizer> states{};
   std::optional<Quantizer> parameters{};
-  bool in_evaluation = true;  // false: rules rest under NoGrad
+  bool in_evaluation = true;  // false: rules have no effect under NoGrad
   bool operator==(const Rulebook&) const = default;
   bool empty() const { return rules.empty() && states.empty() && !parameters; }
 };
 
-/// What one site gets.
+/// The combined settings for one site.
 struct Treatment {
   std::optional<Compute> compute{};
   std::optional<DType> result{};
@@ -80,9 +80,9 @@ struct Treatment {
   std::optional<Accumulator> accumulate{};
   std::vector<int> from_rules{};  // that made it, by number
 
-  /// The quantizer of a role, or null. A use that nobody named has that of its role.
+  /// Returns the quantizer of a role, or null. A use without a rule has that of its role.
   const Quantizer* quantizer(Role role) const;
-  /// Whether backward wants other operands than forward.
+  /// Returns whether backward uses other operands than forward.
   bool backward_differs() const;
   bool quantizes() const;
 };
@@ -90,19 +90,19 @@ struct Treatment {
 /// A rulebook prepared for one model.
 class RuleMatcher {
  public:
-  /// Throws UsageError in the name of `where` for patterns that are none and operations that no
-  /// rule can name.
+  /// Throws UsageError in the name of `where` for invalid patterns and for operations that no rule
+  /// can name.
   RuleMatcher(std::string_view where, std::shared_ptr<const Rulebook> book,
               const std::vector<std::string>& module_paths);
-  /// What a site gets in a step.
+  /// Returns the treatment of a site in a step.
   Treatment treatment(const Site& site, const OpInfo& op, int64_t step) const;
-  /// The rules that match a site in some step.
+  /// Returns whether a rule matches a site in some step.
   bool matches(std::size_t rule, const Site& site, const OpInfo& op) const;
-  /// The first step after `step` in which a rule begins or ends; the largest number if there is
-  /// none.
+  /// Returns the first step after `step` in which a rule begins or ends; the largest number if
+  /// there is none.
   int64_t next_change(int64_t step) const;
-  /// "rule 3 ("values")": of those that made a treatment, the last that speaks of one of the roles;
-  /// for messages.
+  /// Returns "rule 3 ("values")": the last rule of a treatment that sets one of the roles; for
+  /// messages.
   std::string last_about(const Treatment& treatment, std::initializer_list<Role> roles) const;
   const Rulebook& book() const { return *book_; }
 

@@ -1,4 +1,4 @@
-// Names of roles and sites, and the one walk over a model that finds them.
+// Names of roles and sites, and the walk over a model that finds them.
 #include <halftone/policy/rules/site.h>
 
 #include <algorithm>

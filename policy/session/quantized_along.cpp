@@ -1,4 +1,4 @@
-// The views: a transposition before, and back after.
+// The views: a transposition before, and its inverse after.
 #include <halftone/policy/session/quantized_along.h>
 
 #include <halftone/core/views.h>

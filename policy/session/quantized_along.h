@@ -1,5 +1,5 @@
-// Which way a tensor is seen when it is quantized: as a matrix whose columns run along the
-// dimension that a product sums over, for blocks of scales and rotations lie along that one.
+// The view of a tensor for quantization: a matrix whose columns run along the dimension that a
+// product sums over, because blocks of scales and rotations run along it.
 #pragma once
 
 #include <halftone/core/op_info.h>
@@ -7,7 +7,7 @@
 
 namespace halftone::policy {
 
-/// quantized(), seen that way; shape, dtype and device of x.
+/// Returns quantized() of that view, with shape, dtype and device of x.
 Tensor quantized_along(const Tensor& x, Sums sums, const QuantizeCall& call);
 
 }  // namespace halftone::policy

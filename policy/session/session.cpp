@@ -18,7 +18,7 @@ double flops_of(const OpInfo& op, std::span<const Tensor> inputs) {
   const bool whole = inputs.size() >= 2 && inputs[0].defined() && inputs[1].defined();
   return op.flops && whole ? op.flops(inputs) : 0;
 }
-/// Evaluations draw the same numbers each time, which no training pass has.
+/// Evaluations draw the same numbers each time, which differ from those of all training passes.
 constexpr uint64_t evaluation_pass = (uint64_t(1) << 30) - 1;
 
 }  // namespace
@@ -59,7 +59,7 @@ std::shared_ptr<Observer> PolicySession::observe(std::shared_ptr<Observer> obser
 }
 
 bool PolicySession::watches(uint64_t pass) const {
-  // A checkpointed segment computes twice: without gradients first, and then as its graph has it.
+  // A checkpointed segment computes twice: first without gradients, then with them.
   return observer_ && grad_enabled() && std::ranges::find(watched_, pass) != watched_.end();
 }
 
@@ -81,15 +81,15 @@ uint64_t PolicySession::begin_pass() {
   return pass;
 }
 
-/// Passes of a batch are apart by what keys do not count: the first has the number of the batch,
-/// others draw from other seeds.
+/// Numbers the passes of a batch: the first has the number of the batch, and the others differ by
+/// passes_of_keys, which random keys do not count, so they draw from other seeds.
 void PolicySession::begin_batch(int64_t number) {
   next_pass_ = passes_of_keys;
   at_->pass = uint64_t(number) + 1 - next_pass_;
 }
 
-/// Of the whole pass: a checkpointed segment, or a part that is frozen, runs without gradients in a
-/// pass of training.
+/// Returns whether rules have no effect in a pass. A training pass may run parts without gradients
+/// (a checkpointed segment, a frozen part), so this depends on the whole pass.
 bool PolicySession::rests(uint64_t pass) const {
   return !matcher_.book().in_evaluation && pass == evaluation_pass;
 }
@@ -129,8 +129,8 @@ std::shared_ptr<const Treatment> PolicySession::treatment_of(const Entry& entry,
   return std::make_shared<Treatment>(matcher_.treatment(entry.resolved.site, *entry.op, step));
 }
 
-/// That the operation can follow its rules, in this step and in all to come: a mistake shows when a
-/// place is first met, not when its rule begins.
+/// Checks that the operation can follow its rules, in this step and in all later ones: a mistake is
+/// reported when a site is first met, not when its rule begins.
 void PolicySession::require_possible(const Entry& entry) const {
   constexpr int64_t never = std::numeric_limits<int64_t>::max();
   for (int64_t step = at_->step; step != never; step = matcher_.next_change(step)) {
@@ -155,7 +155,7 @@ void PolicySession::require_possible(const Entry& entry) const {
   }
 }
 
-/// That the device multiplies so: a GPU may be left for a CPU between two passes.
+/// Checks that the device has TF32: a model may move from a GPU to a CPU between two passes.
 void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inputs) const {
   if (!inputs.empty() && inputs[0].defined() && inputs[0].device().kind == DeviceKind::cpu)
     fail<UsageError>(where_, entry.name, ": ", inputs[0].device(),
@@ -163,8 +163,8 @@ void PolicySession::require_tf32(const Entry& entry, std::span<const Tensor> inp
                      "operands to the same numbers on any.");
 }
 
-/// Operands, their gradients, and the result as it is handed on hold their grids; of the result
-/// before that treated_op.cpp takes care, which sees its dtype.
+/// Checks that operands, their gradients, and the final result hold their grids. treated_op.cpp
+/// checks the result before its cast, because it sees that dtype.
 void PolicySession::require_exact(const Entry& entry, std::span<const Tensor> operands) const {
   const ResolvedSite& resolved = entry.resolved;
   const Treatment& treatment = *resolved.treatment;
@@ -242,7 +242,7 @@ std::shared_ptr<OpTap> PolicySession::tap(std::span<const Tensor> before,
                      "Extend a strategy with f32 weights, or except this place.");
   const bool watched = watches(pass);
   if (!treatment.quantizes() && !watched) return nullptr;
-  if (treatment.quantizes()) resolved.roles = roles_of(before);  // another call, another operand
+  if (treatment.quantizes()) resolved.roles = roles_of(before);  // calls may differ in operands
   require_exact(*current_, after);
   return make_treated_op(
       {.treatment = resolved.treatment,
@@ -264,7 +264,7 @@ std::vector<ResolvedSite> PolicySession::resolved() const {
   return sites;
 }
 
-/// By a site of this process, or of another one.
+/// Returns whether a site of this process, or of another one, uses a rule.
 bool PolicySession::is_used(std::size_t rule) const {
   if (!used_by_any_.empty() && used_by_any_[rule]) return true;
   return std::ranges::any_of(entries_, [&](const auto& entry) {

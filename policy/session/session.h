@@ -1,5 +1,5 @@
-// A rulebook at work on one model: finds the site of each operation, gives it its treatment, and
-// keeps what treatments remember. Fills the slot of amp/session.h.
+// Applies a rulebook to one model: finds the site of each operation, determines its treatment, and
+// stores the state of treatments. It fills the slot of amp/session.h.
 #pragma once
 
 #include <functional>
@@ -19,12 +19,12 @@ class Training;
 
 namespace halftone::policy {
 
-/// A site with what it gets in the present step.
+/// A site with its treatment in the present step.
 struct ResolvedSite {
   Site site;
   CastClass asks = CastClass::as_is;
   std::vector<Role> roles{};  // of its inputs
-  /// Their dtypes as the operation gets them, after native casts; none: there is no such input.
+  /// Dtypes of the inputs after native casts; an empty entry: that input is absent.
   std::vector<std::optional<DType>> operands{};
   double flops = 0;  // of linear and matmul; of a convolution, as if its stride were 1
   std::shared_ptr<const Treatment> treatment{};
@@ -33,25 +33,25 @@ struct ResolvedSite {
 class PolicySession final : public amp::Session {
  public:
   struct Settings {
-    uint64_t seed = 0;               // of what is drawn
+    uint64_t seed = 0;               // of random numbers
     distributed::WireFormat wire{};  // of gradients, for tables
-    /// Names the policy in states: of one that another policy left the position is taken, not the
-    /// scales.
+    /// Identifies the policy in states. From a state of another policy only the position is loaded,
+    /// not the scales.
     std::string hash{};
   };
   /// The model must outlive this. `where` names the policy in errors. Throws UsageError for rules
   /// that no model could satisfy.
   PolicySession(std::string_view where, nn::Module& model, std::shared_ptr<const Rulebook> rules,
                 Settings settings);
-  /// One without rules, that only lets somebody observe: between the passes that they want to see
-  /// it costs nothing, and it leaves nothing in checkpoints.
+  /// Returns a session without rules, for observers only. Between observed passes it costs nothing,
+  /// and it adds nothing to checkpoints.
   static std::shared_ptr<PolicySession> for_observers(nn::Module& model);
 
-  /// Who is told of the passes that it asks for, from the next one on; null: nobody. Returns who
-  /// was before.
+  /// Sets the observer (null: none), starting with the next pass. Returns the previous
+  /// one.
   std::shared_ptr<Observer> observe(std::shared_ptr<Observer> observer);
-  /// A second run of the last pass of training: the numbers that were drawn are drawn again, and
-  /// histories note nothing. Ends with what it returns.
+  /// Starts a second run of the last training pass: it draws the same random numbers, and histories
+  /// record nothing. It ends when the returned object is destroyed.
   [[nodiscard]] std::shared_ptr<void> repeat_last_pass();
 
   PolicySession* of_policy() override { return this; }
@@ -67,9 +67,9 @@ class PolicySession final : public amp::Session {
   NamedTensors state_dict() const override;
   void load_state_dict(const NamedTensors& state) override;
 
-  /// All sites met so far, in the order in which they were first met.
+  /// Returns all sites met until now, in the order in which they were first met.
   std::vector<ResolvedSite> resolved() const;
-  /// Throws UsageError for a rule that is not optional and matches none of the sites met so far.
+  /// Throws UsageError for a rule that is not optional and matches none of the sites met until now.
   void require_all_rules_used() const;
   const Rulebook& rules() const { return matcher_.book(); }
   const Settings& settings() const { return settings_; }
@@ -77,8 +77,8 @@ class PolicySession final : public amp::Session {
 
  private:
   struct Key {
-    const void* module;  // of the model, that is being called
-    const void* owner;   // the same, or something in it that the model does not name
+    const void* module;  // the module of the model that is being called
+    const void* owner;   // the same, or a part of it that the model does not name
     const char* label;
     const OpInfo* op;
     int ordinal;
@@ -112,7 +112,7 @@ class PolicySession final : public amp::Session {
 
   std::string where_;
   Settings settings_;
-  int64_t hash_;  // of the policy's hash
+  int64_t hash_;  // a hash of Settings::hash
   ModelNames names_;
   RuleMatcher matcher_;
   std::unordered_map<Key, Entry, HashKey> entries_;
@@ -120,25 +120,25 @@ class PolicySession final : public amp::Session {
   std::shared_ptr<TensorScales> scales_;
   Entry* current_ = nullptr;
   std::shared_ptr<Observer> observer_{};
-  bool rules_used_ = false;          // that each matches something is known
-  std::vector<bool> used_by_any_{};  // rules, by the sites of all ranks; none: of one process
-  std::vector<uint64_t> watched_{};  // passes since the last step that the observer asked for
+  bool rules_used_ = false;          // whether it is known that each rule matches something
+  std::vector<bool> used_by_any_{};  // rules, by the sites of all ranks; empty: one process
+  std::vector<uint64_t> watched_{};  // passes since the last step that the observer requested
   bool lists_sites_ = true, repeats_ = false;
-  /// So many passes have counters of their own.
+  /// This many passes have counters of their own.
   static constexpr uint64_t passes_of_keys = uint64_t(1) << 30;
-  /// Shared with captured steps, which count on when they are replayed.
+  /// Shared with captured steps, which continue the counts in replays.
   struct Position {
     int64_t step = 0;
-    uint64_t pass = 0;       // the last one's number, or what a batch's first one follows
+    uint64_t pass = 0;       // the last pass's number, or the number before a batch's first one
     uint64_t last_pass = 0;  // of training
   };
   std::shared_ptr<Position> at_;
-  uint64_t next_pass_ = 1;  // how far numbers of passes are apart
+  uint64_t next_pass_ = 1;  // the distance between pass numbers
   int64_t changes_at_;
 };
 
-/// The session of a training whose strategy has rules or is watched(). Throws UsageError if it has
-/// none.
+/// Returns the session of a training whose strategy has rules or is watched(). Throws UsageError if
+/// it has none.
 PolicySession& session_of(const amp::Training& training);
 
 }  // namespace halftone::policy

@@ -1,5 +1,5 @@
-// The end of a step: scales move, parameters and states go onto their grids, rules begin and end.
-// And what of a session is saved.
+// The end of a step: scales are updated, parameters and states are rounded to their grids, rules
+// begin and end. Also the saved state of a session.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -24,7 +24,7 @@ struct RuledState {
   Tensor tensor;
 };
 
-/// 3 of "state.3.exp_avg".
+/// Returns 3 for "state.3.exp_avg".
 std::size_t number_of_parameter(std::string_view entry) {
   std::size_t number = 0;
   entry.remove_prefix(std::string_view("state.").size());
@@ -32,8 +32,8 @@ std::size_t number_of_parameter(std::string_view entry) {
   return number;
 }
 
-/// The entries of an optimizer's state that rules name. A name that neither this optimizer nor any
-/// of optim/ has is a mistake.
+/// Returns the entries of an optimizer's state that rules name. Throws for a name that neither this
+/// optimizer nor any of optim/ has.
 std::vector<RuledState> ruled_states(std::string_view where,
                                      const std::map<std::string, Quantizer>& rules,
                                      const NamedTensors& state) {
@@ -55,15 +55,15 @@ std::vector<RuledState> ruled_states(std::string_view where,
 }
 }  // namespace
 
-/// A parameter of an optimizer as the model names it; copies that the model does not have (masters)
-/// by their number.
+/// Returns the model's name of an optimizer's parameter; for copies that the model does not have
+/// (masters), their number.
 std::string PolicySession::name_of(const std::vector<Tensor>& parameters, std::size_t i) const {
   const std::string* name = names_.parameter_of(parameters.at(i));
   return name ? *name : std::to_string(i);
 }
 
-/// A parameter or a state of the optimizer, in place; `tensor`, "parameter.fc.weight" or
-/// "state.fc.weight.exp_avg", decides on what is drawn for it.
+/// Rounds a parameter or a state of the optimizer, in place. The random numbers depend on `tensor`,
+/// "parameter.fc.weight" or "state.fc.weight.exp_avg".
 void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& tensor,
                                 const Tensor& x, const Tensor& skip) const {
   if (!is_floating(x.dtype())) return;
@@ -80,7 +80,7 @@ void PolicySession::put_on_grid(const Quantizer& quantizer, const std::string& t
                         .key = {site_seed(settings_.seed, tensor), uint64_t(at_->step) << 34}});
 }
 
-/// Those of rules; on all processes in one order.
+/// Returns the grids of rules; in the same order on all processes.
 std::vector<const Quantizer*> PolicySession::grids_from_history() const {
   std::vector<const Quantizer*> grids;
   for (const Rule& rule : matcher_.book().rules)
@@ -134,7 +134,7 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
     for (std::size_t i = 0; i < parameters.size(); ++i)
       if (parameters[i].grad().defined())
         put_on_grid(*book.parameters, "parameter." + name_of(parameters, i), parameters[i], skip);
-  // Names of states come with step counts, which the host would have to read.
+  // Reading names of states also reads step counts, for which the host would have to wait.
   if (!book.states.empty() && recording_step())
     fail<UsageError>(where_,
                      "states of the optimizer go onto grids, which a captured step cannot "
@@ -147,7 +147,7 @@ void PolicySession::end_step(optim::Optimizer& optimizer, const Tensor& skip) {
   if (recording_step()) {
     if (changes_at_ != std::numeric_limits<int64_t>::max())
       fail<UsageError>(where_, "a rule begins or ends at step ", changes_at_,
-                       ", which a captured step cannot follow. Capture behind it.");
+                       ", which a captured step cannot follow. Capture after it.");
     repeat_on_replay([at = at_] { ++at->step; });
   }
   ++at_->step;
@@ -181,7 +181,7 @@ void PolicySession::load_state_dict(const NamedTensors& state) {
         found->second.dtype() != i64 || found->second.item() < 0 || found->second.item() > 0x1p53)
       fail<UsageError>(where_, "the state has no \"", entry,
                        "\" of a policy's session. Load one that was saved under this policy.");
-  const auto policy = state.find("policy");  // older states do not say
+  const auto policy = state.find("policy");  // older states lack this entry
   const bool own = policy == state.end() || !policy->second.defined() ||
                    policy->second.dtype() != i64 ||
                    policy->second.to_vector<int64_t>() == std::vector<int64_t>{hash_};

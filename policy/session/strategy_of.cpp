@@ -1,4 +1,4 @@
-// From a file to a strategy and back.
+// Converts a file to a strategy and back.
 #include <halftone/amp/session.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/session/session.h>

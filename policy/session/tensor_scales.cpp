@@ -23,7 +23,7 @@ TensorScales::Memory& TensorScales::memory_for(const std::string& name, const Qu
   memory.quantizer = quantizer;
   const int64_t steps = quantizer.scaling.history;
   const auto make = [&](const char* kind, const Shape& shape, DType dtype, double value) {
-    // What was loaded serves once: later, with another quantizer, it would be of the past.
+    // A loaded entry is used once: with another quantizer it would be outdated later.
     const auto saved = waiting_.extract(std::string(kind) + '.' + name);
     if (saved && saved.mapped().shape() == shape && saved.mapped().dtype() == dtype)
       return saved.mapped().to(device).clone();
@@ -88,7 +88,7 @@ void TensorScales::load(const NamedTensors& state) {
     if (!position && !name.starts_with("amax.") && !name.starts_with("history.") &&
         !name.starts_with("scale."))
       continue;
-    // A position is a place in memory.
+    // A position is an index into memory.
     if (!x.defined() || x.dtype() != (position ? i64 : f32) ||
         (position && (x.numel() != 1 || x.item() < 0 || x.item() > 0x1p53)))
       fail<UsageError>("policy.load_state_dict", "the entry ", in_quotes(name), " is ",

@@ -1,5 +1,5 @@
-// Delayed scaling: for each tensor whose scale follows from earlier steps, what it remembers. As
-// TransformerEngine's DelayedScaling. All of it lives on the tensor's device, so nobody waits.
+// Delayed scaling: the history of each tensor whose scale follows from earlier steps. As
+// TransformerEngine's DelayedScaling. It is on the tensor's device, so the host does not wait.
 #pragma once
 
 #include <map>
@@ -13,12 +13,12 @@ namespace halftone::policy {
 
 class TensorScales {
  public:
-  /// The scale to use now; x's largest magnitude is noted for the end of the step, if `notes`.
-  /// `name`: the tensor's.
+  /// Returns the scale to use now; if `notes`, records x's largest magnitude for the end of the
+  /// step. `name`: the tensor's.
   Tensor scale_for(const std::string& name, const Quantizer& quantizer, const Tensor& x,
                    bool notes);
-  /// What has been noted since the last end_step(), which waits for a GPU; and the same told by
-  /// somebody else.
+  /// Return the magnitudes recorded since the last end_step(), which waits for a GPU; and record
+  /// those of another process.
   struct Noted {
     std::string name;
     Quantizer quantizer;
@@ -26,20 +26,20 @@ class TensorScales {
   };
   std::vector<Noted> noted() const;
   void note(const Noted& seen);
-  /// What was noted since the last one enters the histories, and the scales follow; magnitudes that
-  /// are not finite change nothing. A history counts the steps in which its tensor was seen.
+  /// Adds the recorded magnitudes to the histories and updates the scales; magnitudes that are not
+  /// finite change nothing. A history counts the steps in which its tensor was seen.
   void end_step();
 
-  /// "amax.<name>", "history.<name>", "position.<name>", "scale.<name>"
+  /// Adds "amax.<name>", "history.<name>", "position.<name>" and "scale.<name>" to a state.
   void add_to(NamedTensors& state) const;
-  /// Takes those entries of a state; entries for tensors that were not met yet wait for them.
+  /// Takes those entries of a state; entries for tensors not met yet are kept for them.
   void load(const NamedTensors& state);
 
  private:
   struct Memory {
     Quantizer quantizer{};
     Tensor amax{}, history{}, position{}, scale{};
-    bool noted = false;  // something since the last step
+    bool noted = false;  // something was recorded since the last step
   };
   Memory& memory_for(const std::string& name, const Quantizer& quantizer, Device device);
   std::map<std::string, Memory> memories_;

@@ -1,6 +1,6 @@
-// Where a tensor is rounded: operands before the operation, its result behind it; in backward the
-// gradient that arrives, for each product as its rule says, and those that leave. How is in
-// core/quantizer.h, which way it is seen in quantized_along.h.
+// Decides which tensors are rounded: operands before the operation, its result after it; in
+// backward the incoming gradient, for each product as its rule says, and the outgoing gradients.
+// The rounding is in core/quantizer.h, the view of the tensor in quantized_along.h.
 #include <halftone/policy/session/treated_op.h>
 
 #include <bit>
@@ -71,7 +71,7 @@ class TreatedOp final : public OpTap {
     if (seen.body() == dy.body() && !apart) gradients = node.backward(dy);
     else if (weights == 0 && biases == 0) gradients = node.backward(seen);
     else {
-      // A bias's gradient is a sum of dy as it came: no recipe sums rounded values for it.
+      // A bias's gradient is a sum of the unrounded dy: no recipe sums rounded values for it.
       go(seen, inputs_with(Role::input) | (apart ? 0 : weights));
       if (apart && weights != 0) go(seen_by_weight(dy, weights), weights);
       go(dy, biases);
@@ -98,7 +98,7 @@ class TreatedOp final : public OpTap {
     return result;
   }
 
-  /// Those that no rule tells apart are the very tensors of forward: drawn and looked at once.
+  /// Returns forward's tensors for uses without their own rule: drawn and observed only once.
   std::vector<Tensor> operands_of_backward(std::span<const Tensor> inputs,
                                            std::vector<Tensor> used) const {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -110,7 +110,7 @@ class TreatedOp final : public OpTap {
     return used;
   }
 
-  /// The result, and what arrives as its gradient, holds the grids.
+  /// Checks that the dtype of the result and of its gradient holds their grids.
   void require_exact(DType dtype) const {
     if (!is_floating(dtype) || dtype == f64) return;
     for (const Role role : {Role::output, Role::grad_output, Role::grad_output_weight})
@@ -119,7 +119,7 @@ class TreatedOp final : public OpTap {
         fail_inexact(call_.where, call_.site, role, *quantizer, dtype);
   }
 
-  /// Whether the rules say something of a use, other than that it is as its role.
+  /// Returns whether the rules set a use to something other than its role.
   bool says(Role use) const {
     const std::optional<RoleRule>& own = call_.treatment->roles[std::size_t(use)];
     return own && own->kind != RoleRule::Kind::as_used;
@@ -155,7 +155,7 @@ class TreatedOp final : public OpTap {
     return quantized_along(x, sums, call);
   }
 
-  /// An operand before the region's cast, where nothing else is done to it.
+  /// Returns an operand before the region's cast, if nothing else changes it.
   const Tensor& as_it_came(const Seen& seen, const Tensor& x) const {
     const bool operand = seen.role <= Role::bias && seen.input < call_.before.size();
     return operand && !seen.quantizer ? call_.before[seen.input] : x;

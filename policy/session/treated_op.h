@@ -1,5 +1,5 @@
-// The policy's tap: everything that a treatment does to the tensors of one operation is in
-// treated_op.cpp.
+// The policy's tap: treated_op.cpp applies a treatment to the tensors of one
+// operation.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace halftone::policy {
 
-/// What a tap keeps of the moment in which its operation began.
+/// The tap's record of the state in which its operation began.
 struct TreatedCall {
   std::shared_ptr<const Treatment> treatment;
   std::string where;  // the policy, for messages
@@ -23,8 +23,8 @@ struct TreatedCall {
   uint64_t seed = 0;                     // of the site
   uint64_t offset = 0;                   // of the pass
   bool notes = true;                     // largest magnitudes enter histories
-  std::shared_ptr<Observer> observer{};  // null: nobody looks
-  std::vector<Tensor> before{};          // for whom: the inputs without the region's casts
+  std::shared_ptr<Observer> observer{};  // null: no observer
+  std::vector<Tensor> before{};          // for the observer: the inputs without the region's casts
 };
 std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 
@@ -32,8 +32,8 @@ std::shared_ptr<OpTap> make_treated_op(TreatedCall call);
 [[noreturn]] void fail_inexact(std::string_view where, std::string_view site, Role role,
                                const Quantizer& quantizer, DType dtype);
 
-/// A random key for a tensor of a site: (seed of the rules, site, role, pass, element) decides
-/// alone.
+/// Returns a random key for a tensor of a site. It depends only on (seed of the rules, site, role,
+/// pass, element).
 RandomKey key_of(uint64_t site_seed, uint64_t offset, Role role, std::size_t input);
 uint64_t site_seed(uint64_t seed, std::string_view site);
 

@@ -1,4 +1,4 @@
-// The session that is there, or one without rules.
+// Uses the existing session, or adds one without rules.
 #include <halftone/policy/telemetry/observation.h>
 
 namespace halftone::policy {

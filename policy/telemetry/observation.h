@@ -1,4 +1,4 @@
-// An observer at work on a training.
+// Attaches an observer to a training.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace halftone::policy {
 
-/// Until the scope ends, `observer` watches the passes of a training: through its session, or one
-/// without rules, which stays there. It may outlive the training. Throws UsageError in the name of
-/// `where` for a session of another kind, and if somebody observes already and `replaces` is false.
+/// Makes `observer` watch a training's passes until the scope ends: through its session, or a new
+/// one without rules, which stays. May outlive the training. Throws UsageError in the name of
+/// `where` for another kind of session, and if an observer is installed and `replaces` is false.
 class Observation {
  public:
   Observation(std::string_view where, amp::Training& training, std::shared_ptr<Observer> observer,
@@ -19,7 +19,7 @@ class Observation {
   ~Observation();
   Observation(const Observation&) = delete;
   Observation& operator=(const Observation&) = delete;
-  /// Null when the training is gone.
+  /// Returns null when the training has been destroyed.
   std::shared_ptr<PolicySession> session() const { return session_.lock(); }
 
  private:

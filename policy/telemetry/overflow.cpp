@@ -1,4 +1,4 @@
-// A second run of a pass under an observer that looks for what is not finite.
+// Runs a pass again under an observer that searches for values that are not finite.
 #include <halftone/policy/telemetry/overflow.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ class OverflowSearch final : public Observer {
   std::optional<Overflow>& found() { return found_; }
 
  private:
-  /// Whether this is the first of the tensors that an operation takes.
+  /// Returns whether this is the first tensor that an operation takes.
   bool begins_anew(const Seen& seen) {
     const bool other = seen.site != at_ || seen.role == Role::grad_output;
     at_ = seen.site;
@@ -65,7 +65,7 @@ class OverflowSearch final : public Observer {
   double largest_in_ = 0;
 };
 
-/// Gradients of leaves, set aside for a scope.
+/// Sets gradients of leaves aside for a scope.
 class HeldGradients {
  public:
   explicit HeldGradients(const std::vector<Tensor>& leaves) {
@@ -82,14 +82,14 @@ class HeldGradients {
   std::vector<std::pair<std::shared_ptr<AutogradMeta>, Tensor>> held_{};
 };
 
-/// Of a pass that is no part of the training: batch norm's running statistics do not hear of it,
-/// now or when several processes put them together.
+/// Hides a pass that is not part of the training from batch norm's running statistics, now and when
+/// several processes combine them.
 struct NoStatistics final : StatisticsSink {
   void measured(const BatchStatistics&) override {}
   void counted(const Tensor&) override {}
 };
 
-/// Buffers, random numbers and gradients come back at its end.
+/// Restores buffers, random numbers and gradients at its end.
 class Untouched {
  public:
   explicit Untouched(amp::Training& training)
@@ -110,7 +110,7 @@ class Untouched {
   RandomKey random_;
 };
 
-/// The pass with a loss scale.
+/// Runs the pass with a loss scale.
 std::optional<Overflow> search(amp::Training& training, const std::function<Tensor()>& loss,
                                double scale) {
   const auto observer = std::make_shared<OverflowSearch>();

@@ -1,4 +1,4 @@
-// Where did it overflow? The question that a skipped step leaves open.
+// Finds the tensor that overflowed and caused a skipped step.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@ struct Overflow {
   std::string op;    // "linear"
   Role role = Role::output;
   DType dtype = f32;
-  /// Not finite in it, of how many.
+  /// The number of elements that are not finite, and of all.
   int64_t bad = 0, elements = 0;
-  /// Of magnitudes that are finite: of what it was computed or cast from, and in it.
+  /// The largest finite magnitudes of the source (of a computation or cast), and of the tensor.
   double largest_in = 0, largest_out = 0;
-  bool cast = false;     // a cast to `dtype` made it so
-  bool arrived = false;  // it came so: from the data, the weights, or out of a sum of gradients
+  bool cast = false;     // a cast to `dtype` caused it
+  bool arrived = false;  // the inputs had it: data, weights, or a sum of gradients
   bool backward = false;
   double loss_scale = 1;
   /// The loss scale, halved until everything is finite; 0: no smaller one helps.
   double enough = 0;
 };
-/// "transformer.h.3.mlp.c_proj/linear.0, grad_input: 12 of 65,536 values are beyond f16's 65504;
-/// ...", with what would do.
+/// Prints "transformer.h.3.mlp.c_proj/linear.0, grad_input: 12 of 65,536 values are beyond f16's
+/// 65504; ...", and a remedy.
 std::ostream& operator<<(std::ostream& out, const Overflow& overflow);
 
 /// Runs `loss` again, forward (through training.forward()) and backward, with the random numbers
-/// and the loss scale of the last pass, and looks at every tensor: call it after step() and before
-/// the next forward(). Nothing for a pass without overflow. Weights, gradients, buffers, random
-/// numbers and the session are afterwards as they were; histories of delayed scaling are those
+/// and the loss scale of the last pass, and checks every tensor. Call it after step() and before
+/// the next forward(). Returns nothing for a pass without overflow. Weights, gradients, buffers,
+/// random numbers and the session are unchanged afterwards; histories of delayed scaling are those
 /// after the step. Slow: it waits after each operation, and tries smaller scales until one fits.
 std::optional<Overflow> explain_overflow(amp::Training& training,
                                          const std::function<Tensor()>& loss);

@@ -1,5 +1,5 @@
-// Rows are made when a sampled step first meets a tensor, lie on its device, and are read when
-// somebody asks.
+// Rows are made when a sampled step first meets a tensor, stay on its device, and are read on
+// request.
 #include <halftone/policy/telemetry/probe.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace halftone::policy {
 
 namespace {
-/// What a native cast does, as a quantizer.
+/// Returns the quantizer equivalent to a native cast.
 const Quantizer* native_quantizer(DType dtype) {
   static const Quantizer bfloat{.grid = formats::bf16}, half{.grid = formats::f16};
   return dtype == bf16 ? &bfloat : dtype == f16 ? &half : nullptr;
@@ -91,7 +91,7 @@ class Probe::Recorder final : public Observer {
   void clear() { waiting_.clear(), present_.clear(), rows_.clear(), updates_.clear(); }
 
  private:
-  /// A whole storage that was counted of late, and what was found in it.
+  /// A whole storage that was counted recently, and its row.
   struct Counted {
     std::weak_ptr<Storage> storage{};
     uint64_t version = 0;
@@ -104,7 +104,7 @@ class Probe::Recorder final : public Observer {
     Tensor survey{}, scale{}, loss_scale{};
   };
 
-  /// What one operation gives is what the next one takes: a tensor is counted once.
+  /// The result of one operation is the input of the next one: counts a tensor only once.
   void count_once(const Tensor& x, Waiting& row, bool is_new) {
     if (is_new)
       for (const Counted& c : counted_)

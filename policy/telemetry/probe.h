@@ -1,5 +1,5 @@
-// Telemetry of a training: what is in its tensors and what each rounding does to them, by site and
-// role, in sampled steps. docs/telemetry.md defines every number.
+// Telemetry of a training: statistics of its tensors and of each rounding, by site and role, in
+// sampled steps. docs/telemetry.md defines every number.
 //
 //   policy::Probe probe(training, {.every = 50});
 //   ... train ...
@@ -24,12 +24,12 @@
 namespace halftone::policy {
 
 struct ProbeOptions {
-  /// Steps first, first + every, ... up to last are looked at. Counted are calls of
-  /// Training::step(), skipped ones included.
+  /// Observes steps first, first + every, ... up to last. Steps are calls of Training::step(),
+  /// skipped ones included.
   int64_t every = 50, first = 0, last = std::numeric_limits<int64_t>::max();
-  std::string path = "**";    // of modules, as rules have it
+  std::string path = "**";    // of modules, as in rules
   std::vector<Role> roles{};  // none: all
-  bool updates = true;        // of parameters, too
+  bool updates = true;        // also of parameters
 };
 
 /// A tensor of one site in one sampled step, over all its passes.
@@ -37,30 +37,30 @@ struct ProbeRow {
   int64_t step = 0;
   std::string site;
   Role role = Role::input;
-  std::size_t input = 0;  // which one, of operations with several of a role
-  std::string quantizer;  // or the dtype that a region casts to; "" where nothing rounds
-  double scale = 0;       // that a history gave; 0: none did
-  double ideal = 0;       // what the tensor itself would have asked for then
+  std::size_t input = 0;  // its index, for operations with several of a role
+  std::string quantizer;  // or the dtype that a region casts to; "" without rounding
+  double scale = 0;       // from a history; 0: none
+  double ideal = 0;       // the scale that the tensor itself would have needed then
   double loss_scale = 1;
   Survey survey{};
 };
 
 class Probe {
  public:
-  /// Watches a training until it is destroyed; made in the thread that trains. Watching changes no
-  /// bit of any result. Throws UsageError for options out of range, and if another observer
-  /// watches.
+  /// Watches a training until it is destroyed; create it in the thread that trains. Watching
+  /// changes no bit of any result. Throws UsageError for options out of range, and if another
+  /// observer watches.
   explicit Probe(amp::Training& training, ProbeOptions options = {});
   ~Probe();
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
 
-  /// In the order of computation, step by step. Reads the device.
+  /// Return rows in the order of computation, step by step. They read the device.
   const std::vector<ProbeRow>& rows() const;
   const std::vector<UpdateRow>& updates() const;
-  /// Forgets the rows, whose memory grows with the sampled steps.
+  /// Drops the rows, whose memory grows with the sampled steps.
   void clear();
-  /// A JSON object per line: rows, then updates. Throws FormatError where it cannot write.
+  /// Writes a JSON object per line: rows, then updates. Throws FormatError if it cannot write.
   void save(const std::filesystem::path& path) const;
 
  private:
@@ -69,9 +69,9 @@ class Probe {
   Observation observation_;
 };
 
-/// The ten rows that lose most of what is not 0, and the ten with the least signal to noise.
+/// Prints the ten rows that lose most of the nonzero values, and the ten with the lowest SQNR.
 std::ostream& operator<<(std::ostream& out, const Probe& probe);
-/// The lines of save().
+/// Returns the lines of save().
 std::string json_lines(const std::vector<ProbeRow>& rows, const std::vector<UpdateRow>& updates);
 
 }  // namespace halftone::policy

@@ -1,4 +1,4 @@
-// What a probe has found: as JSON lines for programs, as two short lists for people.
+// The results of a probe: as JSON lines for programs, as two short lists for people.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,7 +15,7 @@ namespace halftone::policy {
 // --- for files
 
 namespace {
-// What is infinite or NaN becomes null, for JSON has neither.
+// Infinities and NaN become null, because JSON has neither.
 nlohmann::ordered_json object_of(const ProbeRow& row) {
   const SurveySums& s = row.survey.sums;
   nlohmann::ordered_json line{{"step", row.step}, {"site", row.site}, {"role", name(row.role)}};
@@ -86,7 +86,7 @@ struct Merged {
   Survey survey;
 };
 
-/// Rows of one tensor in several steps are one.
+/// Merges the rows of one tensor in several steps.
 std::vector<Merged> merged(const std::vector<ProbeRow>& rows) {
   std::vector<Merged> result;
   std::map<std::tuple<std::string, Role, std::size_t>, std::size_t> places;

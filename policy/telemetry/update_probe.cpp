@@ -17,7 +17,7 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// What spaces the numbers of a tensor: its dtype, or an unscaled grid.
+/// The spacing of the numbers of a tensor: by its dtype, or by an unscaled grid.
 struct Spacing {
   int significand_bits = 24, least_exponent = -126;
   explicit Spacing(const NumberFormat& grid)
@@ -27,7 +27,7 @@ struct Spacing {
     if (dtype == f16) significand_bits = 11, least_exponent = -14;
     if (dtype == f64) significand_bits = 53;
   }
-  /// log2 of the distance to the next number at w.
+  /// Returns log2 of the distance to the next number at w.
   int exponent_at(float w) const {
     const int exponent =
         magnitude_bits(w) == 0 ? least_exponent : binade_of(w) + Survey::lowest_exponent;
@@ -35,7 +35,7 @@ struct Spacing {
   }
 };
 
-/// Nothing where scales stretch a grid.
+/// Returns the spacing; nothing if scales stretch the grid.
 std::optional<Spacing> spacing_of(const std::optional<Quantizer>& grid, DType dtype) {
   if (!grid) return Spacing(dtype);
   if (grid->scaling.per != Scaling::Per::none || grid->hadamard != 0) return {};

@@ -1,5 +1,5 @@
-// What a step did to the weights beside what it meant to: updates that were lost or bent because
-// the weight's format could not hold them. The same for states of the optimizer that lie on grids.
+// The actual change of the weights in a step, compared with the intended one: updates that were
+// lost or changed because the weight's format could not hold them. The same for states on grids.
 #pragma once
 
 #include <array>
@@ -16,45 +16,45 @@
 
 namespace halftone::policy {
 
-/// u: the update before rounding, in f32; w and w': the weight before and after the step. Twice:
-/// as it is stored (masters, remainders and compensation included), and as forward sees it. Sums
-/// are in f64 and add up over steps and parameters.
+/// u: the update before rounding, in f32; w and w': the weight before and after the step. There are
+/// two sets: the weight as stored (with masters, remainders and compensation), and as forward sees
+/// it. Sums are in f64 and add up over steps and parameters.
 struct UpdateSums {
   double count = 0;               // u other than 0
-  double lost = 0;                // of them, w' = w
+  double lost = 0;                // updates with w' = w
   double du = 0, uu = 0, ww = 0;  // sums of (w' - w) u, u u, w w
   void add(const UpdateSums& other);
   double lost_share() const;
-  /// sum (w' - w) u / sum u u: 1 where steps do what they mean to; COLLAGE's effective descent
-  /// (Yu et al. 2024).
+  /// Returns sum (w' - w) u / sum u u: 1 if steps have their intended effect; COLLAGE's effective
+  /// descent (Yu et al. 2024).
   double effective_descent() const;
-  /// |u| / |w|, by norms
+  /// Returns |u| / |w|, by norms.
   double update_ratio() const;
 };
 
 struct UpdateRow {
-  int64_t step = 0;       // that were done before
+  int64_t step = 0;       // number of steps before this one
   std::string parameter;  // its name in the model
-  std::string state{};    // a state of that parameter ("exp_avg") instead of itself: u leads to
-                          // what the step left there before it went onto its grid
+  std::string state{};    // a state of that parameter ("exp_avg") instead of itself: u is then the
+                          // step's change before the state was rounded to its grid
   std::string form;       // core/weight_form.h
-  DType dtype = f32;      // that forward sees
+  DType dtype = f32;      // the dtype that forward sees
   UpdateSums stored{}, seen{};
   /// Updates with log2(|u| / ulp(w)) in [k, k + 1), k = lowest_bin ...: ulp(w) is the spacing of
-  /// the parameter's dtype at w, or of its grid. What lies below -1 is lost where w is rounded to
+  /// the parameter's dtype at w, or of its grid. Updates below -1 are lost if w is rounded to
   /// nearest. Empty for grids with scales, where the spacing differs from block to block.
   static constexpr int lowest_bin = -40, bins = 64;
   std::array<double, bins> by_ulp{};
 };
 
-/// Watches the updates of one model, in the thread that made it. Masters that are no companions of
-/// their weights (Strategy::fused_master off) are other tensors, and not watched.
+/// Watches the updates of one model, in the thread that created it. Masters that are not companions
+/// of their weights (Strategy::fused_master off) are other tensors, and not watched.
 class UpdateProbe final : public optim::UpdateWatcher {
  public:
   explicit UpdateProbe(const nn::Module& model) : parameters_(model.named_parameters()) {}
-  /// The next step is watched.
+  /// Watches the next step.
   void ask(int64_t step) { asked_ = true, step_ = step; }
-  /// After the step: its rows. Waits for a GPU.
+  /// Returns the rows of the step; call it after the step. Waits for a GPU.
   std::vector<UpdateRow> collect();
 
   bool wants() const override;
@@ -66,8 +66,8 @@ class UpdateProbe final : public optim::UpdateWatcher {
   struct Watched {
     std::string name;
     WeightForm form;
-    Tensor parameter, companion;        // handles
-    Tensor weight, unrounded, forward;  // before; what it should become; what forward saw
+    Tensor parameter, companion;                      // handles
+    Tensor weight, unrounded, forward;                // before; intended; as forward saw it
     std::array<Tensor, 3> states{}, states_before{};  // handles; copies
     std::optional<Quantizer> grid{};
   };

@@ -1,4 +1,4 @@
-// One walk over the rows.
+// One pass over the rows.
 #include <halftone/policy/telemetry/worst_rows.h>
 
 namespace halftone::policy {

@@ -1,6 +1,6 @@
-// GradScaler: replays what a real PyTorch showed (tests/fixtures/pytorch/amp_scaler_fixtures.py), action by
-// action, with a table of the deliberate differences; then what PyTorch does not have: several
-// losses, set_options(), first_overflow(), and states that are refused.
+// GradScaler: replays what a real PyTorch showed (tests/fixtures/pytorch/amp_scaler_fixtures.py),
+// action by action, with a table of the deliberate differences; then what PyTorch does not have:
+// several losses, set_options(), first_overflow(), and states that are refused.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -378,8 +378,9 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
   };
   for (const char* entry :
        {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}) {
-    CHECK(refused(entry, {}) == "there is no entry \"" + std::string(entry) +
-                                    "\". Load what a GradScaler of as many losses saved.");
+    CHECK(refused(entry, {}) ==
+          "there is no entry \"" + std::string(entry) +
+              "\". Load what a GradScaler with the same number of losses saved.");
     CHECK(refused(entry, zeros({2})) ==
           "the entry \"" + std::string(entry) + "\" is [2] f32. It must have one element.");
     CHECK(refused(entry, scalar(not_a_number, f64)) != "");

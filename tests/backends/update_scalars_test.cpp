@@ -148,22 +148,24 @@ TEST_CASE("next_loss_scale on tensors is next() on numbers, over random steps") 
   std::mt19937 random(5);
   for (int turn = 0; turn < 60; ++turn) {
     const auto pick = [&](int n) { return int(random() % unsigned(n)); };
-    const LossScaleRule rule{.growth_factor = 1.5 + pick(3),
-                             .backoff_factor = 0.25 * (1 + pick(3)),
-                             .growth_interval = 1 + pick(4),
-                             .min_scale = pick(2) ? 0.5 : 0,
-                             .max_scale = pick(2) ? 1e6 : std::numeric_limits<double>::infinity(),
-                             .hysteresis = 1 + pick(3),
-                             .forgets = HysteresisRule(pick(3)),
-                             .dynamic = pick(8) != 0};
-    LossScaleState state{.scale = 1024, .overflows_left = rule.hysteresis};
+    const LossScaleOptions options{
+        .init_scale = 1024,
+        .growth_factor = 1.5 + pick(3),
+        .backoff_factor = 0.25 * (1 + pick(3)),
+        .growth_interval = 1 + pick(4),
+        .min_scale = pick(2) ? 0.5 : 0,
+        .max_scale = pick(2) ? 1e6 : std::numeric_limits<double>::infinity(),
+        .hysteresis = 1 + pick(3),
+        .rule = HysteresisRule(pick(3)),
+        .dynamic = pick(8) != 0};
+    LossScale state{.options = options};
     Tensor scale = scalar(1024), tracker = zeros({}, i64);
-    Tensor left = scalar(rule.hysteresis, i32);
+    Tensor left = scalar(options.hysteresis, i32);
     const CpuBackendScope scope(turn % 2 == 0 ? "cpu" : "reference");
     for (int step = 0; step < 200; ++step) {
       const int kind = pick(6);  // 0: overflow, 1: found as NaN
-      state = next(state, rule, kind < 2);
-      backend_for(scale).next_loss_scale(rule,
+      state = next(state, kind < 2);
+      backend_for(scale).next_loss_scale(options,
                                          scalar(kind == 1   ? not_a_number
                                                 : kind == 0 ? 1
                                                             : 0),

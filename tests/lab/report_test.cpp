@@ -79,12 +79,15 @@ constexpr const char* search =
     R"("frontier":[{"bytes":200000,"error":0.001,"names":["softmax -> low"]},{"bytes":1100000,)"
     R"("error":0.0032,"names":[]}],"chosen":["softmax -> low"]})";
 
+constexpr const char* strategies =
+    R"([{"strategy":"fp32","test_accuracy":0.9,"ms":2},{"strategy":"o2-bf16","test_accuracy":0.9}])";
+
 /// What holds for every page.
 void check_page(const std::string& page) {
   const Page read = PageReader(page).read();
   CHECK(read.mistake == "");
   CHECK(read.tags.count("script") == 0);
-  CHECK(read.tags.count("section") == 12);
+  CHECK(read.tags.count("section") == 13);
   CHECK_FALSE(contains(page, "http"));
   CHECK_FALSE(contains(page, "@import"));
   CHECK_FALSE(contains(page, "url("));
@@ -106,6 +109,8 @@ TEST_CASE("six runs become a page with every panel") {
   write_file(directory / "compare.json", comparison), write_file(directory / "search.json", search);
   options.paths.push_back(directory / "compare.json");
   options.paths.push_back(directory / "search.json");
+  write_file(directory / "strategies.json", strategies);
+  options.paths.push_back(directory / "strategies.json");
   const std::string page = report(options);
   check_page(page);
   CHECK_FALSE(contains(page, "class=\"absent\""));

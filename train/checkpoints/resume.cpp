@@ -5,6 +5,7 @@
 #include <charconv>
 #include <functional>
 
+#include <halftone/core/entries.h>
 #include <halftone/core/error.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/quoted.h>
@@ -18,14 +19,6 @@ namespace halftone::train {
 
 namespace {
 constexpr std::string_view scheduler_prefix = "scheduler.", others_prefix = "others.";
-
-/// Moves the entries whose names begin with `beginning` out of `all`, and removes it from the
-/// names.
-optim::NamedTensors taken_out(optim::NamedTensors& all, std::string_view beginning) {
-  optim::NamedTensors part = part_of(all, std::string(beginning));
-  std::erase_if(all, [&](const auto& entry) { return entry.first.starts_with(beginning); });
-  return part;
-}
 
 /// Writes the fewest digits that read back to the same numbers: 16, 0.1.
 std::string shown(const std::vector<double>& values) {
@@ -43,10 +36,8 @@ void save_training(const std::filesystem::path& path, const amp::Training& train
                    const CheckpointState& state, const optim::LrScheduler* scheduler,
                    const optim::NamedTensors& others) {
   optim::NamedTensors more;
-  if (scheduler)
-    for (const auto& [name, x] : scheduler->state_dict())
-      more[std::string(scheduler_prefix) + name] = x;
-  for (const auto& [name, x] : others) more[std::string(others_prefix) + name] = x;
+  if (scheduler) add_part(more, scheduler_prefix, scheduler->state_dict());
+  add_part(more, others_prefix, others);
   training.write_state([&](const TensorSource& own) {
     TensorSource all = own;
     for (const auto& [name, x] : more) all.infos.push_back(info_of(name, x));
@@ -90,9 +81,9 @@ CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp:
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others) {
   const optim::NamedTensors schedule =
-      told_to_all(training.group(), taken_out(checkpoint.tensors, scheduler_prefix));
+      told_to_all(training.group(), take_part(checkpoint.tensors, scheduler_prefix));
   optim::NamedTensors kept =
-      told_to_all(training.group(), taken_out(checkpoint.tensors, others_prefix));
+      told_to_all(training.group(), take_part(checkpoint.tensors, others_prefix));
   if (schedule.empty() != !scheduler)
     fail<UsageError>("checkpoint", scheduler ? "no schedule" : "a schedule that nobody takes",
                      " is in ", from, ". Resume with what was saved.");

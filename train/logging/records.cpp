@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include <halftone/core/entries.h>
 #include <halftone/core/names.h>
 #include <halftone/train/logging/for_people.h>
 #include <halftone/train/numbers.h>

@@ -1,4 +1,4 @@
-// Shapes and checks of attention, and the way around it for masks that are trained.
+// Shapes and checks of attention, and separate operations for masks that are trained.
 #include <halftone/autograd/ops/layers/attention.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace halftone {
 namespace {
 constexpr std::string_view op = Attention::info.name;
 
-/// Kernels read rows.
+/// Makes rows contiguous, as kernels read rows.
 Tensor with_unit_rows(const Tensor& x) {
   return x.strides()[3] == 1 || x.shape()[3] == 1 ? x : views::contiguous(x);
 }
@@ -21,7 +21,7 @@ Tensor as_rank_4(Tensor x) {
   while (x.rank() < 4) x = unsqueeze(x, 0);
   return x;
 }
-/// The mask with leading dimensions of 1 up to rank 4, checked against the weights' shape.
+/// Returns the mask with leading dimensions of 1 up to rank 4, checked against the weights' shape.
 Tensor mask_for(const Tensor& mask, const Shape& weights) {
   if (!mask.defined()) return mask;
   if (mask.dtype() != boolean) check::floating(op, mask);
@@ -45,13 +45,13 @@ AttentionSettings settings_of(const AttentionOptions& options, int64_t width, in
   return settings;
 }
 
-/// Whether k and v have a head for so many of q's; their shapes are checked otherwise.
+/// Returns whether the heads of k and v divide those of q; their shapes are checked otherwise.
 bool heads_fit(const Tensor& q, const Tensor& k, bool shared) {
   const int d = q.rank() - 3;
   const int64_t heads = q.shape()[d], key_heads = k.shape()[d];
   return heads == key_heads || (shared && heads > 0 && key_heads > 0 && heads % key_heads == 0);
 }
-/// Each head of x as often as it takes to have `heads`.
+/// Repeats each head of x so that there are `heads`.
 Tensor repeated(const Tensor& x, int64_t heads) {
   const int d = x.rank() - 3;
   if (d < 0 || x.shape()[d] == heads) return x;
@@ -61,8 +61,8 @@ Tensor repeated(const Tensor& x, int64_t heads) {
   return reshape(expand(unsqueeze(x, d + 1), spread), shape);
 }
 
-/// softmax(scale q k^T + mask) v in recorded steps, in f32 or wider, as PyTorch's: a short float
-/// would round the scores.
+/// Returns softmax(scale q k^T + mask) v in recorded steps, in f32 or wider, as PyTorch's: a short
+/// float would round the scores.
 Tensor by_steps(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                 const AttentionOptions& options, double scale) {
   std::array inputs{q_in, k_in, v_in};
@@ -83,7 +83,7 @@ Tensor Attention::forward(const Tensor& query, const Tensor& key, const Tensor& 
   q = with_unit_rows(query), k = with_unit_rows(key), v = with_unit_rows(value);
   if (m.defined()) mask = views::expand(m, {s[0], s[1], s[2], key.shape()[2]});
   const Shape shape{s[0], s[1], s[2], value.shape()[3]};
-  // In the order of q, with rows of neighbours: the stride of a head of size 1 says nothing.
+  // In the order of q, with contiguous rows: the stride of a head of size 1 is arbitrary.
   const bool any_order = s[3] == 1 && q.strides()[3] != 1;
   y = any_order ? empty(shape, q.dtype(), q.device())
                 : empty_strided(shape, strides_in_order_of(shape, q.strides()), q.dtype(),
@@ -107,13 +107,13 @@ std::array<Tensor, 4> Attention::backward(const Tensor& dy) const {
 }
 
 namespace {
-/// Part 0, 1 or 2 of a contiguous [n, l, 3 width] as [n, heads, l, e].
+/// Returns part 0, 1 or 2 of a contiguous [n, l, 3 width] as [n, heads, l, e].
 Tensor heads_of(const Tensor& qkv, int64_t heads, int part) {
   const int64_t n = qkv.shape()[0], l = qkv.shape()[1], width = qkv.shape()[2] / 3;
   return qkv.view_as({n, heads, l, width / heads}, {l * 3 * width, width / heads, 3 * width, 1},
                      qkv.offset() + part * width);
 }
-/// [n, l, heads e] as [n, heads, l, e].
+/// Returns [n, l, heads e] as [n, heads, l, e].
 Tensor heads_of(const Tensor& x, int64_t heads) {
   const Shape& s = x.shape();
   return views::transpose(x.view_as({s[0], s[1], heads, s[2] / heads},

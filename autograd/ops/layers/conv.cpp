@@ -12,7 +12,7 @@ namespace {
 void check_geometry(std::string_view op, const ConvGeometry& g) {
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
-    constexpr int64_t most = std::numeric_limits<int32_t>::max();  // of what libraries take
+    constexpr int64_t most = std::numeric_limits<int32_t>::max();  // limit of libraries
     if (g.stride[d] < 1 || g.dilation[d] < 1 || g.padding[d] < 0 || g.groups < 1 ||
         std::max({g.stride[d], g.dilation[d], g.padding[d], g.groups}) > most)
       fail<UsageError>(
@@ -44,13 +44,13 @@ void require_output(std::string_view op, const Tensor& x, const Tensor& w, const
                      described(w), ". Use a smaller kernel or more padding.");
 }
 
-/// As backends take them.
+/// Returns the weight in a layout that backends take.
 Tensor weight_of(const Tensor& w) {
   return w.device() == Device::cpu() && w.is_channels_last() ? w : views::contiguous(w);
 }
 }  // namespace
 
-/// As if the stride were 1: the geometry is not among the inputs.
+/// Counts as if the stride were 1: the geometry is not among the inputs.
 double Conv2d::flops(std::span<const Tensor> inputs) {
   const Tensor &x = inputs[0], &weight = inputs[1];
   return x.rank() == 4 ? 2 * double(weight.numel()) * double(x.size(0) * x.size(2) * x.size(3)) : 0;
@@ -125,8 +125,8 @@ void ConvPadding::set(std::string_view word) {
 }
 
 namespace {
-/// x with the border of "same" that is on one side only; what is on both goes into the geometry. An
-/// odd number of rows has the larger part at the end, as PyTorch's.
+/// Returns x with the part of the "same" border that is on one side only; the two-sided part goes
+/// into the geometry. An odd number of rows has the larger part at the end, as PyTorch's.
 Tensor keeping_size(const Tensor& x, const Tensor& weight, ConvGeometry& g) {
   if (g.stride != std::array<int64_t, 2>{1, 1})
     fail<UsageError>("conv2d", "padding \"same\" with stride ", Dims(g.stride), ". Use stride 1.");

@@ -1,13 +1,13 @@
 // Convolutions. Data is NHWC in memory under the logical NCHW shape: the first convolution of a
-// model converts its input, everything behind it stays that way. Weights are laid out as PyTorch's;
-// what autocast makes of them for the CPU is channels-last, too.
+// model converts its input, and later layers keep that order. Weights are laid out as PyTorch's;
+// autocast's copies of them on the CPU are channels-last as well.
 #pragma once
 
 #include <halftone/autograd/ops/layers/norm.h>
 
 namespace halftone {
 
-/// Height and width; one number stands for both.
+/// Height and width; one number sets both.
 struct Pair {
   int64_t height = 0, width = 0;
   constexpr Pair() = default;
@@ -37,7 +37,7 @@ struct Conv2dOptions {
 };
 struct Conv1dOptions {
   int64_t stride = 1;
-  ConvPadding padding = 0;  // its width counts
+  ConvPadding padding = 0;  // only its width is used
   int64_t dilation = 1, groups = 1;
 };
 struct ConvTranspose2dOptions {
@@ -50,7 +50,7 @@ struct ConvTranspose1dOptions {
 };
 
 namespace detail {
-/// f(x) for a function of batches of rank `rank`; x may also be one sample, without the batch.
+/// Returns f(x) for a function of batches of rank `rank`; x may also be one unbatched sample.
 template <class F> Tensor batched(std::string_view op, const Tensor& x, int rank, F f) {
   check::defined(op, "x", x);
   return x.rank() == rank - 1 ? squeeze(f(unsqueeze(x, 0)), 0) : f(x);

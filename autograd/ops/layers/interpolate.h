@@ -7,7 +7,7 @@
 
 namespace halftone {
 
-/// Factors for height and width; one number stands for both.
+/// Factors for height and width; one number sets both.
 struct Factors {
   double height = 1, width = 1;
   constexpr Factors() = default;
@@ -17,15 +17,15 @@ struct Factors {
 };
 
 struct InterpolateOptions {
-  // one of the two
+  // set exactly one of these two
   std::optional<Pair> size{};
   std::optional<Factors> scale_factor{};
   Interpolation mode = Interpolation::nearest;
-  bool align_corners = false;  // of bilinear
+  bool align_corners = false;  // for bilinear only
 };
 
-/// Each output pixel is the input pixel at its place (nearest), or the mean of the four around it,
-/// weighted by their distances (bilinear).
+/// Each output pixel is the input pixel at its position (nearest), or the mean of the four around
+/// it, weighted by their distances (bilinear).
 struct Interpolate {
   static constexpr OpInfo info{"interpolate", CastClass::full_precision,
                                "weights of neighbours add up to 1 only to the last place"};
@@ -43,10 +43,10 @@ struct Interpolate {
   }
 };
 
-/// As torch.nn.functional.interpolate of images, or of rows [n, c, length] (bilinear is then its
-/// "linear", and the widths of size and scale_factor count), with its coordinates: with a scale
-/// factor these follow the factor, not the rounded size. Throws UsageError unless exactly one of
-/// size and scale_factor is given.
+/// Resizes images, as torch.nn.functional.interpolate, or rows [n, c, length] (bilinear is then its
+/// "linear", and the widths of size and scale_factor count). Coordinates are PyTorch's: with a
+/// scale factor they follow the factor, not the rounded size. Throws UsageError unless exactly one
+/// of size and scale_factor is given.
 inline Tensor interpolate(const Tensor& x, const InterpolateOptions& options) {
   check::defined("interpolate", "x", x);
   if (x.rank() != 3) return apply(Interpolate{.options = options}, x);

@@ -1,4 +1,4 @@
-// Checks and layouts of group and batch normalisation.
+// Checks and layouts of group and batch normalization.
 #include <halftone/autograd/ops/layers/norm.h>
 
 #include <halftone/autograd/ops/elementwise.h>
@@ -48,7 +48,7 @@ void BatchNorm::prepare(const OpInfo& op, const Tensor& in, const Tensor& w, con
   weight = detail::contiguous_or_undefined(w);
   bias_dtype = b.defined() ? b.dtype() : in.dtype();
   const DType wide = in.dtype() == f64 ? f64 : f32;
-  if (batch_statistics && empty_batch) {  // nothing to measure, and nothing to move
+  if (batch_statistics && empty_batch) {  // an empty batch changes nothing
     mean = zeros({channels}, wide, in.device()), variance = ones({channels}, wide, in.device());
   } else if (batch_statistics) {
     mean = empty({channels}, wide, in.device()), variance = empty({channels}, wide, in.device());
@@ -97,7 +97,7 @@ void BatchNorm::update_running_statistics() const {
 }
 
 namespace {
-/// The averages over the samples of each channel's mean and variance, where `norm` moves them.
+/// Updates the running statistics with each channel's mean and variance, averaged over the samples.
 void see_instances(const Tensor& x, const RunningStatistics& running, double momentum) {
   const NoGrad no_grad;
   const CasterScope no_casts(nullptr);

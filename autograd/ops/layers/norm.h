@@ -1,5 +1,5 @@
-// Normalisations. Statistics are computed and kept in f32 (f64 for f64), whatever the dtype of the
-// data; weights may be f32 beside low-precision data, and their gradients have the weights' dtype.
+// Normalizations. Statistics are computed and stored in f32 (f64 for f64), for any dtype of the
+// data. Weights may be f32 with low-precision data, and their gradients have the weights' dtype.
 #pragma once
 
 #include <halftone/autograd/ops/reduce.h>
@@ -7,7 +7,7 @@
 namespace halftone {
 
 namespace detail {
-/// x seen as [rows, n], n the product of the normalised trailing dimensions.
+/// Returns x seen as [rows, n], n the product of the normalized trailing dimensions.
 inline Tensor as_rows(std::string_view op, const Tensor& x, const Shape& normalized) {
   check::floating(op, x);
   const int extra = x.rank() - normalized.rank();
@@ -95,7 +95,7 @@ struct RmsNorm {
   }
 };
 
-/// Normalises groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c]
+/// Normalizes groups of channels of each sample (Wu & He 2018). x: [n, c, ...]; weight, bias: [c]
 /// or undefined.
 struct GroupNorm {
   static constexpr OpInfo info{"group_norm", CastClass::full_precision, cast_reason::deviations};
@@ -118,8 +118,8 @@ struct GroupNorm {
   }
 };
 
-/// GroupNorm with a group for each channel (Ulyanov et al. 2016), an operation of its own because
-/// PyTorch's lists name one and not the other.
+/// GroupNorm with one group per channel (Ulyanov et al. 2016). It is an operation of its own
+/// because PyTorch's lists name only one of them.
 struct InstanceNorm {
   static constexpr OpInfo info{"instance_norm", CastClass::as_is, cast_reason::statistics};
   GroupNorm norm;
@@ -128,7 +128,7 @@ struct InstanceNorm {
     check::floating("instance_norm", in);
     if (in.rank() < 3 || in.shape()[1] == 0)
       fail<ShapeError>("instance_norm", described(in), " has no channels, or nothing to normalise ",
-                       "in them. The input must be [n, c, ...] with a dimension behind c.");
+                       "in them. The input must be [n, c, ...] with a dimension after c.");
     norm.groups = in.shape()[1], norm.needs = needs;
     return norm.forward(in, w, b);
   }
@@ -141,16 +141,16 @@ struct BatchNormOptions {
   double momentum = 0.1, eps = 1e-5;
 };
 
-/// The statistics that training moves, [c] each; undefined: none. Passes write them after others
-/// have read them: backward reads only what the pass itself saved.
+/// The statistics that training updates, [c] each; undefined: none. A pass may write them after
+/// others have read them: backward reads only the tensors that its own pass saved.
 struct RunningStatistics {
   static constexpr bool written_by_passes = true;
   Tensor mean{}, variance{};
 };
 
-/// Normalises each channel over the batch (Ioffe & Szegedy 2015). x: [n, c] or [n, c, h, w]. In
-/// training the batch's own statistics serve and the running ones move towards them (variance
-/// unbiased); in evaluation the running ones do.
+/// Normalizes each channel over the batch (Ioffe & Szegedy 2015). x: [n, c] or [n, c, h, w].
+/// Training uses the batch's own statistics and moves the running ones towards them (variance
+/// unbiased); evaluation uses the running ones.
 struct BatchNorm {
   static constexpr OpInfo info{
       "batch_norm", CastClass::as_is, cast_reason::statistics, {.once = true}};
@@ -167,9 +167,9 @@ struct BatchNorm {
     return gradients(dy, needs, {}, none);
   }
 
-  /// Checks, x in its layout, and the statistics.
+  /// Checks the inputs, brings x into its layout, and computes the statistics.
   void prepare(const OpInfo& op, const Tensor& in, const Tensor& w, const Tensor& b);
-  /// Of x, weight and bias. relu_output, dresidual: as the kernel's.
+  /// Returns the gradients of x, weight and bias. relu_output, dresidual: as the kernel's.
   template <int N>
   std::array<Tensor, 3> gradients(const Tensor& dy_in, const Needs<N>& wanted,
                                   const Tensor& relu_output, Tensor& dresidual) const {
@@ -189,9 +189,9 @@ struct BatchNorm {
   void update_running_statistics() const;
 };
 
-/// relu(batch_norm(x) + residual) in one pass over memory: what residual networks are made of. The
-/// residual, of x's shape and dtype, may be undefined. Backward reads where relu let through from
-/// its result, which the next operation saves anyway.
+/// relu(batch_norm(x) + residual) in one pass over memory: the block of residual networks. The
+/// residual, of x's shape and dtype, may be undefined. Backward finds the positive elements in the
+/// result, which the next operation saves anyway.
 struct BatchNormRelu {
   static constexpr OpInfo info{
       "batch_norm_relu", CastClass::as_is, cast_reason::statistics, {.once = true}};
@@ -234,11 +234,11 @@ struct InstanceNormOptions {
 Tensor instance_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& running_mean, const Tensor& running_var,
                      const InstanceNormOptions& options = {});
-/// As torch.nn.functional.batch_norm. The running statistics are updated in place when training.
+/// As torch.nn.functional.batch_norm. Updates the running statistics in place when training.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                   const Tensor& running_mean, const Tensor& running_var,
                   const BatchNormOptions& options = {});
-/// relu(batch_norm(x, ...) + residual), in one pass where the residual has x's dtype.
+/// Returns relu(batch_norm(x, ...) + residual), in one pass if the residual has x's dtype.
 Tensor batch_norm_relu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                        const Tensor& running_mean, const Tensor& running_var,
                        const BatchNormOptions& options = {}, const Tensor& residual = {});

@@ -9,7 +9,7 @@ namespace halftone {
 
 namespace detail {
 namespace {
-/// From the first place of a window through the last.
+/// Returns the distance from the first element of a window through the last.
 int64_t span_of(const PoolGeometry& g, std::size_t d) {
   return (g.kernel[d] - 1) * g.dilation[d] + 1;
 }
@@ -19,7 +19,7 @@ PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options) {
   const PoolGeometry g{options.kernel.array(), options.stride.value_or(options.kernel).array(),
                        options.padding.array(), options.count_include_pad,
                        options.dilation.array()};
-  constexpr int64_t most = std::numeric_limits<int32_t>::max();  // of what libraries take
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();  // limit of libraries
   for (std::size_t d : {0u, 1u}) {
     bool valid = g.padding[d] >= 0;
     for (const int64_t size : {g.kernel[d], g.stride[d], g.dilation[d]})
@@ -53,8 +53,8 @@ Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g, 
 }
 }  // namespace detail
 
-/// With ceil_mode the border is made, so that the last windows count what they have of it: kernels
-/// count a window's places inside the image, or all of them.
+/// With ceil_mode the border is made explicit, so that the last windows count only their part of
+/// it: kernels count a window's elements inside the image, or all of them.
 Tensor AvgPool2d::forward(const Tensor& in) {
   const Shape pooled = detail::pooled_shape("avg_pool2d", in, geometry, ceil_mode);
   Tensor x = in;
@@ -124,7 +124,7 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output) {
 }
 
 namespace {
-/// The largest of each of `count` windows along a dimension, which meet or overlap by one.
+/// Returns the largest of each of `count` windows along a dimension, which meet or overlap by one.
 Tensor largest_in_windows(const Tensor& x, int dim, int64_t count) {
   const int64_t size = x.shape()[dim];
   std::vector<Tensor> windows;
@@ -148,7 +148,7 @@ Tensor adaptive_max_pool2d(const Tensor& x, Pair output) {
                        ". Both must have elements.");
     if (h % output.height == 0 && w % output.width == 0)
       return max_pool2d(images, {.kernel = {h / output.height, w / output.width}});
-    // Columns first: the first of equals in row-major order is then chosen.
+    // Columns first: this selects the first of equal elements in row-major order.
     return largest_in_windows(largest_in_windows(images, 3, output.width), 2, output.height);
   });
 }

@@ -11,22 +11,22 @@ struct PoolOptions {
   Pair kernel = 2;
   std::optional<Pair> stride{};  // the kernel's size if absent
   Pair padding = 0;
-  bool count_include_pad = true;  // of avg_pool2d
-  Pair dilation = 1;              // of max_pool2d
-  /// The rest behind the last whole window has one, too, if that begins inside the image or the
+  bool count_include_pad = true;  // for avg_pool2d
+  Pair dilation = 1;              // for max_pool2d
+  /// Adds a window for the rest after the last whole window, if it begins inside the image or the
   /// padding before it.
   bool ceil_mode = false;
 };
 
 namespace detail {
 PoolGeometry pool_geometry(std::string_view op, const PoolOptions& options);
-/// Checks x and gives the output's shape.
+/// Checks x and returns the output's shape.
 Shape pooled_shape(std::string_view op, const Tensor& x, const PoolGeometry& g,
                    bool ceil_mode = false);
 }  // namespace detail
 
-/// The largest element of each window; keeps its place in the window, one byte each where windows
-/// are small.
+/// The largest element of each window; saves its position in the window, in one byte if windows are
+/// small.
 struct MaxPool2d {
   static constexpr OpInfo info{"max_pool2d", CastClass::as_is, cast_reason::chooses};
   PoolGeometry geometry;
@@ -55,7 +55,7 @@ struct AvgPool2d {
   static constexpr OpInfo info{"avg_pool2d", CastClass::as_is, cast_reason::a_mean};
   PoolGeometry geometry;
   bool ceil_mode = false;
-  Shape shape{};  // of the image with its border, where that is made
+  Shape shape{};  // of the image, with its border if that is explicit
   Pair border{};
 
   Tensor forward(const Tensor& in);
@@ -83,8 +83,8 @@ struct AdaptiveAvgPool2d {
   }
 };
 
-/// As torch.nn.functional's functions of these names; x may lack the batch dimension. Those of
-/// rows, [n, c, length], read the widths of their options.
+/// As torch.nn.functional's functions of these names; x may lack the batch dimension. The functions
+/// of rows, [n, c, length], read the widths of their options.
 Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor avg_pool2d(const Tensor& x, const PoolOptions& options);
 Tensor max_pool1d(const Tensor& x, const PoolOptions& options);

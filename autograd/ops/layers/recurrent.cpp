@@ -8,7 +8,7 @@ namespace halftone {
 
 namespace {
 
-/// Step t of a contiguous [time, n, width].
+/// Returns step t of a contiguous [time, n, width].
 Tensor at(const Tensor& x, int64_t t) {
   const int64_t n = x.size(1), width = x.size(2);
   return x.view_as({n, width}, {width, 1}, x.offset() + t * n * width);
@@ -21,7 +21,7 @@ Tensor statistics_copy(const Tensor& x, DType dtype) {
 }
 DType statistics(DType dtype) { return dtype == f64 ? f64 : f32; }
 
-/// The order in which time passes.
+/// The order of the time steps.
 struct Steps {
   int64_t count;
   bool reverse;
@@ -57,7 +57,7 @@ void check_inputs(std::string_view op, int64_t gates, const Tensor& x, const Ten
   check::vector_of(op, "bias", bias, gates * h);
 }
 
-/// The states from which the steps started, in the order of time: [time * n, h].
+/// Returns the states before each step, in the order of time: [time * n, h].
 Tensor states_before(const Tensor& y, const Tensor& h0, const Steps& steps) {
   const int64_t n = y.size(1), h = y.size(2);
   Tensor states = empty({steps.count, n, h}, y.dtype(), y.device());
@@ -69,7 +69,7 @@ Tensor states_before(const Tensor& y, const Tensor& h0, const Steps& steps) {
   return all_rows(states);
 }
 
-/// d of the recurrent weights and of the bias, from what all steps send back to the gates.
+/// Returns the gradients of recurrent weights and bias, from the gate gradients of all steps.
 template <int N>
 std::array<Tensor, 2> weight_gradients(const Needs<N>& needs, const Tensor& dgates, const Tensor& y,
                                        const Tensor& h0, const Steps& steps) {

@@ -1,17 +1,17 @@
-// Recurrent layers: one direction of one layer, over all time steps, as one operation. As a node
-// per step they would pay for a dozen kernels and, in backward, for a gradient of the whole
-// sequence at each step; and here the gradients of the weights are one product over all steps. The
-// projection of the inputs is not in it: that is one `linear` before.
+// Recurrent layers: one direction of one layer, over all time steps, as one operation. One node per
+// step would cost a dozen kernels and, in backward, a gradient of the whole sequence at each step.
+// Here the gradients of the weights are one product over all steps. The projection of the inputs is
+// separate: one `linear` before it.
 #pragma once
 
 #include <halftone/autograd/ops/matmul.h>
 
 namespace halftone {
 
-/// x: [time, n, 4h], what the inputs add to the gates (in, forget, cell, out); h0, c0: [n, h];
-/// weight: [4h, h]; bias: [4h] or undefined. The result [time + 1, n, h]: the states of all steps,
-/// then the last cell. Between the steps, cells are kept in f32 also where the data is short: they
-/// are sums over time.
+/// x: [time, n, 4h], the inputs' contributions to the gates (in, forget, cell, out); h0, c0: [n,
+/// h]; weight: [4h, h]; bias: [4h] or undefined. The result [time + 1, n, h]: the states of all
+/// steps, then the last cell. Between the steps, cells are stored in f32 even if the data is short:
+/// they are sums over time.
 struct Lstm {
   static constexpr OpInfo info{
       "lstm", CastClass::low_precision, cast_reason::made_of_products, {.sums = sums_over_last}};
@@ -25,8 +25,8 @@ struct Lstm {
   std::array<Tensor, 5> backward(const Tensor& dy) const;
 };
 
-/// x: [time, n, 3h], what the inputs add to (reset, update, new); h0: [n, h]; weight: [3h, h];
-/// bias: [3h] or undefined. The result [time, n, h]: the states of all steps.
+/// x: [time, n, 3h], the inputs' contributions to (reset, update, new); h0: [n, h]; weight: [3h,
+/// h]; bias: [3h] or undefined. The result [time, n, h]: the states of all steps.
 struct Gru {
   static constexpr OpInfo info{
       "gru", CastClass::low_precision, cast_reason::made_of_products, {.sums = sums_over_last}};
@@ -41,17 +41,17 @@ struct Gru {
 
 struct LstmStates {
   Tensor y;     // [time, n, h]
-  Tensor h, c;  // [n, h], behind the last step
+  Tensor h, c;  // [n, h], after the last step
 };
-/// One direction of a layer of torch.nn.LSTM, behind its input projection; see Lstm for the shapes.
+/// Runs one direction of a torch.nn.LSTM layer on projected inputs; see Lstm for the shapes.
 LstmStates lstm(const Tensor& x, const Tensor& h0, const Tensor& c0, const Tensor& weight,
                 const Tensor& bias = {}, bool reverse = false);
 
 struct GruStates {
   Tensor y;  // [time, n, h]
-  Tensor h;  // [n, h], behind the last step
+  Tensor h;  // [n, h], after the last step
 };
-/// One direction of a layer of torch.nn.GRU, behind its input projection; see Gru for the shapes.
+/// Runs one direction of a torch.nn.GRU layer on projected inputs; see Gru for the shapes.
 GruStates gru(const Tensor& x, const Tensor& h0, const Tensor& weight, const Tensor& bias = {},
               bool reverse = false);
 

@@ -48,8 +48,8 @@ struct LogSoftmax {
   }
 };
 
-/// y = log sum_j exp(x_j) along the last dimension, which disappears;  dx = softmax(x) dy, and 0
-/// where all of x are -inf.
+/// y = log sum_j exp(x_j) along the last dimension, which is removed;  dx = softmax(x) dy, and 0 if
+/// all of x are -inf.
 struct LogSumExp {
   static constexpr OpInfo info{"logsumexp", CastClass::full_precision, cast_reason::exp_inside};
   bool f32_result = false;
@@ -71,7 +71,7 @@ inline Tensor softmax(const Tensor& x, int dim) { return detail::along_dim(Softm
 inline Tensor log_softmax(const Tensor& x, int dim) {
   return detail::along_dim(LogSoftmax{}, x, dim);
 }
-/// Over one dimension, several, or all (none named).
+/// Reduces one dimension, several, or all (if `dims` is empty).
 inline Tensor logsumexp(const Tensor& x, const Dims& dims, bool keep = false) {
   check::defined("logsumexp", "the input", x);
   const ReduceDims over{dims, keep};

@@ -52,10 +52,10 @@ Tensors weights_of(const FormCase& c, const std::vector<Shape>& shapes) {
   return tensors;
 }
 
-/// The compared tensors: parameter, companion and three states of each size. nvcc contracts products
-/// and sums, g++ does not: a weight of two parts may then be cut in another place, so the parameter
-/// is the whole weight, in f32. The first state is far above the square of the third, or the
-/// variance of a centered RMSprop would be what rounding leaves of their difference.
+/// The compared tensors: parameter, companion and three states of each size. nvcc contracts
+/// products and sums, g++ does not: a weight of two parts may then be cut in another place, so the
+/// parameter is the whole weight, in f32. The first state is far above the square of the third, or
+/// the variance of a centered RMSprop would be what rounding leaves of their difference.
 Tensors results_of(const FormCase& c, const std::vector<Shape>& shapes, const Tensors& weights) {
   Tensors tensors;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -349,18 +349,19 @@ TEST_CASE("random integers of a range that no word covers are refused") {
 
 TEST_CASE("the loss scale on the device goes where the pure function goes") {
   const Device gpu = Device::cuda();
-  for (const HysteresisRule forgets :
+  for (const HysteresisRule rule :
        {HysteresisRule::apex, HysteresisRule::megatron, HysteresisRule::deepspeed}) {
-    const LossScaleRule rule{.growth_interval = 3, .hysteresis = 2, .forgets = forgets};
-    LossScaleState state{.scale = 1024, .overflows_left = 2};
+    const LossScaleOptions options{
+        .init_scale = 1024, .growth_interval = 3, .hysteresis = 2, .rule = rule};
+    LossScale state{.options = options};
     Tensor scale = full({}, 1024, f32, gpu), tracker = zeros({}, i64, gpu),
            left = full({}, 2, i32, gpu);
     Generator draws(1);
     for (int i = 0; i < 60; ++i) {
       const bool overflowed = draws.below(3) == 0;
-      state = next(state, rule, overflowed);
-      backend_for(gpu).next_loss_scale(rule, full({}, overflowed ? 1 : 0, f32, gpu), scale, tracker,
-                                       left);
+      state = next(state, overflowed);
+      backend_for(gpu).next_loss_scale(options, full({}, overflowed ? 1 : 0, f32, gpu), scale,
+                                       tracker, left);
       CHECK(scale.item() == double(state.scale));  // products alone: nothing to contract
       CHECK(tracker.item() == double(state.growth_tracker));
       CHECK(left.item() == double(state.overflows_left));

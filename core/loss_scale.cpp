@@ -1,24 +1,11 @@
-// What options make sense, and the transition in terms of core's.
-#include <halftone/amp/loss_scale/loss_scale.h>
+// The check of a loss scale's options.
+#include <halftone/core/loss_scale.h>
 
 #include <cmath>
 
 #include <halftone/core/error.h>
 
-namespace halftone::amp {
-
-LossScaleRule LossScaleOptions::transition() const {
-  return {growth_factor, backoff_factor, growth_interval, min_scale, max_scale,
-          hysteresis,    rule,           dynamic};
-}
-
-LossScale next(LossScale now, bool overflowed) {
-  const LossScaleState then = halftone::next({now.scale, now.growth_tracker, now.overflows_left},
-                                             now.options.transition(), overflowed);
-  now.scale = then.scale, now.growth_tracker = then.growth_tracker;
-  now.overflows_left = then.overflows_left;
-  return now;
-}
+namespace halftone {
 
 void LossScaleOptions::check(std::string_view where) const {
   const auto usable = [](double x) {
@@ -40,4 +27,4 @@ void LossScaleOptions::check(std::string_view where) const {
   if (hysteresis < 1) fail<UsageError>(where, "hysteresis is ", hysteresis, ". Use 1 or more.");
 }
 
-}  // namespace halftone::amp
+}  // namespace halftone
