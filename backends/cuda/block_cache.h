@@ -27,8 +27,9 @@ class BlockCache {
     std::function<void*(std::size_t bytes)> allocate;  // returns null when memory runs out
     std::function<void(void*)> release;
   };
-  /// caching off: every block is a separate slab and is returned at once (those of a captured graph
-  /// with the graph), for tools that check the bounds of allocations (HALFTONE_CUDA_CACHE=off).
+  /// caching off: every block is a separate slab and is given back at once (those of a captured
+  /// graph with the graph), for tools that check the bounds of allocations
+  /// (HALFTONE_CUDA_CACHE=off).
   explicit BlockCache(Source source, bool caching = true);
   ~BlockCache();
   BlockCache(const BlockCache&) = delete;
@@ -42,13 +43,13 @@ class BlockCache {
                                granule = std::size_t(128) << 10, large_slab_bytes = 10 * slab_bytes,
                                largest_cut = large_slab_bytes / 2;
 
-  /// Returns at least `bytes`. Returns null if the source has no more, after returning all unused
-  /// memory (not between begin_pool() and end_pool(): returning memory waits for the device, which
-  /// a stream under capture does not allow).
+  /// Returns a block of at least `bytes`; null if the source has no more. Before that it gives all
+  /// unused memory back (not between begin_pool() and end_pool(): giving memory back waits for the
+  /// device, which a stream under capture does not allow).
   void* allocate(std::size_t bytes);
   void release(void* data, std::size_t bytes) noexcept;
-  /// Returns slabs that no tensor and no captured graph uses. Does nothing between begin_pool() and
-  /// end_pool().
+  /// Gives slabs back to the source if no tensor and no captured graph uses them. Does nothing
+  /// between begin_pool() and end_pool().
   void trim() noexcept;
 
   /// From now on, this thread's blocks come from a new pool; returns its number. Blocks of other

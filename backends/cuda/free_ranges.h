@@ -20,7 +20,7 @@ class FreeRanges {
 
   /// Takes `bytes` from the best range; null if none is large enough.
   std::byte* take(std::size_t bytes);
-  /// Returns a block of take(). Returns its bytes.
+  /// Gives back a block of take(). Returns its bytes.
   std::size_t put_back(std::byte* block);
   /// Takes over all ranges of the other, free and taken.
   void absorb(FreeRanges&& other);

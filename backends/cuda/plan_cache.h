@@ -1,7 +1,7 @@
 // Caches plans of a library (a convolution's engine, a product's algorithm) by everything that they
 // depend on. Making a plan takes up to a third of a second, so a number of plans is kept; also the
 // fact that the library does not support a call. Any other refusal, above all for lack of memory,
-// may be temporary: unused memory is returned and the call is tried again at once, and in later
+// may be temporary: unused memory is given back and the call is tried again at once, and in later
 // calls. The class does not use a library, so its decisions can be tested without one.
 #pragma once
 
@@ -47,7 +47,7 @@ template <class Key, class Plan> class PlanCache {
     /// make(plan): sets plan if the answer is done.
     std::function<Outcome(std::unique_ptr<Plan>&)> make;
     std::function<Outcome(Plan&)> run;
-    /// Returns unused memory.
+    /// Gives unused memory back.
     std::function<void()> trim;
     /// The work is recorded: its replays need the plan, which is kept forever.
     bool recorded = false;
