@@ -80,7 +80,7 @@ class WindowMean {
   std::deque<Weighted> last_{};
 };
 
-/// Returns e to the mean loss per token, the usual metric of language models.
+/// e to the mean loss per token, the usual metric of language models.
 class Perplexity {
  public:
   /// `loss`: the mean cross-entropy, in nats, of `tokens` targets. Throws as RunningMean::update().

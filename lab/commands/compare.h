@@ -55,11 +55,11 @@ Comparison compare(const std::function<Workload()>& make, const amp::Strategy& r
 /// deviation.
 std::string table_of(const Comparison& comparison);
 
-/// Returns the comparison with all rows as JSON, for programs (docs/telemetry.md); NaN becomes
-/// null.
 struct ComparedNames {
   std::string policy, reference, workload;
 };
+/// Returns the comparison with all rows as JSON, for programs (docs/telemetry.md); NaN becomes
+/// null.
 std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed);
 
 }  // namespace halftone::lab
