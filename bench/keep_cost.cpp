@@ -1,6 +1,6 @@
-// keep_cost [N]: the cost, after each save, of deciding which checkpoints to remove in a training
-// that keeps N of them: if none is removed, the first time that one is removed (then all that stay
-// are read and verified), and after that.
+// keep_cost [N]: a training that keeps N checkpoints decides after each save which ones to remove.
+// This measures the cost of the decision: if none is removed; the first time that one is removed,
+// when all that stay are read and verified; and after that.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

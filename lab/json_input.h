@@ -13,9 +13,9 @@
 
 namespace halftone::lab {
 
-/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory: bytes
-/// of a document, of all lines of a file, and of one line; levels of braces and brackets; and
-/// values in a document or a line.
+/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory. The
+/// limits are on bytes of a document, of all lines of a file, and of one line; on levels of braces
+/// and brackets; and on values in a document or a line.
 inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
                              most_lines_bytes = std::size_t(1) << 28,
                              most_line_bytes = std::size_t(1) << 20, most_json_levels = 64,

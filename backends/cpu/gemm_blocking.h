@@ -1,6 +1,6 @@
 // Cache blocking and threading of the matrix product c[m, n] = a b, after Goto and van de Geijn
 // (2008). A thread packs a block of columns of b, a chunk of the depth deep, into its second-level
-// cache, and takes the rows of a in small groups: a tile of them stays in the first-level cache
+// cache. It takes the rows of a in small groups, and a tile of them stays in the first-level cache
 // while it multiplies the block's columns. For few rows it is the reverse: all threads together
 // pack the rows once, and each panel of columns is packed and multiplied at once. The depth is
 // never split between threads, so the result does not depend on their number. The caller decides

@@ -1,7 +1,7 @@
 // Shared parts of kernels over the rows of a matrix: a warp takes a short row, a block a long one,
 // and rows of any length are read in packs. Packs begin at multiples of their size from the
-// beginning of the tensor, so they are aligned; the first and the last of a row may include
-// elements of its neighbors, and only those inside the row are used.
+// beginning of the tensor, so they are aligned. The first and the last pack of a row may include
+// elements of neighboring rows; only elements inside the row are used.
 #pragma once
 
 #include <limits>
