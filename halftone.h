@@ -1,4 +1,6 @@
-// halftone: tensors, autograd, layers, optimizers, data. The one header that users include.
+// The one header that most programs include: tensors, autograd, layers and models, optimizers,
+// data, mixed precision (amp), policies, several processes (distributed), the Trainer. Other
+// headers, such as lab/lab.h for experiments, are included by their path.
 #pragma once
 
 #include <halftone/amp/amp.h>

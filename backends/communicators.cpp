@@ -1,4 +1,4 @@
-// The only list of engines, and the choice of one: by what launchers tell their processes.
+// The only list of communication engines, and the choice of one by the variables of launchers.
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 namespace halftone {
 
 namespace {
-/// One process, which has nobody to talk to.
+/// The communicator of one process, which has no peers.
 class SingleCommunicator final : public Communicator {
  public:
   std::string_view name() const override { return "single"; }
@@ -36,15 +36,15 @@ class SingleCommunicator final : public Communicator {
   }
 };
 
-/// The number that the first of these variables has; 0 without one.
+/// Returns the number in the first of these variables that is set; 0 if none is.
 int number_in(std::initializer_list<const char*> names) {
   for (const char* name : names)
     if (const char* value = environment_variable(name)) return std::atoi(value);
   return 0;
 }
 
-/// By the variables of Open MPI and of MPICH's hydra, or of Slurm's srun, which starts processes of
-/// either, and of none.
+/// Starts an engine by the variables of Open MPI, of MPICH's hydra, or of Slurm's srun, which
+/// starts processes of either or of neither.
 std::unique_ptr<Communicator> start_engine() {
   if (const int launched = number_in({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}))
     return launched > 1 ? start_mpi(launched) : std::make_unique<SingleCommunicator>();
@@ -60,7 +60,7 @@ std::unique_ptr<Communicator> start_engine() {
 }  // namespace
 
 Communicator& world() {
-  // Never destroyed: it ends with the process, by a handler of its own.
+  // Never destroyed: it ends with the process, by its own exit handler.
   static Communicator* instance = start_engine().release();
   return *instance;
 }

@@ -1,5 +1,5 @@
-// A shared library that is opened at run time, when it is needed: programs do not depend on it, and
-// do not load it at their start. NCCL, cuBLASLt, cuDNN and MPI are opened so.
+// A shared library that is opened at run time, when it is needed. Programs do not depend on it and
+// do not load it at their start. NCCL, cuBLASLt, cuDNN and MPI are opened in this way.
 #pragma once
 
 #include <initializer_list>
@@ -9,8 +9,8 @@ namespace halftone {
 
 class OpenedLibrary {
  public:
-  /// Where a library's symbols are visible: to this class alone, or to libraries opened later, as
-  /// MPI's own plug-ins need.
+  /// Where a library's symbols are visible: only to this class, or also to libraries opened later,
+  /// which MPI's own plug-ins need.
   enum class Symbols { local, global };
 
   /// Opens the first of `names` (file names for the loader, or paths) that can be opened.
@@ -25,7 +25,7 @@ class OpenedLibrary {
   template <class P> void find(const char* name, P& pointer) {
     pointer = reinterpret_cast<P>(address_of(name));
   }
-  /// Whether find() has found everything so far.
+  /// Returns whether find() has found everything so far.
   bool complete() const { return complete_; }
 
  private:
@@ -36,13 +36,13 @@ class OpenedLibrary {
   bool complete_ = true;
 };
 
-/// The functions of a library that is opened once, when they are first asked for.
+/// The functions of a library, which is opened once, at their first use.
 template <class Functions> struct LibraryFunctions {
   Functions functions{};
-  std::string refusal{};  // why they are not used; empty if they are
+  std::string refusal{};  // why they are not used; empty if they are used
 
   const Functions* get() const { return refusal.empty() ? &functions : nullptr; }
-  /// The result of open(), which is called once.
+  /// Returns the result of open(), which is called once.
   template <LibraryFunctions (*open)()> static const LibraryFunctions& once() {
     static const LibraryFunctions result = open();
     return result;

@@ -1,12 +1,11 @@
-// For tests: a backend of their own in the place of the CPU's, to see what the layers above ask of
-// it.
+// For tests: replaces the CPU's backend by a test's own, to see what the upper layers ask of it.
 #pragma once
 
 #include <halftone/core/backend.h>
 
 namespace halftone {
 
-/// Until the scope ends, CPU tensors are served by `backend`, in all threads.
+/// Makes `backend` serve CPU tensors in all threads until the scope ends.
 class CpuBackendReplacement {
  public:
   explicit CpuBackendReplacement(Backend& backend);

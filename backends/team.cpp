@@ -1,4 +1,4 @@
-// Linux counts for each thread how long it was ready to run and had no core.
+// Linux counts how long each thread was ready to run without a core.
 #include <halftone/backends/team.h>
 
 #include <atomic>
@@ -21,14 +21,14 @@ namespace {
 
 constexpr int64_t millisecond = 1'000'000;
 
-/// A clock in ns that steps by 4 ms and needs no system call.
+/// Returns a clock in ns that advances in steps of 4 ms and needs no system call.
 int64_t now() {
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   return time.tv_sec * 1000 * millisecond + time.tv_nsec;
 }
 
-/// The second number of a thread's schedstat, in ns; 0 where the system does not count.
+/// Returns the second number of a thread's schedstat, in ns; 0 if the system does not count it.
 int64_t wait_in(const char* task) {
   char path[64], text[96] = "";
   std::snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", task);
@@ -40,7 +40,7 @@ int64_t wait_in(const char* task) {
   return got > 0 && std::sscanf(text, "%lld %lld", &ran, &waited) == 2 ? waited : 0;
 }
 
-/// The sum over this process's threads, and how many there are.
+/// Returns the sum over this process's threads, and their number.
 std::pair<int64_t, int> waits() {
   DIR* const tasks = opendir("/proc/self/task");
   if (!tasks) return {0, 0};
@@ -55,7 +55,8 @@ std::pair<int64_t, int> waits() {
 /// Reads the waits once per interval, for all threads that ask.
 class Waiting {
  public:
-  /// How many threads had no core in the last interval, on average; the number of the interval.
+  /// Returns the average number of threads without a core in the last interval, and the interval's
+  /// number.
   std::pair<double, int64_t> late() {
     const int64_t time = now();
     if (time >= next_look_.load(std::memory_order_relaxed) && !looking_.test_and_set()) {
@@ -69,7 +70,8 @@ class Waiting {
   void look(int64_t time) {
     const auto [waited, threads] = waits();
     const int64_t elapsed = time - last_look_, interval = (60 + 2 * threads) * millisecond;
-    // After a longer gap the program did something else: this look only starts an interval.
+    // After a longer gap, in which the program did something else, this call only starts an
+    // interval.
     const bool counts = elapsed > 0 && elapsed < 10 * interval;
     late_ = counts ? double(waited - waited_) / double(elapsed) : 0;
     last_look_ = time, waited_ = waited;
@@ -91,7 +93,7 @@ Waiting& waiting() {
 thread_local TeamSize team_size;
 thread_local int64_t judged = 0;
 
-/// A child of fork() has none of OpenMP's threads; a region with more than one would wait for them.
+/// A child of fork() has no OpenMP threads; a region with more than one thread would wait for them.
 void stand_alone_after_fork() {
   omp_set_num_threads(1);
   team_size = TeamSize(1);

@@ -7,18 +7,19 @@
 
 namespace halftone {
 
-/// Called before operations. A parallel region ends when its last thread has arrived, and a thread
-/// that waits for a core arrives milliseconds late, hundreds of times in a training step. Where
-/// this process's threads wait for cores, the calling thread's regions get smaller teams
-/// (omp_set_num_threads). Results do not depend on it; oneDNN, whose results do, keeps the full
-/// team. If the program sets another number, that is the full team from then on; a number equal to
-/// the smaller team's at that moment is not noticed. HALFTONE_FIXED_TEAM=1 switches this off. After
+/// Called before operations. A parallel region ends when its last thread has arrived. A thread that
+/// waits for a core arrives milliseconds late, hundreds of times in a training step. If this
+/// process's threads wait for cores, the calling thread's regions get smaller teams
+/// (omp_set_num_threads). Results do not depend on the team; oneDNN, whose results do, keeps the
+/// full team. If the program sets another number, that becomes the full team; a number equal to the
+/// smaller team's at that moment is not noticed. HALFTONE_FIXED_TEAM=1 switches this off. After
 /// fork() the child's regions have one thread.
 void fit_team();
 
-/// The rule. A team gives up as many threads as had no core on average, if that is more than 0.4: a
-/// busy loop on one of two cores causes 0.5 to 1, occasional programs up to 0.2. It tries its full
-/// size again after a pause of 0.1 s, which doubles with each failure up to 3.2 s.
+/// The rule for the size. A team gives up as many threads as had no core on average, if that is
+/// more than 0.4: a busy loop on one of two cores causes 0.5 to 1, occasional programs up to 0.2.
+/// It tries its full size again after a pause of 0.1 s, which doubles with each failure up to 3.2
+/// s.
 class TeamSize {
  public:
   explicit TeamSize(int full = 0) : full_(full), now_(full) {}
@@ -26,8 +27,8 @@ class TeamSize {
   int full() const { return full_; }
   int now() const { return now_; }
 
-  /// `time`: of a clock, in ns; `late`: how many threads had no core, on average since the last
-  /// call.
+  /// Returns the new size. `time`: of a clock, in ns; `late`: the average number of threads without
+  /// a core since the last call.
   int judge(int64_t time, double late) {
     if (late > 0.4 && now_ > 1) {
       now_ = std::max(1, now_ - std::max(1, int(std::lround(late))));

@@ -1,4 +1,4 @@
-// Other busy programs, for measurements on a shared machine.
+// Other busy programs, to measure on a shared machine.
 #pragma once
 
 #include <csignal>
@@ -10,7 +10,7 @@
 
 namespace halftone::bench {
 
-/// Processes that compute without end, for its scope.
+/// Runs processes that compute without end while it exists.
 class BusyProcesses {
  public:
   explicit BusyProcesses(int count) {

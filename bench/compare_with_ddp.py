@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""distributed_step and PyTorch's DistributedDataParallel on gloo in turn, several rounds: samples a second, and their ratio.
+"""distributed_step and PyTorch's DistributedDataParallel on gloo in turn, several rounds: prints samples per second and their ratio.
 
 usage: compare_with_ddp.py DISTRIBUTED_STEP [--python PYTHON] [--launch SCRIPT] [--forms 1x1,2x1,1x2] [--rounds N] [--steps N] [--workload W[,W]] [--strategy S[,S]] [--wire own|bf16] [--json FILE]
-A form is PROCESSES x THREADS; PYTHON can import torch. Each process has a batch of the workload. Only figures of one run compare. Ratios above 1 say that halftone is faster;
-"of 2" is the speed of two processes over twice that of one, and 1x2 over twice 1x1: what the machine itself gives two threads.
+A form is PROCESSES x THREADS; PYTHON can import torch. Each process has a batch of the workload. Compare only figures of one run. Ratios above 1 say that halftone is faster;
+"of 2" is the speed of two processes over twice that of one, and of 1x2 over twice 1x1: the gain of two threads on this machine.
 """
 
 import argparse
@@ -42,11 +42,11 @@ def main():
     parser.add_argument("--launch", default=LAUNCH, help="starts N processes: launch.sh N PROGRAM ...")
     parser.add_argument("--forms", default="1x1,2x1,1x2")
     parser.add_argument("--workload", default="mlp,lenet,resnet18_cifar,gpt_char")
-    parser.add_argument("--strategy", default="fp32,o2-bf16", help="those that the peer knows, too")
+    parser.add_argument("--strategy", default="fp32,o2-bf16", help="strategies that the peer also has")
     parser.add_argument("--wire", default="own", choices=("own", "bf16"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--json", type=pathlib.Path, help="a file for every cell, one line each")
+    parser.add_argument("--json", type=pathlib.Path, help="also writes each cell to a file, one line each")
     a = parser.parse_args()
     if a.rounds < 1:
         parser.error("at least one round is needed.")

@@ -3,7 +3,7 @@
 
 usage: compare_with_torch.py TRAIN_STEP [--peers torch,torch-compiled,jax] [--compile] [--python PYTHON] [--device cpu|cuda] [--capture] [--rounds N] [--threads N] [--busy N] [--steps N] [--workload W[,W]] [--strategy S[,S]] [--json FILE]
 PYTHON is an interpreter that can import the peers: torch, or jax and optax (mlp_tiny, mlp and lenet only). A machine's speed drifts, and noise only
-adds: only figures of one run compare. With --busy N, N other processes compute without end meanwhile. Ratios above 1 say that halftone is faster; share is that of the machine's limit which its fastest step reaches.
+adds: compare only figures of one run. With --busy N, N other processes compute without end at the same time. Ratios above 1 say that halftone is faster; share is the part of the machine's limit that halftone's fastest step reaches.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def cell(command):
 
 @contextlib.contextmanager
 def busy(count):
-    """Processes that compute without end, meanwhile."""
+    """Runs processes that compute without end while it is active."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -40,7 +40,7 @@ def busy(count):
 
 
 def compare(command, peers, a):
-    """Cells of halftone and of each peer, one list of rounds each."""
+    """Returns the cells of halftone and of each peer, one list of rounds each."""
     cells = {name: [] for name in ("halftone", *peers)}
     for _ in range(a.rounds):
         cells["halftone"].append(cell(command))
@@ -54,14 +54,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("train_step")
     parser.add_argument("--peers", default="torch", help=", ".join(PROGRAMS))
-    parser.add_argument("--compile", action="store_true", help="torch-compiled is a peer, too")
+    parser.add_argument("--compile", action="store_true", help="also compares with torch-compiled")
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--workload", default="mlp_tiny,mlp,lenet", help="those of train_step; untuned: shapes that are not round")
-    parser.add_argument("--strategy", default="fp32", help="those that the peer knows, too")
+    parser.add_argument("--workload", default="mlp_tiny,mlp,lenet", help="the workloads of train_step; untuned: shapes that are not round")
+    parser.add_argument("--strategy", default="fp32", help="strategies that the peer also has")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--capture", action="store_true", help="train_step replays a CUDA graph")
-    parser.add_argument("--json", type=pathlib.Path, help="a file for every cell, one line each")
+    parser.add_argument("--json", type=pathlib.Path, help="also writes each cell to a file, one line each")
     for name, default in (("--rounds", 5), ("--threads", 2), ("--steps", 60), ("--busy", 0)):
         parser.add_argument(name, type=int, default=default)
     a = parser.parse_args()
@@ -82,12 +82,12 @@ def main():
                      if name != "jax" or (workload in OF_JAX and a.device == "cpu")}
             try:
                 cells = compare([a.train_step, *flags, "--busy", str(a.busy), "--json", *(["--capture"] if a.capture else [])], peers, a)
-            except RuntimeError as failure:  # the other cells are worth having
+            except RuntimeError as failure:  # the other cells are still useful
                 print(f"{workload:14} {strategy:10} {failure}", flush=True)
                 failed = True
                 continue
             ours = cells["halftone"]
-            # A disturbed machine measures itself too slow: the least limit counts.
+            # A disturbed machine measures itself as too slow, so the least limit is used.
             share = min(c["limit_ms"] for c in ours) / min(c["min_ms"] for c in ours) if "limit_ms" in ours[0] else None
             for name in peers:
                 theirs = cells[name]

@@ -1,6 +1,6 @@
-// Own convolution products beside oneDNN's kernels, layer by layer of the models here: what the
-// rule products_win() of backends/cpu/conv_products.h stands on. Looks inside the backend, which no
-// other program does.
+// Compares own convolution products with oneDNN's kernels, layer by layer for the models below. The
+// rule products_win() of backends/cpu/conv_products.h is based on these times. The only program
+// that uses internals of the backend.
 #include <omp.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 struct Layer {
   int64_t images, in, side, out, kernel, stride;
 };
-// LeNet's, ResNet-18's on 32 x 32 and on 224 x 224.
+// Layers of LeNet, of ResNet-18 on 32 x 32 and of ResNet-18 on 224 x 224.
 constexpr std::array layers{
     Layer{128, 1, 28, 32, 3, 1},   Layer{128, 32, 14, 64, 3, 1},  Layer{64, 3, 32, 64, 3, 1},
     Layer{64, 64, 32, 64, 3, 1},   Layer{64, 64, 32, 128, 3, 2},  Layer{64, 64, 32, 128, 1, 2},
@@ -34,7 +34,7 @@ constexpr std::array layers{
     Layer{16, 128, 28, 256, 3, 2}, Layer{16, 128, 28, 256, 1, 2}, Layer{16, 256, 14, 256, 3, 1},
     Layer{16, 256, 14, 512, 3, 2}, Layer{16, 256, 14, 512, 1, 2}, Layer{16, 512, 7, 512, 3, 1}};
 
-/// GFLOP/s of the fastest of several calls; 0 if the path does not take the work.
+/// Returns GFLOP/s of the fastest of several calls; 0 if the path does not support the layer.
 template <class Path> double speed(double flops, const Path& path) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point start) {

@@ -1,5 +1,6 @@
-// What a GPU can do at most, by its backend's own means: products of large matrices and passes over
-// large arrays. Unlike the CPU's figures these contain what the library and the kernels lose.
+// The highest rates of a GPU, measured through its backend: products of large matrices and passes
+// over large arrays. Unlike the CPU's figures these include the losses of the library and the
+// kernels.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -13,9 +14,9 @@ namespace halftone::bench {
 namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int rounds = 8, at_a_time = 10;
-constexpr double long_enough = 2e-3;  // seconds of one call, beside which starting it is little
+constexpr double long_enough = 2e-3;  // seconds of one call; its start costs little in comparison
 
-/// Seconds of one call, the best of eight rounds of ten.
+/// Returns the seconds of one call, the best of eight rounds of ten calls.
 double least_seconds(Backend& backend, const std::function<void()>& call) {
   call();
   double least = 1e30;
@@ -30,7 +31,7 @@ double least_seconds(Backend& backend, const std::function<void()>& call) {
   return least;
 }
 
-/// GFLOP/s of square products, which grow until one takes long enough.
+/// Returns GFLOP/s of square products, whose size grows until one takes long enough.
 double products_of(Device device, DType dtype) {
   Backend& backend = backend_for(device);
   for (int64_t n = 128;; n *= 2) {
@@ -61,7 +62,8 @@ Machine measure_machine(Device device) {
   Machine machine{.instructions = std::string(backend_for(device).name()), .traffic = {}};
   machine.f32 = products_of(device, f32), machine.bf16 = products_of(device, bf16);
   machine.f16 = products_of(device, f16);
-  // Sizes grow until a pass takes long enough, so that all of it is memory and not a cache.
+  // Sizes grow until a pass takes long enough, so that the last one measures memory and not a
+  // cache.
   for (double mebibytes = 1; mebibytes <= 4096; mebibytes *= 4) {
     machine.traffic.push_back(traffic_of(device, mebibytes));
     if (mebibytes * 1048576 / (machine.traffic.back().copy * 1e9) > long_enough) break;

@@ -1,12 +1,12 @@
-// Steps of data-parallel training on the processes that mpirun starts, a batch for each:
+// Steps of data-parallel training on the processes that mpirun starts, one batch for each:
 //
-//   mpirun -n 2 --bind-to none distributed_step                 how long they take
-//   mpirun -n 2 --bind-to none distributed_step --ping          what exchanges cost
-//   mpirun -n 2 --bind-to none distributed_step --predict 2     both, and the cost model beside it
+//   mpirun -n 2 --bind-to none distributed_step                 the time of steps
+//   mpirun -n 2 --bind-to none distributed_step --ping          the cost of exchanges
+//   mpirun -n 2 --bind-to none distributed_step --predict 2     both, and the cost model
 //   distributed_step --alpha 50e-6 --beta 0.8e-9 --predict 2,4,8,64
-//                                          the model alone, for a network that is not here
+//                                          the model alone, for another network
 //
-// Batches are fixed and in memory. Rank 0 prints; medians.
+// Batches are fixed and in memory. Rank 0 prints medians.
 #include <omp.h>
 
 #include <algorithm>
@@ -41,12 +41,12 @@ struct Options {
 
 struct Timing {
   double seconds;  // of a step
-  double waited;   // of those, for others
+  double waited;   // of these seconds, waiting for other ranks
   double sent;     // bytes
   double loss;
 };
 
-/// A rank's steps; `alone`: without the others, though beside them.
+/// A rank's steps. `together` null: without exchanges, while the other ranks do the same.
 class Steps {
  public:
   Steps(const std::string& workload, const std::string& strategy,
@@ -82,7 +82,7 @@ class Steps {
  private:
   static ht::amp::Strategy of(const std::string& name, bool together) {
     ht::amp::Strategy strategy = ht::policy::named_or_loaded(name);
-    if (!together) strategy.wire = {};  // nothing travels
+    if (!together) strategy.wire = {};  // gradients are not sent
     return strategy;
   }
   double step() {
@@ -210,20 +210,21 @@ int main(int argc, char** argv) {
   app.add_option("--strategy", o.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');
   app.add_option("--wire", o.wire, "as in distributed/wire.h");
-  app.add_option("--bucket-bytes", o.bucket_bytes, "of gradients that leave together")
+  app.add_option("--bucket-bytes", o.bucket_bytes, "bytes of gradients that are sent together")
       ->check(CLI::PositiveNumber);
   app.add_option("--threads", o.threads, "OpenMP threads of each process")
       ->check(CLI::PositiveNumber);
-  app.add_option("--steps", o.steps, "measured")->check(CLI::PositiveNumber);
+  app.add_option("--steps", o.steps, "steps to measure")->check(CLI::PositiveNumber);
   app.add_flag("--ping", o.ping, "measure exchanges, and fit alpha, gamma and beta");
-  app.add_option("--ping-bytes", o.ping_bytes, "of the largest")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", o.rounds, "of each exchange")->check(CLI::PositiveNumber);
-  app.add_option("--predict", o.predict, "numbers of ranks, by commas: what the model says")
+  app.add_option("--ping-bytes", o.ping_bytes, "bytes of the largest message")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--rounds", o.rounds, "rounds of each exchange")->check(CLI::PositiveNumber);
+  app.add_option("--predict", o.predict, "numbers of ranks, by commas: predicts their steps")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--alpha", o.given.alpha, "seconds an exchange, of another network");
-  app.add_option("--gamma", o.given.gamma, "seconds a message");
-  app.add_option("--beta", o.given.beta, "seconds a byte");
+  app.add_option("--alpha", o.given.alpha, "seconds per exchange, for another network");
+  app.add_option("--gamma", o.given.gamma, "seconds per message");
+  app.add_option("--beta", o.given.beta, "seconds per byte");
   app.add_flag("--json", o.json, "print JSON lines");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,5 +1,5 @@
-// halftone-info: what this build and this machine offer, for bug reports and for the question "why
-// is it slow here?". Everything about backends comes from backend_statuses().
+// halftone-info: prints the features of this build and this machine, for bug reports and for the
+// question "why is it slow here?". Everything about backends comes from backend_statuses().
 #include <cstdlib>
 #include <iomanip>
 #include <iostream>
@@ -25,15 +25,15 @@ void print_build() {
   line("build") << HALFTONE_BUILD_TYPE << ", compiler " << __VERSION__ << '\n';
 }
 
-/// Compilers do not agree on names for AMX, so CPUID itself is asked. Whether the operating system
-/// grants it, which use needs as well, shows in the description of the kernels.
+/// Asks CPUID directly, because compilers use different names for AMX. AMX also needs permission
+/// from the operating system; the description of the kernels shows it.
 bool cpu_has_amx_bf16() {
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & amx_bf16) && (edx & amx_tile);
 }
 
-/// Whether the CPU has what an instruction-set level of the kernels asks for.
+/// Prints which of the kernels' instruction sets the CPU supports.
 void print_cpu() {
   __builtin_cpu_init();
   line("CPU has") << (__builtin_cpu_supports("avx2") ? "avx2 " : "")

@@ -1,4 +1,4 @@
-// halftone-lab: what short numbers do, one subcommand per question (lab/lab.h).
+// halftone-lab: the effects of short numbers, one subcommand per question (lab/lab.h).
 #include <halftone/lab/lab.h>
 
 #include "../examples/output.h"

@@ -1,6 +1,6 @@
-// keep_cost [N]: what a training that keeps N checkpoints pays, after each save, for the decision
-// which to remove: where nothing goes, the first time that one goes (then all that stays is read
-// and verified), and from then on.
+// keep_cost [N]: a training that keeps N checkpoints decides after each save which ones to remove.
+// This measures the cost of the decision: if none is removed; the first time that one is removed,
+// when all that stay are read and verified; and after that.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

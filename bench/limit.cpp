@@ -1,4 +1,4 @@
-// One watched step: which dtype each product multiplied, and what the memory ledger holds.
+// Observes one step: which dtype each product multiplied, and what the memory ledger counts.
 #include "limit.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace halftone::bench {
 
 namespace {
-/// Multiply-adds of one product, forward.
+/// Returns the multiply-adds of one product's forward pass.
 double multiply_adds(std::string_view op, std::span<const Tensor> inputs, const Tensor& y) {
   if (inputs.size() < 2 || !inputs[0].defined()) return 0;
   const Tensor &a = inputs[0], &b = inputs[1];
@@ -23,15 +23,15 @@ double multiply_adds(std::string_view op, std::span<const Tensor> inputs, const 
   return 0;
 }
 
-/// The share of each dtype in a pass's products. An operand in f32 beside a short one makes the
-/// product one of f32.
+/// The share of each dtype in a pass's products. If one operand is f32 and the other short, the
+/// product counts as f32.
 class DTypesOfProducts final : public policy::Observer {
  public:
   bool begin_pass(int64_t) override { return true; }
   void tensor(const policy::Seen& seen, const Tensor&, const Tensor& after) override {
     if (seen.role > policy::Role::weight || seen.input > 1) return;
     op_ = seen.op;
-    if (seen.input == 0) operands_[1] = after.dtype();  // of an operation of one tensor
+    if (seen.input == 0) operands_[1] = after.dtype();  // for an operation with one tensor
     operands_[seen.input] = after.dtype();
   }
   void ran(std::string_view, std::span<const Tensor> inputs, Computation&,

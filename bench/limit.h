@@ -1,7 +1,7 @@
-// The least time a training step could take on a machine: its arithmetic at the machine's rate, and
-// what must move through memory at the machine's bandwidth, one after the other. Not a proof (what
-// a cache keeps between two passes moves less, and both can overlap), but a measure that means the
-// same on every machine; docs/performance.md says of what it consists.
+// The least time that a training step could take on a machine: its arithmetic at the machine's
+// rate, plus its memory traffic at the machine's bandwidth. It is not a lower bound (a cache can
+// save traffic between two passes, and both can overlap), but it means the same on every machine.
+// docs/performance.md lists its terms.
 #pragma once
 
 #include <map>
@@ -13,16 +13,16 @@
 
 namespace halftone::bench {
 
-/// What a step cannot do without.
+/// The arithmetic and the traffic that a step needs at least.
 struct StepNeeds {
   std::map<DType, double> gflop;  // of products, by the dtype they multiply
-  double bytes = 0;               // read and written, each once
+  double bytes = 0;               // each byte read or written, counted once
 };
 
-/// Runs one step of the training, watched. Bytes: parameters, all that is kept of them, and the
-/// optimizer's state are read and written by the update; gradients are written and read; weights
-/// are read by forward and by backward; what forward keeps for backward is written and read; inputs
-/// are read twice.
+/// Runs one step of the training under observation. Bytes: the update reads and writes parameters,
+/// all tensors stored with them, and the optimizer's state. Gradients are written and read. Forward
+/// and backward each read the weights. Tensors kept from forward to backward are written and read.
+/// Inputs are read twice.
 StepNeeds needs_of_step(lab::SyntheticWorkload& work, amp::Training& training);
 
 struct Limit {

@@ -1,5 +1,5 @@
 // Chains of multiply-adds in registers, and passes over arrays. Each loop is written for one
-// instruction set and called where the CPU backend uses that set or a better one.
+// instruction set, and runs if the CPU backend uses that set or a better one.
 #include "machine.h"
 
 #include <immintrin.h>
@@ -15,11 +15,11 @@
 namespace halftone::bench {
 
 namespace {
-/// Chains long enough to hide an instruction's latency: two units, five or six cycles, and some.
+/// Enough chains to hide an instruction's latency: two units times five or six cycles.
 constexpr int chains = 12;
-volatile float sink;  // results go here, or the compiler drops the loops
+volatile float sink;  // takes the results, so that the compiler keeps the loops
 
-// Each returns how many operations it made: two for a multiply-add.
+// Each function returns its number of operations: two for a multiply-add.
 double multiply_add(int64_t n) {
   __m128 sum[chains], x = _mm_set1_ps(1e-3F);
   for (int c = 0; c < chains; ++c) sum[c] = _mm_set1_ps(float(c));
@@ -73,7 +73,7 @@ double multiply_add(int64_t n) {
   std::fill_n(shape.row_bytes, 8, uint16_t{64});
   std::fill_n(shape.rows, 8, uint8_t{16});
   alignas(64) static const uint16_t zeros[512] = {};
-  asm volatile("" ::"r"(&shape) : "memory");  // its stores happen before the tiles are shaped
+  asm volatile("" ::"r"(&shape) : "memory");  // the stores happen before the tiles are configured
   _tile_loadconfig(&shape);
   _tile_loadd(4, zeros, 64);
   _tile_loadd(5, zeros, 64);
@@ -111,8 +111,8 @@ void triad(const float* x, const float* y, float* z, int64_t n) {
 using Clock = std::chrono::steady_clock;
 constexpr int rounds = 8;
 
-/// The most that `work(thread, repeats)` counts per second on all threads together: runs of at
-/// least 10 ms, the best of eight.
+/// Returns the highest rate, in units of `work(thread, repeats)` per second, on all threads
+/// together: the best of eight runs of at least 10 ms.
 double best_rate(int threads, const std::function<double(int, int64_t)>& work) {
   double best = 0;
   int64_t repeats = 1;
@@ -128,7 +128,7 @@ double best_rate(int threads, const std::function<double(int, int64_t)>& work) {
   return best;
 }
 
-/// Three arrays a thread, each touched first by its thread.
+/// Uses three arrays per thread, each first touched by its thread.
 Machine::Traffic measure_traffic(double mebibytes, int threads, bool avx2) {
   const auto share = [&](int arrays) {
     return int64_t(mebibytes * 1048576 / (4.0 * arrays * threads)) / 16 * 16;

@@ -1,5 +1,5 @@
-// What the machine can do at most: arithmetic by dtype, and memory traffic by size of what is
-// touched. The 100 % of bench/limit.h.
+// The highest rates of the machine: arithmetic by dtype, and memory traffic by the size of the
+// arrays. They are the 100 % of bench/limit.h.
 #pragma once
 
 #include <string>
@@ -10,28 +10,28 @@
 
 namespace halftone::bench {
 
-/// Rates of some threads together, the best of several short runs.
+/// Rates of several threads together, the best of several short runs.
 struct Machine {
   struct Traffic {
     double mebibytes;    // of all arrays together
     double copy, triad;  // y = x, and z = x + s y; GB/s, bytes read plus bytes written
   };
   int threads = 1;
-  std::string instructions;  // those that the CPU backend uses, "avx2"; HALFTONE_MAX_ISA caps them
-  double f32 = 0;            // GFLOP/s of multiply-adds in registers
-  double bf16 = 0;           // sums in f32; where no instruction multiplies bf16, that of f32
-  double f16 = 0;            // 0: computed in f32
+  std::string instructions;      // of the CPU backend, "avx2"; HALFTONE_MAX_ISA caps them
+  double f32 = 0;                // GFLOP/s of multiply-adds in registers
+  double bf16 = 0;               // sums in f32; the rate of f32 if no instruction multiplies bf16
+  double f16 = 0;                // 0: computed in f32
   std::vector<Traffic> traffic;  // by increasing size
 
-  /// GFLOP/s of products of a dtype; f64 at half the rate of f32.
+  /// Returns GFLOP/s of products of a dtype; f64 at half the rate of f32.
   double arithmetic(DType dtype) const;
-  /// GB/s, the better of copy and triad at the measured size nearest to so many bytes.
+  /// Returns GB/s, the better of copy and triad, at the measured size nearest to `bytes`.
   double bandwidth(double bytes) const;
 };
 
-/// Takes about a second.
+/// Measures the CPU. Takes about a second.
 Machine measure_machine(int threads);
-/// A GPU, by products and passes of its backend (device_machine.cpp). Takes some seconds.
+/// Measures a GPU by products and passes of its backend (device_machine.cpp). Takes some seconds.
 Machine measure_machine(Device device);
 
 }  // namespace halftone::bench

@@ -1,4 +1,4 @@
-// What this machine can do at most: multiply-adds by dtype, and memory traffic by size.
+// Prints the highest rates of this machine: multiply-adds by dtype, and memory traffic by size.
 #include <omp.h>
 
 #include <cstdio>

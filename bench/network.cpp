@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Row = std::array<double, 3>;
 
-/// Everybody sends so many messages of that size to each other rank.
+/// Sends `per_peer` messages of this size from each rank to each other rank. Returns the seconds.
 double seconds_of(Communicator& group, int64_t per_peer, int64_t bytes) {
   std::vector<Message> out, in;
   const Tensor own = zeros({per_peer, bytes}, u8);
@@ -47,7 +47,7 @@ Ping ping_of(Communicator& group, int64_t per_peer, int64_t bytes, int rounds) {
   return {messages, messages * bytes, double(slowest) * 1e-9};
 }
 
-/// The columns that count, by Gaussian elimination of the normal equations; the others are 0.
+/// Solves the normal equations for the columns with `counts`, by elimination; the others are 0.
 Row solved(std::span<const Ping> pings, const std::array<bool, 3>& counts) {
   std::array<std::array<double, 4>, 3> a{};
   for (const Ping& ping : pings) {
@@ -130,7 +130,7 @@ double predicted_step(double compute, int ranks, const StepTraffic& step, const 
                                        share * double(step.bytes_on_wire));
   const double back =
       network.seconds(1, others * double(step.parameters), share * double(step.bytes_back));
-  // Of its range a rank reads what N ranks sent, and writes a sum of 4 bytes an element.
+  // In its range a rank reads what N ranks sent, and writes a sum of 4 bytes per element.
   const double fold = (double(step.bytes_on_wire) + 4 * double(step.elements) / n) / bandwidth;
   return compute + std::max(0.0, there - 0.6 * compute) + fold + back;
 }

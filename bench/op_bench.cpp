@@ -1,6 +1,6 @@
-// Times single operations: forward alone, and backward alone, on a table of shapes that occur in
-// models. Beside the time stand GFLOP/s, GB/s (the bytes that must move at least once) and the
-// implementation that oneDNN chose, where oneDNN ran.
+// Times single operations, forward and backward separately, on a table of shapes that occur in
+// models. Prints the time, GFLOP/s, GB/s (for the bytes that must move at least once) and, if
+// oneDNN ran, the implementation that it chose.
 #include <omp.h>
 
 #include <algorithm>
@@ -38,12 +38,12 @@ struct Options {
 
 using Tensors = std::vector<Tensor>;
 
-/// One row of the table: how to make the inputs, what to call, and what the work is.
+/// One row of the table: the inputs, the call, and its work.
 struct Entry {
   std::string op;
   std::vector<Shape> shapes;  // of the inputs, all of the dtype under test
   std::function<Tensor(const Tensors&)> call;
-  double flop_forward = 0, flop_backward = 0;  // 0: not what limits the operation
+  double flop_forward = 0, flop_backward = 0;  // 0: arithmetic does not limit the operation
   bool f32_only = false;
 };
 
@@ -58,11 +58,11 @@ std::vector<Entry> elementwise_entries() {
           {"add", {big, {1024}}, [](const Tensors& x) { return x[0] + x[1]; }},
           {"mul", {big, big}, [](const Tensors& x) { return x[0] * x[1]; }},
           {"dropout", {big}, [](const Tensors& x) { return ht::dropout(x[0], 0.1, true); }},
-          // What a device reaches at best: bytes here, operations in the largest product below.
+          // The highest rates of a device: bytes here, operations in the largest product below.
           {"mul", {{16384, 8192}, {16384, 8192}}, [](const Tensors& x) { return x[0] * x[1]; }}};
 }
 
-/// Beside neg, which moves the same bytes.
+/// Compare with neg, which moves the same bytes.
 std::vector<Entry> quantize_entries() {
   const Shape big{4096, 1024};
   std::vector<Entry> entries{{"neg", {big}, [](const Tensors& x) { return ht::neg(x[0]); }}};
@@ -140,7 +140,7 @@ Entry conv_entry(const Shape& x, int64_t out, int64_t kernel, int64_t stride) {
           2 * flop};
 }
 
-/// Entries that would take a CPU minutes are for GPUs.
+/// Returns false for entries that would take a CPU minutes; those are for GPUs.
 bool fits(const Entry& entry, ht::Device device) {
   double elements = 0;
   for (const Shape& shape : entry.shapes) elements += volume(shape);
@@ -169,8 +169,8 @@ std::vector<Entry> all_entries() {
   return entries;
 }
 
-/// Milliseconds of the fastest third's end: less noisy than the mean, less lucky than the minimum.
-/// A GPU gets ten at a time.
+/// Returns the milliseconds at the end of the fastest third: less noisy than the mean, less lucky
+/// than the minimum. A GPU gets ten calls at a time.
 double time_of(const std::function<void()>& work, const Options& options) {
   using Clock = std::chrono::steady_clock;
   ht::Backend& backend = ht::backend_for(options.device);
@@ -220,8 +220,8 @@ void print(const Measurement& m, const Options& options) {
   std::fflush(stdout);
 }
 
-/// oneDNN's name for the last thing that it ran in `work`, empty if it ran nothing: the record is
-/// per thread, so a new thread starts without one.
+/// Returns oneDNN's name for the last implementation that ran in `work`; empty if none ran. The
+/// record is per thread, so a new thread starts without one.
 std::string implementation_of(const std::function<void()>& work) {
   std::string name;
   std::thread([&] {
@@ -263,7 +263,7 @@ void measure(const Entry& entry, ht::DType dtype, const Options& options) {
   print(m, options);
 }
 
-/// Optimizer steps over one large and many small parameters: state is f32 whatever the parameters.
+/// Times optimizer steps over one large and many small parameters; state is f32 for all parameters.
 template <class Optimizer>
 void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
                        const Options& options) {
@@ -291,10 +291,10 @@ void measure_optimizer(const std::string& name, double passes, ht::DType dtype,
   }
 }
 
-/// "quantize" of "quantize_e4m3".
+/// Returns the family of an operation: "quantize" for "quantize_e4m3".
 std::string family_of(const std::string& op) { return op.substr(0, op.find('_')); }
 
-/// All operations, and families of several that no operation is called like.
+/// Returns all operations, and families of several operations whose name is not an operation's.
 std::vector<std::string> known_ops() {
   std::set<std::string> names{"adamw", "sgd"};
   for (const Entry& entry : all_entries()) names.insert(entry.op);

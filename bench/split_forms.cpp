@@ -1,9 +1,10 @@
-// Which half of a split weight should forward see: the truncated upper 16 bits (IPEX), or the
-// rounded ones (TransformerEngine)? Both follow the f32 weights of their own gradients to the bit
-// and cost the same bytes; they differ in the weights that the model computes with. Trains three
-// models from the same weights on the same batches under f32, o2-bf16 (f32 masters, weights rounded
-// to nearest) and both splits, and prints, as means over seeds: the training loss over the last
-// tenth of the steps, the held-out loss, and how far both are from those of o2-bf16.
+// Compares the two halves that forward can read from a split weight: the truncated upper 16 bits
+// (IPEX), or the rounded ones (TransformerEngine). Both follow the f32 weights of their own
+// gradients to the bit and cost the same bytes; they differ in the weights that the model computes
+// with. Trains three models from the same weights on the same batches under f32, o2-bf16 (f32
+// masters, weights rounded to nearest) and both splits. Prints, as means over seeds, the training
+// loss over the last tenth of the steps, the held-out loss, and the distance of both from those of
+// o2-bf16.
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -117,7 +118,9 @@ int main(int argc, char** argv) {
   app.add_option("--steps", steps)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seeds", seeds)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--lr", lr)->capture_default_str();
-  app.add_option("--text", text_file, "what the GPT learns")->required()->check(CLI::ExistingFile);
+  app.add_option("--text", text_file, "the text that the GPT learns")
+      ->required()
+      ->check(CLI::ExistingFile);
   CLI11_PARSE(app, argc, argv);
   try {
     std::printf("%-6s %-18s %10s %10s   %s\n", "model", "weights", "train", "held out",

@@ -1,7 +1,7 @@
-// Where the time of a training step goes: every operation's forward and backward on the clock of
-// the thread that issues them, the update, and what remains between them. A session without rules
-// (amp/session.h) hands out a tap per operation; with --strategy a policy file's own session is not
-// used. Synthetic data, as train_step has it, on the CPU.
+// Prints where the time of a training step goes: every operation's forward and backward on the
+// clock of the issuing thread, the update, and the rest. A session without rules (amp/session.h)
+// gives each operation a tap; with --strategy, a policy file's own session is not used. Synthetic
+// data, as in train_step, on the CPU.
 #include <omp.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Spent {
 };
 using Profile = std::map<std::string, Spent>;
 
-/// Runs one operation with a clock beside it.
+/// Runs one operation and measures its time.
 class Clocked final : public ht::OpTap {
  public:
   explicit Clocked(Spent& spent) : spent_(spent) {}
@@ -112,7 +112,7 @@ void profile_steps(const Options& options) {
     training.zero_grad();
     lap(update);
   };
-  for (int i = 0; i < 4; ++i) step();  // caches fill, plans are made
+  for (int i = 0; i < 4; ++i) step();  // fills caches and makes plans
   profile.clear(), forward = backward = update = 0;
   for (const auto start = Clock::now(); steps < options.steps; ++steps) {
     if (since(start) > 1e3 * options.seconds) break;

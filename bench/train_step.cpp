@@ -1,7 +1,7 @@
 // Times whole training steps: forward, loss, backward, AdamW (lr 1e-4, weight decay 0.01) and
-// zeroing of gradients, on a fixed batch already in memory. Three steps of warm-up, then the
-// median. On a GPU a sample is the mean of steps issued without waiting, and --capture replays the
-// step as a CUDA graph. One line of JSON per workload.
+// zeroing of gradients, on a fixed batch already in memory. Runs four steps of warm-up, then prints
+// the median. On a GPU a sample is the mean of steps issued without waiting, and --capture replays
+// the step as a CUDA graph. One line of JSON per workload.
 #include <omp.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Options {
   std::vector<std::string> strategies{"fp32"};
   std::string device = "cpu";
   int threads = 2, steps = 30, busy = 0;
-  int64_t probe = 0;  // telemetry every so many steps
+  int64_t probe = 0;  // telemetry every n steps
   double seconds = 12;
   bool json = false, capture = false, limit = true;
 };
@@ -39,7 +39,7 @@ struct Timing {
   std::vector<double> milliseconds;  // sorted
   double loss = 0;
   ht::MemoryReport memory{};
-  ht::bench::StepNeeds needs{};  // none where no limit is asked for
+  ht::bench::StepNeeds needs{};  // empty unless a limit is wanted
   double median() const { return milliseconds[milliseconds.size() / 2]; }
   double mean() const {
     return std::accumulate(milliseconds.begin(), milliseconds.end(), 0.0) /
@@ -47,7 +47,7 @@ struct Timing {
   }
 };
 
-/// Not of steps that a GPU replays: nobody can watch one.
+/// Returns false for steps that a GPU replays, because a replay cannot be observed.
 bool wants_limit(const Options& options, ht::Device device) {
   return options.limit && (!options.capture || device.kind == ht::DeviceKind::cpu);
 }
@@ -75,7 +75,7 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
   const auto one = [&] { return options.capture ? captured({w.inputs}) : step(); };
   const int at_a_time = device.kind == ht::DeviceKind::cpu ? 1 : 10;
   for (int i = 0; i < 4; ++i) one();
-  if (options.busy > 0) {  // teams of threads find their size
+  if (options.busy > 0) {  // teams of threads adapt their size
     const auto begin = Clock::now();
     while (Clock::now() - begin < std::chrono::milliseconds(500)) one();
   }
@@ -98,7 +98,7 @@ Timing time_steps(ht::lab::SyntheticWorkload& w, const std::string& strategy,
   return timing;
 }
 
-/// `machine`: null where no limit is asked for.
+/// `machine`: null unless a limit is wanted.
 nlohmann::ordered_json measure(const std::string& name, const std::string& strategy,
                                const Options& options, const ht::bench::Machine* machine) {
   const ht::Device device = ht::device_named(options.device);
@@ -145,7 +145,7 @@ nlohmann::ordered_json measure(const std::string& name, const std::string& strat
   return cell;
 }
 
-/// "untuned" stands for all of lab/workloads/untuned.h.
+/// Replaces "untuned" by all names of lab/workloads/untuned.h.
 std::vector<std::string> expanded(const std::vector<std::string>& names) {
   std::vector<std::string> all;
   for (const std::string& name : names)
@@ -176,24 +176,26 @@ void print(const nlohmann::ordered_json& cell, bool json) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Times whole training steps on synthetic data.");
-  app.add_option("--workload", options.workloads,
-                 ht::lab::synthetic_list() +
-                     "; several by commas; untuned: shapes that are not round (lab/workloads/untuned.h)")
+  app.add_option(
+         "--workload", options.workloads,
+         ht::lab::synthetic_list() +
+             "; several by commas; untuned: shapes that are not round (lab/workloads/untuned.h)")
       ->delimiter(',');
   app.add_option("--strategy", options.strategies, "as in amp/strategy.h; several by commas")
       ->delimiter(',');
   app.add_option("--device", options.device, "cpu, cuda or cuda:N; batches are larger on a GPU");
   app.add_flag("--capture", options.capture, "replay the step as a CUDA graph");
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
-  app.add_option("--busy", options.busy, "processes that compute without end meanwhile")
+  app.add_option("--busy", options.busy, "other processes that compute without end")
       ->check(CLI::Range(0, 1024));
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds, "most seconds per cell")->check(CLI::PositiveNumber);
   app.add_option("--probe", options.probe,
-                 "telemetry every so many steps (policy/telemetry/probe.h); 0: none")
+                 "telemetry every n steps (policy/telemetry/probe.h); 0: none")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--limit,!--no-limit", options.limit,
-               "measure the machine first (a second), and say how near to its limit a step comes");
+               "first measures the machine (a second), then prints the share of its limit that a "
+               "step reaches");
   app.add_flag("--json", options.json, "print JSON lines");
   CLI11_PARSE(app, argc, argv);
   omp_set_num_threads(options.threads);

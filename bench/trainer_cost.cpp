@@ -1,6 +1,7 @@
-// What a step of train::Trainer costs above the same step by hand (amp/training.h): both train a
-// workload on the same loader, epoch by epoch in turn. Prints medians of the epochs' means per
-// step, in microseconds. The progress bar is on, metrics are measured, a CSV file is written.
+// Measures how much longer a step of train::Trainer takes than the same step by hand
+// (amp/training.h): both train a workload on the same loader, in alternate epochs. Prints medians
+// of the epochs' means per step, in microseconds. The progress bar is on, metrics are measured, a
+// CSV file is written.
 #include <omp.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// `batches` times the workload's batch.
+/// Returns a loader of `batches` times the workload's batch.
 ht::data::DataLoader loader_of(const ht::lab::SyntheticWorkload& w, int64_t batches) {
   const int64_t n = w.inputs.size(0);
   ht::Shape inputs = w.inputs.shape(), targets = w.targets.shape();
@@ -83,7 +84,7 @@ void measure(const std::string& name, const Options& o, const std::filesystem::p
   const int64_t batches = std::max<int64_t>(4, int64_t(o.seconds * 1e7 / one.microseconds()));
   ht::data::DataLoader loader = loader_of(hand.w, batches);
 
-  // Timed between the first and the last step, inside a fit() of all rounds.
+  // Measures the time between the first and the last step, inside one fit() of all rounds.
   struct Clocked final : ht::train::Callback {
     std::function<void()> by_hand;
     std::vector<double> per_step{};
@@ -129,7 +130,8 @@ void measure(const std::string& name, const Options& o, const std::filesystem::p
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Compares a Trainer's steps with the same loop by hand.");
-  app.add_option("--workload", options.workloads, "classifications, by commas")->delimiter(',');
+  app.add_option("--workload", options.workloads, "classification workloads, by commas")
+      ->delimiter(',');
   app.add_option("--strategy", options.strategy)->capture_default_str();
   app.add_option("--threads", options.threads)->check(CLI::PositiveNumber);
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);

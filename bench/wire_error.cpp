@@ -1,8 +1,8 @@
-// What a sum of N gradients loses on its way, by wire format (distributed/wire.h). Each gradient
-// rounded once and added in f32, in order, as halftone does; rounded again at every hop of a ring,
-// or of a tree, as all-reduces that add in the wire's dtype do. Then what many steps lose of the
-// same gradients. Prints relative RMS errors against sums in f64; gradients are normal, of mean 0.1
-// standard deviations.
+// Measures the error of a sum of N gradients by wire format (distributed/wire.h). Each gradient is
+// rounded once and added in f32, in order, as halftone does; or rounded again at every hop of a
+// ring or of a tree, like all-reduces that add in the wire's dtype. Then it measures the error
+// after many steps of the same gradients. Prints relative RMS errors against sums in f64; gradients
+// are normal, with a mean of 0.1 standard deviations.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -24,7 +24,7 @@ struct Options {
   int steps = 64;
 };
 
-/// A rank's gradient in a step: the same for all wires.
+/// Returns a rank's gradient in a step: the same for all wire formats.
 ht::Tensor gradient(int64_t elements, int rank, int step) {
   ht::manual_seed(uint64_t(1 + rank) << 20 | uint64_t(step));
   const ht::Tensor x = ht::randn({elements});
@@ -33,7 +33,7 @@ ht::Tensor gradient(int64_t elements, int rank, int step) {
   return x;
 }
 
-/// Through a wire, with a key of its own each time.
+/// Sends a tensor through a wire format, with a new key each time.
 ht::Tensor rounded(const ht::Tensor& x, const WireFormat& wire, uint64_t& calls,
                    const ht::Tensor& rest = {}) {
   return from_wire(to_wire(x, wire, {1, ++calls << 32}, {rest}));
@@ -98,7 +98,7 @@ Errors errors_of(int ranks, const WireFormat& wire, int64_t elements) {
           error(along_tree(sent, wire, calls))};
 }
 
-/// Of what so many steps have summed up.
+/// Returns the error of the sum over `steps` steps.
 double error_of_steps(int steps, int ranks, const WireFormat& wire, int64_t elements) {
   std::vector<double> exact, found;
   std::vector<ht::Tensor> rests;
@@ -159,8 +159,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", o.ranks, "several by commas")
       ->delimiter(',')
       ->check(CLI::Range(1, 4096));
-  app.add_option("--elements", o.elements, "of a gradient")->check(CLI::PositiveNumber);
-  app.add_option("--steps", o.steps, "of the second table; 0: none")->check(CLI::NonNegativeNumber);
+  app.add_option("--elements", o.elements, "elements of a gradient")->check(CLI::PositiveNumber);
+  app.add_option("--steps", o.steps, "steps of the second table; 0: none")
+      ->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
   try {
     print_sums(o);

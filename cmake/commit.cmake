@@ -1,9 +1,9 @@
-# A source file that says which commit it is built from, written anew by each build and only where that has changed. Run as
-# a script by the target below; SOURCE is this tree, OUT the file.
+# Makes a source file with the commit it is built from. Each build runs this, and rewrites the file only if the commit changed. The target
+# below runs it as a script; SOURCE is this tree, OUT the file.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(commit "")
   execute_process(COMMAND git -C ${SOURCE} rev-parse --show-toplevel OUTPUT_VARIABLE top ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  if(top STREQUAL SOURCE)  # not the commit of whatever a copy without git lies in
+  if(top STREQUAL SOURCE)  # a copy without git may be inside another repository
     execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=* OUTPUT_VARIABLE commit ERROR_QUIET
                     OUTPUT_STRIP_TRAILING_WHITESPACE)
   endif()

@@ -1,15 +1,14 @@
-# Finds the CUDA toolkit, which is optional, and the libraries in it. Machines without a GPU compile and link the
-# backend all the same. HALFTONE_CUDA: AUTO (where nvcc is), ON or OFF. HALFTONE_CUDA_ARCHITECTURES: the GPUs to compile
-# for; by default 80, as machine code and as PTX, from which drivers make the code of all later ones when a program first
-# runs (the preset `release-gpus` has machine code for four). HALFTONE_CUDNN_ROOT: cuDNN outside of the
-# toolkit, for example the nvidia/cudnn folder that a Python package brings.
+# Finds the optional CUDA toolkit and its libraries. Machines without a GPU can compile and link the backend. HALFTONE_CUDA: AUTO (on if
+# nvcc is found), ON or OFF. HALFTONE_CUDA_ARCHITECTURES: the GPUs to compile for. The default is 80, as machine code and as PTX; from PTX,
+# drivers make the code of all later GPUs when a program first runs (the preset `release-gpus` has machine code for four).
+# HALFTONE_CUDNN_ROOT: cuDNN outside of the toolkit, for example the nvidia/cudnn folder of a Python package.
 set(HALFTONE_HAVE_CUDA FALSE)
 set(HALFTONE_HAVE_CUDNN FALSE)
 set(HALFTONE_HAVE_NCCL FALSE)
 set(HALFTONE_CUDA_SUMMARY "off (HALFTONE_CUDA=OFF)")
 if(NOT HALFTONE_CUDA STREQUAL "OFF")
   set(HALFTONE_CUDA_ARCHITECTURES "" CACHE STRING "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; empty: that, or 80")
-  # A plain variable: a project around this one keeps its own.
+  # A plain variable, so that an enclosing project keeps its own.
   if(HALFTONE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES ${HALFTONE_CUDA_ARCHITECTURES})
   elseif(NOT CMAKE_CUDA_ARCHITECTURES)
@@ -20,7 +19,7 @@ if(NOT HALFTONE_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
     find_package(CUDAToolkit 12.1 REQUIRED)
-    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know yet that nvcc has C++20
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc supports C++20
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
       list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
@@ -49,7 +48,7 @@ if(NOT HALFTONE_CUDA STREQUAL "OFF")
     find_library(HALFTONE_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${HALFTONE_CUDNN_ROOT} ${CUDAToolkit_LIBRARY_DIR}
                  ${python_fits} PATH_SUFFIXES lib lib64)
     set(why "")
-    if(HALFTONE_CUDNN_LIBRARY)  # named by hand, or found by an earlier configuration
+    if(HALFTONE_CUDNN_LIBRARY)  # set by the user, or found by an earlier configuration
       get_filename_component(folder ${HALFTONE_CUDNN_LIBRARY} DIRECTORY)
       get_filename_component(root ${folder} DIRECTORY)
       halftone_cudnn_refused(${root} ${CUDAToolkit_VERSION_MAJOR} why)

@@ -1,6 +1,6 @@
-# cuDNN in a Python package: pip's packages for CUDA 12 and CUDA 13 lie in one place, with one name of library, and only
-# the record of the installation tells them apart. Loaded into a process with another CUDA, it fails anywhere.
-# Sets `why` to the reason not to take the cuDNN in `root` (.../site-packages/nvidia/cudnn), or to nothing.
+# cuDNN in a Python package: pip installs the packages for CUDA 12 and CUDA 13 in one place, under one library name. Only the record of the
+# installation distinguishes them. In a process with the other CUDA, cuDNN fails at unpredictable points. Sets `why` to the reason against
+# the cuDNN in `root` (.../site-packages/nvidia/cudnn), or to nothing.
 function(halftone_cudnn_refused root cuda_major why)
   set(${why} "" PARENT_SCOPE)
   get_filename_component(packages ${root}/../.. ABSOLUTE)

@@ -1,5 +1,5 @@
-# cmake --build --preset release --target docs: the API reference, by Debian's doxygen. Where there is none, the target
-# says so. A warning is an error.
+# cmake --build --preset release --target docs: makes the API reference with Debian's doxygen. Without doxygen, the target says so and
+# fails. A warning is an error.
 set(HALFTONE_DOCS_INPUT halftone.h docs/api.md)
 foreach(folder core autograd distributed nn optim data amp policy train)
   list(APPEND HALFTONE_DOCS_INPUT ${folder})

@@ -1,5 +1,5 @@
-# cmake --install gives a package that find_package(halftone) finds. Headers of backends and tests stay private, and so do
-# those that need a JSON library, or the one for command lines.
+# cmake --install makes a package that find_package(halftone) finds. Headers of backends and tests stay private, and so do headers that need
+# a JSON library or a command-line library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)

@@ -1,5 +1,6 @@
-# Which instruction sets the SIMD kernels are compiled for: HALFTONE_FASTER_SETS, a list without the baseline, which is
-# always there. `native` is for a program that runs where it is compiled: half of them are not waited for.
+# The instruction sets that SIMD kernels are compiled for: HALFTONE_FASTER_SETS, a list without the baseline, which is always compiled.
+# `native` is for a program that runs on the machine that
+# compiles it: only the baseline and the best set of its CPU are compiled.
 set(HALFTONE_INSTRUCTION_SETS all CACHE STRING "SIMD kernels for: all instruction sets, or native, the best of this CPU")
 set_property(CACHE HALFTONE_INSTRUCTION_SETS PROPERTY STRINGS all native)
 
@@ -11,7 +12,7 @@ if(HALFTONE_INSTRUCTION_SETS STREQUAL "native" AND EXISTS /proc/cpuinfo)
   set(needs_avx512 avx512f avx512bw avx512dq avx512vl)
   set(needs_avx512_bf16 avx512_bf16)
   set(best "")
-  foreach(isa IN LISTS HALFTONE_FASTER_SETS)  # each one needs those before it
+  foreach(isa IN LISTS HALFTONE_FASTER_SETS)  # each set needs those before it
     list(REMOVE_ITEM needs_${isa} ${has})
     if(needs_${isa})
       break()

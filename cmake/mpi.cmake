@@ -1,12 +1,12 @@
-# Finds MPI, which is optional: Open MPI or MPICH, through CMake's own module. HALFTONE_MPI: AUTO (where it is found), ON
-# or OFF. Its C++ bindings, which a C++ compiler would otherwise ask for, are long gone from the standard.
+# Finds MPI, which is optional: Open MPI or MPICH, through CMake's own module. HALFTONE_MPI: AUTO (on if it is found), ON or OFF. A C++
+# compiler would otherwise look for MPI's C++ bindings, which were removed from the standard long ago.
 set(HALFTONE_HAVE_MPI FALSE)
 set(HALFTONE_MPI_SUMMARY "off (HALFTONE_MPI=OFF): one process")
 if(NOT HALFTONE_MPI STREQUAL "OFF")
   find_package(MPI QUIET COMPONENTS C)
   if(MPI_C_FOUND)
     set(HALFTONE_HAVE_MPI TRUE)
-    # Opened when several processes are started, by the name that the loader knows (backends/mpi/functions.cpp).
+    # Loaded when several processes are started, by the loader's name for it (backends/mpi/functions.cpp).
     list(GET MPI_C_LIBRARIES 0 HALFTONE_MPI_PATH)
     get_filename_component(HALFTONE_MPI_SONAME ${HALFTONE_MPI_PATH} NAME)
     execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${HALFTONE_MPI_PATH} OUTPUT_VARIABLE dynamic ERROR_QUIET)

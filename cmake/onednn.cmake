@@ -1,5 +1,5 @@
-# Finds oneDNN by its header and library. Debian's own package configuration asks for OpenCL headers that the package
-# does not pull in, so find_package(dnnl) is not used. HALFTONE_ONEDNN_ROOT points at another installation.
+# Finds oneDNN by its header and library. Debian's package configuration requires OpenCL headers that the package does not install, so
+# find_package(dnnl) is not used. HALFTONE_ONEDNN_ROOT points at another installation.
 set(HALFTONE_HAVE_ONEDNN FALSE)
 set(HALFTONE_ONEDNN_SUMMARY "off (HALFTONE_ONEDNN=OFF): the reference and SIMD kernels serve")
 if(NOT HALFTONE_ONEDNN STREQUAL "OFF")

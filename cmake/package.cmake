@@ -1,5 +1,5 @@
-# cpack -G DEB makes two packages: libhalftone-dev, after which find_package(halftone) works, with what the static library needs
-# at link time as dependencies; and halftone, the programs halftone-lab and halftone-info and the policies.
+# cpack -G DEB makes two packages: libhalftone-dev, which makes find_package(halftone) work and depends on what the static library needs at
+# link time; and halftone, with the programs halftone-lab and halftone-info and the policies.
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL dev tools)

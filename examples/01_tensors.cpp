@@ -1,5 +1,5 @@
-// Lesson 1: tensors. You will learn how to make and print them, that views share memory, how shapes
-// broadcast, what each dtype can and cannot hold, and how to ask who holds which bytes.
+// Lesson 1: tensors. You will learn how to make and print tensors, that views share memory, how
+// shapes broadcast, what each dtype can and cannot represent, and how to see what uses the memory.
 #include <iomanip>
 #include <iostream>
 
@@ -17,7 +17,7 @@ void make_and_print() {
   std::cout << a << "\n\n"
             << ht::arange(0, 1, 0.25) << "\n\n"
             << ht::zeros({2, 2}, ht::i32) << '\n';
-  // The same seed gives the same numbers, whatever the number of threads.
+  // The same seed gives the same numbers with any number of threads.
   ht::manual_seed(0);
   std::cout << '\n' << ht::randn({2, 3}) << '\n';
 }
@@ -25,7 +25,7 @@ void make_and_print() {
 void share_memory() {
   std::cout << "\n--- views\n";
   const ht::Tensor a = ht::from({{1.0, 2, 3}, {4, 5, 6}});
-  // A view is another shape with other strides over the same storage: nothing is copied.
+  // A view has another shape and other strides over the same storage: nothing is copied.
   const ht::Tensor columns = ht::transpose(a, 0, 1);
   std::cout << "shape " << columns.shape() << ", strides " << columns.strides()
             << ", same storage: " << std::boolalpha << (columns.storage() == a.storage()) << '\n';
@@ -39,18 +39,18 @@ void compute() {
   std::cout << "\n--- computing\n";
   const ht::Tensor a = ht::from({{1.0, 2, 3}, {4, 5, 6}});
   const ht::Tensor bias = ht::from({10.0, 20, 30});
-  // [2, 3] + [3]: sizes are aligned from the right and a missing or unit size repeats.
+  // [2, 3] + [3]: sizes are aligned from the right, and a missing or unit size repeats.
   std::cout << a + bias << '\n' << ht::matmul(a, ht::transpose(a, 0, 1)) << '\n';
   std::cout << "mean of each row: " << ht::mean(a, {1}) << '\n';
   try {
     ht::matmul(a, a);
   } catch (const ht::ShapeError& error) {
-    std::cout << "a mistake says what to do:\n  " << error.what() << '\n';
+    std::cout << "an error says what to do:\n  " << error.what() << '\n';
   }
 }
 
 void compare_dtypes() {
-  std::cout << "\n--- dtypes: what is left of four numbers\n";
+  std::cout << "\n--- dtypes: four numbers after rounding\n";
   const ht::Tensor exact = ht::from({0.1, 1.001, 1e-7, 70000}, ht::f64);
   std::cout << "dtype      bits     epsilon         max         0.1       1.001        1e-7       "
                "70000\n";
@@ -71,7 +71,7 @@ void compare_dtypes() {
 void count_bytes() {
   std::cout << "\n--- memory\n";
   ht::reset_peak_memory();
-  // Every allocation is charged to a use, taken from the scope around it.
+  // Every allocation is counted for a use, which the enclosing scope sets.
   const ht::MemoryScope scope(ht::MemoryUse::input);
   const ht::Tensor batch = ht::rand({128, 1, 28, 28});
   std::cout << ht::memory_report();

@@ -1,6 +1,6 @@
-// Lesson 2: gradients. You will learn that operations are recorded when an input wants a gradient,
-// how to check a gradient numerically, how to fit a function, how to write an operation of your
-// own, and how to trade time for memory.
+// Lesson 2: gradients. You will learn that operations are recorded when an input needs a gradient,
+// how to check a gradient numerically, how to fit a function, how to write your own operation, and
+// how to trade time for memory.
 #include <cmath>
 #include <iostream>
 
@@ -19,9 +19,9 @@ void differentiate() {
   const ht::Tensor y = ht::sum(ht::pow(x, 3));
   y.backward();
   std::cout << "y = " << y.item() << ", gradient " << x.grad() << '\n';
-  // Gradients add up until somebody drops them: optimizers have zero_grad() for that.
+  // Gradients add up until they are cleared: optimizers have zero_grad() for that.
   ht::sum(x).backward();
-  std::cout << "after backward() of sum(x), too: " << x.grad() << '\n';
+  std::cout << "after backward() of sum(x) as well: " << x.grad() << '\n';
   const ht::NoGrad no_grad;
   std::cout << "inside NoGrad nothing is recorded: " << std::boolalpha << ht::exp(x).requires_grad()
             << '\n';
@@ -62,8 +62,8 @@ double fit_sine() {
 }
 
 /// An operation is a struct: its name and cast class, what it saves, forward and backward. This one
-/// rounds to bf16 and lets the gradient through as if it had not (a straight-through estimator,
-/// Bengio et al. 2013), which is how one trains weights that will be stored in few bits.
+/// rounds to bf16 and passes the gradient on unchanged (a straight-through estimator, Bengio et al.
+/// 2013), which is how weights are trained that will be stored in few bits.
 struct RoundToBf16 : ht::UserOp {
   static constexpr ht::OpInfo info{"round_to_bf16", ht::CastClass::as_is};
   ht::Tensor forward(const ht::Tensor& x) { return ht::cast(ht::cast(x, ht::bf16), x.dtype()); }
@@ -71,7 +71,7 @@ struct RoundToBf16 : ht::UserOp {
 };
 
 void write_an_operation() {
-  std::cout << "\n--- an operation of one's own\n";
+  std::cout << "\n--- an operation of your own\n";
   ht::Tensor x = ht::from({1.001, 2.002, 3.003});
   x.set_requires_grad();
   const ht::Tensor y = ht::apply(RoundToBf16{}, x);
@@ -80,7 +80,7 @@ void write_an_operation() {
 }
 
 void trade_time_for_memory() {
-  std::cout << "\n--- checkpoint: activations recomputed instead of kept\n";
+  std::cout << "\n--- checkpoint: activations are recomputed, not kept\n";
   ht::Tensor x = ht::rand({256, 1024});
   x.set_requires_grad();
   const auto deep = [](const std::vector<ht::Tensor>& in) {

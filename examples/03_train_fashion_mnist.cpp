@@ -1,5 +1,5 @@
 // Lesson 3: training. You will learn the whole loop on real images: a dataset and its loader, a
-// model, an optimizer with a schedule, evaluation, and weights that survive the program.
+// model, an optimizer with a schedule, evaluation, and weights saved to a file.
 #include <iostream>
 
 #include <halftone/core/files.h>
@@ -26,7 +26,7 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
       images,
       {.batch_size = arguments.batch, .shuffle = true, .seed = arguments.seed, .device = device});
   const auto optimizer = make_optimizer(arguments.optimizer, model.parameters(), arguments.lr);
-  // The rate rises during the first steps, then falls along half a cosine to nearly nothing.
+  // The rate rises during the first steps, then falls along half a cosine to nearly 0.
   const int64_t steps = arguments.epochs * loader.size(),
                 rising = std::min<int64_t>(steps / 10, 100);
   ht::optim::LrScheduler schedule(
@@ -46,7 +46,7 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
       schedule.step();
       loss_mean.update(loss, double(inputs.size(0)));
       accuracy.update(logits, labels);
-      progress.step(inputs.size(0), [&](const auto& show) {  // only if it draws
+      progress.step(inputs.size(0), [&](const auto& show) {  // called only if the bar is drawn
         show("loss", loss_mean.value());
         show("accuracy", accuracy.value(), ht::train::Shown::percent);
       });
@@ -64,7 +64,8 @@ void train(ht::nn::Layer& model, const ht::data::ByteImages& images,
 void run(const Arguments& arguments) {
   using ht::data::Split;
   const auto start = std::chrono::steady_clock::now();
-  ht::files::require_replaceable("--save", arguments.save);  // now rather than after the training
+  ht::files::require_replaceable("--save", arguments.save);  // fails now instead of after the
+                                                             // training
   const ht::data::ByteImages images = fashion_images(Split::train, arguments.data, arguments.limit),
                              test_images =
                                  fashion_images(Split::test, arguments.data, arguments.limit);

@@ -1,5 +1,5 @@
 // Lesson 4: autocast. You will see which operation runs in which dtype and why, what the cast cache
-// saves, what the casts destroy, and that gradients arrive in f32 although the products ran in
+// saves, which numbers the casts destroy, and that gradients are f32 although the products ran in
 // bf16.
 #include <iostream>
 
@@ -13,18 +13,18 @@ namespace {
 
 void title(const char* text) { std::cout << "\n--- " << text << "\n\n"; }
 
-/// "f32 -> bf16" and so on: an operation inside a region.
+/// Prints an operation inside a region: "f32 -> bf16" and so on.
 void show(const char* what, const ht::Tensor& result) {
   std::printf("  %-44s %s\n", what, std::string(ht::name(result.dtype())).c_str());
 }
 
 void dtypes_of_operations() {
-  title("one region, f32 inputs: what comes out of each operation");
+  title("one region, f32 inputs: the dtype of each operation's result");
   const ht::Tensor x = ht::randn({4, 8}), w = ht::randn({3, 8}).set_requires_grad();
   const ht::amp::Autocast region(ht::bf16);
   const ht::Tensor y = ht::linear(x, w);
-  show("linear(f32, f32)     fast and safe when short", y);
-  show("relu(bf16)           runs in what arrives", ht::relu(y));
+  show("linear(f32, f32)     fast, safe in few bits", y);
+  show("relu(bf16)           in its input's dtype", ht::relu(y));
   show("softmax(bf16)        needs range: f32", ht::softmax(y, 1));
   show("sum(bf16)            long sums: f32", ht::sum(y));
   show("bf16 + f32           the wider of the two", y + ht::ones({3}));
@@ -33,7 +33,7 @@ void dtypes_of_operations() {
   try {
     ht::linear(y, w);
   } catch (const ht::DTypeError& error) {
-    std::cout << "  linear(bf16, f32)    there: " << error.what() << '\n';
+    std::cout << "  linear(bf16, f32)    in that region: " << error.what() << '\n';
   }
 }
 
@@ -46,7 +46,7 @@ void backward_follows() {
   std::cout
       << "  loss " << loss.dtype() << ", weight " << w.dtype() << ", its gradient "
       << w.grad().dtype()
-      << ": the product of bf16 matrices wrote it in f32, so nothing was rounded on the way\n";
+      << ": the product of bf16 matrices wrote it in f32, so nothing was rounded in between\n";
 }
 
 void cache() {
@@ -58,22 +58,22 @@ void cache() {
     const ht::amp::Autocast region(ht::bf16);
     ht::Tensor y = x;
     {
-      const ht::NoGrad no_grad;  // an entry made here serves training, too
+      const ht::NoGrad no_grad;  // training also uses an entry made here
       ht::linear(x, w);
     }
     for (int i = 0; i < 10; ++i) y = ht::linear(y, w);
     const ht::amp::CacheCounters& counted = ht::amp::active_cast_cache()->counters();
     std::cout << "  casts " << counted.misses << ", found in the cache " << counted.hits
               << " times\n";
-    ht::fill_with(w, 1);  // what an optimizer does: writes in place, and says so
+    ht::fill_with(w, 1);  // like an optimizer: writes in place, and announces it
     ht::linear(x, w);
     std::cout << "  after the weight was updated: casts " << counted.misses
-              << " (a stale copy would have been wrong)\n";
+              << " (the old copy would be wrong)\n";
   }
 }
 
 void what_casts_destroy() {
-  title("a log of a region: who was cast, and what did not survive");
+  title("a log of a region: which inputs were cast, and what was lost");
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({32, 64, 10});
   const ht::Tensor x = ht::randn({16, 32}) * 1e-6, labels = ht::randint(0, 10, {16});
@@ -83,11 +83,11 @@ void what_casts_destroy() {
     std::cout << "  inputs of about 1e-6 under " << dtype << ":\n" << log << '\n';
   }
   std::cout
-      << "f16 ends at 6e-8 and loses inputs to zero; bf16 has the range of f32 and loses none.\n";
+      << "f16's smallest number is 6e-8, so some inputs become 0; bf16 has f32's range: none do.\n";
 }
 
 void the_policy() {
-  title("who decides: a policy, which is a table");
+  title("what decides: a policy, which is a table");
   std::cout << ht::amp::CastPolicy();
   try {
     ht::amp::CastPolicy policy;

@@ -1,5 +1,5 @@
-// Lesson 5: the update that bf16 loses. You will see one weight refuse to move, the four ways to
-// make it move after all, and what that does to a training of thousands of steps.
+// Lesson 5: the update that bf16 loses. You will see one weight that does not move, the four ways
+// to make it move, and their effect in a training of thousands of steps.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -16,13 +16,13 @@ namespace {
 
 constexpr double weight = 1.23456, gradient = 1e-3, lr = 0.1;
 
-/// `copies` of one weight in bf16 with an optimizer that keeps it in a form.
+/// `copies` of one weight in bf16, with an optimizer that stores it in one weight form.
 struct OneWeight {
   ht::Tensor parameter;
   std::unique_ptr<ht::optim::Sgd> sgd;
   std::unique_ptr<ht::amp::MasterWeights> masters;
 
-  /// known_in_f32: masters start from the f32 weight, else from what bf16 made of it, as apex.
+  /// known_in_f32: masters start from the f32 weight; otherwise from its bf16 rounding, as in apex.
   OneWeight(WeightForm form, int64_t copies, bool known_in_f32) {
     const ht::Tensor full = ht::full({copies}, weight);
     parameter = ht::cast(full, ht::bf16).set_requires_grad();
@@ -54,7 +54,7 @@ void one_step() {
   OneWeight nearest(WeightForm::plain, 1, true);
   nearest.step();
   std::printf("one step in f32        %.7f\n", f32_weight.item());
-  std::printf("one step in bf16       %.6f: nothing happened, and never will\n",
+  std::printf("one step in bf16       %.6f: nothing changed, and never will\n",
               nearest.parameter.item());
   for (const bool known_in_f32 : {true, false}) {
     OneWeight master(WeightForm::master, 1, known_in_f32);
@@ -74,7 +74,7 @@ void one_step() {
       100 * moved, long(copies), ht::mean(now).item(), stored - lr * gradient);
 }
 
-/// What thousands of steps under one form come to.
+/// The result of thousands of steps with one weight form.
 struct Outcome {
   double lost = 0, descent = 0, loss = 0;
 };
@@ -117,7 +117,7 @@ Outcome train(std::optional<WeightForm> form) {
 }
 
 void thousands_of_steps() {
-  std::printf("\n3000 steps of SGD, a small network learns from another one:\n\n");
+  std::printf("\n3000 steps of SGD, a small network learns the outputs of another one:\n\n");
   std::printf("%-16s %16s %18s %14s\n", "weights", "updates lost", "effective descent",
               "final loss");
   const auto line = [](const char* what, const Outcome& o) {
@@ -130,9 +130,10 @@ void thousands_of_steps() {
   line("bf16 + f32 master", train(WeightForm::master));
   line("bf16, split", train(WeightForm::split));
   std::printf(
-      "\nupdates lost: the stored weight did not change. That says little: all but the first\n"
-      "two collect what they do not show yet. Effective descent says how far the weights went\n"
-      "along the way they should, <applied, intended> / <intended, intended>.\n");
+      "\nupdates lost: the stored weight did not change. That alone says little: Kahan, master\n"
+      "and split store what the bf16 weight does not show yet; stochastic rounding is right on\n"
+      "average. Effective descent says how far the weights moved in the intended direction:\n"
+      "<applied, intended> / <intended, intended>.\n");
 }
 
 void second_moments() {
@@ -147,7 +148,7 @@ void second_moments() {
       std::printf("%8d %12.6f %12.6f\n", step, wide.state_dict().at("state.0.exp_avg_sq").item(),
                   narrow.state_dict().at("state.0.exp_avg_sq").item());
   }
-  std::printf("\na thousandth is less than half a spacing of bf16: there it never decays.\n");
+  std::printf("\na thousandth is less than half a spacing of bf16, so the moment never decays.\n");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Lesson 7: casting policies as an experiment. You will run an attention block under published
-// lists and under lists of your own, and see what each decision costs: the error of the loss and of
-// the gradients against f64. One batch says little - a loss lands near the right one by chance - so
-// every number is the median over twenty seeds, beside the number of seeds in which it is worse
-// than under PyTorch's list.
+// lists and under your own, and see the cost of each decision: the error of the loss and of the
+// gradients against f64. One batch is not enough, because a loss can be near the right one by
+// chance. So every number is the median over twenty seeds, with the number of seeds in which it is
+// worse than under PyTorch's list.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -20,7 +20,7 @@ namespace {
 constexpr int seeds = 20;
 constexpr int64_t batch = 2, tokens = 384, width = 32;
 
-/// Tokens learn where they stand, attend to each other, are normalised and classified.
+/// Tokens get their position, attend to each other, are normalized and classified.
 struct Block final : ht::nn::Module {
   ht::nn::Linear query{width, width}, key{width, width}, value{width, width}, head{width, 10};
   ht::nn::LayerNorm norm{width};
@@ -28,7 +28,7 @@ struct Block final : ht::nn::Module {
     field("query", query), field("key", key), field("value", value);
     field("norm", norm), field("head", head);
   }
-  /// x: [batch, tokens, width]; there: 1 where a token is, 0 where padding is, [batch, tokens].
+  /// x: [batch, tokens, width]; there: 1 for a token, 0 for padding, [batch, tokens].
   ht::Tensor loss(const ht::Tensor& x, const ht::Tensor& there, const ht::Tensor& labels) const {
     const ht::Tensor position = ht::unsqueeze(ht::cumsum(there, 1), 2);  // 1, 2, 3, ...
     const ht::Tensor frequency =
@@ -43,7 +43,7 @@ struct Block final : ht::nn::Module {
   }
 };
 
-/// A block and a batch of one seed, and what f64 says of them.
+/// A block and a batch from one seed, with their results in f64.
 struct Setup {
   Block block;
   ht::Tensor x, there, labels;
@@ -77,7 +77,7 @@ struct Setup {
   }
 };
 
-/// Of every seed.
+/// The errors of every seed.
 struct Errors {
   std::vector<double> loss, gradient;
 };
@@ -113,7 +113,7 @@ class Laboratory {
     Errors errors;
     for (Setup& setup : setups_) {
       setup.block.zero_grad();
-      std::optional<ht::amp::PrecisionLog> log;  // of one seed: they all cast alike
+      std::optional<ht::amp::PrecisionLog> log;  // of one seed: all cast alike
       if (&setup == &setups_.front()) log.emplace();
       const ht::Tensor loss = ht::amp::autocast(
           region, [&] { return setup.block.loss(setup.x, setup.there, setup.labels); });
@@ -135,7 +135,7 @@ class Laboratory {
   ht::amp::PrecisionLog::Entry log_;  // of one batch
 };
 
-/// A policy that looks at tensors: small products are not worth their casts, and stay f32.
+/// A policy that looks at tensors: small products stay f32, because casts would cost more.
 struct LargeProductsOnly final : ht::amp::CastPolicy {
   ht::amp::CastDecision decide(const ht::OpInfo& op,
                                std::span<const ht::Tensor> inputs) const override {
@@ -172,12 +172,12 @@ int main() {
                  {.policy = std::make_shared<LargeProductsOnly>(), .dtype = ht::bf16});
   laboratory.run("f16", ht::amp::CastPolicy().with(ht::f16));
   std::cout << R"(
-Softmax in bf16 breaks nothing: kernels compute in f32 inside, and one more rounding of the result is lost among the
-others. What breaks is cumsum. It counts the tokens, and bf16 has no odd numbers beyond 256: every other token from there
-on stands in a wrong place, whichever list does it (flashlight-o1, all-low). exp makes the frequencies, and an
+Softmax in bf16 breaks nothing: kernels compute in f32 inside, and one more rounding of the result is small among
+the others. Cumsum in bf16 does harm: it counts the tokens, and bf16 has no odd numbers beyond 256: from there on every other
+token gets a wrong position, under each list that does this (flashlight-o1, all-low). exp makes the frequencies, and an
 error of 2^-9 times a position of 384 is most of a radian. Cross-entropy in bf16 rounds the loss that you read, and no
 gradient. Layer norm in bf16 would have improved the loss of some of these batches, and makes the gradient worse: judge a
-policy by gradients, and by more than one seed. f16 has three bits more of fraction and wins where nothing leaves its
+policy by gradients, and by more than one seed. f16 has three more bits of fraction and is better if nothing leaves its
 range: lesson 8.
 )";
   return after_output();

@@ -1,6 +1,6 @@
-// Lesson 8: bf16 or f16? Both take two bytes. You will see where the gradients of a training lie,
-// how many of them f16 cannot hold, which loss scale the histogram asks for, and that training
-// fails without one and succeeds with it. bf16 has the range of f32 and needs none.
+// Lesson 8: bf16 or f16? Both use two bytes. You will see the sizes of a training's gradients, how
+// many of them f16 cannot represent, which loss scale the histogram suggests, and that training
+// fails without a scale and succeeds with it. bf16 has the range of f32 and needs none.
 #include <cmath>
 #include <iostream>
 #include <optional>
@@ -17,11 +17,11 @@ struct Arguments {
   int64_t limit = 12000, epochs = 2;
 };
 
-/// An auxiliary loss that counts little: its gradients are small, as are those of a mean over the
-/// pixels of a batch.
+/// The weight of an auxiliary loss: its gradients are small, like those of a mean over all pixels
+/// of a batch.
 constexpr double loss_weight = 1e-5;
 
-/// A trained model, and what its probe has counted of the gradients of the three layers' outputs.
+/// A trained model, and the probe's counts for the gradients of the three layers' outputs.
 struct Run {
   ht::nn::Sequential model;
   std::vector<ht::Survey> gradients{3};
@@ -34,7 +34,7 @@ struct Images {
   ht::Device device;
 };
 
-/// Trains a new model, says how well, and returns it.
+/// Trains a new model, prints its accuracy, and returns it.
 Run train(const char* what, const ht::amp::Strategy& strategy, const Images& images, int64_t epochs,
           bool watched = false) {
   Run run;
@@ -77,12 +77,15 @@ void print_histogram(const Run& run) {
       std::printf(" %5.1f %% %-12s", 100 * share,
                   std::string(std::size_t(share * 36), '#').c_str());
     }
-    std::printf("%s\n", e == -24 ? "  <- f16 begins here, at 6.0e-8; what is above becomes 0" : "");
+    std::printf(
+        "%s\n",
+        e == -24 ? "  <- f16's smallest number is 6.0e-8; smaller ones (rows above) become 0 or it"
+                 : "");
   }
 }
 
-/// The power of two that lifts all but a thousandth of every layer's gradients out of what f16
-/// rounds to zero, as far as its range has room above them.
+/// Returns the power of two that lifts all but a thousandth of every layer's gradients above the
+/// numbers that f16 rounds to zero. The room of f16's range above the gradients limits it.
 double predicted_scale(const Run& run) {
   int lift = -100, room = 100;
   for (const ht::Survey& survey : run.gradients) {
@@ -106,7 +109,7 @@ void run(const Arguments& arguments) {
   for (const ht::Survey& survey : wide.gradients)
     std::printf("  %.1f %%", 100 * survey.would_underflow(ht::formats::f16));
   const double scale = predicted_scale(wide);
-  std::printf("\na loss scale of %g = 2^%d would keep them\n\n", scale, std::ilogb(scale));
+  std::printf("\na loss scale of %g = 2^%d would avoid that\n\n", scale, std::ilogb(scale));
 
   train("bf16, no loss scale", bf16, images, arguments.epochs);
   f16.scales_loss = false;
@@ -120,7 +123,7 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  Program program("Where gradients lie, and what f16 needs to hold them.");
+  Program program("Shows the sizes of gradients, and the loss scale that f16 needs for them.");
   program.flag("--data", arguments.data, "directory of Fashion-MNIST; default: the usual places");
   program.flag("--limit", arguments.limit, "images used").positive();
   program.flag("--epochs", arguments.epochs).within(1, 100);

@@ -1,7 +1,8 @@
-// Lesson 9: fine-tuning on images of your own. You will see a ResNet-18 take over weights, from any
+// Lesson 9: fine-tuning on your own images. You will see a ResNet-18 load weights from any
 // torchvision-style .safetensors, get a new last layer, and learn your classes under bf16 autocast
-// from a directory of JPEG and PNG files. Without --data it makes such directories of
-// Fashion-MNIST: it first learns half of the classes, and the other half with what it knows then.
+// from a directory of JPEG and PNG files. Without --data it makes such directories from
+// Fashion-MNIST: it first learns half of the classes, then uses those weights to learn the other
+// half.
 #include <omp.h>
 
 #include <cstdio>
@@ -28,7 +29,7 @@ struct Arguments {
 void add_flags(Program& program, Arguments& to) {
   program.flag("--data", to.data, "directory with train/CLASS/*.jpg and val/CLASS/*.jpg");
   program.flag("--weights", to.weights, "torchvision-style .safetensors to start from");
-  program.flag("--work", to.work, "directory for what is written");
+  program.flag("--work", to.work, "directory for the output files");
   program.flag("--strategy", to.strategy, "of amp/strategy.h");
   program.flag("--epochs", to.epochs).within(1, 1000);
   program.flag("--batch", to.batch).within(2, 4096);
@@ -37,13 +38,14 @@ void add_flags(Program& program, Arguments& to) {
   program.flag("--per-class", to.per_class, "without --data: training images of each class")
       .within(10, 5000);
   program.flag("--lr", to.lr, "highest rate of AdamW").positive();
-  program.flag("--seed", to.seed, "of weights, order and augmentation");
+  program.flag("--seed", to.seed, "seed of weights, order and augmentation");
   program.device(to.device);
   program.flag("--threads", to.threads).within(1, 1024);
   program.flag("--workers", to.workers, "threads that decode").within(0, 64);
 }
 
-/// Files of a directory, at random places and mirrored for training, in the middle for validation.
+/// Reads the images of a directory: random crops, mirrored, for training; center crops for
+/// validation.
 ht::data::ImageFiles files_of(const fs::path& directory, int64_t size, bool training) {
   using namespace ht::data;
   const Normalize normalize{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
@@ -59,16 +61,16 @@ ht::nn::models::ResNet make_model(const Arguments& a, int64_t classes) {
       {.classes = classes, .width = a.width, .cifar_stem = a.size <= 64});
 }
 
-/// All weights but those of the last layer, which stands for other classes.
+/// Loads all weights except those of the last layer, which belongs to other classes.
 void load_backbone(ht::nn::models::ResNet& model, const fs::path& path) {
   ht::nn::NamedTensors state = ht::nn::load_safetensors(path).tensors;
   state.erase("fc.weight"), state.erase("fc.bias");
   const ht::nn::LoadReport report = ht::nn::load_state_dict(model, state, {.strict = false});
-  std::printf("%zu tensors from %s; %zu start new\n", state.size() - report.unexpected.size(),
+  std::printf("%zu tensors from %s; %zu are new\n", state.size() - report.unexpected.size(),
               path.c_str(), report.missing.size());
 }
 
-/// Trains and returns what the last validation found, in percent.
+/// Trains, and returns the accuracy of the last validation in percent.
 double fit(const char* what, ht::nn::models::ResNet& model, const fs::path& directory,
            const Arguments& a) {
   const auto train = files_of(directory / "train", a.size, true),

@@ -1,6 +1,6 @@
-// Lesson 10: a language model on text of your own. You will see a GPT learn to spell: it reads
-// characters, predicts the next one, and is compared with a bigram model (which character follows
-// which), the least that a model of text must beat. Under any precision strategy.
+// Lesson 10: a language model on your own text. You will see a GPT learn to spell: it reads
+// characters and predicts the next one. It is compared with a bigram model (which character follows
+// which), the minimum that a model of text must beat. Works under any strategy.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -14,7 +14,7 @@ namespace ht = halftone;
 namespace {
 
 struct Arguments {
-  // Texts that every Debian system has. The last one's end, a tenth of all, is for validation.
+  // Texts that every Debian system has. The end of the last one, a tenth of all, is for validation.
   std::vector<std::string> text;
   std::string directory = "/usr/share/common-licenses", device = "cpu";
   std::vector<std::string> strategies{"amp-bf16"};
@@ -25,7 +25,7 @@ struct Arguments {
 };
 
 void add_flags(Program& program, Arguments& to) {
-  program.flag("--text", to.text, "files to train on; default: Debian's common licences");
+  program.flag("--text", to.text, "files to train on; default: Debian's common licenses");
   program.device(to.device);
   program.list("--strategies", to.strategies, "any of amp/strategy.h, separated by commas");
   program.flag("--layers", to.model.layers).within(1, 100);
@@ -38,7 +38,7 @@ void add_flags(Program& program, Arguments& to) {
   program.flag("--lr", to.lr, "highest rate of AdamW").positive();
   program.flag("--sample", to.sample, "characters to write").within(0, 100000);
   program.flag("--temperature", to.temperature).positive();
-  program.flag("--seed", to.seed, "of weights, batches and samples");
+  program.flag("--seed", to.seed, "seed of weights, batches and samples");
 }
 
 std::string read_all(const Arguments& a) {
@@ -50,10 +50,12 @@ std::string read_all(const Arguments& a) {
   return text;
 }
 
-/// Nats per character of a model that knows how often each character follows each other one.
+/// Returns the nats per character of a model that knows how often each character follows each
+/// other.
 double bigram_loss(const ht::data::TextSplit& split, int64_t vocabulary) {
   const auto train = split.train.to_vector<int64_t>(), test = split.validation.to_vector<int64_t>();
-  std::vector<double> pairs(std::size_t(vocabulary * vocabulary), 1.0);  // all were seen once
+  std::vector<double> pairs(std::size_t(vocabulary * vocabulary), 1.0);  // every pair starts with a
+                                                                         // count of 1
   std::vector<double> firsts(static_cast<std::size_t>(vocabulary), double(vocabulary));
   const auto pair = [&](int64_t a, int64_t b) { return std::size_t(a * vocabulary + b); };
   for (std::size_t i = 1; i < train.size(); ++i)
@@ -64,8 +66,8 @@ double bigram_loss(const ht::data::TextSplit& split, int64_t vocabulary) {
   return loss / double(test.size() - 1);
 }
 
-/// Writes on from a newline: each character is drawn from the model's softmax. The model reads each
-/// once; when its context is full, it forgets the first half.
+/// Continues a text from a newline: draws each character from the model's softmax. The model reads
+/// each character once; when its context is full, it forgets the first half.
 std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
                    const ht::data::CharacterTokenizer& characters, const Arguments& a) {
   const ht::NoGrad no_grad;
@@ -92,7 +94,7 @@ std::string sample(ht::amp::Training& training, ht::nn::models::Gpt& model,
   return characters.decode(tokens);
 }
 
-/// Rises during the first twentieth, then falls along half a cosine.
+/// Rises during the first twentieth of the steps, then falls along half a cosine.
 ht::optim::LrSchedule rates(int64_t steps) {
   const int64_t warm_up = steps / 20 + 1;
   return ht::optim::LrSchedule::warm_up(

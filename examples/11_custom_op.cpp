@@ -1,6 +1,6 @@
-// Lesson 11: an operation of your own that takes part in everything. You will write the gate of
-// SwiGLU (Shazeer 2020) as one operation, check its gradient, see what it saves against the same
-// formula made of parts, watch autocast cast for it, and let a policy decide otherwise.
+// Lesson 11: your own operation with all features. You will write the gate of SwiGLU (Shazeer 2020)
+// as one operation, check its gradient, see what it saves compared with the same formula built from
+// parts, see autocast cast for it, and let a policy change that.
 #include <cmath>
 #include <iostream>
 
@@ -13,14 +13,14 @@ using ht::amp::CastClass;
 
 namespace {
 
-/// y = silu(gate) * value. It keeps its two inputs; the composed form keeps silu(gate) as well.
+/// y = silu(gate) * value. It keeps its two inputs; the composed form also keeps silu(gate).
 struct SwishGate : ht::UserOp {
-  // The name for logs and errors, and what it asks of mixed precision: inputs of one dtype.
+  // The name for logs and errors, and its wish under mixed precision: inputs of one dtype.
   static constexpr ht::OpInfo info{"swish_gate", CastClass::widest_input};
   ht::Tensor gate{}, value{};
-  ht::Needs<2> needs{};  // filled in by apply(): which gradients anybody wants
+  ht::Needs<2> needs{};  // set by apply(): which gradients are needed
 
-  // Inside, operations are neither recorded nor cast: this is only arithmetic.
+  // Operations inside are neither recorded nor cast: this is plain arithmetic.
   ht::Tensor forward(const ht::Tensor& gate_in, const ht::Tensor& value_in) {
     ht::check::same_dtype(info.name, gate_in, value_in);
     if (gate_in.shape() != value_in.shape())
@@ -43,7 +43,7 @@ ht::Tensor swish_gate(const ht::Tensor& gate, const ht::Tensor& value) {
   return ht::apply(SwishGate{}, gate, value);
 }
 
-/// The feed-forward layer of today's language models: down(silu(gate(x)) * up(x)).
+/// The feed-forward layer of current language models: down(silu(gate(x)) * up(x)).
 struct SwiGlu final : ht::nn::Layer {
   ht::nn::Linear gate, up, down;
   bool fused = true;
@@ -81,7 +81,7 @@ void compare_memory(SwiGlu& layer, const ht::Tensor& x) {
   }
 }
 
-/// The largest difference from the f32 result, relative to the largest value.
+/// Returns the largest difference from the f32 result, relative to the largest value.
 double error_of(const ht::Tensor& y, const ht::Tensor& exact) {
   const ht::Tensor difference = ht::abs(ht::cast(y, ht::f32) - exact);
   return ht::max(difference).item() / ht::max(ht::abs(exact)).item();
@@ -96,10 +96,10 @@ void decide(const SwiGlu& layer, const ht::Tensor& x) {
     const ht::Tensor y = ht::amp::autocast(policy.with(ht::bf16), [&] { return layer(x); });
     std::cout << log << "error " << error_of(y, exact) << '\n';
   };
-  run("under autocast it gets what it asks for: both inputs are bf16, so it stays bf16", {});
+  run("under autocast: both inputs are bf16 and it asks for the widest, so it runs in bf16", {});
   ht::amp::CastPolicy policy;
   policy[SwishGate::info] = CastClass::full_precision;
-  run("a policy that wants it in f32: its inputs are cast", policy);
+  run("a policy that asks for f32: its inputs are cast", policy);
   policy[SwishGate::info] = CastClass::banned;
   try {
     run("a policy that bans it", policy);
@@ -107,7 +107,7 @@ void decide(const SwiGlu& layer, const ht::Tensor& x) {
 }
 
 void make_mistakes() {
-  title("mistakes are reported under its name");
+  title("errors contain its name");
   const ht::Tensor x = ht::ones({2, 3});
   try {
     swish_gate(x, ht::ones({3}));

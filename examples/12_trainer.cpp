@@ -1,5 +1,5 @@
-// Lesson 12: a training of your own. You will see what a Trainer shows, kill it (Ctrl-C, or
-// kill -9), start it again, and see it go on where it was.
+// Lesson 12: your own training. You will see the output of a Trainer, kill it (Ctrl-C, or kill -9),
+// start it again, and see it continue where it was.
 #include <iostream>
 
 #include <halftone/halftone.h>

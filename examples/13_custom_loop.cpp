@@ -1,6 +1,6 @@
-// Lesson 13: lesson 12 without its Trainer. You will see what the Trainer does, as a loop that is
-// yours to change: the strategy, the schedule, records, validation, checkpoints and the way back
-// from them. The weights at the end are those of lesson 12, to the bit.
+// Lesson 13: lesson 12 without its Trainer. You will see the Trainer's work as a loop that you can
+// change: the strategy, the schedule, records, validation, checkpoints and resuming from them. The
+// final weights are those of lesson 12, to the bit.
 #include <cstdio>
 
 #include <halftone/core/files.h>
@@ -29,12 +29,13 @@ void train(const Arguments& a) {
   ht::data::DataLoader loader(images, {.batch_size = 128, .shuffle = true, .seed = 0});
   const int64_t batches = a.batches > 0 ? std::min(a.batches, loader.size()) : loader.size();
 
-  // The strategy casts the model, keeps masters, scales the loss. Schedules come after it.
+  // The strategy casts the model, keeps master weights, and scales the loss. Make schedules after
+  // it.
   auto training = ht::amp::apply(ht::amp::Strategy::named(a.strategy), model, adamw);
   ht::optim::LrScheduler schedule(training.optimizer(),
                                   ht::optim::LrSchedule::cosine(a.epochs * batches, 0.01));
 
-  // What was done before: the latest checkpoint that is complete.
+  // Resumes from the latest complete checkpoint.
   const fs::path root = fs::path(a.directory) / "checkpoints";
   ht::files::make_directories("--directory", root);
   const ht::train::DirectoryLock lock(a.directory, "--directory");
@@ -65,7 +66,7 @@ void train(const Arguments& a) {
       training.zero_grad();
       const ht::Tensor loss = ht::cross_entropy(training.forward(model, inputs), labels);
       training.backward(loss);
-      if (training.step()) schedule.step();  // not after a step that the scaler skipped
+      if (training.step()) schedule.step();  // does not advance if the scaler skipped the step
       ++at.step, ++at.batches;
 
       loss_mean.update(loss, double(inputs.size(0)));

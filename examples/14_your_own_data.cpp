@@ -1,8 +1,7 @@
 // Lesson 14: your own data and model. You will see a table of comma-separated values become a
-// dataset, a model of two inputs, a metric and a callback of your own, and a saved model that
-// predicts, also in another process (--predict).
-// --table takes your own file with these columns; without it the lesson writes one, of flats whose
-// prices follow a rule.
+// dataset, a model with two inputs, your own metric and callback, and a saved model that predicts,
+// also in another process (--predict). --table reads your own file with these columns; without it
+// the lesson writes one, with prices of flats that follow a rule.
 #include <cmath>
 #include <cstdio>
 #include <sstream>
@@ -17,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The price, in thousands, is 2.1 a square metre, less with age, times a factor of the district; 5
-/// % is chance.
+/// The price, in thousands, is 2.1 per square meter, less with age, times a factor of the district;
+/// 5 % is random.
 void write_flats(const fs::path& path) {
   const char* const districts[] = {"harbour", "hill", "old town", "park"};
   const double factors[] = {0.9, 1.3, 1.6, 1.1};
@@ -39,9 +38,9 @@ void write_flats(const fs::path& path) {
   ht::files::replace("--directory", path, text);
 }
 
-/// A module of your own: its members, functions of them, and their names. Numbers are standardised,
-/// the district goes through a table of vectors that is learned. A call gives the standardised
-/// price, which training compares; `price` gives thousands.
+/// Your own module: its members, functions of them, and their names. Numbers are standardized, and
+/// the district selects a vector from a learned table. A call returns the standardized price, which
+/// training compares; `price` returns thousands.
 struct PriceModel final : ht::nn::Module {
   ht::nn::Standardizer of_numbers{3}, of_prices{1};
   ht::nn::Embedding district;
@@ -61,8 +60,8 @@ struct PriceModel final : ht::nn::Module {
   }
 };
 
-/// A metric of your own: the share of predictions that are off by less than `limit`. A mean of ones
-/// and zeros.
+/// Your own metric: the share of predictions whose absolute error is less than `limit`. It is a
+/// mean of ones and zeros.
 struct Within {
   double limit;
   ht::train::RunningMean share{};
@@ -76,7 +75,7 @@ struct Within {
   void restore(const ht::train::MetricSums& sums) { share.restore(sums); }
 };
 
-/// A callback of your own: keeps the weights of the best validation in a file.
+/// Your own callback: saves the weights of the best validation in a file.
 struct SaveBest final : ht::train::Callback {
   fs::path path;
   double best = INFINITY;
@@ -88,16 +87,16 @@ struct SaveBest final : ht::train::Callback {
   }
 };
 
-/// Leaves the model's weights in prices.safetensors, and the names of its districts in
+/// Trains, and writes the model's weights to prices.safetensors and the names of its districts to
 /// districts.txt.
 void learn(const fs::path& table_path, const fs::path& directory, int64_t epochs) {
-  // Columns to tensors.
+  // Converts columns to tensors.
   const ht::data::CsvTable table = ht::data::read_csv(table_path);
   const ht::Tensor numbers = table.numbers({"size", "rooms", "age"});  // f32 [rows, 3]
   const ht::Tensor prices = table.numbers({"price"});                  // f32 [rows, 1]
   const ht::data::Classes districts = table.classes("district");       // i64 [rows], names
 
-  // Means and deviations come from the training rows alone: the model must not know its test rows.
+  // Means and deviations come only from the training rows: the model must not see its test rows.
   const auto [train_rows, test_rows] = ht::data::random_split(table.rows(), 0.8);
   ht::manual_seed(0);
   PriceModel model(int64_t(districts.names.size()));
@@ -129,7 +128,7 @@ void learn(const fs::path& table_path, const fs::path& directory, int64_t epochs
   ht::files::replace("--directory", directory / "districts.txt", names);
 }
 
-/// Needs nothing but the two files.
+/// Needs only the two files.
 void predict(const fs::path& directory) {
   std::vector<std::string> names;
   std::istringstream lines(ht::data::read_text(directory / "districts.txt"));

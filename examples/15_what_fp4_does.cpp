@@ -1,6 +1,6 @@
 // Lesson 15: what does fp4 do to a matrix? You will see the fifteen numbers of e2m1, why a scale
-// per block of 16 or 32 is what makes them usable, what one outlier does to it, and what rotations
-// and stochastic rounding change.
+// per block of 16 or 32 makes them usable, how one outlier harms its block, and what rotations and
+// stochastic rounding change.
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -17,7 +17,7 @@ double root_mean_square(const ht::Tensor& x) {
   return std::sqrt(ht::mean(ht::cast(x, ht::f64) * ht::cast(x, ht::f64)).item());
 }
 
-/// Of y as a stand-in for x: signal to noise in decibels; 6 are a bit.
+/// Returns the signal to noise of y as an approximation of x, in decibels; 6 dB are one bit.
 double signal_to_noise(const ht::Tensor& x, const ht::Tensor& y) {
   return 20 * std::log10(root_mean_square(x) / root_mean_square(y - x));
 }
@@ -29,7 +29,7 @@ void print_numbers() {
   std::printf("\n\n");
 }
 
-/// Both operands of a product onto a grid; the product itself in f32.
+/// Rounds both operands of a product to a grid, and computes the product in f32.
 void print_table(const char* title, const ht::Tensor& a, const ht::Tensor& b) {
   const ht::Tensor exact = ht::matmul(ht::cast(a, ht::f64), ht::cast(b, ht::f64));
   std::printf("%s\n  %-42s %8s %10s %10s\n", title, "quantizer", "bits", "a, dB", "a b, dB");
@@ -41,8 +41,8 @@ void print_table(const char* title, const ht::Tensor& a, const ht::Tensor& b) {
                                                                              : name);
     if (word == "fp4 per tensor") quantizer.grid = ht::formats::e2m1;
     if (word == "nvfp4 rotated") quantizer.hadamard = 16, quantizer.hadamard_signs = 0x9e37;
-    // Blocks lie along the last dimension: of a along what the product sums over, of b as well
-    // once it is turned.
+    // Blocks run along the last dimension, which must be the one that the product sums over: for
+    // `a` it is, for `b` after a transpose.
     const ht::Tensor qa = ht::quantize(a, quantizer),
                      qb = ht::transpose(ht::quantize(ht::transpose(b, 0, 1), quantizer), 0, 1);
     std::printf("  %-42s %8.2f %10.1f %10.1f\n", name, quantizer.bits_per_element(),
@@ -52,7 +52,8 @@ void print_table(const char* title, const ht::Tensor& a, const ht::Tensor& b) {
   std::printf("\n");
 }
 
-/// Many roundings of one number: the mean of stochastic ones is the number, of nearest ones not.
+/// Prints means of many roundings of one number: stochastic rounding keeps the mean, nearest does
+/// not.
 void print_means() {
   const ht::Tensor x = ht::full({100000}, 2.3);
   ht::Quantizer nearest = *ht::quantizer_named("e2m1"), stochastic = nearest;
@@ -66,12 +67,11 @@ void run() {
   ht::manual_seed(0);
   print_numbers();
   const ht::Tensor a = ht::randn({256, 512}), b = ht::randn({512, 256});
-  print_table("Numbers as they are in a trained layer, roughly normal:", a, b);
+  print_table("Roughly normal numbers, as in a trained layer:", a, b);
   const ht::Tensor channel = ht::where(ht::less(ht::rand({512}), ht::full({}, 0.01)),
                                        ht::full({}, 60.0), ht::full({}, 1.0));
-  print_table(
-      "One column in a hundred is 60 times as large, as activations of transformers have it:",
-      a * channel, b);
+  print_table("One column in a hundred is 60 times as large, as in activations of transformers:",
+              a * channel, b);
   print_means();
 }
 

@@ -1,6 +1,6 @@
-// Lesson 16: a policy in a file. You will write one, see what it does to each tensor of a model
-// before anything is trained, train under it beside fp32 and bf16, and get it back from the
-// strategy, to the letter.
+// Lesson 16: a policy in a file. You will write one, see its effect on each tensor of a model
+// before the training, train under it and under fp32 and bf16, and write it out from the strategy
+// again, letter by letter the same.
 #include <cstdio>
 #include <iostream>
 
@@ -13,7 +13,7 @@ namespace ht = halftone;
 
 namespace {
 
-/// FP8 training in a few lines: e4m3 forward, e5m2 for gradients, scales per tensor from the
+/// FP8 training in a few lines: e4m3 forward, e5m2 for gradients, with per-tensor scales from the
 /// tensor itself; the last layer stays in f32.
 constexpr const char* text = R"({
   "halftone_policy": 1,
@@ -31,7 +31,7 @@ constexpr const char* text = R"({
   ]
 })";
 
-/// Losses of a small regression at a few steps.
+/// Prints the losses of a small regression at a few steps.
 void train(const ht::amp::Strategy& strategy, int64_t steps, bool shows) {
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({16, 64, 64, 4});
@@ -60,7 +60,7 @@ void train(const ht::amp::Strategy& strategy, int64_t steps, bool shows) {
 
 void run(int64_t steps) {
   const ht::amp::Strategy mine = ht::policy::parse(text, "my-fp8.json");
-  std::cout << "loss of a student of another network, at five steps:\n";
+  std::cout << "loss of a network that learns the outputs of another one, at five steps:\n";
   for (const char* name : {"fp32", "full-bf16"})
     train(ht::amp::Strategy::named(name), steps, false);
   train(mine, steps, true);

@@ -1,6 +1,6 @@
-// Lesson 17: a loss scaler by hand. You will see the four verbs of a GradScaler in a loop of your
-// own: a scale that is too large skips a step and halves itself, one that was clean for long
-// doubles. And what unscaling, clipping and accumulating have to do with it.
+// Lesson 17: a loss scaler by hand. You will see the four methods of a GradScaler in your own loop:
+// a scale that is too large skips a step and is halved; after enough clean steps it is doubled. You
+// will also see how unscaling, clipping and accumulation work with it.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -19,7 +19,8 @@ struct Batch {
 };
 Batch batch_of(int64_t count) { return {ht::randn({count, 16}), ht::randint(0, 4, {count})}; }
 
-/// The loss under f16 autocast: gradients of activations are f16, and end at 65504.
+/// Returns the loss under f16 autocast: gradients of activations are f16, whose largest number is
+/// 65504.
 ht::Tensor loss_of(ht::nn::Sequential& model, const Batch& batch) {
   return ht::amp::autocast(ht::f16,
                            [&] { return ht::cross_entropy(model(batch.x), batch.labels); });
@@ -40,7 +41,7 @@ std::string shown(double largest, int decimals) {
   return text.data();
 }
 
-/// Overflow, skip, back off; a clean run, growth; and so on.
+/// Shows overflow, skipped step and smaller scale; then clean steps and growth; and so on.
 void twenty_steps() {
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({16, 32, 4});
@@ -53,18 +54,18 @@ void twenty_steps() {
     sgd.zero_grad();
     scaler.scale(loss_of(model, batch_of(32))).backward();
     const double largest = largest_gradient(model);
-    const bool stepped = scaler.step(sgd);  // checks, divides by the scale inside the update
-    scaler.update();                        // once per step, whatever happened
+    const bool stepped = scaler.step(sgd);  // checks, and divides by the scale inside the update
+    scaler.update();                        // once per step, in every case
     std::printf("%4d    2^%.0f %24s %9s %7ld\n", step, std::log2(scale), shown(largest, 0).c_str(),
                 stepped ? "moved" : "stayed", long(scaler.loss_scale().growth_tracker));
   }
   std::printf(
       "\nclean: steps since the scale last changed. Four of them (PyTorch: 2000) double it, until\n"
-      "it is too large again: the price of the largest scale that does is a step now and then.\n"
-      "Gradients of weights are f32 here. What overflows are those of activations, on the way.\n");
+      "it is too large again: the largest usable scale costs a skipped step now and then.\n"
+      "Gradients of weights are f32 here. The overflows are in gradients of activations.\n");
 }
 
-/// Between backward and step gradients are `scale` times what they are: clipping must not see that.
+/// Between backward and step, gradients are `scale` times too large: unscale them before clipping.
 void unscaling() {
   ht::manual_seed(0);
   ht::nn::Sequential model = ht::nn::models::mlp({16, 32, 4});
@@ -75,9 +76,9 @@ void unscaling() {
   std::printf("\nlargest gradient in f32, no scaler   %.6f\n", largest_gradient(model));
   sgd.zero_grad();
   scaler.scale(loss_of(model, batch)).backward();
-  std::printf("  in f16, behind backward            %.6f\n", largest_gradient(model));
+  std::printf("  in f16, after backward             %.6f\n", largest_gradient(model));
   scaler.unscale(sgd);
-  std::printf("  behind unscale: clip here          %.6f\n", largest_gradient(model));
+  std::printf("  after unscale: clip here           %.6f\n", largest_gradient(model));
   try {
     scaler.unscale(sgd);
   } catch (const ht::UsageError& error) { std::printf("  once more: %s\n", error.what()); }
@@ -86,7 +87,7 @@ void unscaling() {
   scaler.update();
 }
 
-/// Four micro-batches are one step: one scale for all of them, one verdict on their sum.
+/// Four micro-batches make one step: one scale for all, and one overflow check of their sum.
 void accumulation() {
   std::printf("\n%-34s %18s %9s %8s\n", "four micro-batches of 8, one step", "largest gradient",
               "weights", "scale");
@@ -99,7 +100,7 @@ void accumulation() {
     for (int64_t i = 0; i < 4; ++i) {
       Batch part{ht::slice(whole.x, 0, 8 * i, 8 * i + 8),
                  ht::slice(whole.labels, 0, 8 * i, 8 * i + 8)};
-      if (poisoned && i == 2) part.x = part.x * 1e5;  // beyond f16
+      if (poisoned && i == 2) part.x = part.x * 1e5;  // larger than f16's largest number
       scaler.scale(loss_of(model, part) / 4).backward();
     }
     scaler.unscale(sgd);
@@ -111,7 +112,7 @@ void accumulation() {
   }
   std::printf(
       "\nupdate() between micro-batches would add gradients of different scales: call it "
-      "once per step.\nWho wants the verbs in one object: ht::amp::apply(), lesson 13.\n");
+      "once per step.\nht::amp::apply() has these methods in one object: lesson 13.\n");
 }
 
 }  // namespace

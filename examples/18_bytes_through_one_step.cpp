@@ -1,6 +1,6 @@
 // Lesson 18: where are the bytes? You will see the memory ledger at each event of one training step
-// under three strategies: what forward leaves for backward, when casts come and go, what the update
-// needs, and during which event a step is at its peak.
+// under three strategies: what forward keeps for backward, when casts appear and disappear, what
+// the update needs, and which event has the peak.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ using ht::MemoryUse;
 
 namespace {
 
-/// Uses of the ledger that are shown as one, and their letter in the bars.
+/// Uses of the ledger that are shown as one column, and their letter in the bars.
 struct Column {
   const char* name;
   char letter;
@@ -37,7 +37,7 @@ int64_t bytes_in(const ht::MemoryReport& report, const Column& column) {
   return bytes;
 }
 
-/// What is there now, and the most of all together since the last line.
+/// Prints the present bytes, and the peak of their sum since the last line.
 void print_line(const char* event) {
   const ht::MemoryReport report = ht::memory_report();
   std::printf("%-12s", event);
@@ -63,10 +63,10 @@ void one_step(const char* name) {
   }
   std::printf("\n%-12s", name);
   for (const Column& column : columns) std::printf(" %9s", column.name);
-  std::printf(" %9s  a letter: 256 KiB\n", "peak");
+  std::printf(" %9s  one letter: 256 KiB\n", "peak");
   ht::reset_peak_memory();
   print_line("made");
-  for (const bool shown : {false, true}) {  // the first step makes the optimizer's state
+  for (const bool shown : {false, true}) {  // the first step allocates the optimizer's state
     ht::Tensor loss = ht::cross_entropy(training.forward(model, x), labels);
     if (shown) print_line("forward");
     training.backward(loss);
@@ -85,17 +85,18 @@ void one_step(const char* name) {
 
 int main() {
   std::printf(
-      "An MLP with AdamW, 512 rows of 256 numbers: KiB behind each event of its second "
+      "An MLP with AdamW, 512 rows of 256 numbers: KiB after each event of its second "
       "step.\n");
   for (const char* strategy : {"fp32", "amp-fp16", "o2-bf16"}) one_step(strategy);
   std::printf(
-      "\nforward   leaves activations for backward. In 16 bits they are half, with a cast of the\n"
-      "          inputs; autocast leaves the casts of the weights as well.\n"
-      "backward  frees both on its way, while gradients come: the peak is here.\n"
-      "unscale   works in place, where there is a loss scale to divide by.\n"
-      "update    works in place, too: o2 reads bf16 gradients, writes f32 masters, rounds them.\n"
-      "zero_grad brings back what was there before the step: nothing leaks.\n\n"
-      "The peak counts what has no column: inputs (516 KiB), and the kernels' workspace, which is\n"
-      "large where the CPU has no instructions for a 16-bit format and computes in f32.\n");
+      "\nforward   leaves activations for backward. In 16 bits they need half, plus a cast of the\n"
+      "          inputs; autocast also keeps the casts of the weights.\n"
+      "backward  frees both step by step, while it makes gradients: the peak is here.\n"
+      "unscale   works in place, if there is a loss scale to divide by.\n"
+      "update    also works in place: o2 reads bf16 gradients, writes f32 masters, rounds them.\n"
+      "zero_grad returns to the bytes before the step: nothing leaks.\n\n"
+      "The peak includes uses without a column: inputs (516 KiB) and the kernels' workspace, "
+      "which\n"
+      "is large if the CPU has no instructions for a 16-bit format and computes in f32.\n");
   return after_output();
 }

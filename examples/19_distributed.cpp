@@ -1,14 +1,14 @@
-// Lesson 19: one training on several processes. You will see that the weights at the end do not
-// depend on their number, to the bit:
+// Lesson 19: one training on several processes. You will see that the final weights do not depend
+// on the number of processes, to the bit:
 //
 //   19_distributed --hash
 //   mpirun -n 2 --bind-to none 19_distributed --hash
 //   mpirun -n 4 --bind-to none 19_distributed --hash
 //
-// A step has --batches-per-step batches, whoever computes them: with four of them, each of four
-// processes computes one, and one process computes all four. Their gradients are added in the order
-// of the batches, and each keeps its share of the optimizer's state. What the program does about
-// it: nothing but saying how many there are.
+// A step has --batches-per-step batches, whichever process computes them. With four of them, each
+// of four processes computes one, or one process computes all four. Their gradients are added in
+// the order of the batches, and each process stores its share of the optimizer's state. The program
+// only sets the number of batches per step.
 #include <iostream>
 
 #include <zlib.h>
@@ -27,7 +27,7 @@ struct Arguments {
   bool hash = false;
 };
 
-/// Of everything that the training is made of: weights, optimizer, masters, loss scale.
+/// Hashes the whole state of the training: weights, optimizer, master weights, loss scale.
 uint32_t hash_of(const ht::optim::NamedTensors& state) {
   uLong sum = crc32(0, nullptr, 0);
   for (const auto& [name, x] : state) {
@@ -54,7 +54,7 @@ void train(const Arguments& a) {
   const ht::data::DataLoader images(ht::data::fashion_mnist(),
                                     {.batch_size = 32, .shuffle = true, .seed = uint64_t(a.seed)}),
       test_images(ht::data::fashion_mnist({.split = ht::data::Split::test}), {.batch_size = 500});
-  ht::distributed::Options distributed;  // what gradients are on their way
+  ht::distributed::Options distributed;  // the wire format of gradients
   if (a.wire != "own") distributed.wire = ht::distributed::WireFormat::named(a.wire);
 
   ht::train::Trainer trainer(ht::train::classification(model), adamw,
@@ -65,8 +65,8 @@ void train(const Arguments& a) {
                               .limit_train_batches = a.batches});
   const ht::train::FitResult result = trainer.fit(images, test_images);
 
-  // Every process is here, with the same weights and its share of the optimizer's state. One of
-  // them gets all of that, and speaks.
+  // All processes reach this line, with the same weights and their shares of the optimizer's state.
+  // Rank 0 gets the whole state and prints.
   const ht::optim::NamedTensors state = trainer.training().state_dict();
   if (trainer.rank() != 0) return;
   std::cout << trainer.ranks() << (trainer.ranks() == 1 ? " process" : " processes")
@@ -75,7 +75,7 @@ void train(const Arguments& a) {
             << '\n';
   if (trainer.ranks() > 1) std::cout << "rank 0 " << ht::world().traffic() << '\n';
   std::cout << "rank 0 keeps " << double(kept_bytes()) / double(model.parameter_count())
-            << " bytes for a parameter: weight, master, optimizer state\n";
+            << " bytes per parameter: weight, master, optimizer state\n";
   if (a.hash) std::cout << "hash " << std::hex << hash_of(state) << '\n';
 }
 
@@ -86,12 +86,12 @@ int main(int argc, char** argv) {
   Program program("Trains LeNet on Fashion-MNIST on as many processes as mpirun starts.");
   const auto wires = ht::distributed::WireFormat::names();
   program.flag("--strategy", a.strategy, "of amp/strategy.h");
-  program.flag("--wire", a.wire, "what gradients are on their way; own: what they are")
+  program.flag("--wire", a.wire, "the format of gradients between processes; own: their dtype")
       .one_of({wires.begin(), wires.end()});
   program.flag("--batches-per-step", a.batches_per_step, "over all processes").positive();
   program.flag("--batches", a.batches, "of an epoch; 0: all").not_negative();
   program.flag("--epochs", a.epochs).within(1, 1000);
-  program.flag("--seed", a.seed, "of weights and of the order of the images").not_negative();
+  program.flag("--seed", a.seed, "seed of weights and of the order of the images").not_negative();
   program.flag("--hash", a.hash, "prints a checksum of the training at its end");
   return program.run(argc, argv, [&] { train(a); });
 }

@@ -1,12 +1,12 @@
-// What the lessons that train on Fashion-MNIST share.
+// Helpers of the lessons that train on Fashion-MNIST.
 #pragma once
 
 #include <string>
 
 #include <halftone/halftone.h>
 
-/// A split of the dataset, from `directory` or the usual places; only its first `limit` images, if
-/// that is not 0.
+/// Returns a split of the dataset, from `directory` or the usual places; only its first `limit`
+/// images, unless `limit` is 0.
 inline halftone::data::ByteImages fashion_images(halftone::data::Split split,
                                                  const std::string& directory, int64_t limit) {
   namespace ht = halftone;
@@ -23,7 +23,8 @@ inline double count_correct(const halftone::Tensor& logits, const halftone::Tens
   return ht::sum(ht::cast(ht::equal(ht::argmax(logits, -1), labels), ht::f32)).item();
 }
 
-/// The share of a dataset's images that `model(images)`, a function to logits, classifies rightly.
+/// Returns the share of a dataset's images that `model(images)`, a function to logits, classifies
+/// correctly.
 template <class Model>
 double accuracy_of(const Model& model, const halftone::data::ByteImages& dataset,
                    halftone::Device device = {}) {

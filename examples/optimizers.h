@@ -1,4 +1,4 @@
-// Optimizers by name, each with options that suit LeNet on Fashion-MNIST.
+// Makes optimizers by name, each with options that suit LeNet on Fashion-MNIST.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ inline std::vector<std::string> optimizer_names() {
   return {"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"};
 }
 
-/// `lr`: the highest learning rate; 0: what suits the optimizer.
+/// `lr`: the highest learning rate; 0: a rate that suits the optimizer.
 inline std::unique_ptr<halftone::optim::Optimizer> make_optimizer(
     const std::string& name, const std::vector<halftone::Tensor>& parameters, double lr = 0) {
   namespace optim = halftone::optim;

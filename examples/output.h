@@ -1,4 +1,4 @@
-// The end of every program: its exit status says whether what it printed has arrived.
+// The end of every program: the exit status says whether the output was written completely.
 #pragma once
 
 #include <cstdio>
@@ -7,8 +7,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-/// What main() returns after `status`: 1 where standard output took not everything, as on a full
-/// disk. Who closed it, or stopped to read (`| head`), did so on purpose.
+/// Returns main()'s result after `status`: 1 if standard output did not accept everything, as on a
+/// full disk. A reader that closed it or stopped reading (`| head`) is not an error.
 inline int after_output(int status = 0) {
   const bool flushed = bool(std::cout.flush()) & (std::fflush(stdout) == 0);
   if (status != 0 || (flushed && std::ferror(stdout) == 0)) return status;

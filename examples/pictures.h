@@ -13,12 +13,12 @@ inline void make_directory(const std::filesystem::path& directory) {
   halftone::files::make_directories("--work", directory);
 }
 
-/// The first `per_class` images of classes first to first + 4, as directory/CLASS/NUMBER.png, in
-/// place of what an earlier run wrote there.
+/// Writes the first `per_class` images of classes first to first + 4 as directory/CLASS/NUMBER.png,
+/// and replaces the files of an earlier run.
 inline void write_folder(const halftone::data::ByteImages& images, int64_t first, int64_t per_class,
                          const std::filesystem::path& directory) {
   namespace ht = halftone;
-  std::error_code ignored;  // what cannot be removed cannot be written either, which is an error
+  std::error_code ignored;  // a file that cannot be removed causes an error when it is written
   std::filesystem::remove_all(directory, ignored);
   std::array<int64_t, 10> written{};
   const auto labels = images.labels().to_vector<int64_t>();
@@ -34,7 +34,8 @@ inline void write_folder(const halftone::data::ByteImages& images, int64_t first
   }
 }
 
-/// 64 images of a dataset, 8 by 8, framed green where the model is right and red where not.
+/// Writes 64 images of a dataset, 8 by 8, with a green frame if the model is right and a red one if
+/// not.
 inline void write_grid(const halftone::data::ImageFiles& files, const halftone::nn::Layer& model,
                        const std::filesystem::path& png) {
   namespace ht = halftone;

@@ -1,4 +1,4 @@
-// Flags by CLI11.
+// Parses flags with CLI11.
 #include "program.h"
 
 #include <omp.h>
@@ -97,7 +97,7 @@ int Program::run(int argc, char** argv, const std::function<void()>& body) {
     body();
     return after_output();
   } catch (const CLI::ParseError& error) {
-    return app_->exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+    return app_->exit(error) == 0 ? 0 : 1;  // prints the help or the error
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -1,6 +1,6 @@
-// The frame of every program with flags: parse, run, and turn mistakes into a message and exit
-// code 1. A reader of its output that goes away (`| head`) does not end it. What parses (CLI11) is
-// in program.cpp, so that a lesson compiles in the time that the lesson takes.
+// The frame of every program with flags: it parses, runs, and turns errors into a message and exit
+// code 1. A reader that closes the output (`| head`) does not end it. Only program.cpp includes the
+// parser (CLI11), so that a lesson compiles quickly.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class App;
 class Option;
 }  // namespace CLI
 
-/// What a flag accepts; everything, if nothing is said. Each returns the flag again.
+/// The values that a flag accepts; by default all. Each function returns the flag again.
 class Flag {
  public:
   explicit Flag(CLI::Option* option) : option_(option) {}
@@ -29,13 +29,13 @@ class Flag {
   CLI::Option* option_;
 };
 
-/// What the programs that train on Fashion-MNIST are told.
+/// Flags of the programs that train on Fashion-MNIST.
 struct TrainingFlags {
   std::string data{}, device = "cpu";
-  int64_t epochs = 3, batch = 128, limit = 0;  // limit: of each split's images; 0: all
-  double lr = 0;                               // 0: what suits the optimizer
+  int64_t epochs = 3, batch = 128, limit = 0;  // limit: images of each split; 0: all
+  double lr = 0;                               // 0: a rate that suits the optimizer
   uint64_t seed = 0;
-  int threads = 0;  // 0: as many as OpenMP likes
+  int threads = 0;  // 0: OpenMP's default
 };
 
 class Program {
@@ -45,26 +45,26 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  /// A flag (or, without dashes, an argument) and where its value goes; what is there already is
-  /// the default, which --help shows.
+  /// Adds a flag (or, without dashes, an argument) that writes to `to`. The value of `to` is the
+  /// default, which --help shows.
   Flag flag(const std::string& name, std::string& to, const std::string& help = "");
   Flag flag(const std::string& name, std::vector<std::string>& to, const std::string& help = "");
   Flag flag(const std::string& name, int& to, const std::string& help = "");
   Flag flag(const std::string& name, int64_t& to, const std::string& help = "");
   Flag flag(const std::string& name, uint64_t& to, const std::string& help = "");
   Flag flag(const std::string& name, double& to, const std::string& help = "");
-  /// A flag that takes no value.
+  /// Adds a flag without a value.
   Flag flag(const std::string& name, bool& to, const std::string& help = "");
-  /// The same for several values, separated by commas.
+  /// Adds a flag for several values, separated by commas.
   Flag list(const std::string& name, std::vector<std::string>& to, const std::string& help = "");
-  /// --device, for programs that train.
+  /// Adds --device, for programs that train.
   void device(std::string& to);
-  /// All of them; run() sets the number of threads.
+  /// Adds all of them; run() sets the number of threads.
   void training(TrainingFlags& to);
 
-  /// Whether a flag was given; within body.
+  /// Returns whether a flag was given; call it within the body.
   bool given(const std::string& name) const;
-  /// body() after the flags were read; the exit code.
+  /// Reads the flags and calls body(). Returns the exit code.
   int run(int argc, char** argv, const std::function<void()>& body);
 
  private:

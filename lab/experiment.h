@@ -1,5 +1,5 @@
-// Experiments: published results about short numbers, each as a program of a page that prints what
-// it found and whether that is what was published. `halftone-lab experiment E3` runs one.
+// Experiments: published results about short numbers. Each is a program of one page that prints its
+// results and whether they match the publication. `halftone-lab experiment E3` runs one.
 #pragma once
 
 #include <span>
@@ -15,9 +15,10 @@ struct Experiment {
   void (*run)(Findings& findings);
 };
 
-/// All of them, by number.
+/// Returns all experiments, by number.
 std::span<const Experiment> experiments();
-/// Throws UsageError for other names, with the nearest.
+/// Returns the experiment with this name. Throws UsageError for other names, and suggests the
+/// nearest.
 const Experiment& experiment_named(std::string_view name);
 
 }  // namespace halftone::lab

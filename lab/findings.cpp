@@ -1,4 +1,4 @@
-// One line for each thing that must hold.
+// Prints one line for each check.
 #include <halftone/lab/findings.h>
 
 #include <ostream>

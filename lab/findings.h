@@ -1,4 +1,4 @@
-// What an experiment prints to: its table, and below it what must hold.
+// Output of an experiment: a table, followed by its checks.
 #pragma once
 
 #include <iosfwd>
@@ -7,17 +7,17 @@
 
 namespace halftone::lab {
 
-/// What an experiment writes to: its table, and below it one line for each thing that must hold:
-/// what it is, its value, the bar, and "ok" or "MISSED".
+/// Receives an experiment's output: its table, followed by one line per check. A line has the name,
+/// its value, the bar, and "ok" or "MISSED".
 class Findings {
  public:
   explicit Findings(std::ostream& out, bool thorough = false) : thorough_(thorough), out_(out) {}
   /// For tables and remarks.
   std::ostream& out() { return out_; }
-  /// Whether it may take minutes: more seeds.
+  /// Whether the experiment may take minutes, for more seeds.
   bool thorough() const { return thorough_; }
 
-  // --- what must hold; NaN never does
+  // --- checks; NaN never passes
   void within(std::string_view what, double value, double least, double most);
   void at_least(std::string_view what, double value, double least);
   void at_most(std::string_view what, double value, double most);

@@ -1,4 +1,5 @@
-// Identities are JSON, made when a run ends and compared field by field when it is repeated.
+// Identities are JSON. A run's identity is written at its end, and compared field by field when the
+// run is repeated.
 #include <halftone/core/kernel_identity.h>
 #include <halftone/lab/identity.h>
 
@@ -20,7 +21,7 @@ constexpr std::string_view fields[] = {
     "optimizer", "schedule",    "clip_norm",     "batch",    "data",    "from",     "version",
     "commit",    "compiler",    "backend",       "kernels",  "threads", "processor"};
 
-/// Of the factors of all steps: a schedule is a function, which has no other name.
+/// Hashes the factors of all steps: a schedule is a function, which has no name.
 std::string hash_of(const optim::LrSchedule& schedule, int64_t steps) {
   policy::Fingerprint fingerprint;
   for (int64_t step = 0; step < steps; ++step) {
@@ -142,7 +143,7 @@ std::vector<std::string> differences(const Json& there, const Json& here) {
   std::vector<std::string> lines;
   for (const std::string_view field : fields) {
     const std::string key(field);
-    // Where a state lies is not what it is.
+    // The path of a state does not identify it.
     if (key == "from" || key == "policy") continue;
     add_differences(key, there.value(key, Json()), here.value(key, Json()), lines);
   }

@@ -1,4 +1,4 @@
-// JSON from files that are distrusted.
+// Reads JSON from untrusted files.
 #include <halftone/lab/json_input.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// JSON from files that other programs wrote or broke: what is missing or of another type is absent,
-// and never an exception. Not installed: it needs a JSON library.
+// Reads JSON from files that other programs wrote or broke: a value that is missing or has another
+// type is absent, and never causes an exception. Not installed: it needs a JSON library.
 #pragma once
 
 #include <filesystem>
@@ -13,35 +13,36 @@
 
 namespace halftone::lab {
 
-/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory: bytes
-/// of a document, of all lines of a file, and of one line; levels of braces and brackets; and
-/// values of a document or a line.
+/// Limits on JSON files, so that a hostile file costs at most a few times its size in memory. The
+/// limits are on bytes of a document, of all lines of a file, and of one line; on levels of braces
+/// and brackets; and on values in a document or a line.
 inline constexpr std::size_t most_json_bytes = std::size_t(1) << 25,
                              most_lines_bytes = std::size_t(1) << 28,
                              most_line_bytes = std::size_t(1) << 20, most_json_levels = 64,
                              most_json_values = std::size_t(1) << 20;
-/// Whether a text, JSON or not, is within the limits on levels and values. Reads each byte once.
+/// Returns whether a text, JSON or not, is within the limits on levels and values. Reads each byte
+/// once.
 bool is_within_limits(std::string_view text);
 
-/// A whole document, an object. Throws FormatError, in the name of `op` and with the path, for
-/// anything else and for what exceeds the limits.
+/// Reads a whole document, which must be an object. Throws FormatError, in the name of `op` and
+/// with the path, for any other content and for a document that exceeds the limits.
 nlohmann::json read_json(std::string_view op, const std::filesystem::path& path);
 /// The same for a document of any kind.
 nlohmann::json read_json_document(std::string_view op, const std::filesystem::path& path);
 
-/// Calls `use` with each line that is an object within the limits and that `use` takes; how many
-/// were not. Throws
-/// FormatError where the file cannot be read.
+/// Calls `use` with each line that is an object within the limits. Returns the number of other
+/// lines and of those for which `use` returned false. Throws FormatError if the file cannot be
+/// read.
 int64_t each_json_line(std::string_view op, const std::filesystem::path& path,
                        const std::function<bool(const nlohmann::json&)>& use);
 
-/// A finite number.
+/// Returns a finite number; nullopt if there is none.
 std::optional<double> number_in(const nlohmann::json& object, const char* key);
-/// A number from 0 to 2^53, without its fraction.
+/// Returns a number from 0 to 2^53, without its fraction; nullopt if there is none.
 std::optional<int64_t> count_in(const nlohmann::json& object, const char* key);
-/// "" where there is no text.
+/// Returns the text; "" if there is none.
 std::string text_in(const nlohmann::json& object, const char* key);
-/// The member if it is an array or an object; else one that is empty.
+/// Returns the member if it is an array or an object, otherwise an empty one.
 const nlohmann::json& array_in(const nlohmann::json& object, const char* key);
 const nlohmann::json& object_in(const nlohmann::json& object, const char* key);
 

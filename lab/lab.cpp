@@ -1,4 +1,4 @@
-// The program: the list of commands, and what becomes of errors.
+// The program: the list of commands, and the reporting of errors.
 #include <halftone/lab/lab.h>
 
 #include <algorithm>
@@ -19,23 +19,24 @@ namespace halftone::lab {
 
 std::span<const Command> commands() {
   static constexpr Command all[]{
-      {"formats", "Number formats and quantizers: range, bits, signal to noise.", add_formats,
+      {"formats", "Lists number formats and quantizers: range, bits, signal to noise.", add_formats,
        false},
-      {"show", "What a policy does with a model, site by site.", add_show, false},
-      {"graph", "The recorded graph of one step, as a picture.", add_graph, false},
-      {"picture", "What a short format does, as a drawing of a small training.", add_picture},
-      {"run", "Trains under policies from the same seeds; losses, times, telemetry.", add_run},
-      {"sweep", "Trains over the product of axes; goes on where it was stopped.", add_sweep},
+      {"show", "Shows what a policy does with each site of a model.", add_show, false},
+      {"graph", "Draws the recorded graph of one step.", add_graph, false},
+      {"picture", "Draws one effect of a short format in a small training.", add_picture},
+      {"run", "Trains under policies from the same seeds: losses, times, telemetry.", add_run},
+      {"sweep", "Trains over the product of axes; continues where it was stopped.", add_sweep},
       {"rerun", "Repeats a run from its folder, and compares the weights.", add_rerun},
-      {"compare", "One batch under two policies: where they part, and whether formats say so.",
+      {"compare", "Compares a batch under two policies, and with what their formats predict.",
        add_compare},
-      {"explain", "Trains until a step is skipped, and says what overflowed where.", add_explain},
-      {"sensitivity", "What each rule of a space costs alone: gradients, time, bytes.",
+      {"explain", "Trains until a step is skipped, and says which tensor overflowed.", add_explain},
+      {"sensitivity", "Measures the cost of each rule of a space alone: gradients, time, bytes.",
        add_sensitivity},
-      {"search", "The rules that save most for an error, as a policy that runs.", add_search},
-      {"report", "What runs left on disk, as one page of HTML.", add_report, false},
-      {"table", "The same as rows for pandas and other programs.", add_table, false},
-      {"experiment", "A published result: its table, and whether it is there.", add_experiment},
+      {"search", "Finds the rules that save most for an allowed error, as a policy.", add_search},
+      {"report", "Shows runs on disk as one page of HTML.", add_report, false},
+      {"table", "Writes runs on disk as rows for pandas and other programs.", add_table, false},
+      {"experiment", "Repeats a published result: its table, and whether it holds here.",
+       add_experiment},
   };
   return all;
 }
@@ -49,7 +50,7 @@ Context::Context(const NamedWorkload* first) : workload(first ? first->name : "g
 
 namespace {
 
-/// An error's message, safe for a terminal whatever it quotes.
+/// Returns an error's message with all bytes safe for a terminal.
 std::string printable_lines(std::string_view text) {
   std::string lines;
   while (!text.empty()) {
@@ -63,9 +64,9 @@ std::string printable_lines(std::string_view text) {
 int main_with(int argc, char** argv, const NamedWorkload* own) {
   std::signal(SIGPIPE, SIG_IGN);
   end_with_sweep();
-  CLI::App app("What short number formats do to tensors and trainings.");
+  CLI::App app("Shows what short number formats do to tensors and trainings.");
   app.require_subcommand(1);
-  int threads = 0;  // 0: OpenMP's number
+  int threads = 0;  // 0: OpenMP's default
   try {
     const Context context(own);
     std::vector<std::pair<CLI::App*, Work>> added;
@@ -73,7 +74,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
       CLI::App* const subcommand = app.add_subcommand(command.name, command.about);
       if (command.trains)
         subcommand
-            ->add_option("--threads", threads, "threads of OpenMP; default: all that it offers")
+            ->add_option("--threads", threads, "OpenMP threads; default: all that OpenMP offers")
             ->check(CLI::Range(1, 1024));
       added.emplace_back(subcommand, command.add(*subcommand, context));
     }
@@ -82,7 +83,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
     for (const auto& [command, work] : added)
       if (command->parsed()) return work();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;  // prints help or the mistake
+    return app.exit(error) == 0 ? 0 : 1;  // prints the help or the error
   } catch (const Error& error) {
     std::cerr << printable_lines(error.what());
   } catch (const std::filesystem::filesystem_error& error) {

@@ -1,4 +1,4 @@
-// The command halftone-lab, also for a model of your own:
+// The program halftone-lab, which you can also build with a model of your own:
 //
 //   int main(int argc, char** argv) {
 //     return halftone::lab::main(argc, argv, {.name = "mine", .about = "", .make = my_workload});
@@ -9,10 +9,10 @@
 
 namespace halftone::lab {
 
-/// Parses and runs a subcommand; `--help` lists them. What a program's main() returns: 0, or 1
-/// after a mistake, whose message is on standard error.
+/// Parses and runs a subcommand; `--help` lists them. Returns the exit code for a program's main():
+/// 0, or 1 after an error, whose message goes to standard error.
 int main(int argc, char** argv);
-/// The same with a workload more, which is the default of --workload.
+/// Also adds a workload, which becomes the default of --workload.
 int main(int argc, char** argv, const NamedWorkload& own);
 
 }  // namespace halftone::lab

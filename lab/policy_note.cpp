@@ -1,4 +1,4 @@
-// "for" of policy files, beside the model of a workload.
+// Compares the "for" of policy files with the model of a workload.
 #include <halftone/lab/policy_note.h>
 
 #include <algorithm>

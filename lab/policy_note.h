@@ -1,4 +1,4 @@
-// A word to people who run a policy on a model that it is not for.
+// A note if a policy runs on a model that it was not made for.
 #pragma once
 
 #include <iosfwd>
@@ -9,8 +9,8 @@
 
 namespace halftone::lab {
 
-/// A line where a policy says "for" which models it is and the workload's is none of them, or none
-/// that has a name.
+/// Writes a line if the policy's "for" names models and the workload's model is not among them or
+/// has no name.
 void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
                       const std::string& workload, const std::vector<NamedWorkload>& own);
 

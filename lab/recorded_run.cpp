@@ -1,4 +1,4 @@
-// Folders of runs come from anywhere: nothing in one is believed.
+// Run folders may come from anywhere, so every value in them is checked.
 #include <halftone/lab/recorded_run.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr std::string_view damaged =
                     policy::printable(std::string(what)));
 }
 
-/// A reading, whose mistakes are this file's.
+/// Calls `read`; its errors name the file.
 template <class Read> auto of_file(const std::filesystem::path& file, const Read& read) {
   try {
     return read();
@@ -55,7 +55,7 @@ std::string hash_in(const JsonValue& value) {
   return text;
 }
 
-/// What was chosen by name; "" for null, the workload's own.
+/// Returns a choice by name; "" for null, which means the workload's own.
 std::string choice_in(const JsonValue& value, std::span<const std::string_view> names) {
   if (value.is_null()) return "";
   const std::string name = value.text();
@@ -121,7 +121,7 @@ std::optional<RunResult> finished_run(std::string_view op, const std::filesystem
   const auto needed = [&](const char* name) {
     const std::optional<double> value = number_in(summary, name);
     if (value) return *value;
-    if (summary.contains(name) && summary[name].is_null()) return std::nan("");  // it diverged
+    if (summary.contains(name) && summary[name].is_null()) return std::nan("");  // the run diverged
     fail<FormatError>(op, file.string(), " has no number \"", name,
                       "\". Remove the folder, and this run is done again.");
   };

@@ -1,4 +1,4 @@
-// A run's folder, read again: to repeat the run, and to take it for done.
+// Reads a run folder, to repeat the run or to reuse its results.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace halftone::lab {
 
-/// A run on disk, as far as it takes to repeat it.
+/// A run on disk, with everything that is needed to repeat it.
 struct RecordedRun {
-  RunOptions options{};  // of its one policy and seed; writes nothing
+  RunOptions options{};  // for the run's policy and seed; writes nothing
   std::string weights_hash{}, from_hash{};
   policy::Json summary{};
 };
-/// Throws FormatError "[rerun] FILE: what. What to do." for what no run has written, and for a
-/// policy other than that of the summary.
+/// Reads a run folder. Throws FormatError "[rerun] FILE: problem. Remedy." for content that no run
+/// writes, and if the policy file does not match the summary.
 RecordedRun read_run(const std::filesystem::path& folder);
 
-/// The results of a finished run, without telemetry; nullopt if the folder has no summary. Throws
-/// FormatError in the name of `op`.
+/// Returns the results of a finished run, without telemetry; nullopt if the folder has no summary.
+/// Throws FormatError in the name of `op`.
 std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
                                       const std::string& policy, uint64_t seed);
 

@@ -1,4 +1,4 @@
-// One Trainer per run, with a monitor where telemetry is wanted.
+// Uses one Trainer per run, with a monitor if telemetry is wanted.
 #include <halftone/lab/run.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Losses of steps, time of steps, and what a probe found.
+/// Collects the losses and times of steps, and the results of a probe.
 class Watcher final : public train::Callback {
  public:
   explicit Watcher(int64_t every) : every_(every) {}
@@ -52,7 +52,7 @@ class Watcher final : public train::Callback {
   void on_fit_end(train::Trainer&) override { probe_.reset(); }
 
   std::vector<double> losses{}, seconds{};
-  std::string lines{};  // of probe.jsonl
+  std::string lines{};  // lines of probe.jsonl
   policy::WorstRows worst{};
 
  private:
@@ -67,7 +67,7 @@ double tail_mean(const std::vector<double>& values) {
   return std::accumulate(values.end() - std::ptrdiff_t(count), values.end(), 0.0) / double(count);
 }
 
-/// Everything that summary.json says: what was asked for, where, and what came out.
+/// Returns everything in summary.json: the settings, the environment and the results.
 policy::Json summary_of(const RunOptions& options, const RunResult& result,
                         const policy::Json& settings) {
   policy::Json summary{{"format", 1}, {"policy", result.policy}};
@@ -100,13 +100,13 @@ void write_folder(const std::filesystem::path& folder, const RunResult& result,
   put("summary.json", result.summary);
 }
 
-/// "policies/x.json" -> "x".
+/// Returns the policy's name: "x" for "policies/x.json".
 std::string short_name(const std::string& policy) {
   return policy.ends_with(".json") ? std::filesystem::path(policy).stem().string() : policy;
 }
 
-/// The result of a run that was finished before; nullopt if there is none. Throws UsageError if it
-/// had other settings.
+/// Returns the result of an earlier finished run; nullopt if there is none. Throws UsageError if
+/// its settings differ.
 std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
                                       const policy::Json& settings, int64_t probe) {
   auto done = finished_run("run", folder, run.policy, run.seed);
@@ -132,7 +132,7 @@ struct NamedPolicy {
   policy::PolicyFile file;
 };
 
-/// Throws UsageError for two of one name.
+/// Reads all policies. Throws UsageError if two have the same name.
 std::vector<NamedPolicy> read_all(const std::vector<std::string>& policies) {
   std::vector<NamedPolicy> read;
   for (const std::string& policy : policies) {

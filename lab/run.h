@@ -1,4 +1,4 @@
-// Trainings of a workload under policies, from the same seeds, and what is left of each on disk.
+// Trains a workload under policies from the same seeds, and writes a folder for each run.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct RunOptions {
   std::vector<std::string> policies{};  // files, or names of strategies
   std::vector<uint64_t> seeds{0};
   int64_t steps = 300;
-  int64_t probe = 0;  // every so many steps; 0: no telemetry
+  int64_t probe = 0;  // telemetry every n steps; 0: none
   Choices choices{};
   std::filesystem::path out{};  // a folder per run; empty: no files
-  bool set_aside = false;       // what an unfinished run left in its folder moves to old-1/
+  bool set_aside = false;       // moves the files of an unfinished run in the folder to old-1/
 };
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
@@ -28,25 +28,27 @@ struct RunOptions {
 struct RunResult {
   std::string policy{};
   uint64_t seed = 0;
-  double loss = 0;          // of the validation data; without any, of the last tenth of the steps
+  double loss = 0;          // of the validation data; without any, the mean of the last tenth of
+                            // the steps
   double milliseconds = 0;  // per step, validation left out
   int64_t skipped = 0;
   double worst_underflow = 0, least_sqnr = 0;
   std::string worst_site{}, least_sqnr_site{};
-  policy::UpdateSums updates{};  // of all parameters in the sampled steps, as they are stored
+  policy::UpdateSums updates{};  // of all parameters in the sampled steps, for weights as stored
   std::string policy_hash{}, resolved_hash{}, weights_hash{};
-  std::string summary{};   // what summary.json says
-  bool was_there = false;  // finished before, and only read
+  std::string summary{};   // content of summary.json
+  bool was_there = false;  // the run finished earlier and was only read
 };
 
-/// Runs them one after the other, those that are finished in `out` excepted; tells `progress` of
-/// each. Throws what policies, workloads and the Trainer throw; UsageError for a folder that has a
-/// run of other settings, or the files of an unfinished one (unless `set_aside` is true).
+/// Runs all trainings one after the other, except those that are finished in `out`. Reports each to
+/// `progress`. Throws what policies, workloads and the Trainer throw. Throws UsageError for a
+/// folder with a run of other settings, or with files of an unfinished run (unless `set_aside` is
+/// true).
 std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 
-/// A line per policy: the mean loss over the seeds and, paired by seed, its difference from the
-/// first policy with a 95 % interval (Student's t), time, and the worst sites.
+/// Returns a line per policy: the mean loss over the seeds; its difference from the first policy,
+/// paired by seed, with a 95 % interval (Student's t); the time; and the worst sites.
 std::string table_of(const std::vector<RunResult>& runs);
 
 }  // namespace halftone::lab

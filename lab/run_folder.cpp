@@ -1,4 +1,4 @@
-// Runs on disk, read again.
+// Reads runs on disk.
 #include <halftone/lab/run_folder.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-/// {"-31": 17} into counts from `lowest` on; false for a key or a count that is none.
+/// Reads {"-31": 17} into counts that begin at `lowest`. Returns false for an invalid key or count.
 bool read_bins(const json& bins, int lowest, double* counts, int size) {
   for (const auto& [key, count] : bins.items()) {
     int exponent = 0;
@@ -29,7 +29,7 @@ bool read_bins(const json& bins, int lowest, double* counts, int size) {
   return true;
 }
 
-/// The numbers of a survey by their names in files.
+/// The numbers of a survey and their names in files.
 constexpr std::pair<const char*, double SurveySums::*> sums[] = {
     {"count", &SurveySums::count},         {"zeros", &SurveySums::zeros},
     {"infinite", &SurveySums::infinite},   {"nan", &SurveySums::nan},
@@ -81,7 +81,7 @@ std::optional<policy::UpdateRow> update_row_of(const json& line) {
   return row;
 }
 
-/// A line's cells at commas; quotes around a cell are taken off.
+/// Splits a line at commas and removes quotes around cells.
 std::vector<std::string_view> cells_of(std::string_view line) {
   std::vector<std::string_view> cells;
   for (;;) {
@@ -270,7 +270,7 @@ std::vector<RunFolder> run_folders(std::string_view op,
   for (const std::filesystem::path& path : paths) {
     try {
       result.emplace_back(op, path);
-      if (result.back().was_trained()) continue;  // or a comparison lies beside runs
+      if (result.back().was_trained()) continue;  // a folder may have only a comparison
     } catch (const FormatError& error) {
       std::error_code ignored;
       if (!std::filesystem::is_directory(path, ignored)) throw;

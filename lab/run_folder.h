@@ -1,6 +1,5 @@
-// What runs left on disk (docs/telemetry.md), read again: by the report and by `halftone-lab
-// table`. Files are distrusted: every field may be missing or of another type, the last line cut
-// off.
+// Reads runs on disk (docs/telemetry.md) for the report and `halftone-lab table`. Files are not
+// trusted: every field may be missing or of another type, and the last line may be cut off.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +16,29 @@
 
 namespace halftone::lab {
 
-/// A line of metrics: its numbers by name, "step" among them.
+/// The numbers of one line of metrics by name, including "step".
 using MetricsLine = std::map<std::string, double>;
 
-/// What one site gets, as resolved.json has it.
+/// The treatment of one site, as in resolved.json.
 struct RecordedSite {
   std::string site, computes_in;
   std::vector<std::pair<std::string, std::string>> roles;  // role, quantizer
 };
 
 struct RunSummary {
-  // Members of objects are named as in "data.hash".
+  // Members of nested objects have names such as "data.hash".
   std::map<std::string, std::string> texts;  // policy, hashes, workload, environment, ...
   std::map<std::string, double> numbers;     // seed, steps, lr, loss, milliseconds_per_step, ...
   std::vector<std::pair<std::string, double>> bytes_at_peak;
 };
 
-/// A run's folder, or a file with columns step and loss that another program wrote.
+/// A run folder, or a file of another program with columns step and loss.
 class RunFolder {
  public:
-  /// Throws FormatError, in the name of `op`, for a path at which neither is.
+  /// Throws FormatError, in the name of `op`, if the path is neither.
   RunFolder(std::string_view op, std::filesystem::path path);
 
-  /// Whether a folder has any of a run's files.
+  /// Returns whether a folder has any of a run's files.
   static bool is_run(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
@@ -49,19 +48,19 @@ class RunFolder {
   bool has(const char* file) const;
   /// The records of searches: its files named "search.json" and "x.search.json", by name.
   std::vector<std::filesystem::path> searches() const;
-  /// False of a folder in which only a comparison or a search lies.
+  /// Returns false for a folder that has only a comparison or a search.
   bool was_trained() const;
 
-  /// Absent without summary.json. Throws FormatError if it is no JSON.
+  /// Returns nullopt without summary.json. Throws FormatError for invalid JSON.
   std::optional<RunSummary> summary() const;
-  /// Each line that has a step, in the file's order.
+  /// Calls `use` with each line that has a step, in the file's order.
   void each_metrics_line(const std::function<void(const MetricsLine&)>& use);
-  /// Each line of probe.jsonl.
+  /// Calls one of the functions with each line of probe.jsonl.
   void each_probe_line(const std::function<void(const policy::ProbeRow&)>& survey,
                        const std::function<void(const policy::UpdateRow&)>& update);
   std::vector<RecordedSite> resolved() const;
 
-  /// What was skipped, in words.
+  /// Says in words what was skipped.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -74,9 +73,9 @@ class RunFolder {
   std::vector<std::string> notes_{};
 };
 
-/// Of each path its run, or the runs in it by name; a folder without any (a sweep has some beside
-/// its runs) is noted. Throws FormatError for other paths that are no run, and where no run is
-/// left.
+/// Returns the run at each path, or all runs in it, by name. Notes a folder without runs (a sweep
+/// has such folders next to its runs). Throws FormatError for other paths that are not runs, and if
+/// no run is left.
 std::vector<RunFolder> run_folders(std::string_view op,
                                    const std::vector<std::filesystem::path>& paths,
                                    std::vector<std::string>& notes);

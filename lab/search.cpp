@@ -1,5 +1,5 @@
-// Greedy by gain over squared error, which is within one item of the best for a knapsack of many
-// small ones, with a measurement behind it.
+// Greedy choice by gain over squared error. For a knapsack of many small items this is within one
+// item of the optimum. The result is then measured.
 #include <halftone/lab/search.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<std::string> names_of(const Chosen& chosen) {
   return names;
 }
 
-/// A time within 1 % is the same time.
+/// A time within 1 % counts as equal.
 bool gains(double gain, double whole, Objective objective) {
   return gain > (objective == Objective::time ? 0.01 * whole : 0.0);
 }
@@ -72,7 +72,7 @@ class Search {
     return points;
   }
 
-  /// In the order of their ratios, all that still fit.
+  /// Goes through the candidates in the order of their ratios and takes each that still fits.
   Chosen within_budget(const Chosen& order) const {
     Chosen chosen;
     for (const Candidate* candidate : order) {
@@ -82,7 +82,7 @@ class Search {
     return chosen;
   }
 
-  /// Without those that save nothing beside the others.
+  /// Removes rules that save nothing in addition to the others.
   void prune(Chosen& chosen, Found& found) const {
     for (const Candidate* candidate : Chosen(chosen.rbegin(), chosen.rend())) {
       if (chosen.size() == 1) return;
@@ -96,7 +96,7 @@ class Search {
     }
   }
 
-  /// Which of them errs most beyond what was predicted of it: always the worse half.
+  /// Finds the rule whose error exceeds its prediction most, by bisection into the worse half.
   const Candidate* culprit(Chosen suspects) const {
     while (suspects.size() > 1) {
       const auto middle = suspects.begin() + std::ptrdiff_t(suspects.size() / 2);

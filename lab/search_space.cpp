@@ -1,5 +1,5 @@
-// One pass of the workload tells which operations run where and in what; rules are written as a
-// policy file writes them, and read as one.
+// One pass of the workload shows which operations run at which site and in which dtype. Rules are
+// written in the language of policy files, and parsed as such.
 #include <halftone/lab/search_space.h>
 
 #include <algorithm>
@@ -30,13 +30,13 @@ std::vector<ResolvedSite> sites_of(const policy::PolicyFile& base, const Workloa
 
 bool is_product(const ResolvedSite& site) { return site.flops > 0; }
 
-/// What a rule asks for.
+/// The treatment that a rule requests.
 class Wish {
  public:
   Wish(std::string to, const policy::PolicyFile& base)
       : to_(std::move(to)), region_(base.base.autocast) {
     const std::vector<std::string_view> words = policy::compute_names();
-    // "tf32" is the grid, which every device has.
+    // "tf32" means the grid, which every device supports.
     computes_ = to_ != "tf32" && std::ranges::find(words, to_) != words.end();
     if (!computes_ && !quantizer_named(to_)) {
       std::vector<std::string_view> known = words;
@@ -53,7 +53,7 @@ class Wish {
   bool quantizes() const { return !computes_; }
   const std::string& name() const { return to_; }
 
-  /// Whether it would change an operation.
+  /// Returns whether the rule would change an operation.
   bool changes(const ResolvedSite& site) const {
     if (quantizes()) return is_product(site);
     return std::ranges::any_of(site.operands, [&](std::optional<DType> dtype) {
@@ -63,7 +63,7 @@ class Wish {
   void ask(Json& rule, const std::set<Role>& roles) const {
     if (!quantizes()) {
       rule["compute"] = to_;
-      // Without a region nobody casts what comes next.
+      // Without a region, the next operation does not cast this result.
       if (!region_) rule["result"] = "f32";
       return;
     }
@@ -72,12 +72,12 @@ class Wish {
 
  private:
   std::string to_;
-  std::optional<DType> region_{};  // casts to this
+  std::optional<DType> region_{};  // the region casts to this
   bool computes_ = false;
   std::optional<DType> dtype_{};
 };
 
-/// Operands of products, and the gradient that arrives at them.
+/// Returns the operands of products, and the incoming gradient.
 std::set<Role> roles_of(const ResolvedSite& site) {
   std::set<Role> roles{Role::grad_output};
   for (const Role role : site.roles)
@@ -107,8 +107,8 @@ std::vector<policy::Rule> search_space(const std::string& space, const std::stri
   if (by_role && !wish.quantizes())
     fail<UsageError>("search", "\"", to,
                      "\" says nothing of a role. Use --to with a quantizer, such as e4m3.");
-  std::vector<std::string> order;                // of first meeting
-  std::map<std::string, std::set<Role>> groups;  // of operations or modules, with their roles
+  std::vector<std::string> order;                // in the order of the first occurrence
+  std::map<std::string, std::set<Role>> groups;  // operations or modules, with their roles
   for (const ResolvedSite& site : sites_of(base, workload)) {
     if (!wish.changes(site) || (by_module && site.site.path.empty())) continue;
     const std::string group = by_module ? site.site.path : std::string(site.site.op);

@@ -1,4 +1,4 @@
-// What settings of experiments have in common.
+// Helpers that several experiments use.
 #include <halftone/lab/setting.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ amp::Strategy policy_of(std::string_view name, std::string_view extends, std::st
 std::string hash_of(std::span<const Tensor> tensors) {
   policy::Fingerprint fingerprint;
   for (const Tensor& x : tensors) {
-    // In the order of its indices: a clone would have the strides of x.
+    // Uses the order of the indices: a clone would keep the strides of x.
     const Tensor host = views::contiguous(x.detach().to(Device::cpu()));
     PlainText head;
     head << host.shape() << ' ' << host.dtype();

@@ -18,8 +18,8 @@ double median(std::vector<double> numbers) {
 
 namespace {
 
-/// The 0.975 quantile of Student's t: from a table up to 30 degrees of freedom, then the first
-/// terms of its expansion around the normal distribution's z (Abramowitz & Stegun 26.7.5).
+/// The 0.975 quantile of Student's t: up to 30 degrees of freedom from a table, above with the
+/// first terms of its expansion around the normal distribution's z (Abramowitz & Stegun 26.7.5).
 double student_quantile(std::size_t freedom) {
   constexpr double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
                                   2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,

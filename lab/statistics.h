@@ -5,7 +5,7 @@
 
 namespace halftone::lab {
 
-/// The number in the middle; of an even count the mean of the two there; NaN of none.
+/// Returns the middle number; the mean of the two middle ones if the count is even; NaN for none.
 double median(std::vector<double> numbers);
 
 /// Mean and half width of a 95 % interval of Student's t; infinite for fewer than two numbers.

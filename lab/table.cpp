@@ -1,4 +1,4 @@
-// Columns as wide as what is in them.
+// Makes each column as wide as its widest cell.
 #include <halftone/lab/table.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Tables of experiments: columns as wide as what is in them, the first to the left, all others to
-// the right.
+// Tables of experiments. Each column is as wide as its widest cell; the first is aligned left, the
+// others right.
 #pragma once
 
 #include <iosfwd>
@@ -8,17 +8,17 @@
 
 namespace halftone::lab {
 
-/// So many significant digits, in the shorter of both notations: "0.0031", "4.5e-05".
+/// Writes up to `digits` significant digits, in the shorter of both notations: "0.0031", "4.5e-05".
 std::string number(double value, int digits = 4);
-/// With so many digits after the point.
+/// Writes `digits` digits after the point.
 std::string fixed(double value, int digits);
-/// A share of 1 as "12.3 %".
+/// Writes a share of 1 as "12.3 %".
 std::string percent(double share);
 
 class Table {
  public:
   explicit Table(std::vector<std::string> heads) : rows_{std::move(heads)} {}
-  /// Cells may come from files: they are made printable.
+  /// Cells may come from files: control characters are made printable.
   void row(std::vector<std::string> cells);
   friend std::ostream& operator<<(std::ostream& out, const Table& table);
 

@@ -1,5 +1,4 @@
-// Every policy gets a model of its own with the kept weights, and the same batches and random
-// numbers.
+// Every policy gets its own model with the kept weights, and the same batches and random numbers.
 #include <halftone/lab/trial.h>
 
 #include <algorithm>
@@ -30,7 +29,7 @@ double distance(const std::vector<float>& x, const std::vector<float>& y) {
   return std::isfinite(sum) ? std::sqrt(sum) : infinite;
 }
 
-/// Bits of a number of a quantizer's, with its share of a block's scale.
+/// Returns the bits of one quantized number, with its share of the block's scale.
 double bits_of(const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   const double block = scaling.per == Scaling::Per::block
@@ -45,7 +44,7 @@ int64_t kept_bytes() {
   return report.now_of(MemoryUse::activation) + report.now_of(MemoryUse::cast_cache);
 }
 
-/// The quantized tensors of a forward pass: what of them is alive afterwards was kept.
+/// Collects the quantized tensors of a forward pass. Those alive afterwards were kept for backward.
 class QuantizedTensors final : public policy::Observer {
  public:
   bool begin_pass(int64_t) override { return true; }
@@ -54,7 +53,7 @@ class QuantizedTensors final : public policy::Observer {
       seen_.push_back({after.storage(), double(after.bytes()),
                        double(after.numel()) * bits_of(*seen.quantizer) / 8});
   }
-  /// Bytes that native formats would save.
+  /// Returns the bytes that native formats would save.
   double saving() const {
     double sum = 0;
     std::set<const Storage*> counted;
@@ -90,7 +89,7 @@ double mean_bits(const policy::PolicySession& session) {
   return flops > 0 ? bits / flops : 0;
 }
 
-/// Gradients of all parameters, unscaled, one after the other.
+/// Appends the gradients of all parameters, one after the other, divided by the loss scale.
 void append_gradients(amp::Training& training, std::vector<float>& to) {
   const Tensor scale = training.last_pass().scale;
   const auto factor = float(scale.defined() ? 1 / scale.item() : 1.0);
@@ -151,7 +150,8 @@ Trial::Pass Trial::run(const amp::Strategy& strategy) const {
     manual_seed(options_.seed + i);
     return loss_of(work, training, batches_[i]);
   };
-  // Once without being measured: histories of scales get a step, kernels their plans.
+  // A first pass is not measured: it fills the histories of scales and lets kernels make their
+  // plans.
   training.backward(forward(0));
   skip_step(training);
   Pass pass;

@@ -1,5 +1,5 @@
-// What a policy does to a training, measured without one: gradients and losses of fixed batches
-// from fixed weights, against a reference's, and what a pass costs.
+// Measures the effect of a policy without a full training: gradients and losses of fixed batches
+// from fixed weights, compared with a reference, and the cost of a pass.
 #pragma once
 
 #include <cstdint>
@@ -16,36 +16,38 @@ struct Measurement {
   /// ||g - g_reference|| / ||g_reference|| over the gradients of all parameters and batches;
   /// infinite if one is not finite.
   double error = 0;
-  /// ||g - g_base|| / ||g_reference||: what it adds to the policy that set_base() was told of.
+  /// ||g - g_base|| / ||g_reference||: the error that the policy adds to that of set_base()'s
+  /// policy.
   double added = 0;
   double loss_error = 0;    // mean |loss - reference's| over the mean of the reference's
-  double milliseconds = 0;  // of forward and backward, the least of the passes
-  /// What is kept from forward to backward: activations and casts, quantized tensors as if their
-  /// formats were native (elements at their bits, and the scales of blocks).
+  double milliseconds = 0;  // of forward and backward, the fastest pass
+  /// Bytes kept from forward to backward: activations, casts, and quantized tensors as if their
+  /// formats were native (elements at their bits, plus the scales of blocks).
   double bytes = 0;
-  /// Bits of an operand of a product, weighted by the product's operations.
+  /// Mean bits of a product's operand, weighted by the product's floating-point operations.
   double bits = 0;
 };
 
 struct TrialOptions {
   int batches = 4;
-  int64_t warm_up = 20;  // steps of training under the reference before anything is measured
-  int rounds = 1;        // each batch so many times, for `milliseconds`
+  int64_t warm_up = 20;  // steps of training under the reference before the measurement
+  int rounds = 1;        // times that each batch runs, for `milliseconds`
   uint64_t seed = 0;
 };
 
 class Trial {
  public:
-  /// Trains a model of `make` for a little while under `reference`, and keeps its weights, the
-  /// batches that follow, and their gradients. Throws UsageError for a workload without
-  /// batches, and where the reference's gradients are 0 or not finite.
+  /// Trains a model of `make` for a few steps under `reference`. Keeps its weights, the batches
+  /// that follow, and their gradients. Throws UsageError for a workload without batches, or if the
+  /// reference's gradients are 0 or not finite.
   Trial(std::function<Workload()> make, const amp::Strategy& reference, TrialOptions options = {});
 
-  /// What `added` is held against, from now on.
+  /// Measures the policy and makes it the base of `added` from now on.
   Measurement set_base(const policy::PolicyFile& base);
-  /// Throws what the policy and its passes throw: an operation that does not run in a dtype.
+  /// Measures a policy. Throws what the policy and its passes throw, for example if an operation
+  /// does not run in a dtype.
   Measurement measure(const policy::PolicyFile& policy) const;
-  /// The weights and buffers that everything is measured at.
+  /// Returns the weights and buffers at which all policies are measured.
   const NamedTensors& weights() const { return weights_; }
 
  private:
@@ -62,7 +64,7 @@ class Trial {
   NamedTensors weights_{};
   std::vector<data::Batch> batches_{};
   Pass reference_{}, base_{};
-  double size_ = 0;  // of the reference's gradients
+  double size_ = 0;  // norm of the reference's gradients
 };
 
 }  // namespace halftone::lab

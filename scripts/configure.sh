@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# configure.sh [--all] [FLAG...]: installs missing packages and configures build/release. Without --all it compiles what this
-# machine can run: SIMD kernels for this CPU, and the CUDA backend if there is a GPU, for that GPU. With --all it compiles the
-# kernels of every instruction set, and the CUDA backend if there is a toolkit. Flags go to cmake.
+# configure.sh [--all] [FLAG...]: installs missing packages and configures build/release. Without --all it compiles what this machine can
+# run: SIMD kernels for this CPU, and the CUDA backend if there is a GPU, for that GPU. With --all it compiles the kernels of every
+# instruction set, and the CUDA backend if there is a toolkit. Flags are passed to cmake.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# What there is to check on a machine with a GPU, in one report that can go into docs/ as it is: correctness of all
-# operations and of training, races, what single operations and whole steps reach of the device's bandwidth and arithmetic,
-# launches of a step, and the same steps in PyTorch, eager and compiled, where a Python has torch. Needs no network, and goes
-# on after a failure: the report says what failed. Each section has a time limit, and all of them together have one, too:
-# what is most wanted comes first, what finds no time is named. The report is written anew after each section.
+# Runs all checks for a machine with a GPU and writes one report, which can be copied into docs/: correctness of all operations and of
+# training, races, the share of the device's bandwidth and arithmetic that single operations and whole steps reach, launches of a step, and
+# the same steps in PyTorch, eager and compiled, if a Python has torch. Needs no network. Continues after a failure, and the report names
+# it. Each section has a time limit, and so have all together: the most important sections come first, and the report names those that found
+# no time. It is rewritten after each section.
 #
 # usage: scripts/gpu_check.sh [REPORT]      default: gpu_report.md
 #   BUDGET=1800          seconds for everything but the build
 #   PYTHON=...           an interpreter that can import torch; default: python3, if it can
-#   ARCHITECTURES=90     compiles for this GPU alone, which is faster; default: that of the first GPU
-#   BUILD=...            a build folder with HALFTONE_CUDA=ON that is there already; default: build/gpu, which is made.
-#                        Build before the clock of the GPU runs: ARCHITECTURES and the targets below are all that it takes
+#   ARCHITECTURES=90     compiles only for this GPU, which is faster; default: the first GPU's
+#   BUILD=...            an existing build folder with HALFTONE_CUDA=ON; default: build/gpu, which is made. Build before time
+#                        on the GPU counts: the build needs only ARCHITECTURES and the targets below
 #   QUICK=1              leaves out the sanitizers
-#   TESTS=...            further flags of the test programs, such as --subcase=*softmax*
-#   WORKLOADS=a,b        of bench/train_step; default: all that are not recurrent
+#   TESTS=...            more flags for the test programs, such as --subcase=*softmax*
+#   WORKLOADS=a,b        for bench/train_step; default: the seven named below
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 report="$(realpath -m "${1:-gpu_report.md}")"
@@ -43,14 +43,14 @@ finish() {
   echo "all passed; the report is in $report"
   exit 0
 }
-# note TITLE OUTCOME: a section that did not run.
+# note TITLE OUTCOME: records a section that did not run.
 note() {
   summary+=("| $1 | $2 | 0 |")
   echo "== $1: $2"
 }
 
-# section SECONDS TITLE COMMAND...: runs it into the report, at most so long, and no longer than the budget lasts; remembers if
-# it failed, and returns its status.
+# section SECONDS TITLE COMMAND...: runs a command, writes its output into the report, and returns its status. The time limit is SECONDS, or
+# the rest of the budget if that is less. Remembers failures.
 section() {
   local limit="$1" title="$2" start="$SECONDS" code=0 outcome left=$((budget - spent)) took
   shift 2
@@ -77,8 +77,8 @@ section() {
   return "$code"
 }
 
-# launches STRATEGY WORKLOAD [FLAG...]: kernels that a step of train_step starts, and calls of libraries: the counts
-# of two runs of different length, which share what is done once.
+# launches STRATEGY WORKLOAD [FLAG...]: counts kernel launches and library calls of a step of train_step. It subtracts the counts of two
+# runs of different length, so that one-time work cancels.
 launches() {
   local strategy="$1" workload="$2"
   shift 2
@@ -90,7 +90,7 @@ launches() {
     kernels[$steps]="$(sed -E 's/.*kernels ([0-9]+).*/\1/' <<<"$log")"
     library[$steps]="$(grep -oE '[0-9]+ by (cuBLASLt|cuDNN)' <<<"$log" | awk '{ sum += $1 } END { print sum + 0 }')"
   done
-  # Ten steps each.
+  # A measurement has ten steps, so the differences are for 20.
   awk -v w="$workload" -v s="$strategy" -v k="$((kernels[3] - kernels[1]))" -v l="$((library[3] - library[1]))" \
     'BEGIN { printf "%-16s %-10s %7.1f own kernels and %6.1f calls of libraries a step\n", w, s, k / 20, l / 20 }'
 }
@@ -101,7 +101,7 @@ all_launches() {
   done
   return "$failed"
 }
-# Tests skip what needs a GPU where there is none: that must not read as passed.
+# Without a GPU, tests skip the parts that need one. That must not count as passed.
 a_gpu_is_there() {
   local text
   text="$("$build/tools/halftone-info" 2>&1)"
@@ -112,7 +112,7 @@ a_gpu_is_there() {
   }
 }
 
-# sanitize TOOL...: with exact allocations, so that memcheck sees their ends. Own kernels: NVIDIA's are not ours to check.
+# sanitize TOOL...: uses exact allocations, so that memcheck sees their ends. Checks only own kernels, not NVIDIA's.
 sanitize() {
   local program tool
   program="$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)"
@@ -131,7 +131,7 @@ section 60 "machine" nvidia-smi
 build="$(realpath -m "${BUILD:-build/gpu}")"
 if [[ -z "${BUILD:-}" || -e "$build/CMakeCache.txt" ]]; then
   if [[ ! "${ARCHITECTURES:=$(first_of compute_cap | tr -d '.')}" =~ ^[0-9]+a?$ ]]; then ARCHITECTURES=80; fi
-  whole="$budget" budget=7200 used="$spent"  # has a clock of its own
+  whole="$budget" budget=7200 used="$spent"  # the build has its own budget
   if [[ -z "${BUILD:-}" ]]; then
     section 300 "configure" cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHALFTONE_CUDA=ON \
       "-DHALFTONE_CUDA_ARCHITECTURES=$ARCHITECTURES" || finish
@@ -160,7 +160,7 @@ if [[ -z "${PYTHON:-}" ]] && python3 -c 'import torch' 2>/dev/null; then PYTHON=
 if [[ -z "${PYTHON:-}" ]]; then
   note "beside PyTorch" "not run: python3 cannot import torch, and PYTHON names no other"
 elif section 60 "PyTorch" "$PYTHON" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'; then
-  # A round of each takes some 10 s a cell, compiled up to a minute.
+  # A round takes about 10 s per cell, compiled up to a minute.
   compare=("$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" --device cuda --seconds 2 --workload)
   section 300 "beside PyTorch, eager" "${compare[@]}" "$workloads" --strategy amp-bf16,fp32 --rounds 1
   section 300 "beside PyTorch, compiled" "${compare[@]}" "$workloads" --strategy amp-bf16 --rounds 1 --peers torch-compiled

@@ -2,10 +2,10 @@
 """Registers, shared memory and spills of every CUDA kernel, as ptxas reports them; the table of docs/gpu_kernels.md.
 
 usage: kernel_report.py [--architecture 90] [--include BUILD/include] [--all]
-Without --all: the largest of each file, and every kernel that spills.
+Without --all: prints the largest kernel of each file, and every kernel that spills.
 
        kernel_report.py --instructions BUILD [--all]
-Counts what ptxas made (SASS) of the kernels in BUILD's objects, by file or, with --all, by kernel. Needs cuobjdump and
+Counts the machine code (SASS) of the kernels in BUILD's objects, by file or, with --all, by kernel. Needs cuobjdump and
 nvdisasm (packages cuda-cuobjdump and cuda-nvdisasm, or nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm of PyPI).
 """
 
@@ -36,13 +36,13 @@ def kernels_of(source, architecture, include):
 
 
 def short(name):
-    """Without namespaces and the argument list."""
+    """Returns a name without namespaces and the argument list."""
     name = re.sub(r"halftone::|cuda::|\(anonymous namespace\)::|<unnamed>::", "", name)
     name = re.sub(r"^void ", "", name)
     return re.sub(r"\(.*", "", name)
 
 
-# What is counted of the machine code: the title of a column, and the opcodes.
+# The counts of the machine code: a column's title, and the opcodes.
 COLUMNS = {
     "instructions": r"",
     "loads of 16 bytes": r"LD[GS]\.(\S+\.)?128",
@@ -56,7 +56,7 @@ COLUMNS = {
 
 
 def instructions_of(path):
-    """By kernel, the counts of COLUMNS."""
+    """Returns the counts of COLUMNS by kernel."""
     text = subprocess.run(["cuobjdump", "-sass", str(path)], check=True, capture_output=True, text=True).stdout
     text = subprocess.run(["c++filt"], check=True, input=text, capture_output=True, text=True).stdout
     kernels, counts = {}, None

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages of packages.txt that this machine lacks; does nothing when all are there.
-# HALFTONE_SKIP_SETUP=1 turns it off, for systems where the libraries come from elsewhere.
+# Installs the packages of packages.txt that this machine lacks; does nothing if all are installed. HALFTONE_SKIP_SETUP=1 turns it off, for
+# systems that get the libraries from elsewhere.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 
@@ -32,7 +32,7 @@ if ((EUID != 0)); then
   as_root=(sudo)
 fi
 echo "setup: installing ${missing[*]}"
-# An index that cannot be refreshed may still be good enough.
+# An index that cannot be refreshed may still be usable.
 "${as_root[@]}" apt-get update -q || echo "setup: apt-get update failed; going on" >&2
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -q --no-install-recommends "${missing[@]}" ||

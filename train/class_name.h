@@ -1,4 +1,4 @@
-// The name of an object's class as a reader of its source knows it.
+// The name of an object's class as in its source.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 namespace halftone::train {
 
-/// Without namespaces: "BatchNorm1d".
+/// Returns the name without namespaces: "BatchNorm1d".
 inline std::string class_name(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(

@@ -1,4 +1,4 @@
-// What a checkpoint says about the program that wrote it.
+// The description of the program that a checkpoint records.
 #include <halftone/train/environment.h>
 
 #include <halftone/core/kernel_identity.h>

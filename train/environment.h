@@ -1,4 +1,4 @@
-// On what the bits of a training depend besides its own state.
+// The environment that the bits of a training depend on, besides its own state.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace halftone::train {
 
-/// "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads": two runs of one build with equal texts
-/// compute the same bits.
+/// Returns "halftone 0.1.0, cpu: avx2 kernels, ..., 2 threads". Two runs of one build with equal
+/// texts compute the same bits.
 std::string environment_of(Device device);
 
 }  // namespace halftone::train

@@ -8,7 +8,7 @@ Evaluation::Evaluation(nn::Module& model) : random_(default_generator().state())
   model.eval();
 }
 
-Evaluation::~Evaluation() {  // copies within memory that exists: nothing can fail
+Evaluation::~Evaluation() {  // copies within existing memory, so it cannot fail
   for (const auto& [module, training] : modes_) module->training = training;
   default_generator().set_state(random_);
 }

@@ -1,4 +1,4 @@
-// Two guards around forward passes that must leave a model as it was.
+// Two guards for forward passes that must not change a model.
 #pragma once
 
 #include <utility>
@@ -10,9 +10,8 @@
 
 namespace halftone::train {
 
-/// Evaluation for a scope: no gradients, every module in evaluation mode. Afterwards each module is
-/// in the mode it was in, frozen ones included, and the default generator goes on as if nothing had
-/// been drawn.
+/// Evaluation for a scope: no gradients, every module in evaluation mode. The destructor restores
+/// the mode of each module, including frozen ones, and the state of the default generator.
 class Evaluation {
  public:
   /// The model must outlive this.
@@ -27,7 +26,7 @@ class Evaluation {
   std::vector<std::pair<nn::Module*, bool>> modes_{};
 };
 
-/// A model's buffers as they are now, put back when the scope ends, unless they were released.
+/// Copies a model's buffers, and restores them when the scope ends, unless they were released.
 class HeldBuffers {
  public:
   explicit HeldBuffers(const nn::Module& model) : copies_(model) {}

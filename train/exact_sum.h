@@ -1,4 +1,4 @@
-// A sum that depends on what was added and not on the order, so that metrics have the same bits
+// A sum that depends on its terms but not on their order, so that metrics have the same bits
 // however batches are shared among processes.
 #pragma once
 
@@ -8,14 +8,14 @@ namespace halftone::train {
 
 /// A double and its rounding error, about 106 bits together. Sums of the same terms in two orders
 /// round to the same double, unless a bit beyond those 106 decides. The algorithms are the
-/// error-free sum of Knuth (1969) and product of Dekker (1971). An infinite or NaN sum stays
-/// infinite or NaN.
+/// error-free sum of Knuth (1969) and the error-free product of Dekker (1971). An infinite or NaN
+/// sum stays infinite or NaN.
 class ExactSum {
  public:
   constexpr ExactSum() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): a double is such a sum
+  // NOLINTNEXTLINE(google-explicit-constructor): a double is an exact sum
   constexpr ExactSum(double value, double rest = 0) : value_(value), rest_(rest) {}
-  // NOLINTNEXTLINE(google-explicit-constructor): and is read as one
+  // NOLINTNEXTLINE(google-explicit-constructor): and converts back to a double
   constexpr operator double() const { return value_; }
   constexpr double rest() const { return rest_; }
 

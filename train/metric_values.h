@@ -1,5 +1,4 @@
-// The numbers of a training by their names, as std::map has them, with an error that says which
-// names there are.
+// The numbers of a training by name: a std::map whose at() throws an error that lists the names.
 #pragma once
 
 #include <map>
@@ -9,14 +8,14 @@
 
 namespace halftone::train {
 
-/// "train/loss", "val/top1", ... and the last number of each.
+/// The last number of each name: "train/loss", "val/top1", ...
 struct MetricValues : std::map<std::string, double> {
   MetricValues() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): it is such a map
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a map of numbers
   MetricValues(std::map<std::string, double> values)
       : std::map<std::string, double>(std::move(values)) {}
 
-  /// The number of that name. Throws UsageError with the names that there are.
+  /// Returns the number of a name. Throws UsageError that lists the known names.
   double at(const std::string& name) const {
     const auto found = find(name);
     if (found != end()) return found->second;

@@ -1,5 +1,5 @@
-// Sums of a few operations per batch, outside of recording and of any autocast region; where the
-// numbers are on the host, plain loops.
+// Each batch adds a few sums, outside of recording and of any autocast region. For numbers on the
+// host these are plain loops.
 #include <halftone/train/metrics.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-/// Operations inside are what they say: nothing is recorded, nothing is cast by a policy.
+/// Inside its scope operations run as written: they are not recorded, and no policy casts them.
 struct Plainly {
   NoGrad no_grad{};
   amp::Autocast no_casts = amp::Autocast::disabled();
@@ -37,12 +37,12 @@ void check_value(std::string_view op, const Tensor& value, double weight) {
     fail<ShapeError>(op, "the value is ", described(value), ". Pass one number, such as a mean.");
 }
 
-/// weight * value as an f64 scalar of its own, on the value's device.
+/// Returns weight * value as a new f64 scalar, on the value's device.
 Tensor weighted(const Tensor& value, double weight) {
   return reshape(cast(value, f64), {}) * weight;
 }
 
-/// sum += term, without waiting; the sum follows the terms to another device.
+/// Computes sum += term without waiting; the sum moves to the term's device.
 void accumulate(Tensor& sum, const Tensor& term) {
   sum = sum.defined() ? sum.to(term.device()) + term : term;
 }
@@ -140,7 +140,7 @@ void TopKAccuracy::check(const Tensor& logits, const Tensor& targets) const {
 }
 
 namespace {
-/// How many rows of `logits` have their target among the k largest.
+/// Returns the number of rows of `logits` whose target is among the k largest.
 template <class T>
 int64_t right_rows(const Tensor& logits, std::span<const int64_t> targets, int64_t k,
                    int64_t ignored) {
@@ -176,7 +176,7 @@ void TopKAccuracy::update(const Tensor& logits, const Tensor& targets) {
   on_host_.weight += double(t.numel() - std::ranges::count(numbers, ignore_index_));
 }
 
-/// The same in operations on the whole batch, without waiting.
+/// Does the same with operations on the whole batch, without waiting.
 void TopKAccuracy::update_on_device(const Tensor& logits, const Tensor& targets) {
   const int64_t classes = logits.size(-1);
   if (!classes_.defined() || classes_.numel() != classes || classes_.device() != logits.device())
@@ -187,7 +187,7 @@ void TopKAccuracy::update_on_device(const Tensor& logits, const Tensor& targets)
       scalar(-std::numeric_limits<double>::infinity(), logits.dtype(), logits.device());
   const Tensor is_target = equal(classes_, reshape(targets, column));
   const Tensor own = max(where(is_target, logits, nothing), {-1}, true);
-  // f32 counts exactly up to 2^24 classes.
+  // f32 counts up to 2^24 classes exactly.
   const Tensor not_larger = sum(cast(less_equal(logits, own), f32), {-1});
   const Tensor before = cast(less(classes_, reshape(targets, column)), f32);
   const Tensor tied_before = sum(cast(equal(logits, own), f32) * before, {-1});
@@ -201,7 +201,7 @@ void TopKAccuracy::update_on_device(const Tensor& logits, const Tensor& targets)
 
 double TopKAccuracy::value() const {
   const MetricSums all = sums();
-  return all.total / all.weight;  // 0 / 0 where there were none, or all were ignored
+  return all.total / all.weight;  // 0 / 0 if there were no targets, or all were ignored
 }
 
 MetricSums TopKAccuracy::sums() const {
@@ -216,7 +216,7 @@ void TopKAccuracy::restore(const MetricSums& sums) {
 }
 
 namespace {
-/// Outputs and targets as f64, flat, checked to be alike.
+/// Returns outputs and targets as flat f64 tensors, after checking that they match.
 std::pair<Tensor, Tensor> compared(std::string_view op, const Tensor& outputs,
                                    const Tensor& targets) {
   check::floating(op, outputs), check::floating(op, targets);
@@ -260,7 +260,7 @@ double R2Score::value() const {
   const MetricSums& all = sums();
   ExactSum spread = all.squares;
   spread += -(all.targets.squared() / all.weight);
-  // Equal targets leave what 106 bits round off.
+  // For equal targets, `spread` is only the rounding error of 106 bits.
   return spread > all.squares * 0x1p-90 ? 1 - double(all.total / double(spread)) : nan;
 }
 

@@ -1,6 +1,6 @@
-// Running metrics over an epoch or a window: update() per batch, value() at any time, reset() to
-// begin again. Numbers of a GPU are added on the host later, many batches at a time: update()
-// waits for the GPU once in 64 batches, value() always. A metric with no samples is NaN.
+// Running metrics over an epoch or a window: update() for each batch, value() at any time, reset()
+// to start again. Numbers on a GPU are added on the host later, many batches at a time: update()
+// waits for the GPU once in 64 batches, value() always. A metric without samples is NaN.
 #pragma once
 
 #include <deque>
@@ -11,11 +11,12 @@
 
 namespace halftone::train {
 
-/// The sums of a metric's batches, from which its value follows, mostly total / weight. Checkpoints
-/// hold them, and those of several processes are added.
+/// The sums over batches that give a metric's value, usually total / weight. Checkpoints store
+/// them, and those of several processes are added.
 struct MetricSums {
   ExactSum total{}, weight{};
-  ExactSum targets{}, squares{};  // sums of the targets and of their squares, where they are needed
+  ExactSum targets{}, squares{};  // sums of the targets and of their squares, if the metric needs
+                                  // them
 
   MetricSums& operator+=(const MetricSums& more) {
     total += more.total, weight += more.weight, targets += more.targets, squares += more.squares;
@@ -29,28 +30,28 @@ class DeviceRows {
   /// `row`: f64 [k].
   void add(Tensor row) { rows_.push_back(std::move(row)); }
   bool full() const { return rows_.size() >= 64; }
-  /// All rows, one after another, on whatever devices; empties it. Waits for the GPU.
+  /// Returns all rows, one after another, from any devices, and removes them. Waits for the GPU.
   std::vector<double> take();
 
  private:
   std::vector<Tensor> rows_;
 };
 
-/// The mean of numbers with weights, usually losses and the sizes of their batches.
+/// The weighted mean of numbers, usually of losses with the sizes of their batches.
 class RunningMean {
  public:
-  /// `value`: a floating tensor of one element, the mean over `weight` samples. Throws DTypeError,
-  /// ShapeError, and UsageError for a weight that is negative or not finite.
+  /// Adds `value`, a floating tensor of one element: the mean over `weight` samples. Throws
+  /// DTypeError, ShapeError, and UsageError for a weight that is negative or not finite.
   void update(const Tensor& value, double weight = 1);
-  /// The same with a weight that only the value's device knows: an f64 scalar. Where it is 0 the
-  /// value, a mean of nothing, counts for nothing.
+  /// Adds a value whose weight is on its device: an f64 scalar. If the weight is 0, the value (the
+  /// mean of no samples) is ignored.
   void update(const Tensor& value, const Tensor& weight);
-  /// The same for a number that the host knows.
+  /// Adds a number that the host knows.
   void update(double value, double weight = 1);
-  /// Sum of weight * value over sum of weights. Waits for a GPU.
+  /// Returns the sum of weight * value over the sum of weights. Waits for a GPU.
   double value() const;
   void reset() { *this = {}; }
-  /// Both wait for a GPU.
+  /// weight() and sums() wait for a GPU.
   double weight() const { return sums().weight; }
   const MetricSums& sums() const;
   void restore(const MetricSums& sums) { *this = {}, sums_ = sums; }
@@ -79,7 +80,7 @@ class WindowMean {
   std::deque<Weighted> last_{};
 };
 
-/// e to the mean loss per token: what a language model reports.
+/// e to the mean loss per token, the usual metric of language models.
 class Perplexity {
  public:
   /// `loss`: the mean cross-entropy, in nats, of `tokens` targets. Throws as RunningMean::update().
@@ -97,7 +98,7 @@ class Perplexity {
 /// The mean of |output - target| over all elements.
 class MeanAbsoluteError {
  public:
-  /// Floating tensors of one shape, on one device. Throws ShapeError, DTypeError.
+  /// Adds floating tensors of one shape on one device. Throws ShapeError, DTypeError.
   void update(const Tensor& outputs, const Tensor& targets);
   /// Waits for a GPU.
   double value() const { return mean_.value(); }
@@ -110,12 +111,12 @@ class MeanAbsoluteError {
 };
 
 /// R2, the coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean)^2 over
-/// all elements: 1 is perfect, 0 what the mean of the targets would do. A large mean costs no
-/// digits: the second sum is one of squares minus the squared sum over n, both in 106 bits. NaN
-/// where the targets are all equal.
+/// all elements. 1 is perfect; predicting the mean of the targets gives 0. A large mean costs no
+/// digits: the second sum is the sum of squares minus the squared sum over n, both in 106 bits. NaN
+/// if all targets are equal.
 class R2Score {
  public:
-  /// As MeanAbsoluteError's.
+  /// Takes the arguments of MeanAbsoluteError::update().
   void update(const Tensor& outputs, const Tensor& targets);
   /// Waits for a GPU.
   double value() const;
@@ -129,20 +130,19 @@ class R2Score {
   mutable DeviceRows rows_{};
 };
 
-/// The share of samples whose target is among the k classes with the largest logits. Of equal
-/// logits the class with the smaller number is ahead, so top-1 is what argmax() picks: short floats
-/// tie often, and counting all of them as right would flatter them. A NaN is ahead of everything,
-/// and a target's own NaN is wrong.
+/// The share of samples whose target is among the k classes with the largest logits. Among equal
+/// logits the class with the smaller number ranks first, so top-1 agrees with argmax(). Short
+/// floats often have ties; counting all of them as right would make their accuracy look better. A
+/// NaN ranks before all other logits, and a target whose own logit is NaN is wrong.
 class TopKAccuracy {
  public:
-  /// Targets equal to `ignore_index` count for nothing, as in cross_entropy. Throws UsageError for
-  /// k < 1.
+  /// Ignores targets equal to `ignore_index`, like cross_entropy. Throws UsageError for k < 1.
   explicit TopKAccuracy(int64_t k = 1, int64_t ignore_index = -100);
-  /// `logits` [.., classes], floating; `targets` [..], i64, on the same device. A target that names
-  /// no class counts as wrong. Throws ShapeError (also for fewer than k classes), DTypeError,
-  /// DeviceError.
+  /// Adds `logits` [.., classes], floating, and `targets` [..], i64, on the same device. A target
+  /// that is not a valid class counts as wrong. Throws ShapeError (also for fewer than k classes),
+  /// DTypeError, DeviceError.
   void update(const Tensor& logits, const Tensor& targets);
-  /// Between 0 and 1. Waits for a GPU.
+  /// Returns a share between 0 and 1. Waits for a GPU.
   double value() const;
   void reset() { correct_ = samples_ = {}, on_host_ = {}; }
   int64_t k() const { return k_; }
@@ -155,9 +155,9 @@ class TopKAccuracy {
   void update_on_device(const Tensor& logits, const Tensor& targets);
 
   int64_t k_, ignore_index_;
-  MetricSums on_host_{};          // right ones and all, of batches on the CPU
-  Tensor correct_{}, samples_{};  // the same of a GPU: f64 scalars
-  Tensor classes_{};              // 0, 1, 2, ...: kept, as making it copies from the host
+  MetricSums on_host_{};          // right samples and all samples, for batches on the CPU
+  Tensor correct_{}, samples_{};  // the same for a GPU: f64 scalars
+  Tensor classes_{};              // 0, 1, 2, ...: stored, because making it copies from the host
 };
 
 }  // namespace halftone::train

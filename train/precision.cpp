@@ -1,4 +1,4 @@
-// Words for precisions, as Lightning's, to strategies.
+// Maps words for precisions, such as Lightning's, to strategies.
 #include <halftone/train/precision.h>
 
 #include <algorithm>

@@ -14,7 +14,7 @@
 
 namespace halftone::train {
 
-/// The strategy that a word of the table, or a strategy's own name ("o2-bf16"), stands for. Throws
+/// Returns the strategy for a word of the table, or for a strategy's own name ("o2-bf16"). Throws
 /// UsageError for other words, with the nearest known one.
 amp::Strategy strategy_for(std::string_view precision);
 

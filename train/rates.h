@@ -1,4 +1,4 @@
-// The learning rates of all parameter groups at once: to look at, and to put back.
+// Reads and sets the learning rates of all parameter groups at once.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// The handler does what a handler may: it stores a number.
+// The handler does only what is allowed in a handler: it stores a number.
 #include <halftone/train/stop_signals.h>
 
 #include <array>
@@ -11,22 +11,22 @@ namespace halftone::train {
 
 namespace {
 std::atomic<int> noted = 0;
-static_assert(std::atomic<int>::is_always_lock_free);  // what a handler may touch
+static_assert(std::atomic<int>::is_always_lock_free);  // allowed in a handler
 
 void note(int signal) { noted.store(signal, std::memory_order_relaxed); }
 
 using Action = struct sigaction;
 constexpr std::array kinds{SIGINT, SIGTERM, SIGHUP};
-std::mutex mutex;  // guards the rest
+std::mutex mutex;  // guards the variables below
 int living = 0;
 std::array<Action, kinds.size()> before;
 Action pipe_before;
 
-/// Unless the process was started with the signal ignored, as nohup and scripts do.
+/// Does nothing if the process was started with the signal ignored, as nohup and scripts do.
 void install(int signal, Action& as_it_was) {
   Action action{};
   action.sa_handler = note;
-  action.sa_flags = int(SA_RESETHAND | SA_RESTART);  // the second one meets the default
+  action.sa_flags = int(SA_RESETHAND | SA_RESTART);  // a second signal gets the default action
   sigemptyset(&action.sa_mask);
   sigaction(signal, nullptr, &as_it_was);
   if (as_it_was.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);

@@ -1,13 +1,13 @@
-// SIGINT, SIGTERM and SIGHUP (a terminal that is closed) as a question that a training loop asks
-// between two steps.
+// SIGINT, SIGTERM and SIGHUP (a closed terminal) as a flag that a training loop checks between two
+// steps.
 #pragma once
 
 namespace halftone::train {
 
-/// While any lives, the first of each of these signals is only noted; the next of its kind ends the
-/// process. A signal that the process ignores stays ignored. SIGPIPE is ignored, too, unless
-/// somebody handles it: an output that nobody reads any more is no reason to stop. When the last
-/// one goes, the handlers of before are back. Several trainings of one process share what came.
+/// While an object exists, the first of each of these signals is only noted, and the next of its
+/// kind ends the process. A signal that the process ignores stays ignored. SIGPIPE is also ignored,
+/// unless it has a handler: an output without a reader must not stop a training. The last object
+/// restores the earlier handlers. All trainings of a process share the noted signal.
 class StopSignals {
  public:
   StopSignals();
@@ -15,11 +15,11 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The signal that came, 0 if none has.
+  /// Returns the noted signal; 0 if none came.
   static int received();
-  /// Whether one lives: another training has not ended yet.
+  /// Returns whether an object exists: another training has not ended yet.
   static bool any();
-  /// "interrupted (SIGINT)"
+  /// Returns a text such as "interrupted (SIGINT)".
   static const char* meaning(int signal);
 };
 

@@ -1,4 +1,4 @@
-// The built-in tasks: a loss, metrics, and what is said to shapes that cannot be meant.
+// The built-in tasks: a loss, metrics, and errors for shapes that cannot be intended.
 #include <halftone/train/task.h>
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace halftone::train {
 
 namespace {
-/// How many class numbers count, as an f64 scalar on their device. (The loss has checked them.)
+/// Returns the number of class numbers that count, as an f64 scalar on their device. (The loss has
+/// checked them.)
 Tensor counted(const Tensor& targets, int64_t ignored) {
   if (targets.device() != Device::cpu()) {
     const NoGrad no_grad;

@@ -1,6 +1,6 @@
-// What is trained: a model, how its outputs are compared with the targets, and what is measured
-// beside the loss. Lightning's training_step, taken apart, so that a Trainer can put a precision
-// strategy between the parts.
+// A task: a model, the comparison of its outputs with the targets, and the metrics besides the
+// loss. It is Lightning's training_step split into parts, so that the Trainer can apply a strategy
+// between them.
 #pragma once
 
 #include <functional>
@@ -17,17 +17,17 @@
 
 namespace halftone::train {
 
-/// A batch that has been through the model.
+/// A batch after its forward pass.
 struct Outcome {
-  Tensor loss, outputs, targets;  // without history
-  Tensor count;                   // what the loss is a mean over: f64 scalar
-  std::vector<Tensor> more{};     // of the batch
+  Tensor loss, outputs, targets;  // without gradient history
+  Tensor count;                   // number of terms in the loss's mean: f64 scalar
+  std::vector<Tensor> more{};     // the batch's `more`
 };
 
-/// A metric of metrics.h under a name, and how a batch updates it. Copies are independent.
+/// A metric of metrics.h under a name, with the function that updates it. Copies are independent.
 class TaskMetric {
  public:
-  /// update(metric, outcome) takes a batch in. Throws UsageError for one that is null.
+  /// update(metric, outcome) adds a batch. Throws UsageError for a null function.
   template <class Metric, class Update>
   TaskMetric(std::string name, Metric metric, Update update, Shown shown = Shown::number)
       : name_(std::move(name)),
@@ -88,43 +88,43 @@ class TaskMetric {
 };
 
 struct Task {
-  /// Must outlive whoever trains it.
+  /// Must outlive the Trainer.
   nn::Module& model;
-  /// From a batch's inputs to outputs: runs as the strategy says, and its result is f32 (f64 under
-  /// fp64).
+  /// Maps a batch's inputs to outputs. It runs under the strategy, and its result becomes f32 (f64
+  /// under fp64).
   std::function<Tensor(const Tensor& inputs)> forward{};
-  /// From outputs and the batch's targets to a mean, one floating number.
+  /// Maps outputs and the batch's targets to a mean: one floating number.
   std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss{};
-  /// In the places of `forward` and `loss`, where they need more than inputs or targets:
-  /// batch.more. Its floating tensors have the dtype that the strategy's inputs have.
+  /// Used instead of `forward` and `loss` if these need more than inputs or targets: batch.more.
+  /// Its floating tensors have the dtype of the strategy's inputs.
   std::function<Tensor(const data::Batch& batch)> forward_batch{};
   std::function<Tensor(const Tensor& outputs, const data::Batch& batch)> loss_of_batch{};
-  /// The number of things that the mean is over, an f64 scalar on the targets' device: what an
-  /// epoch's mean weighs batches by. Empty: the batch's samples.
+  /// Returns the number of terms in the mean, an f64 scalar on the targets' device. An epoch's mean
+  /// weights batches by it. Empty: the number of the batch's samples.
   std::function<Tensor(const Tensor& targets)> count{};
-  /// Of a training's epochs and of validations, each under a name of its own; "loss" is taken.
+  /// Metrics of training epochs and of validations, each with a unique name other than "loss".
   std::vector<TaskMetric> metrics{};
 };
 
-/// Logits [n, classes] against class numbers [n], or probabilities [n, classes] of which the
-/// largest is the class: cross-entropy, and top-1 accuracy as "top1"; more by `top_k`. Means are
-/// over the labels that are not ignored; with class weights, batches are weighed by their numbers
-/// all the same.
+/// Compares logits [n, classes] with class numbers [n], or with probabilities [n, classes], of
+/// which the largest is the class. The loss is cross-entropy, and "top1" is top-1 accuracy; `top_k`
+/// adds more. Means are over the labels that are not ignored. Batches are weighted by the number of
+/// these labels, also with class weights.
 struct ClassificationOptions {
   std::vector<int64_t> top_k{1};
   CrossEntropyOptions loss{};
 };
-/// `model` must outlive the task, here and below.
+/// Returns the task. `model` must outlive it, here and below.
 Task classification(nn::Layer& model, const ClassificationOptions& options = {});
-/// Logits [n, length, vocabulary] against the next tokens [n, length], -100 where there is none:
-/// cross-entropy per token, and "perplexity".
+/// Returns a task that compares logits [n, length, vocabulary] with the next tokens [n, length],
+/// -100 if there is none. The loss is the cross-entropy per token, the metric "perplexity".
 Task language_modeling(nn::Layer& model);
-/// Outputs against targets of the same shape: the mean squared error.
+/// Compares outputs with targets of the same shape; the loss is the mean squared error.
 struct RegressionOptions {
   bool mae = false, r2 = false;  // metrics of these names, over all elements
 };
 Task regression(nn::Layer& model, const RegressionOptions& options = {});
-/// The same without a forward function, for modules of any inputs: give it one.
+/// Returns the same task without a forward function, for modules with other inputs: set one.
 Task regression(nn::Module& model, const RegressionOptions& options = {});
 
 }  // namespace halftone::train

@@ -1,4 +1,4 @@
-// Functions of inputs and targets, or of whole batches.
+// Calls a task's functions of inputs and targets, or of whole batches.
 #include <halftone/train/task_steps.h>
 
 #include <halftone/core/error.h>

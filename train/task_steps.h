@@ -1,4 +1,4 @@
-// A task's functions on a batch, as a training runs them.
+// Runs a task's functions on a batch as a training does.
 #pragma once
 
 #include <halftone/amp/training.h>
@@ -6,12 +6,12 @@
 
 namespace halftone::train {
 
-/// The task's outputs for a batch, in the training's region.
+/// Returns the task's outputs for a batch, in the training's region.
 Tensor outputs_of(const Task& task, amp::Training& training, const data::Batch& batch);
-/// Their mean loss.
+/// Returns the mean loss of outputs.
 Tensor loss_of(const Task& task, const Tensor& outputs, const data::Batch& batch);
 
-/// What its loss is a mean over: an f64 scalar.
+/// Returns the number of terms in the loss's mean: an f64 scalar.
 Tensor count_of(const Task& task, const data::Batch& batch);
 
 }  // namespace halftone::train

@@ -1,4 +1,4 @@
-// Everything of train/.
+// Includes all of train/.
 #pragma once
 
 #include <halftone/train/checkpoints/checkpoint.h>

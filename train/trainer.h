@@ -1,6 +1,6 @@
-// A training from start to end: batches into steps under a precision strategy, validation, limits,
-// records, checkpoints, and a way back after a kill. What PyTorch Lightning's Trainer is, on one
-// device for each process:
+// Runs a training from start to end: steps from batches under a strategy, validation, limits,
+// records, checkpoints, and resuming after a kill. Like PyTorch Lightning's Trainer, with one
+// device per process:
 //
 //   train::Trainer trainer(train::classification(model), adamw,
 //                          {.precision = "bf16-mixed", .max_epochs = 3});
@@ -28,65 +28,66 @@ namespace halftone::train {
 class TrainingLoop;
 
 struct FitResult {
-  std::string reason;      // why it ended: "max_epochs is reached", or what stop() was told
-  int signal = 0;          // the one that ended it
-  int64_t steps = 0;       // of the whole training, resumed runs included
+  std::string reason;      // why it ended: "max_epochs is reached", or the reason of stop()
+  int signal = 0;          // the signal that ended it
+  int64_t steps = 0;       // of the whole training, including resumed runs
   int64_t epochs = 0;      // completed ones
-  double seconds = 0;      // of the whole training, too
-  MetricValues metrics{};  // the last of each name
+  double seconds = 0;      // of the whole training, including resumed runs
+  MetricValues metrics{};  // the last number of each name
 };
 
 class Trainer {
  public:
-  /// Puts the task's model and its optimizer under the strategy (amp::apply()); both must outlive
+  /// Applies the strategy to the task's model and its optimizer (amp::apply()); both must outlive
   /// this. Throws UsageError for options that are unknown, out of range or contradict each other,
-  /// and what amp::apply() throws; then model and optimizer are as they were.
+  /// and throws what amp::apply() throws; then model and optimizer are unchanged.
   Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer();
 
-  /// Trains until a limit is reached, somebody stops it, or a signal comes. Called again, it goes
-  /// on from there. Throws what the task, the dataset and the callbacks throw, FormatError where
-  /// files cannot be written, UsageError where a checkpoint does not belong to this training; then
-  /// what was saved before is still there. Of several processes all call it, with data alike; one
-  /// that throws ends all of them with its message.
+  /// Trains until a limit is reached, stop() is called, or a signal comes. Another call continues
+  /// from there. Throws what the task, the dataset and the callbacks throw, FormatError if files
+  /// cannot be written, and UsageError if a checkpoint does not belong to this training; earlier
+  /// checkpoints are still there then. If several processes train, all must call it, with equal
+  /// data; an exception in one ends all of them with its message.
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation = {});
-  /// "val/loss" and the task's metrics, named as fit() names them, over an epoch of a loader, in
-  /// evaluation mode; neither modules' modes nor random numbers are changed by it.
+  /// Returns "val/loss" and the task's metrics over an epoch of a loader, with fit()'s names, in
+  /// evaluation mode. Does not change modules' modes or random numbers.
   MetricValues validate(data::DataLoader loader);
-  /// The task's outputs for an epoch of a loader, in its order, in evaluation mode and without
-  /// gradients: [samples, ...], on the model's device. Targets are not looked at. Throws UsageError
-  /// for a loader that shuffles, whose order nobody would know.
+  /// Returns the task's outputs for an epoch of a loader, in its order, in evaluation mode and
+  /// without gradients: [samples, ...], on the model's device. Does not read targets. Throws
+  /// UsageError for a loader that shuffles, because the order of its outputs would be unknown.
   Tensor predict(data::DataLoader loader);
-  /// As save_checkpoint(), between two steps. All ranks call it, the first writes. Waits for a GPU.
+  /// Saves as save_checkpoint(), between two steps. All ranks call it, the first writes. Waits for
+  /// a GPU.
   void save(const std::filesystem::path& path) const;
 
   // --- for callbacks
-  /// Ends the training after this step, or when min_steps and min_epochs are reached; then the
-  /// first reason counts.
+  /// Ends the training after this step, or when min_steps and min_epochs are reached; if it was
+  /// called several times by then, the first reason counts.
   void stop(std::string reason);
-  /// Adds a number to the record of this step; of equal names the last counts. Throws as
+  /// Adds a number to the record of this step; for equal names the last counts. Throws as
   /// check_log_name().
   void log(std::string_view name, double value);
-  /// The number that was logged last under a name. Throws UsageError, with the nearest name, if
-  /// there is none.
+  /// Returns the last logged number of a name. Throws UsageError, with the nearest name, if there
+  /// is none.
   double metric(std::string_view name) const;
-  /// A line for people, above the progress bar.
+  /// Writes a line for people above the progress bar.
   void note(std::string_view text);
 
   amp::Training& training();
   nn::Module& model();
   const TrainerOptions& options() const;
-  /// Whether there is something to validate on, and a time for it.
+  /// Returns whether validations will run: there is a loader for them and an interval.
   bool validates() const;
-  /// Steps taken, completed epochs, batches of the present epoch.
+  /// Returns the steps taken, completed epochs, and finished batches of the present epoch.
   const CheckpointState& position() const;
-  /// Samples that this object has trained on.
+  /// Returns the number of samples that this object has trained on.
   double samples() const;
-  /// The mean loss of the last step. Waits for a GPU, and for the other processes.
+  /// Returns the mean loss of the last step. Waits for a GPU, and for the other processes.
   double step_loss() const;
-  /// This process among those that train together; only the first writes files and speaks.
+  /// This process's number among those that train together; only rank 0 writes files and messages.
   int rank() const;
   int ranks() const;
 

@@ -1,4 +1,4 @@
-// Which options cannot be meant. Everything is checked before a model is touched.
+// Finds options that contradict each other or are out of range, before it changes the model.
 #include <halftone/train/trainer_options.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The loop: epochs of steps, each of one or several batches, and what follows each of them.
+// The loop: epochs of steps, each with one or several batches, and the actions after each step.
 #include <halftone/train/training_loop.h>
 
 #include <algorithm>
@@ -104,16 +104,17 @@ FitResult TrainingLoop::fit_here(data::DataLoader train,
     while (!reason_) run_epoch();
     result = finish();
   }
-  // Another training of this process may have to finish its step: the last one ends it.
+  // Another training of this process may have to finish its step; the last one ends the process.
   if (result.signal != 0 && options_.exit_on_signal && !StopSignals::any()) {
-    std::cout.flush(), std::fflush(nullptr);  // the process is about to end without that
+    std::cout.flush(), std::fflush(nullptr);  // the process ends without flushing
     raise(result.signal);
   }
   return result;
 }
 
 void TrainingLoop::run_epoch() {
-  // Nothing is left of it where a resumed run has a lower limit, or a callback threw at its end.
+  // The epoch is already over if a resumed run has a lower limit, or if a callback threw at its
+  // end.
   if (position_.batches >= batches_) return follow_up(false);
   if (records_.progress)
     records_.progress->begin_epoch(position_.epoch + 1, position_.batches / group_);
@@ -125,15 +126,15 @@ void TrainingLoop::run_epoch() {
 
 // --- a step
 
-/// A batch that has been through the model.
+/// A batch after its forward pass.
 struct TrainingLoop::Pass {
   data::Batch batch;
   Tensor outputs, loss;
   bool accepted;  // by all callbacks of this rank
 };
 
-/// One step, from its batches to its update. False if a callback dropped it. Ranks compute one
-/// batch each, then the next; in a last round some have none.
+/// Runs one step, from its batches to its update. Returns false if a callback dropped it. Ranks
+/// compute one batch each, then the next; in the last round some ranks have none.
 bool TrainingLoop::run_group(data::DataLoader::Iterator& next) {
   const int64_t first = position_.batches, size = loader_->options().batch_size;
   const int64_t behind = first + std::min(group_, batches_ - first);
@@ -153,7 +154,7 @@ bool TrainingLoop::run_group(data::DataLoader::Iterator& next) {
     if (buffers) accepted = all_accept(accepted && (!pass || pass->accepted));
     if (accepted && pass) backward(std::move(*pass), samples);
     else if (accepted) training_.no_backward();
-    // What is behind a limit is not fetched.
+    // Does not fetch batches after a limit.
     const int64_t own_next = batch + ranks() < behind ? batch + ranks() : behind + rank();
     if (batch < behind && own_next < batches_) ++next;
   }
@@ -212,7 +213,7 @@ void TrainingLoop::update() {
   const amp::Stepped stepped = training_.step();
   if (options_.explain_overflows && !stepped) explain_overflow();
   ++position_.step;
-  if (scheduler_ && stepped) scheduler_->step();  // without a schedule nobody waits to know
+  if (scheduler_ && stepped) scheduler_->step();  // without a schedule nothing waits for the result
 }
 
 void TrainingLoop::explain_overflow() {
@@ -240,7 +241,7 @@ void TrainingLoop::show_progress(double samples) {
   });
 }
 
-// --- what follows a step, or one that was dropped
+// --- after a step, taken or dropped
 
 void TrainingLoop::follow_up(bool stepped) {
   const bool epoch_over = position_.batches >= batches_;
@@ -281,8 +282,8 @@ void TrainingLoop::end_epoch() {
   log("epoch", double(position_.epoch));
 }
 
-/// A log that cannot be written costs no checkpoint. What is logged up to a checkpoint is in the
-/// files before it is, so that no kill makes a hole.
+/// A log that cannot be written does not prevent a checkpoint. Records before a checkpoint are
+/// written before it, so that a kill leaves no gap.
 void TrainingLoop::record_and_save(bool saves) {
   saves = saves && rank_0_says(directory_ && !directory_->holds(position_));
   std::exception_ptr failure;
@@ -291,13 +292,13 @@ void TrainingLoop::record_and_save(bool saves) {
     if (saves) records_.flush();
   } catch (...) { failure = std::current_exception(); }
   if (saves) {
-    // A monitor that nobody logs would keep nothing, silently.
+    // If the monitor is never logged, no best checkpoint would be kept; this throws instead.
     const bool known = records_.last("val/loss") || !options_.monitor.starts_with("val/");
     if (options_.checkpoints.keep_best > 0 && position_.epoch > 0 && known)
       static_cast<void>(metric(options_.monitor));
     if (directory_)
       directory_->save(position_, [this](const std::filesystem::path& path) { save(path); });
-    else save({});  // its share of what rank 0 saves
+    else save({});  // this rank's share of what rank 0 saves
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -328,7 +329,7 @@ FitResult TrainingLoop::finish() {
   for (const auto& callback : options_.callbacks) callback->on_fit_end(trainer_);
   record_and_save(true);
   records_.flush();
-  const int signal = signal_of_all();  // who has an answer knows that rank 0 has saved
+  const int signal = signal_of_all();  // a rank that has the result knows that rank 0 has saved
   if (signal != 0)
     records_.tell(StopSignals::meaning(signal) +
                   (directory_ ? ": saved " + directory_->last_saved().string()

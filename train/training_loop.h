@@ -1,6 +1,5 @@
-// The training loop of train/trainer.h, without what its users need not see: what the Trainer
-// holds, the steps of fit(), and what several processes agree on. Where each step is: the sections
-// below.
+// The internals of train/trainer.h: the Trainer's members, the steps of fit(), and the agreement of
+// several processes. The sections below say which file has which step.
 #pragma once
 
 #include <chrono>
@@ -20,12 +19,12 @@ namespace halftone::train {
 
 class TrainingLoop {
  public:
-  /// `trainer` is what callbacks are given.
+  /// Callbacks get `trainer`.
   TrainingLoop(Trainer& trainer, Task task, optim::Optimizer& optimizer, TrainerOptions options);
   TrainingLoop(const TrainingLoop&) = delete;
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
-  // --- what Trainer offers, documented there
+  // --- the functions of Trainer, documented there
   FitResult fit(data::DataLoader train, std::optional<data::DataLoader> validation);
   MetricValues validate(data::DataLoader loader);
   Tensor predict(data::DataLoader loader);
@@ -46,7 +45,7 @@ class TrainingLoop {
 
  private:
   // --- training_loop_start.cpp
-  /// With a lock on the directory, if there is one: nobody else trains there during this fit().
+  /// Returns a lock on the directory, if there is one: no other training uses it during this fit().
   [[nodiscard]] std::optional<DirectoryLock> set_up(data::DataLoader train,
                                                     std::optional<data::DataLoader> validation);
   void require_data(const data::DataLoader& train, const data::DataLoader* validation) const;
@@ -80,7 +79,7 @@ class TrainingLoop {
                                                         bool interruptible);
   double seconds() const;
 
-  // --- training_loop_ranks.cpp: what several processes do together; with one of them nothing
+  // --- training_loop_ranks.cpp: agreement of several processes; does nothing with one process
   TrainerOptions for_this_rank(TrainerOptions options) const;
   void share_out();
   void require_alike() const;
@@ -111,18 +110,19 @@ class TrainingLoop {
   int64_t batches_ = 0, validation_batches_ = 0;  // of an epoch
   int64_t group_ = 1;                             // batches of a step, over all ranks
 
-  // --- where it stands
+  // --- the position
   CheckpointState position_{};
-  bool begun_ = false;                   // files are open, what there was has been resumed
-  std::optional<std::string> reason_{};  // to end this fit(), once there is one
-  std::string wish_{};                   // to stop, that waits for min_steps or min_epochs
-  bool validation_interrupted_ = false;  // by a signal: to be made up for
+  bool begun_ = false;                   // files are open, and an earlier state has been resumed
+  std::optional<std::string> reason_{};  // set: ends this fit()
+  std::string wish_{};                   // request to stop, which waits for min_steps or min_epochs
+  bool validation_interrupted_ = false;  // by a signal: must be repeated
   double samples_ = 0, seconds_before_ = 0;
-  double waited_before_ = 0;  // of this rank, when that was logged last
+  double waited_before_ = 0;  // this rank's waiting time at the last record
   std::optional<std::chrono::steady_clock::time_point> started_at_{};
   RunningMean step_loss_{}, epoch_loss_{};
   Tensor gradient_norm_{};
-  std::function<Tensor()> last_loss_{};  // of the step's last batch again, under explain_overflows
+  std::function<Tensor()> last_loss_{};  // computes the loss of the step's last batch again, for
+                                         // explain_overflows
 };
 
 }  // namespace halftone::train

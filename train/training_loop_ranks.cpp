@@ -1,6 +1,6 @@
-// What several processes of one training do together. Each computes its share of every step's
-// batches and steps with the sums of all (distributed/reducer.h); what is decided by numbers that
-// all have needs no word, the rest is agreed on here.
+// The cooperation of several processes of one training. Each computes its share of every step's
+// batches and steps with the sums over all (distributed/reducer.h). Decisions that depend on
+// numbers that all ranks have need no message; the functions below agree on the others.
 #include <halftone/train/training_loop.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 
 namespace halftone::train {
 
-/// Rank 0 alone writes files and speaks.
+/// Only rank 0 writes files and messages.
 TrainerOptions TrainingLoop::for_this_rank(TrainerOptions options) const {
   if (options.accumulate_batches > 0 && options.accumulate_batches < world_.size())
     fail<UsageError>(
@@ -44,7 +44,7 @@ void TrainingLoop::share_out() {
 }
 
 namespace {
-/// A checksum of the first, the middle and the last sample: other data of the same size is noticed.
+/// Hashes the first, the middle and the last sample, to detect other data of the same size.
 uint32_t checksum_of(const data::Dataset& dataset) {
   uLong sum = crc32(0, nullptr, 0);
   const auto add = [&sum](const Tensor& x) {
@@ -98,8 +98,8 @@ std::optional<FoundCheckpoint> TrainingLoop::found_by_rank_0(
   return FoundCheckpoint{path, parse_state(state, path)};
 }
 
-/// Where nobody said how many batches make a step, those of the checkpoint do. Whether that is
-/// another number.
+/// Takes the number of batches per step from the checkpoint, if the options leave it open. Returns
+/// whether that changes it.
 bool TrainingLoop::adopt_group(const CheckpointState& state) {
   const auto entry = state.numbers.find("state.loader.group");
   const int64_t before = entry == state.numbers.end() ? 1 : int64_t(entry->second);
@@ -136,7 +136,7 @@ bool TrainingLoop::rank_0_says(bool own) const {
   return distributed::largest(world_, "what rank 0 says", rank() == 0 && own ? 1 : 0) != 0;
 }
 
-/// All leave after the same step, for the reason of the lowest rank that has one.
+/// Makes all ranks end after the same step, with the reason of the lowest rank that has one.
 void TrainingLoop::agree_on_reason() {
   if (ranks() == 1) return;
   constexpr std::string_view what = "the end of a step";
@@ -149,12 +149,12 @@ void TrainingLoop::agree_on_reason() {
     }
 }
 
-/// Which ended the training: launchers and people may tell one process or all.
+/// Returns the signal that ended the training: launchers and people may signal one process or all.
 int TrainingLoop::signal_of_all() const {
   return int(distributed::largest(world_, "signals", StopSignals::received()));
 }
 
-/// Sums of all ranks.
+/// Returns the sums over all ranks.
 MetricSums TrainingLoop::of_all(const MetricSums& own) const {
   if (ranks() == 1) return own;
   std::vector<double> numbers;
@@ -180,7 +180,8 @@ double TrainingLoop::value_of_all(TaskMetric metric) const {
   return metric.value();
 }
 
-/// How long ranks have waited for each other since the last record: the slowest one waits least.
+/// Logs how long ranks have waited for each other since the last record. The slowest rank waits
+/// least.
 void TrainingLoop::log_waiting() {
   if (ranks() == 1) return;
   const double waited = world_.traffic().waited;
@@ -192,11 +193,11 @@ void TrainingLoop::log_waiting() {
   log("train/waited_most", std::ranges::max(all)), log("train/waited_least", std::ranges::min(all));
 }
 
-/// What all ranks have done wrong alike is said once, by rank 0.
+/// Ends all ranks with one message, from rank 0, for an error that all ranks have.
 void TrainingLoop::end_all(std::string_view message) const {
   if (rank() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   world_.abort(message);
-  std::terminate();  // compilers do not see that a virtual function does not return
+  std::terminate();  // compilers do not see that the virtual function never returns
 }
 
 }  // namespace halftone::train

@@ -1,5 +1,5 @@
-// What a Trainer does before its first step: fits options, data and what is in its directory
-// together; and what it saves, so that another one can go on from there.
+// The work of a Trainer before its first step: it combines options, data and the content of its
+// directory. Also saves the state, so that another Trainer can continue.
 #include <halftone/train/training_loop.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ void require_device(const data::DataLoader& loader, Device device, std::string_v
                       ". Give it {.device = ...}, or move the model.");
 }
 
-/// "state.callback.0.EarlyStopping."
+/// Returns a name such as "state.callback.0.EarlyStopping.".
 std::string state_name(const Callback& callback, std::size_t i) {
   return "state.callback." + std::to_string(i) + '.' + class_name(typeid(callback)) + '.';
 }
@@ -155,7 +155,7 @@ void TrainingLoop::make_scheduler(int64_t steps_per_epoch) {
 // --- checkpoints
 
 namespace {
-/// The sums of a metric with their names in checkpoints.
+/// Calls `f` with each sum of a metric and its name in checkpoints.
 template <class Sums, class F> void each_sum(Sums& sums, const F& f) {
   f("total", sums.total), f("weight", sums.weight);
   f("targets", sums.targets), f("squares", sums.squares);
@@ -207,7 +207,7 @@ void TrainingLoop::resume(const FoundCheckpoint& found) {
   validation_interrupted_ = number_in(numbers, "state.validation_interrupted") != 0;
   const auto sums = [&](const std::string& name) {
     MetricSums sums;
-    if (rank() != 0) return sums;  // those of all ranks, which one continues
+    if (rank() != 0) return sums;  // rank 0 continues with the sums of all ranks
     each_sum(sums, [&](const std::string& part, ExactSum& sum) {
       sum = {number_in(numbers, "state." + part + '.' + name),
              number_in(numbers, "state." + part + "_rest." + name)};

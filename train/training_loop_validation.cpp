@@ -1,5 +1,4 @@
-// Validation and prediction: passes in evaluation mode, which leave model and generator as they
-// were.
+// Validation and prediction: passes in evaluation mode, which change neither model nor generator.
 #include <halftone/train/training_loop.h>
 
 #include <algorithm>
@@ -15,7 +14,7 @@ bool TrainingLoop::validates() const {
   return validation_ && (options_.validate_every_epochs > 0 || options_.validate_every_steps > 0);
 }
 
-/// A signal interrupts it: then it is made up for by the run that resumes.
+/// A signal interrupts the validation; the resumed run repeats it.
 void TrainingLoop::run_validation() {
   if (!validation_) return;
   const auto values = evaluate(*validation_, validation_batches_, true);
@@ -63,7 +62,8 @@ std::optional<std::map<std::string, double>> TrainingLoop::evaluate(data::DataLo
   RunningMean loss_mean;
   std::vector<TaskMetric> metrics = task_.metrics;
   for (TaskMetric& metric : metrics) metric.reset();
-  // The same samples in the same order, each time; of each so many batches this rank has one.
+  // All ranks read the same samples in the same order. Each rank takes one batch of every
+  // `ranks()`.
   data::DataLoaderOptions shared = loader.options();
   shared.share = {.rank = rank(), .of = ranks(), .group = ranks()};
   data::DataLoader own = loader.with_options(shared);

@@ -1,4 +1,4 @@
-// Matrix products that add up on a grid, through the SIMD kernel: a row of sums at a time.
+// Matrix products whose sums stay on a grid, with the SIMD kernel: a row of sums at a time.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/core/accumulator.h>
@@ -7,7 +7,7 @@
 namespace halftone {
 
 namespace {
-/// As floats with unit stride along the last dimension.
+/// Returns x as floats with unit stride along the last dimension.
 Tensor float_rows(const Tensor& x) {
   if (x.dtype() == f32 && x.strides()[x.rank() - 1] == 1) return x;
   const MemoryScope scope(MemoryUse::workspace);
@@ -16,7 +16,7 @@ Tensor float_rows(const Tensor& x) {
   return rows;
 }
 
-/// Where the matrix of a batch begins, and the step from row to row.
+/// Returns the start of a batch's matrix, and the step from row to row.
 const float* floats_of_matrix(const Tensor& x, int64_t batch) {
   return x.data<float>() + (x.rank() == 3 && x.size(0) > 1 ? batch * x.strides()[0] : 0);
 }
@@ -33,7 +33,7 @@ void CpuBackend::matmul_accumulating(const Tensor& a, const Tensor& b, const Ten
   const Tensor left = float_rows(a), right = float_rows(b);
   const int64_t a_step = left.strides()[left.rank() - 2],
                 b_step = right.strides()[right.rank() - 2];
-  // A piece of a row whose sums stay in the first cache, while all of b's rows pass by.
+  // A piece of a row whose sums stay in the first-level cache while all rows of b are read.
   constexpr int64_t width = 256;
   const int64_t pieces = reference::pieces_of(n, width);
   cpu::parallel_tasks(c.numel() / n * pieces, [&, &kernels = simd_kernels()](int64_t task) {

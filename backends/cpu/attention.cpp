@@ -1,7 +1,7 @@
 // Attention in blocks, after Dao et al. 2022 (FlashAttention): a block of queries meets the keys
-// block by block; of the weights only one block exists, in f32, in the thread's cache. Each row's
-// largest score and sum so far are kept, and what was summed is rescaled when the former grows.
-// Equivalent to: backends/reference/attention.cpp.
+// block by block. Only one block of the weights exists at a time, in f32, in the thread's cache.
+// Each row keeps its largest score and its sum so far; the sum is rescaled when the largest score
+// grows. Equivalent to: backends/reference/attention.cpp.
 #include <cmath>
 
 #include <omp.h>
@@ -15,7 +15,7 @@ namespace cpu::attention {
 namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// What one thread needs for forward.
+/// The buffers of one thread for forward.
 template <class Blocks> class Forward {
  public:
   Forward(const Call& call, Tensor& y, Tensor& log_sum_exp)
@@ -32,7 +32,7 @@ template <class Blocks> class Forward {
         top_(rows_),
         total_(rows_) {}
 
-  /// Queries begin to end of a head.
+  /// Computes queries begin to end of a head.
   void run(int64_t head, int64_t begin, int64_t end) {
     const int64_t keys = call_.keys_before(end);
     Blocks::pack_columns(transposed(rows_of(call_.k, head / call_.group)), call_.e, keys,
@@ -60,7 +60,7 @@ template <class Blocks> class Forward {
     for (int64_t r = 0; r < rows; ++r) finish(head, i0 + r, r);
   }
 
-  /// Row r of the block becomes exp(score - top); sums so far are rescaled if the top grows.
+  /// Turns row r of the block into exp(score - top); rescales the sums so far if the top grows.
   void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count) {
     const simd::Kernels& kernels = simd_kernels();
     float* row = weights_.row(r);
@@ -106,7 +106,7 @@ template <class Blocks> class Forward {
 };
 
 template <class Blocks> void forward_all(const Call& call, Tensor& y, Tensor& log_sum_exp) {
-  // Rows do not depend on each other: few heads are cut for the threads.
+  // Rows do not depend on each other, so a few heads can be split among the threads.
   const int64_t pieces = std::min(reference::pieces_of(omp_get_max_threads(), call.heads),
                                   reference::pieces_of(call.l, Blocks::block_rows()));
   const int64_t rows = reference::pieces_of(call.l, pieces);

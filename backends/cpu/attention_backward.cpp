@@ -1,10 +1,10 @@
-// The gradients of attention, in blocks, after Dao et al. 2022: weights are made again from the
-// statistics of their rows. A thread takes whole heads, for the gradients of keys and values are
-// sums over all queries; the result does not depend on the number of threads.
+// The gradients of attention, in blocks, after Dao et al. 2022: weights are recomputed from the
+// statistics of their rows. A thread takes whole heads, because the gradients of keys and values
+// are sums over all queries; the result does not depend on the number of threads.
 //   ds = scale w (g - mean),  mean = sum over keys of w g
-// is a small difference of large numbers where weights are few or one is near 1. Where all keys of
-// the rows fit into one block the mean is taken from w and g themselves; else from y dy, which is
-// the same but for the rounding of y.
+// is a small difference of large numbers if there are few weights or one is near 1. If all keys of
+// the rows fit into one block, the mean is computed from w and g themselves; otherwise from y dy,
+// which is equal except for the rounding of y.
 // Equivalent to: backends/reference/attention.cpp.
 #include <halftone/backends/cpu/attention_blocks.h>
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -13,7 +13,7 @@ namespace halftone {
 
 namespace cpu::attention {
 namespace {
-/// What one thread needs.
+/// The buffers of one thread.
 template <class Blocks> class Backward {
  public:
   Backward(const Call& call, const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
@@ -44,7 +44,7 @@ template <class Blocks> class Backward {
         total_(rows_),
         row_(2 * call.ev) {}
 
-  /// A head of keys and values, with all heads of queries that share it.
+  /// Computes a head of keys and values, with all heads of queries that share it.
   void run(int64_t key_head) {
     const int64_t keys = call_.keys_before(call_.l);
     const simd::Matrix k = rows_of(call_.k, key_head), v = rows_of(call_.v, key_head);
@@ -85,7 +85,8 @@ template <class Blocks> class Backward {
       for (int64_t r = 0; r < rows; ++r) weigh(head, i0 + r, r, j, count, at_once);
       if (!at_once) add_gradients(head, i0, rows, j, count, 0);
     }
-    // By the sum of the weights, which rounding leaves a little beside 1: of one key ds is 0.
+    // Divides by the sum of the weights, which rounding moves slightly from 1: with one key, ds is
+    // 0.
     for (int64_t r = 0; at_once && r < rows; ++r)
       if (total_[r] != 0) mean_[r] /= total_[r];
     for (int64_t j = 0; at_once && j < keys; j += columns_)
@@ -93,8 +94,8 @@ template <class Blocks> class Backward {
     write(dqueries_.data(), rows, dq_, head, i0);
   }
 
-  /// Of `count` keys from j on, whose weights begin at a column: dv += w^T dy, dk += ds^T q,
-  /// dq += ds k.
+  /// For `count` keys from j on, whose weights begin at a column: dv += w^T dy, dk += ds^T q, dq +=
+  /// ds k.
   void add_gradients(int64_t head, int64_t i0, int64_t rows, int64_t j, int64_t count,
                      int64_t column) {
     const int64_t e = call_.e, ev = call_.ev;
@@ -111,7 +112,7 @@ template <class Blocks> class Backward {
         {rows, e, count, keys_.depth(j), dqueries_.data(), e, j > 0, call_.chain(count)});
   }
 
-  /// sum over keys of weight times its gradient = y dy.
+  /// Returns the sum over keys of weight times its gradient, which is y dy.
   float mean_from_result(int64_t head, int64_t i) {
     const int64_t n = call_.ev;
     float* buffer = row_.data();
@@ -121,7 +122,7 @@ template <class Blocks> class Backward {
     return simd_kernels().dot(row_of(y_, buffer), row_of(dy_, buffer + n), n);
   }
 
-  /// Row r: weights again, and their gradients.
+  /// Computes row r: the weights again, and their gradients.
   void weigh(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, bool at_once) {
     const simd::Kernels& kernels = simd_kernels();
     float *w = weights_.row(r, at_once ? j : 0), *g = gradients_.row(r, at_once ? j : 0);
@@ -135,7 +136,7 @@ template <class Blocks> class Backward {
     if (at_once) mean_[r] += kernels.dot(w, g, seen), total_[r] += sum;
   }
 
-  /// Row r: from the gradients of weights to those of their scores; what dropout leaves of weights.
+  /// Computes row r: gradients of scores from gradients of weights; applies dropout to the weights.
   void differentiate(int64_t head, int64_t i, int64_t r, int64_t j, int64_t count, int64_t column) {
     float *w = weights_.row(r, column), *g = gradients_.row(r, column);
     const int64_t seen = scores_.seen(i, j, count);

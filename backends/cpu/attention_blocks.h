@@ -1,5 +1,5 @@
-// What forward and backward of attention share: the call, the scores of a block of queries and keys
-// (scale, causality, mask, dropout), and blocks as operands of products. See attention.cpp.
+// Shared parts of attention's forward and backward: the call, the scores of a block of queries and
+// keys (scale, causality, mask, dropout), and blocks as operands of products. See attention.cpp.
 #pragma once
 
 #include <algorithm>
@@ -16,22 +16,23 @@ struct Call {
   const AttentionSettings& settings;
   int64_t heads = q.shape()[0] * q.shape()[1], l = q.shape()[2], s = k.shape()[2], e = q.shape()[3],
           ev = v.shape()[3];
-  /// Heads that share one head of keys and values.
+  /// Number of heads of q that share one head of keys and values.
   int64_t group = k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1];
   bool any_empty() const { return heads == 0 || l == 0 || s == 0 || e == 0 || ev == 0; }
-  /// Of a product of some depth. By the call, not the block: blocks of queries depend on the number
-  /// of threads, and backward needs the very scores that forward's statistics are of.
+  /// Returns the chain length of a product of some depth. It depends on the call, not on the block:
+  /// blocks of queries depend on the number of threads, and backward needs exactly the scores that
+  /// forward's statistics describe.
   int64_t chain(int64_t depth) const { return l <= 4 ? std::min<int64_t>(depth, 16) : depth; }
-  /// Keys that queries before `end` see.
+  /// Returns the number of keys that queries before `end` see.
   int64_t keys_before(int64_t end) const { return settings.causal ? std::min(s, end) : s; }
 };
 
-/// Where a head of [n, heads, rows, columns] begins.
+/// Returns the start of a head of [n, heads, rows, columns].
 inline int64_t offset_of(const Tensor& x, int64_t head) {
   const int64_t heads = x.shape()[1];
   return head / heads * x.strides()[0] + head % heads * x.strides()[1];
 }
-/// Rows of a head, from one on.
+/// Returns the rows of a head, beginning with row `first`.
 inline simd::Matrix rows_of(const Tensor& x, int64_t head, int64_t first = 0) {
   const int64_t offset = offset_of(x, head) + first * x.strides()[2];
   return {x.raw_data() + offset * size_of(x.dtype()),
@@ -50,28 +51,28 @@ class Scores {
         apart_(call.mask.defined() || scale_ <= 0),
         mask_row_(call.mask.defined() ? call.s : 0) {}
 
-  /// What the scores must still be multiplied by.
+  /// Returns the factor that the scores must still be multiplied by.
   float factor() const { return apart_ ? 1.0f : scale_; }
-  /// Of `count` keys from j0 on: how many query i sees.
+  /// Returns how many of `count` keys from j0 on query i sees.
   int64_t seen(int64_t i, int64_t j0, int64_t count) const {
     return std::clamp<int64_t>(call_.keys_before(i + 1) - j0, 0, count);
   }
-  /// The same; their products become scores.
+  /// Does the same, and turns their products into scores.
   int64_t make(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) {
     const int64_t seen = this->seen(i, j0, count);
     if (apart_) simd_kernels().scale(scale_, row, seen);
     if (call_.mask.defined()) add_mask(row, head, i, j0, seen);
     return seen;
   }
-  /// Keys that weigh nothing behind those that are seen: so many scores make whole vectors, if the
-  /// row has room for them.
+  /// Appends keys of weight 0 to the seen keys, so that the scores fill whole vectors if the row
+  /// has room. Returns the new number.
   static int64_t fill_vectors(float* row, int64_t seen, int64_t room) {
     constexpr int64_t vector = 16;
     const int64_t whole = std::min(room, reference::pieces_of(seen, vector) * vector);
     std::fill(row + seen, row + whole, -std::numeric_limits<float>::infinity());
     return whole;
   }
-  /// Dropout of row i's values at keys from j0 on, weights or their gradients alike.
+  /// Applies dropout to row i's values (weights or their gradients) at keys from j0 on.
   void drop(float* row, int64_t head, int64_t i, int64_t j0, int64_t count) const {
     const AttentionSettings& settings = call_.settings;
     if (settings.dropout == 0) return;
@@ -95,20 +96,21 @@ class Scores {
 
   const Call& call_;
   float scale_;
-  bool apart_;  // the scale is applied before the rest
+  bool apart_;  // the scale is applied before mask and softmax
   Workspace<float> mask_row_;
 };
 
-/// A block [rows, columns] of f32 that becomes an operand: in place, or rounded beside.
+/// A block [rows, columns] of f32 that becomes an operand: in place, or rounded into another
+/// buffer.
 template <class Blocks> class ComputedBlock {
  public:
   ComputedBlock(int64_t rows, int64_t columns)
       : columns_(columns), floats_(rows * columns), rounded_(in_place ? 0 : rows * columns) {}
-  /// The same memory as rows of another length, at most as many as it holds.
+  /// Uses the same memory for rows of another length, at most as many as it holds.
   void shape_as(int64_t columns) { columns_ = columns; }
   int64_t stride() const { return columns_; }
   float* row(int64_t i, int64_t j = 0) { return floats_.data() + i * columns_ + j; }
-  /// From column j on row i holds `count` values, then zeros up to `total`.
+  /// In row i, from column j on, keeps `count` values and writes zeros up to `total`.
   void complete(int64_t i, int64_t count, int64_t total, int64_t j = 0) {
     std::fill(row(i, j) + count, row(i, j) + total, 0.0f);
     if constexpr (!in_place) Blocks::store(row(i, j), total, values() + i * columns_ + j);
@@ -127,7 +129,7 @@ template <class Blocks> class ComputedBlock {
   Workspace<Value> rounded_;
 };
 
-/// The keys or values of a head, packed as right-hand sides, a block of keys at a time.
+/// The keys or values of a head, packed as right-hand sides, one block of keys at a time.
 template <class Blocks> class PackedKeys {
  public:
   PackedKeys(int64_t keys, int64_t width)
@@ -142,7 +144,7 @@ template <class Blocks> class PackedKeys {
                             rows.element, rows.row, rows.column},
                            depth(j), width_, data_.data() + j / Blocks::block_columns() * block_);
   }
-  /// The block of keys that begins with j, and how many it holds.
+  /// Returns the block of keys that begins with j, and its number of keys.
   const typename Blocks::Packed* from(int64_t j) {
     return data_.data() + j / Blocks::block_columns() * block_;
   }
@@ -153,7 +155,7 @@ template <class Blocks> class PackedKeys {
   Workspace<typename Blocks::Packed> data_;
 };
 
-/// compute<Blocks>() with the products that this CPU has for a dtype.
+/// Calls compute<Blocks>() with the block products that this CPU has for a dtype.
 template <class Compute> void with_blocks(DType dtype, const Compute& compute) {
   if (dtype != bf16 || !has_bf16_products()) compute.template operator()<FloatBlocks>();
   else if (use_amx()) compute.template operator()<AmxBlocks>();

@@ -1,5 +1,5 @@
-// Average pooling over NHWC images: rows of pixels are added up first, in long vectors, then the
-// pixels of each window in that one row. Backward does the same with the windows over each input.
+// Average pooling over NHWC images: first adds up rows of pixels, in long vectors, then the pixels
+// of each window within that one row. Backward does the same with the windows over each input.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/image_rows.h>
 #include <halftone/backends/cpu/staging.h>
@@ -10,7 +10,7 @@ namespace halftone {
 namespace {
 using reference::PoolAxis;
 
-/// What a window counts as along an axis: its places inside the image, or `whole` of them.
+/// The divisor of a window along an axis: its positions inside the image, or `whole`.
 class Weights {
  public:
   Weights(const PoolAxis& axis, int64_t whole) : axis_(axis), whole_(whole) {}
@@ -23,8 +23,8 @@ class Weights {
   int64_t whole_;
 };
 
-/// Sizes of a pooling between images x and y; whole: the divisor along each axis, or 0 for the
-/// places inside.
+/// Sizes of a pooling between images x and y. `whole`: the divisor along each axis, or 0 for the
+/// number of positions inside the image.
 struct Pooling {
   int64_t images, channels;
   PoolAxis rows, columns;
@@ -44,8 +44,8 @@ Pooling adaptive(const Tensor& x, const Tensor& y) {
           {0, 0}};
 }
 
-/// to = the sum of rows range of an image of x, n elements each, from row `first`; each times
-/// weight(row).
+/// Computes to = the sum of the rows in `range` of an image of x, n elements each, counted from row
+/// `first`; each row times weight(row).
 template <class Weight>
 void add_image_rows(const Tensor& x, int64_t first, Range range, int64_t n, const Weight& weight,
                     float* scratch, float* to) {

@@ -1,6 +1,6 @@
-// Batch norm over the pixels of NHWC images, with residual and relu: statistics read x once, the
-// rest reads and writes each tensor once. Sums run in float within blocks that stay in a cache, in
-// double across them.
+// Batch norm over the pixels of NHWC images, with residual and relu. Statistics read x once; the
+// rest reads and writes each tensor once. Sums run in float within blocks that stay in a cache, and
+// in double across blocks.
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -11,11 +11,11 @@ namespace halftone {
 namespace {
 constexpr int64_t block_elements = 8 * cpu::block_length;
 
-/// A batch-norm input as [pixels, channels] in memory, and how the pixels are cut.
+/// A batch-norm input as [pixels, channels] in memory, and how the pixels are split.
 struct Pixels {
   int64_t count, channels;
-  int64_t block = std::max<int64_t>(1, block_elements / channels);  // that stays in a cache
-  int64_t group = cpu::group_of(count, channels);                   // a task
+  int64_t block = std::max<int64_t>(1, block_elements / channels);  // pixels that stay in a cache
+  int64_t group = cpu::group_of(count, channels);                   // pixels of a task
   int64_t groups = reference::pieces_of(count, group);
   explicit Pixels(const Tensor& x) : count(x.numel() / x.shape()[1]), channels(x.shape()[1]) {}
 
@@ -29,7 +29,7 @@ struct Pixels {
   }
 };
 
-/// Blocks of a tensor as the kernels take them. Floats: in place, or in a buffer (none for
+/// Blocks of a tensor in the form that the kernels need. Floats: in place, or in a buffer (none for
 /// undefined tensors and f32).
 template <class Element> class Blocks {
  public:
@@ -41,7 +41,7 @@ template <class Element> class Blocks {
     return x_.defined() ? cpu::floats(x_, first, 1, rows * channels_, buffer_.data()) : nullptr;
   }
   using Output = cpu::Output;
-  /// Where `rows` results go; finish() rounds them.
+  /// Returns the destination of `rows` results; finish() rounds them.
   Output write(int64_t first, int64_t rows) {
     return {x_, first, 1, rows * channels_, buffer_.data()};
   }
@@ -51,7 +51,7 @@ template <class Element> class Blocks {
   int64_t channels_;
   cpu::Workspace<float> buffer_;
 };
-/// bf16, where it lies.
+/// bf16, in place.
 template <> class Blocks<uint16_t> {
  public:
   struct Output {
@@ -70,7 +70,7 @@ template <> class Blocks<uint16_t> {
   const Tensor& x_;
 };
 
-/// Calls body with the kernels for images that are all bf16, or else for floats.
+/// Calls body with the kernels for bf16 if all images are bf16, otherwise with those for floats.
 template <class Body, class... Images>
 void with_kernels(const Body& body, const Images&... images) {
   const simd::Kernels& k = simd_kernels();
@@ -78,7 +78,7 @@ void with_kernels(const Body& body, const Images&... images) {
   else body(k.channels);
 }
 
-/// Mean and sum of squared distances of `count` values per channel, merged as Chan et al. 1979.
+/// Mean and sum of squared distances of `count` values per channel, merged as in Chan et al. 1979.
 class Moments {
  public:
   explicit Moments(int64_t channels) : channels_(channels), values_(2 * channels) {
@@ -104,7 +104,7 @@ class Moments {
   cpu::Workspace<double> values_;
 };
 
-/// Adds the moments of a group of pixels: of each block first the mean, then distances from it.
+/// Adds the moments of a group of pixels: for each block first the mean, then distances from it.
 void add_group(const Tensor& x, const Pixels& pixels, int64_t first, int64_t last,
                Moments& moments) {
   const simd::Kernels& k = simd_kernels();
@@ -119,7 +119,7 @@ void add_group(const Tensor& x, const Pixels& pixels, int64_t first, int64_t las
     std::fill_n(sums.data(), 2 * c, 0.0);
     k.channel_moments(in, mean.data(), rows, c, sums.data(), sums.data() + c);
     for (int64_t j = 0; j < c; ++j) {
-      const double off = sums[j] / double(rows);  // what rounding left of the mean
+      const double off = sums[j] / double(rows);  // the rounding error of the mean
       block[j] = double(mean[j]) + off;
       block[c + j] = sums[c + j] - off * off * double(rows);
     }
@@ -172,7 +172,7 @@ void CpuBackend::batch_norm(const Tensor& x, const Tensor& mean, const Tensor& v
 }
 
 namespace {
-/// Sums over all pixels of g and of g (x - mean) per channel, [2, channels].
+/// Computes the sums over all pixels of g and of g (x - mean) per channel, [2, channels].
 template <class E>
 void gradient_sums(const simd::ChannelKernels<E>& k, const Tensor& x, const Tensor& dy,
                    const Tensor& relu_output, const Tensor& mean, const Pixels& pixels,
@@ -194,9 +194,9 @@ void gradient_sums(const simd::ChannelKernels<E>& k, const Tensor& x, const Tens
 }
 }  // namespace
 
-// With g = dy where relu lets it through: dresidual = g, and, in training,
+// With g = dy where relu is positive (else 0): dresidual = g, and, in training,
 //   dx = rstd weight (g - mean(g) - (x - mean) rstd^2 mean(g (x - mean)));
-// in evaluation mean and variance are constants and the means of g fall away.
+// in evaluation mode, mean and variance are constants and the means of g drop out.
 void CpuBackend::batch_norm_backward(const Tensor& x, const Tensor& mean, const Tensor& variance,
                                      double eps, const Tensor& weight, const Tensor& relu_output,
                                      const Tensor& dy, bool training, Tensor& dx, Tensor& dweight,

@@ -4,7 +4,7 @@
 namespace halftone::cpu {
 
 namespace {
-/// The stride of a dimension of one element says nothing: such a matrix may have no unit stride.
+/// The stride of a dimension of size 1 is arbitrary, so such a matrix may have no unit stride.
 simd::Matrix with_unit_stride(simd::Matrix x, int64_t rows, int64_t columns) {
   if (columns == 1) x.column = 1;
   else if (rows == 1 && x.column != 1) x.row = 1;

@@ -1,5 +1,5 @@
-// How the result of a matrix product is cut into blocks for threads that share nothing: where two
-// need the same operand, both pack it.
+// Cuts the result of a matrix product into blocks for threads that share nothing: if two need the
+// same operand, both pack it.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 namespace halftone::cpu {
 
-/// c, row_panels by column_panels, in row_blocks by column_blocks: of all ways to give each thread
-/// its share the one that costs the busiest least.
+/// Cuts c, row_panels by column_panels, into row_blocks by column_blocks. It takes the cut with the
+/// least cost for the busiest thread among all that give each thread its share.
 struct BlockCut {
   int64_t row_panels, column_panels;
   int64_t row_blocks = 1, column_blocks = 1;
 
-  /// most_columns: panels of a block. packing: what it costs to pack a panel, beside a product of
-  /// two.
+  /// `most_columns`: panels of a block. `packing`: the cost of packing a panel, in units of the
+  /// product of two panels.
   BlockCut(int64_t row_panels, int64_t column_panels, int64_t most_columns, int64_t packing,
            int64_t threads)
       : row_panels(row_panels), column_panels(column_panels) {
@@ -35,7 +35,7 @@ struct BlockCut {
   int64_t block_columns() const { return reference::pieces_of(column_panels, column_blocks); }
 
  private:
-  /// The work of the busiest thread.
+  /// Returns the work of the busiest thread.
   int64_t cost_of(int64_t rows, int64_t columns, int64_t packing, int64_t threads) const {
     const int64_t tasks = reference::pieces_of(rows * columns, threads);
     const int64_t height = reference::pieces_of(row_panels, rows),

@@ -1,6 +1,6 @@
-// Convolutions: oneDNN in f32, and in bf16 where it has instructions for it; where it declines, or
-// is slower, as matrix products. f16, and bf16 elsewhere, are widened, go through f32 and are
-// rounded once: no short-float convolution ever runs on scalar code.
+// Convolutions: oneDNN in f32, and in bf16 if it has instructions for it. If oneDNN declines or is
+// slower, they run as matrix products. f16, and bf16 on other CPUs, are widened to f32 and rounded
+// once: no short-float convolution ever runs on scalar code.
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
@@ -11,7 +11,7 @@ namespace halftone {
 namespace {
 bool is_short(const Tensor& x) { return x.defined() && (x.dtype() == f16 || x.dtype() == bf16); }
 
-/// x in f32, in the same memory order; x itself if it is f32 (or undefined).
+/// Returns x in f32, in the same memory order; x itself if it is f32 (or undefined).
 Tensor widened(const Tensor& x) {
   if (!is_short(x)) return x;
   const MemoryScope scope(MemoryUse::workspace);
@@ -28,8 +28,8 @@ void round_into(const Tensor& wide, Tensor& y) {
   if (y.defined() && wide.body() != y.body()) backend_for(y).copy(wide, y);
 }
 
-/// oneDNN or own products of the image's dtype, in the order that the shape asks for; false:
-/// neither takes the work. image: x or its gradient.
+/// Tries oneDNN and own products for the image's dtype, in the order that suits the shape. Returns
+/// false if neither supports the work. image: x or its gradient.
 template <class OneDnn, class Products, class Bf16Products>
 bool in_turn(cpu::ConvPass pass, const Tensor& image, const Tensor& w, const ConvGeometry& g,
              const OneDnn& by_onednn, const Products& by_products,
@@ -43,7 +43,7 @@ bool in_turn(cpu::ConvPass pass, const Tensor& image, const Tensor& w, const Con
   return own;
 }
 
-// Each of these says whether a fast path took the work.
+// Each of these functions returns whether a fast path did the work.
 bool fast_conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g,
                Tensor& y) {
   return in_turn(
@@ -96,7 +96,7 @@ void CpuBackend::conv_backward_weights(const Tensor& x, const Tensor& dy, const 
     round_into(wide, dw);
   }
   if (!dbias.defined()) return;
-  // oneDNN would add it up one pixel after the other.
+  // oneDNN would add pixels up one after the other.
   Tensor sums = dbias.view_as({1, dy.size(1), 1, 1}, {dy.size(1), 1, 1, 1}, dbias.offset());
   reduce(Reduction::sum, dy, sums);
 }

@@ -1,5 +1,5 @@
 // Convolution in bf16 as implicit products (formulas: conv_products.cpp), in the blocks of
-// gemm_blocking_bf16.h: windows are packed as the product comes to them.
+// gemm_blocking_bf16.h: windows are packed when the product needs them.
 #include <halftone/backends/cpu/conv_products.h>
 #include <halftone/backends/cpu/conv_windows.h>
 #include <halftone/backends/cpu/few_weights.h>
@@ -10,11 +10,11 @@ namespace halftone::cpu {
 
 namespace {
 using Part = panel_product::Part;
-constexpr int64_t least_width = 8;  // of weights and results: narrower ones are mostly padding
+constexpr int64_t least_width = 8;  // of weights and results: narrower ones would be mostly padding
 
 uint16_t* shorts(const Tensor& x) { return reinterpret_cast<uint16_t*>(x.raw_data()); }
 
-/// Windows as the left operand; those of neighbouring pixels lie beside each other.
+/// Windows as the left operand; the windows of neighboring pixels are next to each other.
 struct WindowRows {
   const Windows<uint16_t>& windows;
 
@@ -23,7 +23,7 @@ struct WindowRows {
     pack(x, buffer);
     return {.data = buffer};
   }
-  /// All windows are larger than a cache.
+  /// All windows together are larger than a cache.
   static bool shares(int64_t /*columns*/) { return false; }
   void pack(const Part& x, uint16_t* buffer) const {
     pack_window_rows(windows, x.i, x.rows, x.start, x.start + x.depth, buffer);
@@ -31,12 +31,12 @@ struct WindowRows {
   static simd::panels::Ahead ahead(const Part& /*x*/) { return {}; }
 };
 
-/// to[pixel, n] = windows times the columns that are packed by pack_columns.
+/// Computes to[pixel, n] = windows times the columns that pack_columns packs.
 template <class PackColumns>
 void multiply_windows(const Windows<uint16_t>& windows, int64_t n, const float* bias,
                       const PackColumns& pack_columns, uint16_t* to, int64_t stride) {
   const int64_t pixels = windows.pixels(), depth = windows.depth();
-  // bf16 holds no partial sums.
+  // A bf16 result cannot store partial sums.
   const bool direct = depth <= bf16_depth;
   Workspace<float> wide(direct ? 0 : pixels * n);
   bf16_product(pixels, n, depth,
@@ -86,7 +86,7 @@ void conv_backward_data_by_bf16_products(const Tensor& dy, const Tensor& w, cons
   const bool one_phase = g.stride[0] == 1 && g.stride[1] == 1;
   if (!s.reaches_all()) std::fill_n(shorts(dx), dx.numel(), uint16_t{0});
   for_phases(s, shorts(dy), [&](int64_t group, const auto& phase, const auto& pixel_of) {
-    // The taps' weights [out, in], one behind the other.
+    // The taps' weights [out, in], one after the other.
     const auto taps = int64_t(phase.taps.size());
     Workspace<uint16_t> weights(taps * s.out * s.in);
     const uint16_t* from = shorts(innermost) + group * s.out * s.window();
@@ -117,7 +117,7 @@ void conv_backward_weights_by_bf16_products(const Tensor& x, const Tensor& dy,
   const MemoryScope scope(MemoryUse::workspace);
   std::optional<Workspace<uint16_t>> buffer;
   const uint16_t* const source = s.padded(shorts(x), buffer);
-  // A panel would be padding for more than its half.
+  // More than half of a panel would be padding.
   if (s.groups == 1 && s.window() <= simd::panels::panel_width / 2)
     return few_weights_gradient(s, s.forward(source, 0), shorts(dy), dw);
   Tensor gradient = empty({dw.size(0), s.kernel_rows, s.kernel_columns, s.in});

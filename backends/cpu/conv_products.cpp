@@ -1,9 +1,9 @@
 // With P pixels of output, taps T = kh kw, C channels in and O out, per group:
 //   y [P, O] = windows of x [P, T C] w^T      dw [O, T C] = dy^T windows of x
-//   dx [P, C] = windows of dy [P, T O] w, once for each place of a pixel between strides: with
-//   stride s only every s-th tap reaches it.
-// Weights are packed once; windows are read where they lie, a block of them at a time, so that they
-// stay in a thread's second-level cache while all weights pass.
+// dx [P, C] = windows of dy [P, T O] w, once for each position of a pixel between strides: with
+// stride s only every s-th tap reaches it. Weights are packed once. Windows are read in place, a
+// block of them at a time, so that they stay in a thread's second-level cache while all weights are
+// read.
 #include <halftone/backends/cpu/conv_products.h>
 
 #include <string_view>
@@ -19,14 +19,14 @@ namespace halftone::cpu {
 namespace {
 constexpr int64_t block_depth =
     384;  // a panel of weights, depth x tile_columns floats, stays near the first-level cache
-/// Weights of some taps as the right-hand side of a product of [taps depth, columns]: of tap t
-/// element (i, j) is data[tap[t] + i row + j column].
+/// Weights of some taps as the right-hand side of a product, [taps depth, columns]: element (i, j)
+/// of tap t is data[tap[t] + i row + j column].
 struct Weights {
   const float* data;
   std::vector<int64_t> tap;
   int64_t depth, columns, row, column;
 
-  /// In panels of all the depth, packed by all threads.
+  /// Packs panels of the whole depth, with all threads.
   void pack(float* to) const {
     const simd::Kernels& kernels = simd_kernels();
     const int64_t tile = kernels.tile_columns;
@@ -42,8 +42,9 @@ struct Weights {
   }
 };
 
-/// windows times weights, handed on in blocks: take(first pixel, pixels, first column, columns,
-/// block, stride of its rows). Sums are in slices of the depth, whatever the threads.
+/// Multiplies windows by weights and passes on blocks: take(first pixel, pixels, first column,
+/// columns, block, stride of its rows). Sums are split into slices of the depth that do not depend
+/// on the threads.
 template <class Take>
 void multiply_windows(const Windows<float>& windows, const Weights& weights, const float* bias,
                       const Take& take) {
@@ -56,7 +57,7 @@ void multiply_windows(const Windows<float>& windows, const Weights& weights, con
   const std::vector<float> zeros(std::size_t(channels), 0.0F);
   Workspace<float> packed(FloatBlocks::packed_columns(depth, n));
   weights.pack(packed.data());
-  // Few pixels: threads share the columns, too, and none waits long for another.
+  // For few pixels, threads also share the columns, so that none waits long for another.
   const int64_t row_blocks = reference::pieces_of(windows.pixels(), rows);
   const int64_t wanted = reference::pieces_of(8 * int64_t(omp_get_max_threads()), row_blocks);
   const int64_t width = even_piece(n, std::max(unit, n / wanted), unit);
@@ -110,7 +111,7 @@ bool win_on_avx2(ConvPass pass, const Tensor& w, bool strided) {
   return false;
 }
 
-/// In bf16. oneDNN 2.6 has few kernels of AMX for strides, and loses time where images are small.
+/// For bf16. oneDNN 2.6 has few AMX kernels for strides, and is slow for small images.
 bool win_on_amx(ConvPass pass, const Tensor& w, bool strided) {
   const int64_t in = w.size(1);
   switch (pass) {
@@ -120,8 +121,8 @@ bool win_on_amx(ConvPass pass, const Tensor& w, bool strided) {
   }
   return false;
 }
-/// In f32 on the CPUs that have AMX: where results are small, as at the end of networks. pixels: of
-/// a result.
+/// For f32 on CPUs with AMX: own products win for small results, as at the end of networks.
+/// `pixels`: of a result.
 bool win_beside_amx(ConvPass pass, int64_t pixels, const Tensor& w, bool strided) {
   const bool wide = w.size(1) >= 256 && w.size(2) * w.size(3) > 1, small = pixels <= 16;
   switch (pass) {

@@ -1,5 +1,5 @@
 // A convolution as windows (windows.h): over the image for forward and for the gradient of the
-// weights, over the gradient of the result for that of the image.
+// weights, over the gradient of the result for the gradient of the image.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace halftone::cpu {
 
 inline constexpr int64_t few_channels = 8;
 
-/// One convolution; Element: of its images.
+/// One convolution; Element: the type of its images' elements.
 template <class Element> struct ConvSizes {
   int64_t images, groups, in, out, rows, columns, out_rows, out_columns, kernel_rows,
       kernel_columns;
@@ -34,7 +34,7 @@ template <class Element> struct ConvSizes {
         kernel_columns(w.size(3)),
         g(geometry) {}
 
-  /// Whether some tap reaches every pixel of the image.
+  /// Returns whether some tap reaches every pixel of the image.
   bool reaches_all() const {
     return kernel_rows >= g.stride[0] && kernel_columns >= g.stride[1] && g.dilation[0] == 1 &&
            g.dilation[1] == 1;
@@ -42,7 +42,7 @@ template <class Element> struct ConvSizes {
   int64_t taps() const { return kernel_rows * kernel_columns; }
   int64_t window() const { return taps() * in; }
 
-  /// The windows of the output's pixels over one group of x, or of its padded() copy.
+  /// Returns the windows of the output's pixels over one group of x, or over its padded() copy.
   Windows<Element> forward(const Element* x, int64_t group) const {
     if (is_padded()) return over_padded(x);
     Windows<Element> w{.source = x + group * in,
@@ -61,7 +61,8 @@ template <class Element> struct ConvSizes {
     return w;
   }
 
-  // Of few channels the neighbours in a window's row are one piece, if the image has its padding.
+  // With few channels, the neighbors in a window's row form one piece, if the image has its
+  // padding.
   bool is_padded() const {
     return groups == 1 && in < few_channels && kernel_columns > 1 && g.dilation[1] == 1;
   }
@@ -69,7 +70,7 @@ template <class Element> struct ConvSizes {
     return (out_rows - 1) * g.stride[0] + (kernel_rows - 1) * g.dilation[0] + 1;
   }
   int64_t padded_columns() const { return (out_columns - 1) * g.stride[1] + kernel_columns; }
-  /// x, or into `buffer` with zeros around it, whichever forward() takes.
+  /// Returns the form that forward() needs: x, or a copy in `buffer` with zeros around it.
   const Element* padded(const Element* x, std::optional<Workspace<Element>>& buffer) const {
     if (!is_padded()) return x;
     const int64_t wide = padded_columns(), high = padded_rows();
@@ -106,14 +107,14 @@ template <class Element> struct ConvSizes {
   }
 };
 
-/// w [out, in, kh, kw] as [out, kh, kw, in], the order of windows.
+/// Returns w [out, in, kh, kw] as [out, kh, kw, in], the order of windows.
 inline Tensor channels_innermost(const Tensor& w) {
   const MemoryScope scope(MemoryUse::workspace);
   return views::contiguous(views::permute(w, {0, 2, 3, 1}));
 }
 
-/// The pixels of dx at (row, column) between strides: their windows of dy, and where in w, which is
-/// channels_innermost(), the taps begin that reach them.
+/// The pixels of dx at position (row, column) between strides: their windows of dy, and the start
+/// of each tap that reaches them in w, which is channels_innermost().
 template <class Element> struct ConvPhase {
   Windows<Element> windows;
   std::vector<int64_t> taps;
@@ -141,8 +142,8 @@ template <class Element> struct ConvPhase {
   }
 };
 
-/// Calls body(group, phase, pixel) for every pixel between strides that taps reach, where
-/// pixel(p) is the one of dx, counted through all images, that the phase's window p is of.
+/// Calls body(group, phase, pixel) for every position between strides that taps reach. pixel(p) is
+/// the pixel of dx, counted through all images, to which window p of the phase belongs.
 template <class Element, class Body>
 void for_phases(const ConvSizes<Element>& s, const Element* dy, const Body& body) {
   const auto& stride = s.g.stride;

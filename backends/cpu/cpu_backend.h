@@ -1,7 +1,7 @@
-// The CPU backend: the reference with what pays overridden - SIMD kernels for elementwise
-// operations, casts, reductions, rows and optimizers, own matrix products, oneDNN for convolutions
-// and for bf16 products where there are instructions for bf16 but not AMX. For a dtype, layout or
-// shape that a fast path does not take, it calls the reference, so nothing is ever missing.
+// The CPU backend: the reference with faster overrides: SIMD kernels for elementwise operations,
+// casts, reductions, rows and optimizers, own matrix products, oneDNN for convolutions and, on CPUs
+// with bf16 instructions but no AMX, for bf16 products. If a fast path does not support a dtype,
+// layout or shape, it calls the reference, so every operation works.
 #pragma once
 
 #include <halftone/backends/reference/reference.h>

@@ -53,7 +53,8 @@ void CpuBackend::compare(FormulaCall f, const Tensor& a, const Tensor& b, Tensor
 }
 
 namespace {
-/// Elements of x, whose type T only has the size of, as neighbours: in place, or in `buffer`.
+/// Returns elements of x as contiguous neighbors, in place or in `buffer`. T only has the element's
+/// size.
 template <class T>
 const T* neighbours(const Tensor& x, int64_t offset, int64_t step, int64_t count, T* buffer) {
   const T* const from = reinterpret_cast<const T*>(x.raw_data()) + offset;

@@ -1,6 +1,6 @@
-// Gradients of few weights from many pixels: of first layers, whose images have one channel or
-// three. There a product with the weights' gradient as its result (conv_products.cpp) is a thin
-// matrix with little to share out between threads.
+// Gradients of few weights from many pixels, as in first layers, whose images have one or three
+// channels. A product with the weights' gradient as its result (conv_products.cpp) is a thin matrix
+// there, with little work to share among threads.
 #pragma once
 
 #include <type_traits>
@@ -14,8 +14,8 @@ namespace halftone::cpu {
 
 inline constexpr int64_t few_weights = 1 << 14;  // their sums stay in the second-level cache
 
-/// dw^T [T C, O] = windows of x^T dy, for few weights and many pixels: dy is read where it lies,
-/// and tasks take pixels, so many that it depends on sizes only.
+/// Computes dw^T [T C, O] = windows of x^T dy, for few weights and many pixels. dy is read in
+/// place. A task takes a number of pixels that depends only on sizes.
 template <class Element> class FewWeights {
  public:
   FewWeights(const Windows<Element>& windows, const Element* dy, int64_t out)
@@ -40,13 +40,13 @@ template <class Element> class FewWeights {
 
  private:
   static constexpr bool is_float = std::is_same_v<Element, float>;
-  static constexpr int64_t most_depth = 512;  // of pixels packed at a time
+  static constexpr int64_t most_depth = 512;  // pixels packed at a time
 
   void multiply(int64_t begin, int64_t end, float* sums) const {
     const simd::Kernels& k = simd_kernels();
     const int64_t width = k.tile_columns, entries = windows_.depth();
     Workspace<float> rows(k.tile_rows * most_depth);
-    // Panels of dy, from the first on that is not read in place.
+    // Packs panels of dy, beginning with the first one that is not read in place.
     const int64_t packed_from = is_float ? out_ / width * width : 0;
     Workspace<float> panels((reference::pieces_of(out_, width) * width - packed_from) * most_depth);
     for (int64_t p = begin; p < end; p += most_depth) {
@@ -73,7 +73,7 @@ template <class Element> class FewWeights {
   int64_t out_, share_;
 };
 
-/// dw = dy^T windows, in one group.
+/// Computes dw = dy^T windows, for one group.
 template <class Element>
 void few_weights_gradient(const ConvSizes<Element>& s, const Windows<Element>& windows,
                           const Element* dy, Tensor& dw) {

@@ -8,7 +8,7 @@ namespace halftone::cpu {
 void gemm(const simd::Matrix& a, const simd::Matrix& b, int64_t m, int64_t n, int64_t k,
           const Product& to) {
   const simd::Kernels& kernels = simd_kernels();
-  // A single row of tiles reads every element of b once: packing it would only move it.
+  // A single row of tiles reads every element of b once, so packing b would only copy it.
   const bool in_place = m <= kernels.tile_rows && b.element == simd::Element::f32 && b.column == 1;
   blocked_product(
       m, n, k, to,

@@ -1,10 +1,10 @@
 // Cache blocking and threading of the matrix product c[m, n] = a b, after Goto and van de Geijn
 // (2008). A thread packs a block of columns of b, a chunk of the depth deep, into its second-level
-// cache, and takes the rows of a in small groups: a tile of them stays in the first-level cache
-// while the block's columns pass by. Of few rows it is the other way round: they are packed once,
-// by all threads together, and each panel of columns is packed and multiplied at once. The depth is
-// never split between threads, so the result does not depend on their number. Where the operands
-// come from is the caller's business.
+// cache. It takes the rows of a in small groups, and a tile of them stays in the first-level cache
+// while it multiplies the block's columns. For few rows it is the reverse: all threads together
+// pack the rows once, and each panel of columns is packed and multiplied at once. The depth is
+// never split between threads, so the result does not depend on their number. The caller decides
+// where the operands come from.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +18,14 @@
 
 namespace halftone::cpu {
 
-/// Columns of b: panels of them, one behind the other, or one where it lies.
+/// Columns of b: panels one after the other, or one panel in place.
 struct Panels {
   const float* data;
   int64_t step;  // between depths
 };
 
 /// One product c[m, n] = a b. pack_rows(first row, rows, depth, count, panels) packs `count` depths
-/// of rows of a from a depth on; panels_of(first column, columns, depth, count, buffer) returns
+/// of rows of a, from a depth on; panels_of(first column, columns, depth, count, buffer) returns
 /// those of b, packed into the buffer or in place.
 template <class PackRows, class PanelsOf> class BlockedProduct {
  public:
@@ -50,15 +50,17 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
 
  private:
   static constexpr int64_t chunk_depth = 384;
-  static constexpr int64_t packed_depth = 2048;  // of few rows, packed at a time
-  static constexpr int64_t block_columns = 512;  // so many, a chunk deep, fill half of such a cache
-  static constexpr int64_t group_tiles = 8;      // of rows, packed at a time
+  static constexpr int64_t packed_depth = 2048;  // depths of few rows, packed at a time
+  static constexpr int64_t block_columns = 512;  // columns that, a chunk deep, fill half of a
+                                                 // second-level cache
+  static constexpr int64_t group_tiles = 8;      // tiles of rows, packed at a time
   static constexpr int64_t few_tiles = group_tiles;
-  /// Multiply-adds below which threads cost more than they bring.
+  /// Multiply-adds below which threads cost more than they save.
   static constexpr int64_t small_product = 1 << 18;
 
-  /// So many products are added up in a row before they join the rest. Of a long row of tiles the
-  /// sums stay in registers for all of the depth; small products wait for loads and calls anyway.
+  /// Returns the number of products that are added up in a row before they join the total. For long
+  /// rows of tiles the sums stay in registers for the whole depth; small products wait for loads
+  /// and calls anyway.
   static int64_t chain_of(int64_t m, int64_t n, int64_t depth) {
     if (m <= 4) return 16;
     return m * n <= 64 * 64 ? 32 : depth;
@@ -66,7 +68,7 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
 
   int64_t depth_at(int64_t start) const { return std::min(chunk_, k_ - start); }
 
-  /// Tile t of the rows, packed, times the panel of columns from j on.
+  /// Multiplies tile t of the packed rows by the panel of columns from j on.
   void multiply(int64_t t, const float* rows, int64_t j, const Panels& panel, int64_t start) const {
     const int64_t i = t * tile_m_;
     kernels_.tile_product(depth_at(start), chain_, rows, panel.data, panel.step,
@@ -76,11 +78,12 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
   }
 
   void by_panels() const {
-    // Many chunks of the rows are packed at a time: threads wait for each other twice for them all.
+    // Packs many chunks of the rows at a time, so that threads wait for each other twice for all of
+    // them.
     const int64_t most = std::max<int64_t>(1, packed_depth / chunk_) * chunk_,
                   size = row_tiles_ * tile_m_;
     Workspace<float> rows(size * std::min(most, reference::pieces_of(k_, chunk_) * chunk_));
-    // Where panels do not share out evenly threads share those of a panel.
+    // If panels cannot be shared evenly, threads share the columns of a panel.
     const int64_t threads = omp_get_max_threads();
     const bool even = panels_ % threads == 0 || panels_ >= 4 * threads;
     const int64_t parts =
@@ -123,12 +126,12 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
       Workspace<float> rows(group_tiles * tile_m_ * chunk_), columns(width * tile_n_ * chunk_);
       for (int64_t start = 0; start < k_; start += chunk_) {
         int64_t packed = -1;
-        // The static schedule gives a thread the same blocks of c in every chunk: no barrier
-        // between chunks is needed.
+        // The static schedule gives a thread the same blocks of c in every chunk, so no barrier is
+        // needed between chunks.
 #pragma omp for schedule(static) nowait
         for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
           const int64_t t0 = task % cut.row_blocks * height, p0 = task / cut.row_blocks * width;
-          // The last block may begin behind the edge.
+          // The last block may begin beyond the edge.
           if (t0 >= row_tiles_ || p0 >= panels_) continue;
           const int64_t tiles = std::min(t0 + height, row_tiles_),
                         panels = std::min(width, panels_ - p0);
@@ -139,7 +142,8 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
                            columns.data());
         }
       }
-      // None gives its workspace back before all have theirs: every call needs the same memory.
+      // No thread returns its workspace before all have theirs, so every call needs the same
+      // memory.
 #pragma omp barrier
     }
   }

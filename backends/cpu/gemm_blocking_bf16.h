@@ -1,10 +1,9 @@
 // Blocking and threading of the bf16 product, on AMX or AVX512-BF16. A thread packs a block of
-// columns of b into its second-level cache and takes the rows of a in small groups; what it adds up
-// between slices of the depth stays near the first-level cache. Threads share nothing: where two
-// need the same operand, both pack it, and the cut of c keeps that little. An element of c is
-// summed in the same order whatever the cut, so the result does not depend on the number of
-// threads. Where the
-// operands come from is the caller's business.
+// columns of b into its second-level cache and takes the rows of a in small groups; its partial
+// sums between slices of the depth stay near the first-level cache. Threads share nothing: if two
+// need the same operand, both pack it, and c is cut so that this is rare. Every cut sums an element
+// of c in the same order, so the result does not depend on the number of threads. The caller
+// decides where the operands come from.
 #pragma once
 
 #include <algorithm>
@@ -24,19 +23,22 @@ using reference::pieces_of;
 using simd::panels::depth_unit;
 using simd::panels::panel_width;
 
-inline constexpr int64_t block_elements = 5
-                                          << 17;  // of b, packed: they fill the second-level cache
-inline constexpr int64_t most_columns = 512;      // of such a block
+inline constexpr int64_t block_elements = 5 << 17;  // packed elements of b that fill the
+                                                    // second-level cache
+inline constexpr int64_t most_columns = 512;  // of such a block
 inline constexpr int64_t slice_depth =
-    640;  // a panel of a, so deep, stays in the first-level cache
-// c in f32 holds sums between chunks of the depth. Small chunks make wide blocks, and a is packed
-// once per block. c in bf16 cannot hold them, so only the caller's staging makes chunks there.
+    640;  // a panel of a with this depth stays in the first-level cache
+// c in f32 holds sums between chunks of the depth. Small chunks allow wide blocks, and a is packed
+// once per block. c in bf16 cannot hold them, so only a caller that stages the sums can use chunks
+// there.
 inline constexpr int64_t f32_chunk = 1024;
-inline constexpr int64_t packing_cost = 2;         // of a panel, beside a product of two
+inline constexpr int64_t packing_cost = 2;         // of a panel, in units of the product of two
+                                                   // panels
 inline constexpr int64_t most_shared = 1 << 22;    // elements of a, packed for several blocks
-inline constexpr int64_t small_product = 1 << 20;  // multiply-adds below which threads do not pay
+inline constexpr int64_t small_product = 1 << 20;  // multiply-adds below which threads cost more
+                                                   // than they save
 
-/// How c is cut into blocks, and the depth into chunks of slices.
+/// Cuts c into blocks, and the depth into chunks of slices.
 struct Cut : BlockCut {
   int64_t chunk, slice;
 
@@ -54,10 +56,10 @@ struct Part {
   bool last;
 };
 
-/// Where rows begin in the panels of all rows of a chunk.
+/// Returns the start of the rows in the panels of all rows of a chunk.
 inline int64_t place_of(const Part& x) { return x.i * pieces_of(x.depth, depth_unit) * depth_unit; }
 
-/// What one thread works with; Products: of simd/panels.h or simd/amx.h, LeftRows: below.
+/// The work of one thread. Products: from simd/panels.h or simd/amx.h. LeftRows: see below.
 template <class Products, class LeftRows, class PackColumns> class Worker {
  public:
   Worker(const LeftRows& left, const PackColumns& pack_columns, const Bf16Product& to,
@@ -73,7 +75,8 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
         sums_(cut.slice < cut.chunk ? group_ * columns : 0) {}
 
   void pack_columns(const Part& x) { pack_columns_(x, b_panels_.data()); }
-  /// By the columns packed before. all_rows: of the chunk, if they were packed for all threads.
+  /// Multiplies by the packed columns. `all_rows`: rows of the chunk, if they were packed for all
+  /// threads.
   void multiply(const Part& x, const uint16_t* all_rows) {
     for (Part group = x; group.i < x.i + x.rows; group.i += group_) {
       group.rows = std::min(group_, x.i + x.rows - group.i);
@@ -85,7 +88,7 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
   }
 
  private:
-  /// Lets the next group of rows come from memory while this one is multiplied.
+  /// Prefetches the next group of rows while this one is multiplied.
   void fetch_behind(Part group, int64_t end, const uint16_t* all_rows) {
     const int64_t units = pieces_of(group.rows, panel_width) *
                           pieces_of(group.columns, panel_width) *
@@ -105,7 +108,7 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
     const int64_t units = pieces_of(x.depth, depth_unit), units_per_slice = slice_ / depth_unit;
     for (int64_t u = 0; u < units; u += units_per_slice)
       for (int64_t p = 0; p < x.rows; p += panel_width) {
-        // The panels of a group lie one after the other if they are packed; else it is one panel.
+        // Packed panels of a group are contiguous; otherwise the group is one panel.
         rows.data = a + p * units * depth_unit + u * rows.unit;
         for (int64_t q = 0; q < x.columns; q += panel_width)
           products_.multiply(std::min(units_per_slice * depth_unit, x.depth - u * depth_unit), rows,
@@ -114,8 +117,8 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
       }
   }
 
-  /// Where sums over a slice go that begins at depth s of the chunk: to a block of the workspace,
-  /// from which the next slice goes on; the last to c.
+  /// Returns the destination of the sums over the slice at depth s of the chunk: a block of the
+  /// workspace, from which the next slice continues; for the last slice, c.
   simd::panels::Target target(const Part& x, int64_t p, int64_t q, int64_t s) {
     constexpr int64_t tile = panel_width / 2;
     float* sums = sums_.data() + p * columns_ + q * panel_width;
@@ -150,10 +153,10 @@ template <class Products, class LeftRows, class PackColumns> class Worker {
   Products products_;
 };
 
-/// c[m, n] = a b. Of a: left.rows(part, buffer) says where the part's rows lie, at most
-/// left.group() of them, packed into the buffer or in place; left.ahead(part) what it will read of
-/// memory; left.shares(columns) whether blocks so wide may share what left.pack(part, buffer)
-/// packs. pack_columns(part, panels) packs the part's columns of b.
+/// Computes c[m, n] = a b. left.rows(part, buffer) returns the part's rows of a, at most
+/// left.group() of them, packed into the buffer or in place. left.ahead(part) returns the memory
+/// that it will read. left.shares(columns) says whether blocks of this width may share the rows
+/// that left.pack(part, buffer) packs. pack_columns(part, panels) packs the part's columns of b.
 template <class Products, class LeftRows, class PackColumns>
 void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
               const PackColumns& pack_columns) {
@@ -161,8 +164,8 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
   const int64_t threads = parallel ? omp_get_max_threads() : 1;
   const Cut cut(m, n, even_piece(k, to.bf16 ? bf16_depth : f32_chunk, depth_unit), threads);
   const int64_t height = cut.block_rows() * panel_width, width = cut.block_columns() * panel_width;
-  // Where a thread would pack the same rows for several blocks, all pack them together, a chunk at
-  // a time, while those of the one before may still be read.
+  // If a thread would pack the same rows for several blocks, all threads pack them together, one
+  // chunk at a time, while the chunk before may still be read.
   const int64_t rows_of_chunk = cut.row_panels * panel_width * cut.chunk, group = left.group();
   const bool together = cut.column_blocks > threads && rows_of_chunk <= most_shared &&
                         m >= group * threads && left.shares(width);
@@ -190,12 +193,12 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
         }
       }
       int64_t packed = -1;
-      // The static schedule gives a thread the same blocks of c in every chunk: no barrier between
-      // chunks is needed.
+      // The static schedule gives a thread the same blocks of c in every chunk, so no barrier is
+      // needed between chunks.
 #pragma omp for schedule(static) nowait
       for (int64_t task = 0; task < cut.row_blocks * cut.column_blocks; ++task) {
         const int64_t i = task % cut.row_blocks * height, j = task / cut.row_blocks * width;
-        if (i >= m || j >= n) continue;  // the last block may begin behind the edge
+        if (i >= m || j >= n) continue;  // the last block may begin beyond the edge
         const Part x{.i = i,
                      .rows = std::min(height, m - i),
                      .j = j,
@@ -208,14 +211,14 @@ void multiply(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const Left
         worker.multiply(x, all_rows);
       }
     }
-    // None gives its workspace back before all have theirs: every call needs the same memory.
+    // No thread returns its workspace before all have theirs, so every call needs the same memory.
 #pragma omp barrier
   }
 }
 
 }  // namespace panel_product
 
-/// The same by the instructions that this CPU has.
+/// Does the same with the instructions that this CPU has.
 template <class LeftRows, class PackColumns>
 void bf16_product(int64_t m, int64_t n, int64_t k, const Bf16Product& to, const LeftRows& left,
                   const PackColumns& pack_columns) {

@@ -1,5 +1,5 @@
-// What happens to all gradients between backward and the step: unscaling, norms, clipping. One pass
-// over dense tensors of f32 and short floats; the reference takes others.
+// Operations on all gradients between backward and the step: unscaling, norms, clipping. One pass
+// over dense tensors of f32 and short floats; the reference handles the others.
 #include <algorithm>
 #include <atomic>
 
@@ -15,7 +15,7 @@ std::optional<int64_t> size_if_served(const Tensor& x) {
   return served(x) ? std::optional(x.numel()) : std::nullopt;
 }
 
-/// kernel(x, y, n) over a piece of a tensor, in place or block by block; y is x.
+/// Calls kernel(x, y, n) over a piece of a tensor, in place or block by block; y is x.
 template <class Kernel>
 void rewrite(const Tensor& x, int64_t begin, int64_t end, const Kernel& kernel) {
   if (x.dtype() == f32) {
@@ -31,7 +31,7 @@ void rewrite(const Tensor& x, int64_t begin, int64_t end, const Kernel& kernel) 
   }
 }
 
-/// use(x, n) for a piece of a tensor, at once or block by block.
+/// Calls use(x, n) for a piece of a tensor, at once or block by block.
 template <class Use> void read(const Tensor& x, int64_t begin, int64_t end, const Use& use) {
   if (x.dtype() == f32) return use(x.data<float>() + begin, end - begin);
   alignas(64) float buffer[cpu::block_length];
@@ -87,7 +87,7 @@ void CpuBackend::sum_of_squares(std::span<const Tensor> tensors, Tensor& total) 
   double sum = 0;
   cpu::in_lists(tensors, [&](std::span<const Tensor> list) {
     const cpu::ListSizes sizes(list, size_if_served);
-    // A sum for each piece, added up in their order: the number of threads does not show.
+    // One sum per piece, added up in the order of the pieces: the number of threads has no effect.
     cpu::Workspace<double> partial(sizes.pieces());
     cpu::parallel_list(
         sizes, [&, &k = simd_kernels()](std::size_t i, int64_t begin, int64_t end, int64_t number) {

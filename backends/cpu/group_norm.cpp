@@ -1,6 +1,6 @@
-// Group norm of [n, c, spatial]: a group of channels of one image is one stretch of memory. Sums
-// belong to a block of a channel and join in double, in order: the number of threads changes
-// nothing.
+// Group norm of [n, c, spatial]: a group of channels of one image is contiguous in memory. Each
+// block of a channel has its own sums, which are joined in double, in order: the number of threads
+// has no effect.
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -37,7 +37,8 @@ struct GroupMoments {
   double mean, variance;  // biased
 };
 
-/// Of n neighbours, read once: the moments of blocks, joined as Chan, Golub & LeVeque (1979) do.
+/// Reads n neighbors once: computes the moments of blocks, joined as in Chan, Golub & LeVeque
+/// (1979).
 GroupMoments moments_of(const Tensor& x, int64_t begin, int64_t n) {
   double count = 0, mean = 0, squares = 0;
   alignas(64) float buffer[cpu::block_length];
@@ -54,7 +55,7 @@ GroupMoments moments_of(const Tensor& x, int64_t begin, int64_t n) {
   return {mean, squares / double(n)};
 }
 
-/// Of each channel of each image: the sums of dy, and of dy (x - mean).
+/// The sums of dy, and of dy (x - mean), for each channel of each image.
 class ChannelSums {
  public:
   ChannelSums(const GroupSizes& sizes, const Tensor& x, const Tensor& mean, const Tensor& dy)
@@ -124,7 +125,7 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
   ChannelSums sums(sizes, x, mean, dy);
   // With z = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - z mean(g z)).
   if (dx.defined() && sizes.length() == 1) {
-    fill(0, dx);  // one element is its own mean, and what rounding leaves is multiplied by rstd
+    fill(0, dx);  // one element is its own mean, and the rounding error would be multiplied by rstd
   } else if (dx.defined()) {
     sizes.each_group([&](int64_t group) {
       const int64_t first_row = group * sizes.per_group(), last_row = first_row + sizes.per_group();

@@ -1,12 +1,12 @@
-// The loop of resizing and pooling: rows of pixels of NHWC images, some to a thread.
+// The loop of resizing and pooling: each thread gets some rows of pixels of NHWC images.
 #pragma once
 
 #include <halftone/backends/cpu/staging.h>
 
 namespace halftone::cpu {
 
-/// Calls body(image, row, scratch) for all rows of images, in parallel; scratch holds
-/// `scratch_size` floats of the thread's own.
+/// Calls body(image, row, scratch) for all rows of images, in parallel; scratch has `scratch_size`
+/// floats per thread.
 template <class Body>
 void each_image_row(int64_t images, int64_t rows, int64_t scratch_size, const Body& body) {
   constexpr int64_t rows_of_task = 8;

@@ -1,5 +1,4 @@
-// Whole slices picked by a vector of indices are copied as they lie; other gathers go to the
-// reference.
+// Copies whole slices that a vector of indices selects; other gathers go to the reference.
 #include <cstring>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -9,7 +8,8 @@
 namespace halftone {
 
 namespace {
-/// The same index for all places of a slice: an expanded vector, as index_select makes it.
+/// Returns whether all positions of a slice have the same index: an expanded vector, as
+/// index_select makes it.
 bool is_vector(const Tensor& index, int dim) {
   for (int d = 0; d < index.rank(); ++d)
     if (d != dim && index.shape()[d] != 1 && index.strides()[d] != 0) return false;

@@ -1,5 +1,5 @@
-// Resizing of NHWC images: rows of pixels are mixed first, in long vectors, then the pixels of that
-// one row. Backward does the same with the outputs beside each input.
+// Resizing of NHWC images: first mixes rows of pixels, in long vectors, then the pixels within that
+// one row. Backward does the same with the outputs next to each input.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/image_rows.h>
 #include <halftone/backends/cpu/staging.h>
@@ -10,7 +10,7 @@ namespace halftone {
 namespace {
 using reference::ResizeAxis;
 
-/// to += weight x, n elements of a tensor; both buffers hold n.
+/// Computes to += weight x for n elements of a tensor; both buffers have n elements.
 void add_weighted(const Tensor& x, int64_t offset, float weight, int64_t n, float* buffer,
                   float* to) {
   const simd::Kernels& k = simd_kernels();

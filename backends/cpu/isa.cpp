@@ -1,5 +1,5 @@
-// Detection by CPUID, through the compiler's built-ins where compilers know the name; the use of
-// AMX's tiles must be granted by the operating system, too.
+// Detection by CPUID, with the compiler's built-ins if they know the name. The operating system
+// must also permit the use of AMX's tiles.
 #include <halftone/backends/cpu/isa.h>
 
 #include <array>
@@ -22,7 +22,7 @@ struct Level {
   bool bf16_products = false, amx = false;
 };
 
-// Null where this build leaves a set out (cmake/instruction_sets.cmake).
+// Null if this build leaves a set out (cmake/instruction_sets.cmake).
 using KernelsOf = const simd::Kernels& (*)();
 #ifdef HALFTONE_HAS_avx2
 constexpr KernelsOf kernels_avx2 = simd::avx2::kernels;
@@ -40,7 +40,7 @@ constexpr KernelsOf kernels_avx512_bf16 = simd::avx512_bf16::kernels;
 constexpr KernelsOf kernels_avx512_bf16 = nullptr;
 #endif
 
-/// Asks Linux, once, to let the threads of this process use tiles (8 KiB of registers each).
+/// Asks Linux, once, to permit tiles (8 KiB of registers per thread) in this process.
 bool tiles_are_granted() {
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -50,10 +50,10 @@ bool tiles_are_granted() {
          syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
 }
 
-/// From the smallest to the largest; each one needs those before it.
+/// Returns the sets from the smallest to the largest; each one needs those before it.
 const std::array<Level, 5>& levels() {
   __builtin_cpu_init();
-  // F16C, which the avx2 kernels use as well, came with the generation before AVX2.
+  // The avx2 kernels also use F16C, which came with the generation before AVX2.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

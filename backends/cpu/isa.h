@@ -1,5 +1,6 @@
-// Which instruction set the CPU backend uses: the best that the CPU has, capped by HALFTONE_MAX_ISA
-// (baseline, avx2, avx512, avx512_bf16 or amx), so that any machine can test what smaller ones run.
+// The instruction set of the CPU backend: the best that the CPU has, capped by HALFTONE_MAX_ISA
+// (baseline, avx2, avx512, avx512_bf16 or amx), so that any machine can test the code of smaller
+// ones.
 #pragma once
 
 #include <vector>
@@ -8,12 +9,12 @@
 
 namespace halftone {
 
-/// The SIMD kernels in use; decided once.
+/// Returns the SIMD kernels in use; decided once.
 const simd::Kernels& simd_kernels();
-/// The tables that this build has and this CPU runs, smallest first; HALFTONE_MAX_ISA does not
-/// limit them. For tests.
+/// Returns the tables that this build has and this CPU supports, smallest first; HALFTONE_MAX_ISA
+/// does not limit them. For tests.
 std::vector<const simd::Kernels*> supported_simd_kernels();
-/// Whether simd/panels.h may be called, and simd/amx.h.
+/// Return whether simd/panels.h may be called, and simd/amx.h.
 bool has_bf16_products();
 bool use_amx();
 

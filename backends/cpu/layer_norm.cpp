@@ -1,5 +1,5 @@
-// Layer and RMS normalisation by rows. Statistics and the gradients of weights are
-// accumulated in fixed groups of rows, so they do not depend on the number of threads.
+// Layer and RMS normalization by rows. Statistics and the gradients of weights are accumulated in
+// fixed groups of rows, so they do not depend on the number of threads.
 #include <cmath>
 
 #include <halftone/backends/cpu/cpu_backend.h>
@@ -8,7 +8,7 @@
 namespace halftone {
 
 namespace {
-/// A sum of rows of n floats, at most eight of which are added up in float: the error does not grow
+/// A sum of rows of n floats. At most eight rows are added up in float, so the error does not grow
 /// with the number of rows.
 class RowSum {
  public:
@@ -30,7 +30,7 @@ class RowSum {
   cpu::Workspace<float> recent_;
 };
 
-/// into = sum over groups of partial[group, n]
+/// Computes into = the sum over groups of partial[group, n].
 void add_groups(cpu::Workspace<double>& partial, int64_t groups, int64_t n, const Tensor& into) {
   if (!into.defined()) return;
   for (int64_t j = 0; j < n; ++j) {

@@ -1,6 +1,6 @@
 // Matrix products: f32 by the own kernel; bf16 by the own kernel for AMX and AVX512-BF16, or by
-// oneDNN where it is faster; other short floats through f32, widened as
-// they are packed; f64 by the reference.
+// oneDNN if that is faster; other short floats in f32, widened when they are packed; f64 by the
+// reference.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
@@ -19,12 +19,12 @@ simd::Matrix matrix_of(const Tensor& x, int64_t batch) {
 
 int64_t batches_of(const Tensor& c) { return c.rank() == 3 ? c.shape()[0] : 1; }
 
-/// Whether there are many products, of depth k, too small for several threads each.
+/// Returns whether there are many products of depth k that are too small for several threads.
 bool one_per_thread(const Tensor& c, int64_t k) {
   return batches_of(c) >= 4 && c.numel() / batches_of(c) * k < (int64_t(1) << 24);
 }
 
-/// product(i, parallel) for each matrix of c.
+/// Calls product(i, parallel) for each matrix of c.
 template <class Product> void each_product(const Tensor& c, int64_t k, const Product& product) {
   const int64_t batches = batches_of(c);
   if (one_per_thread(c, k))
@@ -58,7 +58,7 @@ void CpuBackend::matmul(const Tensor& a_in, const Tensor& b_in, const Tensor& bi
   if (!cpu::all_f32_or_short(a_in, b_in, bias, c) || k == 0 || c.numel() == 0)
     return ReferenceBackend::matmul(a_in, b_in, bias, c);
   const bool all_bf16 = a_in.dtype() == bf16 && b_in.dtype() == bf16;
-  // Of many small products oneDNN computes about a fifth more per second than the own kernel.
+  // For many small products, oneDNN computes about a fifth more per second than the own kernel.
   const bool own_first = all_bf16 && use_amx() && !one_per_thread(c, k);
   if (own_first) return product_in_bf16(a_in, b_in, bias, c);
   if (a_in.dtype() == bf16 && onednn::matmul(a_in, b_in, bias, c)) return;

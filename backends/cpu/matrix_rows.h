@@ -7,14 +7,15 @@
 
 namespace halftone::cpu {
 
-/// Rows of a bf16 matrix, of which `column` or `row` is 1: where they lie, if tiles can be loaded
-/// from there at the speed of packed ones, else packed.
+/// Rows of a bf16 matrix, of which `column` or `row` is 1: in place, if tiles can be loaded from
+/// there as fast as packed ones, otherwise packed.
 class MatrixRows {
  public:
   using Part = panel_product::Part;
   explicit MatrixRows(const simd::Matrix& a) : a_(a) {}
 
-  /// How many are packed at a time: where the columns lie in memory, pieces of them are read.
+  /// Returns the number of rows packed at a time: if columns are contiguous, pieces of them are
+  /// read.
   int64_t group() const { return a_.column == 1 ? simd::panels::panel_width : 64; }
 
   simd::panels::Rows rows(const Part& x, uint16_t* buffer) const {
@@ -27,7 +28,7 @@ class MatrixRows {
     pack(x, buffer);
     return {.data = buffer};
   }
-  /// Whether rows() would pack, for each block of columns again.
+  /// Returns whether rows() would pack again for each block of columns.
   bool shares(int64_t columns) const {
     return a_.column != 1 ||
            (columns > narrow_columns && !lies_well(a_, panel_product::slice_depth));
@@ -35,7 +36,7 @@ class MatrixRows {
   void pack(const Part& x, uint16_t* buffer) const {
     simd::panels::pack_rows(part(a_, x.i, x.start), x.rows, x.depth, buffer);
   }
-  /// What rows() reads.
+  /// Returns the memory that rows() reads.
   simd::panels::Ahead ahead(const Part& x) const {
     const auto* const data = static_cast<const std::byte*>(part(a_, x.i, x.start).data);
     constexpr int64_t size = sizeof(uint16_t);
@@ -45,15 +46,15 @@ class MatrixRows {
   }
 
  private:
-  /// A block so narrow reads rows too few times for packing to pay.
+  /// A block of at most this width reads rows too few times for packing to save time.
   static constexpr int64_t narrow_columns = 128;
 
   bool in_place(const simd::Matrix& source, const Part& x) const {
     return a_.column == 1 && x.rows % 16 == 0 && x.depth % simd::panels::depth_unit == 0 &&
            (x.columns <= narrow_columns || lies_well(source, x.depth));
   }
-  /// Whether no row begins within a line of memory, and a slice of a panel of them spreads over all
-  /// sets of the first-level cache.
+  /// Returns whether no row begins within a line of memory, and a slice of a panel of them spreads
+  /// over all sets of the first-level cache.
   static bool lies_well(const simd::Matrix& a, int64_t depth) {
     constexpr int64_t line = 64, sets = 64;  // of that cache: bytes, and lines across
     const int64_t bytes = a.row * 2;

@@ -8,7 +8,7 @@
 namespace halftone {
 
 namespace {
-/// A copy in which one dimension is contiguous in x and another in y, by transpose(): of matrices,
+/// Copies as transposes if one dimension is contiguous in x and another in y: for matrices, and
 /// NCHW to NHWC and back. From, To: float, or uint16_t for short floats. Returns false for other
 /// patterns.
 template <class From, class To, class Transpose>
@@ -24,7 +24,7 @@ bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) 
   int64_t rows = outer[along], columns = outer[across];
   const int64_t x_stride = x.strides()[along], y_stride = y.strides()[across];
   outer[along] = outer[across] = 1;
-  // Dimensions that go on where another one ends are one: the taps of a convolution's weights.
+  // Merges dimensions that continue each other, such as the taps of a convolution's weights.
   for (int d = x.rank(); d-- > 0;) {
     const int64_t in_x = x.strides()[d], in_y = y.strides()[d], count = outer[d];
     if (in_x == columns && in_y == y_stride * columns) columns *= count, outer[d] = 1;
@@ -34,7 +34,7 @@ bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) 
   const reference::LoopNest<2> nest(outer, {y.strides(), x.strides()});
   const auto* from = reinterpret_cast<const From*>(x.raw_data());
   auto* to = reinterpret_cast<To*>(y.raw_data());
-  // Large matrices are cut into bands so that all threads have work.
+  // Large matrices are cut into bands, so that all threads have work.
   const int64_t band =
       std::max<int64_t>(16, reference::grain_length / std::max<int64_t>(columns, 1) / 16 * 16);
   const int64_t bands = reference::pieces_of(rows, band),
@@ -51,7 +51,7 @@ bool copy_as_transposes(const Tensor& x, Tensor& y, const Transpose& transpose) 
   return true;
 }
 
-/// A transpose of floats that rounds to y's dtype, by pieces that stay in the first-level cache.
+/// A transpose of floats that rounds to y's dtype, in pieces that stay in the first-level cache.
 class RoundingTranspose {
  public:
   explicit RoundingTranspose(DType dtype)

@@ -1,7 +1,7 @@
-// Optimizer steps over all tensors at once, each in one pass over memory whatever the dtypes and
-// the form of the weights (update_slots.h). f64 and tensors laid out differently from their
-// parameter go to the reference, slot by slot. A skipped update returns before it touches anything,
-// storage versions included.
+// Optimizer steps over all tensors at once, each in one pass over memory, for all dtypes and weight
+// forms (update_slots.h). f64 and tensors whose layout differs from their parameter's go to the
+// reference, slot by slot. A skipped update returns before it touches anything, including storage
+// versions.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/tensor_list.h>
 #include <halftone/backends/cpu/update_slots.h>
@@ -10,7 +10,7 @@
 namespace halftone {
 
 namespace {
-/// The numbers of a step for slots that have done `before`.
+/// Returns the numbers of a step for slots that have had `before` updates.
 simd::UpdateNumbers numbers_of(const UpdateCall& call, int64_t before) {
   simd::UpdateNumbers result{.rule = call.rule.index(), .states = call.rule.states()};
   call.rule.visit([&]<class Rule>(const Rule& rule) {
@@ -40,7 +40,7 @@ void update_list(std::span<UpdateSlot> list, const simd::UpdateNumbers& numbers,
 void CpuBackend::update(std::span<UpdateSlot> slots, const UpdateCall& call) {
   if (reference::skips(call)) return;
   cpu::in_lists(slots, [&](std::span<UpdateSlot> list) {
-    // Stretches of slots that have done equally many steps: nearly always all of them.
+    // Handles runs of slots with the same number of updates: nearly always all of them.
     for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
       const int64_t before = reference::steps_before(list[begin], call);
       while (end < list.size() && reference::steps_before(list[end], call) == before) ++end;

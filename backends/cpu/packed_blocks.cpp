@@ -1,4 +1,4 @@
-// The loops over tiles. A panel of b stays in the first-level cache while all rows of a pass.
+// The loops over tiles. A panel of b stays in the first-level cache while all rows are multiplied.
 #include <halftone/backends/cpu/packed_blocks.h>
 
 namespace halftone::cpu {

@@ -1,6 +1,6 @@
-// Products of small blocks on the calling thread, for kernels that are made of many: operands are
-// packed once and multiplied as often as needed. Classes of one form, so that a
-// kernel is written once as a template: FloatBlocks computes in f32 from f32 or bf16, DotBlocks and
+// Products of small blocks on the calling thread, for kernels that consist of many: operands are
+// packed once and multiplied as often as needed. The classes have one interface, so that a kernel
+// is written once as a template: FloatBlocks computes in f32 from f32 or bf16, DotBlocks and
 // AmxBlocks from bf16 on AVX512-BF16 and on AMX; all add up in f32.
 #pragma once
 
@@ -11,24 +11,24 @@
 
 namespace halftone::cpu {
 
-/// c = a b, or c += a b, for c [m, n]. Of b the first k rows are meant of `packed_depth` that were
-/// packed.
+/// Computes c = a b, or c += a b, for c [m, n]. Uses the first k rows of b, of which `packed_depth`
+/// were packed.
 struct BlockProduct {
   int64_t m, n, k, packed_depth;
   float* c;
   int64_t stride;  // between rows of c
   bool accumulate = false;
-  int64_t chain = k;  // so many products are added up in a row (in f32; bf16 has its own ways)
+  int64_t chain = k;  // products that are added up in a row (in f32; bf16 has its own order)
 };
 
 class FloatBlocks {
  public:
   using Packed = float;
-  /// What computed operands are stored as before they are packed.
+  /// The type of computed operands before they are packed.
   using Value = float;
   static constexpr simd::Element element = simd::Element::f32;
 
-  /// How large blocks are good; blocks of columns begin at multiples of column_unit().
+  /// Good sizes of blocks; blocks of columns begin at multiples of column_unit().
   static int64_t block_rows() { return 112 / simd_kernels().tile_rows * simd_kernels().tile_rows; }
   static int64_t block_columns() { return 256 / column_unit() * column_unit(); }
   static int64_t column_unit() { return simd_kernels().tile_columns; }
@@ -57,8 +57,8 @@ template <class Products> class Bf16Blocks {
   using Value = uint16_t;
   static constexpr simd::Element element = simd::Element::bf16;
 
-  /// Tiles want many rows for each panel that they load; without them small blocks leave out more
-  /// of what causality hides.
+  /// Tiles need many rows for each panel that they load. Without tiles, small blocks skip more of
+  /// the part that causality masks.
   static int64_t block_rows() { return std::is_same_v<Products, simd::amx::Products> ? 128 : 64; }
   static int64_t block_columns() { return 256; }
   static int64_t column_unit() { return simd::panels::panel_width; }
@@ -72,7 +72,7 @@ template <class Products> class Bf16Blocks {
   static void pack_columns(const simd::Matrix& b, int64_t depth, int64_t columns, uint16_t* to) {
     simd::panels::pack_columns(b, depth, columns, to);
   }
-  /// Floats as operands.
+  /// Converts floats to operands.
   static void store(const float* x, int64_t n, uint16_t* to) {
     simd_kernels().narrow_bf16(x, to, n);
   }

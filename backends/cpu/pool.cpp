@@ -1,5 +1,5 @@
-// Max pooling over NHWC images, a run of channels at a time. Short floats are compared and passed
-// on as they are: their bits have the order of their values.
+// Max pooling over NHWC images, a run of channels at a time. Short floats are compared and copied
+// as bits, which have the order of their values.
 #include <cstring>
 #include <limits>
 
@@ -18,11 +18,11 @@ struct Windows {
   bool disjoint() const { return rows.stride >= rows.span && columns.stride >= columns.span; }
 };
 
-/// The pixels of one window that lie inside the image: every dilation-th of both ranges.
+/// The pixels of one window inside the image: every dilation-th of both ranges.
 struct Window {
   Range rows, columns;
   int64_t row_step, column_step;
-  int64_t top, left;  // of the window, maybe in the padding
+  int64_t top, left;  // of the window, possibly in the padding
   Window(const Windows& windows, int64_t i, int64_t j)
       : rows(windows.rows.window(i)),
         columns(windows.columns.window(j)),
@@ -66,7 +66,7 @@ void max_pool_as(const Tensor& x, const PoolGeometry& g, const Tensor& y, const 
       const int64_t at = (task * columns + j) * channels;
       T* to = data_of<T>(y) + at;
       uint8_t* to_place = argmax.data<uint8_t>() + at;
-      if (count == 0) {  // dilation steps over the image
+      if (count == 0) {  // dilation skips the whole image
         std::fill_n(to, channels, lowest), std::fill_n(to_place, channels, uint8_t(0));
         continue;
       }
@@ -79,7 +79,7 @@ void max_pool_as(const Tensor& x, const PoolGeometry& g, const Tensor& y, const 
   });
 }
 
-/// Windows that do not overlap: each input has one gradient, or none.
+/// For windows that do not overlap: each input has one gradient, or none.
 template <class T>
 void disjoint_backward_as(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
                           const Tensor& dx) {
@@ -110,7 +110,7 @@ void disjoint_backward_as(const Tensor& dy, const Tensor& argmax, const PoolGeom
   });
 }
 
-/// Windows that overlap: rows of dx gather, in float, what all windows over them send back.
+/// For windows that overlap: rows of dx gather, in float, the gradients of all windows over them.
 void overlapping_backward(const Tensor& dy, const Tensor& argmax, const PoolGeometry& g,
                           const Tensor& dx) {
   const simd::Kernels& k = simd_kernels();

@@ -1,4 +1,4 @@
-// Quantizers through the SIMD kernels: element by element, or band by band of blocks. Short floats
+// Quantizers with the SIMD kernels: element by element, or band by band of blocks. Short floats
 // pass through buffers of floats.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
@@ -27,7 +27,7 @@ void quantize_elements(const QuantizeNumbers& n, const Scale& scale, RandomKey k
                        });
 }
 
-/// Some columns of one band; buffer: room for its floats, null where x and y are floats.
+/// Quantizes some columns of one band. `buffer`: room for its floats, null if x and y are floats.
 void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x,
                    simd::BlockBand band, float* buffer, const Tensor& y) {
   const simd::Kernels& k = simd_kernels();
@@ -47,7 +47,8 @@ void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Ten
 void quantize_blocks(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x,
                      Tensor& y) {
   const int64_t columns = x.size(-1), rows = x.numel() / columns;
-  // Wide bands are cut between blocks, narrow ones grouped, until a task is worth a thread.
+  // Wide bands are cut between blocks, narrow ones grouped, until a task is large enough for a
+  // thread.
   const int64_t block = int64_t(n.rows) * n.columns;
   const int64_t together = std::max<int64_t>(1, reference::grain_length / block) * n.columns;
   const int64_t width = std::min(columns, together);

@@ -1,4 +1,4 @@
-// Dropout through the SIMD kernel; the mask is the reference's, number for number.
+// Dropout with the SIMD kernel; the mask equals the reference's, number for number.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
 

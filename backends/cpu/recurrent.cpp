@@ -1,4 +1,4 @@
-// Recurrent cells in float, a row at a time; the exponentials are the SIMD kernels'.
+// Recurrent cells in float, one row at a time; exponentials come from the SIMD kernels.
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/cells.h>

@@ -1,7 +1,7 @@
-// Sums and extremes over dimensions that lie together in memory, or in two groups: rows, columns
+// Sums and extremes over dimensions that are adjacent in memory, or in two groups: rows, columns
 // (the gradient of a bias), channels of images, everything. Other patterns, products and f64 go to
-// the reference. Partial results belong to fixed pieces of the data: the number of threads changes
-// nothing.
+// the reference. Partial results belong to fixed pieces of the data: the number of threads has no
+// effect.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -13,13 +13,13 @@
 namespace halftone {
 
 namespace {
-/// x in the order of its memory as [reduced, kept, reduced, kept], any of them 1.
+/// x in the order of its memory as [reduced, kept, reduced, kept]; each size may be 1.
 struct Split {
   int64_t outer_reduced = 1, outer_kept = 1, reduced = 1, kept = 1;
   bool usable = false;
 };
 
-/// Dense x, row-major, channels-last or transposed; of y's dimensions those that are 1 are reduced.
+/// For dense x, row-major, channels-last or transposed; the dimensions of size 1 in y are reduced.
 Split split_of(const Tensor& x, const Tensor& y) {
   Split split;
   std::array<int, Dims::max_rank> order{};  // innermost first
@@ -42,7 +42,7 @@ Split split_of(const Tensor& x, const Tensor& y) {
     if (place == std::size(sizes)) return split;
     *sizes[place] *= x.shape()[d];
     if (reduced) continue;
-    // y is row-major: its kept dimensions must come in the same order as in x's memory.
+    // y is row-major: its kept dimensions must have the same order as in x's memory.
     if (d > last_kept) return split;
     last_kept = d;
   }
@@ -56,13 +56,14 @@ double start_of(Reduction kind) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   return kind == Reduction::max ? -infinity : kind == Reduction::min ? infinity : 0.0;
 }
-/// How partial results join: sums add up, of extremes the larger or smaller one stays, or NaN.
+/// Joins two partial results: sums add up; for extremes the larger or smaller one stays, or NaN.
 double joined(Reduction kind, double a, double b) {
   if (!is_extreme(kind)) return a + b;
   return a != a || (kind == Reduction::max ? a > b : a < b) ? a : b;
 }
 
-/// One number for n neighbours. Squares are taken in double: those of no float overflow.
+/// Reduces n neighbors to one number. Squares are computed in double, so those of floats never
+/// overflow.
 double result_of(Reduction kind, const float* x, int64_t n) {
   const simd::Kernels& k = simd_kernels();
   switch (kind) {
@@ -107,11 +108,11 @@ void reduce_rows(Reduction kind, const Tensor& x, const Split& split, double fac
   reference::store(results.data(), results.size(), y, 0);
 }
 
-/// Rows and columns whose sums are one task: partial sums are of at most so many terms in float.
+/// Rows and columns of one task: partial sums in float have at most this many terms.
 constexpr int64_t piece_rows = 512, piece_columns = 256;
 
-/// Takes `rows` rows of `columns` columns of x [.., n] into `results`, from an offset; x short: so
-/// many rows at a time as fit into a buffer. `take_in` does a block of them.
+/// Passes `rows` rows of `columns` columns of x [.., n], from an offset, to `take_in`, which adds a
+/// block of them to `results`. For short floats, a block has as many rows as fit into a buffer.
 template <class TakeIn>
 void each_block_of_rows(const Tensor& x, int64_t offset, int64_t rows, int64_t n, int64_t columns,
                         const TakeIn& take_in) {
@@ -129,7 +130,7 @@ void each_block_of_rows(const Tensor& x, int64_t offset, int64_t rows, int64_t n
   }
 }
 
-/// results[j] = the reduction of column j of a piece
+/// Computes results[j] = the reduction of column j of a piece.
 void reduce_piece(Reduction kind, const Tensor& x, int64_t offset, int64_t rows, int64_t n,
                   int64_t columns, float* results) {
   const simd::Kernels& k = simd_kernels();
@@ -164,7 +165,7 @@ void reduce_columns(Reduction kind, const Tensor& x, const Split& split, double 
                                         partial.data() + band * n + j);
                          }
                        });
-  // The bands of one result: pieces of rows, and those again for each outer_reduced.
+  // The bands of one result: pieces of rows, repeated for each outer_reduced.
   cpu::parallel_pieces(split.outer_kept * strips, reference::grain_length / piece_columns,
                        [&](int64_t begin, int64_t end) {
                          for (int64_t task = begin; task < end; ++task) {
@@ -200,7 +201,7 @@ void CpuBackend::reduce(Reduction kind, const Tensor& x, Tensor& y) {
 }
 
 namespace {
-/// Of one row: the place of the first extreme, or of the first NaN.
+/// Returns the position of a row's first extreme, or of its first NaN.
 int64_t place_of_extreme(bool largest, const Tensor& x, int64_t begin, int64_t n) {
   const simd::Kernels& k = simd_kernels();
   alignas(64) float buffer[cpu::block_length];

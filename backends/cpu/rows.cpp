@@ -1,5 +1,5 @@
-// Softmax, log-sum-exp and cross-entropy, a row at a time. Rows of short floats are widened into a
-// buffer of one row: no f32 copy of the whole tensor exists.
+// Softmax, log-sum-exp and cross-entropy, one row at a time. Rows of short floats are widened into
+// a buffer of one row, so no f32 copy of the whole tensor exists.
 #include <algorithm>
 #include <cmath>
 
@@ -73,8 +73,8 @@ void CpuBackend::log_sum_exp(const Tensor& x, Tensor& y) {
 }
 
 namespace {
-/// The plain case, without class weights: what training mostly runs. Label smoothing needs the
-/// row's sum as well.
+/// Returns whether this is the usual case of training, without class weights. Label smoothing also
+/// needs the row's sum.
 bool plain_targets(const Tensor& logits, const Tensor& class_weights) {
   return cpu::is_f32_or_short(logits) && !class_weights.defined() && logits.numel() > 0;
 }
@@ -102,7 +102,7 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
       const bool counts = target[row] != settings.ignore_index;
       double loss = counts ? double(shift) - double(x[target[row]]) + log_sum : 0.0;
       if (counts && smoothing != 0) {
-        for (int64_t j = 0; j < n; ++j) below[j] = x[j] - shift;  // of x itself the sum is rounded
+        for (int64_t j = 0; j < n; ++j) below[j] = x[j] - shift;  // x's own sum would be rounded
         loss = (1 - smoothing) * loss + smoothing * (log_sum - k.sum(below, n) / double(n));
       }
       log_sum_exp.data<float>()[row] = shift, log_sum_exp.data<float>()[rows + row] = sum;

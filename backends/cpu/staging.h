@@ -1,5 +1,5 @@
-// Between tensors and the float kernels. An operand that is f32 and contiguous is used where it
-// lies; others are brought into a buffer of block_length floats first: widened if short, spread if
+// Connects tensors and the float kernels. An operand that is f32 and contiguous is used in place.
+// Others are first copied into a buffer of block_length floats: widened if short, spread if
 // broadcast, gathered if strided.
 #pragma once
 
@@ -17,7 +17,7 @@ using reference::parallel_pieces;
 using reference::parallel_tasks;
 using reference::Workspace;
 
-/// What the float kernels can serve: f32 and the two 16-bit formats.
+/// Returns whether the float kernels support x: f32 and the two 16-bit formats.
 inline bool is_f32_or_short(const Tensor& x) {
   return x.dtype() == f32 || x.dtype() == bf16 || x.dtype() == f16;
 }
@@ -25,7 +25,7 @@ template <class... T> bool all_f32_or_short(const T&... x) {
   return ((!x.defined() || is_f32_or_short(x)) && ...);
 }
 
-/// f16 operands are widened whole, keeping their memory order; bf16 is widened by the packing.
+/// Returns f16 operands widened as a whole, in their memory order; packing widens bf16.
 inline Tensor without_f16(const Tensor& x) {
   if (x.dtype() != f16) return x;
   const MemoryScope scope(MemoryUse::workspace);
@@ -52,7 +52,8 @@ inline void narrow(const float* x, int64_t count, const Tensor& y, int64_t offse
   else reference::store(x, count, y, offset);
 }
 
-/// Elements offset, offset + step, ... of x as `count` contiguous floats: in place, or in `buffer`.
+/// Returns elements offset, offset + step, ... of x as `count` contiguous floats: in place, or in
+/// `buffer`.
 inline const float* floats(const Tensor& x, int64_t offset, int64_t step, int64_t count,
                            float* buffer) {
   if (step == 1 && x.dtype() == f32) return x.data<float>() + offset;
@@ -68,7 +69,7 @@ inline const float* floats(const Tensor& x, int64_t offset, int64_t step, int64_
   return buffer;
 }
 
-/// Where `count` results for y go: y itself, or a buffer that finish() rounds into y.
+/// The destination of `count` results for y: y itself, or a buffer that finish() rounds into y.
 class Output {
  public:
   Output(const Tensor& y, int64_t offset, int64_t step, int64_t count, float* buffer)
@@ -92,8 +93,8 @@ class Output {
   bool direct_;
 };
 
-/// kernel(x..., y, count) over runs of strided tensors, in parallel; an undefined input reads as
-/// zeros.
+/// Calls kernel(x..., y, count) over runs of strided tensors, in parallel; an undefined input is
+/// read as zeros.
 template <class Kernel, class... Inputs>
 void staged(const Kernel& kernel, const Tensor& y, const Inputs&... inputs) {
   constexpr std::size_t count_of_inputs = sizeof...(inputs);
@@ -114,8 +115,8 @@ void staged(const Kernel& kernel, const Tensor& y, const Inputs&... inputs) {
   });
 }
 
-/// A contiguous tensor (or part of it) as contiguous floats: in place if f32, else widened into a
-/// workspace.
+/// A contiguous tensor (or part of it) as contiguous floats: in place if f32, otherwise widened
+/// into a workspace.
 class WholeInput {
  public:
   explicit WholeInput(const Tensor& x)
@@ -135,7 +136,7 @@ class WholeInput {
   const float* data_;
 };
 
-/// The same for results; rounds into y when it goes out of scope.
+/// The same for results; the destructor rounds them into y.
 class WholeOutput {
  public:
   explicit WholeOutput(const Tensor& y)

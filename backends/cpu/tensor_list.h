@@ -1,6 +1,6 @@
-// Loops over many tensors at once: the pieces of all of them are one list of tasks, so that many
-// small tensors and few large ones keep all threads busy alike. The pieces do not depend on the
-// number of threads, nor does what is computed from them.
+// Loops over many tensors at once: the pieces of all tensors are one list of tasks, so that many
+// small tensors and few large ones keep all threads equally busy. Pieces and results do not depend
+// on the number of threads.
 #pragma once
 
 #include <array>
@@ -16,20 +16,19 @@ namespace halftone::cpu {
 /// Elements of a piece.
 inline constexpr int64_t list_piece = reference::grain_length;
 
-/// Tensors that are one list at most: what is known of them lies on the stack, for a step must not
-/// allocate.
+/// The most tensors in one list: their sizes are on the stack, because a step must not allocate.
 inline constexpr std::size_t list_length = 256;
 
-/// body(some) for one list after the other.
+/// Calls body(some) for one list after the other.
 template <class T, class Body> void in_lists(std::span<T> all, const Body& body) {
   for (std::size_t first = 0; first < all.size(); first += list_length)
     body(all.subspan(first, std::min(list_length, all.size() - first)));
 }
 
-/// The sizes of the tensors of a list, for parallel_list; none for those that others take care of.
+/// The sizes of the tensors of a list, for parallel_list; 0 for those that other code handles.
 class ListSizes {
  public:
-  /// size(item): elements, or nothing.
+  /// size(item): the number of elements, or nullopt.
   template <class T, class Size>
   ListSizes(std::span<T> items, const Size& size) : count_(items.size()) {
     for (std::size_t i = 0; i < count_; ++i) sizes_[i] = size(items[i]).value_or(not_served);
@@ -54,8 +53,8 @@ class ListSizes {
   std::size_t count_;
 };
 
-/// Calls body(tensor, begin, end, number of the piece) for all pieces of a list, in parallel: each
-/// thread takes neighbours, to about the same number of elements.
+/// Calls body(tensor, begin, end, number of the piece) for all pieces of a list, in parallel. Each
+/// thread takes neighboring pieces with about the same number of elements.
 template <class Body> void parallel_list(const ListSizes& sizes, const Body& body) {
   constexpr int64_t worth_threads = 4 * list_piece;
   const int64_t total = sizes.total();

@@ -1,5 +1,5 @@
-// The forms of weights on the CPU. All of this is exact, or rounds as the reference does: between
-// forms only what is kept differs, never the update.
+// Weight forms on the CPU. All conversions are exact, or round as the reference does. Forms differ
+// only in what they store, never in the update.
 #include <halftone/backends/cpu/update_slots.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace halftone::cpu {
 
 namespace {
 
-/// The elements of y in the memory order of x, without holes; y may be undefined.
+/// Returns whether y's elements have the memory order of x, without gaps; y may be undefined.
 bool lies_like(const Tensor& x, const Tensor& y) {
   if (!y.defined()) return true;
   if (x.shape() != y.shape()) return false;
@@ -59,7 +59,7 @@ uint16_t* SlotBlock::halves() const {
   return reinterpret_cast<uint16_t*>(slot_.parameter.data<BFloat16>() + begin_);
 }
 
-/// The weights themselves, whatever form they are kept in: where they lie, if they are floats.
+/// Returns the weights in full precision, for any form: in place if they are floats.
 float* SlotBlock::read_weights() const {
   float* const buffer = buffers_.weight;
   if (form_.lies != WeightLies::in_both) {

@@ -1,6 +1,6 @@
-// Parameters on their way through an update, in one pass: block by block, what a slot keeps becomes
-// contiguous floats, the float kernel of the optimizer runs, and the results go back in the form
-// that the slot asks for (core/weight_form.h). f32 tensors are updated where they lie.
+// Updates parameters in one pass, block by block: a slot's stored values become contiguous floats,
+// the optimizer's float kernel runs, and the results are stored in the slot's weight form
+// (core/weight_form.h). f32 tensors are updated in place.
 #pragma once
 
 #include <halftone/core/backend.h>
@@ -8,7 +8,7 @@
 
 namespace halftone::cpu {
 
-/// Floats of the block under work; they stay in the first-level cache.
+/// Floats of the present block; they stay in the first-level cache.
 struct UpdateBuffers {
   alignas(64) float weight[block_length];
   alignas(64) float gradient[block_length];
@@ -23,17 +23,17 @@ class SlotBlock {
   SlotBlock(const UpdateSlot& slot, int64_t begin, int64_t count, UpdateBuffers& buffers);
   SlotBlock(const SlotBlock&) = delete;
   SlotBlock& operator=(const SlotBlock&) = delete;
-  /// Writes back what the kernel left in buffers; the weights only if they moved.
+  /// Writes the kernel's results back from the buffers; the weights only if they changed.
   void finish(bool weights_moved);
 
   int64_t count() const { return count_; }
   float* weight() const { return weight_; }
   const float* gradient() const { return gradient_; }
-  /// null where the slot has none
+  /// null if the slot has none
   float* const* states() const { return state_.data(); }
 
  private:
-  /// a bf16 parameter's bits
+  /// returns a bf16 parameter's bits
   uint16_t* halves() const;
   float* read_weights() const;
   const float* read_gradient() const;
@@ -48,8 +48,8 @@ class SlotBlock {
   std::array<float*, 3> state_{};
 };
 
-/// Whether SlotBlock serves a slot: f32 and short floats, all tensors laid out alike without holes.
-/// needed: the states that the update cannot do without.
+/// Returns whether SlotBlock supports a slot: f32 and short floats, all tensors with one layout
+/// without gaps. `needed`: the states that the update requires.
 bool serves(const UpdateSlot& slot, StateMask needed);
 
 }  // namespace halftone::cpu

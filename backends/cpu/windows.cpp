@@ -13,13 +13,13 @@
 namespace halftone::cpu {
 
 namespace {
-/// A pixel of the grid: where its image begins, and the source pixel of the tap (0, 0).
+/// A pixel of the grid: the start of its image, and the source pixel of the tap (0, 0).
 template <class Element> struct Place {
   const Element* image;
   int64_t row, column;
 };
 
-/// Counts through the grid.
+/// Counts through the grid's pixels.
 template <class Element> class Pixels {
  public:
   Pixels(const Windows<Element>& w, int64_t first) : w_(w) {
@@ -42,7 +42,7 @@ template <class Element> class Pixels {
   int64_t row_, column_;
 };
 
-/// The source pixel of a tap, null outside.
+/// Returns the source pixel of a tap; null outside of the image.
 template <class Element>
 const Element* at(const Windows<Element>& w, const Place<Element>& place, const Tap& tap) {
   const int64_t row = place.row + tap.row, column = place.column + tap.column;
@@ -78,9 +78,9 @@ void find_windows(const Windows<float>& w, int64_t first, int64_t count, const f
 }
 
 namespace {
-/// One tap of pixels that are neighbours in a row of the grid: of each `run` numbers from `channel`
-/// on, zeros outside of the source's line (null: all are outside), to every tile-th place. Run: how
-/// many, or 0: any number.
+/// Copies one tap of pixels that are neighbors in a row of the grid: `run` numbers of each, from
+/// `channel` on, to every tile-th position; zeros outside of the source's line (null: all are
+/// outside). Run: their number if known at compile time, or 0.
 template <int Run, class Element>
 void copy_line(const Windows<Element>& w, const Element* line, int64_t column, int64_t count,
                int64_t channel, int64_t run, float* to, int64_t tile) {
@@ -98,7 +98,7 @@ void copy_line(const Windows<Element>& w, const Element* line, int64_t column, i
   }
 }
 
-/// The one for a run: short ones are a few moves, if their length is known.
+/// Returns the copy function for a run: short ones are a few moves if their length is known.
 template <class Element> auto copier_of(int64_t run) {
   switch (run) {
     case 1: return copy_line<1, Element>;
@@ -147,11 +147,11 @@ void pack_window_entries(const Windows<uint16_t>& w, int64_t first, int64_t coun
 namespace {
 using simd::panels::depth_unit, simd::panels::panel_width;
 
-/// Up to 32 pixels of the grid, and where one tap of each lies.
+/// Up to 32 pixels of the grid, and the position of one tap of each.
 class PanelOfPixels {
  public:
   PanelOfPixels(const Windows<uint16_t>& w, int64_t first) : w_(w), pixels_(w, first) {}
-  /// The next ones. What a panel has behind them is nowhere.
+  /// Takes the next `count` pixels. The panel's other pixels are outside of every image.
   void next(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const Place<uint16_t> at = pixels_.next();
@@ -162,7 +162,8 @@ class PanelOfPixels {
     for (int64_t i = count; i < panel_width; ++i)
       places_.offset[i] = 0, places_.row[i] = std::numeric_limits<int32_t>::min() / 2;
   }
-  /// Entries [begin, end) of their windows: copy(rows, first channel, channels, entries before).
+  /// For entries [begin, end) of their windows: copy(rows, first channel, channels, entries
+  /// before).
   template <class Copy> void copy_taps(int64_t begin, int64_t end, const Copy& copy) {
     for_taps(w_, begin, end, [&](const Tap& tap, int64_t channel, int64_t run, int64_t entry) {
       simd::panels::find_rows(places_, w_.source, tap.row, tap.column, w_.source_rows,
@@ -183,7 +184,7 @@ void pack_window_rows(const Windows<uint16_t>& w, int64_t first, int64_t count, 
                       int64_t end, uint16_t* panel) {
   constexpr int64_t unit = panel_width * depth_unit;
   const int64_t depth = end - begin, whole = reference::pieces_of(depth, depth_unit) * depth_unit;
-  // Whole tiles are read, to whole units.
+  // Whole tiles are read, up to whole units.
   if (count % 16 != 0) std::fill_n(panel, whole * panel_width, uint16_t{0});
   const auto copy = [&](const uint16_t* const* rows, int64_t channel, int64_t run, int64_t entry) {
     while (run > 0) {
@@ -204,7 +205,7 @@ void pack_window_columns(const Windows<uint16_t>& w, int64_t first, int64_t coun
                          int64_t end, uint16_t* panels) {
   constexpr int64_t block = panel_width * depth_unit;
   const int64_t units = reference::pieces_of(count, depth_unit);
-  // Panels that lie within a tap are packed from where the pixels lie.
+  // Panels within one tap are packed directly from the pixels.
   const bool whole = w.channels % panel_width == 0 && (end - begin) % panel_width == 0;
   alignas(64) std::array<uint16_t, block> square;
   PanelOfPixels pixels(w, first);

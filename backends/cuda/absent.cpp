@@ -1,4 +1,4 @@
-// This build has no CUDA backend.
+// A build without the CUDA backend.
 #include <halftone/backends/cuda/cuda.h>
 
 namespace halftone {

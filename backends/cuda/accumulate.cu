@@ -1,4 +1,4 @@
-// Adding onto a tensor, and moving it a part of the way to another: sums of gradients, running
+// Adds onto a tensor, and moves a tensor part of the way to another: sums of gradients, running
 // statistics.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/elementwise.h>
@@ -24,7 +24,7 @@ __global__ void strided_kernel(F f, Layout<2> layout, bool small, Operand y, Ope
   }
 }
 
-/// y = f(x, y), in place.
+/// Computes y = f(x, y), in place.
 template <class F> void combine(const Context& context, F f, const Tensor& x, Tensor& y) {
   const Layout<2> layout(y, x);
   const auto of_two = [&]<class A, class B>() {

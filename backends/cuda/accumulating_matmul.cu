@@ -1,5 +1,5 @@
-// Matrix products that add up on a grid (core/accumulator.h): a thread per result, because the sum
-// of one is a chain of roundings. Slow, and the same bits as elsewhere.
+// Matrix products whose sums stay on a grid (core/accumulator.h). One thread computes one result,
+// because its sum is a chain of roundings. Slow, with the same bits as on other backends.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/values.h>
@@ -10,7 +10,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// A matrix of a batch: element (i, j) of batch b is b batch + i row + j column.
+/// A matrix of a batch: element (i, j) of batch b is at b batch + i row + j column.
 struct Matrices {
   Operand data;
   int64_t batch, row, column;

@@ -1,5 +1,6 @@
 // The order of each row's elements. All elements are sorted at once by a key whose bits have the
-// order of the values, then, stably, by their row: two runs of the sort that the table uses.
+// order of the values, then, stably, by their row: two runs of the sort that embedding gradients
+// use.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/table.h>
@@ -10,7 +11,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Bits that ascend with the value; -0 equals 0, NaN is above all.
+/// Returns bits that ascend with the value; -0 equals 0, NaN is above all.
 template <class C> __device__ auto key_of(C value) {
   if constexpr (std::is_floating_point_v<C>) {
     using Bits = std::conditional_t<sizeof(C) == 4, uint32_t, uint64_t>;

@@ -1,7 +1,7 @@
-// Attention: cuDNN where it takes the call, else a block of 64 queries at a time, which walks over
-// blocks of 64 keys with a running softmax (Milakov & Gimelshein 2018, "Online normalizer
-// calculation for softmax"). Heads wider than 128 are cut into slices of columns, each of which
-// repeats the scores.
+// Attention: cuDNN if it supports the call, otherwise a block of 64 queries at a time, which goes
+// through blocks of 64 keys with a running softmax (Milakov & Gimelshein 2018, "Online normalizer
+// calculation for softmax"). Heads wider than 128 are cut into slices of columns, and each slice
+// recomputes the scores.
 #include <halftone/backends/cuda/attention_products.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
@@ -20,7 +20,7 @@ template <class C> struct RunningSoftmax {
 #pragma unroll
     for (int i = 0; i < square; ++i) maximum[i] = Rule<C>::minus_infinity, total[i] = 0;
   }
-  /// Scores become weights relative to the new maximum; what was summed before is rescaled.
+  /// Turns scores into weights relative to the new maximum; rescales earlier sums.
   template <class Tile> __device__ void step(Patch<C, false>& patch, Sums<Tile>& results) {
 #pragma unroll
     for (int i = 0; i < square; ++i) {
@@ -43,7 +43,7 @@ template <class C> struct RunningSoftmax {
     }
   }
   __device__ C inverse(int i) const { return total[i] == 0 ? C(0) : 1 / total[i]; }
-  /// To place `row` of what backward reads: in one part, or in two that are `apart`.
+  /// Stores the statistics for backward at `row`: in one part, or in two parts that are `apart`.
   __device__ void store_statistics(int i, int64_t row, int64_t apart, C* log_sum_exp) const {
     const bool any = total[i] != 0;
     const C largest = any ? maximum[i] : std::numeric_limits<C>::infinity();

@@ -1,10 +1,10 @@
-// The gradients of attention: cuDNN where it takes the call, else weights are made again from
+// The gradients of attention: cuDNN if it supports the call. Otherwise weights are recomputed from
 // log_sum_exp, in one kernel per block of queries (dq) and one per block of keys (dk, dv), so that
-// each sum has one owner. With w the weights, d what dropout multiplies them by:
+// one block owns each sum. With w the weights and d dropout's factors:
 //   g = d (dy v^T),  ds = scale w (g - delta),  delta = sum of w g over keys = sum of y dy
 //   dq = ds k,  dk = ds^T q,  dv = (d w)^T dy
-// g - delta is a small difference where weights are few or one is near 1, and a short y is rounded:
-// where queries or keys are few, delta is summed from w g, else from y dy.
+// g - delta is a small difference if there are few weights or one is near 1, and a short y is
+// rounded. So if there are few queries or keys, delta is summed from w g, otherwise from y dy.
 #include <halftone/backends/cuda/attention_products.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
@@ -15,7 +15,7 @@ namespace halftone {
 namespace cuda::attention {
 namespace {
 
-/// delta [n, heads, l]; a warp per row.
+/// Computes delta [n, heads, l]; a warp per row.
 template <class T>
 __global__ void delta_kernel(Heads<const T> y, Heads<const T> dy, Sizes sizes,
                              compute_t<T>* delta) {
@@ -32,7 +32,7 @@ __global__ void delta_kernel(Heads<const T> y, Heads<const T> dy, Sizes sizes,
   }
 }
 
-/// What backward reads.
+/// The inputs of backward.
 template <class T> struct Inputs {
   Heads<const T> q, k, v, dy;
   const compute_t<T>* log_sum_exp;
@@ -41,8 +41,8 @@ template <class T> struct Inputs {
   Rule<compute_t<T>> rule;
 };
 
-/// Of the queries of a patch: log_sum_exp in two parts, as weight = exp(score - shift) share, and
-/// delta; queries that are not there weigh nothing.
+/// Statistics of the queries of a patch: log_sum_exp in two parts, as weight = exp(score - shift)
+/// share, and delta. Missing queries get weights of 0.
 template <class C> struct QueryStatistics {
   C shift[square], share[square], delta[square];
   template <class T, bool keys_down>
@@ -62,7 +62,7 @@ template <class C> struct QueryStatistics {
   }
 };
 
-/// scores become d w, products dy v^T become ds.
+/// Turns scores into d w, and products dy v^T into ds.
 template <class T, class C, bool keys_down>
 __device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int64_t j0,
                               Patch<C, keys_down>& scores, Patch<C, keys_down>& gradients) {
@@ -80,7 +80,8 @@ __device__ void differentiate(const Inputs<T>& in, int64_t head, int64_t i0, int
     }
 }
 
-/// delta from weights and their gradients, a block of queries at a time: in.delta is null here.
+/// Computes delta from weights and their gradients, a block of queries at a time; in.delta is null
+/// here.
 template <class T>
 __global__ void __launch_bounds__(product_threads)
     exact_delta_kernel(Inputs<T> in, Sizes sizes, compute_t<T>* delta) {
@@ -110,7 +111,8 @@ __global__ void __launch_bounds__(product_threads)
     }
 #pragma unroll
     for (int a = 0; a < square; ++a) {
-      // By the sum of the weights, which rounding leaves a little beside 1: of one key ds is 0.
+      // Divides by the sum of the weights, which rounding moves slightly from 1: with one key, ds
+      // is 0.
       const C all = over_row(weights[a], Sum{}), total = over_row(sums[a], Sum{});
       const C sum = all == C(0) ? C(0) : total / all;
       const int64_t i = i0 + Patch<C, false>::query(a);
@@ -119,7 +121,8 @@ __global__ void __launch_bounds__(product_threads)
   }
 }
 
-/// Whether delta is summed from w g: two products more of seven, where these are small.
+/// Returns whether delta is summed from w g. That needs two more products in addition to seven, for
+/// shapes where products are small.
 template <class T> bool exact_delta(const Sizes& sizes) {
   return sizeof(T) < 4 && (sizes.l <= tile_edge || sizes.s <= tile_edge);
 }
@@ -166,7 +169,7 @@ __global__ void __launch_bounds__(product_threads)
         values(in.v, key_head * sizes.group, j0, sizes.s);
     Sums<Result> key_results, value_results;
     const int64_t first = in.rule.causal ? j0 : 0;  // query i0 sees keys up to itself
-    // All queries of all heads that share these keys, one head behind the other.
+    // Goes through all queries of all heads that share these keys, one head after the other.
     const int64_t turns = first < sizes.l ? (sizes.l - first + tile_edge - 1) / tile_edge : 0;
     for (int64_t turn = 0; turn < turns * sizes.group; ++turn) {
       const int64_t head = key_head * sizes.group + turn / turns;

@@ -1,8 +1,8 @@
-// The two products of attention, a block of 64 queries and 64 keys at a time: rows of a head with
-// rows of another (scores), and weights with rows of a head (results). f64 and f32 are multiplied
-// as they are (tiles.h); f16 and bf16 by tensor cores, 16 x 16 x 16 at a time (nvcuda::wmma),
-// summed in f32. What a tensor core has no order that a program may know, so its sums go to the
-// threads' places (Sums) through shared memory.
+// The two products of attention, for a block of 64 queries and 64 keys at a time: rows of a head
+// with rows of another (scores), and weights with rows of a head (results). f64 and f32 are
+// multiplied directly (tiles.h); f16 and bf16 with tensor cores, 16 x 16 x 16 at a time
+// (nvcuda::wmma), summed in f32. The layout of a tensor core's sums is unspecified, so they go
+// through shared memory to the threads' places (Sums).
 #pragma once
 
 #include <mma.h>
@@ -22,14 +22,13 @@ template <class T> struct HeadRows {
   __device__ MatrixFactor<const T> levels() const { return {data, 0, 1, step}; }
 };
 
-/// 64 x 64 short floats for tensor cores; rows are longer than needed, so that 8 of them meet all
-/// banks.
+/// 64 x 64 short floats for tensor cores. Rows are padded, so that 8 of them use all banks.
 template <class T> struct ShortTile {
   using Element = std::conditional_t<std::is_same_v<T, Float16>, __half, __nv_bfloat16>;
   static constexpr int width = tile_edge + 8;
   Element of[tile_edge][width];
 
-  /// Columns first_column .. columns - 1, at most 64; what is not there is 0.
+  /// Loads columns first_column .. columns - 1, at most 64; missing elements are 0.
   __device__ void load(const HeadRows<T>& rows, int64_t first_column, int64_t columns) {
     using Line = Pack<uint16_t, 8>;
     const bool aligned =
@@ -53,7 +52,7 @@ template <class T> struct ShortTile {
   }
 };
 
-/// The 16 x 32 places that a warp has of 64 x 64 sums.
+/// The 16 x 32 places of one warp in 64 x 64 sums.
 template <class T> class WarpSums {
   using Element = typename ShortTile<T>::Element;
   template <class Use, class Layout>
@@ -67,7 +66,7 @@ template <class T> class WarpSums {
   __device__ WarpSums() {
     for (auto& tile : tiles_) nvcuda::wmma::fill_fragment(tile, 0.0f);
   }
-  /// += a b^T over columns 0 .. depth - 1 of both.
+  /// Adds a b^T over columns 0 .. depth - 1 of both.
   __device__ void add_rows(const ShortTile<T>& a, const ShortTile<T>& b, int depth) {
     for (int k = 0; k < depth; k += 16) {
       Factor<Left, RowMajor> left;
@@ -79,7 +78,7 @@ template <class T> class WarpSums {
       }
     }
   }
-  /// += a^T b over all 64 rows.
+  /// Adds a^T b over all 64 rows.
   __device__ void add_columns(const ShortTile<T>& a, const ShortTile<T>& b) {
     for (int k = 0; k < tile_edge; k += 16) {
       Factor<Left, ColumnMajor> left;
@@ -105,9 +104,10 @@ template <class T> class WarpSums {
   nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> tiles_[2];
 };
 
-/// Shared memory of a kernel, and the products in it. All threads of the block take part; what was
-/// put may be written just before, and overwritten just after. short_weights: weights and gradients
-/// of scores are rounded to T, for tensor cores; else they stay C, and only scores are made there.
+/// Shared memory of a kernel, and the products in it. All threads of the block must call them.
+/// Values written with put() just before are visible, and may be overwritten just after.
+/// short_weights: weights and gradients of scores are rounded to T for tensor cores; otherwise they
+/// stay C, and tensor cores compute only scores.
 template <class T, int across, bool short_weights> struct Products {
   using C = compute_t<T>;
   using Result = ResultTile<C, across>;
@@ -119,7 +119,7 @@ template <class T, int across, bool short_weights> struct Products {
   };
   struct alignas(32) Nothing {};
   union alignas(32) {
-    WeightStrip<C> weights;  // also the place for masks
+    WeightStrip<C> weights;  // also holds masks
     std::conditional_t<short_weights, ShortTile<T>, Nothing> rounded;
   };
   union alignas(32) {
@@ -129,7 +129,7 @@ template <class T, int across, bool short_weights> struct Products {
     std::conditional_t<short_scores, WeightStrip<C>, Nothing> sums;
   };
 
-  /// += a b^T over `depth` columns.
+  /// Adds a b^T over `depth` columns.
   __device__ void add_scores(const HeadRows<T>& a, const HeadRows<T>& b, int64_t depth,
                              Sums<ScoreTile<C>>& to) {
     if constexpr (short_scores) {
@@ -165,8 +165,8 @@ template <class T, int across, bool short_weights> struct Products {
     }
   }
 
-  /// += the transpose of what was put, times rows of a head (its levels, at most 64) from column
-  /// `first_column` on.
+  /// Adds the transpose of the values of put(), times rows of a head (its levels, at most 64) from
+  /// column `first_column` on.
   __device__ void add_weighted(const HeadRows<T>& b, int64_t first_column, int64_t columns,
                                Sums<Result>& to) {
     if constexpr (short_weights) {
@@ -186,7 +186,7 @@ template <class T, int across, bool short_weights> struct Products {
     }
   }
 
-  /// Rows of a head that end where the tensor ends: row first + i, column first_column + c.
+  /// Stores rows of a head, up to the end of the tensor: row first + i, column first_column + c.
   __device__ void store_rows(const Sums<Result>& from, const Heads<T>& y, int64_t head,
                              int64_t first, int64_t end, int64_t first_column, int64_t columns) {
     store_sums(from, results, [&](int i, int c, C sum) {
@@ -196,7 +196,7 @@ template <class T, int across, bool short_weights> struct Products {
   }
 
  private:
-  /// Sums of the warps become those of the threads, in columns from `column` on.
+  /// Distributes the sums of the warps to the threads, in columns from `column` on.
   template <class Tile>
   __device__ void hand_out(const WarpSums<T>& own, Sums<Tile>& to, int column) {
     own.store(sums);
@@ -212,7 +212,7 @@ template <class T, int across, bool short_weights> struct Products {
   }
 };
 
-/// Gradients of scores are rounded to bf16, whose range is that of f32; in f16 they could overflow.
+/// Gradients of scores are rounded to bf16, which has the range of f32; in f16 they could overflow.
 template <class T> inline constexpr bool short_gradients = std::is_same_v<T, BFloat16>;
 
 }  // namespace halftone::cuda::attention

@@ -6,7 +6,7 @@
 namespace halftone::cuda {
 
 namespace {
-/// x with `dim` as long as `length`, zeros behind.
+/// Returns x with `dim` extended to `length`, filled with zeros.
 Tensor lengthened(const Context& context, const Tensor& x, int dim, int64_t length) {
   Shape shape = x.shape();
   const int64_t before = std::exchange(shape[dim], length);
@@ -17,7 +17,7 @@ Tensor lengthened(const Context& context, const Tensor& x, int dim, int64_t leng
   backend.copy(x, head);
   return longer;
 }
-/// Of that shape with `dim` as long as `length`, to be written.
+/// Returns an uninitialized tensor of x's shape with `dim` extended to `length`.
 Tensor room_for(const Context& context, const Tensor& x, int dim, int64_t length) {
   Shape shape = x.shape();
   shape[dim] = length;

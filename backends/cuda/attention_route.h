@@ -1,7 +1,8 @@
-// Who computes a call of attention that cuDNN could take. Its plans are for lengths, and making one
-// takes a third of a second: text that grows by one token a call would need one for each. So it
-// gets whole multiples of a step; other lengths go to the own kernels where they are short, and
-// else, where keys that are added behind change nothing, are lengthened to the next multiple.
+// Chooses the implementation for a call of attention that cuDNN could support. A cuDNN plan is for
+// one length, and making it takes a third of a second: text that grows by one token per call would
+// need a plan for each length. Whole multiples of a step go to cuDNN. Short calls of other lengths
+// use the own kernels. Longer ones are extended to the next multiple if added keys change nothing;
+// otherwise they go to cuDNN with their own length.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,9 @@ inline AttentionRoute attention_route(int64_t batch_heads, int64_t l, int64_t s,
 /// q, k, v, y [n, heads, l, e] and log_sum_exp [parts, n, heads, l].
 using AttentionCall = std::function<bool(const Tensor& q, const Tensor& k, const Tensor& v,
                                          Tensor& y, Tensor& log_sum_exp)>;
-/// Causal attention of l queries to l keys by `call` on the next multiple of attention_step, zeros
-/// behind: no query sees a key that was added. What `call` returns; false leaves y as it was.
+/// Runs causal attention of l queries to l keys with `call` on the next multiple of attention_step,
+/// filled with zeros: no query sees an added key. Returns what `call` returns; false leaves y
+/// unchanged.
 bool attention_lengthened(const Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
                           Tensor& y, Tensor& log_sum_exp, const AttentionCall& call);
 

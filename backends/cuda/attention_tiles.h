@@ -1,7 +1,8 @@
-// What the kernels of attention share: heads in memory, tiles of 64 queries x 64 keys whose scores
-// live in registers (tiles.h), the rules that turn products into scores and weights, and products
-// of weights in shared memory with rows of a head. No tensor of queries x keys exists: Dao et al.
-// 2022, "FlashAttention: fast and memory-efficient exact attention with IO-awareness".
+// Shared parts of the attention kernels: heads in memory, tiles of 64 queries x 64 keys whose
+// scores are in registers (tiles.h), the rules that turn products into scores and weights, and
+// products of weights in shared memory with rows of a head. There is never a tensor of queries x
+// keys: Dao et al. 2022, "FlashAttention: fast and memory-efficient exact attention with
+// IO-awareness".
 #pragma once
 
 #include <cmath>
@@ -16,13 +17,14 @@
 namespace halftone::cuda::attention {
 
 template <class C> using ScoreTile = TileShape<C, 1, 1>;
-/// Where results of `across` x 64 columns are summed; wider heads are cut into slices of it.
+/// The tile for sums of `across` x 64 result columns; wider heads are cut into slices of this
+/// width.
 template <class C, int across> using ResultTile = TileShape<C, 1, across>;
 template <class C> using WeightStrip = Strip<C, tile_edge, tile_edge>;
 
 struct Sizes {
   int64_t batch_heads, heads, l, s, e, ev;
-  int64_t group;  // heads that share one head of keys and values
+  int64_t group;  // heads of q that share one head of keys and values
   bool any_empty() const { return batch_heads * l * s * e * ev == 0; }
   HT_HD int64_t query_blocks() const { return (l + tile_edge - 1) / tile_edge; }
   HT_HD int64_t key_blocks() const { return (s + tile_edge - 1) / tile_edge; }
@@ -37,8 +39,8 @@ inline Sizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
           k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1]};
 }
 
-/// A tensor [n, heads, rows, columns] with unit stride last; keys and values count each of their
-/// heads `group` times.
+/// A tensor [n, heads, rows, columns] with unit stride in the last dimension. Each head of keys and
+/// values counts `group` times.
 template <class T> struct Heads {
   T* data;
   int64_t heads, group, batch_step, head_step, row_step;
@@ -54,14 +56,14 @@ template <class T> struct Heads {
     const int64_t head = group == 1 ? counted : counted / group;
     return data + head / heads * batch_step + head % heads * head_step + i * row_step;
   }
-  /// The rows of a head as lines, its columns as levels; or the other way round.
+  /// The rows of a head as lines and its columns as levels, or the other way round.
   __device__ MatrixFactor<T> by_rows(int64_t head) const { return {row(head, 0), 0, row_step, 1}; }
   __device__ MatrixFactor<T> by_columns(int64_t head) const {
     return {row(head, 0), 0, 1, row_step};
   }
 };
 
-/// The 4 x 4 places that a thread has of a tile of queries and keys, whichever are the rows.
+/// The 4 x 4 places of a thread in a tile of queries and keys, with either as rows.
 template <class C, bool keys_down> struct Patch : Sums<ScoreTile<C>> {
   using Base = Sums<ScoreTile<C>>;
   __device__ C& at(int query, int key) {
@@ -81,14 +83,14 @@ template <class C, bool keys_down> struct Patch : Sums<ScoreTile<C>> {
   }
 };
 
-/// Over the 16 threads that share the rows of a patch.
+/// Combines the values of the 16 threads that share the rows of a patch.
 template <class C, class Combine> __device__ C over_row(C value, Combine combine) {
   for (int bits = 8; bits > 0; bits /= 2)
     value = combine(value, __shfl_xor_sync(whole_warp, value, bits));
   return value;
 }
 
-/// How products of queries and keys become scores, and which weights dropout keeps.
+/// Turns products of queries and keys into scores, and decides which weights dropout keeps.
 template <class C> struct Rule {
   static constexpr C minus_infinity = -std::numeric_limits<C>::infinity();
   C scale;
@@ -96,7 +98,7 @@ template <class C> struct Rule {
   Operand mask;
   int64_t mask_steps[4];
   int64_t heads, l, s;
-  uint32_t dropped_below;  // of the upper 24 bits of a word: 0 without dropout
+  uint32_t dropped_below;  // compared with the upper 24 bits of a word: 0 without dropout
   C kept_factor;
   RandomKey key;
   const uint64_t* key_shift;
@@ -117,7 +119,7 @@ template <class C> struct Rule {
     for (int d = 0; d < 4 && mask_tensor.defined(); ++d) mask_steps[d] = mask_tensor.strides()[d];
   }
 
-  /// Keys that queries before `end` see.
+  /// Returns the number of keys that queries before `end` see.
   __device__ int64_t keys_before(int64_t end) const { return causal && end < s ? end : s; }
   __device__ bool sees(int64_t i, int64_t j) const { return i < l && j < s && (!causal || j <= i); }
 
@@ -129,8 +131,8 @@ template <class C> struct Rule {
     return load_floating<C>(mask, place);
   }
 
-  /// Products become scores, -infinity for what is not seen. The strip is for the mask: free before
-  /// and after. All threads of the block take part.
+  /// Turns products into scores, -infinity for unseen keys. The strip holds the mask, and is free
+  /// before and after. All threads of the block must call it.
   template <bool keys_down>
   __device__ void apply(Patch<C, keys_down>& patch, int64_t head, int64_t i0, int64_t j0,
                         WeightStrip<C>& strip) const {
@@ -160,8 +162,8 @@ template <class C> struct Rule {
     if (mask.data) __syncthreads();
   }
 
-  /// Bit 4 a + b: dropout keeps the weight of query i0 + query(a) for key j0 + key(b), the number
-  /// of whose row-major place counts.
+  /// Returns a mask. Bit 4 a + b: dropout keeps the weight of query i0 + query(a) for key j0 +
+  /// key(b); its random number is that of the row-major position.
   template <bool keys_down>
   __device__ unsigned kept(const Patch<C, keys_down>& patch, int64_t head, int64_t i0,
                            int64_t j0) const {
@@ -188,8 +190,9 @@ template <class C> struct Rule {
   }
 };
 
-/// sums += weights^T b over levels first .. end - 1 of b, at most 64 of them. All threads of the
-/// block take part; the weights may have been written just before, and be overwritten just after.
+/// Computes sums += weights^T b over levels first .. end - 1 of b, at most 64. All threads of the
+/// block must call it. The weights may have been written just before, and may be overwritten just
+/// after.
 template <class Tile, class C, class B>
 __device__ void add_weighted(const WeightStrip<C>& weights, B& b, int64_t first, int64_t end,
                              Strip<C, Tile::columns, Tile::depth>& strip, Sums<Tile>& sums) {
@@ -204,7 +207,7 @@ __device__ void add_weighted(const WeightStrip<C>& weights, B& b, int64_t first,
   }
 }
 
-/// How far the two parts of log_sum_exp are from each other; 0 where it is in one.
+/// Returns the distance of the two parts of log_sum_exp; 0 if it has one part.
 inline int64_t statistics_apart(const Tensor& log_sum_exp) {
   return log_sum_exp.shape()[0] == 1 ? 0 : log_sum_exp.numel() / 2;
 }
@@ -213,8 +216,8 @@ inline int64_t slices_of(int64_t columns, int across) {
   return std::max<int64_t>((columns + tile_edge * across - 1) / (tile_edge * across), 1);
 }
 
-/// Calls run.operator()<T, across>() for the dtype, with 128 columns at a time where heads have
-/// more than 64.
+/// Calls run.operator()<T, across>() for the dtype, with 128 columns at a time if heads have more
+/// than 64.
 template <class Run> void visit_kernels(DType dtype, int64_t columns, const Run& run) {
   visit_floating(dtype, "attention", [&]<class T>() {
     if constexpr (sizeof(T) < 8)

@@ -1,5 +1,5 @@
 // Average pooling of NHWC images, with sliding or adaptive windows. Backward gathers: each input
-// adds up what the windows over it send back, so that no two threads write to one place.
+// adds up the gradients of the windows over it, so two threads never write to one place.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/images.h>
 #include <halftone/core/image_axis.h>
@@ -9,8 +9,8 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Windows along both axes, and what their sums are divided by: `divisor`, or (0) the number of
-/// places inside the image.
+/// Windows along both axes, and the divisor of their sums: `divisor`, or (0) the number of
+/// positions inside the image.
 template <class Windows> struct Average {
   Windows rows, columns;
   int64_t divisor;

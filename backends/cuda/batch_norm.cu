@@ -1,4 +1,4 @@
-// Batch norm forward: statistics read x once, the rest reads and writes each tensor once, with the
+// Batch norm forward: statistics read x once; the rest reads and writes each tensor once, with the
 // residual and relu in the same pass.
 #include <halftone/backends/cuda/batch_norm.h>
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -15,7 +15,8 @@ template <class T, int size> struct MomentTerms {
   __device__ void operator()(int64_t pixel, Moments<compute_t<T>>* moments) const {
     compute_t<T> values[size];
     load_channels(x, pixel * channels, values);
-    const compute_t<T> share = compute_t<T>(1) / (moments[0].count + 1);  // of all channels alike
+    const compute_t<T> share = compute_t<T>(1) / (moments[0].count + 1);  // the same for all
+                                                                          // channels
 #pragma unroll
     for (int i = 0; i < size; ++i) moments[i].add(values[i], share);
   }
@@ -23,7 +24,7 @@ template <class T, int size> struct MomentTerms {
 struct StoreMoments {
   Operand mean, variance;
   __device__ void operator()(int64_t, int64_t channel, const Moments<double>& total) const {
-    const bool any = total.count > 0;  // without pixels there is no mean
+    const bool any = total.count > 0;  // without pixels the mean is undefined
     store_as<double>(mean, channel, any ? total.mean : 0.0 / total.count);
     store_as<double>(variance, channel, total.squares / total.count);
   }

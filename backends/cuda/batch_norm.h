@@ -1,12 +1,12 @@
 // Batch norm: channels are the columns of [pixels, channels] in memory. A thread keeps the factors
-// of its channels in registers and walks down the pixels.
+// of its channels in registers and goes down the pixels.
 #pragma once
 
 #include <halftone/backends/cuda/norm.h>
 
 namespace halftone::cuda {
 
-/// The matrix of pixels and channels of images in NHWC memory or of [n, c].
+/// The matrix of pixels and channels, for images in NHWC memory or [n, c].
 struct PixelMatrix {
   int64_t count, channels;
   explicit PixelMatrix(const Tensor& x)
@@ -30,7 +30,7 @@ struct PixelWalk {
 inline int64_t walks_of(const ColumnCut& cut, int size) {
   return blocks_for(cut.columns, int64_t(cut.lanes) * size) * cut.pieces;
 }
-/// Smaller pieces than those of reductions: nothing is joined.
+/// Makes smaller pieces than reductions do, because nothing is joined.
 inline ColumnCut walk_cut(const Context& context, const PixelMatrix& pixels, int size) {
   ColumnCut cut = column_cut(context, pixels.count, pixels.channels, size);
   const int64_t lines = block_threads / cut.lanes;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void store_channels(T* y, int64_t element,
   *reinterpret_cast<Pack<T, size>*>(y + element) = out;
 }
 
-/// Calls visitor.operator()<size>(): packs, or single elements where these do not fit.
+/// Calls visitor.operator()<size>(): with packs, or with single elements if packs do not fit.
 template <class T, class Visitor, class... Rest>
 void visit_pack_size(int64_t channels, Visitor&& visitor, const Rest&... tensors) {
   constexpr int size = row_pack<T>;
@@ -65,7 +65,7 @@ void visit_pack_size(int64_t channels, Visitor&& visitor, const Rest&... tensors
   else visitor.template operator()<1>();
 }
 
-/// One dtype for all of them: theirs, or that of statistics where they differ.
+/// Returns one dtype for all tensors: their common one, or that of statistics if they differ.
 template <class... Rest> DType common_dtype(const Tensor& x, const Rest&... tensors) {
   return (is_or_undefined(tensors, x.dtype()) && ...) ? x.dtype() : statistics_of(x, tensors...);
 }

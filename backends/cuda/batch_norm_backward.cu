@@ -1,6 +1,7 @@
-// Batch norm backward. With g = dy where relu let it through: dresidual = g, and, in training,
+// Batch norm backward. With g = dy where relu is positive (else 0): dresidual = g, and, in
+// training,
 //   dx = rstd weight (g - mean(g) - (x - mean) rstd^2 mean(g (x - mean)));
-// in evaluation mean and variance are constants and the means of g fall away.
+// in evaluation mode, mean and variance are constants and the means of g drop out.
 #include <halftone/backends/cuda/batch_norm.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 
@@ -9,7 +10,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// What comes in, at one element. relu_output may be null.
+/// The inputs at one element. relu_output may be null.
 template <class T> struct Incoming {
   const T *x, *dy, *relu_output;
   template <int size>
@@ -51,8 +52,8 @@ template <class T, int size> struct GradientTerms {
   }
 };
 
-/// Makes of a channel's sums the gradients of weight and bias, and the factors of
-/// dx = factors[0] g + factors[1] (x - mean) + factors[2], each [channels].
+/// Turns a channel's sums into the gradients of weight and bias, and into the factors of dx =
+/// factors[0] g + factors[1] (x - mean) + factors[2], each [channels].
 template <class C> struct StoreFactors {
   const C* variance;
   Operand weight, dweight, dbias;

@@ -1,5 +1,5 @@
-// Sums, maxima and the like over the threads of a warp and of a block. All threads of the block
-// take part and all get the result; the order of the sum is fixed, so results repeat.
+// Sums, maxima and other reductions over the threads of a warp or a block. All threads must call
+// them and all get the result; the order of the sum is fixed, so results repeat.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,14 +21,15 @@ struct Min {
   template <class A> HT_HD A operator()(A a, A b) const { return a != a || a < b ? a : b; }
 };
 
-/// Over the 32 lanes of a full warp.
+/// Reduces over the 32 lanes of a full warp.
 template <class A, class Combine> __device__ A warp_reduce(A value, Combine combine) {
   for (int bits = warp_lanes / 2; bits > 0; bits /= 2)
     value = combine(value, __shfl_xor_sync(whole_warp, value, bits));
   return value;
 }
 
-/// Over a block of one dimension, a multiple of 32 threads. `neutral` is what changes nothing.
+/// Reduces over a one-dimensional block of a multiple of 32 threads. `neutral` must not change a
+/// result.
 template <class A, class Combine> __device__ A block_reduce(A value, Combine combine, A neutral) {
   __shared__ A of_warps[most_warps];
   const int lane = int(threadIdx.x) % warp_lanes, warp = int(threadIdx.x) / warp_lanes;

@@ -99,7 +99,7 @@ void BlockCache::trim() noexcept {
 
 void BlockCache::trim_locked() noexcept {
   if (current_ != 0) return;
-  Pool& pool = pools_[0];  // graphs use what is free in their own pools, with every replay
+  Pool& pool = pools_[0];  // graphs use the free memory of their own pools in every replay
   for (std::byte* slab : pool.ranges.remove_unused()) give_slab_back(slabs_.find(slab));
   std::map<std::byte*, std::size_t> unused;  // bytes of free blocks per slab
   for (const std::vector<void*>& blocks : pool.lists)
@@ -144,7 +144,8 @@ void BlockCache::dissolve(int pool) noexcept {
   }
   pools_[0].ranges.absorb(std::move(found->second.ranges));
   pools_.erase(found);
-  // Their own pool may be that of another graph, or this one was dissolved while one was filled.
+  // Their own pool may belong to another graph, or this pool was dissolved while another was
+  // filled.
   for (void* data : std::exchange(kept_[pool], {})) put_back(slab_of(data), data);
   kept_.erase(pool);
   if (!caching_) trim_locked();

@@ -1,10 +1,10 @@
-// Device memory that is kept for reuse. Asking the driver costs a wait for the device, so blocks
-// are cut from slabs: those up to 1 MiB in size classes (core/size_class.h), of which a slab holds
-// one, larger ones wherever a slab has room (free_ranges.h), as PyTorch's allocator does. A
-// captured graph replays with the addresses it was captured with: what is allocated meanwhile comes
-// from a pool of its own, which lives as long as the graph, and what others had before and release
-// meanwhile is kept beside that pool: the work that is recorded may use it. Knows nothing of CUDA:
-// where slabs come from is given.
+// Device memory that is kept for reuse. A request to the driver costs a wait for the device, so
+// blocks are cut from slabs. Blocks up to 1 MiB have size classes (core/size_class.h), one class
+// per slab; larger ones are cut where a slab has room (free_ranges.h), as in PyTorch's allocator. A
+// captured graph replays with the addresses of its capture. So memory allocated during the capture
+// comes from a separate pool, which lives as long as the graph. Older blocks that are released
+// during the capture are kept with that pool, because the recorded work may use them. This class
+// does not use CUDA: the caller supplies the source of slabs.
 #pragma once
 
 #include <array>
@@ -24,11 +24,12 @@ namespace halftone::cuda {
 class BlockCache {
  public:
   struct Source {
-    std::function<void*(std::size_t bytes)> allocate;  // null if there is no more
+    std::function<void*(std::size_t bytes)> allocate;  // returns null when memory runs out
     std::function<void(void*)> release;
   };
-  /// caching off: every block is a slab of its own and goes back at once (those of a captured graph
-  /// with the graph), for tools that watch the bounds of allocations (HALFTONE_CUDA_CACHE=off).
+  /// caching off: every block is a separate slab and is given back at once (those of a captured
+  /// graph with the graph), for tools that check the bounds of allocations
+  /// (HALFTONE_CUDA_CACHE=off).
   explicit BlockCache(Source source, bool caching = true);
   ~BlockCache();
   BlockCache(const BlockCache&) = delete;
@@ -36,36 +37,36 @@ class BlockCache {
 
   static constexpr std::size_t alignment = 512;
   /// The largest block that shares a slab of `slab_bytes` with blocks of its size class. Larger
-  /// ones are rounded to multiples of `granule`; up to `largest_cut` they get a slab of
-  /// `large_slab_bytes`, if no slab has room, beyond that one of their own size.
+  /// ones are rounded to multiples of `granule`. Up to `largest_cut` they get a slab of
+  /// `large_slab_bytes` if no slab has room; above, a slab of their own size.
   static constexpr std::size_t slab_bytes = std::size_t(2) << 20, largest_shared = slab_bytes / 2,
                                granule = std::size_t(128) << 10, large_slab_bytes = 10 * slab_bytes,
                                largest_cut = large_slab_bytes / 2;
 
-  /// At least `bytes`; null when the source has no more, after everything unused was given back
-  /// (not between begin_pool() and end_pool(): giving memory back waits for the device, which a
-  /// stream that is captured does not allow).
+  /// Returns a block of at least `bytes`; null if the source has no more. Before that it gives all
+  /// unused memory back (not between begin_pool() and end_pool(): giving memory back waits for the
+  /// device, which a stream under capture does not allow).
   void* allocate(std::size_t bytes);
   void release(void* data, std::size_t bytes) noexcept;
-  /// Gives slabs back that nothing uses: no tensor, and no captured graph. Between begin_pool()
-  /// and end_pool() it does nothing.
+  /// Gives slabs back to the source if no tensor and no captured graph uses them. Does nothing
+  /// between begin_pool() and end_pool().
   void trim() noexcept;
 
-  /// From here on blocks that this thread asks for come from a new pool; its number. Blocks of
-  /// other pools that anybody releases before end_pool() stay unused until dissolve().
+  /// From now on, this thread's blocks come from a new pool; returns its number. Blocks of other
+  /// pools that any thread releases before end_pool() stay unused until dissolve().
   int begin_pool();
   void end_pool();
-  /// The memory of that pool, and what was kept beside it, serves everybody again.
+  /// Makes the pool's memory, and the blocks kept with it, available to all again.
   void dissolve(int pool) noexcept;
 
   struct Statistics {
     std::size_t reserved = 0;  // taken from the source
-    std::size_t used = 0;      // handed out, rounded to size classes or granules
+    std::size_t used = 0;      // in use, rounded to size classes or granules
     int64_t slabs = 0;         // taken from the source so far
   };
   Statistics statistics() const;
 
-  /// What nobody has of the memory outside of graphs: addresses and bytes. For tests.
+  /// Returns addresses and bytes of the free blocks that no captured graph uses. For tests.
   std::vector<std::pair<void*, std::size_t>> free_blocks() const;
 
  private:
@@ -92,7 +93,7 @@ class BlockCache {
   mutable std::mutex mutex_;
   Slabs slabs_;
   std::map<int, Pool> pools_;
-  std::map<int, std::vector<void*>> kept_;  // beside a pool: released while it was filled
+  std::map<int, std::vector<void*>> kept_;  // by pool: blocks released while it was filled
   int current_ = 0, next_pool_ = 1;
   std::thread::id filling_;  // the thread whose blocks come from the current pool
   Statistics statistics_;

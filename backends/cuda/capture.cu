@@ -1,5 +1,5 @@
-// Captured steps as CUDA graphs. Kernels that draw random numbers add a shift from device memory to
-// their keys while a graph is captured; a replay sets it first, in stream order.
+// Captured steps as CUDA graphs. While a graph is captured, kernels that draw random numbers add a
+// shift in device memory to their keys; a replay first sets the shift, in stream order.
 #include <memory>
 
 #include <halftone/backends/cuda/conv_weights.h>
@@ -20,7 +20,7 @@ class CudaGraph final : public CapturedWork {
   CudaGraph(Context& context, cudaGraphExec_t executable, int pool)
       : context_(context), executable_(executable), pool_(pool) {}
   ~CudaGraph() override {
-    cudaGraphExecDestroy(executable_);  // the device finishes what it runs
+    cudaGraphExecDestroy(executable_);  // the device finishes its present run
     context_.memory().dissolve(pool_);
   }
   CudaGraph(const CudaGraph&) = delete;
@@ -50,7 +50,7 @@ void CudaBackend::begin_capture() {
   if (!context_.begin_recording())
     fail<UsageError>("captured_step", "another thread is recording a step on ", context_.device(),
                      ". Record steps of one device one after the other.");
-  // Relaxed: the cache may ask the driver for memory meanwhile.
+  // Relaxed, because the cache may request memory from the driver during the capture.
   const cudaError_t result =
       cudaStreamBeginCapture(context_.stream(), cudaStreamCaptureModeRelaxed);
   if (result != cudaSuccess) context_.end_recording();

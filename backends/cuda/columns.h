@@ -1,7 +1,7 @@
 // Reductions down the columns of a matrix [rows, columns], for any number of quantities at a time:
-// bias gradients, gradients of norm weights, batch statistics. Threads lie side by side along a
-// row, so that reads are whole lines of memory; the rows are cut into pieces, whose results a
-// second kernel joins in a fixed order, in double.
+// bias gradients, gradients of norm weights, batch statistics. Neighboring threads take neighboring
+// elements of a row, so that they read whole lines of memory. The rows are cut into pieces, whose
+// results a second kernel joins in a fixed order, in double.
 #pragma once
 
 #include <halftone/backends/cuda/launch.h>
@@ -19,12 +19,12 @@ template <int N, class C> struct ColumnSums {
   }
 };
 
-/// Mean and sum of squared distances from it (Welford 1962; joined as Chan et al. 1979).
+/// Mean and sum of squared distances from it (Welford 1962; joined as in Chan et al. 1979).
 template <class C> struct Moments {
   using Wide = Moments<double>;
   C count, mean, squares;
   static __device__ Moments start() { return Moments{}; }
-  /// share: 1 / count, the new one being in it.
+  /// share: 1 / count, with the new value counted.
   __device__ void add(C value, C share) {
     const C distance = value - mean;
     count += 1, mean += distance * share;
@@ -44,13 +44,13 @@ struct ColumnCut {
   int64_t rows, columns, rows_per_piece, pieces;
   int lanes;  // threads side by side, a power of two
 };
-/// For packs of `size` columns.
+/// Returns the cut for packs of `size` columns.
 inline ColumnCut column_cut(const Context& context, int64_t rows, int64_t columns, int size) {
   ColumnCut cut{rows, columns, rows, 1, 1};
   while (cut.lanes < 32 && cut.lanes * size < columns) cut.lanes *= 2;
   const int64_t lines = block_threads / cut.lanes, tiles = blocks_for(columns, cut.lanes * size);
-  // Enough to fill the device, and for each thread to take in about 128 numbers at most: chains of
-  // float additions stay short.
+  // Enough pieces to fill the device, and to give each thread at most about 128 numbers, so that
+  // chains of float additions stay short.
   const int64_t wanted =
       std::max(int64_t(context.multiprocessors()) * 8 / tiles, rows / (lines * 128));
   cut.pieces = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, rows / (lines * 8)));
@@ -58,8 +58,8 @@ inline ColumnCut column_cut(const Context& context, int64_t rows, int64_t column
   return cut;
 }
 
-/// What walker = term.at(column) is to a thread: walker(row, results) takes the elements
-/// column .. column + size of a row in. finish(piece, column, result) gets what became of a column.
+/// Each thread gets a walker = term.at(column). walker(row, results) adds the elements column ..
+/// column + size of a row. finish(piece, column, result) gets the result of a column.
 template <int size, class Result, class Term, class Finish>
 __global__ void __launch_bounds__(block_threads)
     columns_kernel(ColumnCut cut, Term term, Finish finish) {
@@ -120,7 +120,7 @@ void launch_columns(const Context& context, const ColumnCut& cut, const Term& te
          {blocks_for(tiles * cut.pieces, 1), block_threads}, cut, term, finish);
 }
 
-/// columns must be a multiple of `size`. finish(0, column, total): total is a Result::Wide.
+/// `columns` must be a multiple of `size`. finish(0, column, total): total is a Result::Wide.
 template <int size, class Result, class Term, class Finish>
 void reduce_columns(const Context& context, int64_t rows, int64_t columns, const Term& term,
                     const Finish& finish) {

@@ -1,4 +1,4 @@
-// Opening a device, and the errors of the CUDA runtime as errors of the framework.
+// Opens a device, and converts errors of the CUDA runtime to errors of the framework.
 #include <halftone/backends/cuda/context.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace halftone::cuda {
 
 void check(cudaError_t result, std::string_view what) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // an error that is not sticky must not be found again by the next call
+  cudaGetLastError();  // clears an error that is not sticky, so that the next call does not find it
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver), cudaRuntimeGetVersion(&runtime);
   fail<DeviceError>("cuda", what, " failed: ", cudaGetErrorName(result), ", ",
@@ -47,8 +47,8 @@ bool caching_wanted() {
   return !wanted || std::string_view(wanted) != "off";
 }
 
-/// Makes this the device of the calling thread. Everybody goes through here: who changed it behind
-/// this back would leave `current` wrong.
+/// Makes this the device of the calling thread. All code must use this function: changing the
+/// device in another way would make `current` wrong.
 cudaError_t use_device(int index) {
   thread_local int current = -1;
   if (current == index) return cudaSuccess;
@@ -63,7 +63,7 @@ BlockCache::Source memory_of(int device) {
             use_device(device);
             const cudaError_t result = cudaMalloc(&data, bytes);
             if (result == cudaSuccess) return data;
-            // An earlier kernel's error shows here, too: that is no want of memory.
+            // An earlier kernel's error also shows here; that is not a lack of memory.
             if (result != cudaErrorMemoryAllocation) check(result, "allocating");
             cudaGetLastError();
             return nullptr;
@@ -123,7 +123,7 @@ void Context::require_not_capturing() const {
 }
 
 namespace {
-/// Of what a device reports: threads wait one after the other.
+/// Returns the lock for a device's fault report: threads wait one after the other.
 std::mutex& reports_of(int index) {
   static std::array<std::mutex, 64> of_devices;
   return of_devices[std::size_t(index) % of_devices.size()];

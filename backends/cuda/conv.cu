@@ -1,4 +1,4 @@
-// Convolution forward: cuDNN where it takes the call, else a product of windows and weights.
+// Convolution forward: cuDNN if it supports the call, otherwise a product of windows and weights.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/library_calls.h>

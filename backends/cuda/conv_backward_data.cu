@@ -1,5 +1,5 @@
-// The gradient of a convolution's input: cuDNN where it takes the call, else a product of what read
-// each pixel and the weights.
+// The gradient of a convolution's input: cuDNN if it supports the call, otherwise a product of the
+// outputs that read each pixel and the weights.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/library_calls.h>

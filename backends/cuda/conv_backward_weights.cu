@@ -1,5 +1,5 @@
-// The gradients of a convolution's weights and bias: cuDNN where it takes the call, else a product
-// of dy and windows of x over all pixels, and sums of the columns of dy.
+// The gradients of a convolution's weights and bias: cuDNN if it supports the call, otherwise a
+// product of dy and windows of x over all pixels, and sums of the columns of dy.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/library_calls.h>
@@ -19,7 +19,7 @@ template <class C> struct StoreWeights {
   }
 };
 
-/// A matrix of ones on the right makes sums of columns out of a product.
+/// A matrix of ones on the right, which turns a product into sums of columns.
 template <class C> struct Ones {
   using Value = C;
   using Line = int;

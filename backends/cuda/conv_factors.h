@@ -1,9 +1,9 @@
-// Convolutions as matrix products, without matrices in memory: factors (tiles.h) that know which
-// element of an image a place of the matrix is. Pixels are counted over all images, row by row; the
+// Convolutions as matrix products, without matrices in memory: factors (tiles.h) that map a place
+// of the matrix to an element of an image. Pixels are counted over all images, row by row. The
 // depth counts the taps of the kernel, row by row, and the channels of a group, channels fastest.
-//   forward        y  [pixels of y, out]    = windows of x [pixels of y, taps in] w [taps in, out]
-//   gradient of x  dx [pixels of x, in]     = readers of dy [pixels of x, taps out] w [taps out,
-//   in] gradient of w  dw [out, taps in]        = dy^T [out, pixels of y] windows of x
+//   forward       y  [pixels of y, out] = windows of x [pixels of y, taps in] w [taps in, out]
+//   gradient of x dx [pixels of x, in]  = readers of dy [pixels of x, taps out] w [taps out, in]
+//   gradient of w dw [out, taps in]     = dy^T [out, pixels of y] windows of x
 // Chetlur et al. 2014, "cuDNN: efficient primitives for deep learning", section 3.
 #pragma once
 
@@ -18,7 +18,7 @@ struct ConvAxis {
   int in, out, kernel, stride, padding, dilation;
 };
 
-/// x, w, y as Backend::conv's, or what has their shapes.
+/// x, w, y as in Backend::conv, or tensors of their shapes.
 struct ConvSizes {
   int64_t images;
   int groups, in, out;  // channels per group
@@ -47,7 +47,7 @@ struct ConvSizes {
   }
 };
 
-/// Depth k as a tap and a channel.
+/// Splits depth k into a tap and a channel.
 struct TapCount {
   Divisor channels, kernel_columns;
   struct Tap {
@@ -60,7 +60,7 @@ struct TapCount {
   }
 };
 
-/// A pixel's number as image, row and column.
+/// Splits a pixel's number into image, row and column.
 struct PixelCount {
   Divisor columns, rows;
   struct Pixel {
@@ -74,7 +74,7 @@ struct PixelCount {
   }
 };
 
-/// An image tensor's memory, and where the pixels that a place of a matrix stands for begin.
+/// An image tensor's memory, and the first pixel of a matrix row (or column).
 struct PlaceOfPixel {
   int64_t offset;
   int row, column;  // of the window's corner, or of the pixel with padding
@@ -151,7 +151,7 @@ template <class T> struct WindowColumns : Windows<T> {
   __device__ static constexpr bool along_depth() { return false; }
 };
 
-/// Element (input pixel, tap and output channel): the gradient of the output that read the input
+/// Element (input pixel, tap and output channel): the gradient of the output that reads the input
 /// pixel through the tap.
 template <class T> struct ReaderRows {
   using Value = compute_t<T>;
@@ -225,7 +225,7 @@ template <class T> struct Weights {
   __device__ bool along_depth() const { return channel_step <= line_step; }
 };
 
-/// images[pixel][channel of the group] = sum + bias[channel].
+/// Stores images[pixel][channel of the group] = sum + bias[channel].
 template <class C> struct StorePixels {
   Operand images, bias;
   int64_t channels, group_channels;

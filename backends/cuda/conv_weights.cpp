@@ -1,4 +1,4 @@
-// Copies of weights, by where their memory is.
+// Copies of weights, by the address of the weight's memory.
 #include <halftone/backends/cuda/conv_weights.h>
 
 #include <atomic>
@@ -27,7 +27,8 @@ struct Permuted {
 struct Kept {
   std::mutex mutex;
   std::map<std::pair<const void*, bool>, Permuted> copies;  // by address, and whether recorded
-  std::atomic<std::size_t> count{0};  // most releases of memory are of something else
+  std::atomic<std::size_t> count{0};  // a quick check, because most releases of memory concern
+                                      // other tensors
 };
 /// Never destroyed: tensors with static lifetime release their memory at the end of the program.
 Kept& kept() {
@@ -35,7 +36,7 @@ Kept& kept() {
   return *instance;
 }
 
-/// Takes copies out for which remove(key) holds. They are released when the lock is not held.
+/// Removes copies for which remove(key) is true. They are released after the lock.
 template <class Remove> void forget(const Remove& remove) noexcept {
   Kept& all = kept();
   decltype(all.copies) gone;
@@ -72,7 +73,7 @@ Tensor channels_last_weight(const Context& context, const Tensor& w) {
   const Tensor result = permuted(w);
   Permuted made{w.storage()->version(), w.offset(), w.strides(), result};
   const std::lock_guard lock(all.mutex);
-  std::swap(all.copies[key], made);  // what was there goes when the lock is not held
+  std::swap(all.copies[key], made);  // the old copy is released after the lock
   all.count = all.copies.size();
   return result;
 }

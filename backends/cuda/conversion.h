@@ -1,5 +1,5 @@
-// Rare mixtures of dtypes, by copies: the kernels of rows and columns are compiled for the mixtures
-// that training meets, and what else the contract allows passes through tensors of a wider dtype.
+// Handles rare mixtures of dtypes with copies: the kernels of rows and columns are compiled for the
+// mixtures that occur in training; other allowed mixtures go through tensors of a wider dtype.
 #pragma once
 
 #include <halftone/backends/cuda/context.h>
@@ -9,7 +9,7 @@
 
 namespace halftone::cuda {
 
-/// The dtype of statistics: f64 beside f64, else f32.
+/// Returns the dtype of statistics: f64 if a tensor is f64, otherwise f32.
 template <class... T> DType statistics_of(const T&... tensors) {
   return ((tensors.defined() && tensors.dtype() == f64) || ...) ? f64 : f32;
 }
@@ -17,7 +17,7 @@ inline bool is_or_undefined(const Tensor& x, DType dtype) {
   return !x.defined() || x.dtype() == dtype;
 }
 
-/// x if it is of that dtype or undefined, else a copy that lives as long as its handle.
+/// Returns x if it has that dtype or is undefined, otherwise a copy.
 inline Tensor converted(Backend& backend, const Tensor& x, DType dtype) {
   if (is_or_undefined(x, dtype)) return x;
   const MemoryScope scope(MemoryUse::workspace);
@@ -26,7 +26,7 @@ inline Tensor converted(Backend& backend, const Tensor& x, DType dtype) {
   return copy;
 }
 
-/// Where a result is computed in another dtype: finish() brings it where it belongs.
+/// A result that is computed in another dtype: finish() converts it into its destination.
 class ConvertedResult {
  public:
   ConvertedResult(Backend& backend, Tensor& wanted, DType dtype)
@@ -46,7 +46,8 @@ class ConvertedResult {
   Tensor tensor_;
 };
 
-/// Calls visitor.operator()<T, U>() where u is t or, beside a short float, f32. Whether it did.
+/// Calls visitor.operator()<T, U>() if u is t, or if t is a short float and u is f32. Returns
+/// whether it did.
 template <class Visitor> bool visit_with_wide(DType t, DType u, Visitor&& visitor) {
   if (!is_floating(t) || size_of(t) == 1) return false;
   bool done = false;

@@ -12,7 +12,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// What both directions read beside the logits. C: the statistics dtype.
+/// The inputs of both directions besides the logits. C: the statistics dtype.
 template <class C> struct Targets {
   Operand classes;
   int64_t step, ignore_index, count;
@@ -23,7 +23,7 @@ template <class C> struct Targets {
 
   __device__ C total_weight() const { return all_weights ? *all_weights : C(count); }
   __device__ C weight(int64_t c) const { return weights ? weights[c] : C(1); }
-  /// The target of a row, -1 if it counts for nothing.
+  /// Returns the target of a row, -1 if the row is ignored.
   __device__ int64_t of(int64_t row, bool reports) const {
     const int64_t target = load_as<int64_t>(classes, row * step);
     if (target == ignore_index) return -1;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(most_row_threads)
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
     ExpSum<C> total;
-    // Of w[c] (x[c] - x[0]): smaller numbers than w[c] x[c], where the logits have an offset.
+    // Sums w[c] (x[c] - x[0]): smaller numbers than w[c] x[c] if the logits have an offset.
     const C origin = n > 0 ? ExpSum<C>::finite_or_zero(widen(logits[row.begin])) : C(0);
     C weighted = 0, values[size];
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(most_row_threads)
           const bool inside = row.contains(pack * size + i);
           d += share_of_all * p - share * (inside ? targets.weight(first + i) : C(0));
         }
-        values[i] = target < 0 ? C(0) : scale * d;  // not d * 0: an ignored row may hold NaN
+        values[i] = target < 0 ? C(0) : scale * d;  // not d * 0: an ignored row may contain NaN
       }
       store_values(dlogits, row, pack, aligned, values);
     }
@@ -128,7 +128,7 @@ Targets<C> targets_of(const Context& context, const Tensor& targets, const Tenso
           context.fault()};
 }
 
-/// The sum of the class weights, where smoothing asks for it.
+/// Returns the sum of the class weights if smoothing needs it.
 Tensor sum_of_weights(CudaBackend& backend, const Tensor& class_weights, double smoothing) {
   if (!class_weights.defined() || smoothing == 0) return {};
   Tensor total =

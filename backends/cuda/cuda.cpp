@@ -1,4 +1,4 @@
-// The devices of this machine, opened when they are first asked for.
+// The devices of this machine, opened at their first use.
 #include <halftone/backends/cuda/cuda.h>
 
 #include <map>
@@ -15,7 +15,7 @@
 namespace halftone {
 
 namespace {
-/// Devices that can be used, and why there are none.
+/// Returns the number of usable devices, and why there are none.
 int device_count(std::string* why = nullptr) {
   int devices = 0;
   const cudaError_t result = cudaGetDeviceCount(&devices);
@@ -31,7 +31,7 @@ int device_count(std::string* why = nullptr) {
   return 0;
 }
 
-/// "NVIDIA H100 (sm_90".
+/// Writes "NVIDIA H100 (sm_90".
 void name_gpu(PlainText& text, const cudaDeviceProp& properties) {
   text << properties.name << " (sm_" << properties.major << properties.minor;
 }

@@ -1,4 +1,4 @@
-// The entry to the CUDA backend: present in builds that have it, null from absent.cpp in others.
+// The entry to the CUDA backend: builds without it use absent.cpp, which returns null.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace halftone {
 
-/// The backend of that GPU, or null if this build or this machine has none.
+/// Returns the backend of that GPU, or null if this build or this machine has none.
 Backend* cuda_backend(int index);
-/// What it runs on, or why there is none and what to do.
+/// Returns what the backend runs on, or why it is missing and what to do.
 std::string cuda_description();
-/// What computes on that GPU, which is there.
+/// Returns a description of the kernels and libraries of that GPU, which must exist.
 std::string cuda_kernels(int index);
 
 }  // namespace halftone

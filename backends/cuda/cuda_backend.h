@@ -1,6 +1,7 @@
-// The CUDA backend: own kernels in the .cu files beside this one, cuBLASLt and cuDNN where they are
-// found and faster (cublaslt/, cudnn/), each of which may decline a call. Kernels go into the one
-// stream of the device's context and nothing waits for them but what hands numbers to the host.
+// The CUDA backend: own kernels in the .cu files of this folder, and cuBLASLt and cuDNN if they are
+// found and faster (cublaslt/, cudnn/); each library may decline a call. Kernels go into the one
+// stream of the device's context, and only operations that return numbers to the host wait for
+// them.
 #pragma once
 
 #include <halftone/backends/cuda/context.h>

@@ -16,7 +16,7 @@ template <class F> struct ForwardOfTwo {
   template <class C> __device__ C operator()(C a, C b) const { return f.forward(a, b); }
 };
 
-/// y[i] = a[i] compared with b[i]: dtypes are looked up, C holds both exactly.
+/// Computes y[i] = a[i] compared with b[i]: dtypes are looked up, C holds both exactly.
 template <class C>
 __global__ void compare_kernel(FormulaCall call, Layout<3> layout, bool small, bool* y, Operand a,
                                Operand b) {
@@ -28,7 +28,7 @@ __global__ void compare_kernel(FormulaCall call, Layout<3> layout, bool small, b
   }
 }
 
-/// Sums and differences of f32 and short floats: a residual and what is added to it.
+/// Handles sums and differences of f32 and short floats, such as a residual connection.
 bool mixed(const Context& context, FormulaCall call, const Tensor& a, const Tensor& b, Tensor& y) {
   if (y.dtype() != f32 || y.numel() == 0) return false;
   bool done = false;

@@ -1,6 +1,6 @@
-// Elementwise loops. Tensors that are dense alike and of one dtype go through dense(): packs of 16
-// bytes, the formula compiled in. Everything else - broadcasting, strides, mixed dtypes - goes
-// through elementwise_strided.cu, which looks formula and dtypes up element by element.
+// Elementwise loops. Tensors with one dense layout and one dtype go through dense(): packs of 16
+// bytes, with the formula compiled in. All others (broadcasting, strides, mixed dtypes) go through
+// elementwise_strided.cu, which looks up formula and dtypes element by element.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace halftone::cuda {
 
 template <class T, int N> struct Inputs { const T* of[N]; };
 
-/// y[i] = f(inputs[i]...), n elements; packs of `size` are aligned.
+/// Computes y[i] = f(inputs[i]...) for n elements; packs of `size` are aligned.
 template <int size, class T, int N, class F>
 __global__ void dense_kernel(F f, Inputs<T, N> inputs, T* y, int64_t n) {
   using Values = Pack<T, size>;
@@ -31,14 +31,14 @@ __global__ void dense_kernel(F f, Inputs<T, N> inputs, T* y, int64_t n) {
     }
     reinterpret_cast<Values*>(y)[pack] = out;
   }
-  const int64_t i = n - n % size + global_thread();  // the rest is shorter than a pack
+  const int64_t i = n - n % size + global_thread();  // the remainder is shorter than a pack
   if (size == 1 || i >= n) return;
   if constexpr (N == 1) y[i] = narrow<T>(f(widen(inputs.of[0][i])));
   else if constexpr (N == 2) y[i] = narrow<T>(f(widen(inputs.of[0][i]), widen(inputs.of[1][i])));
   else y[i] = narrow<T>(f(widen(inputs.of[0][i]), widen(inputs.of[1][i]), widen(inputs.of[2][i])));
 }
 
-/// Whether dense() takes them: one dtype, one dense layout, aligned.
+/// Returns whether dense() supports the tensors: one dtype, one dense layout, aligned.
 template <class... Rest> bool dense_alike(const Tensor& y, const Rest&... rest) {
   const Layout<1 + int(sizeof...(Rest))> layout(y, rest...);
   return layout.is_dense() && is_floating(y.dtype()) && size_of(y.dtype()) > 1 &&
@@ -54,7 +54,7 @@ void dense(const Context& context, F f, Tensor& y, const In&... in) {
          Inputs<T, N>{{in.template data<T>()...}}, y.data<T>(), n);
 }
 
-/// y[i] = f(a[i], b[i]) of different dtypes, rounded once; four elements at a time.
+/// Computes y[i] = f(a[i], b[i]) for different dtypes, rounded once; four elements at a time.
 template <class A, class B, class Y, class F>
 __global__ void mixed_kernel(F f, const A* a, const B* b, Y* y, int64_t n) {
   constexpr int size = 4;
@@ -70,8 +70,8 @@ __global__ void mixed_kernel(F f, const A* a, const B* b, Y* y, int64_t n) {
   if (i < n) y[i] = narrow<Y>(f(widen(a[i]), widen(b[i])));
 }
 
-/// Calls run.operator()<A, B>() where one of a and b is f32, the other a short float, and both lie
-/// as y does; whether they do.
+/// Calls run.operator()<A, B>() if one of a and b is f32 and the other a short float, and both have
+/// y's layout. Returns whether it did.
 template <class Run>
 bool visit_mixed(const Tensor& a, const Tensor& b, const Tensor& y, const Run& run) {
   const auto is_short = [](DType dtype) { return dtype == f16 || dtype == bf16; };

@@ -1,4 +1,4 @@
-// The derivatives of core/formulas.h over whole tensors, times the gradient that comes in.
+// The derivatives of core/formulas.h over whole tensors, times the incoming gradient.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/elementwise.h>
 
@@ -7,7 +7,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// The formula reads only the one of x and y that it asked to be saved.
+/// The formula reads only the one of x and y that it asked to save.
 template <class F> struct BackwardOfOne {
   F f;
   template <class C> __device__ C operator()(C saved, C dy) const {

@@ -1,6 +1,6 @@
-// Elementwise formulas where tensors broadcast, have strides or differ in dtype, and those of
-// integers: one kernel per arity, which looks the formula and the dtypes up. The branches are the
-// same for all threads.
+// Elementwise formulas for tensors that broadcast, have strides or differ in dtype, and for
+// integers: one kernel per arity, which looks up the formula and the dtypes. All threads take the
+// same branches.
 #include <halftone/backends/cuda/elementwise.h>
 
 namespace halftone::cuda {
@@ -65,15 +65,15 @@ __global__ void binary_backward_kernel(FormulaCall call, int input, Layout<4> la
   }
 }
 
-/// The kernel that computes in float, in double if any of the tensors is, and in integers of
-/// integers.
+/// Returns the kernel that computes in float, in double if any tensor is f64, or in integers if all
+/// are integers.
 template <class Kernel, class... T>
 Kernel* chosen(Kernel* of_float, Kernel* of_double, Kernel* of_integers, const Tensor& y,
                const T&... inputs) {
   if (!is_floating(y.dtype())) return of_integers;
   return ((inputs.dtype() == f64) || ...) || y.dtype() == f64 ? of_double : of_float;
 }
-/// float, or double if any of the tensors is.
+/// Returns whether any tensor is f64.
 template <class... T> bool any_double(const T&... tensors) {
   return ((tensors.defined() && tensors.dtype() == f64) || ...);
 }

@@ -1,6 +1,6 @@
-// What a kernel does about input that only the device can see to be wrong, an index out of range:
-// it neither reads nor writes outside, leaves a note here, and goes on. The host finds the note at
-// its next wait and throws. The first note stays.
+// Handles input that only the device can check, such as an index out of range: the kernel neither
+// reads nor writes outside, writes a note here, and continues. The host finds the note at its next
+// wait and throws. The first note stays.
 #pragma once
 
 namespace halftone::cuda {
@@ -12,7 +12,7 @@ struct Fault {
   long long value = 0, bound = 0;
 };
 
-/// Throws what the note says, as the CPU backend would have; nothing for FaultKind::none.
+/// Throws the error in the note, like the CPU backend; does nothing for FaultKind::none.
 void raise(const Fault& fault);
 
 }  // namespace halftone::cuda

@@ -1,6 +1,6 @@
-// Blocks of any size cut from slabs: the smallest free range that is large enough gives its
-// beginning, and neighbours that are free become one range again. Ranges of different slabs never
-// join, also where their addresses do.
+// Cuts blocks of any size from slabs: the smallest free range that is large enough gives its
+// beginning, and neighboring free ranges are joined again. Ranges of different slabs are never
+// joined, even if their addresses are adjacent.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@ namespace halftone::cuda {
 
 class FreeRanges {
  public:
-  /// A slab, all of it free.
+  /// Adds a slab that is all free.
   void add(std::byte* slab, std::size_t bytes);
-  /// Takes slabs out of which all is free; where they begin.
+  /// Removes slabs that are all free. Returns where they begin.
   std::vector<std::byte*> remove_unused();
 
-  /// `bytes` of the best range; null if none is large enough.
+  /// Takes `bytes` from the best range; null if none is large enough.
   std::byte* take(std::size_t bytes);
-  /// A block that take() gave; its bytes.
+  /// Gives back a block of take(). Returns its bytes.
   std::size_t put_back(std::byte* block);
-  /// Everything of the other, free and taken.
+  /// Takes over all ranges of the other, free and taken.
   void absorb(FreeRanges&& other);
 
   std::size_t bytes_of(std::byte* block) const { return ranges_.at(block).bytes; }
-  /// Addresses and bytes of what is free.
+  /// Returns addresses and bytes of the free ranges.
   std::vector<std::pair<void*, std::size_t>> free() const;
 
  private:
@@ -39,7 +39,7 @@ class FreeRanges {
 
   void mark_free(Ranges::iterator range);
   void mark_taken(Ranges::iterator range);
-  /// Whether b, which follows a, is one range with it.
+  /// Returns whether b, which follows a, can be joined with it.
   static bool join(Ranges::iterator a, Ranges::iterator b) {
     return a->second.slab == b->second.slab && a->second.is_free && b->second.is_free;
   }

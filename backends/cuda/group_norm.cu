@@ -1,7 +1,7 @@
-// Group norm over contiguous [n, c, spatial]: a group of channels of one image is a row, normalised
-// by its own moments; weight and bias belong to channels. Backward sums dy and dy x_hat per image
-// and channel first: the means of the groups and the gradients of weight and bias are made of
-// these.
+// Group norm over contiguous [n, c, spatial]: a group of channels of one image is a row, normalized
+// by its own moments; weight and bias belong to channels. Backward first sums dy and dy x_hat per
+// image and channel; the means of the groups and the gradients of weight and bias follow from these
+// sums.
 #include <halftone/backends/cuda/conversion.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/norm.h>
@@ -17,10 +17,10 @@ struct GroupSizes {
       : images(x.size(0)), channels(x.size(1)), spatial(x.size(2)), groups(rstd.size(1)) {}
   HT_HD int64_t per_group() const { return channels / groups; }
   HT_HD int64_t group_length() const { return per_group() * spatial; }
-  /// Of a row that is one image's group.
+  /// For a row that is one image's group.
   HT_HD int64_t first_channel(int64_t row) const { return row % groups * per_group(); }
 };
-/// A weight per channel, or `otherwise`.
+/// Returns a channel's weight, or `otherwise`.
 template <class C> __device__ C channel_value(const Operand& x, int64_t channel, C otherwise) {
   return x.data ? load_as<C>(x, channel) : otherwise;
 }
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(most_row_threads, 2)
   }
 }
 
-/// sums[image, channel] of dy x_hat and of dy.
+/// Computes sums[image, channel] of dy x_hat and of dy.
 template <class T, class U>
 __global__ void __launch_bounds__(most_row_threads, 2)
     group_norm_sums_kernel(const T* x, const U* dy, GroupSizes s, bool warps, bool aligned,
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(most_row_threads, 2)
   }
 }
 
-/// Gradients for x of T and dy of U; all sums pass through `sums`.
+/// Computes the gradients for x in T and dy in U; all sums pass through `sums`.
 template <class T, class U>
 void group_gradients(const Context& context, const GroupSizes& s, const Tensor& x,
                      const Tensor& weight, const Tensor& mean, const Tensor& rstd, const Tensor& dy,

@@ -1,6 +1,5 @@
-// Loops over the pixels of NHWC images: a thread has a pack of neighbouring channels of one pixel,
-// so that windows and weights are found once for all of them. Pooling and interpolation are written
-// so.
+// Loops over the pixels of NHWC images: a thread has a pack of neighboring channels of one pixel,
+// so that it computes windows and weights once for all of them. Pooling and interpolation use it.
 #pragma once
 
 #include <halftone/backends/cuda/division.h>
@@ -41,7 +40,7 @@ template <class T, int size> struct Pixels {
         height(images.shape()[2]),
         width(images.shape()[3]),
         packs(images.shape()[1] / size) {}
-  /// The number of a pack.
+  /// Returns the number of a pack.
   __device__ int64_t number(int64_t image, int64_t row, int64_t column, int pack) const {
     return ((image * height + row) * width + column) * packs + pack;
   }
@@ -51,7 +50,7 @@ template <class T, int size> struct Pixels {
   __device__ void store(int64_t number, const Pack<T, size>& values) const {
     reinterpret_cast<Pack<T, size>*>(data)[number] = values;
   }
-  /// Each value rounded to T.
+  /// Stores each value rounded to T.
   template <class C> __device__ void store_narrow(int64_t number, const C (&values)[size]) const {
     Pack<T, size> pack;
     for (int c = 0; c < size; ++c) pack.values[c] = narrow<T>(values[c]);
@@ -59,8 +58,8 @@ template <class T, int size> struct Pixels {
   }
 };
 
-/// Calls run.operator()<size>() with packs of `most` channels where all tensors' pixels consist of
-/// them.
+/// Calls run.operator()<size>(), with packs of `most` channels if the pixels of all tensors consist
+/// of whole packs.
 template <int most, class Run, class... Rest>
 void visit_packs(const Run& run, const Tensor& images, const Rest&... rest) {
   const bool whole =

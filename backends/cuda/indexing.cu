@@ -1,5 +1,5 @@
-// Elements gathered by indices along one dimension, and their adjoint, which sums in a fixed order:
-// places in y are numbered, and what goes to them is added up as rows of a table with one column
+// Gathers elements by indices along one dimension, and its adjoint, which sums in a fixed order:
+// positions in y are numbered, and their terms are added up as rows of a table with one column
 // (table.cu). An index out of range is reported; it reads as zero and adds nothing.
 #include <halftone/backends/cuda/conversion.h>
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -11,8 +11,8 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Word is an unsigned integer of the element's size. The layout is of y, index and x, with the
-/// dimension that indices replace standing still.
+/// Word is an unsigned integer of the element's size. The layout is that of y, index and x, with
+/// stride 0 in the dimension that indices replace.
 template <class Word>
 __global__ void gather_along_kernel(Layout<3> layout, bool small, const Word* x, int64_t size,
                                     int64_t stride, const int64_t* index, Fault* fault, Word* y) {
@@ -27,7 +27,7 @@ __global__ void gather_along_kernel(Layout<3> layout, bool small, const Word* x,
 
 constexpr int64_t no_place = -1;
 
-/// The number that each element's place has in a contiguous y.
+/// Computes the number of each element's position in a contiguous y.
 __global__ void places_kernel(Layout<3> layout, bool small, int64_t size, int64_t stride,
                               const int64_t* index, Fault* fault, int64_t* places) {
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {

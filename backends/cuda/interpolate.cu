@@ -1,6 +1,6 @@
-// Resizing of NHWC images: each output is a mean of four inputs (one, for `nearest`) with a weight
-// along each axis; tables of both axes are made first, in double. Backward gathers: each input adds
-// up what the outputs beside it send back, so that no two threads write to one place.
+// Resizing of NHWC images: each output is a mean of four inputs (one for `nearest`) with a weight
+// along each axis. Tables of both axes are computed first, in double. Backward gathers: each input
+// adds up the gradients of the outputs that read it, so two threads never write to one place.
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/images.h>
 #include <halftone/core/image_axis.h>
@@ -10,7 +10,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// The first of `count` outputs for which `reached` is true, which stays true from there on.
+/// Returns the first of `count` outputs for which `reached` is true; it must stay true after that.
 template <class Reached> __device__ int64_t first_output(int64_t count, const Reached& reached) {
   int64_t low = 0, high = count;
   while (low < high) {
@@ -97,7 +97,7 @@ __global__ void interpolate_backward_kernel(Pixels<const From, size> dy, PackCou
 /// Channels that a thread takes, of both dtypes.
 template <class T> inline constexpr int pack_of = sizeof(T) == 8 ? 2 : 4;
 
-/// Calls run.operator()<From, To>() where both are one dtype, or one is f32 and the other shorter.
+/// Calls run.operator()<From, To>() if both are one dtype, or one is f32 and the other shorter.
 template <class Run> bool visit_pair(DType from, DType to, const Run& run) {
   bool done = false;
   visit_floating(from, "interpolate", [&]<class From>() {
@@ -111,7 +111,8 @@ template <class Run> bool visit_pair(DType from, DType to, const Run& run) {
   return done;
 }
 
-/// Scratch memory laid out as x: rare pairs of dtypes meet in one that both fit in.
+/// Returns scratch memory with the layout of x: rare pairs of dtypes are converted to one that
+/// holds both.
 Tensor like(const Context& context, const Tensor& x, DType dtype) {
   return scratch(context, x.shape(), dtype).view_as(x.shape(), x.strides(), 0);
 }

@@ -16,7 +16,7 @@ template <class T> struct NormParameters {
   compute_t<T> eps;
 };
 
-/// (x - mean) rstd weight + bias for one pack.
+/// Computes (x - mean) rstd weight + bias for one pack.
 template <class T, int size>
 __device__ __forceinline__ void normalise(const NormParameters<T>& p, const Row<size>& row,
                                           int64_t pack, compute_t<T> mean, compute_t<T> rstd,
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(most_row_threads)
   for (int64_t r = team.first_row; r < rows; r += team.row_step) {
     const Row<size> row(r, n);
     const int64_t first = row.first_pack + team.rank;
-    Pack<T, size> in[packs];  // as it is stored
+    Pack<T, size> in[packs];  // as stored
     C values[size], sum = 0, squares = 0;
 #pragma unroll
     for (int k = 0; k < packs; ++k) {

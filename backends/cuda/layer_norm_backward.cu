@@ -8,13 +8,13 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// The row's statistics; without means RMS norm, which subtracts nothing.
+/// The row's statistics; without means it is RMS norm, which subtracts nothing.
 template <class C> struct RowScale {
   const C *means, *rstds;
   __device__ C mean(int64_t row) const { return means ? means[row] : C(0); }
 };
 
-/// x and dy are kept as they are stored.
+/// x and dy are kept in their stored dtypes.
 template <class T, class U, int packs>
 __global__ void __launch_bounds__(most_row_threads)
     layer_norm_backward_held_kernel(const T* x, const U* dy, int64_t rows, int64_t n, bool warps,
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(most_row_threads)
   }
 }
 
-/// Terms of the columns' sums, of dy x_hat and of dy.
+/// Terms of the columns' sums of dy x_hat and of dy.
 template <class T, class U, int size> struct LayerNormTerms {
   const T* x;
   const U* dy;

@@ -1,6 +1,6 @@
-// N tensors of one shape as few loops: dimensions of size 1 dropped, the others ordered by stride
-// and merged where all tensors allow it. Turn i of the loops is one element of each tensor; with
-// fewer than 2^31 elements the divisions are of 32 bits. Host and device share the arithmetic.
+// N tensors of one shape as few loops: dimensions of size 1 are dropped, the others ordered by
+// stride and merged if all tensors allow it. Turn i of the loops is one element of each tensor;
+// with fewer than 2^31 elements the divisions use 32 bits. Host and device share the arithmetic.
 #pragma once
 
 #include <array>
@@ -30,13 +30,13 @@ template <int N> struct Layout {
     }
     merge();
   }
-  /// Tensors of the first one's shape; undefined ones stand still.
+  /// Takes tensors of the first one's shape; undefined ones get strides of 0.
   template <class... Rest>
   explicit Layout(const Tensor& first, const Rest&... rest)
       : Layout(first.shape(), {first.strides(), strides_of(rest, first.rank())...}) {}
 
   bool is_small() const { return turns <= std::numeric_limits<int32_t>::max(); }
-  /// One loop with step 1 (or no loop at all): dense alike, in one order.
+  /// Returns whether there is one loop with step 1 (or no loop): all tensors dense in one order.
   bool is_dense() const {
     if (depth > 1) return false;
     for (int t = 0; t < N; ++t)
@@ -44,7 +44,7 @@ template <int N> struct Layout {
     return true;
   }
 
-  /// Where each tensor is at a turn. Index: uint32_t where is_small(), else uint64_t.
+  /// Returns each tensor's position at a turn. Index: uint32_t if is_small(), else uint64_t.
   template <class Index> HT_HD Places<N> at(Index turn) const {
     Places<N> places{};
     for (int d = 0; d < depth; ++d) {
@@ -67,7 +67,7 @@ template <int N> struct Layout {
       if (a[t] != b[t]) return a[t] < b[t];
     return false;
   }
-  /// Keeps the loops ordered, small steps inside; equal steps in the order of the dimensions.
+  /// Keeps the loops ordered, with small steps inside; equal steps in the order of the dimensions.
   void insert(int64_t count, const int64_t* step) {
     int place = depth++;
     for (; place > 0 && before(step, steps[place - 1]); --place) {
@@ -77,7 +77,7 @@ template <int N> struct Layout {
     counts[place] = count;
     for (int t = 0; t < N; ++t) steps[place][t] = step[t];
   }
-  /// Two loops are one if the outer step is the whole length of the inner loop, for every tensor.
+  /// Merges two loops if, for every tensor, the outer step is the whole length of the inner loop.
   void merge() {
     int kept = 0;
     for (int d = 1; d < depth; ++d) {

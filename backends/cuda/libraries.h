@@ -1,5 +1,5 @@
-// Whether NVIDIA's libraries may be used where they are built in: without them the own kernels
-// serve, slower and tested. HALFTONE_CUDA_LIBRARIES=off switches them off for a whole run.
+// Whether NVIDIA's libraries may be used if the build has them; without them the own kernels run,
+// which are slower and tested. HALFTONE_CUDA_LIBRARIES=off switches them off for a whole run.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Counters, and the list of what was declined.
+// Counters, and the list of declined calls.
 #include <halftone/backends/cuda/library_calls.h>
 
 #include <array>
@@ -31,7 +31,7 @@ struct Declined {
   std::set<std::string> calls;
   std::vector<std::string> lines;
 };
-/// Never destroyed: programs say their counts when they end.
+/// Never destroyed: programs print their counts at their end.
 Declined& declined() {
   static auto* const instance = new Declined;
   return *instance;

@@ -1,4 +1,4 @@
-// Matrix products: cuBLASLt where it takes the call, else the tiles of product.h.
+// Matrix products: cuBLASLt if it supports the call, otherwise the tiles of product.h.
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/library_calls.h>
@@ -10,7 +10,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// c[batch][i][j] = sum + bias[j]; the dtypes of c and bias are looked up.
+/// Stores c[batch][i][j] = sum + bias[j]; the dtypes of c and bias are looked up.
 template <class C> struct StoreMatrix {
   Operand c, bias;
   int64_t rows, columns;
@@ -20,7 +20,7 @@ template <class C> struct StoreMatrix {
   }
 };
 
-/// Lines along one of the last two dimensions, levels along the other.
+/// Returns lines along one of the last two dimensions, and levels along the other.
 template <class T> MatrixFactor<T> factor_of(const Tensor& x, int line_dim, int level_dim) {
   const int r = x.rank();
   return {x.data<T>(), r == 3 && x.shape()[0] > 1 ? x.strides()[0] : 0, x.strides()[r + line_dim],
@@ -36,8 +36,8 @@ void CudaBackend::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, T
   if (c.numel() == 0) return;
   if (a.numel() > 0 && cublaslt::matmul(context_, a, b, bias, c))
     return count_call(Family::matmul, By::cublaslt);
-  // It adds a bias of c's dtype only, and none in f64: then after the product, where c is wide
-  // enough for a sum of its own.
+  // cuBLASLt adds only a bias of c's dtype, and none in f64. In other cases the bias is added after
+  // the product, if c is wide enough for a separate sum.
   if (a.numel() > 0 && bias.defined() && size_of(c.dtype()) > 2 &&
       cublaslt::matmul(context_, a, b, {}, c)) {
     count_call(Family::matmul, By::cublaslt);

@@ -1,5 +1,5 @@
-// Max pooling of NHWC images. Backward gathers: each input adds up what the windows over it send
-// back, so that no two threads write to one place.
+// Max pooling of NHWC images. Backward gathers: each input adds up the gradients of the windows
+// over it, so two threads never write to one place.
 #include <algorithm>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Places in windows, counted row by row with padding; i32 or u8, by the channel.
+/// Positions in windows, counted row by row with padding; i32 or u8, per channel.
 struct Places {
   void* data;
   bool small;
@@ -22,7 +22,7 @@ struct Places {
       : data(argmax.defined() ? argmax.raw_data() : nullptr),
         small(argmax.defined() && argmax.dtype() == u8),
         kernel_columns(g.kernel[1]) {}
-  /// Those of a pack of `size` channels, 4 to 16 bytes at a time.
+  /// Loads the positions of a pack of `size` channels, 4 to 16 bytes at a time.
   template <int size> __device__ void load(int64_t pack, int (&places)[size]) const {
     small ? load_as<uint8_t, size>(pack, places) : load_as<int32_t, size>(pack, places);
   }
@@ -30,12 +30,12 @@ struct Places {
     if (!data) return;
     small ? store_as<uint8_t, size>(pack, places) : store_as<int32_t, size>(pack, places);
   }
-  /// Of input (iy, ix) in the window of output (oy, ox).
+  /// Returns the position of input (iy, ix) in the window of output (oy, ox).
   __device__ int place(const SlidingWindows& rows, const SlidingWindows& columns, int64_t iy,
                        int64_t ix, int64_t oy, int64_t ox) const {
     const int64_t row = iy + rows.padding - oy * rows.stride;
     const int64_t column = ix + columns.padding - ox * columns.stride;
-    // Without dilation, the usual case, nothing is divided.
+    // Without dilation, the usual case, there is nothing to divide.
     return int((rows.dilation == 1 ? row : row / rows.dilation) * kernel_columns +
                (columns.dilation == 1 ? column : column / columns.dilation));
   }
@@ -62,7 +62,7 @@ struct Places {
   }
 };
 
-/// The first of equal values wins, and the first NaN.
+/// The first of equal values is taken, and the first NaN.
 template <class T, int size>
 __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, SlidingWindows rows,
                                 SlidingWindows columns, Pixels<T, size> y, Places argmax) {
@@ -86,7 +86,7 @@ __global__ void max_pool_kernel(Pixels<const T, size> x, PackCount outputs, Slid
     Pack<T, size> result;
     for (int c = 0; c < size; ++c) {
       result.values[c] = narrow<T>(best[c]);
-      if (places[c] < 0) places[c] = 0;  // all was padding
+      if (places[c] < 0) places[c] = 0;  // the window had only padding
     }
     y.store(n, result);
     argmax.store(n, places);

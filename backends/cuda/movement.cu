@@ -1,4 +1,4 @@
-// Values that move and stay what they are: filling, converting copies, selection.
+// Operations that move values without changing them: filling, converting copies, selection.
 #include <type_traits>
 
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -25,7 +25,7 @@ template <class T> __global__ void fill_kernel(T value, Layout<1> layout, bool s
     y[layout.at_turn(turn, small).of[0]] = value;
 }
 
-/// Dense alike; 4 elements of each at a time.
+/// For tensors with one dense layout; 4 elements of each at a time.
 template <class From, class To>
 __global__ void convert_dense_kernel(const From* x, To* y, int64_t n) {
   constexpr int size = 4;
@@ -39,7 +39,7 @@ __global__ void convert_dense_kernel(const From* x, To* y, int64_t n) {
   if (i < n) y[i] = cast_to<To>(x[i]);
 }
 
-/// Same bytes in another order; Word is an unsigned integer of the element's size.
+/// Copies the same bytes in another order; Word is an unsigned integer of the element's size.
 template <class Word>
 __global__ void permute_kernel(Layout<2> layout, bool small, const Word* x, Word* y) {
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {
@@ -48,7 +48,7 @@ __global__ void permute_kernel(Layout<2> layout, bool small, const Word* x, Word
   }
 }
 
-/// From one dtype into any: the destination is looked up.
+/// Converts one dtype to any other: the destination is looked up.
 template <class From>
 __global__ void convert_kernel(Layout<2> layout, bool small, const From* x, Operand y) {
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads()) {

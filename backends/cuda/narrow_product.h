@@ -1,6 +1,6 @@
-// The products of grouped convolutions whose groups are too narrow for tiles (one channel, in
-// depthwise convolutions): factors and stores as in product.h, but each thread computes a place of
-// its own, and neighbouring threads have neighbouring channels, of whatever group.
+// Products for grouped convolutions whose groups are too narrow for tiles (one channel in depthwise
+// convolutions). Factors and stores are as in product.h, but each thread computes its own place,
+// and neighboring threads have neighboring channels, of any group.
 #pragma once
 
 #include <halftone/backends/cuda/block.h>
@@ -8,7 +8,8 @@
 
 namespace halftone::cuda {
 
-/// Whether `columns` per group fill so little of a tile that threads of their own are faster.
+/// Returns whether `columns` per group fill so little of a tile that one thread per place is
+/// faster.
 inline bool is_narrow(const ConvSizes& s, int columns) {
   return s.groups > 1 && columns < tile_edge / 4;
 }
@@ -39,7 +40,7 @@ void narrow_product(const Context& context, const A& a, const B& b, const Store&
          sizes, Divisor(sizes.batches * sizes.columns), Divisor(sizes.columns));
 }
 
-/// The depth is pixels: many levels, few places. A lane has one row of all batches, the warps of
+/// The depth is pixels: many levels, few places. A lane has one row of all batches. The warps of
 /// the block share the levels of a split, which goes to `partial` as in product.h.
 template <class A, class B>
 __global__ void __launch_bounds__(product_threads)

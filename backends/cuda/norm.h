@@ -1,7 +1,7 @@
-// What the normalisations share: x_hat = (x - mean) rstd with rstd = 1 / sqrt(variance + eps), and
-// the gradient
+// Shared parts of the normalizations: x_hat = (x - mean) rstd with rstd = 1 / sqrt(variance + eps),
+// and the gradient
 //   dx = rstd (g - mean(g) - x_hat mean(g x_hat)),   g = dy weight
-// in which mean() runs over the elements that were normalised together.
+// in which mean() runs over the elements that were normalized together.
 #pragma once
 
 #include <halftone/backends/cuda/columns.h>
@@ -11,7 +11,7 @@
 
 namespace halftone::cuda {
 
-/// The sum of (value - mean)^2 over what of the pack is in the row.
+/// Returns the sum of (value - mean)^2 over the part of the pack in the row.
 template <int size, class C>
 __device__ __forceinline__ C squared_distances(const Row<size>& row, int64_t pack, C mean,
                                                const C (&values)[size]) {
@@ -28,7 +28,7 @@ template <class C> struct RowMoments {
   C mean, variance;  // biased
 };
 
-/// In two passes over the row. Uncentred: mean 0 and the mean square.
+/// Computes the moments in two passes over the row. Uncentered: mean 0 and the mean square.
 template <class T, int size>
 __device__ RowMoments<compute_t<T>> moments_of_row(const T* x, const Row<size>& row, bool aligned,
                                                    bool centred, const Team& team) {
@@ -51,7 +51,7 @@ __device__ RowMoments<compute_t<T>> moments_of_row(const T* x, const Row<size>& 
   return {mean, team.sum(sum) / n};
 }
 
-/// A weight or bias as kernels over x read it: in x's dtype or in that of statistics.
+/// Returns a weight or bias in a dtype that kernels over x can read: x's or that of statistics.
 inline Tensor readable_weight(Backend& backend, const Tensor& weight, DType x) {
   const DType wide = x == f64 ? f64 : f32;
   return is_or_undefined(weight, x) ? weight : converted(backend, weight, wide);

@@ -1,7 +1,7 @@
-// Optimizer steps: one pass over weights, gradients and state of all parameters, whatever their
-// dtypes and the form of the weights (core/weight_form.h). In it gradients are unscaled and
-// clipped, an overflow turns the step into nothing, the low-precision weight is written back. What
-// depends on the number of the step is computed before, by one thread per parameter, in double.
+// Optimizer steps: one pass over weights, gradients and state of all parameters, for all dtypes and
+// weight forms (core/weight_form.h). The pass unscales and clips gradients, does nothing after an
+// overflow, and writes the low-precision weight back. Numbers that depend on the step's number are
+// computed before, by one thread per parameter, in double.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// How many states a rule may have; loops over them unroll.
+/// Returns the most states that a rule may have; loops over them are unrolled.
 template <StateMask... masks> constexpr int most_states(StateMasks<masks...> /*kinds*/) {
   StateMask all = 0;
   ((all |= masks), ...);
@@ -23,7 +23,7 @@ template <StateMask... masks> constexpr int most_states(StateMasks<masks...> /*k
 }
 template <class Rule> constexpr int states_of = most_states(typename Rule::Kinds{});
 
-/// numbers[i] for every slot of the list; counts the step unless it is skipped.
+/// Computes numbers[i] for every slot of the list; counts the step unless it is skipped.
 template <class C, class Rule, int capacity>
 __global__ void prepare_kernel(SlotList<capacity> list, Rule rule, StepControl control,
                                typename Rule::template Numbers<C>* numbers) {
@@ -35,8 +35,8 @@ __global__ void prepare_kernel(SlotList<capacity> list, Rule rule, StepControl c
   if (device_steps && !control.skips()) *device_steps = before + 1;
 }
 
-/// One parameter's elements [at, at + n), n from 1 to 4. All four are computed, so that they stay
-/// in registers; only n are written.
+/// Updates one parameter's elements [at, at + n), n from 1 to 4. All four are computed, so that
+/// they stay in registers; only n are written.
 template <class Rule>
 __device__ void update4(const SlotPlace& slot, StateMask mask,
                         const typename Rule::template Numbers<float>& numbers, const RandomKey& key,
@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-/// f64 parameters, and tensors that are not laid out as their parameter: element by element.
+/// Updates f64 parameters, and tensors whose layout differs from their parameter's, element by
+/// element.
 template <class C, class Rule>
 __global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layout, bool small,
                                       StateMask mask, StepControl control,
@@ -100,8 +101,8 @@ __global__ void update_strided_kernel(SlotPlace slot, Layout<slot_tensors> layou
   }
 }
 
-/// Where the numbers of one list are, and then of the next. Made before anything is changed: if
-/// there is no memory for it, no parameter has moved.
+/// Returns memory for the numbers of one list, which the next list reuses. It is allocated before
+/// anything is changed: without memory for it, no parameter has changed.
 template <class Rule> Tensor room_for_numbers(const Context& context, std::size_t slots) {
   constexpr std::size_t bytes = std::max(sizeof(typename Rule::template Numbers<double>),
                                          sizeof(typename Rule::template Numbers<float>));

@@ -1,8 +1,8 @@
-// Plans of a library (a convolution's engine, a product's algorithm), kept by what they depend on.
-// Making one costs up to a third of a second, so what is made is kept, up to a number of plans; and
-// so is that the library does not support a call. Any other refusal, above all for want of memory,
-// may be over the next time: unused memory is given back and the same is tried again at once, and
-// in later calls. Knows no library, so that the decisions are tested without any.
+// Caches plans of a library (a convolution's engine, a product's algorithm) by everything that they
+// depend on. Making a plan takes up to a third of a second, so a number of plans is kept; also the
+// fact that the library does not support a call. Any other refusal, above all for lack of memory,
+// may be temporary: unused memory is given back and the call is tried again at once, and in later
+// calls. The class does not use a library, so its decisions can be tested without one.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,18 @@ namespace halftone::cuda {
 
 enum class Answer {
   done,
-  unsupported,  // and will be: remembered
+  unsupported,  // permanent: remembered
   not_now,      // no memory, or an error inside the library
 };
 
-/// What became of making or running a plan, and the library's words if it declined.
+/// The outcome of making or running a plan, and the library's message if it declined.
 struct Outcome {
   Answer answer = Answer::done;
   std::string why{};
 };
 
-/// The answer in a status of cuDNN 9, whose thousands are a category: 2 and 3 are parameters and
-/// combinations that it does not take, all else may pass.
+/// Interprets a status of cuDNN 9, whose thousands are a category: 2 and 3 are parameters and
+/// combinations that it does not support; all others may be temporary.
 constexpr Answer answer_of_cudnn(int status) {
   if (status == 0) return Answer::done;
   return status / 1000 == 2 || status / 1000 == 3 ? Answer::unsupported : Answer::not_now;
@@ -39,7 +39,7 @@ constexpr Answer answer_of_cudnn(int status) {
 
 template <class Key, class Plan> class PlanCache {
  public:
-  /// Waits until the device has done what plans were used for: called before some go.
+  /// Waits until the device has finished with the plans; called before some are dropped.
   using Wait = std::function<void()>;
   explicit PlanCache(std::size_t most, Wait wait = {}) : most_(most), wait_(std::move(wait)) {}
 
@@ -49,19 +49,19 @@ template <class Key, class Plan> class PlanCache {
     std::function<Outcome(Plan&)> run;
     /// Gives unused memory back.
     std::function<void()> trim;
-    /// The work is recorded: its replays need the plan, which is kept for ever.
+    /// The work is recorded: its replays need the plan, which is kept forever.
     bool recorded = false;
   };
 
-  /// Runs the plan of a key, which is made when it is first asked for; whether the call was done.
-  /// If not, nothing has been.
+  /// Runs the plan of a key, and makes it at the first request. Returns whether the call was done;
+  /// if not, nothing was done.
   Outcome run(const Key& key, const Calls& calls) {
     Entry& entry = entries_[key];
     entry.used = ++clock_;
     if (entry.declined) return {Answer::unsupported, "declined before"};
     if (!entry.plan) {
-      // After refusals that may pass, every call would pay for another attempt: the second, third,
-      // fifth, ninth ... make one.
+      // After temporary refusals, every call would pay for another attempt. So only the second,
+      // third, fifth, ninth ... call tries again.
       if (!std::has_single_bit(entry.calls_without++) && entry.calls_without > 1)
         return {Answer::not_now, "declined before"};
       if (!calls.recorded) make_room();
@@ -78,11 +78,11 @@ template <class Key, class Plan> class PlanCache {
   struct Entry {
     std::unique_ptr<Plan> plan{};
     bool declined = false, recorded = false;
-    uint32_t calls_without = 0;  // a plan
+    uint32_t calls_without = 0;  // calls without a plan
     uint64_t used = 0;
   };
 
-  /// Once more after a refusal that may pass.
+  /// Tries once more after a temporary refusal.
   template <class Try> static Outcome twice(const Try& attempt, const std::function<void()>& trim) {
     Outcome first = attempt();
     if (first.answer != Answer::not_now) return first;
@@ -93,7 +93,7 @@ template <class Key, class Plan> class PlanCache {
     entry.declined = outcome.answer == Answer::unsupported;
     return outcome;
   }
-  /// When there are too many, the quarter that was used longest ago goes.
+  /// If there are too many plans, drops the quarter that was unused longest.
   void make_room() {
     if (entries_.size() <= most_) return;
     std::vector<uint64_t> times;

@@ -1,7 +1,7 @@
-// Whole matrix products out of the tiles of tiles.h: c(g, i, j) = sum over k of a(g, i, k) b(g, k,
-// j) for batches g, where factors and store say what the matrices are. Where there are too few
-// tiles for the device, the depth is split: partial sums go to scratch memory and a second kernel
-// adds them in a fixed order, so results repeat.
+// Whole matrix products from the tiles of tiles.h: c(g, i, j) = sum over k of a(g, i, k) b(g, k, j)
+// for batches g; factors and store define the matrices. If there are too few tiles for the device,
+// the depth is split: partial sums go to scratch memory and a second kernel adds them in a fixed
+// order, so results repeat.
 #pragma once
 
 #include <halftone/backends/cuda/tiles.h>
@@ -20,7 +20,8 @@ struct Tiling {
   HT_HD int64_t tiles() const { return sizes.batches * row_tiles * column_tiles; }
 };
 
-/// store(batch, row, column, sum) for each place; with several splits, partial[split] instead.
+/// Calls store(batch, row, column, sum) for each place; with several splits, writes partial[split]
+/// instead.
 template <class Shape, class A, class B, class Store>
 __global__ void __launch_bounds__(product_threads)
     product_kernel(A a, B b, Store store, Tiling tiling, typename Shape::C* partial) {
@@ -59,11 +60,12 @@ __global__ void add_splits_kernel(const C* partial, Tiling tiling, Store store) 
   }
 }
 
-/// Splits only where there are fewer tiles than the device computes at once, two blocks per
+/// Splits only if there are fewer tiles than the device computes at once, two blocks per
 /// multiprocessor.
 template <class Shape> Tiling tiling_of(const Context& context, const ProductSizes& sizes) {
   constexpr int64_t unit = Shape::depth;
-  constexpr int64_t least_depth = 256;  // of a split: below, adding up costs more than it saves
+  constexpr int64_t least_depth = 256;  // of a split: below this, adding up costs more than it
+                                        // saves
   Tiling tiling{.sizes = sizes,
                 .row_tiles = blocks_for(sizes.rows, Shape::rows),
                 .column_tiles = blocks_for(sizes.columns, Shape::columns)};
@@ -91,7 +93,8 @@ void run_product(const Context& context, const A& a, const B& b, const Store& st
            tiling, store);
 }
 
-/// c = a b as `store` takes it; large tiles where there are enough of them. Nothing for no places.
+/// Computes c = a b and passes it to `store`; uses large tiles if there are enough of them. Does
+/// nothing for an empty result.
 template <class A, class B, class Store>
 void product(const Context& context, const A& a, const B& b, const Store& store,
              const ProductSizes& sizes) {

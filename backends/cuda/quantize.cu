@@ -1,6 +1,6 @@
-// Quantizers by the functions of core/quantizer.h: a thread takes four neighbours, which share a
-// counter of random words, or a warp takes a block. No element's result depends on another thread's
-// but through a largest magnitude, whose order does not matter.
+// Quantizers with the functions of core/quantizer.h: a thread takes four neighbors, which share a
+// counter of random words, or a warp takes a block. An element's result depends on other threads
+// only through a largest magnitude, whose order does not matter.
 #include <cmath>
 
 #include <halftone/backends/cuda/block.h>
@@ -17,7 +17,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// The call's scalars and random numbers as kernels receive them; null pointers: not given.
+/// The call's scalars and random numbers for kernels; null pointers: not given.
 struct QuantizeArguments {
   const float *amax, *scale, *skip;
   RandomKey key;
@@ -34,7 +34,7 @@ struct QuantizeArguments {
   static const float* data_of(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
   __device__ bool skips() const { return skip && *skip != 0; }
-  /// A generator's key moves with its captured step, another by its stride.
+  /// A generator's key advances with its captured step, any other key by its stride.
   __device__ RandomKey own_key() const {
     if (key_stride != 0) return key_of_replay(key, key_stride, shift);
     return {key.seed, shift ? key.offset + *shift : key.offset};
@@ -74,7 +74,7 @@ __device__ uint32_t magnitude_of_bits(uint32_t bits) {
   return bits > 0x7f800000u ? nan_magnitude : bits;
 }
 
-/// Block b of `across` side by side in its band, one warp each.
+/// Quantizes block b of `across` side by side in its band, one warp each.
 template <class T>
 __global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
                               int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
@@ -109,7 +109,7 @@ __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* a
     largest =
         LargerBits{}(largest, magnitude_bits(load_as<float>(x, layout.at_turn(turn, small).of[0])));
   largest = block_reduce(magnitude_of_bits(largest), LargerBits{}, uint32_t(0));
-  // Magnitudes are in the order of their bits.
+  // Magnitudes have the order of their bits.
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<unsigned*>(amax), largest);
 }
 

@@ -1,6 +1,6 @@
 // Random numbers: element i in memory order uses word i % 4 of Philox counter offset + i / 4, as on
-// every device. A thread makes the words of one counter; values are computed in double, which
-// nothing but initialisation pays for. Dropout compares words with integers: the mask is exact.
+// every device. A thread computes the words of one counter. Values are computed in double, which
+// only initialization pays for. Dropout compares words with integers, so the mask is exact.
 #include <cmath>
 
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -14,7 +14,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Calls make(words, values) for the four elements of each counter and stores what it made.
+/// Calls make(words, values) for the four elements of each counter and stores the values.
 template <class Make> __global__ void draw_kernel(Make make, DeviceKey key, Operand y, int64_t n) {
   for (int64_t group = global_thread(); group * 4 < n; group += all_threads()) {
     typename Make::Value values[4];
@@ -34,7 +34,7 @@ struct Uniform {
   }
 };
 
-/// Box & Muller 1958: two uniform numbers, the first on (0, 1], make two normal ones.
+/// Box & Muller 1958: two uniform numbers, the first on (0, 1], give two normal ones.
 struct Normal {
   using Value = double;
   double mean, std;
@@ -59,7 +59,7 @@ struct Integers {
   }
 };
 
-/// threshold: what the upper 24 bits of a word must reach to keep an element.
+/// threshold: an element is kept if the upper 24 bits of its word reach it.
 template <class T>
 __global__ void dropout_kernel(uint32_t threshold, compute_t<T> scale, DeviceKey key, const T* x,
                                T* y, int64_t n) {
@@ -82,7 +82,7 @@ __global__ void dropout_kernel(uint32_t threshold, compute_t<T> scale, DeviceKey
       for (int i = 0; begin + i < n; ++i) y[begin + i] = values.values[i];
   }
 }
-/// The same where x or y is not aligned.
+/// The same if x or y is not aligned.
 template <class T>
 __global__ void dropout_unaligned_kernel(uint32_t threshold, compute_t<T> scale, DeviceKey key,
                                          const T* x, T* y, int64_t n) {
@@ -125,7 +125,7 @@ void CudaBackend::random_integers(int64_t low, int64_t high, RandomKey key, Tens
 
 void CudaBackend::dropout(const Tensor& x, double p, RandomKey key, Tensor& y) {
   if (y.numel() == 0) return;
-  // A word's upper 24 bits k stand for k 2^-24; it keeps an element if that is at least p.
+  // A word's upper 24 bits k mean k 2^-24; the word keeps an element if that is at least p.
   const auto threshold = uint32_t(std::ceil(p * 0x1p24));
   visit_floating(y.dtype(), "dropout", [&]<class T>() {
     const auto scale = compute_t<T>(1 / (1 - p));

@@ -1,5 +1,5 @@
-// Random keys as kernels receive them: while a graph is captured, the offset has a second part in
-// device memory, which each replay moves on.
+// Random keys for kernels: while a graph is captured, the offset has a second part in device
+// memory, which each replay advances.
 #pragma once
 
 #include <halftone/backends/cuda/context.h>
@@ -11,11 +11,11 @@ struct DeviceKey {
   uint64_t seed, offset;
   const uint64_t* shift;  // null: nothing to add
 
-  /// The counter of the first four numbers.
+  /// Returns the counter of the first four numbers.
   __device__ uint64_t first() const { return shift ? offset + *shift : offset; }
 };
 
-/// The key of a step that is counted by its replays: `stride` counters further with each.
+/// Returns the key of a step that is counted by its replays: `stride` counters more with each.
 __device__ inline RandomKey key_of_replay(RandomKey key, uint64_t stride, const uint64_t* shift) {
   return {key.seed, shift ? key.offset + shift[1] * stride : key.offset};
 }

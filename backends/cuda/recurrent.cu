@@ -1,4 +1,5 @@
-// One step of an LSTM and of a GRU, a thread per number of the state. As the reference's cells.h:
+// One step of an LSTM and of a GRU, one thread per number of the state, like the reference's
+// cells.h:
 //   LSTM: i, f, o = sigmoid, g = tanh;  c' = f c + i g;  y = o tanh(c')
 //   GRU:  r, z = sigmoid(x + u);  m = tanh(x + r u);  y = (1 - z) m + z h
 #include <halftone/backends/cuda/conversion.h>
@@ -48,7 +49,7 @@ __global__ void lstm_backward_kernel(int64_t n, int64_t h, const T* gates, const
   }
 }
 
-/// The fourth gate is the state's share of `new` before the reset.
+/// The fourth gate is the state's part of `new` before the reset.
 template <class T, class C>
 __global__ void gru_kernel(int64_t n, int64_t h, const T* x, const C* recurrent, const T* state,
                            T* gates, T* y) {

@@ -1,5 +1,5 @@
-// Reductions. The sums of training - of everything, along contiguous rows, down the columns of a
-// matrix - read packs; everything else goes through reduction_strided.cu.
+// Reductions. The usual sums of training (of everything, along contiguous rows, down the columns of
+// a matrix) read packs; all others go through reduction_strided.cu.
 #include <halftone/backends/cuda/columns.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/reduction.h>
@@ -10,8 +10,8 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Sums of stretches of `length` elements of each of the rows, `pieces` per row:
-/// y[row * pieces + piece] = sum / divisor.
+/// Sums stretches of `length` elements of each row, `pieces` per row: y[row * pieces + piece] = sum
+/// / divisor.
 template <class T>
 __global__ void __launch_bounds__(most_row_threads)
     row_sums_kernel(const T* x, int64_t rows, int64_t n, int64_t pieces, int64_t length, bool warps,
@@ -42,7 +42,7 @@ void sum_rows(const Context& context, const Tensor& x, int64_t rows, int64_t n, 
               double divisor, const Operand& y) {
   using C = compute_t<T>;
   constexpr int size = row_pack<T>;
-  constexpr int64_t shortest = 16384;  // elements that are worth a block of their own
+  constexpr int64_t shortest = 16384;  // elements that are enough for a separate block
   const int64_t wanted = int64_t(context.multiprocessors()) * 8 / rows;
   const int64_t pieces = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, n / shortest));
   const int64_t share = (n + pieces - 1) / pieces, length = (share + size - 1) / size * size;
@@ -89,14 +89,14 @@ void sum_columns(const Context& context, const ReduceLoops& loops, const Tensor&
                                                     StoreSum{Operand(y), divisor});
 }
 
-/// Rows of neighbours, one behind the other.
+/// Returns whether the reduced elements are contiguous rows, one after the other.
 bool is_rows(const ReduceLoops& loops) {
   const Layout<1>& r = loops.reduced;
   const Layout<2>& k = loops.kept;
   return r.depth == 1 && r.steps[0][0] == 1 &&
          (k.depth == 0 || (k.depth == 1 && k.steps[0][0] == r.turns && k.steps[0][1] == 1));
 }
-/// The rows of a matrix, added up.
+/// Returns whether the rows of a matrix are added up.
 bool is_columns(const ReduceLoops& loops) {
   const Layout<1>& r = loops.reduced;
   const Layout<2>& k = loops.kept;

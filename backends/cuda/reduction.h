@@ -1,4 +1,4 @@
-// What the two files of reductions share.
+// Shared parts of the two files of reductions.
 #pragma once
 
 #include <halftone/backends/cuda/layout.h>
@@ -6,7 +6,7 @@
 
 namespace halftone::cuda {
 
-/// The loops of one reduction: `kept` of x and y, `reduced` of x.
+/// The loops of one reduction: `kept` over x and y, `reduced` over x.
 struct ReduceLoops {
   Layout<2> kept;
   Layout<1> reduced;
@@ -24,7 +24,7 @@ struct ReduceLoops {
   }
 };
 
-/// Any kind, any strides, any dtypes; y = result / divisor where it is floating.
+/// Reduces with any kind, any strides, any dtypes; y = result / divisor if it is floating.
 /// reduction_strided.cu
 void reduce_strided(const Context& context, Reduction kind, const ReduceLoops& loops,
                     const Tensor& x, double divisor, Tensor& y);

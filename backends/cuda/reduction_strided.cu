@@ -1,5 +1,5 @@
-// Reductions of any kind over any strides and dtypes. The threads of a block lie along outputs or
-// along reduced elements, whichever are closer together in memory; where outputs are few, the
+// Reductions of any kind over any strides and dtypes. The threads of a block go along outputs or
+// along reduced elements, whichever are closer together in memory. If there are few outputs, the
 // reduced elements are cut into pieces, whose results a second run joins.
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/reduction.h>
@@ -20,7 +20,7 @@ template <class C> __device__ C start_of(Reduction kind) {
     default: return C(0);
   }
 }
-/// A NaN, once met, stays. Integers overflow modulo 2^64.
+/// Keeps a NaN once it has met one. Integers overflow modulo 2^64.
 template <class C> __device__ C joined(Reduction kind, C a, C b) {
   using Wrapped = std::conditional_t<std::is_integral_v<C>, uint64_t, C>;
   switch (kind) {
@@ -31,7 +31,7 @@ template <class C> __device__ C joined(Reduction kind, C a, C b) {
   }
 }
 
-/// How a block of `block_threads` is cut: `outputs` x `reduced` lanes, both powers of two.
+/// The cut of a block of `block_threads`: `outputs` x `reduced` lanes, both powers of two.
 struct StridedCut {
   int outputs, reduced;
   bool outputs_side_by_side, small_kept, small_reduced;
@@ -127,7 +127,7 @@ void reduce_strided(const Context& context, Reduction kind, const ReduceLoops& l
   };
   const bool floating = is_floating(x.dtype()) || is_floating(y.dtype());
   const bool wide = x.dtype() == f64 || y.dtype() == f64 || !is_floating(x.dtype());
-  if (!floating) run(int64_t(1));  // integers into integers stay exact
+  if (!floating) run(int64_t(1));  // integers are reduced to integers exactly
   else if (wide) run(divisor);
   else run(float(divisor));
 }

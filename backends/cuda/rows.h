@@ -1,7 +1,7 @@
-// What kernels over the rows of a matrix share: a warp takes a short row, a block a long one, and
-// rows are read in packs whatever their length is. Packs lie at multiples of their size
-// from the beginning of the tensor, so they are aligned; the first and the last of a row may reach
-// into its neighbours, and only what is inside is touched.
+// Shared parts of kernels over the rows of a matrix: a warp takes a short row, a block a long one,
+// and rows of any length are read in packs. Packs begin at multiples of their size from the
+// beginning of the tensor, so they are aligned. The first and the last pack of a row may include
+// elements of neighboring rows; only elements inside the row are used.
 #pragma once
 
 #include <limits>
@@ -13,13 +13,13 @@
 namespace halftone::cuda {
 
 inline constexpr int most_row_threads = 512;
-/// Elements that move together in reductions: as many for float as for short floats, so that sums
-/// of the same numbers are the same to the last bit, be they stored as f32 or shorter.
+/// Elements per pack in reductions: as many for float as for short floats, so that sums of the same
+/// numbers are equal to the last bit, stored as f32 or shorter.
 template <class T> inline constexpr int row_pack = sizeof(T) == 8 ? 2 : 8;
 /// Elements of a row that a thread keeps in registers.
 template <class T> inline constexpr int held_values = sizeof(T) == 8 ? 16 : 32;
 template <class T> inline constexpr int held_packs = held_values<T> / row_pack<T>;
-/// Of every other tensor that is held as well, fewer.
+/// The packs if a second tensor is also kept in registers: fewer.
 template <class T> inline constexpr int held_pairs = held_packs<T> / 2;
 
 /// The threads that work on one row together.
@@ -41,12 +41,12 @@ struct Team {
   template <class A> __device__ A sum(A value) const { return reduce(value, Sum{}, A(0)); }
 };
 
-/// Elements [begin, end) of a tensor and the packs in which they lie.
+/// Elements [begin, end) of a tensor and their packs.
 template <int size> struct Row {
   int64_t begin, end, first_pack, pack_end;
   __device__ Row(int64_t row, int64_t n)
       : Row(row * n, row * n + n, std::integral_constant<int, size>{}) {}
-  /// Any stretch of elements.
+  /// Takes any stretch of elements.
   __device__ Row(int64_t first, int64_t last, std::integral_constant<int, size>)
       : begin(first), end(last), first_pack(first / size), pack_end((last + size - 1) / size) {}
   __device__ bool contains(int64_t element) const { return element >= begin && element < end; }
@@ -55,7 +55,7 @@ template <int size> struct Row {
   }
 };
 
-/// Pack number `pack` of x, `outside` where it is not in the row.
+/// Loads pack number `pack` of x, with `outside` for elements that are not in the row.
 template <class T, int size>
 __device__ __forceinline__ Pack<T, size> load_pack(const T* x, const Row<size>& row, int64_t pack,
                                                    bool aligned, T outside) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void load_values(const T* x, const Row<size>& row, in
                                             compute_t<T> outside = 0) {
   widen_all(load_pack(x, row, pack, aligned, narrow<T>(outside)), values);
 }
-/// Writes what of the pack is in the row.
+/// Writes the part of the pack that is in the row.
 template <class T, int size>
 __device__ __forceinline__ void store_values(T* y, const Row<size>& row, int64_t pack, bool aligned,
                                              const compute_t<T> (&values)[size]) {
@@ -94,7 +94,8 @@ __device__ __forceinline__ void store_values(T* y, const Row<size>& row, int64_t
     if (row.contains(pack * size + i)) y[pack * size + i] = narrow<T>(values[i]);
 }
 
-/// Whether packs of `size` elements of these tensors (undefined ones do not matter) are aligned.
+/// Returns whether packs of `size` elements of these tensors are aligned (undefined ones are
+/// ignored).
 template <class... Rest> bool packs_aligned(int64_t size, const Rest&... tensors) {
   const auto aligned = [&](const Tensor& x) {
     return !x.defined() ||
@@ -103,11 +104,12 @@ template <class... Rest> bool packs_aligned(int64_t size, const Rest&... tensors
   return (aligned(tensors) && ...);
 }
 
-/// A vector beside every row (norm weights) of dtype T or of T's compute type, or absent.
+/// A vector that applies to every row (norm weights), of dtype T or of T's compute type, or absent.
 template <class T> struct RowVector {
   const T* storage = nullptr;
   const compute_t<T>* wide = nullptr;
-  bool aligned = false;  // and n is a multiple of the pack: packs of rows are packs of this
+  bool aligned = false;  // n is also a multiple of the pack: packs of rows match packs of the
+                         // vector
 
   RowVector() = default;
   RowVector(const Tensor& x, int64_t n) {
@@ -116,7 +118,7 @@ template <class T> struct RowVector {
     else wide = x.data<compute_t<T>>();
     aligned = n % row_pack<T> == 0 && packs_aligned(row_pack<T>, x);
   }
-  /// The values beside pack number `pack` of the row.
+  /// Loads the vector's values for pack number `pack` of the row.
   template <int size>
   __device__ void load(const Row<size>& row, int64_t pack, compute_t<T> otherwise,
                        compute_t<T> (&values)[size]) const {
@@ -142,7 +144,7 @@ template <class T> struct RowVector {
   }
 };
 
-/// How the kernels over rows start.
+/// The launch of the kernels over rows.
 struct RowLaunch {
   LaunchShape shape{};
   bool warps = false;  // a warp per row, else a block

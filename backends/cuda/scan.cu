@@ -1,5 +1,5 @@
-// Along rows: the place of the largest or smallest element, and running sums (in double, integers
-// exactly).
+// Along rows: the position of the largest or smallest element, and running sums (in double,
+// integers exactly).
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/rows.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 template <class C> __device__ bool same_value(C a, C b) { return a == b || (a != a && b != b); }
 
-/// First of equals, NaN wins: `flipped` looks for the smallest.
+/// Takes the first of equal values; NaN comes first. `flipped`: searches for the smallest.
 template <class C>
 __global__ void __launch_bounds__(most_row_threads)
     arg_reduce_kernel(Operand x, int64_t rows, int64_t n, bool warps, bool flipped,
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(most_row_threads)
   }
 }
 
-/// The sums of values 0 .. lane of a warp.
+/// Returns the sum of values 0 .. lane of a warp.
 template <class C> __device__ C warp_scan(C value) {
   const int lane = int(threadIdx.x) % warp_lanes;
   for (int by = 1; by < warp_lanes; by *= 2) {

@@ -1,5 +1,5 @@
 // Softmax, its logarithm and log(sum(exp)) along rows. A row that fits the registers of its threads
-// is read once; a longer one is read a second time, out of the L2 cache.
+// is read once; a longer one is read again, from the L2 cache.
 #include <halftone/backends/cuda/conversion.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/exp_sum.h>
@@ -9,7 +9,7 @@ namespace halftone {
 namespace cuda {
 namespace {
 
-/// Over the whole row, which the team reads, for each of its threads.
+/// Returns the sum over the whole row, which the team reads; each thread gets it.
 template <class T, int size>
 __device__ ExpSum<compute_t<T>> exp_sum_of(const T* x, const Row<size>& row, const Team& team,
                                            bool aligned) {

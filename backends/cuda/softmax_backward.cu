@@ -17,7 +17,7 @@ template <class C> __device__ C gradient(C y, C dy, C sum, bool logarithm) {
   return logarithm ? dy - math::exp(y) * sum : y * (dy - sum);
 }
 
-/// y and dy are kept as they are stored: `held_pairs` packs of each.
+/// y and dy are kept in their stored dtypes: `held_pairs` packs of each.
 template <class U, class T, int size>
 __global__ void __launch_bounds__(most_row_threads)
     softmax_backward_held_kernel(const U* y, const U* dy, int64_t rows, int64_t n, bool warps,
@@ -82,7 +82,7 @@ using namespace cuda;
 void CudaBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool logarithm, Tensor& dx) {
   if (y.numel() == 0) return;
   const int64_t n = y.rank() == 0 ? 1 : y.size(-1), rows = y.numel() / n;
-  // y may be f32 beside a short dx.
+  // y may be f32 while dx is short.
   const bool done =
       y.dtype() == dy.dtype() && visit_with_wide(dx.dtype(), y.dtype(), [&]<class T, class U>() {
         constexpr int size = row_pack<T>, packs = held_values<U> / 2 / size;

@@ -21,12 +21,12 @@ Staging::~Staging() {
   if (stream_) cudaStreamDestroy(stream_);
 }
 
-/// A buffer of that size whose copy is done, moved to the end of the list.
+/// Returns a buffer of that size whose copy is done, moved to the end of the list.
 Staging::Buffer* Staging::idle(std::size_t bytes) {
   const auto found = std::ranges::find_if(buffers_, [&](const Buffer& buffer) {
     return buffer.bytes >= bytes && cudaEventQuery(buffer.done) == cudaSuccess;
   });
-  cudaGetLastError();  // "not ready" is an answer
+  cudaGetLastError();  // "not ready" is a valid answer
   if (found == buffers_.end()) return nullptr;
   std::rotate(found, found + 1, buffers_.end());
   return &buffers_.back();
@@ -36,7 +36,7 @@ Staging::Buffer& Staging::buffer_for(std::size_t bytes) {
   if (Buffer* const buffer = idle(bytes)) return *buffer;
   const std::size_t size = std::bit_ceil(std::max(bytes, std::size_t(1) << 16));
   if (total_bytes_ + size > most_bytes) {
-    // Not a wait for results: for a copy that was issued long ago.
+    // This waits for a copy that was issued long ago, not for results.
     const auto longest =
         std::ranges::find_if(buffers_, [&](const Buffer& b) { return b.bytes >= bytes; });
     if (longest != buffers_.end()) {
@@ -53,7 +53,7 @@ Staging::Buffer& Staging::buffer_for(std::size_t bytes) {
   return buffers_.emplace_back(made);
 }
 
-/// Once for a buffer, if there is memory; where there was none it is not asked for again.
+/// Tries once per buffer; without memory it does not try again.
 void Staging::give_device_memory(Buffer& buffer) {
   if (buffer.on_device || device_bytes_ + buffer.bytes > device_limit_) return;
   std::optional<Tensor> memory = workspace(context_, int64_t(buffer.bytes));
@@ -64,14 +64,14 @@ void Staging::give_device_memory(Buffer& buffer) {
   if (!stream_)
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   check(cudaEventCreateWithFlags(&buffer.arrived, cudaEventDisableTiming), "making an event");
-  // Earlier kernels may still use what was handed out.
+  // Earlier kernels may still use the memory.
   check(cudaEventRecord(buffer.done, context_.stream()), "recording an event");
   check(cudaStreamWaitEvent(stream_, buffer.done, 0), "waiting for an event");
   buffer.on_device = std::move(memory);
   device_bytes_ += buffer.bytes;
 }
 
-/// The buffer is idle, so no copy from its memory on the device is under way.
+/// The buffer is idle, so its memory on the device is not in use.
 void Staging::copy_beside(const Buffer& buffer, void* device, std::size_t bytes) {
   void* const between = buffer.on_device->raw_data();
   check(cudaMemcpyAsync(between, buffer.data, bytes, cudaMemcpyHostToDevice, stream_),

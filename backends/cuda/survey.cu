@@ -1,6 +1,6 @@
-// Surveys by survey_element() of core/survey.h: a block of threads counts its share into a
-// histogram in shared memory and sums of its own, and a last kernel adds the blocks' rows up in
-// their order, so results repeat.
+// Surveys with survey_element() of core/survey.h: each block of threads counts its share into a
+// histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up in their
+// order, so results repeat.
 #include <halftone/backends/cuda/block.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr int most_rows = 64, sum_fields = sizeof(SurveySums) / sizeof(double);
 static_assert(std::is_standard_layout_v<SurveySums>);
 
-/// What one kernel looks at; null pointers: not given.
+/// The inputs of one kernel; null pointers: not given.
 struct SurveyArguments {
   Operand x, y;
   SurveyNumbers numbers;
@@ -36,7 +36,7 @@ struct LargerBits {
   HT_HD uint32_t operator()(uint32_t a, uint32_t b) const { return a > b ? a : b; }
 };
 
-/// Elements one by one: without scale, or with one for the whole tensor.
+/// Counts elements one by one: without a scale, or with one for the whole tensor.
 __device__ void count_elements(const SurveyArguments& of, unsigned* histogram, SurveySums& sums) {
   Scale scale;
   if (of.quantizer.per == Scaling::Per::tensor) {
@@ -50,7 +50,7 @@ __device__ void count_elements(const SurveyArguments& of, unsigned* histogram, S
     of.add(scale, i, histogram, sums);
 }
 
-/// A warp takes a block of the quantizer.
+/// Counts the quantizer's blocks, one warp per block.
 __device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, SurveySums& sums) {
   const QuantizeNumbers& n = of.quantizer;
   const float amax_tensor = of.amax ? *of.amax : 0.0f;
@@ -83,7 +83,7 @@ __global__ void survey_kernel(SurveyArguments of, double* rows) {
   SurveySums sums;
   if (of.quantizer.per == Scaling::Per::block) count_blocks(of, histogram, sums);
   else count_elements(of, histogram, sums);
-  // Field by field: sums but for the last two, the largest and the smallest other than 0.
+  // Field by field: all are sums except the last two, the largest and the smallest other than 0.
   double* const fields = &sums.count;
   for (int f = 0; f < sum_fields - 2; ++f) fields[f] = block_sum(fields[f]);
   sums.largest = block_reduce(sums.largest, Max{}, 0.0);

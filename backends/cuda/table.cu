@@ -1,7 +1,7 @@
 // Rows of a table by index, and their gradient. An index out of range is reported; it reads as
-// zeros and adds nothing. The gradient sums rows of dy in an order that is fixed: positions are
-// sorted by table row (table_sort.cu) and cut into stretches of equal length, and table rows that
-// cross a cut are completed from what their stretches left behind.
+// zeros and adds nothing. The gradient sums rows of dy in a fixed order: positions are sorted by
+// table row (table_sort.cu) and cut into stretches of equal length. Table rows that cross a cut are
+// completed from the partial sums of their stretches.
 #include <limits>
 
 #include <halftone/backends/cuda/conversion.h>
@@ -26,7 +26,7 @@ __global__ void gather_kernel(const Word* table, int64_t table_rows, int64_t wor
   }
 }
 
-/// Positions that add nothing name the row behind the table.
+/// Positions that add nothing get the row after the table's last.
 __global__ void pick_kernel(const int64_t* indices, int64_t count, int64_t table_rows, int64_t skip,
                             Fault* fault, Pick* picks) {
   for (int64_t i = global_thread(); i < count; i += all_threads()) {
@@ -39,8 +39,8 @@ __global__ void pick_kernel(const int64_t* indices, int64_t count, int64_t table
 
 constexpr int64_t stretch_length = 32;
 
-/// What sums of stretches are made of, and where they go. `left`: [stretches, 2, width], the sums
-/// of the row that a stretch begins in the middle of, and of the one that it does not finish.
+/// The inputs and outputs of the sums of stretches. `left`: [stretches, 2, width], the sums of the
+/// row in whose middle a stretch begins, and of the row that it does not finish.
 template <class T, class U> struct ScatterSums {
   using C = compute_t<T>;
   const Pick* picks;
@@ -50,7 +50,7 @@ template <class T, class U> struct ScatterSums {
   T* dtable;
 
   __device__ int64_t stretches() const { return (count + stretch_length - 1) / stretch_length; }
-  /// Whether sorted positions i - 1 and i, both existing, are of one table row.
+  /// Returns whether sorted positions i - 1 and i both exist and have one table row.
   __device__ bool joins(int64_t i) const {
     return i > 0 && i < count && picks[i].row == picks[i - 1].row;
   }
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(block_threads) scatter_kernel(ScatterSums<T, U
     C sums[size] = {};
     for (int64_t i = begin; i < end; ++i) {
       const Pick pick = s.picks[i];
-      if (pick.row == s.table_rows) break;  // the rest adds nothing
+      if (pick.row == s.table_rows) break;  // the remaining picks add nothing
       const auto loaded =
           *reinterpret_cast<const Pack<U, size>*>(s.dy + pick.position * s.width + column);
 #pragma unroll
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(block_threads) scatter_kernel(ScatterSums<T, U
   }
 }
 
-/// Completes the row that begins in a stretch and goes on behind it.
+/// Completes the row that begins in a stretch and continues after it.
 template <int size, class T, class U>
 __global__ void __launch_bounds__(block_threads) scatter_rest_kernel(ScatterSums<T, U> s) {
   using C = compute_t<T>;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(block_threads) scatter_rest_kernel(ScatterSums
   }
 }
 
-/// x, or a contiguous copy of that dtype.
+/// Returns x, or a contiguous copy with that dtype.
 Tensor contiguous_as(Backend& backend, const Context& context, const Tensor& x, DType dtype) {
   if (x.is_contiguous() && x.dtype() == dtype) return x;
   Tensor copy = scratch(context, x.shape(), dtype);

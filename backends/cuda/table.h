@@ -1,5 +1,5 @@
-// Positions sorted by the table row they name, for the gradient of an embedding: each row of the
-// table then is one stretch, summed in the order of positions, whatever the threads do.
+// Sorts positions by their table row, for the gradient of an embedding: each row of the table then
+// is one stretch, summed in the order of positions, independent of threads.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Pick {
 };
 
 /// Sorts picks[0 .. count) by row, 0 <= row <= most_row (all three as unsigned numbers, so that any
-/// 64 bits can be sorted by); equal rows keep their order. `spare` has the same size; the result is
-/// in whichever of the two is returned. table_sort.cu
+/// 64 bits can be sorted); equal rows keep their order. `spare` has the same size; returns the one
+/// of the two that has the result. table_sort.cu
 Pick* sort_picks(const Context& context, Pick* picks, Pick* spare, int64_t count, int64_t most_row);
 
 }  // namespace halftone::cuda

@@ -1,6 +1,6 @@
-// A stable radix sort of picks, eight bits of the row at a time. Blocks take tiles of neighbours:
-// they count the digits of their tile, all counts are summed up in the order (digit, tile), and
-// each block puts its picks behind those of earlier tiles. Inside a tile the rank of a pick among
+// A stable radix sort of picks, eight bits of the row at a time. Blocks take tiles of neighbors and
+// count the digits of their tile. All counts are summed up in the order (digit, tile), and each
+// block writes its picks after those of earlier tiles. Inside a tile, the rank of a pick among
 // equal digits comes from ballots and from counts per warp, so nothing depends on the order of
 // threads.
 #include <halftone/backends/cuda/table.h>
@@ -23,7 +23,7 @@ __device__ int digit_of(const Pick& pick, int shift) {
   return int(pick.row >> shift & (digits - 1));
 }
 
-/// counts[digit * tiles + tile]
+/// Computes counts[digit * tiles + tile].
 __global__ void __launch_bounds__(block_threads)
     count_digits_kernel(const Pick* picks, int64_t count, int shift, int64_t tiles,
                         int64_t* counts) {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-/// Each becomes the sum of those before it; one block.
+/// Replaces each count by the sum of those before it; one block.
 __global__ void __launch_bounds__(block_threads) sum_up_kernel(int64_t* counts, int64_t n) {
   constexpr int warps = int(block_threads) / warp_lanes;
   __shared__ int64_t of_warps[warps];
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(block_threads) sum_up_kernel(int64_t* counts, 
   }
 }
 
-/// The lanes whose digit is this lane's; all lanes of the warp take part.
+/// Returns the lanes whose digit equals this lane's; all lanes of the warp must call it.
 __device__ unsigned lanes_alike(int digit, bool exists) {
   unsigned alike = __ballot_sync(whole_warp, exists);
   for (int bit = 0; bit < digit_bits; ++bit) {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(block_threads)
     place_picks_kernel(const Pick* picks, int64_t count, int shift, int64_t tiles,
                        const int64_t* starts, Pick* sorted) {
   constexpr int warps = int(block_threads) / warp_lanes;
-  __shared__ int64_t next[digits];  // where the next pick of a digit goes
+  __shared__ int64_t next[digits];  // position of the next pick of a digit
   __shared__ int of_warps[warps][digits];
   const int thread = int(threadIdx.x), lane = thread % warp_lanes, warp = thread / warp_lanes;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {

@@ -1,5 +1,5 @@
 // Gradients of all parameters at once: scaling, the check for infinities and NaN, the sum of
-// squares. Dense tensors go by lists; others one by one, through their strides.
+// squares. Dense tensors use lists; others are handled one by one, with their strides.
 #include <halftone/backends/cuda/block.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/layout.h>
@@ -26,7 +26,7 @@ template <class C> __device__ C factor_value(const Operand& factor) {
   return factor.data ? load_as<C>(factor, 0) : C(1);
 }
 
-/// Checks elements as they are (where found is not null), then multiplies them.
+/// Checks elements before scaling (if `found` is not null), then multiplies them.
 template <class C, int capacity>
 __global__ void scale_kernel(TensorList<capacity> list, Operand factor, float* found) {
   const C scale = factor_value<C>(factor);
@@ -44,7 +44,7 @@ __global__ void scale_kernel(TensorList<capacity> list, Operand factor, float* f
       if (factor.data) store4(t.x, i, n, t.aligned, values);
     }
   }
-  if (found && infinite) *found = 1;  // all who write, write the same
+  if (found && infinite) *found = 1;  // all writers write the same value
 }
 
 template <class C>
@@ -59,10 +59,10 @@ __global__ void scale_strided_kernel(Layout<1> layout, bool small, Operand x, Op
   }
 }
 
-/// The squares of what a thread has of [begin, end), summed in C, or in double where their size
-/// asks for it: f32 has no squares of numbers beyond 2^64, and below 2^-63 it loses digits of them.
-/// A thread has at most 16 of a chunk, in four steps: of positive terms that is off by 6 roundings
-/// at most, 3.6e-7 of the sum.
+/// Returns the squares of a thread's elements of [begin, end), summed in C, or in double if their
+/// size requires it: f32 has no squares of numbers beyond 2^64, and below 2^-63 it loses digits of
+/// them. A thread has at most 16 elements of a chunk, in four steps: for positive terms the error
+/// is at most 6 roundings, 3.6e-7 of the sum.
 template <class C> __device__ double squares_of(const ListedTensor& t, int64_t begin, int64_t end) {
   C sum = 0, largest = 0;
   for (int64_t i = begin + int64_t(threadIdx.x) * 4; i < end; i += int64_t(blockDim.x) * 4) {
@@ -72,14 +72,15 @@ template <class C> __device__ double squares_of(const ListedTensor& t, int64_t b
     sum += (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
   }
   if constexpr (std::is_same_v<C, float>) {
-    const bool held = largest == 0.0f || (largest > 0x1p-40f && largest < 0x1p60f);  // NaN: no
+    const bool held = largest == 0.0f || (largest > 0x1p-40f && largest < 0x1p60f);  // false for
+                                                                                     // NaN
     if (!held) return squares_of<double>(t, begin, end);
   }
   return double(sum);
 }
 
-/// partial[block] += the squares of the block's elements: chunks in f32, but those of f64, and from
-/// one to the next in double.
+/// Computes partial[block] += the squares of the block's elements: within a chunk in f32 (f64
+/// tensors in double), across chunks in double.
 template <int capacity> __global__ void squares_kernel(TensorList<capacity> list, double* partial) {
   static_assert(chunk_length == 16 * block_threads, "the bound above");
   double sum = 0;
@@ -109,7 +110,7 @@ __global__ void total_kernel(const double* partial, int count, Operand total) {
   if (threadIdx.x == 0) store_as(total, 0, sum);
 }
 
-/// by_list(list) for the dense ones, strided(x) for each of the others.
+/// Calls by_list(list) for the dense ones, strided(x) for each of the others.
 template <int capacity, class Tensors, class ByList, class Strided>
 void each_list_of(Tensors tensors, const ByList& by_list, const Strided& strided) {
   TensorList<capacity> list;

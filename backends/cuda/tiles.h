@@ -1,15 +1,15 @@
-// Products of matrices, a tile at a time: what matrix products, convolutions and attention share. A
-// block of 16 x 16 threads computes a tile of rows x columns; strips of both factors, a few levels
-// of the depth at a time, pass through shared memory, and each thread keeps the sums of 4 x 4
-// places (or several such squares, 64 apart) in registers.
+// Products of matrices, a tile at a time, shared by matrix products, convolutions and attention. A
+// block of 16 x 16 threads computes a tile of rows x columns. Strips of both factors, a few levels
+// of the depth at a time, pass through shared memory. Each thread keeps the sums of 4 x 4 places
+// (or several such squares, 64 apart) in registers.
 //
-// A factor says where its elements are; its lines are rows of the left matrix or columns of the
-// right one, its levels the places along the depth that the product sums over:
-//   using Value                         what is computed with
+// A factor locates its elements. Its lines are rows of the left matrix or columns of the right one;
+// its levels are the positions along the depth that the product sums over:
+//   using Value                         the type of the computation
 //   Line line(int64_t batch, int64_t i) const
 //   Level level(int64_t k) const
 //   Value at(const Line&, const Level&) const
-//   bool along_depth() const            neighbours in memory are levels, not lines
+//   bool along_depth() const            neighbors in memory are levels, not lines
 #pragma once
 
 #include <halftone/backends/cuda/launch.h>
@@ -24,12 +24,12 @@ template <class C_, int down_, int across_> struct TileShape {
   using C = C_;
   static constexpr int down = down_, across = across_;
   static constexpr int rows = down * tile_edge, columns = across * tile_edge;
-  /// Levels of a strip: as many as keep what a thread carries small.
+  /// Levels of a strip: few enough to keep a thread's registers small.
   static constexpr int depth = sizeof(C) == 8 || down * across > 1 ? 8 : 16;
 };
 
-/// [depth][lines] in shared memory; rows are longer than needed, so that threads that write beside
-/// each other along the depth meet other banks.
+/// [depth][lines] in shared memory. Rows are padded, so that threads that write neighboring depths
+/// use different banks.
 template <class C, int lines, int depth> struct alignas(4 * sizeof(C)) Strip {
   static constexpr int width = lines + 4;
   C values[depth][width];
@@ -51,15 +51,15 @@ template <class T> struct MatrixFactor {
   __device__ bool along_depth() const { return level_step <= line_step; }
 };
 
-/// What one thread carries from memory into strips: the next strip is on its way while the last one
-/// is computed with.
+/// The elements that one thread moves from memory into strips: it loads the next strip while the
+/// last one is used.
 template <class F, int lines, int depth> class Carrier {
  public:
   using C = typename F::Value;
   static constexpr int count = lines * depth / product_threads;
   static_assert(count * product_threads == lines * depth);
 
-  /// Lines first .. end - 1, at most `lines` of them; the others are 0.
+  /// Takes lines first .. end - 1, at most `lines` of them; the others are 0.
   __device__ Carrier(const F& factor, int64_t batch, int64_t first, int64_t end)
       : factor_(factor), along_depth_(factor.along_depth()) {
 #pragma unroll
@@ -111,14 +111,14 @@ template <class Shape> struct Sums {
 #pragma unroll
       for (int j = 0; j < width; ++j) of[i][j] = 0;
   }
-  /// Where the tile's row (or column) is that a thread's i-th one stands for.
+  /// Returns the tile's row (or column) for a thread's i-th one.
   static __device__ int row(int i) {
     return i / square * tile_edge + int(threadIdx.x) / 16 * square + i % square;
   }
   static __device__ int column(int j) {
     return j / square * tile_edge + int(threadIdx.x) % 16 * square + j % square;
   }
-  /// += a b, of `depth` levels of strips from a and b on.
+  /// Adds a b over `depth` levels of strips from a and b on.
   template <int depth> __device__ void add(const C* a, int a_step, const C* b, int b_step) {
     using Values = Pack<C, square>;
 #pragma unroll
@@ -139,7 +139,7 @@ template <class Shape> struct Sums {
   }
 };
 
-/// A strip of each factor; afterwards the way out for the sums, 16 rows at a time.
+/// A strip of each factor; afterwards the output buffer of the sums, 16 rows at a time.
 template <class Shape> union Strips {
   using C = typename Shape::C;
   struct {
@@ -151,8 +151,8 @@ template <class Shape> union Strips {
 template <class Shape, class F> using RowCarrier = Carrier<F, Shape::rows, Shape::depth>;
 template <class Shape, class F> using ColumnCarrier = Carrier<F, Shape::columns, Shape::depth>;
 
-/// sums += a b over levels first .. end - 1. All threads of the block take part; what is in the
-/// strips afterwards may be overwritten at once.
+/// Computes sums += a b over levels first .. end - 1. All threads of the block must call it. The
+/// strips may be overwritten right after the call.
 template <class Shape, class A, class B>
 __device__ void add_product(A& a, B& b, int64_t first, int64_t end, Strips<Shape>& strips,
                             Sums<Shape>& sums) {
@@ -168,8 +168,8 @@ __device__ void add_product(A& a, B& b, int64_t first, int64_t end, Strips<Shape
   }
 }
 
-/// Calls store(row, column, sum) for every place of the tile, neighbouring threads with
-/// neighbouring columns. All threads of the block take part.
+/// Calls store(row, column, sum) for every place of the tile; neighboring threads get neighboring
+/// columns. All threads of the block must call it.
 template <class Shape, class Store>
 __device__ void store_sums(const Sums<Shape>& sums, Strips<Shape>& strips, const Store& store) {
   using C = typename Shape::C;
@@ -177,7 +177,7 @@ __device__ void store_sums(const Sums<Shape>& sums, Strips<Shape>& strips, const
   for (int i = 0; i < sums.height; ++i) {
     Pack<C, square> row[Shape::across];
 #pragma unroll
-    for (int other = 0; other < sums.height; ++other)  // registers have no index
+    for (int other = 0; other < sums.height; ++other)  // registers cannot be indexed
 #pragma unroll
       for (int j = 0; j < sums.width; ++j)
         if (other == i) row[j / square].values[j % square] = sums.of[other][j];

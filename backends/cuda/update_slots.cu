@@ -1,4 +1,4 @@
-// Slots on the host's side.
+// The host's part of slots.
 #include <halftone/backends/cuda/update_slots.h>
 
 namespace halftone::cuda {

@@ -1,5 +1,5 @@
-// Parameters on their way through an update kernel: where their tensors are, and the forms in which
-// weights are kept (core/weight_form.h) on the way into registers and back.
+// Parameters in an update kernel: where their tensors are, and the conversion of weight forms
+// (core/weight_form.h) into registers and back.
 #pragma once
 
 #include <halftone/backends/cuda/layout.h>
@@ -11,7 +11,7 @@
 
 namespace halftone::cuda {
 
-/// The tensors of a slot as a Layout numbers them.
+/// The tensors of a slot in a Layout's numbering.
 enum SlotTensor : int {
   place_of_parameter,
   place_of_gradient,
@@ -20,7 +20,7 @@ enum SlotTensor : int {
   slot_tensors = place_of_state + 3
 };
 
-/// An UpdateSlot as kernels receive it.
+/// An UpdateSlot for kernels.
 struct SlotPlace {
   Operand parameter, gradient, companion, state[3];
   const float* gradient_factor = nullptr;
@@ -37,7 +37,7 @@ struct SlotPlace {
 
 template <int capacity> using SlotList = ItemList<SlotPlace, capacity>;
 
-/// What decides a step on the device.
+/// The values that decide a step on the device.
 struct StepControl {
   double lr;
   int64_t steps;
@@ -53,7 +53,7 @@ struct StepControl {
   __device__ bool skips() const { return skip && *skip != 0; }
 };
 
-/// Whether all tensors are dense and laid out as the parameter, which is f32 or shorter.
+/// Returns whether all tensors are dense with the layout of the parameter, which is f32 or shorter.
 bool lies_alike(const UpdateSlot& slot);
 
 /// Calls visitor.operator()<Form>() for the form of a slot.
@@ -63,7 +63,7 @@ __device__ void visit_form(TypeList<Form...>, WeightForm form, Visitor&& visitor
   ((position++ == int(form) ? visitor.template operator()<Form>() : void()), ...);
 }
 
-/// The companion of a form, [i, i + n), as numbers.
+/// Loads the companion of a form, [i, i + n), as numbers.
 template <class Form, class C>
 __device__ void load_companion4(const SlotPlace& slot, int64_t i, int n, C (&values)[4]) {
   if constexpr (Form::companion.empty()) {
@@ -87,7 +87,7 @@ __device__ void store_companion4(const SlotPlace& slot, int64_t i, int n, const 
   }
 }
 
-/// The weights themselves, [i, i + n) in memory order, whatever form they are kept in.
+/// Reads the weights in full precision, [i, i + n) in memory order, for any form.
 template <class C>
 __device__ void read_weights(const SlotPlace& slot, int64_t i, int n, C (&weights)[4]) {
   visit_form(WeightForms{}, slot.form, [&]<class Form>() {
@@ -98,8 +98,8 @@ __device__ void read_weights(const SlotPlace& slot, int64_t i, int n, C (&weight
   });
 }
 
-/// The random halves of elements i to i + 3, i a multiple of 4: the first two words of a counter,
-/// or the last.
+/// Computes the random halves of elements i to i + 3, i a multiple of 4: the first two words of a
+/// counter, or the last two.
 __device__ inline void random_halves4(const RandomKey& key, int64_t i, uint16_t (&random)[4]) {
   const std::array<uint32_t, 4> words = Philox::words(key.seed, key.offset + uint64_t(i) / 8);
   const bool last = i / 4 % 2 != 0;
@@ -128,7 +128,7 @@ __device__ void write_weights(const SlotPlace& slot, const RandomKey& key, int64
   });
 }
 
-/// The same for one element of any layout.
+/// Reads one element of any layout.
 template <class C> __device__ C read_weight(const SlotPlace& slot, const Places<slot_tensors>& at) {
   C weight{};
   visit_form(WeightForms{}, slot.form, [&]<class Form>() {

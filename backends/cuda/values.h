@@ -1,5 +1,5 @@
-// Elements on their way between memory and registers: short floats are widened when they are read
-// and rounded when they are written; 16 bytes move at a time where the layout allows it.
+// Elements between memory and registers: short floats are widened when they are read and rounded
+// when they are written; 16 bytes move at a time if the layout allows it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,12 +10,13 @@
 
 namespace halftone::cuda {
 
-/// The value as kernels compute with it: f32 for short floats.
+/// Returns the value in the type that kernels compute in: f32 for short floats.
 template <class T> __device__ __forceinline__ compute_t<T> widen(T x) {
   if constexpr (std::is_same_v<T, Float16>) return __half2float(__ushort_as_half(x.bits));
   else return compute_t<T>(x);
 }
-/// Rounded to the storage type, nearest even, by one instruction; a NaN loses its payload and sign.
+/// Rounds to the storage type, nearest even, with one instruction; a NaN loses its payload and
+/// sign.
 template <class T> __device__ __forceinline__ T narrow(compute_t<T> value) {
   if constexpr (std::is_same_v<T, Float16>) {
     Float16 y;
@@ -33,7 +34,7 @@ template <class T> __device__ __forceinline__ T narrow(compute_t<T> value) {
 template <class T>
 inline constexpr bool is_short_float = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-/// convert() in a kernel: the same values, 16-bit floats by the instructions that there are.
+/// convert() in a kernel: the same values, with the instructions for 16-bit floats.
 template <class To, class From> __device__ __forceinline__ To cast_to(From value) {
   if constexpr (std::is_same_v<To, From>) {
     return value;
@@ -47,8 +48,8 @@ template <class To, class From> __device__ __forceinline__ To cast_to(From value
   }
 }
 
-/// Calls visitor.operator()<T>() for a dtype that kernels compute from: f64, f32, f16, bf16. Others
-/// do not arrive: callers check.
+/// Calls visitor.operator()<T>() for a dtype that kernels compute from: f64, f32, f16, bf16.
+/// Callers check that others do not occur.
 template <class Visitor> __device__ void visit_computed(DType dtype, Visitor&& visitor) {
   switch (dtype) {
     case f64: return visitor.template operator()<double>();
@@ -59,7 +60,7 @@ template <class Visitor> __device__ void visit_computed(DType dtype, Visitor&& v
   }
 }
 
-/// Neighbouring elements that are read or written together.
+/// Neighboring elements that are read or written together.
 template <class T, int N = int(16 / sizeof(T))> struct alignas(sizeof(T) * N) Pack {
   static constexpr int size = N;
   T values[N];
@@ -69,12 +70,12 @@ template <class T> inline constexpr int pack_size = int(16 / sizeof(T));
 template <class T> bool is_aligned(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
-/// Whether packs of a dense tensor can be read where it begins.
+/// Returns whether packs of a dense tensor can be read from its beginning.
 inline bool begins_aligned(const Tensor& x) { return is_aligned(x.raw_data()); }
 
-/// A tensor whose dtype is looked at element by element, for layouts and mixtures that are rare.
+/// A tensor whose dtype is looked up for each element, for rare layouts and mixtures.
 struct Operand {
-  void* data = nullptr;  // null: there is none
+  void* data = nullptr;  // null: no tensor
   DType dtype = f32;
 
   Operand() = default;
@@ -82,7 +83,7 @@ struct Operand {
       : data(x.defined() ? x.raw_data() : nullptr), dtype(x.defined() ? x.dtype() : f32) {}
 };
 
-/// Element i, converted as cast() does.
+/// Returns element i, converted like cast().
 template <class C> __device__ C load_as(const Operand& x, int64_t i) {
   C value{};
   visit_any(x.dtype, [&]<class T>() { value = cast_to<C>(static_cast<const T*>(x.data)[i]); });
@@ -91,7 +92,8 @@ template <class C> __device__ C load_as(const Operand& x, int64_t i) {
 template <class C> __device__ void store_as(const Operand& y, int64_t i, C value) {
   visit_any(y.dtype, [&]<class T>() { static_cast<T*>(y.data)[i] = cast_to<T>(value); });
 }
-/// Element i of a tensor of f64, f32, f16 or bf16 (null: 0), for what is read or written once.
+/// Returns element i of a tensor of f64, f32, f16 or bf16 (null: 0), for data that is read or
+/// written once.
 template <class C> __device__ C load_floating(const Operand& x, int64_t i) {
   C value(0);
   if (x.data)

@@ -1,17 +1,17 @@
-// Four neighbouring elements of a tensor whose dtype is looked up once for all of them: how kernels
-// that mix dtypes still read and write 8 or 16 bytes at a time.
+// Four neighboring elements of a tensor whose dtype is looked up once for all four, so that kernels
+// that mix dtypes can read and write 8 or 16 bytes at a time.
 #pragma once
 
 #include <halftone/backends/cuda/values.h>
 
 namespace halftone::cuda {
 
-/// Whether four elements from any multiple of four on can be read together.
+/// Returns whether four elements from any multiple of four on can be read together.
 inline bool begins_aligned4(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw_data()) % std::size_t(4 * size_of(x.dtype())) == 0;
 }
 
-/// values = x[i .. i + n), n from 1 to 4; the rest is 0. i is a multiple of 4.
+/// Loads values = x[i .. i + n), n from 1 to 4; the others are 0. i is a multiple of 4.
 template <class C>
 __device__ void load4(const Operand& x, int64_t i, int n, bool aligned, C (&values)[4]) {
   visit_computed(x.dtype, [&]<class T>() {
@@ -24,7 +24,7 @@ __device__ void load4(const Operand& x, int64_t i, int n, bool aligned, C (&valu
     for (int k = 0; k < 4; ++k) values[k] = C(widen(in.values[k]));
   });
 }
-/// x[i .. i + n) = values, rounded once.
+/// Stores x[i .. i + n) = values, rounded once.
 template <class C>
 __device__ void store4(const Operand& x, int64_t i, int n, bool aligned, const C (&values)[4]) {
   visit_computed(x.dtype, [&]<class T>() {

@@ -1,12 +1,12 @@
-// Sentences about versions. Drivers: NVIDIA's CUDA Toolkit release notes, table of minor version
-// compatibility; every driver from the first one of a major version on serves all of it, as far as
-// kernels have machine code.
+// Texts about versions. Drivers: NVIDIA's CUDA Toolkit release notes, table of minor version
+// compatibility. Every driver from the first one of a major version on supports all of that
+// version, if kernels have machine code.
 #include <halftone/backends/cuda/versions.h>
 
 namespace halftone::cuda {
 
 namespace {
-/// The first driver (Linux) for a major version of CUDA.
+/// Returns the first driver (Linux) for a major version of CUDA.
 std::string first_driver(int major) {
   switch (major) {
     case 12: return "525.60.13";

@@ -1,5 +1,5 @@
-// Which versions of the driver and of NVIDIA's libraries serve this build, and what to say where
-// one does not. Numbers in, text out: tested without any of them.
+// Which versions of the driver and of NVIDIA's libraries work with this build, and the message if
+// one does not. The functions map numbers to text, so tests need no driver and no library.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +7,25 @@
 
 namespace halftone::cuda {
 
-/// "13.0" of 13000, as the runtime and the driver count.
+/// Returns "13.0" for 13000, the numbering of the runtime and the driver.
 std::string version_text(int version);
 
-/// For a driver older than the runtime: what it serves, and which one is needed. driver 0: there is
-/// none.
+/// Returns a text for a driver older than the runtime: what it supports, and which one is needed.
+/// driver 0: there is none.
 std::string driver_advice(int driver, int runtime);
 
-/// Empty if a cuBLASLt of that version serves a build with headers of `built` (both as
-/// cublasLtGetVersion() counts, 130100 for 13.1), else why not.
+/// Returns "" if a cuBLASLt of version `found` works with a build with headers of `built` (both
+/// numbered like cublasLtGetVersion(), 130100 for 13.1), otherwise the reason.
 std::string cublaslt_refusal(std::size_t found, std::size_t built);
 
-/// "2.28.9" of 22809, as ncclGetVersion() counts.
+/// Returns "2.28.9" for 22809, the numbering of ncclGetVersion().
 std::string nccl_version_text(int version);
-/// Empty if an NCCL of that version serves a build with headers of `built`, else why not.
+/// Returns "" if an NCCL of version `found` works with a build with headers of `built`, otherwise
+/// the reason.
 std::string nccl_refusal(int found, int built);
 
-/// Empty if a cuDNN that was made for the CUDA runtime `made_for` serves a build with `runtime`
-/// (both as the runtime counts), else why not.
+/// Returns "" if a cuDNN made for the CUDA runtime `made_for` works with a build with `runtime`
+/// (both in the runtime's numbering), otherwise the reason.
 std::string cudnn_refusal(int made_for, int runtime);
 
 }  // namespace halftone::cuda

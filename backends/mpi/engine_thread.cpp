@@ -1,6 +1,6 @@
-// Exchanges are posted in the order in which they came and completed in that order; a tag per
-// exchange, so that a rank that is ahead is not mistaken. Point to point throughout: the receipt of
-// each message is known by itself, so that a deadline can say who is missing.
+// Exchanges are posted and completed in the order of their arrival. Each has its own tag, so that
+// messages of a rank that is ahead are not confused. All messages are point to point: the receipt
+// of each is known separately, so a timeout can name the missing ranks.
 #include <halftone/backends/mpi/engine_thread.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ EngineThread::EngineThread(const Functions& mpi)
                     ". Does its mpirun start other programs?");
 }
 
-/// MPI can neither say whom it waits for nor be ended.
+/// Ends the process: MPI can neither name the ranks that it waits for nor be stopped.
 void EngineThread::never_started() const {
   std::fprintf(
       stderr,
@@ -68,7 +68,7 @@ void EngineThread::initialise() {
   }
   mpi_.comm_rank(mpi_.comm_world, &rank), mpi_.comm_size(mpi_.comm_world, &size);
   mpi_.comm_dup(mpi_.comm_world, &communicator_);
-  // Errors of several requests at once are nobody's; libraries differ in whose handler they ask.
+  // An error of several requests has no owner; libraries differ in whose handler they call.
   for (const MPI_Comm asked : {communicator_, mpi_.comm_world, mpi_.comm_self})
     mpi_.comm_set_errhandler(asked, mpi_.errors_return);
   MPI_Comm local;
@@ -122,7 +122,7 @@ void EngineThread::run() {
   done_.notify_all();
 }
 
-/// Posts what has come; with nothing under way it sleeps until something does. True if this process
+/// Posts new exchanges; sleeps until one arrives if none is under way. Returns true if this process
 /// is at its end.
 bool EngineThread::take_new() {
   std::unique_lock lock(mutex_);
@@ -159,7 +159,7 @@ void EngineThread::post(Work& work) {
   if (error != MPI_SUCCESS) work.error = text_of(error);
 }
 
-/// Whether this exchange is complete; then its waiter knows.
+/// Returns whether this exchange is complete, and tells its waiter.
 bool EngineThread::progress(Work& work) {
   int all = 0;
   statuses_.resize(work.requests.size());
@@ -177,7 +177,7 @@ bool EngineThread::progress(Work& work) {
           first = status.MPI_ERROR;
     work.error = text_of(first);
   }
-  work.out.clear(), work.in.clear();  // whoever waits may look at the ledger next
+  work.out.clear(), work.in.clear();  // the waiter may read the ledger next
   {
     const std::lock_guard lock(mutex_);
     work.done = true;
@@ -186,7 +186,7 @@ bool EngineThread::progress(Work& work) {
   return true;
 }
 
-/// The ranks that have not sent what this exchange waits for: " 1 2".
+/// Returns the ranks whose messages this exchange still needs: " 1 2".
 std::string EngineThread::missing(const Work& work) {
   std::vector<bool> late(std::size_t(size), false);
   for (std::size_t i = 0; i < work.senders.size(); ++i) {
@@ -224,7 +224,7 @@ void EngineThread::look_at_the_clock(Work& work) {
                  seconds, missing(work).c_str());
 }
 
-// --- the end
+// --- the end of the process
 
 void EngineThread::say_goodbye() {
   for (int peer = 0; peer < size; ++peer)
@@ -235,7 +235,7 @@ void EngineThread::say_goodbye() {
     }
 }
 
-/// Whether all others have; left_ says which.
+/// Returns whether all other ranks have left; left_ says which.
 bool EngineThread::others_have_left() {
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank || left_[std::size_t(peer)]) continue;
@@ -247,7 +247,7 @@ bool EngineThread::others_have_left() {
   return int(std::ranges::count(left_, true)) == size - 1;
 }
 
-/// The pause lets the message through: a launcher drops what its processes said last.
+/// The pause lets the message arrive: a launcher drops the last output of its processes.
 void EngineThread::end_all(const std::string& message) noexcept {
   std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(stderr);
@@ -256,7 +256,7 @@ void EngineThread::end_all(const std::string& message) noexcept {
   std::_Exit(1);
 }
 
-// --- the main thread's
+// --- called by the main thread
 
 void EngineThread::start(std::shared_ptr<Work> work) {
   {

@@ -1,5 +1,5 @@
-// Opens the MPI library that this build was configured with: by the name that the loader knows, or
-// by its path.
+// Opens the MPI library that this build was configured with: by the loader's name for it, or by its
+// path.
 #include <halftone/backends/mpi/functions.h>
 
 #include <halftone/backends/opened_library.h>

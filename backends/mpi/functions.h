@@ -1,6 +1,6 @@
-// The functions of MPI that are used, found when a launcher has started several processes: a
-// program that trains alone neither needs nor loads MPI. Handles that Open MPI keeps in variables
-// of its library are found with them; those of MPICH are numbers.
+// The MPI functions that halftone uses, looked up when a launcher has started several processes: a
+// program that trains alone neither needs nor loads MPI. Handles that Open MPI stores in variables
+// of its library are looked up with them; those of MPICH are numbers.
 #pragma once
 
 #include <string>
@@ -38,9 +38,9 @@ struct Functions {
   MPI_Request request_null;
 };
 
-/// Null if the library cannot be opened or lacks a function.
+/// Returns null if the library cannot be opened or lacks a function.
 const Functions* functions();
-/// Why functions() is null.
+/// Returns the reason why functions() is null.
 std::string refusal();
 
 }  // namespace halftone::mpi

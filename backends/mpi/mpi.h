@@ -1,4 +1,4 @@
-// What the list of engines knows of MPI: a communicator, if this build has one, or why not.
+// MPI for the list of engines: a communicator if this build has MPI, or the reason why not.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace halftone {
 
-/// Whether this build has MPI, and its library can be opened.
+/// Returns whether this build has MPI and its library can be opened.
 bool mpi_present();
-/// "Open MPI v4.1.4", or what is missing.
+/// Returns "Open MPI v4.1.4", or a text about what is missing.
 std::string mpi_description();
-/// Starts MPI, in a thread of its own, among `launched` processes; called once. Throws UsageError
-/// if MPI cannot be opened, or sees another number of them: then another MPI's launcher started
+/// Starts MPI, in its own thread, for `launched` processes; call it once. Throws UsageError if MPI
+/// cannot be opened, or if it sees another number of processes: then another MPI's launcher started
 /// this program.
 std::unique_ptr<Communicator> start_mpi(int launched);
 

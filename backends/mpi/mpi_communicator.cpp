@@ -1,4 +1,4 @@
-// The communicator of mpirun's processes: exchanges become work for the engine thread.
+// The communicator of mpirun's processes: passes exchanges to the engine thread.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -63,7 +63,7 @@ class MpiCommunicator final : public Communicator {
     }
   };
 
-  /// Launchers bind processes to single cores, where threads of one process take turns.
+  /// Notes if the launcher bound this process to a single core, where its threads take turns.
   void note_binding() const {
     cpu_set_t own;
     if (engine_.rank != 0 || sched_getaffinity(0, sizeof own, &own) != 0) return;

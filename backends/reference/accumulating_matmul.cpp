@@ -1,4 +1,5 @@
-// Matrix products that add up on a grid, one sum after the other (core/accumulator.h).
+// Matrix products whose sums stay on a grid; they are computed one after the other
+// (core/accumulator.h).
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/runs.h>
@@ -10,7 +11,7 @@ using namespace reference;
 
 namespace {
 
-/// What one result needs of a matrix: where its row (column) begins, and the step along k.
+/// The part of a matrix that one result needs: the start of its row (column), and the step along k.
 struct Line {
   int64_t offset, step;
 };

@@ -1,4 +1,4 @@
-// Attention, a query at a time: its weights are one row of doubles, made again in backward.
+// Attention, one query at a time: its weights are one row of doubles, recomputed in backward.
 // Equivalent to: w = softmax(scale q k^T + mask); y = dropout(w) v. With g = dropout(dy v^T):
 //   dv = dropout(w)^T dy,  ds = scale w (g - sum(w g)),  dq = ds k,  dk = ds^T q.
 #include <halftone/backends/reference/reference.h>
@@ -34,7 +34,7 @@ class Head {
   int64_t first_, row_, column_, width_;
 };
 
-/// All rows of a head, widened.
+/// All rows of a head, widened to double.
 class Rows {
  public:
   explicit Rows(const Tensor& x, int64_t head)
@@ -53,12 +53,12 @@ double dot(const double* a, const double* b, int64_t n) {
   return sum_of(n, [=](int64_t i) { return a[i] * b[i]; });
 }
 
-/// Heads of q that share one of k and v.
+/// Returns the number of heads of q that share one head of k and v.
 int64_t sharing(const Tensor& q, const Tensor& k) {
   return k.shape()[1] == 0 ? 1 : q.shape()[1] / k.shape()[1];
 }
 
-/// What stands for one head: its keys, and how queries weigh them.
+/// The keys of one head, and the weights that its queries give them.
 class Weights {
  public:
   Weights(const Tensor& q, const Tensor& k, const Tensor& mask, const AttentionSettings& settings,
@@ -78,7 +78,7 @@ class Weights {
     return query_.data();
   }
   const double* key(int64_t j) { return keys_[j]; }
-  /// scale q k^T + mask, or -infinity where a key is not seen.
+  /// Computes scale q k^T + mask, or -infinity for a key that the query does not see.
   void scores(int64_t i, double* row) {
     const double* own = query(i);
     for (int64_t j = 0; j < s_; ++j) row[j] = settings_.scale * dot(own, key(j), query_.size());
@@ -92,7 +92,7 @@ class Weights {
     for (int64_t j = i + 1; settings_.causal && j < s_; ++j)
       row[j] = -std::numeric_limits<double>::infinity();
   }
-  /// What dropout multiplies weight (i, j) by.
+  /// Returns the factor of dropout for weight (i, j).
   double kept(int64_t i, int64_t j) const {
     if (settings_.dropout == 0) return 1;
     const auto place = uint64_t((head_ * l_ + i) * s_ + j);
@@ -173,7 +173,8 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
           sums.add(w[j] * g[j]), total_weight.add(w[j]);
           for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];
         }
-        // By the sum of the weights, which rounding leaves a little beside 1: of one key ds is 0.
+        // Divides by the sum of the weights, which rounding moves slightly from 1: with one key, ds
+        // is 0.
         const double all = total_weight.value(), sum = all != 0 ? sums.value() / all : 0.0;
         std::fill_n(dquery.data(), e, 0.0);
         for (int64_t j = 0; j < s; ++j) {

@@ -1,5 +1,5 @@
 // Batch norm over the pixels of NHWC images, or the rows of [n, c]: channels are the columns of one
-// matrix, and each is normalised by moments over all rows (Ioffe & Szegedy 2015).
+// matrix, and each is normalized by its moments over all rows (Ioffe & Szegedy 2015).
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/norm.h>
@@ -109,7 +109,7 @@ void ReferenceBackend::batch_norm_backward(const Tensor& x, const Tensor& mean,
   store_sums(sums.data() + size.columns, size.columns, dbias);
   if (!dx.defined() && !dresidual.defined()) return;
 
-  // In evaluation mean and variance are constants, and dx = weight rstd dy.
+  // In evaluation mode, mean and variance are constants, so dx = weight rstd dy.
   const double share = training ? 1 / double(size.rows) : 0.0;
   each_row(size.rows, size.columns, [&](int64_t row) {
     each_block(size.columns, [&](int64_t first, int64_t count) {

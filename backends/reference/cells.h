@@ -1,6 +1,6 @@
 // One step of an LSTM (Hochreiter & Schmidhuber 1997, with forget gates) and of a GRU (Cho et al.
-// 2014, in the form of PyTorch and cuDNN, where the reset gate acts behind the matrix product). The
-// loops are written once: `Io` says in which type they compute, and how rows come and go.
+// 2014, in the form of PyTorch and cuDNN, which apply the reset gate after the matrix product). The
+// loops are written once: `Io` gives the type they compute in, and loads and stores rows.
 //
 //   LSTM: i, f, o = sigmoid, g = tanh;  c' = f c + i g;  y = o tanh(c')
 //   GRU:  r, z = sigmoid(x + u);  m = tanh(x + r u);  y = (1 - z) m + z h
@@ -21,7 +21,7 @@ template <class T, class Body> void each_cell(int64_t n, int64_t width, const Bo
   });
 }
 
-/// Row `row` of a contiguous [.., width] tensor, in a buffer.
+/// Loads row `row` of a contiguous [.., width] tensor into a buffer.
 template <class Io, class T>
 T* row_of(const Io& io, const Tensor& x, int64_t row, int64_t width, T* buffer) {
   io.load(x, row * width, width, buffer);

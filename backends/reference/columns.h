@@ -1,6 +1,5 @@
-// Sums over the rows of a matrix, column by column, in double: what bias gradients, batch
-// statistics and the gradients of normalisation weights are made of. Also the view of a tensor as
-// such a matrix.
+// Sums over the rows of a matrix, column by column, in double: for bias gradients, batch statistics
+// and the gradients of normalization weights. Also views a tensor as such a matrix.
 #pragma once
 
 #include <cmath>
@@ -10,7 +9,8 @@
 
 namespace halftone::reference {
 
-/// A contiguous tensor, or images in NHWC memory, as rows of its last dimension in memory.
+/// A contiguous tensor, or images in NHWC memory, as a matrix whose columns are the last dimension
+/// in memory.
 struct Matrix {
   int64_t rows, columns;
 };
@@ -23,7 +23,7 @@ inline Matrix pixels_of(const Tensor& x) {
   return {channels == 0 ? 0 : x.numel() / channels, channels};
 }
 
-/// A sum beside which what its roundings lost is kept (Neumaier 1974, Knuth's TwoSum).
+/// A sum that also keeps its rounding errors (Neumaier 1974, Knuth's TwoSum).
 class CompensatedSum {
  public:
   void add(double x) {
@@ -44,7 +44,7 @@ class CompensatedSum {
 template <class Body>
 void sum_over_rows(Matrix size, int quantities, double* totals, const Body& body) {
   constexpr int64_t rows_at_a_time = 64, columns_at_a_time = 64;
-  constexpr int64_t short_sum = 4;  // rows that are added up before they join the rest
+  constexpr int64_t short_sum = 4;  // rows that are added up before they join the total
   const int64_t row_pieces = std::max<int64_t>(1, pieces_of(size.rows, rows_at_a_time));
   const int64_t column_pieces = pieces_of(size.columns, columns_at_a_time);
   const int64_t total_count = quantities * size.columns;

@@ -1,6 +1,6 @@
-// Convolution of NHWC images. Image by image: widen to double, loop, round. Each task owns a row of
-// the output image (or the gradient of one output channel's weights), and the innermost loop runs
-// along contiguous channels.
+// Convolution of NHWC images, image by image: widen to double, loop, round. Each task computes a
+// row of the output image (or the gradient of one output channel's weights), and the innermost loop
+// runs along contiguous channels.
 // Equivalent to, for each output channel oc of group g:
 //   y[oy][ox][oc] = bias[oc] + sum over ky, kx, ic of w[oc][ic][ky][kx] *
 //                   x[oy stride - padding + ky dilation][ox ...][g in_per_group + ic]
@@ -16,16 +16,17 @@ using namespace reference;
 
 namespace {
 
-/// Sizes along one image axis, and which places meet through which tap of the kernel.
+/// Sizes along one image axis, and which input and output positions each tap of the kernel
+/// connects.
 struct ConvAxis {
   int64_t in, out, kernel, stride, padding, dilation;
 
-  /// The input place that output `o` reads through a tap, or -1 in the padding.
+  /// Returns the input position that output `o` reads through a tap, or -1 in the padding.
   int64_t input_of(int64_t o, int64_t tap) const {
     const int64_t i = o * stride - padding + tap * dilation;
     return i < in ? std::max<int64_t>(i, -1) : -1;
   }
-  /// The output place that reads input `i` through a tap, or -1.
+  /// Returns the output position that reads input `i` through a tap, or -1.
   int64_t output_of(int64_t i, int64_t tap) const {
     const int64_t o = i + padding - tap * dilation;
     return o >= 0 && o % stride == 0 && o / stride < out ? o / stride : -1;
@@ -50,14 +51,14 @@ struct ConvSizes {
   int64_t out_image() const { return rows.out * columns.out * out_channels(); }
   int64_t taps() const { return rows.kernel * columns.kernel; }
   int64_t weights() const { return out_channels() * in * taps(); }
-  /// The matrix [in, out] (or [out, in]) of one tap and group.
+  /// Returns the offset of the matrix [in, out] (or [out, in]) of one tap and group.
   int64_t matrix(int64_t group, int64_t ky, int64_t kx) const {
     return ((group * rows.kernel + ky) * columns.kernel + kx) * in * out;
   }
 };
 
-/// w [out, in / groups, kh, kw] as double matrices per group and tap: [in, out], or [out, in] if
-/// `transposed`.
+/// Writes w [out, in / groups, kh, kw] as double matrices per group and tap: [in, out], or [out,
+/// in] if `transposed`.
 void arrange_weights(const Tensor& w_in, const ConvSizes& s, bool transposed, double* arranged) {
   const Tensor w = views::contiguous(w_in);
   parallel_tasks(s.out_channels(), [&](int64_t channel) {
@@ -73,7 +74,7 @@ void arrange_weights(const Tensor& w_in, const ConvSizes& s, bool transposed, do
   });
 }
 
-/// One pixel of the output: y [out channels] += the window around it.
+/// Computes one pixel of the output: y [out channels] += the products of the window around it.
 void gather_window(const ConvSizes& s, const double* x, const double* w, int64_t oy, int64_t ox,
                    double* y) {
   for (int64_t ky = 0; ky < s.rows.kernel; ++ky) {
@@ -90,7 +91,8 @@ void gather_window(const ConvSizes& s, const double* x, const double* w, int64_t
   }
 }
 
-/// One pixel of the input's gradient: dx [in channels] += what the windows that read it send back.
+/// Computes one pixel of the input's gradient: dx [in channels] += the gradients from the windows
+/// that read it.
 void gather_gradient(const ConvSizes& s, const double* dy, const double* w, int64_t iy, int64_t ix,
                      double* dx) {
   for (int64_t ky = 0; ky < s.rows.kernel; ++ky) {
@@ -162,8 +164,8 @@ ColumnRange columns_inside(const ConvAxis& axis, int64_t kx) {
   return range;
 }
 
-/// One image's part of the gradient of one output channel's weights, dw [kh, kw, in]; `row` is of
-/// the same size. What one row of pixels gives is added up before it joins the rest.
+/// Adds one image's part of the gradient of one output channel's weights, dw [kh, kw, in]; `row`
+/// has the same size. Each row of pixels is summed separately before it joins the total.
 void add_weight_gradient(const ConvSizes& s, const double* x, const double* dy, int64_t channel,
                          double* row, double* dw) {
   const int64_t group = channel / s.out, weights = s.in * s.taps();

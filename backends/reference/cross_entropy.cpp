@@ -1,5 +1,5 @@
-// Cross-entropy from logits, as torch.nn.functional.cross_entropy with class indices, one row at a
-// time and in the logits' own dtype: no copy of them is made. With s = label smoothing, C classes
+// Cross-entropy from logits, like torch.nn.functional.cross_entropy with class indices. It works
+// one row at a time in the logits' own dtype, without a copy. With s = label smoothing, C classes
 // and weights w (1 if absent):
 //   losses[i] = (1 - s) w[t] (L - x[t]) + s / C * sum over c of w[c] (L - x[c])
 // where L = log(sum(exp(x))).
@@ -19,7 +19,7 @@ int64_t target_of(const Tensor& targets, int64_t row) {
   return target;
 }
 
-/// Checked before the rows run in parallel, where nothing may throw.
+/// Checks before the rows run in parallel, because the parallel loop must not throw.
 void check_targets(const Tensor& targets, int64_t classes, int64_t ignore_index) {
   for (int64_t row = 0; row < targets.numel(); ++row) {
     const int64_t target = target_of(targets, row);
@@ -53,7 +53,7 @@ void ReferenceBackend::cross_entropy(const Tensor& logits, const Tensor& targets
   const double all_weights = total_weight(class_weights, classes);
   each_row(rows, classes, [&](int64_t row) {
     ExpSum sum;
-    // Of w[c] (x[c] - origin): smaller numbers than w[c] x[c], where the logits have an offset.
+    // Sums w[c] (x[c] - origin): smaller numbers than w[c] x[c] if the logits have an offset.
     const double first_logit = classes > 0 ? load_one(logits, row * classes) : 0.0;
     const double origin = std::isfinite(first_logit) ? first_logit : 0.0;
     double weighted = 0;
@@ -108,7 +108,7 @@ void ReferenceBackend::cross_entropy_backward(const Tensor& logits, const Tensor
         const double p = std::exp(x[i] - shift) / sum;
         const double is_target = first + i == target ? 1 : 0;
         const double d = hard * (p - is_target) + share * (p * all_weights - w[i]);
-        x[i] = ignored ? 0 : scale * d;  // not d * 0: an ignored row may hold NaN
+        x[i] = ignored ? 0 : scale * d;  // not d * 0: an ignored row may contain NaN
       }
       store(x, count, dlogits, row * classes + first);
     });

@@ -1,5 +1,5 @@
-// The formulas of core/formulas.h over strided tensors, in double with one rounding, of integers in
-// 64 bits: map() does the walking and the conversion, the formula is compiled once per list entry.
+// The formulas of core/formulas.h over strided tensors, in double with one rounding, for integers
+// in 64 bits. map() walks and converts; each formula is compiled once per list entry.
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/map.h>
@@ -22,7 +22,7 @@ void ReferenceBackend::unary_backward(FormulaCall call, const Tensor& saved, con
                                       Tensor& dx) {
   visit_index(UnaryFormulas{}, call.index, [&]<class F>() {
     const F f = formula_of<F>(call);
-    // The formula reads only the one of x and y that it asked to be saved.
+    // The formula reads only the one of x and y that it asked to save.
     map<double>([&](double x_or_y, double d) { return d * f.derivative(x_or_y, x_or_y); }, dx,
                 saved, dy);
   });

@@ -1,6 +1,5 @@
-// Group norm over contiguous [n, c, spatial]: each group of channels of each image is one stretch
-// of memory that is normalised by its own moments; weight and bias belong to channels (Wu & He
-// 2018).
+// Group norm over contiguous [n, c, spatial]: each group of channels of each image is contiguous in
+// memory and is normalized by its own moments; weight and bias belong to channels (Wu & He 2018).
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/norm.h>
@@ -18,8 +17,7 @@ struct GroupSizes {
       : images(x.size(0)), channels(x.size(1)), spatial(x.size(2)), groups(rstd.size(1)) {}
   int64_t per_group() const { return channels / groups; }
   int64_t group_length() const { return per_group() * spatial; }
-  /// Calls body(channel, begin, count) for blocks of a group (one image's), each within one
-  /// channel.
+  /// Calls body(channel, begin, count) for blocks of one image's group, each within one channel.
   template <class Body> void each_block_of(int64_t image_group, const Body& body) const {
     const int64_t first_channel = image_group % groups * per_group();
     for (int64_t c = 0; c < per_group(); ++c)
@@ -86,7 +84,7 @@ struct GroupNormGradient {
     });
   }
 
-  /// Of one channel, over images and places.
+  /// Writes the gradients of one channel, summed over images and positions.
   void write_weight_gradients(int64_t channel, const Tensor& dweight, const Tensor& dbias) const {
     double d[block_length], x_hat[block_length];
     CompensatedSum sum, sum_x_hat;

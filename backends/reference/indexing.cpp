@@ -1,4 +1,4 @@
-// Elements gathered by indices along one dimension, their adjoint, and sorting.
+// Gathers elements by indices along one dimension, its adjoint, and sorting.
 #include <halftone/backends/reference/reference.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void reference::check_indices(const Tensor& index, int64_t size) {
 
 namespace {
 
-/// With the dimension that indices replace standing still.
+/// Returns strides in which the dimension that indices replace has stride 0.
 Strides without(Strides strides, int dim) {
   strides[dim] = 0;
   return strides;
@@ -52,7 +52,7 @@ void ReferenceBackend::gather(const Tensor& x, int dim, const Tensor& index, Ten
 
 namespace {
 
-/// Lines of y along the dimension, each held in T while x is added to it.
+/// Goes through lines of y along the dimension; each line is held in T while x is added to it.
 template <class T>
 void scatter_add_as(const Tensor& x, int dim, const Tensor& index, const Tensor& y) {
   const int64_t length = y.shape()[dim], count = x.shape()[dim];
@@ -94,7 +94,7 @@ void ReferenceBackend::scatter_add(const Tensor& x, int dim, const Tensor& index
 
 namespace {
 
-/// a before b in ascending order; NaN is behind all.
+/// Returns whether a comes before b in ascending order; NaN comes last.
 template <class T> bool ascends(T a, T b) { return a < b || (b != b && a == a); }
 
 template <class T> void argsort_row(const Tensor& x, int64_t row, bool descending, Tensor& index) {

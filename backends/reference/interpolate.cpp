@@ -1,6 +1,6 @@
-// Resizing of NHWC images: each output pixel is a mean of four input pixels (one, for `nearest`),
-// with a weight along each axis. Backward gathers: each input pixel adds up what the outputs beside
-// it send back, so no two threads write to one place.
+// Resizing of NHWC images: each output pixel is a mean of four input pixels (one for `nearest`),
+// with a weight along each axis. Backward gathers: each input pixel adds up the gradients of the
+// outputs that read it, so two threads never write to one place.
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/resize_axis.h>
@@ -26,7 +26,7 @@ int64_t offset_of(const Tensor& images, int64_t image, int64_t row, int64_t colu
   return ((image * images.size(2) + row) * images.size(3) + column) * images.size(1);
 }
 
-/// sums += weight x
+/// Computes sums += weight x.
 void add_pixel(const Tensor& x, int64_t offset, double weight, int64_t count, double* sums) {
   if (weight == 0) return;
   double values[block_length];

@@ -42,7 +42,7 @@ struct LayerNormGradient {
   const Tensor &x, &weight, &mean, &rstd, &dy;
   int64_t n;
 
-  /// g = dy weight and x_hat of a block of one row.
+  /// Computes g = dy weight and x_hat for a block of one row.
   void load_block(int64_t row, int64_t first, int64_t count, double* g, double* x_hat) const {
     const double centre = mean_of_row(mean, row), scale = load_one(rstd, row);
     double w[block_length];

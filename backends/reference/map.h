@@ -10,7 +10,7 @@
 
 namespace halftone::reference {
 
-/// Undefined inputs read as zeros; y may be one of the inputs.
+/// Undefined inputs are read as zeros; y may be one of the inputs.
 template <class T, class Function, class... Inputs>
 void map(const Function& function, const Tensor& y, const Inputs&... inputs) {
   constexpr int input_count = sizeof...(inputs);

@@ -1,6 +1,6 @@
-// Matrix products. One task computes a tile of c: blocks of a and b are widened to double as they
-// are needed, so that any dtype and either layout costs one pass over a block that is then used
-// `tile` times.
+// Matrix products. One task computes a tile of c. Blocks of a and b are widened to double when they
+// are needed, so any dtype and either layout costs one pass over a block, which is then used `tile`
+// times.
 // Equivalent to: c[m][n] = bias[n] + sum over k of a[m][k] * b[k][n], in double, rounded once.
 #include <halftone/backends/reference/reference.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t tile = 64, depth_block = 256;
 
-struct Tile {                    // what one thread holds
+struct Tile {                    // the buffers of one thread
   double a[tile * depth_block];  // [rows of the tile, depth]
   double b[depth_block * tile];  // [depth, columns of the tile]
   double c[tile * tile];
@@ -34,8 +34,8 @@ struct MatrixView {
         row_step(x.strides()[x.rank() - 2]),
         column_step(x.strides()[x.rank() - 1]) {}
 
-  /// block[i][j] = tensor[batch][row + i][column + j], with `width` elements from one row of the
-  /// block to the next.
+  /// Computes block[i][j] = tensor[batch][row + i][column + j], with `width` elements from one row
+  /// of the block to the next.
   void load_block(int64_t batch, int64_t row, int64_t rows, int64_t column, int64_t columns,
                   double* block, int64_t width) const {
     const int64_t first = batch * batch_step + row * row_step + column * column_step;

@@ -1,5 +1,5 @@
 // Memory of the host: the caching allocator, and plain copies. Kernels finish before they return,
-// so there is nothing to synchronise with.
+// so synchronization does nothing.
 #include <halftone/backends/reference/reference.h>
 
 #include <cstring>

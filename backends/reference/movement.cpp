@@ -1,5 +1,5 @@
-// Values that move and stay what they are: filling, converting copies, selection, and rows gathered
-// from a table (embedding) with their adjoint.
+// Operations that move values without changing them: filling, converting copies, selection, and
+// rows gathered from a table (embedding) with their adjoint.
 #include <halftone/backends/reference/reference.h>
 
 #include <algorithm>
@@ -110,8 +110,8 @@ void ReferenceBackend::scatter_add_rows(const Tensor& dy, const Tensor& indices,
   check_indices(indices, dtable.size(0), skip);
   const RowLoops loops(dtable, indices, dy);
 
-  // (index, offset of the row in dy), sorted: each table row is one stretch, summed in double and
-  // rounded once. Offsets ascend within it, so the order of the sum is fixed.
+  // Sorted pairs of (index, offset of the row in dy). The pairs of a table row are neighbors; they
+  // are summed in double and rounded once. Their offsets ascend, so the order of the sum is fixed.
   using Pick = std::pair<int64_t, int64_t>;
   Workspace<Pick> picks(loops.positions.turns());
   int64_t pick_count = 0;
@@ -126,7 +126,7 @@ void ReferenceBackend::scatter_add_rows(const Tensor& dy, const Tensor& indices,
 
   parallel_tasks(pick_count, [&](int64_t i) {
     const Pick* const first = picks.data() + i;
-    if (i > 0 && first[-1].first == first->first) return;  // not the head of a stretch
+    if (i > 0 && first[-1].first == first->first) return;  // not the first of its row
     const int64_t table_row = first->first * loops.row_step;
     loops.row.runs(0, loops.row.turns(), [&](Offsets<2> at, Offsets<2> steps, int64_t count) {
       double sums[block_length] = {}, values[block_length];

@@ -1,7 +1,7 @@
-// What the normalisations share: x_hat = (x - mean) rstd with rstd = 1 / sqrt(variance + eps), and
-// the gradient
+// Shared parts of the normalizations: x_hat = (x - mean) rstd with rstd = 1 / sqrt(variance + eps),
+// and the gradient
 //   dx = rstd (g - mean(g) - x_hat mean(g x_hat)),   g = dy weight
-// in which mean() runs over the elements that were normalised together.
+// in which mean() runs over the elements that were normalized together.
 #pragma once
 
 #include <halftone/backends/reference/row_blocks.h>
@@ -12,7 +12,8 @@ struct Moments {
   double mean, variance;  // biased
 };
 
-/// Of n neighbouring elements, in two passes. Uncentred: mean 0 and the mean square.
+/// Returns the moments of n neighboring elements, in two passes. Uncentered: mean 0 and the mean
+/// square.
 inline Moments moments_of(const Tensor& x, int64_t begin, int64_t n, bool centred) {
   double values[block_length], sum = 0, squares = 0;
   if (centred)

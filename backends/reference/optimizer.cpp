@@ -1,7 +1,7 @@
 // Updates of parameters and running values in place: optimizer steps by PyTorch's formulas
-// (core/update_rules.h) and forms of weights (core/weight_form.h), in float (in double for f64
-// parameters) whatever the storage, each value rounded once when it is written. Every kernel here
-// bumps the version of the storages it writes, which is what invalidates casts of a parameter.
+// (core/update_rules.h) and weight forms (core/weight_form.h). They compute in float (in double for
+// f64 parameters) for every storage, and round each value once when it is written. Every kernel
+// here bumps the version of the storages it writes, which invalidates casts of a parameter.
 #include <halftone/backends/reference/reference.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 enum SlotTensor : std::size_t { parameter, gradient, state, companion = state + 3, slot_tensors };
 using SlotOffsets = Offsets<int(slot_tensors)>;
 
-/// A run of one slot's elements on its way between memory and T.
+/// A run of one slot's elements between memory and T.
 template <class T> struct SlotRun {
   const UpdateSlot& slot;
   const SlotOffsets &offset, &step;
@@ -33,7 +33,7 @@ template <class T> struct SlotRun {
     if (x.defined()) store(values, count, x, offset[t], step[t]);
   }
 
-  /// The weights themselves, whatever form they are kept in.
+  /// Reads the weights in full precision, for any weight form.
   template <class Form> void read_weights(T* weights) const {
     T companions[block_length]{};
     read(slot.parameter, parameter, weights);

@@ -1,5 +1,5 @@
-// Parallel loops and scratch memory. Work is cut into pieces whose bounds depend on sizes only,
-// never on the number of threads, and each output belongs to one piece: so every result is
+// Parallel loops and scratch memory. Work is cut into pieces whose bounds depend only on sizes,
+// never on the number of threads, and each output belongs to one piece. So every result is
 // reproducible bit by bit.
 #pragma once
 
@@ -21,13 +21,13 @@ template <class Body> void parallel_pieces(int64_t count, int64_t grain, const B
     body(piece * grain, std::min(count, (piece + 1) * grain));
 }
 
-/// Calls body(i) for 0..count, one task each: for tasks that are heavy by themselves.
+/// Calls body(i) for 0..count, one task each, for tasks that are large.
 template <class Body> void parallel_tasks(int64_t count, const Body& body) {
 #pragma omp parallel for schedule(dynamic) if (count > 1)
   for (int64_t i = 0; i < count; ++i) body(i);
 }
 
-/// Uninitialised scratch memory until the end of a kernel, charged to MemoryUse::workspace.
+/// Uninitialized scratch memory until the end of a kernel, counted as MemoryUse::workspace.
 template <class T> class Workspace {
  public:
   explicit Workspace(int64_t count)

@@ -1,6 +1,6 @@
 // Pooling of NHWC images. A pooling is described by its windows along each axis, so average pooling
 // and adaptive average pooling share their loops. Backward gathers: each input pixel adds up, in
-// double, what the windows over it send back, so no two threads write to one place.
+// double, the gradients of the windows that contain it, so two threads never write to one place.
 #include <halftone/backends/reference/reference.h>
 
 #include <limits>
@@ -14,7 +14,7 @@ using namespace reference;
 
 namespace {
 
-/// Both axes and the channels, x being the input's shape and y the output's.
+/// Both axes and the channels; x is the input's shape and y the output's.
 struct PoolSizes {
   int64_t images, channels;
   PoolAxis rows, columns;
@@ -54,8 +54,8 @@ struct PoolSizes {
   }
 };
 
-/// The place in the window that an input has, counted with padding: row * kernel width + column; -1
-/// if dilation leaves it out.
+/// Returns the position of an input in the window, counted with padding: row * kernel width +
+/// column; -1 if dilation skips it.
 int32_t place_in_window(const PoolGeometry& g, int64_t iy, int64_t ix, int64_t oy, int64_t ox) {
   const int64_t row = iy + g.padding[0] - oy * g.stride[0];
   const int64_t column = ix + g.padding[1] - ox * g.stride[1];
@@ -84,7 +84,9 @@ void ReferenceBackend::max_pool(const Tensor& x, const PoolGeometry& g, Tensor& 
         }
       }
     store(best, count, y, s.out_offset(image, oy, ox) + channel);
-    for (int64_t c = 0; c < count; ++c) places[c] = std::max(places[c], 0);  // all was padding
+    for (int64_t c = 0; c < count; ++c)
+      places[c] = std::max(places[c], 0);  // the window had only
+                                           // padding
     if (argmax.defined())
       convert_run(count, run_of(places), run_of(argmax, s.out_offset(image, oy, ox) + channel));
   });
@@ -111,7 +113,7 @@ void ReferenceBackend::max_pool_backward(const Tensor& dy, const Tensor& argmax,
 
 namespace {
 
-/// y = the sum of each window / divisor(oy, ox).
+/// Computes y = the sum of each window / divisor(oy, ox).
 template <class Divisor>
 void average(const PoolSizes& s, const Tensor& x, const Tensor& y, const Divisor& divisor) {
   s.each_output([&](int64_t image, int64_t oy, int64_t ox, int64_t channel, int64_t count) {
@@ -127,7 +129,7 @@ void average(const PoolSizes& s, const Tensor& x, const Tensor& y, const Divisor
   });
 }
 
-/// dx = the sum of dy / divisor(oy, ox) over the windows that contain an input.
+/// Computes dx = the sum of dy / divisor(oy, ox) over the windows that contain an input.
 template <class Divisor>
 void spread(const PoolSizes& s, const Tensor& dy, const Tensor& dx, const Divisor& divisor) {
   s.each_input([&](int64_t image, int64_t iy, int64_t ix, int64_t channel, int64_t count) {
@@ -142,7 +144,8 @@ void spread(const PoolSizes& s, const Tensor& dy, const Tensor& dx, const Diviso
   });
 }
 
-/// How many places an average is over: those inside the image, or the whole window.
+/// Returns the number of positions that an average divides by: those inside the image, or the whole
+/// window.
 auto divisor_of(const PoolSizes& s, bool whole_window, const PoolGeometry& g = {}) {
   return [&s, whole_window, g](int64_t oy, int64_t ox) {
     return whole_window ? g.kernel[0] * g.kernel[1]

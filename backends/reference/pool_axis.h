@@ -1,5 +1,5 @@
 // Pooling along one axis: which inputs each window covers, and which windows cover each input. A
-// pooling is the product of two of them, sliding or adaptive.
+// pooling is the product of two axes, sliding or adaptive.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace halftone::reference {
 
-/// The windows of one axis, and which of them lie over each input place.
+/// The windows of one axis, and the windows that contain each input position.
 struct PoolAxis {
   int64_t in, out;
-  int64_t step;                // between the places of a window
+  int64_t step;                // between the positions of a window
   std::vector<Range> windows;  // of each output, without padding
-  std::vector<Range> readers;  // outputs whose windows contain an input, and what lies between them
+  std::vector<Range> readers;  // range of outputs with all windows that contain an input
 
   template <class Window>
   PoolAxis(int64_t in_size, int64_t out_size, int64_t step_in_window, const Window& window)
@@ -40,7 +40,7 @@ inline PoolAxis sliding_axis(int64_t in, int64_t out, const PoolGeometry& g, std
   return PoolAxis(in, out, windows.dilation, [&](int64_t o) { return windows.window(o); });
 }
 
-/// Bins as PyTorch's: they cover the input and may overlap by one place.
+/// Bins as in PyTorch: they cover the input and may overlap by one position.
 inline PoolAxis adaptive_axis(int64_t in, int64_t out) {
   const AdaptiveWindows windows{in, out};
   return PoolAxis(in, out, 1, [&](int64_t o) { return windows.window(o); });

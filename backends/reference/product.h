@@ -1,4 +1,4 @@
-// The one inner loop of matmul and convolution: a vector times a matrix, added to a vector, in
+// The only inner loop of matmul and convolution: a vector times a matrix, added to a vector, in
 // double.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace halftone::reference {
 
-/// c[j] += sum over p of a[p a_step] b[p b_step + j], for j < width: the inner loop runs along
-/// contiguous memory.
+/// Computes c[j] += sum over p of a[p a_step] b[p b_step + j] for j < width. The inner loop runs
+/// along contiguous memory.
 inline void add_product(int64_t depth, int64_t width, const double* a, int64_t a_step,
                         const double* b, int64_t b_step, double* c) {
   int64_t p = 0;

@@ -1,5 +1,5 @@
-// Quantizers element by element, by the functions of core/quantizer.h; what other backends must
-// equal to the bit.
+// Quantizers element by element, with the functions of core/quantizer.h; other backends must match
+// them to the bit.
 #include <halftone/backends/reference/reference.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ float scalar_or(const Tensor& x, float otherwise) {
   return x.defined() ? *x.data<float>() : otherwise;
 }
 
-/// The four words of one counter serve four neighbours.
+/// The four random words of one counter serve four neighbors.
 class Words {
  public:
   explicit Words(const QuantizeCall& call)
@@ -66,7 +66,7 @@ float as_magnitude(uint32_t bits) {
   return std::bit_cast<float>(bits > 0x7f800000u ? nan_magnitude : bits);
 }
 
-/// Blocks side by side, of rows [row, row + height).
+/// Quantizes blocks side by side, in rows [row, row + height).
 void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Tensor& x, int64_t row,
                    int64_t height, const Tensor& y) {
   const int64_t columns = x.size(-1);

@@ -1,5 +1,5 @@
-// Random numbers: element i in memory order uses word i % 4 of Philox counter offset + i / 4, on
-// every device, so results depend on the key alone. Values are computed in double and rounded once.
+// Random numbers: element i in memory order uses word i % 4 of Philox counter offset + i / 4 on
+// every device, so results depend only on the key. Values are computed in double and rounded once.
 #include <halftone/backends/reference/reference.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ using namespace reference;
 
 namespace {
 
-/// Calls body(first, count, words) for blocks of a dense tensor; words holds whole groups of four.
+/// Calls body(first, count, words) for blocks of a dense tensor; words has whole groups of four.
 template <class Body> void each_random_block(RandomKey key, int64_t numel, const Body& body) {
   parallel_pieces(numel, block_length, [&](int64_t begin, int64_t end) {
     std::array<uint32_t, 4> words[block_length / 4];
@@ -42,7 +42,7 @@ void ReferenceBackend::uniform(double low, double high, RandomKey key, Tensor& y
 void ReferenceBackend::normal(double mean, double std, RandomKey key, Tensor& y) {
   each_random_block(key, y.numel(), [&](int64_t first, int64_t count, const uint32_t* words) {
     double values[block_length];
-    // Box & Muller 1958: two uniform numbers, the first on (0, 1], make two normal ones.
+    // Box & Muller 1958: two uniform numbers, the first on (0, 1], give two normal ones.
     for (int64_t i = 0; i < count; i += 2) {
       const double u1 = 1.0 - double(Philox::uniform(words[i]));
       const double angle = 2 * std::numbers::pi * double(Philox::uniform(words[i + 1]));

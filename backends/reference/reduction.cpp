@@ -1,5 +1,5 @@
-// Reductions over any dimensions of strided tensors, positions of extremes, and cumulative sums.
-// A reduction is cut into (block of outputs) x (chunk of reduced elements); the partial results of
+// Reductions over any dimensions of strided tensors, positions of extremes, and cumulative sums. A
+// reduction is cut into (block of outputs) x (chunk of reduced elements). The partial results of
 // the chunks are joined in order, so neither the cut nor the result depends on the number of
 // threads.
 #include <halftone/backends/reference/reference.h>
@@ -14,8 +14,8 @@ using namespace reference;
 
 namespace {
 
-// What a reduction starts from, how it takes in an element, and how it joins two partial results.
-// Integers overflow modulo 2^64.
+// Each kind has the start of a reduction, the way it adds an element, and the way it joins two
+// partial results. Integers overflow modulo 2^64.
 struct Sum {
   template <class T> static T start() { return T(0); }
   template <class T> static T add(T sum, T value) {
@@ -37,7 +37,7 @@ template <class T> constexpr T lowest_of() {
   using Limits = std::numeric_limits<T>;
   return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
 }
-struct Max {  // a NaN, once met, stays
+struct Max {  // keeps a NaN once it has met one
   template <class T> static T start() { return lowest_of<T>(); }
   template <class T> static T add(T a, T b) { return a >= b || a != a ? a : b; }
   template <class T> static T join(T a, T b) { return add(a, b); }
@@ -56,10 +56,10 @@ struct Prod {
   template <class T> static T join(T a, T b) { return add(a, b); }
 };
 
-/// Outputs that a task computes side by side.
+/// Outputs that a task computes together.
 constexpr int64_t most_outputs = 256;
 
-/// The loops of one reduction: `kept` of x and y, `reduced` of x.
+/// The loops of one reduction: `kept` over x and y, `reduced` over x.
 struct ReduceLoops {
   LoopNest<2> kept;
   LoopNest<1> reduced;
@@ -74,15 +74,15 @@ struct ReduceLoops {
       : kept(kept_shape(x, y, true), {x.strides(), contiguous_strides(y.shape())}),
         reduced(kept_shape(x, y, false), {x.strides()}) {}
 
-  /// Whether neighbours in memory belong to different outputs, as when the rows of a matrix are
-  /// summed.
+  /// Returns whether neighbors in memory belong to different outputs, as in a sum over the rows of
+  /// a matrix.
   bool across_outputs() const {
     return kept.inner_step(0) < reduced.inner_step(0) && kept.inner_count() >= 16;
   }
 };
 
-/// Of neighbours, in eight partial results: chains of additions are shorter, and need not wait for
-/// each other.
+/// Reduces neighboring elements in eight partial results: the chains of additions are shorter and
+/// do not wait for each other.
 template <class Kind, class T> T result_of(const T* values, int64_t count) {
   constexpr int64_t ways = 8;
   T results[ways];
@@ -96,7 +96,7 @@ template <class Kind, class T> T result_of(const T* values, int64_t count) {
   return results[0];
 }
 
-/// Results beside which a sum of doubles keeps what rounding lost.
+/// Results; for sums of doubles, also their rounding errors.
 template <class Kind, class T> class Results {
  public:
   void begin(int64_t count) {
@@ -120,14 +120,13 @@ template <class Kind, class T> class Results {
   CompensatedSum sums_[compensated ? most_outputs : 1];
 };
 
-/// Takes the reduced turns begin..end of `count` outputs in; the outputs' first elements are `step`
-/// apart.
+/// Adds the reduced elements begin..end to `count` outputs, whose first elements are `step` apart.
 template <class Kind, class T>
 void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t step, int64_t count,
              int64_t begin, int64_t end, Results<Kind, T>& results) {
   T values[block_length];
   if (loops.across_outputs()) {
-    constexpr int64_t rows = 8;  // that are added up before they join the rest
+    constexpr int64_t rows = 8;  // rows that are added up before they join the total
     T some[block_length];
     for (int64_t from = begin; from < end; from += rows) {
       std::fill_n(some, count, Kind::template start<T>());
@@ -152,7 +151,7 @@ void take_in(const Tensor& x, const ReduceLoops& loops, int64_t first, int64_t s
     });
 }
 
-/// y = the reduction of x, divided by `divisor` where T is double.
+/// Computes y = the reduction of x, divided by `divisor` if T is double.
 template <class Kind, class T> void reduce_as(const Tensor& x, Tensor& y, double divisor) {
   constexpr int64_t chunk_length = 8 * block_length, lanes = most_outputs;
   const ReduceLoops loops(x, y);
@@ -189,7 +188,7 @@ template <class Kind, class T> void reduce_as(const Tensor& x, Tensor& y, double
   });
 }
 
-/// Integers into integers stay exact.
+/// Reduces integers to integers exactly.
 template <class Kind> void reduce_any(const Tensor& x, Tensor& y, double divisor = 1) {
   if (is_floating(x.dtype()) || is_floating(y.dtype())) reduce_as<Kind, double>(x, y, divisor);
   else reduce_as<Kind, int64_t>(x, y, divisor);

@@ -1,8 +1,7 @@
 // The specification of the Backend interface: plain loops over widened values. Elementwise formulas
-// run in double and round once, sums and contractions accumulate in double, so the results are an
-// oracle for every other backend.
-// Results do not depend on the number of threads. CpuBackend inherits this class and overrides what
-// pays.
+// run in double and round once; sums and contractions accumulate in double. So the results are an
+// oracle for every other backend. Results do not depend on the number of threads. CpuBackend
+// inherits this class and overrides the functions that it makes faster.
 #pragma once
 
 #include <halftone/core/backend.h>

@@ -1,5 +1,5 @@
-// Interpolation along one axis: the two inputs that each output lies between and the weight of the
-// second, and which outputs lie beside each input. Images are resized along both axes in turn.
+// Interpolation along one axis: for each output, the two inputs around it and the weight of the
+// second; for each input, the outputs that read it. Images are resized along both axes in turn.
 #pragma once
 
 #include <halftone/backends/reference/pool_axis.h>
@@ -9,7 +9,7 @@ namespace halftone::reference {
 struct ResizeAxis {
   int64_t in, out;
   std::vector<Tap> taps;       // of each output
-  std::vector<Range> readers;  // outputs that may read an input; they are neighbours
+  std::vector<Range> readers;  // neighboring outputs that may read an input
 
   ResizeAxis(int64_t in_size, int64_t out_size, const InterpolationGeometry& g, std::size_t axis)
       : in(in_size), out(out_size), readers(std::size_t(in_size), Range{0, 0}) {

@@ -1,4 +1,4 @@
-// Walking along one row in blocks that fit a buffer, and rows in parallel.
+// Walks along a row in blocks that fit a buffer, and over rows in parallel.
 #pragma once
 
 #include <cmath>
@@ -22,8 +22,8 @@ template <class Body> void each_row(int64_t rows, int64_t n, const Body& body) {
   });
 }
 
-/// The sum of term(i) for i < n, in eight sums side by side: chains of additions are shorter, and
-/// need not wait for each other.
+/// Returns the sum of term(i) for i < n, in eight partial sums: the chains of additions are shorter
+/// and do not wait for each other.
 template <class Term> double sum_of(int64_t n, const Term& term) {
   constexpr int64_t ways = 8;
   double sums[ways]{};
@@ -34,26 +34,26 @@ template <class Term> double sum_of(int64_t n, const Term& term) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/// The sum of exp(x) as sum exp(shift). In two parts: their logarithms, added and rounded, would
-/// lose what distinguishes values where these are huge.
+/// The sum of exp(x) as sum exp(shift). It stays in two parts because their logarithms, added and
+/// rounded, would lose the differences between values if these are huge.
 struct ExpTotal {
   double shift, sum;
   double log_sum() const { return std::log(sum); }
   double value() const { return shift + log_sum(); }  // log(sum of exp(x))
-  /// NaN where softmax is: with +inf somewhere, or -inf everywhere.
+  /// Returns NaN if softmax is NaN: with +inf somewhere, or -inf everywhere.
   ExpTotal or_nan() const {
     return {shift, sum > 0 && !std::isinf(sum) ? sum : std::numeric_limits<double>::quiet_NaN()};
   }
 };
 
-/// Sums exp(x) over values that arrive in blocks, in one pass: what was summed is rescaled when the
-/// largest value grows (Milakov & Gimelshein 2018).
+/// Sums exp(x) over values that arrive in blocks, in one pass. When the largest value grows, the
+/// sum so far is rescaled (Milakov & Gimelshein 2018).
 class ExpSum {
  public:
   void add(const double* values, int64_t count) {
     for (int64_t i = 0; i < count; ++i)
       if (values[i] > largest_) largest_ = values[i];
-    // Infinite values are not subtracted: exp(inf) and exp(-inf) are right as they are.
+    // Infinite values are not subtracted: exp(inf) and exp(-inf) are correct without it.
     const double shift = std::isfinite(largest_) ? largest_ : 0.0;
     if (sum_ != 0) sum_ *= std::exp(shift_ - shift);
     sum_ += sum_of(count, [&](int64_t i) { return std::exp(values[i] - shift); });

@@ -1,5 +1,5 @@
-// convert_run(): every dtype to every other, one loop. Compiled once here, so kernels need no
-// instantiation per dtype.
+// convert_run(): converts every dtype to every other in one loop. It is compiled once here, so
+// kernels need no instantiation per dtype.
 #include <halftone/backends/reference/runs.h>
 
 #include <cstring>

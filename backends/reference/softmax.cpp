@@ -1,5 +1,5 @@
-// Softmax, its logarithm and log(sum(exp)) along rows: y = exp(x - log(sum(exp(x)))). Rows are read
-// twice and never copied, however long they are.
+// Softmax, its logarithm and log(sum(exp)) along rows: y = exp(x - log(sum(exp(x)))). Rows of any
+// length are read twice and never copied.
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/row_blocks.h>

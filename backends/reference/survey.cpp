@@ -1,5 +1,5 @@
-// Surveys element by element, by survey_element() of core/survey.h. Pieces of the tensor have rows
-// of their own, added up in their order: the sums do not depend on threads.
+// Surveys element by element, with survey_element() of core/survey.h. Each piece of the tensor has
+// its own row, and rows are added up in the order of the pieces: the sums do not depend on threads.
 #include <halftone/backends/reference/reference.h>
 
 #include <cstring>
@@ -15,13 +15,13 @@ namespace {
 
 constexpr int64_t most_pieces = 64;
 
-/// What one piece of the tensor has counted. Whole numbers add up faster than doubles.
+/// The counts of one piece of the tensor. Whole numbers add up faster than doubles.
 struct Piece {
   std::array<int64_t, Survey::binades> binade{};
   SurveySums sums{};
 };
 
-/// A stretch of neighbours under one scale.
+/// A stretch of neighboring elements with one scale.
 class Stretches {
  public:
   Stretches(const Tensor& x, const Tensor& y, const QuantizeCall* call, const QuantizeNumbers& n)
@@ -57,7 +57,7 @@ class Stretches {
   }
 
  private:
-  /// In sums of its own, which stay in registers.
+  /// Counts in local sums, which stay in registers.
   template <class F> static void count_all(Piece& to, int64_t length, F&& element) {
     SurveySums sums = to.sums;
     for (int64_t i = 0; i < length; ++i)
@@ -70,7 +70,7 @@ class Stretches {
   const QuantizeNumbers& quantizer_;
 };
 
-/// add(unit, piece's row) for all units, which pieces share out evenly.
+/// Calls add(unit, piece's row) for all units, which are shared evenly by the pieces.
 template <class F> void in_pieces(int64_t units, Tensor& row, F&& add) {
   const int64_t each = pieces_of(units, std::min(units, most_pieces));
   std::vector<Piece> own(std::size_t(pieces_of(units, each)));

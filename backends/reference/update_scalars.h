@@ -1,5 +1,6 @@
-// What an optimizer update reads beside its slots' tensors: scalars that may lie on the device,
-// here the host. Shared by the reference and the CPU backend, so that both skip and count alike.
+// The scalars that an optimizer update reads besides its slots' tensors. They may be on the device,
+// which here is the host. The reference and the CPU backend share this code, so both skip and count
+// in the same way.
 #pragma once
 
 #include <halftone/core/backend.h>
@@ -13,7 +14,7 @@ inline bool skips(const UpdateCall& call) {
 inline double rate_of(const UpdateCall& call) {
   return call.device_lr.defined() ? *call.device_lr.data<double>() : call.lr;
 }
-/// The updates a slot has done.
+/// Returns the number of updates that a slot has had.
 inline int64_t steps_before(const UpdateSlot& slot, const UpdateCall& call) {
   return slot.steps.defined() ? *slot.steps.data<int64_t>() : call.steps;
 }

@@ -2,7 +2,7 @@
 """The MLPs and LeNet of bench/train_step in JAX: whole training steps, compiled as one function, with optax's AdamW.
 
 usage: jax_step.py [--workload W[,W]] [--strategy S[,S]] [--threads N] [--steps N] [--seconds N]
-Needs `pip install "jax[cpu]" optax`. Prints one JSON object a line, with the fields of train_step.
+Needs `pip install "jax[cpu]" optax`. Prints one JSON object per line, with the fields of train_step.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import statistics
 import time
 
 LAYERS = {"mlp_tiny": (784, 128, 10), "mlp": (784, 2048, 2048, 10)}
-BATCHES = {"mlp_tiny": (64, 784), "mlp": (512, 784), "lenet": (128, 28, 28, 1)}  # images NHWC, as XLA has them
+BATCHES = {"mlp_tiny": (64, 784), "mlp": (512, 784), "lenet": (128, 28, 28, 1)}  # images NHWC, XLA's layout
 STRATEGIES = ("fp32", "amp-bf16", "full-bf16", "o2-bf16")
 
 
@@ -46,7 +46,7 @@ def forward(params, x):
 
 
 def measure(name, strategy, threads, steps, seconds):
-    """fp32; amp: weights in f32, cast for each step; full: all in bf16; o2: weights in bf16 beside f32 masters."""
+    """fp32; amp: weights in f32, cast for each step; full: all in bf16; o2: weights in bf16 with f32 masters."""
     import jax
     import optax
 

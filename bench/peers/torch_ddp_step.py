@@ -2,7 +2,7 @@
 """The workloads of bench/distributed_step in PyTorch: DistributedDataParallel on gloo, its processes on this machine.
 
 usage: torch_ddp_step.py [--processes N] [--workload W[,W]] [--strategy S[,S]] [--wire own|bf16] [--threads N] [--steps N]
-Buckets of 25 MiB, gradient_as_bucket_view; --wire bf16 is its bf16_compress_hook. One process: no DDP. Prints one JSON object a line, of all processes.
+Buckets of 25 MiB, gradient_as_bucket_view; --wire bf16 is its bf16_compress_hook. One process: no DDP. Prints one JSON object per line, for all processes together.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 """The workloads of bench/train_step in PyTorch: whole training steps in eager mode, with the fused AdamW.
 
 usage: torch_step.py [--workload W[,W]] [--strategy S[,S]] [--device cpu|cuda] [--compile] [--threads N] [--steps N] [--seconds N]
-Prints one JSON object a line, with the fields of train_step.
+Prints one JSON object per line, with the fields of train_step.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def lenet():
 
 
 class Block(nn.Module):
-    """Of ResNet-18: two convolutions and a way around them."""
+    """A block of ResNet-18: two convolutions and a residual connection."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()
@@ -151,7 +151,7 @@ WORKLOADS = {
     "gpt2_124m": (lambda: Gpt(50304, 1024, 12, 12, 768), tokens(1, 512, 50304)),
 }
 
-# Shapes that nobody chose for speed, as lab/workloads/untuned.cpp has them.
+# Shapes that were not chosen for speed, as in lab/workloads/untuned.cpp.
 UNTUNED = {
     "mlp_100": (lambda: mlp(784, 1000, 333, 10), images(100, 784, classes=10)),
     "mlp_1": (lambda: mlp(784, 1000, 333, 10), images(1, 784, classes=10)),
@@ -162,7 +162,7 @@ UNTUNED = {
 }
 WORKLOADS |= UNTUNED
 
-# Batches that can keep a GPU busy, as lab/workloads/synthetic.cpp has them.
+# Batches that keep a GPU busy, as in lab/workloads/synthetic.cpp.
 ON_A_GPU = {
     "mlp": (lambda: mlp(784, 8192, 8192, 10), images(8192, 784, classes=10)),
     "resnet18_cifar": (lambda: resnet18(10, True), images(512, 3, 32, 32, classes=10)),
@@ -176,7 +176,7 @@ STRATEGIES = ("fp32", "amp-bf16", "amp-fp16", "full-bf16", "o2-bf16")
 
 def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up, wrap=lambda model: model):
     """fp32; autocast (f16 with a GradScaler); everything in bf16; bf16 weights with f32 masters, written by hand.
-    wrap: what runs in the model's place, such as DistributedDataParallel."""
+    wrap: makes a substitute for the model, such as DistributedDataParallel."""
     torch.manual_seed(0)
     gpu = device.startswith("cuda")
     make_model, make_batch = ON_A_GPU.get(name, WORKLOADS[name]) if gpu else WORKLOADS[name]
@@ -217,7 +217,7 @@ def measure(name, strategy, device, compiled, threads, steps, seconds, warm_up, 
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    # On a GPU steps are issued without waiting, ten at a time.
+    # On a GPU, ten steps at a time are issued without waiting.
     at_a_time = 10 if gpu else 1
     wait = torch.cuda.synchronize if gpu else lambda: None
     if gpu:
@@ -249,7 +249,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=12)
-    parser.add_argument("--warm-up", type=int, default=3, help="steps before the clock counts")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps that are not timed")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compile", action="store_true", help="the model through torch.compile")
     parser.add_argument("--strategy", default="fp32", help="of " + ", ".join(STRATEGIES))

@@ -1,5 +1,5 @@
-// The commands of halftone-lab. Each has a file of its own, with its flags: add_x() defines them
-// and returns what the command does.
+// The commands of halftone-lab. Each command has its own source file, with its flags: add_x()
+// defines the flags and returns the function that runs the command.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@
 
 namespace halftone::lab {
 
-/// The workloads, which all commands share.
+/// The workloads that all commands share.
 struct Context {
   std::vector<NamedWorkload> own;
   std::string workload;  // the default
-  std::string names;     // of all, for help
+  std::string names;     // names of all workloads, for help
 
   explicit Context(const NamedWorkload* first);
 };
@@ -32,7 +32,7 @@ struct Command {
   Work (*add)(CLI::App& app, const Context& context);
   bool trains = true;  // has --threads
 };
-/// In the order of the help.
+/// Returns all commands, in the order in which the help lists them.
 std::span<const Command> commands();
 
 Work add_formats(CLI::App& app, const Context& context);

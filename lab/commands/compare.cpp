@@ -1,5 +1,6 @@
-// Two trainings of one model, watched: the reference's tensors are kept, the candidate's are held
-// against them, against their formats, and against the same operation in f32.
+// Runs one pass under the reference and one under the candidate, both observed. Keeps the
+// reference's tensors and compares the candidate's with them, with the prediction of their formats,
+// and with the same operation in f32.
 #include <halftone/lab/commands/compare.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ using policy::Role;
 using policy::Seen;
 
 constexpr std::size_t most_kept = 65536;
-/// sqrt(3 / (96 ln 2)): the relative error of rounding to one bit, significands log-uniform.
+/// sqrt(3 / (96 ln 2)): the relative error of rounding to one bit, if significands are log-uniform.
 const double unit_error = std::sqrt(3 / (96 * std::log(2.0)));
 
 double predicted_error(int significand_bits) {
@@ -37,7 +38,7 @@ double predicted_error(int significand_bits) {
 }
 int significand_bits_of(DType dtype) { return dtype == bf16 ? 8 : dtype == f16 ? 11 : 24; }
 
-/// Elements that are the same ones for tensors of the same size.
+/// Returns at most 65,536 elements. Tensors of the same size give elements at the same indices.
 std::vector<float> kept_of(const Tensor& x) {
   std::vector<float> all = x.to_vector<float>();
   if (all.size() <= most_kept) return all;
@@ -81,11 +82,13 @@ class Keeper final : public policy::Observer {
   Kept& to_;
 };
 
-/// What an operation's tensors have gone through.
+/// The errors that reached one operation so far.
 struct Operation {
-  double operands = 0;  // sum of the squares of their relative errors
-  double backward = 0;  // the same of those that backward sees instead, and of the gradient
-  std::vector<std::shared_ptr<Node>> shadows{};  // of its calls, the last one first to be asked
+  double operands = 0;  // sum of the squares of the operands' relative errors
+  double backward = 0;  // the same for the operands that backward reads instead, and for the
+                        // gradient
+  std::vector<std::shared_ptr<Node>> shadows{};  // one per call of the operation; backward takes
+                                                 // the last one first
 };
 
 class Comparer final : public policy::Observer {
@@ -131,8 +134,8 @@ class Comparer final : public policy::Observer {
       const Tensor exact = computation.aside(wide, &shadow);
       operation.shadows.push_back(std::move(shadow));
       if (is_floating(y.dtype())) local_ = relative_difference(exact, y);
-    } catch (const UnsupportedError&) {  // it must not run twice
-    } catch (const DTypeError&) {        // it does not run in f32
+    } catch (const UnsupportedError&) {  // the operation must not run twice
+    } catch (const DTypeError&) {        // the operation does not run in f32
     }
   }
 
@@ -145,7 +148,7 @@ class Comparer final : public policy::Observer {
     std::vector<Tensor> exact;
     try {
       if (shadow) exact = shadow->backward(dy.to(f32));
-    } catch (const Error&) { return; }  // what cannot be differentiated has no shadow, either
+    } catch (const Error&) { return; }  // an operation without a gradient has no shadow either
     for (std::size_t i = 0; i < gradients.size() && i < exact.size(); ++i) {
       if (!gradients[i].defined() || !exact[i].defined()) continue;
       judge_gradient(site, i, relative_difference(exact[i], gradients[i]),
@@ -158,7 +161,7 @@ class Comparer final : public policy::Observer {
  private:
   static double own_error(DType dtype) { return predicted_error(significand_bits_of(dtype)); }
 
-  /// The relative error that was measured here, and what it is over its prediction.
+  /// Returns the relative error of this rounding; `row` gets its ratio to the prediction.
   double rounding_of(const Seen& seen, const Tensor& before, const Tensor& after, Deviation& row) {
     Survey survey;
     int bits = 0;
@@ -183,7 +186,7 @@ class Comparer final : public policy::Observer {
     return error;
   }
 
-  /// Why a rounding errs more than its format does.
+  /// Says why a rounding errs more than its format predicts.
   std::string reason_of(const Survey& survey) const {
     const SurveySums& s = survey.sums;
     const double ideal =
@@ -210,7 +213,7 @@ class Comparer final : public policy::Observer {
     if (std::isnan(row.local)) row.amplification = Deviation::none;
   }
 
-  /// The row of a gradient that was just noted.
+  /// Completes the row of the gradient that was noted last.
   void judge_gradient(std::string_view site, std::size_t input, double local, double expected) {
     for (auto row = to_.rows.rbegin(); row != to_.rows.rend(); ++row) {
       const bool leaves = row->role == Role::grad_input || row->role == Role::grad_weight;
@@ -237,7 +240,7 @@ bool has_history(const amp::Strategy& strategy) {
   return false;
 }
 
-/// One pass of a new model, which an observer watches; the loss.
+/// Runs one pass of a new model under an observer. Returns the loss.
 double watched_pass(const std::function<Workload()>& make, const amp::Strategy& strategy,
                     std::shared_ptr<policy::Observer> observer, const CompareOptions& options) {
   const Workload work = make();
@@ -246,7 +249,8 @@ double watched_pass(const std::function<Workload()>& make, const amp::Strategy& 
   const data::Batch batch = example_of(work);
   const auto run = [&] { return loss_of(work, training, batch); };
   if (has_history(strategy)) {
-    // A pass whose step is skipped, so that scales are those of this tensor's history.
+    // The first pass only fills the history of scales with this batch's values; its step is
+    // skipped.
     manual_seed(options.seed);
     training.backward(run());
     training.region().session->end_step(training.optimizer(), ones({}));
@@ -279,7 +283,7 @@ std::string table_of(const Comparison& comparison) {
   Table table({"site", "role", "rounding", "local", "amplification", "twin", ""});
   for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
     const Deviation& row = comparison.rows[i];
-    // What was neither rounded nor computed from what was says nothing.
+    // A tensor that was not rounded, with no rounded tensor before it, carries no information.
     if (std::isnan(row.rounding) && !(row.local > 0)) continue;
     const std::string mark = int(i) == comparison.first ? "<- first: " : "";
     table.row({row.site, std::string(policy::name(row.role)), cell(row.rounding, 2),
@@ -328,11 +332,12 @@ Work add_compare(CLI::App& app, const Context& context) {
   auto options = std::make_shared<Options>();
   options->workload = context.workload;
   add_policy(app, options->policy);
-  app.add_option("--reference", options->reference)->capture_default_str();
+  app.add_option("--reference", options->reference, "the policy to compare with")
+      ->capture_default_str();
   add_workload(app, options->workload, context);
   add_seed(app, options->seed);
   app.add_option("--json", options->json,
-                 "a file for it, too: runs/RUN/compare.json for the report");
+                 "also writes the result to a file: runs/RUN/compare.json for the report");
   return [options, &context] {
     const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
     if (!options->json.empty()) files::require_replaceable("--json", options->json);

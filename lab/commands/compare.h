@@ -1,4 +1,4 @@
-// A batch under two policies: where do they part, and is that what their formats predict?
+// Compares one batch under two policies: where do they diverge, and do their formats predict it?
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,29 @@
 
 namespace halftone::lab {
 
-/// A tensor of the candidate's run. NaN: does not apply, or cannot be said.
+/// A tensor of the candidate's run. NaN: the number does not apply or cannot be computed.
 struct Deviation {
   static constexpr double none = std::numeric_limits<double>::quiet_NaN();
   std::string site;
   policy::Role role = policy::Role::output;
   std::size_t input = 0;
   int64_t elements = 0;
-  /// The relative error that its quantizer or cast made, sqrt(sum e^2 / sum x^2), over what its
-  /// format predicts: 0.2123 2^(1 - p) for significands of p bits.
+  /// The relative error of the tensor's quantizer or cast, sqrt(sum e^2 / sum x^2), divided by the
+  /// prediction of its format: 0.2123 2^(1 - p) for significands of p bits.
   double rounding = none;
-  /// Of results and gradients: the relative difference from the same operation in f32 on operands
-  /// that nobody rounded.
+  /// For results and gradients: the relative difference from the same operation in f32 on operands
+  /// that were not rounded.
   double local = none;
-  /// local over the root of the sum of the squares of its operands' errors and of its own rounding.
+  /// `local` divided by the root of the sum of squares of its operands' errors and its own
+  /// rounding.
   double amplification = none;
   /// The relative difference from the reference's run, over up to 65,536 fixed elements.
   double twin = none;
-  std::string reason{};  // in words, where something is not as predicted
+  std::string reason{};  // says what deviates from the prediction; empty: nothing does
 };
 
 struct CompareOptions {
-  double rounding = 4, amplification = 4;  // beyond them a tensor deviates
+  double rounding = 4, amplification = 4;  // a tensor above one of them deviates
   uint64_t seed = 0;
   /// Called before the candidate's pass: for planted faults.
   std::function<void(amp::Training&)> prepare{};
@@ -45,18 +46,20 @@ struct Comparison {
   double reference_loss = 0, candidate_loss = 0;
 };
 
-/// One forward and backward pass of the workload's example under both, from the same weights and
-/// random numbers.
+/// Runs one forward and backward pass of the workload's example under each policy, from the same
+/// weights and random numbers. Returns the deviations of the candidate's tensors.
 Comparison compare(const std::function<Workload()>& make, const amp::Strategy& reference,
                    const amp::Strategy& candidate, const CompareOptions& options = {});
 
-/// A line per tensor that was rounded or computed from what was; the first deviation is marked.
+/// Returns a line per tensor that was rounded or computed from rounded tensors. Marks the first
+/// deviation.
 std::string table_of(const Comparison& comparison);
 
-/// The same, and every row, for programs (docs/telemetry.md); NaN is null.
 struct ComparedNames {
   std::string policy, reference, workload;
 };
+/// Returns the comparison with all rows as JSON, for programs (docs/telemetry.md); NaN becomes
+/// null.
 std::string json_of(const Comparison& comparison, const ComparedNames& names, uint64_t seed);
 
 }  // namespace halftone::lab

@@ -11,7 +11,7 @@
 namespace lab = halftone::lab;
 
 namespace {
-/// Checks that missed.
+/// Runs one experiment. Returns the number of checks that failed.
 int run_one(const lab::Experiment& experiment, bool thorough) {
   std::cout << experiment.name << ". " << experiment.claim << "\n\n" << std::flush;
   const auto start = std::chrono::steady_clock::now();
@@ -43,7 +43,7 @@ namespace halftone::lab {
 Work add_experiment(CLI::App& app, const Context&) {
   auto options = std::make_shared<ExperimentOptions>();
   app.add_option("name", options->name, "E1, E2, ... or all")->required();
-  app.add_flag("--long", options->thorough, "more seeds: minutes");
+  app.add_flag("--long", options->thorough, "uses more seeds and takes minutes");
   return [options] { return run_experiment(*options); };
 }
 

@@ -1,4 +1,4 @@
-// halftone-lab experiment: runs experiments and says whether they found what was claimed.
+// halftone-lab experiment: runs experiments and says whether they confirm their claims.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@ struct ExperimentOptions {
   bool thorough = false;  // --long
 };
 
-/// Prints to standard output; the exit code, 1 if a check missed. Throws UsageError for
-/// unknown names.
+/// Runs the experiments and prints to standard output. Returns the exit code: 1 if a check failed.
+/// Throws UsageError for unknown names.
 int run_experiment(const ExperimentOptions& options);
 
 }  // namespace halftone::lab

@@ -1,4 +1,4 @@
-// The training loop by hand, for it ends in the middle.
+// Writes the training loop by hand, because it ends in the middle of a training.
 #include <halftone/lab/commands/explain.h>
 
 #include <cmath>
@@ -59,10 +59,10 @@ Work add_explain(CLI::App& app, const Context& context) {
   options->workload = context.workload;
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
-  app.add_option("--steps", options->steps, "at most")
+  app.add_option("--steps", options->steps, "the most steps")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--scale", options->scale, "loss scale to begin with, instead of the policy's")
+  app.add_option("--scale", options->scale, "initial loss scale; default: the policy's")
       ->check(CLI::PositiveNumber);
   add_seed(app, options->seed);
   return [options, &context] { return run_explain(*options, context.own); };

@@ -12,10 +12,10 @@ namespace halftone::lab {
 struct ExplainOptions {
   std::string policy, workload;
   int64_t steps = 200;
-  double scale = 0;  // to begin with; 0: the policy's
+  double scale = 0;  // the initial loss scale; 0: the policy's
   uint64_t seed = 0;
 };
-/// Prints to standard output; the exit code: 0 also where no step was skipped, which it says.
+/// Trains and prints to standard output. Returns the exit code: 0, also if no step was skipped.
 int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

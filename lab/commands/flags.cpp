@@ -1,4 +1,4 @@
-// Their texts and checks.
+// Help texts and checks of the shared flags.
 #include <halftone/lab/commands/flags.h>
 
 #include <charconv>
@@ -22,7 +22,7 @@ void add_workload(CLI::App& app, std::string& workload, const Context& context) 
 }
 
 namespace {
-/// Without it -1 and 2^64 would be the largest whole number.
+/// Checks a seed. Without this check, CLI11 reads -1 and 2^64 as the largest whole number.
 CLI::Validator is_seed() {
   return {[](std::string& text) {
             uint64_t seed = 0;
@@ -43,22 +43,23 @@ void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& a
 }
 
 namespace {
-/// In what a run may differ from its workload.
+/// Adds the flags for settings that may differ from the workload's.
 void add_choices(CLI::App& app, Choices& choices) {
-  app.add_option("--lr", choices.lr, "the workload's own, if it is not given")
+  app.add_option("--lr", choices.lr, "learning rate; default: the workload's")
       ->check(CLI::PositiveNumber);
   app.add_option("--optimizer", choices.optimizer, list_of(optimizer_names()));
-  app.add_option("--schedule", choices.schedule, "of the rate: " + list_of(schedule_names()));
+  app.add_option("--schedule", choices.schedule,
+                 "schedule of the learning rate: " + list_of(schedule_names()));
   app.add_option("--from", choices.from,
-                 "a trained state to begin with: a run's folder, a checkpoint, or a file of "
-                 "Training::save(); what another policy saved is converted");
+                 "a trained state to start from: a run's folder, a checkpoint, or a file of "
+                 "Training::save(); a state of another policy is converted");
 }
 }  // namespace
 
 void add_training(CLI::App& app, RunOptions& options, const Context& context) {
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
   app.add_option("--steps", options.steps)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--probe", options.probe, "telemetry every so many steps; 0: none")
+  app.add_option("--probe", options.probe, "telemetry every n steps; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   add_choices(app, options.choices);

@@ -21,7 +21,7 @@ struct Sample {
   ht::Tensor x;
 };
 
-/// Rows of 1024, so that every named block divides them.
+/// Returns samples in rows of 1024, which every named block size divides.
 std::vector<Sample> samples_of(int64_t count) {
   ht::manual_seed(10);
   const ht::Shape shape{count / 1024, 1024};
@@ -93,7 +93,7 @@ void print_quantizers(const std::vector<std::string_view>& names,
   }
 }
 
-/// All numbers of a short format, in the order of its codes.
+/// Prints all numbers of a short format, in the order of their codes.
 void print_numbers(const ht::NumberFormat& format) {
   const int64_t count = ht::count_of_numbers(format);
   if (count > 256) return;
@@ -103,7 +103,7 @@ void print_numbers(const ht::NumberFormat& format) {
   std::cout << '\n';
 }
 
-/// Numbers that must stay, and midpoints that must become the number with the even place.
+/// Counts numbers that rounding changes, and midpoints that do not round to the even neighbor.
 int64_t wrong_numbers(const ht::NumberFormat& format) {
   const int64_t count = ht::count_of_numbers(format);
   int64_t wrong = 0;
@@ -117,8 +117,9 @@ int64_t wrong_numbers(const ht::NumberFormat& format) {
   return wrong;
 }
 
-/// Signal to noise of standard normal numbers, derived apart from this library: the error of one
-/// rounding is log-uniform in significands, blocks from the distribution of their largest.
+/// Signal to noise of standard normal numbers, derived without this library: the error of one
+/// rounding assumes log-uniform significands; that of blocks uses the distribution of their largest
+/// number.
 struct Expected {
   std::string_view quantizer;
   double decibels, within;
@@ -170,7 +171,7 @@ int halftone::lab::run_formats(const FormatsOptions& options) {
   for (const std::string& name : options.names) {
     if (const auto format = ht::number_format_named(name)) formats.push_back({name, *format});
     else if (ht::quantizer_named(name)) quantizers.push_back(name);
-    else ht::quantize(samples[0].x, name);  // which says what is wrong with it
+    else ht::quantize(samples[0].x, name);  // the error message says what is wrong with the name
   }
   if (options.names.empty()) {
     formats.assign(ht::named_formats().begin(), ht::named_formats().end());
@@ -188,11 +189,11 @@ namespace halftone::lab {
 Work add_formats(CLI::App& app, const Context&) {
   auto options = std::make_shared<FormatsOptions>();
   app.add_option("names", options->names,
-                 "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); all named ones, if "
-                 "none is given. Of a single short format every number is printed.");
+                 "formats (e4m3, e5m6, int4, ...) and quantizers (mxfp4, ...); default: all named "
+                 "ones. A single short format also prints each of its numbers.");
   app.add_flag("--check", options->check,
-               "compare with expected numbers; exit code 1 if any differs");
-  app.add_option("--samples", options->samples, "random numbers for signal to noise")
+               "compares with expected numbers; exit code 1 if one differs");
+  app.add_option("--samples", options->samples, "random numbers to measure signal to noise")
       ->capture_default_str();
   return [options] { return run_formats(*options); };
 }

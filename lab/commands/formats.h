@@ -1,5 +1,4 @@
-// halftone-lab formats: the grids of numbers that quantizers use, and what they do to random
-// numbers.
+// halftone-lab formats: the grids of quantizers, and the errors that they cause in random numbers.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +8,12 @@
 namespace halftone::lab {
 
 struct FormatsOptions {
-  std::vector<std::string> names{};  // formats and quantizers; none: all that have a name
-  bool check = false;                // compare with published and derived numbers
+  std::vector<std::string> names{};  // formats and quantizers; empty: all named ones
+  bool check = false;                // compares with published and derived numbers
   int64_t samples = int64_t(1) << 20;
 };
 
-/// Prints tables to standard output; the exit code. Throws UsageError for unknown names.
+/// Prints tables to standard output. Returns the exit code. Throws UsageError for unknown names.
 int run_formats(const FormatsOptions& options);
 
 }  // namespace halftone::lab

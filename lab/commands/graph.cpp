@@ -1,6 +1,6 @@
-// One forward pass is recorded and written down; nothing is trained. Nodes know no places: a caster
-// around the policy's own notes for each operation where it stands, under the creation number that
-// its node is going to follow.
+// Records one forward pass and writes its graph; nothing is trained. Nodes do not know their place
+// in the model. A caster that wraps the policy's notes the place of each operation, under the
+// creation number that its node will get.
 #include <halftone/lab/commands/graph.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace halftone::lab {
 namespace {
 constexpr const char* graph_command = "halftone-lab graph";
 
-/// What one forward pass did where.
+/// Maps the nodes of one forward pass to the places of their operations.
 class Places {
  public:
   explicit Places(nn::Module& model) : names_(model) {}
@@ -35,7 +35,7 @@ class Places {
   void note(const OpInfo& op, uint64_t before) {
     const CallScope* const scope = CallScope::innermost();
     if (!scope) return;
-    // The session has counted this one already.
+    // The session has already counted this operation.
     const auto begun = std::ranges::count(scope->place().begun, &op);
     const policy::Site site{.path = names_.path_of(scope),
                             .op = op.name,
@@ -43,7 +43,7 @@ class Places {
                             .parameter = {}};
     notes_.push_back({before, &op, name(site)});
   }
-  /// Empty for casts, and for what was done outside of every module.
+  /// Returns "" for casts, and for operations outside of every module.
   std::string of(const Node& node) const {
     const auto after = std::ranges::lower_bound(notes_, node.order, {}, &Note::before);
     if (after == notes_.begin()) return {};
@@ -53,7 +53,7 @@ class Places {
 
  private:
   struct Note {
-    uint64_t before;  // creation numbers of nodes count on from here
+    uint64_t before;  // later nodes have this creation number or a higher one
     const OpInfo* op;
     std::string place;
   };
@@ -61,7 +61,7 @@ class Places {
   std::vector<Note> notes_;
 };
 
-/// Asks another caster, and notes the place of what it was asked for.
+/// Forwards to another caster, and notes the place of each operation.
 class NotingCaster final : public InputCaster {
  public:
   NotingCaster(std::shared_ptr<InputCaster> asked, Places& places)
@@ -105,7 +105,7 @@ std::string dot_of(const GraphOptions& options, const std::vector<NamedWorkload>
   return text.str();
 }
 
-/// A file without a name, whose number is none of those of the standard streams.
+/// Returns an unnamed file whose descriptor is not a standard stream's.
 files::Descriptor nameless_file() {
   const files::Descriptor any(memfd_create("graph", MFD_CLOEXEC));
   files::Descriptor file(any ? fcntl(any.get(), F_DUPFD_CLOEXEC, 3) : -1);
@@ -116,7 +116,7 @@ files::Descriptor nameless_file() {
   return file;
 }
 
-/// What Graphviz's `dot` makes of a text. Its messages go to our standard error.
+/// Returns the output of Graphviz's `dot` for a text. Its messages go to our standard error.
 std::string laid_out(std::string_view text, const std::string& format) {
   const files::Descriptor from = nameless_file(), to = nameless_file();
   const bool written = files::write_all(from, text) && lseek(from.get(), 0, SEEK_SET) == 0;
@@ -176,7 +176,7 @@ Work add_graph(CLI::App& app, const Context& context) {
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
   app.add_option("-o,--output", options->output,
-                 "x.dot, or x.svg, x.png, x.pdf by Graphviz; default: .dot, printed");
+                 "x.dot, or x.svg, x.png, x.pdf (needs Graphviz); default: prints .dot");
   return [options, &context] { return run_graph(*options, context.own); };
 }
 

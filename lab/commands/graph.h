@@ -11,13 +11,13 @@ namespace halftone::lab {
 
 struct GraphOptions {
   std::string policy, workload;
-  /// .dot is written as it is; .svg, .png and .pdf are made by Graphviz. Empty: to standard output,
-  /// in Graphviz's language.
+  /// The ending decides: .dot is written directly; Graphviz makes .svg, .png and .pdf. Empty:
+  /// prints .dot to standard output.
   std::filesystem::path output{};
 };
 
-/// The exit code. Throws Error for what cannot be read, written, does not exist, or
-/// cannot be done, and where Graphviz is needed and not installed.
+/// Writes the graph. Returns the exit code. Throws Error if a file cannot be read or written, if a
+/// name is unknown, if the workload cannot run, or if Graphviz is needed and not installed.
 int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

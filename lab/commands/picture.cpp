@@ -1,4 +1,4 @@
-// Each picture is a small training, what is read off it, and a drawing.
+// Each picture runs a small training, reads numbers from it, and draws them.
 #include <halftone/lab/commands/picture.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 constexpr const char* picture_command = "halftone-lab picture";
 using Own = std::vector<NamedWorkload>;
 
-/// A workload under a strategy, and what happens behind each step.
+/// A workload under a strategy; run() calls a function after each step.
 struct Course {
   Workload workload;
   std::unique_ptr<optim::Optimizer> optimizer;
@@ -34,7 +34,7 @@ struct Course {
         optimizer(optimizer_of(workload)),
         training(training_of(strategy, workload, *optimizer)) {}
 
-  /// Of rates as a training has them in the end; in the beginning few updates are lost.
+  /// Sets the learning rate of a training's end; at the initial rate few updates are lost.
   void slow_down() { optimizer->set_lr(0.1 * optimizer->lr()); }
 
   void run(int64_t steps, const std::function<void(int64_t, const Tensor&)>& after = {}) {
@@ -60,7 +60,7 @@ std::string exponents(const std::string& workload, const Own& own) {
     Survey all;
     for (const policy::ProbeRow& row : probe.rows())
       if (row.role == kinds[kind].second) all.merge(row.survey);
-    // Bins that no eye can see do not stretch the axis.
+    // Bins that are too small to be visible do not extend the axis.
     svg::Curve curve =
         distribution(kinds[kind].first, all.binade, Survey::lowest_exponent, int(kind), 1e-4);
     if (curve.points.empty()) continue;
@@ -133,7 +133,7 @@ std::string bytes(const std::string& workload, const Own& own) {
   for (const Part& part : parts) bars.parts.push_back(part.name), bars.labels.push_back(part.label);
   for (const char* strategy : {"fp32", "amp-bf16", "o2-bf16", "full-bf16"}) {
     Course course(workload, amp::Strategy::named(strategy), own);
-    course.run(2);  // states and workspaces are there
+    course.run(2);  // allocates states and workspaces
     const data::Batch batch = example_of(course.workload);
     const auto note = [&](const char* event) {
       bars.bars.push_back({std::string(strategy) + ", " + event, mib_at_peak(parts)});
@@ -157,7 +157,7 @@ std::string bytes(const std::string& workload, const Own& own) {
 constexpr std::array<const char*, 3> ways{"fp32", "full-bf16", "split-bf16"};
 
 std::string updates(const std::string& workload, const Own& own) {
-  svg::Plot plot{.title = "updates beside the spacing: " + workload + ", a tenth of its rate"};
+  svg::Plot plot{.title = "updates against the spacing: " + workload + ", a tenth of its rate"};
   plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
   plot.rules.push_back({"to the left: lost", -1, true});
   for (std::size_t way = 1; way < ways.size(); ++way) {
@@ -181,8 +181,8 @@ std::string updates(const std::string& workload, const Own& own) {
   return svg::draw(plot, svg::Place::file);
 }
 
-/// Of the first parameter the largest element that has somewhere to go in f32: by four places of
-/// bf16 and more.
+/// Returns the index of the first parameter's largest element that moves in f32 by at least four
+/// spacings of bf16.
 int64_t travelling_element(const std::string& workload, int64_t steps, const Own& own) {
   Course course(workload, amp::Strategy::named("fp32"), own);
   course.slow_down();
@@ -256,7 +256,7 @@ Work add_picture(CLI::App& app, const Context& context) {
   options->workload = context.own.empty() ? "gpt_tiny" : context.workload;
   app.add_option("name", options->name, list_of(picture_names()))->required();
   add_workload(app, options->workload, context);
-  app.add_option("-o,--output", options->output, "x.svg")->required();
+  app.add_option("-o,--output", options->output, "the drawing: x.svg")->required();
   return [options, &context] { return run_picture(*options, context.own); };
 }
 

@@ -1,4 +1,4 @@
-// The same options through the same function; what differs is said before anybody wonders.
+// Passes the recorded options to the same function as `run`. Prints what differs before the hashes.
 #include <halftone/lab/commands/rerun.h>
 
 #include <iostream>
@@ -40,8 +40,8 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
 Work add_rerun(CLI::App& app, const Context& context) {
   auto options = std::make_shared<RerunOptions>();
   app.add_option("run", options->folder, "the folder of a run")->required();
-  app.add_flag("--check", options->check, "exit code 1 if the weights are others");
-  app.add_option("--from", options->from, "where the state lies now that the run began with");
+  app.add_flag("--check", options->check, "exit code 1 if the weights differ");
+  app.add_option("--from", options->from, "present path of the state that the run began with");
   return [options, &context] { return run_rerun(*options, context.own); };
 }
 

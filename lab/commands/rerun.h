@@ -1,4 +1,4 @@
-// halftone-lab rerun: a run's folder, again.
+// halftone-lab rerun: repeats a run from its folder.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,12 @@ namespace halftone::lab {
 
 struct RerunOptions {
   std::filesystem::path folder;
-  std::filesystem::path from{};  // where the state lies now that the run began with; empty: there
-  bool check = false;            // 1 if the weights are others
+  std::filesystem::path from{};  // present path of the state that the run began with; empty: the
+                                 // recorded path
+  bool check = false;            // exit code 1 if the weights differ
 };
-/// Trains as the folder says, writes nothing, and prints to standard output in what this place
-/// differs from that of the run, and both hashes of the weights. The exit code.
+/// Trains as the folder says and writes nothing. Prints how this environment differs from the
+/// recorded one, and both hashes of the weights. Returns the exit code.
 int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

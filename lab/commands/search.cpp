@@ -1,4 +1,5 @@
-// Both commands measure each rule of a space alone; search goes on, and trains with what it found.
+// Both commands measure each rule of a space alone. search then combines rules and trains the
+// result.
 #include <halftone/lab/commands/search.h>
 
 #include <iostream>
@@ -15,7 +16,7 @@ namespace halftone::lab {
 
 namespace {
 
-/// A base, and each rule of a space on top of it.
+/// A base, and the measurements of each rule of a space on top of it.
 struct Ranking {
   policy::PolicyFile base;
   Trial trial;
@@ -43,12 +44,13 @@ struct Ranking {
 
 constexpr std::string_view made_by = "halftone-lab search ";
 
-/// x.json: x.search.json
+/// Returns the record's path: x.search.json for x.json.
 std::filesystem::path record_of(std::filesystem::path out) {
   return out.replace_extension(".search.json");
 }
 
-/// Before minutes of work: the policy can be written, and takes no place but an earlier search's.
+/// Checks before minutes of work that the policy can be written, and that it replaces only the
+/// policy of an earlier search.
 void check_place_for(const std::filesystem::path& out) {
   if (out.extension() != ".json")
     fail<UsageError>("search", out.string(), " is no name of a policy. End it in .json.");
@@ -66,7 +68,7 @@ void check_place_for(const std::filesystem::path& out) {
                      ". Choose another --out.");
 }
 
-/// The found policy under its file's name, with what it is in words.
+/// Gives the found policy its file's name, and describes how it was found.
 void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
   PlainText about;
   about << made_by << command.of.policy << " --space " << command.of.space << " --to "
@@ -111,23 +113,25 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
 }
 
 namespace {
-/// What sensitivity and search have in common.
+/// Adds the flags that sensitivity and search share.
 void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& context) {
   options.workload = context.workload;
   app.add_option("policy", options.policy, "the base: a file (x.json), or a strategy's name")
       ->required();
-  app.add_option("--space", options.space,
-                 "one rule for each of: ops, modules, roles; or the rules of a file (x.json)")
+  app.add_option(
+         "--space", options.space,
+         "ops, modules or roles: one rule for each of them; or the rules of a file (x.json)")
       ->capture_default_str();
   app.add_option("--to", options.to,
-                 "what rules ask for: low, bf16, f16, f32, or a quantizer (e4m3, mxfp8, ...)")
+                 "rules ask for this: low, bf16, f16, f32, or a quantizer (e4m3, mxfp8, ...)")
       ->capture_default_str();
-  app.add_option("--reference", options.reference)->capture_default_str();
+  app.add_option("--reference", options.reference, "the policy whose gradients are the measure")
+      ->capture_default_str();
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
-  app.add_option("--warm-up", options.warm_up, "steps of training before anything is measured")
+  app.add_option("--warm-up", options.warm_up, "steps of training before the measurement")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--batches", options.batches, "whose gradients are compared")
+  app.add_option("--batches", options.batches, "batches whose gradients are compared")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   add_seed(app, options.seed);
@@ -143,17 +147,17 @@ Work add_sensitivity(CLI::App& app, const Context& context) {
 Work add_search(CLI::App& app, const Context& context) {
   auto options = std::make_shared<SearchCommand>();
   add_ranking(app, options->of, context);
-  app.add_option("--objective", options->objective, "what to save: bytes, time, bits")
+  app.add_option("--objective", options->objective, "the cost to reduce: bytes, time, bits")
       ->capture_default_str();
   app.add_option("--budget", options->budget,
-                 "relative error of the gradients that may be added to the base's")
+                 "relative error of the gradients that the rules may add to the base's")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--out", options->out,
-                 "the policy (x.json); candidates and frontier go to x.search.json");
+                 "writes the policy (x.json); candidates and frontier go to x.search.json");
   add_seeds(app, options->seeds,
-            "train the base and what was found from these, separated by commas");
-  app.add_option("--steps", options->steps, "of these trainings")
+            "trains the base and the result from these seeds, separated by commas");
+  app.add_option("--steps", options->steps, "steps of these trainings")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   return [options, &context] { return run_search(*options, context.own); };

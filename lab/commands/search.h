@@ -1,4 +1,4 @@
-// halftone-lab sensitivity and search: from a policy to a better one.
+// halftone-lab sensitivity and search: improve a policy.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ struct SearchCommand {
   SensitivityOptions of{};
   std::string objective = "bytes";
   double budget = 0.02;
-  std::filesystem::path out{};    // the policy, x.json; x.search.json holds candidates and frontier
-  std::vector<uint64_t> seeds{};  // trainings of the base and of what was found; none: no training
+  std::filesystem::path out{};    // the policy's file, x.json; x.search.json gets candidates and
+                                  // frontier
+  std::vector<uint64_t> seeds{};  // seeds to train the base and the found policy from; empty: none
   int64_t steps = 300;
 };
 

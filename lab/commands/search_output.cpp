@@ -1,4 +1,4 @@
-// What a search says: tables for people, JSON for the report.
+// Prints the result of a search: tables for people, JSON for the report.
 #include <algorithm>
 #include <cmath>
 #include <sstream>

@@ -1,4 +1,4 @@
-// One forward and backward pass of the workload finds the sites; nothing is trained.
+// Finds the sites by one forward and backward pass of the workload; nothing is trained.
 #include <halftone/lab/commands/show.h>
 
 #include <iomanip>
@@ -48,8 +48,8 @@ void warn_of_short_weights(const Shown& shown) {
       return;
     }
 }
-/// Weights, autocast and loss scale in a line, whatever the strategy is called; the wire is among
-/// the rules.
+/// Returns weights, autocast and loss scale in a line without the strategy's name. The wire format
+/// is left out because it is among the rules.
 std::string line_of(amp::Strategy strategy) {
   strategy.name = "strategy", strategy.wire = {};
   std::ostringstream text;
@@ -67,9 +67,9 @@ void print_difference(const Shown& shown, const Shown& other, bool json) {
   }
   std::string text = policy::resolved_difference(shown.session(), other.session());
   if (before != after) text += "- " + before + "\n+ " + after + '\n';
-  std::cout << (text.empty() ? "no site differs, nor anything beside the sites\n" : text);
+  std::cout << (text.empty() ? "no site differs, and nothing else does\n" : text);
 }
-/// Of each operation that was met, what it asks for and why.
+/// Prints the cast class of each operation in the pass, and the reason.
 void print_reasons(const policy::PolicySession& session) {
   std::map<std::string, CastClass> met;
   std::size_t longest = 0;
@@ -113,8 +113,8 @@ Work add_show(CLI::App& app, const Context& context) {
   options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
-  app.add_option("--diff", options->other, "another policy: only what it does otherwise");
-  app.add_flag("--json", options->json, "for programs");
+  app.add_option("--diff", options->other, "another policy: prints only its differences");
+  app.add_flag("--json", options->json, "prints JSON, for programs");
   return [options, &context] { return run_show(*options, context.own); };
 }
 

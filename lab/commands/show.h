@@ -9,10 +9,10 @@
 namespace halftone::lab {
 
 struct ShowOptions {
-  std::string policy, workload, other{};  // other: only what it does otherwise
-  bool json = false;                      // also of what differs
+  std::string policy, workload, other{};  // other: prints only its differences from policy
+  bool json = false;                      // applies to differences also
 };
-/// Prints to standard output, notes to standard error; the exit code.
+/// Prints to standard output, and notes to standard error. Returns the exit code.
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own);
 
 }  // namespace halftone::lab

@@ -1,5 +1,5 @@
-// Processes, their order, and what is said of them. A cell is a run of this program's own command,
-// so that a crash of one is not the sweep's.
+// Starts processes, orders them and reports on them. Each cell runs this program's own command
+// `run`, so a crash of a cell does not end the sweep.
 #include <halftone/lab/commands/sweep.h>
 
 #include <csignal>
@@ -47,7 +47,7 @@ using Json = nlohmann::ordered_json;
 
 volatile std::sig_atomic_t stopped_by = 0;
 
-/// Notes signals that end programs, for its scope, so that waiting ends.
+/// Notes signals that end programs while it exists, so that the sweep stops waiting.
 class Stopping {
  public:
   Stopping() {
@@ -67,7 +67,7 @@ class Stopping {
   std::array<struct sigaction, signals.size()> before_{};
 };
 
-/// The process of the sweep that started this one.
+/// Holds the process number of the sweep that started this process.
 const std::string sweep_variable = "HALFTONE_SWEEP";
 
 struct Task {
@@ -81,7 +81,7 @@ struct Task {
                     ". Check the path and its permissions.");
 }
 
-/// The last line of a log, which is the error of a program that failed.
+/// Returns the last line of a log, which is the error if the program failed.
 std::string last_line(const fs::path& log) {
   std::string text;
   try {
@@ -110,7 +110,7 @@ RunResult result_of(const Task& task) {
   return *result;
 }
 
-/// A number that reads back as itself.
+/// Returns the shortest text of up to 17 digits that reads back as the same number.
 std::string exact(double value) {
   PlainText text;
   text << std::setprecision(17) << value;
@@ -141,7 +141,7 @@ class Sweep {
       }
   }
 
-  /// The number of tasks that failed.
+  /// Runs the tasks. Returns the number of tasks that failed.
   int run() {
     const Stopping stopping;
     std::deque<const Task*> waiting;
@@ -170,7 +170,8 @@ class Sweep {
   }
 
  private:
-  /// What is no axis, so that a folder holds runs that can be compared.
+  /// Requires the options that are not axes to be those of the folder's earlier runs, so that its
+  /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
     const Json json{{"workload", run.workload},
@@ -247,10 +248,10 @@ class Sweep {
     return words;
   }
 
-  /// A run without a summary was stopped on its way. Nothing of it is lost.
+  /// Moves an unfinished run, which has no summary, to unfinished/. Nothing of it is deleted.
   void put_aside(const fs::path& folder) const {
     if (!is_there(folder)) return;
-    const train::DirectoryLock lock(folder, "sweep");  // refuses one in which a run is at work
+    const train::DirectoryLock lock(folder, "sweep");  // throws if a run is still using the folder
     const fs::path place = options_.run.out / "unfinished";
     files::make_directories("sweep", place);
     int number = 1;
@@ -290,7 +291,7 @@ class Sweep {
     running_[process] = &task;
   }
 
-  /// Looks again and again: a signal that comes just before a wait would be seen after it.
+  /// Polls: a blocking wait would miss a signal that comes just before it.
   void wait_for_one() {
     int status = 0;
     const pid_t process = waitpid(-1, &status, WNOHANG);
@@ -342,7 +343,7 @@ void end_with_sweep() {
   const char* const sweep = std::getenv(sweep_variable.c_str());
   if (!sweep || !*sweep) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (std::to_string(getppid()) != sweep) std::raise(SIGTERM);  // it has ended before the call
+  if (std::to_string(getppid()) != sweep) std::raise(SIGTERM);  // the sweep ended before prctl()
 }
 
 int run_sweep(const SweepOptions& options, std::ostream& progress) {
@@ -376,12 +377,13 @@ Work add_sweep(CLI::App& app, const Context& context) {
       ->required()
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--seeds", options->seeds, "0..4, or separated by commas")->capture_default_str();
+  app.add_option("--seeds", options->seeds, "0..4, or seeds separated by commas")
+      ->capture_default_str();
   add_training(app, run, context);
-  app.add_option("--jobs", options->sweep.jobs, "runs at once")
+  app.add_option("--jobs", options->sweep.jobs, "the number of runs at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--out", run.out, "policies, logs, and a folder for each run go in here")
+  app.add_option("--out", run.out, "the folder for policies, logs, and a folder for each run")
       ->required();
   return [options] {
     for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));

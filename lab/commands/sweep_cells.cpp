@@ -37,7 +37,7 @@ std::vector<std::string> split(const std::string& text, char by) {
   return parts;
 }
 
-/// At commas that stand in no list, object or text.
+/// Splits at commas outside of lists, objects and quoted texts.
 std::vector<std::string> split_values(const std::string& text) {
   std::vector<std::string> values(1);
   int depth = 0;
@@ -52,7 +52,7 @@ std::vector<std::string> split_values(const std::string& text) {
   return values;
 }
 
-/// What may stand in a file's name.
+/// Replaces characters that are not safe in a file name, and cuts after 60.
 std::string plain(std::string text) {
   for (char& c : text)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '=' &&
@@ -61,7 +61,7 @@ std::string plain(std::string text) {
   return text.substr(0, 60);
 }
 
-/// The text of a policy, as a program would write it.
+/// A policy file as JSON, with the stem of its cells' names.
 struct Source {
   std::string stem;
   Json json;
@@ -69,10 +69,10 @@ struct Source {
 
 Source source_of(const std::string& policy) {
   if (!policy.ends_with(".json")) {
-    policy::named_or_loaded(policy);  // or it is none
+    policy::named_or_loaded(policy);  // throws for an unknown name
     return {policy, Json{{"halftone_policy", 1}, {"name", policy}, {"extends", policy}}};
   }
-  policy::read(policy);  // says what is wrong with the file
+  policy::read(policy);  // throws if the file is invalid
   Json json = Json::parse(files::read_text("sweep", policy, 1 << 20));
   if (const auto base = json.find("extends"); base != json.end() && base->is_string()) {
     const auto& named = base->get_ref<const std::string&>();
@@ -82,7 +82,7 @@ Source source_of(const std::string& policy) {
   return {fs::path(policy).stem().string(), std::move(json)};
 }
 
-/// A number, a list, true, "a text", ...; what is no JSON is a text, too.
+/// Parses a number, a list, true, "a text", ... A value that is not valid JSON is a text.
 Json value_of(const std::string& text) {
   if (!is_within_limits(text))
     fail<FormatError>("sweep", "the value ", in_quotes(text), " has more than ", most_json_levels,
@@ -107,7 +107,7 @@ void set_field(Json& json, const std::string& name, const std::string& value) {
                           parts[i], "\". Give a number below.");
       at = &(*at)[place];
     } else if (at->is_object() || at->is_null()) {
-      at = &(*at)[parts[i]];  // a new one that nobody knows is refused with the file
+      at = &(*at)[parts[i]];  // reading the file later refuses an unknown field
     } else {
       fail<FormatError>("sweep", name, ": what stands before \"", parts[i],
                         "\" in the file is no object. Name a field that is.");
@@ -116,7 +116,7 @@ void set_field(Json& json, const std::string& name, const std::string& value) {
   *at = value_of(value);
 }
 
-/// As short as it is clear.
+/// Returns each axis's last field name, or its whole name if the last one is not unique.
 std::vector<std::string> short_names(const std::vector<Axis>& axes) {
   std::vector<std::string> last, names;
   for (const Axis& axis : axes) last.push_back(axis.name.substr(axis.name.rfind('.') + 1));

@@ -18,7 +18,7 @@ namespace halftone::lab {
 
 namespace {
 
-/// RFC 4180: quotes around what has commas, quotes or line ends.
+/// RFC 4180: puts quotes around cells that contain commas, quotes or line ends.
 std::string csv_cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == text.npos) return text;
   std::string result = "\"";
@@ -26,7 +26,7 @@ std::string csv_cell(const std::string& text) {
   return result + '"';
 }
 
-/// All digits that it needs; infinities and NaN as pandas reads them.
+/// Returns as many digits as the number needs; infinities and NaN as pandas reads them.
 std::string value_text(double value) {
   if (std::isnan(value)) return "";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -159,10 +159,10 @@ int run_table(const TableOptions& options) {
 
 Work add_table(CLI::App& app, const Context&) {
   auto options = std::make_shared<TableOptions>();
-  app.add_option("paths", options->paths, "folders of runs")->required();
+  app.add_option("paths", options->paths, "run folders")->required();
   CLI::Option* const csv = app.add_flag_function(
       "--csv", [](int64_t) {}, "comma-separated values (the default)");
-  app.add_flag("--jsonl", options->json_lines, "an object per line")->excludes(csv);
+  app.add_flag("--jsonl", options->json_lines, "a JSON object per line")->excludes(csv);
   app.add_option("-o,--output", options->output, "a file; default: standard output");
   return [options] { return run_table(*options); };
 }

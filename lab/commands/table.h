@@ -1,4 +1,4 @@
-// halftone-lab table: every number of runs on disk as one row each, for pandas and other programs.
+// halftone-lab table: all numbers of runs on disk, one per row, for pandas and other programs.
 #pragma once
 
 #include <filesystem>
@@ -13,14 +13,14 @@ struct TableOptions {
   std::filesystem::path output{};  // empty: standard output
 };
 
-/// Rows of run, policy, seed, step, site, role, input (which operand it was), statistic, value. Of
-/// metrics site and role are empty; of updates site is the parameter and role "update" (as stored)
-/// or "update.seen" (as forward sees it). Derived statistics - underflow, saturation, sqnr, bias,
-/// ... - stand beside the counts and sums that they come from; histograms are left out. Throws
-/// FormatError for a path that is no run.
+/// Writes rows of run, policy, seed, step, site, role, input (the operand's number), statistic,
+/// value. For metrics, site and role are empty. For updates, site is the parameter and role is
+/// "update" (as stored) or "update.seen" (as forward sees it). Derived statistics - underflow,
+/// saturation, sqnr, bias, ... - follow the counts and sums that they come from. Histograms are
+/// left out. Throws FormatError for a path that is not a run.
 void write_table(const TableOptions& options, std::ostream& out);
 
-/// The exit code. What could not be read goes to standard error.
+/// Writes the table. Returns the exit code. Reports paths that could not be read on standard error.
 int run_table(const TableOptions& options);
 
 }  // namespace halftone::lab

@@ -1,4 +1,4 @@
-// One walk over the bins.
+// Builds the curve in one pass over the bins.
 #include <halftone/lab/draw/distribution.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Sizes as drawings show them: how many numbers lie in which binade, beside what formats hold.
+// Sizes of numbers for drawings: how many numbers each binade has, and the ranges of formats.
 #pragma once
 
 #include <span>
@@ -10,13 +10,15 @@
 
 namespace halftone::lab {
 
-/// Whose ranges stand above histograms of sizes.
+/// The formats whose ranges are drawn above histograms of sizes.
 inline constexpr std::string_view shown_formats[] = {"f16", "bf16", "e4m3", "e5m2"};
-/// From the smallest normal number to the largest, in log2; paler down to the smallest subnormal.
+/// Returns the range of each shown format in log2, from the smallest normal number to the largest;
+/// the paler part goes down to the smallest subnormal.
 std::vector<svg::Range> ranges_of_formats();
 
-/// A staircase in percent of the sum of `counts`, whose first is that of [lowest, lowest + 1): from
-/// the first to the last that has at least the share `visible` of it. No points for a sum of 0.
+/// Returns a staircase in percent of the sum of `counts`. counts[0] is for [lowest, lowest + 1).
+/// The curve starts at the first bin that has at least the share `visible` of the sum, and ends at
+/// the last one. It has no points if the sum is 0.
 svg::Curve distribution(std::string name, std::span<const double> counts, int lowest, int style,
                         double visible = 0);
 

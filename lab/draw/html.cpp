@@ -8,8 +8,8 @@ namespace halftone::lab::html {
 
 namespace {
 
-/// One character from the front of `text`, and how many bytes it took; U+FFFD and 1 for a byte that
-/// begins none.
+/// The first character of `text` and its number of bytes. A byte that does not begin a character
+/// gives U+FFFD and 1.
 struct Character {
   uint32_t code = 0xFFFD;
   std::size_t bytes = 1;
@@ -30,7 +30,8 @@ Character first_of(std::string_view text) {
   return {code, length};
 }
 
-/// Control characters but tabs and line ends, what is no character, and what turns the direction.
+/// Returns false for control characters except tabs and line ends, for codes that are not
+/// characters, and for marks that change the direction of writing.
 bool is_shown(uint32_t code) {
   if (code < 0x20) return code == '\t' || code == '\n';
   const bool turns = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
@@ -61,7 +62,7 @@ std::string escaped(std::string_view text) {
 }
 
 std::string shortened(std::string_view text, std::size_t most) {
-  std::vector<std::size_t> starts;  // of characters
+  std::vector<std::size_t> starts;  // byte index of each character
   for (std::size_t at = 0; at < text.size(); at += first_of(text.substr(at)).bytes)
     starts.push_back(at);
   if (starts.size() <= most || most < 3) return std::string(text);

@@ -1,5 +1,5 @@
-// Pieces of a page as text: escaping, tables, heat maps. What comes out is HTML and well-formed XML
-// at once, and no text of a file becomes markup.
+// Pieces of a page as text: escaping, tables, heat maps. The output is both HTML and well-formed
+// XML, and no text from a file becomes markup.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace halftone::lab::html {
 
-/// For element content and quoted attributes. What XML cannot hold - control characters, broken
-/// UTF-8 - becomes U+FFFD, and so do the marks that turn the direction of writing.
+/// Escapes text for element content and quoted attributes. Replaces what XML cannot hold (control
+/// characters, broken UTF-8) and marks that change the direction of writing by U+FFFD.
 std::string escaped(std::string_view text);
 
-/// The text if it has up to `most` characters; else as much of its begin and end as fits, around an
-/// ellipsis.
+/// Returns the text if it has up to `most` characters. Otherwise returns its beginning and end with
+/// an ellipsis between them, `most` characters in all.
 std::string shortened(std::string_view text, std::size_t most);
 
-/// <tag attributes>content</tag>; attributes and content are markup already.
+/// Returns <tag attributes>content</tag>; attributes and content must be markup already.
 std::string element(std::string_view tag, std::string_view attributes, std::string_view content);
 
-/// In a box that scrolls by itself where the page is too narrow. Cells are markup.
+/// A table in a box that scrolls by itself if the page is too narrow. Cells are markup.
 class Table {
  public:
-  /// The first `texts` columns are to the left, the others are numbers, to the right.
+  /// The first `texts` columns are aligned left; the others hold numbers and are aligned right.
   explicit Table(std::vector<std::string> heads, std::size_t texts = 1);
   void row(const std::vector<std::string>& cells);
   std::size_t rows() const { return rows_; }

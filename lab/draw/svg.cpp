@@ -1,4 +1,4 @@
-// Plots: axes and what is drawn between them.
+// Plots: axes and the marks between them.
 #include <halftone/lab/draw/svg.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace halftone::lab::svg {
 
 namespace {
 
-/// Values of an axis to coordinates.
+/// Maps values of an axis to coordinates.
 struct Scale {
   double low = 0, high = 1, from = 0, to = 1;
   bool logarithmic = false;
@@ -19,12 +19,12 @@ struct Scale {
     if (logarithmic && !(value > 0)) return automatic;
     const double a = logarithmic ? std::log10(low) : low, b = logarithmic ? std::log10(high) : high;
     const double v = logarithmic ? std::log10(value) : value;
-    // Halves, so that the widest range of doubles does not overflow.
+    // Divides by 2 first, so that the widest range of doubles does not overflow.
     return from + (v / 2 - a / 2) / (b / 2 - a / 2) * (to - from);
   }
 };
 
-/// The least and the largest of what is told.
+/// The least and the largest of the numbers that see() gets.
 struct Extent {
   bool logarithmic;
   double low = HUGE_VAL, high = -HUGE_VAL;
@@ -186,7 +186,7 @@ class Drawing {
     const std::string path =
         rule.vertical ? "M" + coordinate(at) + " " + coordinate(top_) + "V" + coordinate(bottom_)
                       : "M" + coordinate(left_) + " " + coordinate(at) + "H" + coordinate(right_);
-    // Its name beside it: dashes say nothing by themselves.
+    // Writes the name next to the line, because dashes alone do not explain it.
     if (rule.vertical)
       text_ += words(at + 4, top_ + 11, "start", html::shortened(rule.name, 30), "class=\"small\"");
     text_ +=
@@ -216,7 +216,7 @@ class Drawing {
     const std::string style = std::to_string(curve.style % 10);
     if (!path.empty())
       text_ += mark("path", "class=\"l l" + style + "\" d=\"" + path + "\"", curve.name);
-    // Few enough that the page stays small; of them a quarter are seen.
+    // Limits the marks so that the page stays small; a quarter of them are visible.
     const std::size_t apart = places.size() / 24 + 1;
     for (std::size_t i = 0; i < places.size(); i += apart) {
       const Place& p = places[i];
@@ -244,7 +244,7 @@ class Drawing {
     if (!entry.name.empty() && std::ranges::none_of(entries_, same)) entries_.push_back(entry);
   }
 
-  /// At the border instead of beyond it.
+  /// Moves a point outside of the plot to its border.
   double inside(double at, bool horizontal) const {
     if (std::isnan(at)) return at;
     return horizontal ? std::clamp(at, left_, right_) : std::clamp(at, top_, bottom_);
@@ -273,7 +273,7 @@ std::vector<double> ticks(double low, double high, bool logarithmic, int wanted)
         if ((times == 1 || few) && tick >= low && tick <= high) result.push_back(tick);
       }
     if (result.size() > 1 || high / low > 10) return result;
-    result.clear();  // less than a decade: as a straight axis
+    result.clear();  // less than a decade: marks as on a linear axis
   }
   const double rough = (high / 2 - low / 2) / wanted * 2;
   const double power = std::pow(10.0, std::floor(std::log10(rough)));

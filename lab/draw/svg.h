@@ -1,7 +1,7 @@
 // Plots as SVG text: curves, bands, histograms, stacked bars. Everything is written out, so tests
 // read it and no program is needed to make or to see it. Every mark has a <title>, which a browser
-// shows under the pointer. Colours are CSS custom properties (--c0 to --c9), which follow the
-// reader's light or dark scheme; dashes and shapes tell curves apart without them.
+// shows under the pointer. Colors are CSS custom properties (--c0 to --c9), which follow the
+// reader's light or dark scheme; dashes and shapes also distinguish the curves.
 #pragma once
 
 #include <limits>
@@ -19,11 +19,11 @@ struct Point {
 struct Axis {
   std::string label{};
   bool logarithmic = false;                  // numbers that are not above 0 are gaps
-  double low = automatic, high = automatic;  // automatic: from what is drawn
+  double low = automatic, high = automatic;  // automatic: from the drawn numbers
 };
 
-/// `style` is the number of its colour, dashes and shape. Entries of one style and name share a
-/// line of the legend; an empty name has none.
+/// `style` selects the color, dashes and shape. Entries with the same style and name share a line
+/// of the legend; an empty name has none.
 struct Curve {
   std::string name;
   std::vector<Point> points;
@@ -32,7 +32,7 @@ struct Curve {
   bool shapes = true;
 };
 
-/// Between two curves over the same x. Layers of a stack are bands on each other.
+/// The area between two curves over the same x. A stack is drawn as one band per layer.
 struct Band {
   std::string name;
   std::vector<double> x, low, high;
@@ -41,7 +41,7 @@ struct Band {
   bool faint = true;
 };
 
-/// Bars of one width beside each other from `first` on.
+/// Bars of one width, side by side, starting at `first`.
 struct Histogram {
   std::string name;
   double first = 0, width = 1;
@@ -49,7 +49,7 @@ struct Histogram {
   int style = 0;
 };
 
-/// A bar above the plot, from low to high; fainter from `faint_low` to low. Formats' ranges.
+/// A bar above the plot, from low to high; fainter from `faint_low` to low. Shows a format's range.
 struct Range {
   std::string name;
   double low = 0, high = 0, faint_low = automatic;
@@ -70,10 +70,10 @@ struct Plot {
   std::vector<Histogram> histograms{};
   std::vector<Range> ranges{};
   std::vector<Rule> rules{};
-  int width = 480, height = 260;  // without ranges and legend, which come on top of it
+  int width = 480, height = 260;  // without the space that ranges and the legend add
 };
 
-/// Parts of a sum as pieces of a horizontal bar. `labels` stand in the pieces that have room.
+/// A horizontal bar whose pieces are the parts of a sum. A piece shows its label if it has room.
 struct Bar {
   std::string name;
   std::vector<double> parts;
@@ -85,16 +85,16 @@ struct Bars {
   int width = 480;
 };
 
-/// within a page, which has the styles; or a file of its own, which brings them
+/// page: part of a page, which has the styles; file: a separate file, which contains them
 enum class Place { page, file };
 std::string draw(const Plot& plot, Place place = Place::page);
 std::string draw(const Bars& bars, Place place = Place::page);
 
-/// The rules of CSS that drawings need: colours of both schemes, strokes, fills.
+/// Returns the CSS rules that drawings need: colors of both schemes, strokes, fills.
 std::string styles();
 
-/// Where an axis has its marks: steps of 1, 2 or 5 times a power of ten, about `wanted` of them; of
-/// a logarithmic one powers of ten, and 2 and 5 times them where there are few.
+/// Returns the positions of an axis's marks: about `wanted` steps of 1, 2 or 5 times a power of
+/// ten. A logarithmic axis gets powers of ten, and also 2 and 5 times them if there are few.
 std::vector<double> ticks(double low, double high, bool logarithmic, int wanted);
 
 }  // namespace halftone::lab::svg

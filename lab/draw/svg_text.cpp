@@ -1,4 +1,4 @@
-// What drawings are put together from.
+// The building blocks of drawings.
 #include <halftone/lab/draw/svg_text.h>
 
 #include <algorithm>
@@ -97,7 +97,7 @@ std::string document(int width, double height, std::string_view title, const std
   return text + content + "</svg>\n";
 }
 
-// Okabe and Ito's colours, darker on white and lighter on black where they would be faint.
+// Okabe and Ito's colors. They are darker on white and lighter on black if they would be faint.
 std::string styles() {
   constexpr const char* light[] = {"#0067a5", "#c4500a", "#00805c", "#a33c82", "#7a6a00",
                                    "#3a9bd1", "#8a1c1c", "#555b66", "#2f8f2f", "#6a4fc0"};

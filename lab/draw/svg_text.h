@@ -1,4 +1,4 @@
-// What the drawings of svg.h are put together from: numbers, marks with titles, legends.
+// The building blocks of the drawings of svg.h: numbers, marks with titles, legends.
 #pragma once
 
 #include <string>
@@ -9,30 +9,30 @@
 
 namespace halftone::lab::svg {
 
-/// A coordinate, with one digit after the point where it has one.
+/// Returns a coordinate with at most one digit after the point.
 std::string coordinate(double value);
-/// A value in a title or at an axis, in up to so many digits.
+/// Returns a value for a title or an axis, with up to `digits` significant digits.
 std::string label_of(double value, int digits = 4);
 
-/// <name attributes><title>title</title></name>
+/// Returns <name attributes><title>title</title></name>.
 std::string mark(std::string_view name, const std::string& attributes, std::string_view title);
-/// Plain text at a place; anchor: start, middle or end.
+/// Returns plain text at a position. `anchor`: start, middle or end.
 std::string words(double x, double y, std::string_view anchor, std::string_view text,
                   std::string_view more = "");
-/// The path of a style's shape around a place.
+/// Returns the path of a style's shape around a position.
 std::string shape_path(int style, double x, double y, double radius);
 
 struct LegendEntry {
   enum class Kind { line, area } kind = Kind::line;
   std::string name;
   int style = 0;
-  std::string label{};  // in the area's sample
+  std::string label{};  // text in the area's sample
 };
-/// Rows of entries from `top` on; `height` grows by what they take.
+/// Returns rows of legend entries from `top` on, and adds their height to `height`.
 std::string legend(const std::vector<LegendEntry>& entries, double left, double right, double top,
                    double& height);
 
-/// <svg> around a drawing; a file brings its styles and names its language.
+/// Wraps a drawing in <svg>. A file also contains the styles and its namespace.
 std::string document(int width, double height, std::string_view title, const std::string& content,
                      Place place);
 

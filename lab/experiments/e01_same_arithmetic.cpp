@@ -1,5 +1,5 @@
-// E1. An MLP of 64-128-10 without biases (their gradients are sums, which o2 rounds twice), 500
-// steps on random data; what is compared is the hash of the f32 weights.
+// E1. Trains an MLP of 64-128-10 without biases (their gradients are sums, which o2 rounds twice)
+// for 500 steps on random data, and compares hashes of the f32 weights.
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/setting.h>
 #include <halftone/lab/table.h>
@@ -7,7 +7,7 @@
 namespace halftone::lab {
 namespace e01 {
 
-/// The f32 weights after training.
+/// Trains and returns the hash of the f32 weights.
 template <class Optimizer, class Options>
 std::string trained(const amp::Strategy& strategy, const Options& options) {
   manual_seed(1);
@@ -28,7 +28,7 @@ std::string trained(const amp::Strategy& strategy, const Options& options) {
 }
 
 void run(Findings& found) {
-  // amp's gradients come from their products in f32, o2's are bf16: that is all there is.
+  // amp's gradients come from products in f32, o2's are bf16: that is the only difference.
   const amp::Strategy o2 = amp::Strategy::named("o2-bf16"), amp = amp::Strategy::named("amp-bf16"),
                       rounded = policy_of("amp, gradients rounded", "amp-bf16", R"("rules":
                         [{"match": {"op": "linear"}, "grad_weight": "bf16"}])");
@@ -54,8 +54,8 @@ void run(Findings& found) {
 
 const Experiment found::e1{
     "E1",
-    "Masters beside bf16 weights (apex's O2) and autocast over f32 weights are the same arithmetic "
-    "in other storage: with gradients rounded alike the f32 weights are the same to the bit.",
+    "f32 masters of bf16 weights (apex's O2) and autocast over f32 weights are the same arithmetic "
+    "in different storage: with equally rounded gradients the f32 weights are equal to the bit.",
     e01::run};
 
 }  // namespace halftone::lab

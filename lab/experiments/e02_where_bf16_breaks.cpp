@@ -1,8 +1,8 @@
 // E2. A student of 32-128-8 learns a teacher of the same shape from fresh Gaussian batches of 64,
-// under a cosine schedule. The teacher's weights have the variance 2 / inputs, the student's begin
-// with 1 / inputs: how much an update loses depends on how large weights are. Eleven policies
-// differ in what the update of a weight is rounded to. Every tenth step an f32 twin of the
-// optimizer says what the update should have been.
+// under a cosine schedule. The teacher's weights have the variance 2 / inputs, the student's
+// initial weights 1 / inputs: the share of lost updates depends on the size of the weights. Eleven
+// policies differ in the rounding of the weight update. At every tenth step an f32 copy of the
+// optimizer computes what the update should have been.
 #include <algorithm>
 #include <cmath>
 
@@ -14,14 +14,14 @@
 namespace halftone::lab {
 namespace e02 {
 
-/// What is expected of a policy.
+/// The result that is expected of a policy.
 enum class Kind { reference, like_f32, nearest, truncates };
 
 struct CastPolicy {
   const char* name;
   Kind kind;
   const char* extends;
-  const char* more;  // of its file
+  const char* more;  // more fields of its file
 };
 constexpr CastPolicy policies[]{
     {"f32", Kind::reference, "fp32", ""},
@@ -63,15 +63,15 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Setting& setting,
   return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = setting.lr});
 }
 
-/// Says what an update would be in f32: the optimizer's own, of the same gradient and states, on
-/// weights that are 0.
+/// Computes the update in f32: the same optimizer, with the same gradient and states, on weights
+/// that are 0.
 class Twin {
  public:
   Twin(const Setting& setting, const std::vector<Tensor>& parameters) {
     for (const Tensor& p : parameters) weights_.push_back(zeros(p.shape()).set_requires_grad());
     optimizer_ = make_optimizer(setting, weights_);
   }
-  /// Before a step; weights are those that the next forward pass would see.
+  /// Called before a step. `parameters` are the weights that the next forward pass would use.
   void look(const optim::Optimizer& optimizer, const std::vector<Tensor>& parameters) {
     optimizer_->load_state_dict(optimizer.state_dict());
     before_.clear();
@@ -82,7 +82,7 @@ class Twin {
     }
     optimizer_->step();
   }
-  /// Behind it.
+  /// Called after the step.
   void compare(const std::vector<Tensor>& parameters) {
     double lost = 0, meant = 0, along = 0, square = 0;
     for (std::size_t i = 0; i < weights_.size(); ++i) {
@@ -98,9 +98,9 @@ class Twin {
     along_ += along, square_ += square;
   }
   double lost() const { return lost_ / samples_; }
-  /// <applied, intended> / <intended, intended> (COLLAGE, arXiv 2405.03637): the mean over steps,
-  /// in which the small updates at the end of a schedule count as much as others; and of sums over
-  /// steps, in which large ones do.
+  /// <applied, intended> / <intended, intended> (COLLAGE, arXiv 2405.03637). The first is the mean
+  /// over steps, in which the small updates at the end of a schedule count as much as others. The
+  /// second divides sums over steps, in which large updates dominate.
   double effective_descent() const { return descent_ / samples_; }
   double descent_of_sums() const { return along_ / square_; }
 
@@ -146,7 +146,7 @@ Result train(const CastPolicy& policy, const Setting& setting, uint64_t seed) {
           twin.effective_descent(), twin.descent_of_sums()};
 }
 
-/// One result a seed, with its error over that of the same seed under f32.
+/// Returns one result per seed, with its error divided by that of the same seed under f32.
 std::vector<Result> train_all(const CastPolicy& policy, const Setting& setting, int seeds,
                               const std::vector<Result>& f32_results) {
   std::vector<Result> all;
@@ -158,7 +158,7 @@ std::vector<Result> train_all(const CastPolicy& policy, const Setting& setting, 
   return all;
 }
 
-/// Each number by itself.
+/// Returns the median of each number separately.
 Result median(std::vector<Result> all) {
   Result middle;
   for (double Result::*what : {&Result::error, &Result::over_f32, &Result::lost, &Result::descent,
@@ -174,8 +174,8 @@ void check(Findings& found, const std::string& what, Kind kind, const Result& r)
   if (kind == Kind::truncates) found.at_least(what + "effective descent", r.descent, 1.3);
   if (kind != Kind::nearest) return;
   found.at_least(what + "error over f32", r.over_f32, 1.1);
-  // Published: 69 to 96 %. It is 66 to 98 % with weights that begin smaller (uniform, as layers
-  // do by themselves) or larger (2 / inputs): a spacing grows with its weight.
+  // Published: 69 to 96 %. It is 66 to 98 % with initial weights that are smaller (uniform, the
+  // default of layers) or larger (2 / inputs): the spacing grows with the weight.
   found.within(what + "lost updates", r.lost, 0.65, 0.98);
   found.at_most(what + "effective descent", r.descent, 0.6);
 }
@@ -204,7 +204,7 @@ void run(Findings& found) {
 const Experiment found::e2{
     "E2",
     "bf16 rounded to nearest breaks the update of weights, not forward and backward: most updates "
-    "are lost. Any of f32 masters, 8 more bits, compensation or stochastic rounding mends it "
+    "are lost. Each of f32 masters, 8 more bits, compensation or stochastic rounding fixes it "
     "(Zamirai et al. 2020).",
     e02::run};
 

@@ -1,7 +1,7 @@
-// E4. gpt_tiny (lab/workloads/workload.h) with weights that updates reach in four ways, from the
-// same seeds: differences of the losses with their intervals, and the bytes a parameter by shapes
-// alone. Weights rounded to nearest are shown and not judged: at this workload's rate few updates
-// are lost (E14).
+// E4. Trains gpt_tiny (lab/workloads/workload.h) with four kinds of weight updates, from the same
+// seeds. Shows differences of the losses with their intervals, and the bytes per parameter,
+// computed from shapes alone. Weights rounded to nearest are shown but not judged: at this
+// workload's rate few updates are lost (E14).
 #include <ostream>
 
 #include <halftone/amp/strategy_bytes.h>
@@ -17,7 +17,7 @@ constexpr const char* workload = "gpt_tiny";
 const std::vector<std::string> strategies{"o2-bf16", "full-bf16-sr", "full-bf16-kahan",
                                           "full-bf16"};
 
-/// Weights and what stands beside them, without AdamW's states.
+/// Returns the bytes of weights and the tensors stored with them, without AdamW's states.
 double bytes_per_parameter(const std::string& strategy) {
   const Workload work = make_workload(workload);
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);

@@ -39,9 +39,9 @@ double mean_of(const std::vector<double>& x) {
   return sum / double(x.size());
 }
 
-/// The same in f64, without drawing: v is a Markov chain on the numbers of the grid from 1 to 8,
-/// whose steps follow from the distribution of a squared normal number. From v = 1, after
-/// 2^doublings steps; beta2 is 0.999.
+/// Computes the same in f64 without random draws. v is a Markov chain on the numbers of the grid
+/// from 1 to 8, and the distribution of a squared normal number gives its transitions. Returns the
+/// mean after 2^doublings steps from v = 1; beta2 is 0.999.
 double expected_v(int doublings) {
   constexpr std::size_t n = 3 * 128;
   std::vector<double> numbers;
@@ -73,7 +73,7 @@ struct CastPolicy {
   amp::Strategy strategy;
 };
 
-/// v of a policy after so many steps without gradients.
+/// Returns v under a policy after `steps` steps without gradients.
 double decayed(const CastPolicy& policy, double beta2, int64_t steps) {
   Adam run(policy.strategy, beta2);
   const Tensor zero = zeros({count});
@@ -99,7 +99,8 @@ void without_gradients(Findings& found, std::span<const CastPolicy> policies) {
   found.within("nearest, beta2 0.95, after 200, over f32", fast[1] / fast[0], 0.5, 2);
 }
 
-/// Mean v at 1,024, 4,096 and 16,384 steps of standard normal gradients, and how often one fell.
+/// Mean v after 1,024, 4,096 and 16,384 steps of standard normal gradients, and the number of
+/// decreases of a v.
 struct Course {
   std::vector<double> means{};
   int64_t falls = 0;
@@ -137,9 +138,9 @@ void with_gradients(Findings& found, std::span<const CastPolicy> policies) {
   const Course fast = course(policies[1], 0.95);
   row("beta2 0.95, nearest", fast.means);
   found.out() << table;
-  // Not "a stationary mean of 3.53": v falls in no step, so it has no stationary mean. It creeps up
-  // with the largest g^2 so far; the chain in f64 is at 3.5 after 95,000 steps, at 3.9 after
-  // 131,072.
+  // The bar is not "a stationary mean of 3.53": v decreases in no step, so it has no stationary
+  // mean. It grows slowly with the largest g^2 so far; the chain in f64 is at 3.5 after 95,000
+  // steps, at 3.9 after 131,072.
   found.exactly("nearest, beta2 0.999, how often a v fell", double(slow[1].falls), 0);
   for (std::size_t i = 0; i < expected.size(); ++i)
     found.within("nearest, mean over expected, " + std::to_string(1024 << 2 * i) + " steps",
@@ -165,7 +166,7 @@ void run(Findings& found) {
 const Experiment found::e5{
     "E5",
     "Adam's v in bf16 with beta2 = 0.999 never decays: 0.1 % is less than half a spacing. beta2 = "
-    "0.95 is harmless, and stochastic rounding mends it (modelled in arXiv 2603.16731).",
+    "0.95 is harmless, and stochastic rounding fixes it (modeled in arXiv 2603.16731).",
     e05::run};
 
 }  // namespace halftone::lab

@@ -1,7 +1,8 @@
-// E6. Weights kept on bf16's grid with k bits more, 16 of which are f32: an MLP that learns a
-// teacher, and an embedding of words as rare as words are (Zipf) with an MLP above. SGD, as in
-// recommendation models, where the question comes from: Split-SGD-BF16 (Kalamkar et al. 2020, arXiv
-// 2005.04680) found 8 bits too few for DLRM. Errors are over f32's of the same seed.
+// E6. Stores weights on bf16's grid with k extra bits, 16 of which give f32. The models are an MLP
+// that learns a teacher, and an embedding with an MLP on top, for words with the frequencies of a
+// language (Zipf). The optimizer is SGD as in recommendation models, from which the question comes:
+// Split-SGD-BF16 (Kalamkar et al. 2020, arXiv 2005.04680) found that 8 bits are too few for DLRM.
+// Errors are divided by those of f32 with the same seed.
 #include <algorithm>
 #include <cmath>
 
@@ -21,7 +22,7 @@ amp::Strategy kept_with(int bits) {
                    R"("optimizer": {"parameters": "e8m)" + std::to_string(7 + bits) + "\"}");
 }
 
-/// The mean of a bag of words, through an MLP.
+/// The mean of a bag of words' vectors, through an MLP.
 struct BagOfWords final : nn::Module {
   nn::Embedding table{words, width};
   nn::Sequential mlp = nn::models::mlp({width, 64, 1});
@@ -29,7 +30,7 @@ struct BagOfWords final : nn::Module {
   void describe(nn::Fields& field) override { field("table", table), field("mlp", mlp); }
 };
 
-/// Word i with a probability of 1 / (i + 1), up to a factor.
+/// Draws word i with a probability proportional to 1 / (i + 1).
 Tensor rare_words(int64_t count) {
   const Tensor u = rand({count, bag});
   return minimum(exp(u * std::log(double(words) + 1)) - 1.0, full({}, double(words - 1))).to(i64);
@@ -97,9 +98,8 @@ void run(Findings& found) {
 
 const Experiment found::e6{
     "E6",
-    "How many bits must a weight have beyond bf16's? 8 are enough for an MLP; a table of rare "
-    "words "
-    "is asked, for which 8 were found too few (Split-SGD-BF16, arXiv 2005.04680).",
+    "How many bits must a weight have beyond bf16's? 8 are enough for an MLP. For a table of rare "
+    "words, 8 were found to be too few (Split-SGD-BF16, arXiv 2005.04680); this measures it.",
     e06::run};
 
 }  // namespace halftone::lab

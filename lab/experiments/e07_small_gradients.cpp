@@ -1,7 +1,7 @@
-// E7. An MLP of 64-128-64-10 learns ten clusters of random vectors from a loss that is multiplied
-// by a small weight, as an auxiliary one is: its gradients are that much smaller. An f32 run is
-// watched; from the histograms of its gradients follows what f16 will lose, and which loss scale
-// will mend it.
+// E7. An MLP of 64-128-64-10 learns ten clusters of random vectors from a loss multiplied by a
+// small weight, as for an auxiliary loss: its gradients are smaller by that factor. A probe
+// observes an f32 run. The histograms of its gradients predict what f16 will lose, and which loss
+// scale is enough.
 #include <algorithm>
 #include <cmath>
 
@@ -13,8 +13,8 @@
 namespace halftone::lab {
 namespace e07 {
 
-/// The power of two that lifts all but a thousandth of every gradient out of what f16 rounds to 0,
-/// as far as f16 has room above the largest of all.
+/// Returns the power of two that lifts all but a thousandth of every gradient above the range that
+/// f16 rounds to 0. The room of f16 above the largest gradient limits it.
 int sufficient_lift(const SmallGradientRun& run) {
   int lift = -100, room = 100;
   for (const Survey& survey : run.gradients) {
@@ -42,7 +42,7 @@ void run(Findings& found) {
     const int lift = sufficient_lift(f32_run);
     const SmallGradientRun scaled =
         train_small_gradients(f16_with(number(std::ldexp(1.0, lift), 20)), weight);
-    // What the probe sees of a tensor in f16 is what is left of it: zeros that f32 did not have.
+    // The probe sees f16 tensors after rounding, so underflow shows as zeros that f32 did not have.
     const auto zeros = [](const SmallGradientRun& r) {
       return r.output_gradients.sums.zeros / r.output_gradients.sums.count;
     };
@@ -58,8 +58,8 @@ void run(Findings& found) {
     const std::string at = "loss times " + number(a.weight) + ", accuracy of ";
     found.within(at + "bf16 less f32's", a.bf16_run - a.f32_run, -0.01, 0.01);
     found.within(at + "f16, scaled, less f32's", a.scaled - a.f32_run, -0.01, 0.01);
-    // Ten classes: 0.1 is chance.
-    // At chance where everything is lost; close to it where a hundredth is left.
+    // With ten classes, 0.1 is chance.
+    // The accuracy is at chance if everything is lost, and close to it if a hundredth is left.
     if (a.weight <= 1e-5) found.at_most(at + "f16, unscaled", a.plain, a.weight < 1e-5 ? 0.2 : 0.5);
   }
 }
@@ -68,8 +68,8 @@ void run(Findings& found) {
 
 const Experiment found::e7{
     "E7",
-    "f16 needs a loss scale where gradients are small, and the histogram of an f32 run says which: "
-    "bf16 needs none (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).",
+    "f16 needs a loss scale if gradients are small, and the histogram of an f32 run gives the "
+    "scale; bf16 needs none (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2).",
     e07::run};
 
 }  // namespace halftone::lab

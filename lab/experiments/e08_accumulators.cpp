@@ -1,5 +1,5 @@
-// E8. One linear layer of K inputs under policies that differ in what its sums are kept in, beside
-// f64; operands are bf16 numbers, so that nothing else is rounded.
+// E8. One linear layer of K inputs under policies with different accumulators, compared with f64.
+// Operands are bf16 numbers, so that only sums are rounded.
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
@@ -13,7 +13,7 @@ constexpr int64_t rows = 8, columns = 32;
 
 struct Sum {
   const char* name;
-  const char* accumulate;  // of a rule
+  const char* accumulate;  // the rule's accumulate
   double expected;         // relative error at K = 4096, positive terms
 };
 constexpr Sum sums[]{
@@ -40,7 +40,7 @@ Operands operands(int64_t k, bool positive) {
   return made;
 }
 
-/// Of positive terms the mean relative error, of others the mean error over sqrt(K).
+/// Returns the mean relative error for positive terms, and the mean error over sqrt(K) for others.
 double error(const Sum& sum, const Operands& given, bool positive) {
   nn::Sequential model(nn::Linear(given.x.size(1), columns, {.bias = false}));
   static_cast<nn::Linear&>(model[0]).weight = nn::Parameter(given.weight.clone());

@@ -1,8 +1,8 @@
 // E9. The residual MLP (lab/workloads/workload.h) under MXFP8 for everything that its operations
-// read, weights of normalisations included. Those are near 1: in a block whose largest is in
-// (0.875, 1), OCP's rule takes the scale 2^-9, so that they become (448, 512) of e4m3, whose last
-// number is 448. What that does to gradients is measured beside; spikes of the loss, which were
-// published from runs of days, are not asked for.
+// read, weights of normalizations included. These weights are near 1: in a block whose largest
+// number is in (0.875, 1), OCP's rule takes the scale 2^-9. The numbers then become (448, 512) in
+// e4m3, whose largest number is 448. The effect on gradients is also measured. Spikes of the loss,
+// which were published from runs of days, are not part of the check.
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
@@ -23,7 +23,7 @@ struct Counts {
   double in_reach = 0, saturated = 0, bias = 0, sum = 0;
 };
 
-/// Weights in (0.875, 1) of blocks without a 1, and what becomes of them.
+/// Counts weights in (0.875, 1) in blocks without a 1, and those of them that saturate.
 void count(const Tensor& weight, ScaleRule rule, Counts& counts) {
   const std::vector<float> x = weight.to_vector<float>(),
                            y = quantize(weight, mx(rule)).to_vector<float>();
@@ -33,7 +33,7 @@ void count(const Tensor& weight, ScaleRule rule, Counts& counts) {
       largest = std::max(largest, std::abs(x[i]));
     for (std::size_t i = begin; i < std::min(begin + 32, x.size()); ++i) {
       counts.bias += y[i] - x[i], counts.sum += std::abs(x[i]);
-      // What lies within half a spacing of 448 / 512 is rounded there, and does not saturate.
+      // Numbers within half a spacing of 448 / 512 round to it and do not saturate.
       if (largest >= 1 || std::abs(x[i]) <= 0.90625f) continue;
       ++counts.in_reach;
       counts.saturated += std::abs(y[i]) == 0.875f;
@@ -41,7 +41,7 @@ void count(const Tensor& weight, ScaleRule rule, Counts& counts) {
   }
 }
 
-/// With the weight decay of language models, under which weights of normalisations go below 1.
+/// Uses the weight decay of language models, which moves weights of normalizations below 1.
 Workload decaying(uint64_t seed) {
   Workload work = make_workload("residual_mlp", seed);
   work.optimizer = [](std::vector<Tensor> parameters, double lr) {
@@ -89,9 +89,9 @@ void run(Findings& found) {
 
 const Experiment found::e9{
     "E9",
-    "Under OCP's rule for MX scales, weights of normalisations fall into the last number of e4m3 "
-    "together; under a rule that rounds scales up none does (arXiv 2506.20752 found trainings that "
-    "diverge of it).",
+    "Under OCP's rule for MX scales, weights of normalizations all round to the last number of "
+    "e4m3; under a rule that rounds scales up none does (arXiv 2506.20752 found trainings that "
+    "diverge for this reason).",
     e09::run};
 
 }  // namespace halftone::lab

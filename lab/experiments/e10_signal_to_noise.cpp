@@ -1,5 +1,5 @@
-// E10. The table of `halftone-lab formats`, and its check against numbers that were derived apart
-// from this library.
+// E10. Prints the table of `halftone-lab formats` and checks it against numbers derived without
+// this library.
 #include <halftone/lab/experiments/experiments.h>
 #include <halftone/lab/commands/formats.h>
 

@@ -1,6 +1,6 @@
-// E11. An MLP of 32-64-8 learns to classify; every 200 steps comes a batch that is 100 times (or
-// 65,536 times) as large. Watched is the input of its first layer: the batch, under the scale that
-// the policy has for it.
+// E11. An MLP of 32-64-8 learns to classify; every 200 steps one batch is 100 times (or 65,536
+// times) as large. The observed tensor is the input of the first layer: the batch, under the
+// policy's scale for it.
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
@@ -22,7 +22,7 @@ struct Course {
   double saturated = 0, largest = 0;  // share with the outlier, and its largest magnitude
 };
 
-/// The watched tensor as the policy rounds it, and the share of it that saturates.
+/// Returns the observed tensor after the policy's rounding, and the share of it that saturates.
 std::pair<Tensor, double> rounded(const amp::Training& training, const Quantizer& quantizer,
                                   const Tensor& x) {
   QuantizeCall call{.quantizer = quantizer};
@@ -67,8 +67,8 @@ Course course(const Recipe& recipe) {
   return seen;
 }
 
-/// Signal to noise of normal numbers of that standard deviation on a grid to the nearest, in f64:
-/// an integral over magnitudes, in which the grid is nothing but its spacings.
+/// Computes the signal to noise of normal numbers with this standard deviation, rounded to nearest
+/// on a grid. It integrates over magnitudes in f64 and uses only the spacings of the grid.
 double expected(const NumberFormat& grid, double deviation) {
   double signal = 0, noise = 0;
   for (int i = 0; i < 400000; ++i) {
@@ -109,13 +109,14 @@ void run(Findings& found) {
   for (const std::size_t i : {0u, 1u, 4u, 5u, 6u})
     found.at_least(recipes[i].name + " x " + number(recipes[i].outlier, 6) + ", saturated",
                    seen[i].saturated, 0.01);
-  // Of int8 a batch's ratio follows from its own largest number, which differs by 2 dB.
+  // For int8, a batch's ratio depends on its own largest number; batches differ by 2 dB.
   for (const std::size_t i : {2u, 3u, 7u, 8u})
     found.at_most(recipes[i].name + ", dB lost with and after the outlier",
                   std::max(seen[i].before - seen[i].during, lost(i)), i < 4 ? 0.5 : 3);
-  // Not "more than 20 dB" of e4m3: a scale that is 100 times too small costs 6.6 of its 18 binades,
-  // and a floating-point format is as exact in all but the last of them. The loss begins where most
-  // numbers are subnormal: beyond x 10,000; a grid without exponents loses all of 20 log10(100).
+  // The bar for e4m3 is not "more than 20 dB". A scale that is 100 times too small costs 6.6 of its
+  // 18 binades, and a floating-point format is equally exact in all but the last of them. The loss
+  // begins where most numbers are subnormal: above x 10,000. A grid without exponents loses all of
+  // 20 log10(100).
   for (const std::size_t i : {0u, 1u})
     found.within(recipes[i].name + " x 100, dB lost in 16 steps after", lost(i), -0.5, 0.5);
   for (const std::size_t i : {4u, 5u, 6u})
@@ -137,9 +138,9 @@ void run(Findings& found) {
 
 const Experiment found::e11{
     "E11",
-    "Delayed scaling fails on outliers where scaling from the tensor itself and blocks do not: the "
-    "outlier saturates, and a history of the largest magnitudes remembers it for all of its steps. "
-    "(What TransformerEngine's DelayedScaling is defined to do.)",
+    "Delayed scaling fails on outliers; scaling from the tensor itself and blocks do not. The "
+    "outlier saturates, and the history of largest magnitudes keeps it for all of its steps. "
+    "(TransformerEngine's DelayedScaling is defined in this way.)",
     e11::run};
 
 }  // namespace halftone::lab

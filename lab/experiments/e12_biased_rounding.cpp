@@ -1,5 +1,5 @@
-// E12. The second product of attention in steps, O = P V with P = exp(S - max S), whose result goes
-// onto bf16's grid: 64 heads, 8 queries, 64 keys, 64 columns of values between 2 and 4 in
+// E12. The second product of attention in steps, O = P V with P = exp(S - max S), with the result
+// rounded to bf16's grid: 64 heads, 8 queries, 64 keys, 64 columns of values between 2 and 4 in
 // magnitude. Operands are bf16 numbers, sums f32; the bias is that of the last rounding alone.
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ struct Values final : nn::Module {
   }
 };
 
-/// What rounding did to O. The error of a value is e = y - x.
+/// Returns a survey of the rounding of O. The error of a value is e = y - x.
 Survey attention(const Setting& setting, bool one_sign, const char* rounding) {
   manual_seed(12);
   const Tensor q = randn({heads, queries, width}) * setting.sharpness,
@@ -68,9 +68,9 @@ Survey attention(const Setting& setting, bool one_sign, const char* rounding) {
   return all;
 }
 
-/// Bounds of t. None where the claim says nothing: one sharp weight of 1 loses all that is small
-/// beside it, which biases nearest towards 0 (t = 9), and signs that cancel hide what truncation
-/// does.
+/// Returns the bounds of t, or nullopt if the claim makes no prediction. One sharp weight of 1
+/// loses all small terms next to it, which biases nearest towards 0 (t = 9). Signs that cancel hide
+/// the effect of truncation.
 std::optional<std::pair<double, double>> expected(const Setting& setting, bool one_sign,
                                                   std::string_view rounding) {
   const bool sharp = setting.sharpness > 1;
@@ -78,8 +78,8 @@ std::optional<std::pair<double, double>> expected(const Setting& setting, bool o
   if (rounding == "toward_zero")
     return one_sign ? std::optional(std::pair{10.0, HUGE_VAL}) : std::nullopt;
   if (!one_sign || !sharp) return std::pair{-3.0, 3.0};
-  // Two numbers of one binade add up to one of the next, every other time halfway between two of
-  // its numbers; the small rest has the same sign and breaks all ties away from 0.
+  // Two numbers of one binade add up to a number of the next, which in half of the cases is halfway
+  // between two of its numbers. The small rest has the same sign and breaks all ties away from 0.
   return setting.repeated ? std::optional(std::pair{-HUGE_VAL, -10.0}) : std::nullopt;
 }
 
@@ -115,7 +115,7 @@ void run(Findings& found) {
 
 const Experiment found::e12{
     "E12",
-    "Where attention's largest weights repeat and values have one sign, round-to-nearest of its "
+    "If attention's largest weights repeat and values have one sign, round-to-nearest of its "
     "result to bf16 is biased (Qiu and Yao 2025, arXiv 2510.04212); stochastic rounding is not.",
     e12::run};
 

@@ -1,9 +1,10 @@
-// E13. gpt_tiny (lab/workloads/workload.h) after 200 steps in f32, asked twice for its predictions:
-// products summed in one go, and anew every 32 terms. Both sums are f32; they differ as two kernels
-// of two programs do, one of which draws samples while the other one trains. The bar is not the
-// published one. Where a logit differs, it does so by a spacing of its format, 8 times as much in
-// bf16; but a rounding hides nearly every difference of two sums, and hides it the more often the
-// wider the spacing: it is the product of both that reaches the predictions.
+// E13. gpt_tiny (lab/workloads/workload.h) after 200 steps in f32 makes its predictions twice: with
+// products summed in one pass, and with sums restarted every 32 terms. Both sums are f32. They
+// differ as the kernels of two programs do, for example when one program draws samples while the
+// other trains. The bar is not the published one. A logit that differs does so by a spacing of its
+// format, which is 8 times as large in bf16. But rounding hides nearly every difference between two
+// sums, and hides more of them if the spacing is wider. The product of both effects reaches the
+// predictions.
 #include <cmath>
 
 #include <halftone/lab/experiments/experiments.h>
@@ -18,7 +19,7 @@ namespace e13 {
 
 constexpr int64_t steps = 200, sequences = 8;
 
-/// The weights of a trained model, and a batch that it has not seen.
+/// The weights of a trained model, and a batch that was not in its training data.
 struct Trained {
   optim::NamedTensors weights{};
   data::Batch batch{};
@@ -39,7 +40,7 @@ Trained trained() {
   return result;
 }
 
-/// f64 [tokens, characters].
+/// Returns the logits in f64, [tokens, characters].
 Tensor logits(const Trained& at, const std::string& extends, int chunk) {
   const Workload workload = make_workload("gpt_tiny", 13);
   nn::load_state_dict(*workload.model, at.weights);
@@ -55,8 +56,8 @@ Tensor logits(const Trained& at, const std::string& extends, int chunk) {
 }
 
 struct Mismatch {
-  double divergence = 0;  // KL, mean over tokens
-  double distance = 0;    // root mean square of a difference of logits
+  double divergence = 0;  // KL divergence, mean over tokens
+  double distance = 0;    // root mean square of the difference of logits
   double others = 0;      // share of the logits that differ
 };
 

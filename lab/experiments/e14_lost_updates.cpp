@@ -1,7 +1,7 @@
 // E14. gpt_tiny (lab/workloads/workload.h), 100 steps of AdamW at a constant rate, with weights in
-// f32 and with weights on bf16's grid, to nearest. Every tenth step is watched. A rate of 0.01 is
-// not among them: there the model learns worse (a loss of 3.1 against 2.5), the two runs part, and
-// 20 % are lost where the f32 run's histogram says 29 %.
+// f32 and with weights on bf16's grid, rounded to nearest. A probe observes every tenth step. A
+// rate of 0.01 is left out: there the model learns worse (a loss of 3.1 against 2.5), the two runs
+// diverge, and 20 % of the updates are lost while the f32 run's histogram predicts 29 %.
 #include <algorithm>
 #include <cmath>
 
@@ -27,7 +27,7 @@ Run train(const amp::Strategy& strategy, double lr) {
   workload.lr = lr;
   const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(workload);
   amp::Training training(strategy, *workload.model, *optimizer);
-  // No site has this path: updates alone are looked at.
+  // No site has this path, so the probe observes only updates.
   policy::Probe probe(training, {.every = 10, .path = "updates_alone"});
   Run run;
   train_steps(workload, training, steps, [&](int64_t step, const Tensor& loss) {
@@ -40,7 +40,7 @@ Run train(const amp::Strategy& strategy, double lr) {
   return run;
 }
 
-/// Of f32 weights' updates, the share below half a spacing of bf16, whose spacings are 2^16 of
+/// Returns the share of the f32 weights' updates below half a spacing of bf16, which is 2^16 times
 /// f32's.
 double predicted_lost(const Run& run) {
   double below = 0, all = 0;
@@ -82,7 +82,7 @@ void run(Findings& found) {
 const Experiment found::e14{
     "E14",
     "Small learning rates are invisible in bf16: the share of updates that are lost rises as the "
-    "rate falls, and the histogram of log2(|update| / spacing) of an f32 run says it beforehand "
+    "rate falls, and the histogram of log2(|update| / spacing) of an f32 run predicts it "
     "(Zamirai et al. 2020, arXiv 2010.06192).",
     e14::run};
 

@@ -1,5 +1,5 @@
-// E15. One step of a small MLP, a CNN and a GPT under every strategy: what the ledger counts, and
-// what follows from shapes alone.
+// E15. Compares the ledger's counts with bytes computed from shapes alone, for one step of a small
+// MLP, a CNN and a GPT under every strategy.
 #include <set>
 
 #include <halftone/amp/strategy_bytes.h>
@@ -41,10 +41,10 @@ Case make(const std::string& name) {
 }
 
 struct Bytes {
-  int64_t parameters = 0;  // their number
+  int64_t parameters = 0;  // number of parameters
   int64_t parameter = 0, beside = 0, gradient = 0, state = 0;
-  int64_t casts = 0, kept_casts = 0;  // at most within forward; from there to backward
-  int64_t wrong = 0;                  // by how many the prediction is off
+  int64_t casts = 0, kept_casts = 0;  // the most within forward; the part kept for backward
+  int64_t wrong = 0;                  // difference from the prediction
 };
 
 Bytes counted(const std::string& workload, std::string_view strategy_name) {
@@ -78,8 +78,8 @@ Bytes counted(const std::string& workload, std::string_view strategy_name) {
   return bytes;
 }
 
-/// Bytes of a matrix as if its format were native: codes, and scales of blocks. Blocks whose
-/// numbers such codes cannot tell apart are counted.
+/// Bytes of a matrix as if its format were native: codes, and scales of blocks. Also counts blocks
+/// with more different numbers than the codes can represent.
 struct AsIf {
   int64_t bits = 0, too_rich = 0;
 };
@@ -117,7 +117,7 @@ void run(Findings& found) {
   found.exactly(
       "bytes by which predictions are off, " + std::to_string(cases) + " trainings together",
       double(wrong), 0);
-  // Backward needs no bias, so of those only the region keeps casts.
+  // Backward does not need biases, so only the region keeps casts of biases.
   found.exactly("bytes by which casts are not 2 a parameter, and then 2 a weight without biases",
                 double(casts_wrong), 0);
   found.exactly("bytes left behind", double(memory_report().total_now - empty.total_now), 0);
@@ -148,8 +148,8 @@ void run(Findings& found) {
 const Experiment found::e15{
     "E15",
     "The memory table of mixed precision is exact: bytes of weights, masters, gradients and states "
-    "follow from shapes, to the byte, for every strategy; autocast holds 2 bytes a parameter more "
-    "in forward, and keeps those of weights until backward.",
+    "follow from shapes, to the byte, for every strategy; autocast needs 2 bytes more per "
+    "parameter in forward, and keeps the bytes of weights until backward.",
     e15::run};
 
 }  // namespace halftone::lab

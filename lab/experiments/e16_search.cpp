@@ -1,6 +1,7 @@
-// E16. A search over the operations of gpt_tiny (lab/workloads/workload.h), from PyTorch's list for
-// CUDA: what may run in bf16 beyond it, for an error of 2 % in the gradients? Then both train from
-// the same seeds: a difference of the losses, with its interval.
+// E16. Searches the operations of gpt_tiny (lab/workloads/workload.h), starting from PyTorch's list
+// for CUDA: which more operations may run in bf16 for an error of 2 % in the gradients? Then both
+// policies train from the same seeds; the result is the difference of their losses, with its
+// interval.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace e16 {
 
 constexpr const char* workload = "gpt_tiny";
 
-/// A file for as long as it is needed: run() reads policies.
+/// A temporary policy file, because run() reads policies from files.
 class PolicyOnDisk {
  public:
   explicit PolicyOnDisk(policy::PolicyFile policy)
@@ -62,7 +63,8 @@ void run(Findings& f) {
                                                {}, silent);
   f.out() << table_of(runs) << '\n';
   std::vector<double> differences, ratios, base_times, found_times;
-  for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {  // in turn, from one seed
+  for (std::size_t i = 0; i + 1 < runs.size(); i += 2) {  // the two policies alternate, with the
+                                                          // same seed
     differences.push_back(runs[i + 1].loss / runs[i].loss - 1);
     ratios.push_back(runs[i + 1].milliseconds / runs[i].milliseconds);
     base_times.push_back(runs[i].milliseconds);
@@ -74,11 +76,12 @@ void run(Findings& f) {
   f.at_most("bytes kept, found over list", found.measured.bytes / of_base.bytes, 0.9);
   f.at_most("loss beyond the list's, upper end of 95 %", difference.mean + difference.half, 0.005);
   f.at_most("ms per step over the list's, least of the pairs", std::ranges::min(ratios), 1.0);
-  // Noise only adds; what it leaves of the least times is a hundredth.
+  // Noise only adds time; the least times still have noise of about 1 %.
   f.at_most("ms per step over the list's, of the least times",
             std::ranges::min(found_times) / std::ranges::min(base_times), 1.01);
   f.within("measured over predicted error", found.measured.added / found.predicted, 0.5, 2);
-  // Of one rule both are the same measurement; of all that save something, together, they are not.
+  // For one rule, both numbers are the same measurement; for all rules that save something, they
+  // are not.
   const FrontierPoint& all = found.frontier.back();
   f.at_least("rules that save something", double(all.names.size()), 2);
   f.within("measured over predicted error of all of them", all.measured.added / all.predicted, 0.5,
@@ -90,8 +93,8 @@ void run(Findings& f) {
 const Experiment found::e16{
     "E16",
     "A search over rules finds a policy that trains no worse than the hand-made list for CUDA and "
-    "keeps at least 10 % fewer bytes from forward to backward (HAWQ-V2, arXiv 1911.03852, ranks by "
-    "sensitivity alike).",
+    "keeps at least 10 % fewer bytes from forward to backward (HAWQ-V2, arXiv 1911.03852, also "
+    "ranks by sensitivity).",
     e16::run};
 
 }  // namespace halftone::lab

@@ -1,6 +1,7 @@
-// E17. Everything that an MLP of 32-64-8 hands on or keeps is rounded stochastically to bf16:
-// results, gradients, weights, momentum. It is stopped and resumed, and run on other kernels; tests
-// run this under every cap of instruction sets. (Real kills: tests/train/kill_resume.sh.)
+// E17. Everything that an MLP of 32-64-8 passes on or stores is rounded stochastically to bf16:
+// results, gradients, weights, momentum. The training is stopped and resumed, and run on other
+// kernels; tests run it under every cap of instruction sets. (tests/train/kill_resume.sh kills a
+// real process.)
 #include <filesystem>
 
 #include <unistd.h>
@@ -15,13 +16,12 @@ namespace e17 {
 
 constexpr int64_t steps = 200;
 
-/// The same on every machine: nothing here is left to a compiler, a CPU or a number of threads.
-/// Rate and momentum are powers of two, so that a fused multiplication and addition changes
-/// nothing.
+/// These hashes are the same on every machine: no result depends on a compiler, a CPU or a number
+/// of threads. Rate and momentum are powers of two, so that a fused multiply-add changes nothing.
 constexpr std::string_view decisions_everywhere = "0891e5ed11dad8d4",
                            weights_everywhere = "ac0fd799e42e49c2";
 
-/// Sums of products go in order of k, so that not even they depend on the kernels.
+/// Sums of products run in order of k, so that they do not depend on the kernels.
 amp::Strategy everywhere() {
   return policy_of("stochastic", "fp32", R"(
     "quantizers": {"sr": {"format": "bf16", "rounding": "stochastic"}},
@@ -39,13 +39,14 @@ struct Run {
                                                  nn::Linear(64, 8, {.bias = false})))),
         sgd(model.parameters(), {.lr = 0.25, .momentum = 0.5}),
         training(policy, model, sgd) {}
-  /// Batches come from the default generator, which is a part of the training's state.
+  /// Batches come from the default generator, whose state is part of the training's state.
   void train(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const Tensor x = rand({16, 32}) - 0.5, wanted = rand({16, 8});
       training.zero_grad();
       const Tensor y = training.forward(model, x);
-      y.backward((y.detach() - wanted) * (1 / 64.0));  // of a mean of squares, without a sum
+      y.backward((y.detach() - wanted) * (1 / 64.0));  // gradient of a mean of squares, without a
+                                                       // sum
       training.step();
     }
   }
@@ -76,7 +77,7 @@ std::string resumed(const amp::Strategy& policy) {
     run.train(steps / 2);
     run.training.save(file);
   }
-  Run other(policy, 2);  // other weights, another place in the stream of random numbers
+  Run other(policy, 2);  // has different weights and another state of the generator
   other.train(3);
   other.training.load(file);
   std::filesystem::remove(file);
@@ -84,7 +85,7 @@ std::string resumed(const amp::Strategy& policy) {
   return other.hash();
 }
 
-/// What quantizers draw, on numbers of many sizes.
+/// Returns the hash of quantizers' random decisions on numbers of many sizes.
 std::string decisions() {
   manual_seed(3);
   const Tensor u = rand({64, 96}) - 0.5, x = u * u * u * 4096;

@@ -1,8 +1,8 @@
-// E18. The decisions of seven roundings on seven grids, 980,000 in all, in this file and in the
-// kernels that the library was compiled to. tests/lab/compiled_rounding.cmake compiles the same
-// formula without optimisation, with all of it, and with -ffast-math, beside rounding by sums of
-// floats (Veltkamp's splitting), of which a compiler that may fuse multiplications and additions
-// leaves nothing.
+// E18. The decisions of seven roundings on seven grids, 980,000 in all, made in this file and by
+// the compiled kernels of the library. tests/lab/compiled_rounding.cmake compiles the same formula
+// without optimization, with full optimization, and with -ffast-math. For comparison it also
+// compiles rounding by sums of floats (Veltkamp's splitting), which breaks completely if a compiler
+// may fuse multiplications and additions.
 #include <cmath>
 #include <sstream>
 
@@ -22,7 +22,7 @@ std::string hexadecimal(uint64_t hash) {
   return text.str();
 }
 
-/// Floats of all sizes through the quantizers of all named grids.
+/// Runs floats of all sizes through the quantizers of all named grids. Returns the hash.
 std::string by_kernels(const char* backend) {
   const CpuBackendScope scope(backend);
   AnyFloats floats;
@@ -61,8 +61,8 @@ void run(Findings& found) {
 
 const Experiment found::e18{
     "E18",
-    "Emulated formats survive optimisation: rounding by integer arithmetic has the same bits at "
-    "every level of optimisation, -ffast-math included, and in vector code.",
+    "Emulated formats survive optimization: rounding by integer arithmetic has the same bits at "
+    "every level of optimization, -ffast-math included, and in vector code.",
     e18::run};
 
 }  // namespace halftone::lab

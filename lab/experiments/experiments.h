@@ -1,5 +1,4 @@
-// The experiments, each in the file of its name. Numbers are those of docs/experiments.md; one that
-// is not there is not written yet.
+// The experiments; each has a file with its name. Numbers are those of docs/experiments.md.
 #pragma once
 
 #include <halftone/lab/experiment.h>

@@ -1,6 +1,6 @@
-// What rounding decides, as one number that is the same for every compiler, flag and CPU: the
-// formula of core/number_format.h on a million floats. tests/lab/compiled_rounding.cmake compiles
-// it with other flags.
+// Hashes the decisions of rounding: the formula of core/number_format.h on a million floats gives
+// the same hash with every compiler, flag and CPU. tests/lab/compiled_rounding.cmake compiles it
+// with other flags.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@ namespace halftone::lab {
 
 constexpr uint64_t rounding_hash_everywhere = 0xa2a445215a3eecf5u;
 
-/// Numbers of all sizes: bits are those of a linear congruential generator.
+/// Floats of all sizes: the bits come from a linear congruential generator.
 class AnyFloats {
  public:
   float next() { return std::bit_cast<float>(next_bits()); }
@@ -25,7 +25,8 @@ class AnyFloats {
   uint64_t state_ = 18;
 };
 
-/// FNV-1a of round(format, x, rounding, random), which is round_to() or what is held against it.
+/// Returns the FNV-1a hash of round(format, x, rounding, random); `round` is round_to() or a
+/// function to compare with it.
 template <class Round> uint64_t rounding_hash(const Round& round) {
   constexpr NumberFormat all[]{formats::bf16, formats::f16,  formats::e5m2, formats::e4m3,
                                formats::e2m3, formats::e2m1, formats::int8};

@@ -1,5 +1,5 @@
-// Ten clusters that overlap a little; eps of AdamW is so small that the rate does not depend on the
-// size of gradients.
+// Ten clusters that overlap slightly. AdamW's eps is so small that the step size does not depend on
+// the size of the gradients.
 #include <halftone/lab/experiments/small_gradients.h>
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace halftone::lab {
 namespace {
 constexpr int64_t steps = 300, batch_size = 128, inputs = 64, classes = 10;
 
-/// Centres, and vectors around them. Neighbours overlap a little.
+/// Centers, and vectors around them. Neighbors overlap slightly.
 struct Clusters {
   Tensor centres = randn({classes, inputs});
   std::pair<Tensor, Tensor> draw(int64_t count) const {

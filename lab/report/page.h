@@ -9,7 +9,7 @@ namespace halftone::lab::html {
 
 /// <p>; the text is plain.
 std::string paragraph(std::string_view text);
-/// Drawings beside each other as far as there is room.
+/// Returns drawings side by side as far as there is room.
 std::string figures(const std::vector<std::string>& drawings);
 /// The page; the title is plain, the body markup. It follows the reader's light or dark scheme,
 /// fits narrow windows, and can be printed.

@@ -1,5 +1,5 @@
-// halftone-lab report: what runs left on disk as one page of HTML, without scripts and without
-// anything that is fetched. docs/report.md shows what is on it.
+// halftone-lab report: shows runs on disk as one page of HTML, which has no scripts and loads
+// nothing. docs/report.md describes the page.
 #pragma once
 
 #include <filesystem>
@@ -9,19 +9,19 @@
 namespace halftone::lab {
 
 struct ReportOptions {
-  /// Folders of runs; metrics of other programs, .csv or .jsonl with columns step and loss; files
-  /// of comparisons and searches, .json.
+  /// Run folders; metrics of other programs, .csv or .jsonl with columns step and loss; .json files
+  /// of comparisons and searches.
   std::vector<std::filesystem::path> paths;
   std::filesystem::path output = "report.html";
-  /// The policy that differences are from; empty: that of the first folder.
+  /// Differences are taken from this policy; empty: from that of the first folder.
   std::string reference{};
 };
 
-/// The page. Throws FormatError for paths that are neither, and for files that are no JSON;
-/// UsageError for a reference that no run has. Broken lines are skipped, and the page says so.
+/// Returns the page. Throws FormatError for paths of another kind and for invalid JSON, and
+/// UsageError for a reference that no run has. Skips broken lines; the page lists them.
 std::string report(const ReportOptions& options);
 
-/// Writes it; the exit code.
+/// Writes the page to `output`. Returns the exit code.
 int run_report(const ReportOptions& options);
 
 }  // namespace halftone::lab

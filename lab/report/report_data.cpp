@@ -1,4 +1,4 @@
-// Folders into groups.
+// Reads run folders into groups.
 #include <halftone/lab/report/report_data.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace halftone::lab {
 
 namespace {
 
-/// What a run may differ in beside its policy and its seed, as summaries name it.
+/// Settings that may differ between runs of one policy, by their names in summaries.
 constexpr const char* settings[] = {
     "workload",       "steps",     "lr",        "batch",       "optimizer.named", "optimizer.class",
     "schedule.named", "from.hash", "clip_norm", "policy_hash", "resolved_hash"};
@@ -26,7 +26,7 @@ std::string setting_of(const RunSummary& summary, const char* name) {
   return value == summary.numbers.end() ? "" : number(value->second);
 }
 
-/// The settings in which runs of one policy differ.
+/// Returns the settings in which runs of one policy differ.
 std::map<std::string, std::vector<std::string>> varying(const std::vector<ReportRun>& runs,
                                                         const std::vector<std::string>& policies) {
   std::map<std::string, std::map<std::string, std::set<std::string>>> seen;  // policy, setting
@@ -36,7 +36,7 @@ std::map<std::string, std::vector<std::string>> varying(const std::vector<Report
   std::map<std::string, std::vector<std::string>> result;
   for (const auto& [policy, names] : seen)
     for (const char* name : settings) {
-      // Another resolved table tells nothing that another workload or file does not.
+      // A different resolved table adds nothing if another listed setting already differs.
       const bool derived = std::string_view(name) == "resolved_hash" && !result[policy].empty();
       if (names.at(name).size() > 1 && !derived) result[policy].push_back(name);
     }
@@ -75,14 +75,14 @@ void read_probe(RunFolder& folder, ReportGroup& group) {
           tensor.scales.try_emplace(row.step, row.scale, row.ideal);
       },
       [&](const policy::UpdateRow& row) {
-        if (!row.state.empty()) return;  // of the optimizer's, which no panel shows
+        if (!row.state.empty()) return;  // no panel shows rows of the optimizer's state
         group.updates[row.step].add(row.stored);
         group.stored.add(row.stored), group.seen.add(row.seen);
         for (std::size_t i = 0; i < row.by_ulp.size(); ++i) group.by_ulp[i] += row.by_ulp[i];
       });
 }
 
-/// The group of that label, made if there is none.
+/// Returns the group with the label; creates it if necessary.
 ReportGroup& group_of(ReportData& data, const std::string& label) {
   const auto found = std::ranges::find(data.groups, label, &ReportGroup::label);
   if (found != data.groups.end()) return *found;

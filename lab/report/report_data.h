@@ -1,5 +1,5 @@
-// What the report's panels are made of: runs in groups - one policy under one setting, from several
-// seeds - with the surveys of a group added up.
+// The data of the report's panels: runs in groups (one policy under one setting, several seeds),
+// with the surveys of each group added up.
 #pragma once
 
 #include <array>
@@ -27,12 +27,13 @@ struct ReportRun {
   std::vector<svg::Point> losses{}, loss_scales{}, skipped{};  // over steps
 };
 
-/// A site's tensors of one role, all runs, steps and inputs together.
+/// The tensors of one site and role, over all runs, steps and inputs.
 struct ReportTensor {
   Survey survey{};
-  std::string quantizer{};                                // "": nothing rounds
-  std::map<int64_t, SurveySums> by_step{};                // where something rounds
-  std::map<int64_t, std::pair<double, double>> scales{};  // used and ideal, of the first run
+  std::string quantizer{};                                // "": the tensor is not rounded
+  std::map<int64_t, SurveySums> by_step{};                // only if the tensor is rounded
+  std::map<int64_t, std::pair<double, double>> scales{};  // scale used and ideal scale, from the
+                                                          // first run
 };
 
 /// Runs of one policy under one setting.
@@ -44,14 +45,14 @@ struct ReportGroup {
   std::vector<RecordedSite> resolved{};
   std::vector<std::string> sites{};  // in the order of computation
   std::map<std::pair<std::string, policy::Role>, ReportTensor> tensors{};
-  std::map<int64_t, policy::UpdateSums> updates{};  // by step, as they are stored
+  std::map<int64_t, policy::UpdateSums> updates{};  // by step, for weights as stored
   policy::UpdateSums stored{}, seen{};
   std::array<double, policy::UpdateRow::bins> by_ulp{};
 
   const ReportTensor* tensor(const std::string& site, policy::Role role) const;
-  /// A number of the summaries, of all runs that have it.
+  /// Returns one number of the summaries, from each run that has it.
   std::vector<double> numbers(const std::string& name) const;
-  /// value(run) - value(run of the same seed in `base`), relative to the latter.
+  /// Returns value(run) - value(run of the same seed in `base`), divided by the latter.
   std::vector<double> paired(const ReportGroup& base, const std::string& name) const;
 };
 
@@ -60,10 +61,10 @@ struct ReportData {
   std::vector<std::filesystem::path> comparisons{}, searches{}, strategies{};
   std::vector<std::string> notes{};
 
-  /// Groups of one workload, those of other programs included; the first is what differences are
-  /// from.
+  /// Returns the groups of each workload, with those of other programs in each. Differences are
+  /// taken from the first group.
   std::vector<std::vector<const ReportGroup*>> by_workload() const;
-  /// Groups that have what is asked for.
+  /// Returns the groups for which `has` is true.
   template <class Has> std::vector<const ReportGroup*> that(Has has) const {
     std::vector<const ReportGroup*> result;
     for (const ReportGroup& group : groups)
@@ -72,10 +73,10 @@ struct ReportData {
   }
 };
 
-/// Throws what report() throws.
+/// Reads all paths. Throws what report() throws.
 ReportData read_report_data(const ReportOptions& options);
 
-/// Share of what is not 0 that became 0, and others of Survey, of sums alone.
+/// Returns a Survey with only sums, for its derived statistics such as the underflow share.
 Survey survey_of(const SurveySums& sums);
 
 }  // namespace halftone::lab

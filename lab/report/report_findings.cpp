@@ -36,7 +36,7 @@ std::string comparison_of(const std::filesystem::path& path) {
   for (const json& row : array_in(file, "rows")) {
     const bool is_first = first == number_of_row++;
     const auto local = number_in(row, "local");
-    // What was neither rounded nor computed from what was says nothing.
+    // A tensor that was not rounded, with no rounded tensor before it, carries no information.
     if (!number_in(row, "rounding") && !(local && *local > 0)) continue;
     if (table.rows() >= most_rows && !is_first) {
       ++left_out;
@@ -63,7 +63,7 @@ std::string comparison_of(const std::filesystem::path& path) {
   return text;
 }
 
-/// Where an object with bytes and an error lies in the plot.
+/// Returns the plot position of an object that has bytes and an error.
 std::optional<svg::Point> place_of(const json& object) {
   const auto bytes = number_in(object, "bytes"), error = number_in(object, "error");
   if (!bytes || !error) return {};
@@ -79,7 +79,7 @@ std::string frontier_plot(const json& file, const std::vector<const json*>& cand
   for (const json& point : array_in(file, "frontier"))
     if (const auto place = place_of(point); place && frontier.points.size() < 500)
       frontier.points.push_back(*place);
-  // A gap behind each: they are no curve.
+  // A gap after each point, so that no line connects the points.
   for (const json* candidate : candidates)
     if (const auto place = place_of(*candidate); place && alone.points.size() < 200)
       alone.points.insert(alone.points.end(), {*place, {svg::automatic, svg::automatic}});
@@ -124,50 +124,50 @@ struct Definition {
 };
 constexpr Definition definitions[] = {
     {"final-loss", "final loss",
-     "Of the validation data, where the workload has some; else the mean of the last tenth of the "
-     "steps. Over the seeds: their mean."},
+     "The validation loss, if the workload has validation data; otherwise the mean loss of the "
+     "last tenth of the steps. Then the mean over the seeds."},
     {"paired", "against a policy",
-     "(loss - its loss) / its loss for each seed that both have: the mean over the seeds and its "
+     "(loss - its loss) / its loss for each seed that both have. The mean over the seeds and its "
      "95 % interval, mean ± t s / √n with Student's t."},
     {"ms", "ms per step",
-     "The median over the steps, from the batch to the update, validation left out; of several "
-     "seeds the middle one."},
+     "The median over the steps, from the batch to the update, without validation; then the "
+     "median over the seeds."},
     {"at-rest", "at rest",
-     "Parameters and what is kept beside them: masters, remainders, compensation."},
-    {"underflow", "underflow", "Numbers that are not 0 and become 0, over all that are not 0."},
+     "Parameters and the tensors stored with them: masters, remainders, compensation."},
+    {"underflow", "underflow", "The share of the nonzero numbers that become 0."},
     {"saturation", "saturation",
-     "Numbers beyond the grid's largest number times its scale, over all."},
+     "The share of all numbers that exceed the grid's largest number times its scale."},
     {"sqnr", "SQNR",
-     "10 log10(Σ x² / Σ e²) in dB, e the error of the rounding. Of gradients whose small values "
-     "vanish it says nothing, for the large ones make the sum: read it beside underflow."},
+     "10 log10(Σ x² / Σ e²) in dB; e is the error of the rounding. Large values dominate the "
+     "sums and hide small values that become 0: compare it with underflow."},
     {"rms", "log2 of the root mean square",
      "log2 √(Σ x² / n) before the rounding, loss scale included."},
     {"sufficient", "scale for a format",
-     "The power of two that would lift all but a thousandth of the numbers out of what the format "
-     "rounds to 0, as far as there is room below its largest number: the loss scale, or the "
-     "tensor's, that would be enough."},
+     "The smallest loss scale or tensor scale that is enough: the power of two that lifts all but "
+     "a thousandth of the numbers above those that the format rounds to 0, limited by the room "
+     "below its largest number."},
     {"lost", "lost",
-     "Updates u other than 0 after which the weight is what it was. u: what the optimizer would "
-     "change in f32."},
-    {"descent", "effective descent", "Σ (w' - w) u / Σ u u: 1 where steps do what they mean to."},
+     "The share of updates u, u ≠ 0, that leave the weight unchanged. u: the optimizer's update "
+     "in f32."},
+    {"descent", "effective descent", "Σ (w' - w) u / Σ u u: 1 if steps apply whole updates."},
     {"ratio", "update ratio", "Norm of u over norm of w."},
     {"ulp", "log2(|u| / ulp(w))",
-     "ulp(w): the spacing of the parameter's dtype at w. Below -1 rounding to nearest loses the "
+     "ulp(w): the spacing of the parameter's dtype at w. Below -1, rounding to nearest loses the "
      "update."},
     {"rounding", "rounding",
-     "The relative error √(Σ e² / Σ x²) that a rounding made, over what its format predicts, "
+     "The relative error √(Σ e² / Σ x²) of a rounding, divided by the prediction of its format, "
      "0.2123 · 2^(1-p) for significands of p bits."},
     {"local", "local",
-     "The relative difference from the same operation in f32 on operands that nobody rounded."},
+     "The relative difference from the same operation in f32 on operands that were not rounded."},
     {"amplification", "amplification",
-     "local over the root of the sum of the squares of the operands' errors and of the result's "
+     "local divided by the root of the sum of squares of the operands' errors and the result's "
      "own rounding. About 1 for products of independent operands."},
     {"twin", "twin",
-     "The relative difference from the reference's run: all that has come together so far."},
+     "The relative difference from the reference's run: all errors up to this tensor."},
     {"sensitivity", "error of the gradients",
-     "Of a candidate alone on top of the base policy, over a few batches: the norm of the "
-     "difference from the reference's gradients over their norm."},
-    {"added", "added", "The same, against the gradients of the base policy."}};
+     "For a candidate alone on top of the base policy, over a few batches: the norm of the "
+     "difference from the reference's gradients, divided by their norm."},
+    {"added", "added", "The same difference, but from the gradients of the base policy."}};
 
 constexpr std::pair<const char*, const char*> written_by[] = {
     {"summary.json, resolved.json, metrics.jsonl, policy.json",

@@ -1,4 +1,4 @@
-// Panels 7 to 9: exponents beside formats' ranges, updates, scales.
+// Panels 7 to 9: exponents and the ranges of formats, updates, scales.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -15,13 +15,14 @@ using html::escaped;
 
 namespace {
 
-/// A tensor of a group, by how bad it is.
+/// A tensor of a group; sorted by how bad it is.
 struct Place {
   const ReportGroup* group;
   const std::pair<const std::pair<std::string, policy::Role>, ReportTensor>* tensor;
 };
 
-/// What rounds loses most first, then what has the least signal to noise, then what f16 would lose.
+/// Sorts by underflow where something rounds, then by the least signal to noise, then by what f16
+/// would lose.
 std::vector<Place> worst_places(const ReportData& data, std::size_t most) {
   std::vector<std::tuple<double, double, double, Place>> all;
   for (const ReportGroup& group : data.groups)
@@ -40,7 +41,7 @@ std::vector<Place> worst_places(const ReportData& data, std::size_t most) {
     return std::tie(std::get<0>(a), std::get<1>(a), std::get<2>(a)) >
            std::tie(std::get<0>(b), std::get<1>(b), std::get<2>(b));
   });
-  // A tensor once, of the policy under which it is worst.
+  // Takes each tensor once, from the policy under which it is worst.
   std::set<std::pair<std::string, policy::Role>> taken;
   std::vector<Place> result;
   for (const auto& entry : all)
@@ -94,7 +95,7 @@ std::string update_plot(const std::vector<const ReportGroup*>& groups, const cha
 std::string ulp_plot(const std::vector<const ReportGroup*>& groups) {
   svg::Plot plot{.title = "updates by size"};
   plot.x.label = "log2(|u| / ulp(w))", plot.y.label = "percent of the updates";
-  plot.rules.push_back({"left of it: lost by nearest", -1, true});
+  plot.rules.push_back({"left of it: lost by rounding to nearest", -1, true});
   for (const ReportGroup* group : groups) {
     svg::Curve curve =
         distribution(group->label, group->by_ulp, policy::UpdateRow::lowest_bin, group->style);
@@ -106,7 +107,7 @@ std::string ulp_plot(const std::vector<const ReportGroup*>& groups) {
 
 // --- scales
 
-/// A curve per run, level from value to value; of many points every so many.
+/// Draws a curve per run, constant between values. Takes only every n-th of many points.
 std::string staircases(const ReportData& data, const char* title, const char* label,
                        std::vector<svg::Point> ReportRun::*points, double (*value)(double)) {
   svg::Plot plot{.title = title};
@@ -136,7 +137,7 @@ std::string skipped_steps(const ReportData& data) {
   return "";
 }
 
-/// Used over ideal, of the tensors where they are farthest apart.
+/// Draws the used scale over the ideal scale, for the tensors with the largest difference.
 std::string tensor_scales(const ReportGroup& group) {
   struct Stale {
     double most;
@@ -171,7 +172,7 @@ std::string histogram_panel(const ReportData& data) {
   const std::vector<Place> places = worst_places(data, 10);
   if (places.empty())
     return absent("No surveys are here", "halftone-lab run POLICY... --probe 50 --out runs");
-  // One axis for all, so that they can be held against each other.
+  // All plots share one axis, so that they can be compared.
   double low = -28, high = 18;
   for (const Place& place : places)
     for (int i = 0; i < Survey::binades; ++i)
@@ -239,8 +240,8 @@ std::string scale_panel(const ReportData& data) {
         "halftone-lab run amp-fp16 policies/te_delayed_hybrid.json --probe 50 --out runs");
   return text + paragraph(
                     "Which tensor overflowed in a skipped step: halftone-lab explain POLICY "
-                    "--workload W. Ideal is the scale that the tensor of that step would "
-                    "have asked for.");
+                    "--workload W. The ideal scale is the one that fits the tensor of "
+                    "that step.");
 }
 
 }  // namespace halftone::lab

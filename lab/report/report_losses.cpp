@@ -1,4 +1,4 @@
-// Panels 1 to 3: what the runs were, their losses, their memory.
+// Panels 1 to 3: settings of the runs, their losses, their memory.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -30,26 +30,26 @@ std::string joined_seeds(const ReportGroup& group) {
   return html::shortened(text, 40);
 }
 
-/// Of each run the sum, as text: "0.5" or "-".
+/// Returns the sum over the runs as text: "0.5" or "-".
 std::string sum_of(const ReportGroup& group, const char* name) {
   const std::vector<double> values = group.numbers(name);
   if (values.empty()) return "-";
   return number(std::accumulate(values.begin(), values.end(), 0.0));
 }
 
-/// In the order of the ledger; other names come last.
+/// Returns the place in the ledger's order; unknown names come last.
 int place_of_use(const std::string& use) {
   for (int i = 0; i < memory_use_count; ++i)
     if (name(MemoryUse(i)) == use) return i;
   return memory_use_count;
 }
 
-/// Without exponents as far as a column is wide enough.
+/// Avoids exponents where a column is wide enough.
 std::string plain(double value) {
   return std::abs(value) >= 100 && std::abs(value) < 1e7 ? fixed(value, 0) : number(value, 3);
 }
 
-/// What all runs have in common, and no column has.
+/// Lists the facts that no column shows, with up to 4 different values each.
 std::string common_facts(const ReportData& data) {
   std::map<std::string, std::set<std::string>> values;
   for (const ReportGroup& group : data.groups)
@@ -72,7 +72,7 @@ std::string common_facts(const ReportData& data) {
   return rows.empty() ? "" : html::element("dl", "class=\"facts\"", "\n" + rows) + "\n";
 }
 
-/// The mean of the losses in pieces of `width` steps, by number of the piece.
+/// Returns the mean loss of each piece of `width` steps, by the number of the piece.
 std::map<int64_t, double> in_pieces(const std::vector<svg::Point>& points, double width) {
   std::map<int64_t, std::pair<double, double>> sums;
   for (const svg::Point& p : points) {
@@ -84,9 +84,9 @@ std::map<int64_t, double> in_pieces(const std::vector<svg::Point>& points, doubl
   return means;
 }
 
-/// Losses of one workload's groups in pieces of steps: [group][run].
+/// Losses of one workload's groups, averaged in pieces of steps: [group][run].
 struct Losses {
-  double width = 1;  // of a piece
+  double width = 1;  // steps of a piece
   std::vector<std::vector<std::map<int64_t, double>>> runs{};
 
   explicit Losses(const std::vector<const ReportGroup*>& groups) {
@@ -134,7 +134,7 @@ std::string loss_curves(const std::vector<const ReportGroup*>& groups, const Los
   return svg::draw(plot);
 }
 
-/// Paired by seed, in percent of the reference's loss.
+/// Draws the differences paired by seed, in percent of the reference's loss.
 std::string loss_differences(const std::vector<const ReportGroup*>& groups, const Losses& losses) {
   const ReportGroup& base = *groups.front();
   svg::Plot plot{.title = "loss against " + base.label + ", paired by seed"};
@@ -169,7 +169,7 @@ std::string loss_differences(const std::vector<const ReportGroup*>& groups, cons
     plot.curves.push_back(std::move(curve)), plot.bands.push_back(std::move(band));
   }
   if (plot.curves.empty()) return "";
-  // Of two or three seeds an interval can be so wide that no curve is seen: it is cut.
+  // With two or three seeds an interval can be so wide that it hides the curves, so it is cut.
   double low = 0, high = 0;
   for (const svg::Curve& curve : plot.curves)
     for (const svg::Point& p : curve.points)
@@ -245,10 +245,10 @@ std::string loss_panel(const ReportData& data) {
     text += figures({loss_curves(groups, losses, least > 0 && most > 8 * least),
                      groups.size() > 1 ? loss_differences(groups, losses) : ""});
     text += paragraph(
-        "Training loss: the median over the seeds, and in the band all of them. The difference: of "
-        "runs with the same seed, its mean over the seeds, and in the band the 95 % interval of "
-        "that mean (Student's t), cut at the border; where the band holds 0, these runs do not "
-        "tell the two apart." +
+        "Training loss: the line is the median over seeds, the band covers all seeds. Difference: "
+        "taken between runs of the same seed; the line is its mean, the band the 95 % interval of "
+        "that mean (Student's t), cut at the border. If the band contains 0, these runs do not "
+        "distinguish the policies." +
         (losses.width > 1 ? " Each point is the mean of " + number(losses.width) + " steps." : ""));
   }
   if (text.empty()) return absent("No losses are here", "halftone-lab run POLICY... --out runs");
@@ -293,8 +293,8 @@ std::string memory_panel(const ReportData& data) {
   }
   return figures({svg::draw(bars)}) + table.text() +
          paragraph(
-             "What is emulated on a grid lies in memory as f32 (or in a short dtype that holds "
-             "it): "
+             "Values emulated on a grid are stored as f32 (or in a short dtype that holds "
+             "them): "
              "bytes are those of this run, not those of hardware that has the encoding.");
 }
 

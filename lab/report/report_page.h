@@ -28,15 +28,15 @@ std::string strategy_panel(const ReportData& data);
 std::string search_panel(const ReportData& data);
 std::string definition_panel(const ReportData& data);
 
-/// Where the data is missing: what makes it.
+/// Returns a note for missing data, with the command that creates it.
 std::string absent(std::string_view what, std::string_view command);
-/// The definition of a number, as a link: to `definition_panel`.
+/// Returns the name of a number as a link to its definition in `definition_panel`.
 std::string defined(std::string_view shown, std::string_view anchor);
-/// Student's 95 % interval as "+0.4 % ± 0.1 %"; "" for no numbers, no interval for one.
+/// Returns Student's 95 % interval as "+0.4 % ± 0.1 %"; "" without numbers, no interval for one.
 std::string interval_text(const std::vector<double>& differences);
-/// Runs of equal numbers in names of sites as ranges: "h.{0-3}.mlp" of "h.0.mlp" to "h.3.mlp".
+/// Writes runs of numbers in site names as ranges: "h.{0-3}.mlp" for "h.0.mlp" to "h.3.mlp".
 std::string folded(const std::vector<std::string>& names);
-/// The name with each number that stands alone as "#".
+/// Replaces each number between '.' and '/' in the name by "#".
 std::string without_numbers(std::string_view site);
 
 }  // namespace halftone::lab

@@ -1,4 +1,4 @@
-// Panels 4 to 6: what each site gets, and what it does to its tensors.
+// Panels 4 to 6: the treatment of each site, and its effect on the site's tensors.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t most_rows = 150, most_groups = 8;
 
-/// The number that begins here and stands alone between '.' and '/': its length, or 0.
+/// Returns the length of the number that begins here and is enclosed by '.' or '/'; 0 if none does.
 std::size_t number_at(std::string_view name, std::size_t at) {
   const auto separates = [&](std::size_t i) { return name[i] == '.' || name[i] == '/'; };
   if (at > 0 && !separates(at - 1)) return 0;
@@ -24,7 +24,7 @@ std::size_t number_at(std::string_view name, std::size_t at) {
   return end < name.size() && !separates(end) ? 0 : end - at;
 }
 
-/// The dtype, then a line per quantizer with the roles that have it.
+/// Returns the dtype, then a line per quantizer with its roles.
 std::string treatment_of(const RecordedSite& site) {
   std::vector<std::pair<std::string, std::string>> lines;  // quantizer, roles
   for (const auto& [role, quantizer] : site.roles) {
@@ -41,7 +41,7 @@ std::string treatment_of(const RecordedSite& site) {
   return text;
 }
 
-/// Sites that are alike but for numbers in their names, and get the same under every policy.
+/// Sites whose names differ only in numbers, and that get the same treatment under every policy.
 struct FoldedSites {
   std::vector<std::string> names;
   std::vector<std::string> treatments;  // by group
@@ -73,11 +73,11 @@ struct Statistic {
   const char *anchor, *name;
   double (*value)(const Survey&);
   std::string (*text)(double);
-  bool rounded;      // only of what something rounds
-  bool least_first;  // the least is the worst
+  bool rounded;      // only for tensors that are rounded
+  bool least_first;  // the least value is the worst
 };
 
-/// Two digits after the point below 1, one above; what is not 0 is told from what is.
+/// Two digits after the point below 1 %, otherwise one. A value that is not 0 never shows as 0.
 std::string percents(double share) {
   if (share == 0) return "0";
   if (share < 5e-5) return "&lt;0.01";
@@ -101,7 +101,7 @@ std::vector<policy::Role> roles_of(const ReportGroup& group, bool rounded) {
   return {roles.begin(), roles.end()};
 }
 
-/// Up to `most` names, those with the worst values, in their old order.
+/// Returns up to `most` names with the worst values, in their old order.
 std::vector<std::string> worst_of(const std::vector<std::string>& sites,
                                   const std::map<std::string, double>& badness, std::size_t most) {
   std::vector<std::string> rows;
@@ -118,7 +118,7 @@ std::vector<std::string> worst_of(const std::vector<std::string>& sites,
   return kept;
 }
 
-/// What a map's colours run over: 0 to the largest, or of logarithms the least to the largest.
+/// The range of a map's colors: 0 to the largest value; for logarithms, the least to the largest.
 struct Colours {
   double low = 0, high = 0;
   bool least_first = false;
@@ -136,7 +136,7 @@ double value_of(const Statistic& what, const ReportTensor* tensor) {
   return what.value(tensor->survey);
 }
 
-/// One scale for all maps of a statistic, so that they can be held against each other.
+/// All maps of a statistic share one range of colors, so that they can be compared.
 Colours colours_of(const std::vector<const ReportGroup*>& groups, const Statistic& what) {
   Colours colours{
       .low = what.least_first ? HUGE_VAL : 0.0, .high = -HUGE_VAL, .least_first = what.least_first};
@@ -189,8 +189,8 @@ std::string heat_map_of(const ReportGroup& group, const Statistic& what, const C
   return html::heat_map(caption, heads, cells);
 }
 
-/// The role whose worst site is the worst of all, by underflow; of equals the last, which are
-/// gradients.
+/// Returns the role of the site with the most underflow. Among equal roles it takes the last, which
+/// are gradients.
 policy::Role worst_role(const ReportGroup& group) {
   policy::Role worst = policy::Role::grad_output;
   double most = -1;
@@ -217,7 +217,7 @@ std::string steps_map(const ReportGroup& group) {
       high = std::max(high, underflow);
     }
   }
-  // As many columns as fit on a page.
+  // Shows as many columns as fit on a page.
   std::vector<int64_t> steps;
   const std::size_t apart = (all_steps.size() + 15) / 16;
   std::size_t count = 0;
@@ -261,7 +261,7 @@ std::string without_numbers(std::string_view site) {
 
 std::string folded(const std::vector<std::string>& names) {
   if (names.size() == 1) return names.front();
-  // The first number in which they differ is shown as a range; others would need a table.
+  // Shows the first number in which the names differ as a range; more numbers would need a table.
   const std::string &first = names.front(), &last = names.back();
   std::size_t at = 0;
   while (at < std::min(first.size(), last.size()) && first[at] == last[at]) ++at;
@@ -292,7 +292,7 @@ std::string resolved_panel(const ReportData& data) {
       for (const std::string& treatment : row.treatments)
         cells.push_back(treatment == row.treatments.front()
                             ? treatment
-                            : "<span class=\"differs\" title=\"not as in the first column\">≠ " +
+                            : "<span class=\"differs\" title=\"differs from the first column\">≠ " +
                                   treatment + "</span>");
       table.row(cells);
     }
@@ -308,9 +308,9 @@ std::string resolved_panel(const ReportData& data) {
   if (text.empty())
     return absent("No resolved table is here", "halftone-lab run POLICY... --out runs");
   return paragraph(
-             "First the dtype an operation computes in, then each role that is put on a grid "
-             "before it. ≠ marks what the first policy does otherwise. Sites whose names "
-             "differ in a number only, and that get the same, are one line.") +
+             "The dtype that an operation computes in, then each role that is rounded to a grid "
+             "before it. ≠ marks a difference from the first policy. Sites whose names "
+             "differ only in a number and that get the same treatment share a line.") +
          text;
 }
 
@@ -333,8 +333,8 @@ std::string site_panel(const ReportData& data) {
                          : html::element("div", "class=\"maps\"", "\n" + maps) + "\n";
   }
   std::string note =
-      "All seeds, sampled steps and inputs of a role together; strong colour is bad. "
-      "An empty cell: nothing rounds there.";
+      "All seeds, sampled steps and inputs of a role together; strong color is bad. "
+      "An empty cell: no rounding there.";
   if (shown < groups.size())
     note += " Shown are " + std::to_string(shown) + " of " + std::to_string(groups.size()) +
             " policies; the others: halftone-lab table DIR... --csv.";
@@ -352,7 +352,7 @@ std::string step_panel(const ReportData& data) {
   if (text.empty())
     return absent("No surveys of roundings are here",
                   "halftone-lab run POLICY... --probe 50 --out runs");
-  return paragraph("Of each policy the role that loses most.") +
+  return paragraph("For each policy, the role with the most underflow.") +
          html::element("div", "class=\"maps\"", "\n" + text) + "\n";
 }
 

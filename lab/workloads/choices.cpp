@@ -1,4 +1,4 @@
-// Names, and what stands behind them.
+// The names of choices, and the objects that they create.
 #include <halftone/lab/workloads/choices.h>
 
 #include <algorithm>
@@ -69,7 +69,8 @@ const Entry& named(const Entry (&all)[Count], std::string_view kind, std::string
   fail_unknown_name("run", kind, name, names_of(all));
 }
 
-/// "Did you mean ...", of what lies beside a path.
+/// Returns " Did you mean ...?" with the entry of the path's folder that is nearest; "" if none is
+/// near.
 std::string nearest_beside(const std::filesystem::path& path) {
   std::filesystem::path place = path;
   if (!place.has_filename()) place = place.parent_path();

@@ -39,7 +39,7 @@ SyntheticWorkload lenet() {
           gflop_of_step(128, {784 * 32 * 9, 196 * 64 * 288, 3136 * 128, 128 * 10})};
 }
 
-/// Convolutions of ResNet-18 on images of `side`, and its linear layer.
+/// Counts the convolutions of ResNet-18 on images of `side`, and its linear layer.
 SyntheticWorkload resnet18(const std::string& name, const nn::models::ResNetOptions& o,
                            int64_t batch, int64_t side) {
   double per_image = 0;
@@ -64,7 +64,8 @@ SyntheticWorkload resnet18(const std::string& name, const nn::models::ResNetOpti
           gflop_of_step(double(batch), {stem, per_image - stem})};
 }
 
-/// A decoder's linear maps, its head, and the two products of causal attention, which see half.
+/// Counts a decoder's linear maps, its head, and the two products of causal attention, of which
+/// half is masked.
 SyntheticWorkload gpt(const std::string& name, const nn::models::GptOptions& o, int64_t batch,
                       int64_t length) {
   const auto width = double(o.width);
@@ -94,7 +95,7 @@ Tensor logits_loss(const Tensor& logits, const Tensor& targets) {
 }
 
 namespace {
-/// A GPU gets batches that can keep it busy.
+/// `large`: batches that keep a GPU busy.
 SyntheticWorkload on_cpu(const std::string& name, bool large) {
   if (name == "mlp_tiny") return mlp(name, {784, 128, 10}, 64);
   if (name == "mlp")

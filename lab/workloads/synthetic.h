@@ -1,6 +1,6 @@
 // The workloads that bench/train_step measures: a model, a fixed batch of synthetic data, and the
 // floating-point operations of one training step. Shapes are those of the PyTorch peer, so that the
-// figures compare. What is learned there is noise: data to train on are workload.h's.
+// figures can be compared. The data are noise; workloads with data to learn are in workload.h.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ struct SyntheticWorkload {
 };
 
 std::vector<std::string> synthetic_names();
-/// The same in one line, for messages.
+/// Returns the names in one line, for messages.
 std::string synthetic_list();
-/// Of a training step over samples that multiply and add so often in each layer, forward; backward
-/// by data and by weights are products of the same size, and the first layer's input wants no
-/// gradient.
+/// Returns the GFLOP of a training step over `samples` samples. `multiply_adds` has the
+/// multiply-adds of each layer's forward pass for one sample. The backward products by data and by
+/// weights have the same size; the first layer's input needs no gradient.
 double gflop_of_step(double samples, const std::vector<double>& multiply_adds);
-/// Mean cross-entropy of logits [n, classes] or [n, length, classes].
+/// Returns the mean cross-entropy of logits [n, classes] or [n, length, classes].
 Tensor logits_loss(const Tensor& logits, const Tensor& targets);
-/// On a device, weights and data from a seed; also those of untuned.h. Throws UsageError for other
-/// names.
+/// Returns a workload on a device, with weights and data from a seed; also those of untuned.h.
+/// Throws UsageError for unknown names.
 SyntheticWorkload make_synthetic(const std::string& name, Device device = {}, uint64_t seed = 0);
 
 }  // namespace halftone::lab

@@ -1,4 +1,4 @@
-// The models, and the table of names.
+// The models with untuned shapes, and the table of their names.
 #include <halftone/lab/workloads/untuned.h>
 
 #include <halftone/core/factory.h>
@@ -55,8 +55,8 @@ struct OddConvNet final : nn::Layer {
   }
 };
 
-/// A block after ConvNeXt (Liu et al. 2022), with batch norm: a depthwise window of 7 x 7, two
-/// convolutions of 1 x 1 with GELU between them, and a way around.
+/// A block like ConvNeXt's (Liu et al. 2022), with batch norm: a depthwise window of 7 x 7, two
+/// convolutions of 1 x 1 with GELU between them, and a residual connection.
 struct DepthwiseBlock final : nn::Layer {
   nn::Conv2d depthwise;
   nn::BatchNorm2d bn;
@@ -100,7 +100,7 @@ SyntheticWorkload depthwise_7x7() {
                     halved * 96 * 49, 2 * halved * 96 * 384});
 }
 
-/// Five heads of 48; causal attention sees half of its two products.
+/// A GPT with five heads of 48; causal attention masks half of its two products.
 SyntheticWorkload gpt_48() {
   constexpr double length = 100, width = 240;
   auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{

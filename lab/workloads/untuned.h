@@ -1,7 +1,7 @@
-// Workloads whose shapes nobody chose for speed: batches of 1, 3 and 10, widths of 333 and 1000,
-// channels of 48 and 96, heads of 48, images of 45 x 37, depthwise windows of 7 x 7. What is fast
-// only on powers of two is slow here. bench/train_step measures them as --workload untuned, its
-// PyTorch peer has the same models.
+// Workloads whose shapes were not chosen for speed: batches of 1, 3 and 10, widths of 333 and 1000,
+// channels of 48 and 96, heads of 48, images of 45 x 37, depthwise windows of 7 x 7. Code that is
+// fast only for powers of two is slow here. bench/train_step measures them as --workload untuned;
+// its PyTorch peer has the same models.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace halftone::lab {
 
 std::vector<std::string> untuned_names();
-/// On the CPU; absent for other names.
+/// Returns a workload on the CPU; nullopt for other names.
 std::optional<SyntheticWorkload> make_untuned(const std::string& name);
 
 }  // namespace halftone::lab

@@ -1,5 +1,5 @@
-// The built-in workloads. Data are read when somebody asks for them: what a policy does with a
-// model can be shown without.
+// The built-in workloads. They read their data only when it is used, so that a policy's effect on a
+// model can be shown without data.
 #include <halftone/lab/workloads/workload.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::function<DataLoader()> loader_of(data::TensorDataset dataset,
   return [dataset = std::move(dataset), options] { return DataLoader(dataset, options); };
 }
 
-/// x + f(norm(x)): a step of a residual network of vectors.
+/// x + f(norm(x)): a step of a residual network on vectors.
 struct ResidualBlock final : nn::Layer {
   nn::LayerNorm norm;
   nn::Linear up, down;
@@ -44,7 +44,7 @@ struct ResidualBlock final : nn::Layer {
   }
 };
 
-/// Regression on what a fixed network of the same kind says of normal numbers.
+/// Regression on the output of a fixed network of the same kind, for normal inputs.
 Workload student_of(const nn::Layer& teacher, std::unique_ptr<nn::Layer> student, int64_t inputs,
                     uint64_t seed) {
   const NoGrad no_grad;
@@ -92,14 +92,14 @@ Workload on_fashion_mnist(std::unique_ptr<nn::Layer> model, uint64_t seed) {
           .lr = 1e-3};
 }
 
-/// Vectors out of images.
+/// Flattens images to vectors.
 struct FlatMlp final : nn::Layer {
   nn::Sequential mlp = nn::models::mlp({784, 256, 128, 10});
   Tensor forward(const Tensor& x) const override { return mlp(flatten(x, 1, -1)); }
   void describe(nn::Fields& field) override { field("mlp", mlp); }
 };
 
-/// Texts that every Debian system has.
+/// Returns texts that every Debian system has.
 std::string licences() {
   std::string text;
   for (const char* name : {"Apache-2.0", "Artistic", "GFDL-1.3", "LGPL-2.1", "MPL-2.0", "GPL-3"})
@@ -107,7 +107,8 @@ std::string licences() {
   return text;
 }
 
-/// So many different characters are in them; others of a user's machine count as the last.
+/// The number of different characters in them; other characters on a user's machine count as the
+/// last.
 constexpr int64_t characters = 85, context = 64;
 
 data::TextSplit split_licences() {
@@ -163,7 +164,7 @@ Workload synthetic(const std::string& name, uint64_t seed) {
           .example = batch};
 }
 
-/// "resnet" of "resnet18_cifar".
+/// Returns the model's name: "resnet" for "resnet18_cifar".
 std::string model_in(const std::string& synthetic) {
   for (const std::string_view model : policy::model_names())
     if (synthetic.starts_with(model)) return std::string(model);
@@ -182,7 +183,7 @@ std::vector<NamedWorkload> built_in_workloads() {
       {"lenet", "a small convolutional network on Fashion-MNIST",
        [](uint64_t seed) { return on_fashion_mnist(std::make_unique<nn::models::LeNet>(), seed); },
        "lenet"},
-      {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's licence texts",
+      {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's license texts",
        gpt_tiny, "gpt"}};
   for (const std::string& name : synthetic_names()) {
     const auto known = [&](const NamedWorkload& w) { return w.name == name; };

@@ -1,6 +1,6 @@
-// What may happen around a Trainer's steps. Hooks are called in the order of the callbacks in
-// TrainerOptions; each may look at everything the Trainer shows, log numbers, and stop the
-// training. Checkpoints are saved after all of them.
+// Hooks around a Trainer's steps. The Trainer calls them in the order of the callbacks in
+// TrainerOptions. A callback may read everything that the Trainer exposes, log numbers, and stop
+// the training. Checkpoints are saved after all callbacks.
 #pragma once
 
 #include <map>
@@ -20,41 +20,43 @@ class Callback {
   Callback(const Callback&) = delete;
   Callback& operator=(const Callback&) = delete;
 
-  /// After a resumed training has its state back, before the first step.
+  /// Called after a resumed training has restored its state, before the first step.
   virtual void on_fit_start(Trainer&) {}
-  /// May replace the batch by one of as many samples.
+  /// May replace the batch by another with the same number of samples.
   virtual void on_batch_start(Trainer&, data::Batch&) {}
-  /// The loss of a batch before its backward pass. False: the step that it belongs to is dropped,
-  /// with all its batches, and the model's buffers are as they were before it.
+  /// Gets the loss of a batch before its backward pass. If it returns false, the batch's whole step
+  /// is dropped, with all its batches, and the model's buffers return to their values before the
+  /// step.
   virtual bool on_loss(Trainer&, const Tensor& loss) {
     static_cast<void>(loss);
     return true;
   }
-  /// Whether on_loss() may say false or throw: then copies of the buffers are kept in every step.
+  /// Whether on_loss() may return false or throw. If so, the Trainer copies the buffers in every
+  /// step.
   virtual bool drops_steps() const { return false; }
-  /// A record is about to be written: Trainer::log() adds to it.
+  /// Called before a record is written; Trainer::log() adds to the record.
   virtual void on_log(Trainer&) {}
   virtual void on_validation_end(Trainer&) {}
-  /// After each step, behind its validation if there was one. At the last step of an epoch the
-  /// Trainer's position is already that of the next one.
+  /// Called after each step, and after its validation if there is one. At the last step of an epoch
+  /// the Trainer's position is already at the start of the next epoch.
   virtual void on_step_end(Trainer&) {}
-  /// Behind the on_step_end() of an epoch's last step.
+  /// Called after the on_step_end() of an epoch's last step.
   virtual void on_epoch_end(Trainer&) {}
-  /// However the training ended, unless by an exception.
+  /// Called when the training ends for any reason except an exception.
   virtual void on_fit_end(Trainer&) {}
 
-  /// Holds, until it is destroyed, whatever shall be otherwise while the Trainer validates; null
-  /// for nothing.
+  /// Returns an object that changes state while the Trainer validates and restores it in its
+  /// destructor; null: changes nothing.
   virtual std::shared_ptr<void> during_validation(Trainer&) { return nullptr; }
 
-  /// Tensors that must survive a restart, by name; they come back as the numbers of state() do,
-  /// before those. Called while a checkpoint is saved.
+  /// Returns tensors that must survive a restart, by name. load_tensors() gets them back before
+  /// load_state() gets the numbers. Called while a checkpoint is saved.
   virtual std::map<std::string, Tensor> tensors() const { return {}; }
   virtual void load_tensors(const std::map<std::string, Tensor>& tensors) {
     static_cast<void>(tensors);
   }
-  /// Numbers that must survive a restart; they come back to the callback at the same place in the
-  /// list, if it is of the same class.
+  /// Returns numbers that must survive a restart. They return to the callback at the same place in
+  /// the list, if it has the same class.
   virtual std::map<std::string, double> state() const { return {}; }
   virtual void load_state(const std::map<std::string, double>& state) { static_cast<void>(state); }
 };

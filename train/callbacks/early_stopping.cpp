@@ -1,4 +1,4 @@
-// Counts validations without improvement; its count is part of checkpoints.
+// Counts validations without improvement; checkpoints contain the count.
 #include <halftone/train/callbacks/early_stopping.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Ends a training whose validation no longer improves. As Lightning's EarlyStopping.
+// Ends a training whose validation metric no longer improves, like Lightning's EarlyStopping.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct EarlyStoppingOptions {
   std::string metric = "val/loss";
   bool larger_is_better = false;
   int64_t patience = 3;      // validations in a row without an improvement
-  double min_delta = 0;      // what counts as one: more than this
+  double min_delta = 0;      // an improvement must be larger than this
   bool check_finite = true;  // NaN and infinities end the training at once
 };
 
@@ -19,14 +19,16 @@ class EarlyStopping final : public Callback {
  public:
   /// Throws UsageError for a patience below 1 and a min_delta that is negative or not finite.
   explicit EarlyStopping(EarlyStoppingOptions options = {});
-  /// Throws UsageError if nothing validates. A training that it had ended ends again.
+  /// Throws UsageError if the Trainer has no validation. Stops again a training that it had
+  /// stopped.
   void on_fit_start(Trainer& trainer) override;
-  /// Throws UsageError if there is no such metric. Without check_finite a NaN is no improvement.
+  /// Throws UsageError for an unknown metric. Without check_finite, NaN does not count as
+  /// improvement.
   void on_validation_end(Trainer& trainer) override;
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override;
 
-  /// The best value so far, infinite before the first.
+  /// Returns the best value so far, infinite before the first.
   double best() const { return best_; }
 
  private:

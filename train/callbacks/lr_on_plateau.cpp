@@ -1,4 +1,4 @@
-// Hands validations to optim::ReduceOnPlateau.
+// Passes validation metrics to optim::ReduceOnPlateau.
 #include <halftone/train/callbacks/lr_on_plateau.h>
 
 #include <halftone/core/plain_numbers.h>
@@ -16,7 +16,7 @@ void LrOnPlateau::on_fit_start(Trainer& trainer) {
   if (trainer.options().schedule)
     fail<UsageError>("LrOnPlateau",
                      "a schedule sets the rates anew at each step. Use one of them.");
-  if (plateau_) return;  // a second fit() goes on
+  if (plateau_) return;  // a second fit() continues with it
   plateau_.emplace(trainer.training().optimizer(), options_);
   if (!loaded_.empty()) plateau_->load_state(loaded_);
 }

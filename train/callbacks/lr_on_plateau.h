@@ -1,5 +1,5 @@
-// Lowers the learning rate when a validation no longer improves. As torch's ReduceLROnPlateau, on
-// the Trainer's metrics.
+// Lowers the learning rate when a validation metric no longer improves: torch's ReduceLROnPlateau
+// for the Trainer's metrics.
 #pragma once
 
 #include <optional>
@@ -13,9 +13,10 @@ namespace halftone::train {
 class LrOnPlateau final : public Callback {
  public:
   explicit LrOnPlateau(std::string metric = "val/loss", optim::PlateauOptions options = {});
-  /// Throws UsageError if nothing validates, or a schedule sets the rates anew at each step.
+  /// Throws UsageError if the Trainer has no validation, or if a schedule sets the rates at each
+  /// step.
   void on_fit_start(Trainer& trainer) override;
-  /// Throws UsageError if there is no such metric.
+  /// Throws UsageError for an unknown metric.
   void on_validation_end(Trainer& trainer) override;
   std::map<std::string, double> state() const override;
   void load_state(const std::map<std::string, double>& state) override { loaded_ = state; }
@@ -24,7 +25,7 @@ class LrOnPlateau final : public Callback {
   std::string metric_;
   optim::PlateauOptions options_;
   std::optional<optim::ReduceOnPlateau> plateau_{};
-  std::map<std::string, double> loaded_{};  // until there is an optimizer
+  std::map<std::string, double> loaded_{};  // until on_fit_start() gives the optimizer
 };
 
 }  // namespace halftone::train

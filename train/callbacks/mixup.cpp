@@ -1,4 +1,4 @@
-// Blends each batch with a permutation of itself, targets alike.
+// Blends the inputs and targets of each batch with a permutation of the batch.
 #include <halftone/train/callbacks/mixup.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Mixup (Zhang et al. 2018) as a callback: each training batch is blended with a permutation of
-// itself, and its class numbers become shares of two classes. As timm's Mixup.
+// Mixup (Zhang et al. 2018) as a callback, like timm's Mixup: blends each training batch with a
+// permutation of itself. Class numbers become shares of two classes.
 #pragma once
 
 #include <halftone/train/callbacks/callback.h>
@@ -7,19 +7,19 @@
 namespace halftone::train {
 
 struct MixupOptions {
-  double alpha = 0.2;  // of Beta(alpha, alpha), from which the share of a batch is drawn; 0: none
+  double alpha = 0.2;  // a batch's share is drawn from Beta(alpha, alpha); 0: no mixup
   uint64_t seed = 0;
 };
 
-/// For tasks whose loss takes probabilities, as classification() does. What a batch becomes depends
-/// on the seed, the epoch and the batch's place in it, so a resumed training sees the same.
+/// For tasks whose loss accepts probabilities, such as classification(). The blending depends only
+/// on the seed, the epoch and the batch's place in it, so a resumed training sees the same batches.
 class Mixup final : public Callback {
  public:
-  /// classes: how many there are. Throws UsageError for fewer than 2, and for an alpha that is
+  /// `classes`: the number of classes. Throws UsageError for fewer than 2, and for an alpha that is
   /// negative or not finite.
   explicit Mixup(int64_t classes, MixupOptions options = {});
-  /// Inputs [n, ...] f32 and class numbers [n] become blended inputs and probabilities f32
-  /// [n, classes], on the device where they were. Throws what data::mixup() and one_hot() throw.
+  /// Blends inputs [n, ...] f32, and turns class numbers [n] into blended probabilities f32 [n,
+  /// classes]. Both stay on their device. Throws what data::mixup() and one_hot() throw.
   void on_batch_start(Trainer& trainer, data::Batch& batch) override;
 
  private:

@@ -8,8 +8,8 @@
 
 namespace halftone::train {
 
-/// "lr", or "lr/0", "lr/1", ... where there are several parameter groups: the rates of the step
-/// that is logged. As Lightning's LearningRateMonitor.
+/// Logs "lr", or "lr/0", "lr/1", ... if there are several parameter groups: the rates of the logged
+/// step. Like Lightning's LearningRateMonitor.
 class LearningRateMonitor final : public Callback {
  public:
   void on_batch_start(Trainer& trainer, data::Batch& batch) override;
@@ -19,7 +19,7 @@ class LearningRateMonitor final : public Callback {
   std::vector<double> rates_{};
 };
 
-/// "samples_per_second" and "steps_per_second" since the last record, without validations.
+/// Logs "samples_per_second" and "steps_per_second" since the last record, without validations.
 class ThroughputMonitor final : public Callback {
  public:
   void on_fit_start(Trainer& trainer) override { begin(trainer); }

@@ -1,4 +1,4 @@
-// What a loss that is not finite leads to: an error, an end, or a batch that is left out.
+// Reacts to a loss that is not finite: throws, ends the training, or drops the step.
 #include <halftone/train/callbacks/nan_policy.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
-// What happens when a loss is NaN or infinite: such a step would spoil every weight. It is caught
-// before the backward pass, so weights and running statistics are those of the last good step. (An
-// overflow of scaled f16 gradients is something else: the loss scaler skips that step, and this
-// never sees it.)
+// Reacts to a loss that is NaN or infinite, because such a step would make all weights useless. The
+// check comes before the backward pass, so weights and running statistics are those of the last
+// good step. (An overflow of scaled f16 gradients is a different case: the loss scaler skips that
+// step, and this callback does not see it.)
 #pragma once
 
 #include <halftone/train/callbacks/callback.h>
@@ -9,15 +9,15 @@
 namespace halftone::train {
 
 enum class OnNan {
-  stop,       // the training ends
-  drop_step,  // the step is not taken, the next one is tried
-  fail,       // UsageError
+  stop,       // ends the training
+  drop_step,  // drops the step and continues with the next
+  fail,       // throws UsageError
 };
 
 struct NanPolicyOptions {
   OnNan action = OnNan::stop;
-  int64_t patience = 10;  // drop_step ends the training after so many in a row
-  /// Looks at every such batch only: on a GPU a look waits, on the CPU it is free.
+  int64_t patience = 10;  // drop_step ends the training after this many drops in a row
+  /// Checks only every n-th batch: on a GPU a check waits, on the CPU it is free.
   int64_t every_batches = 1;
 };
 

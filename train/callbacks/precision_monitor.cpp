@@ -1,4 +1,4 @@
-// Rows go to the file after each sampled step, and their memory is given back.
+// Writes rows to the file after each sampled step, and releases their memory.
 #include <halftone/train/callbacks/precision_monitor.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// A probe (policy/telemetry/probe.h) as a callback: telemetry of a Trainer's run.
+// A probe (policy/telemetry/probe.h) as a callback: telemetry of a Trainer's training.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace halftone::train {
 
-/// Writes probe.jsonl into the training's directory, if it has one, and logs of the last sampled
-/// step "precision/worst_underflow" (the largest share of a tensor that became 0),
-/// "precision/least_sqnr" (dB) and "precision/lost_updates"; the site of the first is noted. A
-/// resumed run appends: rows of steps that it repeats are there twice, with the same numbers.
+/// Writes probe.jsonl into the training's directory, if it has one. Logs numbers of the last
+/// sampled step: "precision/worst_underflow" (the largest share of a tensor that became 0),
+/// "precision/least_sqnr" (dB) and "precision/lost_updates"; a note names the site of the first. A
+/// resumed training appends: rows of steps that it repeats occur twice, with the same numbers.
 class PrecisionMonitor final : public Callback {
  public:
   explicit PrecisionMonitor(policy::ProbeOptions options = {}) : options_(std::move(options)) {}

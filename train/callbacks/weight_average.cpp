@@ -1,4 +1,4 @@
-// The averaged weights: beside the training, in checkpoints, and swapped in for validation.
+// The averaged weights: updates them, saves them in checkpoints, swaps them in for validation.
 #include <halftone/train/callbacks/weight_average.h>
 
 #include <halftone/core/in_place.h>
@@ -9,7 +9,7 @@
 namespace halftone::train {
 
 namespace {
-/// Other bits in the model's parameters for a while.
+/// Replaces the bits of the model's parameters while it exists.
 class Lent {
  public:
   Lent(std::vector<Tensor> parameters, const std::vector<Tensor>& averages)

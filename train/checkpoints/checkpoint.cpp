@@ -1,5 +1,5 @@
-// Write everything under a temporary name, synchronise, rename, synchronise the parent: at every
-// moment either the final name does not exist or all of its bytes are on the disk.
+// Writes everything under a temporary name, syncs, renames, and syncs the parent. At every moment
+// the final name does not exist, or all of its bytes are on the disk.
 #include <halftone/train/checkpoints/checkpoint.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class Unfinished {
   fs::path path_;
 };
 
-/// Without a slash at its end, and with a parent.
+/// Returns the path without a slash at its end, and with a parent. Throws for a bad name.
 fs::path checked_path(fs::path path) {
   if (!path.has_filename()) path = path.parent_path();
   const std::string name = path.filename().string();

@@ -1,9 +1,9 @@
-// One checkpoint: a directory that is complete and verified, or is not there.
+// One checkpoint: a directory that is complete and verified, or does not exist.
 //   model.safetensors      the model's tensors, readable by anything that reads safetensors
-//   optimizer.safetensors  everything else that a training goes on from
-//   state.json             where the training stands; numbers and texts of the caller
+//   optimizer.safetensors  everything else that a training needs to continue
+//   state.json             the training's position; numbers and texts of the caller
 //   manifest.json          size and CRC-32 of the others; written last
-// How it survives crashes, and what is not promised: docs/reliability.md.
+// docs/reliability.md says how it survives crashes, and what is not guaranteed.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace halftone::train {
 
-/// Where a training stands.
+/// The position of a training.
 struct CheckpointState {
   int64_t step = 0;     // steps taken
-  int64_t epoch = 0;    // the current one, from 0
-  int64_t batches = 0;  // of this epoch, that are done
-  /// Metrics and whatever else the caller wants back, kept to the bit (a NaN stays a NaN).
+  int64_t epoch = 0;    // the current epoch, from 0
+  int64_t batches = 0;  // finished batches of this epoch
+  /// Metrics and other numbers of the caller, restored to the bit (a NaN stays a NaN).
   std::map<std::string, double> numbers{};
   std::map<std::string, std::string> texts{};  // UTF-8
 };
@@ -32,23 +32,23 @@ struct Checkpoint {
   optim::NamedTensors tensors;
 };
 
-/// Writes a checkpoint to a path that nothing has yet, in a directory that exists. On return it is
-/// on the disk. Throws UsageError for a path that is taken, that starts with a dot or holds no
-/// name, and for negative positions; FormatError where the system refuses (space, permission). Then
-/// nothing is left of it and nothing else has changed.
+/// Writes a checkpoint to a path that does not exist yet, in a directory that exists. On return it
+/// is on the disk. Throws UsageError for a path that exists, starts with a dot or has no name, and
+/// for negative positions. Throws FormatError if the system refuses (space, permission). After an
+/// error, nothing of the checkpoint is left and nothing else has changed.
 void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint);
-/// The same of tensors that are asked for one after the other.
+/// Does the same, but asks for the tensors one after the other.
 void save_checkpoint(const std::filesystem::path& path, const CheckpointState& state,
                      const TensorSource& tensors);
-/// Reads a checkpoint after its manifest, sizes and checksums have been verified. Throws
-/// FormatError "[checkpoint] ..." for anything else.
+/// Reads a checkpoint after verifying its manifest, sizes and checksums. Throws FormatError
+/// "[checkpoint] ..." if anything is wrong.
 Checkpoint load_checkpoint(const std::filesystem::path& path);
-/// The same checks, without the tensors' memory: reads every byte once.
+/// Makes the same checks without memory for the tensors: reads every byte once.
 CheckpointState verify_checkpoint(const std::filesystem::path& path);
-/// manifest.json, state.json and the sizes only.
+/// Checks only manifest.json, state.json and the sizes.
 CheckpointState read_checkpoint_state(const std::filesystem::path& path);
 
-/// "step-000001234": sorts by step in a listing.
+/// Returns a name such as "step-000001234", which sorts by step in a listing.
 std::string checkpoint_name(int64_t step);
 
 }  // namespace halftone::train

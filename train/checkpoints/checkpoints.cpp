@@ -1,5 +1,5 @@
-// Listing trusts the small files first (state.json, sizes), and verifies all bytes before anything
-// depends on a checkpoint: before it is called the latest, or kept in place of another.
+// Listing first reads only the small files (state.json, sizes). All bytes are verified before
+// anything depends on a checkpoint: before it is the latest, or is kept instead of another.
 #include <halftone/train/checkpoints/checkpoints.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
                     ". Check the path and its permissions.");
 }
 
-/// What is directly in a directory. One that does not exist is empty.
+/// Returns the entries of a directory; none if it does not exist.
 std::vector<fs::path> entries_of(const fs::path& directory) {
   std::error_code error;
   std::vector<fs::path> entries;
@@ -44,14 +44,15 @@ bool verified(const fs::path& path) {
   } catch (const FormatError&) { return false; }
 }
 
-/// If manifest, state and sizes agree; else it is damaged, or something else.
+/// Returns the state if manifest, state and sizes agree; nullopt for a damaged checkpoint or
+/// another directory.
 std::optional<CheckpointState> likely_state(const fs::path& path) {
   try {
     return read_checkpoint_state(path);
   } catch (const FormatError&) { return std::nullopt; }
 }
 
-/// Those of which this is so, by step.
+/// Returns the checkpoints with a likely state, by step.
 std::vector<FoundCheckpoint> likely_checkpoints(const fs::path& root) {
   std::vector<FoundCheckpoint> found;
   for (const fs::path& path : entries_of(root)) {
@@ -122,7 +123,7 @@ void remove_checkpoint(const fs::path& given) {
 std::optional<int64_t> step_of_name(std::string_view name) {
   constexpr std::string_view beginning = "step-";
   if (!name.starts_with(beginning)) return std::nullopt;
-  // What prints again to the same name is one of ours; a number that does not is somebody else's.
+  // A name that the number prints to again is this library's; any other name is not.
   const auto number_in = [](std::string_view text) {
     int64_t number = 0;
     std::from_chars(text.data(), text.data() + text.size(), number);
@@ -151,14 +152,14 @@ fs::path free_name(const fs::path& root, int64_t step) {
 }
 
 namespace {
-/// The sentence of a FormatError "[checkpoint] what is wrong. What to do."
+/// Returns the first sentence of a FormatError "[checkpoint] problem. Remedy."
 std::string reason_in(std::string_view message) {
   constexpr std::string_view beginning = "[checkpoint] ";
   if (message.starts_with(beginning)) message.remove_prefix(beginning.size());
   return std::string(message.substr(0, message.rfind(". ")));
 }
 
-/// Files of a checkpoint, or the name of one around nothing.
+/// Returns whether a directory has files of a checkpoint, or is empty and has a checkpoint's name.
 bool looks_like_checkpoint(const fs::path& path) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
@@ -185,10 +186,10 @@ std::vector<DamagedCheckpoint> damaged_checkpoints(const fs::path& root) {
   return damaged;
 }
 
-// --- what is kept
+// --- retention
 
 Keeper::Known& Keeper::look_at(const Name& name) {
-  const std::string directory = root_.native() + '/' + name + '/';  // fs::path takes its time
+  const std::string directory = root_.native() + '/' + name + '/';  // fs::path would be slow here
   Stamp stamp{};
   std::size_t at = 0;
   for (const std::string_view file : {model_file, optimizer_file, state_file, manifest_file}) {
@@ -217,8 +218,8 @@ const std::optional<CheckpointState>& Keeper::state_of(const Name& name) {
   return known.state;
 }
 
-/// Those of these names whose state can be read, the newest by its step first: a copy under a
-/// higher number is as old as what was copied.
+/// Returns the names whose state can be read, the newest step first. The step in the state counts:
+/// a copy under a higher number is as old as its original.
 std::vector<Keeper::Name> Keeper::by_step(std::vector<Name> names) {
   std::vector<std::pair<int64_t, Name>> found;
   for (Name& name : names)
@@ -229,7 +230,7 @@ std::vector<Keeper::Name> Keeper::by_step(std::vector<Name> names) {
   return names;
 }
 
-/// Names of the best, by the metric, the newer of equals.
+/// Returns the names of the best checkpoints by the metric; of equal ones the newer.
 std::vector<Keeper::Name> Keeper::best_of(const std::vector<Name>& names,
                                           const Retention& retention) {
   std::vector<std::pair<double, Name>> ranked;
@@ -267,7 +268,7 @@ std::vector<fs::path> Keeper::keep(const Retention& retention) {
 
   std::set<Name> stay;
   for (Name& name : best_of(names, retention)) stay.insert(std::move(name));
-  auto older = names.begin();  // than the last that are valid; what is damaged stays
+  auto older = names.begin();  // starts after the last valid ones; damaged ones stay
   for (int64_t last = 0; older != names.end() && last < retention.last; ++older)
     last += verified(*older);
   std::vector<fs::path> removed;
@@ -275,7 +276,7 @@ std::vector<fs::path> Keeper::keep(const Retention& retention) {
     if (stay.contains(*--name) || !likely_state(root_ / *name)) continue;
     try {
       remove_checkpoint(root_ / *name);
-    } catch (const UsageError&) { continue; }  // the user's own files are in it
+    } catch (const UsageError&) { continue; }  // it has files of the user
     removed.push_back(root_ / *name);
   }
   return removed;

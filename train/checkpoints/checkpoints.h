@@ -1,6 +1,6 @@
-// The checkpoints of one training: the directories under a root. To go on from one, names do not
-// matter, except that those with a dot in front are no checkpoints; what counts is a valid
-// manifest. To remove one, its name does: only those of checkpoint_name() are this library's.
+// The checkpoints of one training: the directories under a root. To resume, any name without a
+// leading dot is accepted if its manifest is valid. To remove, only names of checkpoint_name() are
+// accepted, because only those are this library's.
 #pragma once
 
 #include <array>
@@ -18,51 +18,52 @@ struct FoundCheckpoint {
   CheckpointState state;
 };
 
-/// Every checkpoint under a root that verify_checkpoint() accepts, by step, equal steps by name.
-/// Reads all their bytes. A root that does not exist has none; one that cannot be listed is a
-/// FormatError.
+/// Returns every checkpoint under a root that verify_checkpoint() accepts, by step, then by name.
+/// Reads all their bytes. Returns none if the root does not exist. Throws FormatError if it cannot
+/// be listed.
 std::vector<FoundCheckpoint> valid_checkpoints(const std::filesystem::path& root);
-/// The last of these. Verifies from the newest on and stops at the first valid one.
+/// Returns the last of these. Verifies from the newest on and stops at the first valid one.
 std::optional<FoundCheckpoint> latest_checkpoint(const std::filesystem::path& root);
 
-/// What looks like a checkpoint (it holds files of one, or has the name and holds nothing), but
-/// verify_checkpoint() refuses, and why; the newest name first.
+/// A directory that looks like a checkpoint (it has files of one, or is empty with a checkpoint's
+/// name) but that verify_checkpoint() refuses, with the reason. The newest name comes first.
 struct DamagedCheckpoint {
   std::filesystem::path path;
   std::string reason;  // "the checksum of /a/model.safetensors is not that of its manifest"
 };
 std::vector<DamagedCheckpoint> damaged_checkpoints(const std::filesystem::path& root);
 
-/// The step in a name that this library gives: "step-000000120", or "step-000000120-2" where the
-/// first was taken. Nothing for any other.
+/// Returns the step in a name of this library: "step-000000120", or "step-000000120-2" if the first
+/// name was taken. Returns nullopt for any other name.
 std::optional<int64_t> step_of_name(std::string_view name);
-/// The next such name for a step that nothing under the root has yet.
+/// Returns the first such name for a step that does not exist under the root.
 std::filesystem::path free_name(const std::filesystem::path& root, int64_t step);
 
-/// Takes the name away first, so that no half of a checkpoint is ever seen. Throws UsageError for a
-/// directory that holds anything but the files of a checkpoint, or not all of a name; then it is
-/// untouched. Damaged checkpoints can be removed, too.
+/// Removes a checkpoint. Renames it first, so that an incomplete checkpoint is never visible.
+/// Throws UsageError, and changes nothing, for a directory that has other files than a
+/// checkpoint's, or that is incomplete and has another name. Damaged checkpoints can also be
+/// removed.
 void remove_checkpoint(const std::filesystem::path& path);
 
 struct Retention {
-  int64_t last = 1;  // how many of the newest, by the step in their state; at least 1
-  int64_t best = 0;  // besides, the best so many by `metric`, a name in CheckpointState::numbers
+  int64_t last = 1;  // number of newest to keep, by the step in their state; at least 1
+  int64_t best = 0;  // number of best to keep in addition, by `metric`, a name in
+                     // CheckpointState::numbers
   std::string metric{};
   bool larger_is_better = false;
 };
 
-/// Applies a retention again and again, as a training does that saves. What it has read once is
-/// read again only if size, time or inode of one of its files has changed.
+/// Applies a retention repeatedly, for a training that saves checkpoints. Reads a checkpoint again
+/// only if size, time or inode of one of its files has changed.
 class Keeper {
  public:
   explicit Keeper(std::filesystem::path root) : root_(std::move(root)) {}
 
-  /// Removes the checkpoints that the retention does not name and returns their paths. Only those
-  /// with the names of step_of_name() are looked at, and none before there is one too many. Before
-  /// anything goes, all bytes of what is kept have been verified: a damaged one never counts, so it
-  /// never costs a good one its place. One without the metric, or with NaN, is never among the
-  /// best; one that holds other files, too, is left alone. Throws UsageError for numbers out of
-  /// range.
+  /// Removes the checkpoints that the retention does not keep, and returns their paths. Considers
+  /// only names of step_of_name(), and nothing until there is one too many. Before it removes any,
+  /// it verifies all bytes of the checkpoints that it keeps: a damaged one does not count, so it
+  /// never displaces a good one. A checkpoint without the metric, or with NaN, is never among the
+  /// best. One that also has other files is left alone. Throws UsageError for numbers out of range.
   std::vector<std::filesystem::path> keep(const Retention& retention);
 
  private:
@@ -71,8 +72,8 @@ class Keeper {
   struct Known {
     Stamp stamp{};
     bool state_read = false;
-    std::optional<CheckpointState> state{};  // none: manifest, state or sizes are wrong
-    std::optional<bool> valid{};             // of all bytes, if they have been read
+    std::optional<CheckpointState> state{};  // nullopt: manifest, state or sizes are wrong
+    std::optional<bool> valid{};             // result for all bytes, if they have been read
   };
   using Name = std::string;
   Known& look_at(const Name& name);
@@ -85,16 +86,16 @@ class Keeper {
   std::map<Name, Known> known_{};
 };
 
-/// The same once.
+/// Applies the retention once.
 std::vector<std::filesystem::path> keep(const std::filesystem::path& root,
                                         const Retention& retention);
 inline std::vector<std::filesystem::path> keep_last(const std::filesystem::path& root, int64_t n) {
   return keep(root, {.last = n});
 }
 
-/// Removes what killed processes have left under temporary names, and returns these paths. What a
-/// living process (on any machine whose file locks reach here) is writing stays. A file system
-/// without locks cannot tell the two apart: there nothing is removed.
+/// Removes the temporary directories of killed processes, and returns their paths. Keeps those that
+/// a living process is writing (on any machine whose file locks reach here). A file system without
+/// locks cannot distinguish the two, so there it removes nothing.
 std::vector<std::filesystem::path> remove_abandoned(const std::filesystem::path& root);
 
 }  // namespace halftone::train

@@ -1,5 +1,5 @@
-// The file is never removed: who removes it while another waits to open it locks a file without a
-// name.
+// The file is never removed: if one process removed it while another waits to open it, the other
+// would lock a file without a name.
 #include <halftone/train/checkpoints/directory_lock.h>
 
 #include <cerrno>
@@ -18,7 +18,7 @@
 namespace halftone::train {
 
 namespace {
-/// "process 4711 on atlas, since 2026-01-31 12:00:00 UTC"
+/// Returns "process 4711 on atlas, since 2026-01-31 12:00:00 UTC".
 std::string who_and_when() {
   char host[256] = "", date[32] = "";
   gethostname(host, sizeof host - 1);
@@ -29,7 +29,7 @@ std::string who_and_when() {
   return "process " + std::to_string(getpid()) + " on " + host + ", since " + date + " UTC";
 }
 
-/// What another process has written, as far as it can be printed.
+/// Returns the printable text that another process has written.
 std::string holder_in(const files::Descriptor& file) {
   char text[400];
   const std::ptrdiff_t got = files::read_some(file, text, sizeof text);
@@ -59,9 +59,9 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory, std::string
   if (result != 0 && errno == EWOULDBLOCK)
     fail<UsageError>(op, "another process is at work in ", directory.string(), ": ",
                      holder_in(file_), ". Wait for its end, stop it, or name another directory.");
-  holds_ = result == 0;  // other errors: this file system knows no locks
+  holds_ = result == 0;  // other errors: the file system does not support locks
   if (!holds_) return;
-  // For people only: a full disk is no reason to stop.
+  // The text only informs people: a full disk must not stop the training.
   const std::string holder = who_and_when() + '\n';
   std::string_view bytes = holder;
   if (ftruncate(file_.get(), 0) == 0) files::write_all(file_, bytes);

@@ -1,5 +1,5 @@
-// POSIX calls. A file's bytes and its name are two things: fsync on the file keeps the first, fsync
-// on its directory the second (Pillai et al. 2014, "All File Systems Are Not Created Equal").
+// POSIX calls. A file's bytes and its name are separate: fsync on the file makes the bytes durable,
+// fsync on its directory the name (Pillai et al. 2014, "All File Systems Are Not Created Equal").
 #include <halftone/train/checkpoints/durable_files.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ constexpr std::string_view temporary_prefix = ".tmp-";
                     ". Check the directory, its permissions and the free space.");
 }
 
-/// Read-only; no link is followed, no pipe waited for.
+/// Opens a regular file read-only. Does not follow links or wait for pipes.
 Descriptor open_regular(const fs::path& path, uint64_t& bytes) {
   Descriptor file = files::open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
   struct stat status {};
@@ -55,7 +55,7 @@ Locked lock(const Descriptor& held) {
   return errno == EWOULDBLOCK ? Locked::elsewhere : Locked::unsupported;
 }
 
-/// Up to `bytes` bytes; fewer at the end of the file.
+/// Reads up to `bytes` bytes; fewer at the end of the file.
 std::size_t read_some(const Descriptor& file, void* to, std::size_t bytes, const fs::path& path) {
   const std::ptrdiff_t got = files::read_some(file, to, bytes);
   if (got >= 0) return std::size_t(got);
@@ -80,8 +80,8 @@ bool rename_to_new(const fs::path& from, const fs::path& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return true;
   if (errno == EEXIST || errno == ENOTEMPTY) return false;
   if (errno != EINVAL && errno != ENOSYS) fail_to_write(to, errno);
-  // A file system without that flag. A rename replaces at most an empty directory, which loses
-  // nothing; the look before it refuses even that in all but a race.
+  // This file system lacks that flag. rename() replaces at most an empty directory, which loses
+  // nothing; the check before it refuses even that, except in a race.
   struct stat status {};
   if (lstat(to.c_str(), &status) == 0) return false;
   if (rename(from.c_str(), to.c_str()) == 0) return true;
@@ -105,7 +105,7 @@ TemporaryName make_temporary(const fs::path& path) {
   while (true) {
     const fs::path name = temporary_name(path, "");
     if (mkdir(name.c_str(), 0777) != 0) {
-      if (errno == EEXIST) continue;  // a crashed process with our number has left one behind
+      if (errno == EEXIST) continue;  // a crashed process with our number left it
       fail_to_write(path, errno);
     }
     Descriptor held = open_directory(name);
@@ -114,7 +114,7 @@ TemporaryName make_temporary(const fs::path& path) {
       rmdir(name.c_str());
       fail_to_write(path, error);
     }
-    // Before the lock somebody may have taken it for abandoned: then another try.
+    // Another process may have removed it as abandoned before the lock: then try again.
     struct stat opened {
     }, named{};
     if (held && lock(held) != Locked::elsewhere && fstat(held.get(), &opened) == 0 &&

@@ -1,6 +1,6 @@
-// The system calls behind checkpoints: files and directories that are on the disk when a call
-// returns, names that are given once, checksums. Every failure is a FormatError "[checkpoint] ..."
-// that names the path and the system's reason.
+// System calls for checkpoints: files and directories that are on the disk when a call returns,
+// names that never replace existing ones, checksums. Every failure is a FormatError "[checkpoint]
+// ..." that names the path and the system's reason.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,26 @@ using files::Descriptor;
 
 /// Writes a file that does not exist yet, and waits until it is on the disk.
 void write_durably(const std::filesystem::path& path, std::string_view bytes);
-/// Waits until the names in a directory are on the disk, where the file system can.
+/// Waits until the names in a directory are on the disk, if the file system supports that.
 void sync_directory(const std::filesystem::path& path);
-/// Gives a directory a name that nothing has; false if something has it.
+/// Renames a directory to a name that does not exist; returns false if it exists.
 bool rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
 /// A new directory next to `path`, `.tmp-<word><name>-<pid>-<n>` (a long name is cut). This process
-/// holds a lock on it as long as the descriptor is open, so that no other removes it as abandoned.
+/// holds a lock on it while the descriptor is open, so that no other process removes it as
+/// abandoned.
 struct TemporaryName {
   std::filesystem::path path;
   Descriptor lock;
 };
 TemporaryName make_temporary(const std::filesystem::path& path);
-/// A name of the same form, without a directory.
+/// Returns a name of the same form, and makes no directory.
 std::filesystem::path temporary_name(const std::filesystem::path& path, std::string_view word);
 bool is_temporary(const std::filesystem::path& path);
-/// The directory, locked; no descriptor if another process has locked it, if it is gone, or if the
-/// file system has no locks.
+/// Opens and locks the directory. Returns no descriptor if another process has locked it, if it is
+/// gone, or if the file system has no locks.
 Descriptor try_lock(const std::filesystem::path& directory);
 
-/// All of a regular file (no link, pipe or device) of at most `limit` bytes.
+/// Reads a whole regular file (not a link, pipe or device) of at most `limit` bytes.
 std::string read_text(const std::filesystem::path& path, uint64_t limit);
 /// Size of a regular file, and CRC-32 (that of zip and PNG) of its bytes.
 struct FileSum {
@@ -43,7 +44,7 @@ struct FileSum {
   bool operator==(const FileSum&) const = default;
 };
 FileSum sum_of(const std::filesystem::path& path);
-/// The same without reading the bytes: the checksum is left 0.
+/// Returns the size without reading the bytes.
 uint64_t size_of(const std::filesystem::path& path);
 
 }  // namespace halftone::train

@@ -1,5 +1,5 @@
-// Numbers print in the shortest form that reads back to the same bits; JSON has no NaN and no
-// infinity, so these three are strings. Nesting is bounded while it is parsed.
+// Numbers print in the shortest form that reads back to the same bits. JSON has no NaN and
+// infinities, so these three are strings. The parser limits nesting.
 #include <halftone/train/checkpoints/manifest.h>
 
 #include <charconv>
@@ -41,11 +41,11 @@ std::string hexadecimal(uint32_t value) {
 uint32_t from_hexadecimal(const std::string& text) {
   uint32_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  return value;  // whatever it is: the spelling is compared afterwards
+  return value;  // any value is accepted here: the spelling is compared afterwards
 }
 
-/// Only what is written without a fraction or an exponent: converting a float that does not fit is
-/// undefined.
+/// Accepts only numbers without a fraction or an exponent, because converting a float that does not
+/// fit is undefined.
 template <class Integer> Integer whole(const Json& value, const std::string& path) {
   if (!value.is_number_integer()) malformed(path, "something else where a whole number belongs");
   return value.get<Integer>();

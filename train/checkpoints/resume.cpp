@@ -1,5 +1,5 @@
-// The schedule's state is "scheduler.*" beside what the training saves. Loading tries the schedule
-// first, because a training that has been loaded cannot be taken back.
+// The schedule's state has names "scheduler.*" next to the training's own. Loading sets the
+// schedule first, because loading a training cannot be undone.
 #include <halftone/train/checkpoints/resume.h>
 
 #include <charconv>
@@ -20,7 +20,7 @@ namespace halftone::train {
 namespace {
 constexpr std::string_view scheduler_prefix = "scheduler.", others_prefix = "others.";
 
-/// With the fewest digits that say all of it: 16, 0.1.
+/// Writes the fewest digits that read back to the same numbers: 16, 0.1.
 std::string shown(const std::vector<double>& values) {
   std::string text;
   for (const double value : values) {
@@ -50,7 +50,7 @@ void save_training(const std::filesystem::path& path, const amp::Training& train
 }
 
 namespace {
-/// What the caller does not read by itself, of rank 0.
+/// Returns rank 0's checkpoint. The other ranks do not read it themselves: they get only its state.
 Checkpoint of_rank_0(Communicator* group, const std::function<Checkpoint()>& read) {
   if (!group || group->size() == 1) return read();
   Checkpoint checkpoint;
@@ -62,7 +62,7 @@ Checkpoint of_rank_0(Communicator* group, const std::function<Checkpoint()>& rea
   return checkpoint;
 }
 
-/// What is of rank 0 there, for all.
+/// Returns rank 0's tensors on all ranks.
 optim::NamedTensors told_to_all(Communicator* group, const optim::NamedTensors& tensors) {
   return group ? distributed::broadcast(*group, "tensors beside a training's", tensors) : tensors;
 }
@@ -71,7 +71,8 @@ optim::NamedTensors told_to_all(Communicator* group, const optim::NamedTensors& 
 CheckpointState load_training(const std::filesystem::path& path, amp::Training& training,
                               optim::LrScheduler* scheduler, amp::Convert convert,
                               optim::NamedTensors* others) {
-  const MemoryScope scope(MemoryUse::workspace);  // what was read lives until it has been copied
+  const MemoryScope scope(MemoryUse::workspace);  // the tensors read live until they have been
+                                                  // copied
   return load_training(of_rank_0(training.group(), [&] { return load_checkpoint(path); }),
                        path.string(), training, scheduler, convert, others);
 }
@@ -103,7 +104,7 @@ CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp:
   return std::move(checkpoint.state);
 }
 
-// --- what else must be as it was
+// --- other conditions of an exact resume
 
 std::map<std::string, double> loader_numbers(const data::DataLoader& loader) {
   const data::DataLoaderOptions& o = loader.options();
@@ -173,7 +174,7 @@ std::vector<std::string> changes(const OptionValues& program, const OptionValues
       lines.push_back(name + " is " + shown(now) + " in the checkpoint, which counts, and " +
                       shown(before->second) +
                       " in the program: to change it, do so in on_fit_start()");
-  if (at.batches > 0) return lines;  // then the loaders are the same
+  if (at.batches > 0) return lines;  // the loaders are the same in this case
   for (const auto& [name, now] : loader_numbers(loader))
     if (const auto before = at.numbers.find(name);
         before != at.numbers.end() && before->second != now)

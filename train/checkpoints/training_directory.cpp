@@ -1,5 +1,5 @@
-// What is found in a training's directory is gone on from, refused or set aside, and what a
-// training saves there is removed when newer or better checkpoints have come.
+// Resumes from, refuses or sets aside what is in a training's directory, and removes older or worse
+// checkpoints when the training saves.
 #include <halftone/train/checkpoints/training_directory.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Whether there is anything but hidden names; a directory that is not there holds nothing.
+/// Returns whether a directory has entries that are not hidden; false if it does not exist.
 bool holds_anything(const fs::path& directory) {
   std::error_code error;
   if (!fs::exists(directory, error) && !error) return false;
@@ -29,13 +29,13 @@ bool holds_anything(const fs::path& directory) {
   return false;
 }
 
-/// What a training writes besides checkpoints, by the names that it gives.
+/// The names of everything that a training writes besides checkpoints.
 constexpr auto csv_name = "metrics.csv", json_lines_name = "metrics.jsonl",
                tensorboard_name = "tensorboard", checkpoints_name = "checkpoints";
 constexpr std::array own_entries{checkpoints_name, csv_name, "metrics.csv.txt", json_lines_name,
                                  tensorboard_name};
 
-/// old-1, old-2, ...: the first that is not there.
+/// Returns the first of old-1, old-2, ... that does not exist.
 fs::path free_old_name(const fs::path& directory) {
   std::error_code ignored;
   for (int i = 1;; ++i)
@@ -44,7 +44,7 @@ fs::path free_old_name(const fs::path& directory) {
       return path;
 }
 
-/// Moves them to old-N, and returns that directory.
+/// Moves the training's files to old-N, and returns that directory.
 fs::path set_aside(const fs::path& directory) {
   const fs::path old = free_old_name(directory);
   files::make_directories("Trainer", old);
@@ -99,8 +99,8 @@ std::optional<FoundCheckpoint> TrainingDirectory::open() {
   return found;
 }
 
-/// Where there is nothing to go on from, there must be nothing that another training would be
-/// written over or after.
+/// Without a checkpoint to resume from, the directory must not have files that another training
+/// would overwrite or append to.
 void TrainingDirectory::refuse_or_set_aside() const {
   const std::vector<DamagedCheckpoint> damaged =
       options_.resume ? damaged_checkpoints(checkpoints_) : std::vector<DamagedCheckpoint>{};
@@ -148,7 +148,7 @@ std::vector<std::shared_ptr<Logger>> TrainingDirectory::loggers() const {
 
 void TrainingDirectory::save(const CheckpointState& at,
                              const std::function<void(const fs::path&)>& write) {
-  // A damaged one may still have the name; somebody may want to look at it.
+  // A damaged checkpoint may have the name; it is kept so that it can be examined.
   const fs::path path = free_name(checkpoints_, at.step);
   write(path);
   saved_ = FoundCheckpoint{path, at};

@@ -1,5 +1,5 @@
-// The directory of one training: its checkpoints, and its log files beside them. One training at a
-// time is in it, which goes on from the newest valid checkpoint; none begins over what another
+// The directory of one training: its checkpoints and its log files. Only one training at a time
+// uses it. It resumes from the newest valid checkpoint, and never overwrites what another training
 // left.
 #pragma once
 
@@ -17,17 +17,17 @@ namespace halftone::train {
 
 struct DirectoryOptions {
   Retention retention{};                   // of checkpoints
-  bool resume = false, set_aside = false;  // what these are, TrainerOptions says
+  bool resume = false, set_aside = false;  // as in TrainerOptions
   bool csv = false, json_lines = false, tensorboard = false;
 };
 
-/// The names in a directory under which a training has left something: its checkpoints first, then
-/// logs that are not empty.
+/// Returns the names of what a training has left in a directory: its checkpoints first, then logs
+/// that are not empty.
 std::vector<std::string> left_by_training(const std::filesystem::path& directory);
 
 class TrainingDirectory {
  public:
-  /// Touches nothing yet. `tell` gets lines that people should read.
+  /// Changes nothing yet. `tell` gets lines for people.
   TrainingDirectory(
       std::filesystem::path path, DirectoryOptions options,
       std::function<void(const std::string&)> tell = [](const std::string&) {});
@@ -35,20 +35,20 @@ class TrainingDirectory {
   /// Makes the directory and locks it; tells if its file system has no locks. Throws as
   /// DirectoryLock.
   [[nodiscard]] DirectoryLock lock() const;
-  /// The checkpoint to go on from, if there is one. Where there is none, what is left of an earlier
-  /// training is refused or set aside; what killed processes left half done is removed. Throws
-  /// UsageError for checkpoints and logs that may be neither resumed nor set aside, FormatError
-  /// where all are damaged, or the system refuses.
+  /// Returns the checkpoint to resume from, if there is one. If there is none, refuses or sets
+  /// aside what an earlier training left, and removes incomplete files of killed processes. Throws
+  /// UsageError for checkpoints and logs that may be neither resumed nor set aside. Throws
+  /// FormatError if all checkpoints are damaged, or if the system refuses.
   std::optional<FoundCheckpoint> open();
-  /// Opens metrics.csv, metrics.jsonl, tensorboard/, or those of them that are wanted.
+  /// Opens those of metrics.csv, metrics.jsonl and tensorboard/ that are wanted.
   std::vector<std::shared_ptr<Logger>> loggers() const;
 
-  /// Has a checkpoint written under the next free name, and removes those that need not be kept.
+  /// Calls `write` with the next free name, and then removes checkpoints that need not be kept.
   void save(const CheckpointState& at,
             const std::function<void(const std::filesystem::path&)>& write);
-  /// Removes what the retention does not name.
+  /// Removes the checkpoints that the retention does not keep.
   void remove_old() { keeper_.keep(options_.retention); }
-  /// Whether the checkpoint that was saved last, or found by open(), is of this place.
+  /// Returns whether the last checkpoint, saved or found by open(), is of this position.
   bool holds(const CheckpointState& at) const;
   const std::filesystem::path& last_saved() const { return saved_.value().path; }
 

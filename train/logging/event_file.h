@@ -1,4 +1,4 @@
-// TensorBoard's event files, by hand. A file is a sequence of TFRecords, each
+// Writes TensorBoard's event files without a library. A file is a sequence of TFRecords, each
 //   u64 length | u32 masked CRC of the length | bytes | u32 masked CRC of the bytes
 // (little endian; tensorflow/core/lib/io/record_writer.h; the CRC is Castagnoli's, RFC 3720, B.4),
 // whose bytes are Event messages (tensorflow/core/util/event.proto, framework/summary.proto) in the
@@ -37,7 +37,7 @@ constexpr uint32_t crc32c(std::string_view bytes) {
     crc = crc >> 8 ^ detail::crc_table[(crc ^ static_cast<unsigned char>(c)) & 0xff];
   return ~crc;
 }
-/// As TFRecords store it, so that a CRC over stored CRCs stays useful.
+/// Returns the CRC as TFRecords store it: masked, so that a CRC over stored CRCs stays useful.
 constexpr uint32_t masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -61,14 +61,14 @@ inline void append_float(std::string& to, int field, float value) {
   append_varint(to, uint64_t(field) << 3 | 5);
   detail::append_little_endian(to, std::bit_cast<uint32_t>(value));
 }
-/// Strings and messages within messages.
+/// Appends a string or a nested message.
 inline void append_bytes(std::string& to, int field, std::string_view bytes) {
   append_varint(to, uint64_t(field) << 3 | 2);
   append_varint(to, bytes.size());
   to += bytes;
 }
 
-/// One TFRecord around the bytes.
+/// Returns a TFRecord with the bytes.
 inline std::string framed(std::string_view bytes) {
   std::string record;
   detail::append_little_endian(record, uint64_t(bytes.size()));

@@ -1,5 +1,5 @@
-// A write to a pipe that nobody reads sends SIGPIPE to the thread that writes. It is blocked there
-// for the time of the write, and taken away if it came; the process's own handler stays as it is.
+// A write to a pipe without a reader sends SIGPIPE to the writing thread. The thread blocks it
+// during the write and removes it if it came; the process's own handler stays as it is.
 #include <halftone/train/logging/for_people.h>
 
 #include <ctime>

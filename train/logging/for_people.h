@@ -1,5 +1,5 @@
-// Text for people: progress, notes, tables. A display that is full, closed or gone is no reason to
-// stop a training, so nothing here fails, and no SIGPIPE gets out.
+// Text for people: progress, notes, tables. A full, closed or vanished display must not stop a
+// training, so these functions never fail and never cause a SIGPIPE.
 #pragma once
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 namespace halftone::train {
 
-/// Writes and flushes; what the system does not take is left out.
+/// Writes and flushes. Drops bytes that the system does not accept.
 void print_for_people(std::FILE* to, std::string_view text);
 
 }  // namespace halftone::train

@@ -1,4 +1,4 @@
-// A file that lines are appended to: what could not be written waits, a broken last line is cut.
+// A file to which lines are appended: unwritten bytes wait, and a broken last line is cut.
 #include <halftone/train/logging/log_file.h>
 
 #include <cerrno>

@@ -1,6 +1,6 @@
-// A file that only grows: bytes gather in memory and go out in one piece when there are many, when
-// a second has passed, or when asked. A write that fails keeps what is left, so nothing appears
-// twice.
+// A file that only grows. Bytes are collected in memory and written together when there are many,
+// when a second has passed, or at flush(). If a write fails, the unwritten bytes stay in memory, so
+// nothing is written twice.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +16,23 @@ class LogFile {
  public:
   enum class Tail { keep, cut_broken_line };
 
-  /// Opens for appending, makes the file if there is none. cut_broken_line removes what follows the
-  /// last line break: a line that a crash left unfinished. Throws FormatError, in the name of `op`,
-  /// for a directory that does not exist, a path that is no regular file, and missing rights.
+  /// Opens the file for appending, and makes it if it does not exist. cut_broken_line removes the
+  /// bytes after the last line break: a line that a crash left unfinished. Throws FormatError, in
+  /// the name of `op`, for a directory that does not exist, a path that is not a regular file, and
+  /// missing permissions.
   LogFile(std::string op, std::filesystem::path path, Tail tail);
-  /// Writes what it can. Errors are flush()'s to tell.
+  /// Writes as much as possible. Only flush() reports errors.
   ~LogFile();
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
   /// `seconds`: the present time, to know when the last write was.
   void append(std::string_view bytes, double seconds);
-  /// Throws FormatError if the operating system does not take everything.
+  /// Throws FormatError if the operating system does not accept all bytes.
   void flush();
-  /// The file becomes `content` in one step (files::replace). On an error the old one remains.
+  /// Replaces the file's content in one step (files::replace). On an error the old content remains.
   void replace(std::string_view content);
-  /// Everything in it, with what is still in memory.
+  /// Returns the whole content, including bytes still in memory.
   std::string read_all();
 
   const std::filesystem::path& path() const { return path_; }

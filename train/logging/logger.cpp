@@ -1,4 +1,4 @@
-// What every logger demands of names, so that all formats can hold them alike.
+// Checks names, so that all file formats can hold them.
 #include <halftone/train/logging/logger.h>
 
 #include <chrono>
@@ -39,7 +39,7 @@ void Logger::log(int64_t step, std::span<const NamedNumber> numbers) {
 void Logger::log(const LogRecord& record) {
   for (std::size_t i = 0; i < record.numbers.size(); ++i) {
     check_log_name(record.numbers[i].name);
-    for (std::size_t j = 0; j < i; ++j)  // a handful: faster than any set
+    for (std::size_t j = 0; j < i; ++j)  // a loop over a few names is faster than a set
       if (record.numbers[i].name == record.numbers[j].name)
         fail<UsageError>("log", "'", record.numbers[i].name, "' is there twice. Log it once.");
   }

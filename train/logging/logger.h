@@ -1,5 +1,6 @@
-// Where a training's numbers go: records of named numbers, one per call, which a caller may give to
-// several loggers at once. Names are what the files' readers group by: "train/loss".
+// The outputs of a training's numbers. One call writes one record of named numbers; a caller may
+// pass the same record to several loggers. Readers of the files group names by prefix:
+// "train/loss".
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ struct LogRecord {
   std::span<const NamedNumber> numbers;
 };
 
-/// Throws UsageError for a name that no record can have: empty, "step" or "time", which every
-/// record has, with control characters, or not UTF-8.
+/// Throws UsageError for a name that no record can have: an empty name, "step" or "time" (which
+/// every record has), a name with control characters, or one that is not UTF-8.
 void check_log_name(std::string_view name);
 
-/// Calls belong to one thread. Nothing is certain to be in the file before flush(), though loggers
-/// write on their own about once a second while they are called.
+/// Use it from one thread. Only flush() guarantees that records are in the file; loggers also write
+/// by themselves about once a second while they are called.
 class Logger {
  public:
   Logger() = default;
@@ -33,20 +34,19 @@ class Logger {
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
 
-  /// One record, with the present time. Throws UsageError, and logs nothing, for names that are
-  /// empty, not UTF-8, twice there or with control characters, and for "step" and "time", which
-  /// every record has; FormatError as flush(), if this call is one that writes.
+  /// Logs one record with the present time. Throws UsageError, and logs nothing, for names that are
+  /// empty, not UTF-8, repeated or with control characters, and for "step" and "time", which every
+  /// record has. Throws FormatError as flush(), if this call writes.
   void log(int64_t step, std::span<const NamedNumber> numbers);
   void log(int64_t step, std::initializer_list<NamedNumber> numbers) {
     log(step, std::span(numbers.begin(), numbers.size()));
   }
-  /// The same with a time of the caller's: one record for several loggers.
+  /// Logs a record with the caller's time, for example one record in several loggers.
   void log(const LogRecord& record);
-  /// Text beside the numbers, such as hyper-parameters: any UTF-8. Throws UsageError for a bad name
-  /// or text.
+  /// Logs text, such as hyperparameters: any UTF-8. Throws UsageError for a bad name or text.
   void log_text(int64_t step, std::string_view name, std::string_view text);
-  /// Hands everything to the operating system. Throws FormatError if it does not take it (a full
-  /// disk); what is left stays in memory, and a later call goes on where this one stopped.
+  /// Passes all records to the operating system. Throws FormatError if it does not accept them (a
+  /// full disk). The unwritten bytes stay in memory, and a later call continues with them.
   virtual void flush() = 0;
 
  private:

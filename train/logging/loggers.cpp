@@ -1,4 +1,4 @@
-// CSV and JSON lines. Numbers are written with the fewest digits that read back to the same f64.
+// CSV and JSON lines. Numbers have the fewest digits that read back to the same f64.
 #include <halftone/train/logging/loggers.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ template <class Number> void append_number(std::string& line, Number value) {
 // --- CSV
 
 void append_cell(std::string& line, double value) {
-  if (std::isnan(value)) line += "nan";  // without the sign that it may have
+  if (std::isnan(value)) line += "nan";  // without a possible sign
   else append_number(line, value);
 }
 
@@ -32,7 +32,7 @@ std::string csv_quoted(std::string_view name) {
   return quoted + '"';
 }
 
-/// The cells of a header, which has no line breaks inside.
+/// Splits a header, which has no line breaks inside cells.
 std::vector<std::string> csv_cells(std::string_view line) {
   std::vector<std::string> cells(1);
   bool quoted = false;
@@ -51,7 +51,7 @@ std::string header_of(const std::vector<std::string>& names) {
   return header + '\n';
 }
 
-/// Another header, and `more` empty cells at the end of every row.
+/// Returns the content with another header, and `more` empty cells at the end of every row.
 std::string widened(std::string_view old, const std::vector<std::string>& names, std::size_t more) {
   std::string content = header_of(names);
   for (std::size_t at = old.find('\n') + 1, end; at < old.size(); at = end + 1) {
@@ -124,7 +124,7 @@ void CsvLogger::write(const LogRecord& record) {
 
 void CsvLogger::write_text(int64_t step, double seconds, std::string_view name,
                            std::string_view text) {
-  // Rare: the file is opened for the one call.
+  // Text is rare, so the file is opened for this one call.
   LogFile beside("CsvLogger", file_.path().string() + ".txt", LogFile::Tail::keep);
   beside.append("step " + std::to_string(step) + ", " + std::string(name) + ":\n" +
                     std::string(text) + "\n\n",

@@ -1,6 +1,6 @@
-// Three files for a training's numbers. All may be opened again by a resumed run and go on where
-// they ended; all throw FormatError where a file cannot be written, or is none (a pipe, a device).
-// A call costs microseconds.
+// Three file formats for a training's numbers. A resumed training can open each file again and
+// append. All throw FormatError if a file cannot be written or is not a regular file (a pipe, a
+// device). A call takes microseconds.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace halftone::train {
 
-/// Comma-separated values (RFC 4180 quoting): the columns step, time, then one per name, in the
-/// order of appearance; a cell is empty where a record lacks the name. A name that is new later
-/// adds its column to the whole file, which is rewritten beside itself and renamed: readers never
-/// see half of it. NaN and infinities are nan, inf, -inf. Text goes to PATH.txt.
+/// Comma-separated values (RFC 4180 quoting). Columns: step, time, then one per name, in the order
+/// of appearance. A cell is empty if the record lacks the name. A new name adds its column to the
+/// whole file, which is rewritten under a temporary name and renamed: readers never see an
+/// incomplete file. NaN and infinities are nan, inf, -inf. Text goes to PATH.txt.
 class CsvLogger : public Logger {
  public:
-  /// Goes on with a file that has this header; an unfinished last line is cut. Throws FormatError
-  /// for a file that begins otherwise.
+  /// Appends to a file with this header; cuts an unfinished last line. Throws FormatError for a
+  /// file that begins with anything else.
   explicit CsvLogger(const std::filesystem::path& path);
   void flush() override;
 
@@ -30,13 +30,13 @@ class CsvLogger : public Logger {
 
   LogFile file_;
   bool has_header_ = false;
-  std::vector<std::string> names_{};  // of the columns behind step and time
-  std::string line_{};                // kept for its memory
+  std::vector<std::string> names_{};  // of the columns after step and time
+  std::string line_{};                // reused, to keep its memory
 };
 
-/// One JSON object a line: {"step": 3, "time": 1700000000.25, "loss": 0.5}. What JSON has no
-/// numbers for are the strings "NaN", "Infinity" and "-Infinity". Text: {"step": 0, "time": ..,
-/// "text": {name: text}}. An unfinished last line is cut.
+/// One JSON object per line: {"step": 3, "time": 1700000000.25, "loss": 0.5}. NaN and infinities,
+/// which JSON numbers cannot express, are the strings "NaN", "Infinity" and "-Infinity". Text:
+/// {"step": 0, "time": .., "text": {name: text}}. An unfinished last line is cut.
 class JsonLinesLogger : public Logger {
  public:
   explicit JsonLinesLogger(const std::filesystem::path& path);
@@ -52,14 +52,14 @@ class JsonLinesLogger : public Logger {
 };
 
 /// TensorBoard's event files (event_file.h), for `tensorboard --logdir DIRECTORY`. Numbers are
-/// rounded to f32 there; text appears on its TEXT page. Each logger begins a file of its own in the
-/// directory, as TensorBoard wants it; together they are the run.
+/// rounded to f32; text appears on the TEXT page. Each logger begins a new file in the directory,
+/// as TensorBoard expects; the files together are the run.
 class TensorBoardLogger : public Logger {
  public:
-  /// Makes the directory, though not its parents. Throws FormatError if it cannot.
+  /// Makes the directory, but not its parents. Throws FormatError if it cannot.
   explicit TensorBoardLogger(const std::filesystem::path& directory);
   void flush() override { file_.flush(); }
-  /// The event file.
+  /// Returns the path of the event file.
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

@@ -1,4 +1,4 @@
-// The tables of a model: its parts, and what each strategy would keep of it.
+// The tables of a model: its parts, and the bytes that each strategy would need.
 #include <halftone/train/logging/model_summary.h>
 
 #include <cstdio>

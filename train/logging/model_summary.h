@@ -1,4 +1,4 @@
-// A model on a page: its parts, their parameters, and the bytes that each strategy would need.
+// A summary of a model: its parts, their parameters, and the bytes that each strategy would need.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace halftone::train {
 
-/// One line per direct child of the model and one per strategy (in MiB, without activations); an
-/// arrow at the strategy that is in use. As Lightning's ModelSummary. Of several ranks the bytes
-/// are those of the one that keeps most.
+/// Returns one line per direct child of the model and one per strategy (in MiB, without
+/// activations), with an arrow at the strategy in use. Like Lightning's ModelSummary. With several
+/// ranks, the bytes are those of the rank that stores most.
 std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
                           const amp::Strategy& in_use, int ranks = 1);
 

@@ -1,4 +1,4 @@
-// The progress of an epoch in one line, or in lines where there is no terminal.
+// Shows the progress of an epoch in one live line, or in whole lines without a terminal.
 #include <halftone/train/logging/progress_bar.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ std::string_view environment(const char* name) {
   return value ? value : "";
 }
 
-/// The window's columns now: it may have been resized. 80 where the terminal does not say.
+/// Returns the window's present columns, because it may have been resized; 80 if the terminal does
+/// not say.
 int64_t columns_of(int terminal) {
   winsize size{};
   return ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -51,15 +52,15 @@ void ProgressBar::draw() {
   drawn_ = now;
   const double seconds = std::max(std::chrono::duration<double>(now - epoch_start_).count(), 1e-9);
   state_.rate = double(units_) / seconds;
-  // Of the training only: what happens between epochs is not known.
+  // Estimates only training time; the time between epochs is unknown.
   const int64_t left = std::max<int64_t>(state_.epochs - state_.epoch, 0) * state_.steps +
                        state_.steps - state_.step;
   const double per_step = seconds / double(state_.step - steps_before_);
   state_.seconds_left = state_.steps > 0 && left >= 0 ? double(left) * per_step : -1;
   state_.fields = fields_;
   if (!live_) return print(status_line(state_) + '\n');
-  // "\r" returns to the line's beginning, "\33[K" erases what a longer line left behind. The last
-  // column stays free: some terminals break the line there.
+  // "\r" returns to the start of the line, "\33[K" erases the rest of a longer line. The last
+  // column stays free, because some terminals break the line there.
   const int64_t columns = columns_of(fileno(options_.output)) - 1;
   unfinished_ = state_.step != state_.steps;
   print('\r' + status_line(state_, columns, colour_) + "\33[K" + (unfinished_ ? "" : "\n"));

@@ -1,6 +1,6 @@
-// How far a training is, for people: on a terminal one line that redraws itself in place, at most
-// ten times a second and as wide as the window; in a file or a pipe whole lines, every so many
-// steps. Each epoch's last line stays. Colours are left out where NO_COLOR is set (no-color.org).
+// Shows the progress of a training. On a terminal it is one line that redraws itself in place, at
+// most ten times a second, as wide as the window. In a file or a pipe it is whole lines, one every
+// n steps. Each epoch's last line stays. Colors are off if NO_COLOR is set (no-color.org).
 //
 //   train::ProgressBar progress({.epochs = 5, .steps_per_epoch = loader.size()});
 //   progress.begin_epoch();
@@ -20,27 +20,28 @@ namespace halftone::train {
 
 struct ProgressOptions {
   int64_t epochs = 0;            // 0: unknown
-  int64_t steps_per_epoch = 0;   // 0: unknown; then there is no bar and no time left
-  int64_t interval = 100;        // steps between two lines, where the output is no terminal
+  int64_t steps_per_epoch = 0;   // 0: unknown, so there is neither a bar nor the time left
+  int64_t interval = 100;        // steps between two lines, if the output is not a terminal
   const char* unit = "samples";  // what step() counts
   std::FILE* output = stdout;    // stays open
 };
 
 class ProgressBar {
  public:
-  /// Looks once whether the output is a terminal (TERM=dumb is none). Throws UsageError for
+  /// Checks once whether the output is a terminal (TERM=dumb is not). Throws UsageError for
   /// negative numbers and an interval below 1.
   explicit ProgressBar(const ProgressOptions& options = {});
-  /// Ends a line that is unfinished.
+  /// Ends an unfinished line.
   ~ProgressBar() { finish(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// The next epoch, or a given one from 1 whose first `steps_done` steps are behind a resumed run.
+  /// Begins the next epoch, or epoch `epoch` (from 1) of which `steps_done` steps were done before
+  /// a resume.
   void begin_epoch() { begin_epoch(state_.epoch + 1, 0); }
   void begin_epoch(int64_t epoch, int64_t steps_done);
 
-  /// One step of `count` samples is done. `describe(show)` calls show(name, value) or show(name,
+  /// Counts one step of `count` samples. `describe(show)` calls show(name, value) or show(name,
   /// value, Shown) for each number, the most important first; names must outlive the call.
   template <class Describe> void step(int64_t count, const Describe& describe) {
     if (!advance(count)) return;
@@ -55,9 +56,9 @@ class ProgressBar {
     step(count, [](const auto&) {});
   }
 
-  /// A line of its own: above the live one, which the next step draws again.
+  /// Writes a line above the live one, which the next step draws again.
   void note(std::string_view text);
-  /// Leaves the live line as it is; what is printed next begins a new one.
+  /// Leaves the live line as it is; the next output begins a new line.
   void finish();
 
   bool live() const { return live_; }
@@ -65,7 +66,7 @@ class ProgressBar {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Counts; whether it is time to draw.
+  /// Counts the step. Returns whether it is time to draw.
   bool advance(int64_t count) {
     ++state_.step, units_ += count;
     if (state_.step == state_.steps) return true;
@@ -77,9 +78,9 @@ class ProgressBar {
 
   ProgressOptions options_;
   ProgressState state_{};
-  std::vector<ProgressField> fields_{};  // kept for its memory
+  std::vector<ProgressField> fields_{};  // reused, to keep its memory
   bool live_ = false, colour_ = false;
-  bool unfinished_ = false;  // a live line stands there without its line break
+  bool unfinished_ = false;  // a live line is visible without its line break
   int64_t units_ = 0, steps_before_ = 0;
   Clock::time_point epoch_start_{}, drawn_{};
 };

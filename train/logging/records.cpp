@@ -1,4 +1,4 @@
-// One row for all loggers, with one time; in a checkpoint each number has the step that it is of.
+// Writes one row, with one time, to all loggers. A checkpoint stores each number with its step.
 #include <halftone/train/logging/records.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ void Records::tell(const std::string& text) {
 
 void Records::save(CheckpointState& state) const {
   for (const auto& [name, logged] : last_) {
-    // Only what was measured at this step may rank this checkpoint among the best.
+    // Only numbers measured at this step may rank this checkpoint among the best.
     if (logged.step == state.step) state.numbers[name] = logged.value;
     state.numbers["state.metric.value." + name] = logged.value;
     state.numbers["state.metric.step." + name] = double(logged.step);

@@ -1,5 +1,5 @@
-// What a training tells while it runs: numbers under names, to loggers in one row per step, and
-// lines to people. The last number of each name stays known, also to a run that resumes.
+// The output of a running training: named numbers, one row per step, for loggers, and lines for
+// people. The last number of each name stays available, also after a resume.
 #pragma once
 
 #include <map>
@@ -17,27 +17,27 @@ namespace halftone::train {
 
 class Records {
  public:
-  /// Adds a number to the present row; of equal names the last counts. Throws as check_log_name().
+  /// Adds a number to the present row; for equal names the last counts. Throws as check_log_name().
   void log(std::string_view name, double value, int64_t step);
-  /// The number that was logged last under a name; nothing if there is none.
+  /// Returns the last logged number of a name; nullopt if there is none.
   std::optional<double> last(std::string_view name) const;
   std::map<std::string, double> last() const;  // of every name
-  /// The same, but throws UsageError, with the nearest name, if there is none.
+  /// Returns the same, but throws UsageError, with the nearest name, if there is none.
   double metric(std::string_view name) const;
 
-  std::vector<std::shared_ptr<Logger>> loggers{};  // who gets the rows
-  /// Hands the row, if anything is in it, to every logger, and begins the next one.
+  std::vector<std::shared_ptr<Logger>> loggers{};  // outputs of the rows
+  /// Passes the row, if it has numbers, to every logger, and begins the next one.
   void write(int64_t step);
   void flush();
 
-  std::optional<ProgressBar> progress{};  // where people look, if they do
-  bool silent = false;                    // of a process that is not to speak to people
-  /// A line for people, above the progress bar; without one nobody reads it.
+  std::optional<ProgressBar> progress{};  // absent: no progress bar
+  bool silent = false;                    // true: this process writes nothing for people
+  /// Writes a line for people above the progress bar; does nothing without one.
   void note(std::string_view text);
-  /// A note that must be seen where there is no progress bar, too.
+  /// Writes a note that must also be visible without a progress bar.
   void tell(const std::string& text);
 
-  /// What was logged last, into a checkpoint and back.
+  /// Saves the last numbers in a checkpoint, and restores them.
   void save(CheckpointState& state) const;
   void restore(const CheckpointState& state);
 

@@ -1,4 +1,4 @@
-// Text only: widths in columns, numbers in the fewest digits that say something.
+// Text only: widths in columns, and numbers with the fewest useful digits.
 #include <halftone/train/logging/status_line.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::string time_text(double seconds) {
   return printed("ETA %lld:%02lld", minutes, whole % 60);
 }
 
-/// Appends if it fits.
+/// Appends the part if it fits.
 bool add(std::string& line, const std::string& part, int64_t columns) {
   if (int64_t(line.size() + part.size()) + gap > columns) return false;
   line += std::string(gap, ' ') + part;
@@ -65,7 +65,7 @@ std::string status_line(const ProgressState& s, int64_t columns, bool colour) {
   std::string line = counts_text(s);
   const auto cut = std::size_t(std::max<int64_t>(columns, 0));
   if (line.size() > cut) return line.substr(0, cut);
-  // In the order in which they are worth their columns; then put in the order in which they read.
+  // Adds the parts in the order of their importance, then puts them in reading order.
   const std::size_t head = line.size();
   for (const ProgressField& field : s.fields)
     if (!add(line, std::string(field.name) + " " + shown_text(field.value, field.shown), columns))

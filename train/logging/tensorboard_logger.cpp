@@ -22,7 +22,7 @@ std::string event(double seconds) {
   return bytes;
 }
 
-/// Event{wall_time, step, summary}.
+/// Returns Event{wall_time, step, summary}.
 std::string summary_event(double seconds, int64_t step, std::string_view summary) {
   std::string bytes = event(seconds);
   append_integer(bytes, 2, step);
@@ -30,8 +30,8 @@ std::string summary_event(double seconds, int64_t step, std::string_view summary
   return framed(bytes);
 }
 
-/// A name that no other event file of this directory has, in TensorFlow's pattern; files are read
-/// in the order of their names.
+/// Makes a file whose name is unique in this directory, in TensorFlow's pattern; TensorBoard reads
+/// files in the order of their names.
 std::filesystem::path new_event_file(const std::filesystem::path& directory) {
   static std::atomic<int> counter = 0;
   std::error_code error, ignored;
@@ -72,7 +72,8 @@ void TensorBoardLogger::write(const LogRecord& record) {
   file_.append(summary_event(record.seconds, record.step, summary), record.seconds);
 }
 
-/// What the text plugin reads: a string tensor of shape [1] under metadata that name the plugin.
+/// Writes the input of the text plugin: a string tensor of shape [1] with metadata that name the
+/// plugin.
 void TensorBoardLogger::write_text(int64_t step, double seconds, std::string_view name,
                                    std::string_view text) {
   std::string size, shape, tensor, plugin, metadata, value, summary;

@@ -1,4 +1,4 @@
-// This build has no oneDNN: every request goes another way.
+// A build without oneDNN declines every request.
 #include <halftone/backends/cpu/onednn/onednn.h>
 
 namespace halftone::onednn {

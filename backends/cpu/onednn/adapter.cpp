@@ -19,7 +19,8 @@ struct Plans {
   std::unordered_map<PlanKey, std::optional<Plan>, PlanKeyHash> built;
 };
 Plans& plans() {
-  static Plans* instance = new Plans;  // never destroyed: oneDNN's own statics may go first
+  static Plans* instance = new Plans;  // never destroyed: oneDNN's own statics may be destroyed
+                                       // first
   return *instance;
 }
 
@@ -29,8 +30,8 @@ std::string version() {
          std::to_string(v->patch);
 }
 
-/// Whether oneDNN, capped by ONEDNN_MAX_CPU_ISA or not, has instructions for bf16. Without them it
-/// emulates bf16 on AVX-512 at a third of the speed of f32.
+/// Returns whether oneDNN, with or without a cap by ONEDNN_MAX_CPU_ISA, has instructions for bf16.
+/// Without them it emulates bf16 on AVX-512 at a third of the speed of f32.
 bool bf16_is_native() {
   static const bool native = [] {
     constexpr auto wanted = unsigned(dnnl::cpu_isa::avx512_core_bf16);  // a set of bits
@@ -97,8 +98,9 @@ const Plan* plan_for(std::string_view op, const PlanKey& key, const std::functio
           plan.implementation.starts_with("ref") || plan.implementation.starts_with("simple");
       if (!scalar) place->second = std::move(plan);
     } catch (const dnnl::error& error) {
-      // Whatever it has no primitive for, or calls invalid (as a negative padding behind a dilated
-      // window), is declined and goes to the own kernels; only want of memory is an error.
+      // A request that has no primitive, or that oneDNN calls invalid (for example a negative
+      // padding after a dilated window), is declined and goes to the own kernels; only lack of
+      // memory is an error.
       if (error.status == dnnl_out_of_memory) {
         plans().built.erase(place);
         fail<DeviceError>(running_operation(op), version(),

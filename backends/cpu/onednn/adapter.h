@@ -1,4 +1,4 @@
-// Everything that differs between oneDNN 2.6 and 3.x, and what the wrappers share: engine, stream,
+// All differences between oneDNN 2.6 and 3.x, and the shared parts of the wrappers: engine, stream,
 // descriptors, the plan cache, and the execution of a plan. No other file mentions a version.
 #pragma once
 
@@ -21,13 +21,12 @@ namespace halftone::onednn {
 
 dnnl::engine& engine();
 dnnl::stream& stream();
-/// The oneDNN dtype, if this backend hands it over: f32, and bf16 where there are instructions for
-/// it.
+/// Returns the oneDNN dtype, if this backend uses oneDNN for it: f32, and bf16 if there are
+/// instructions for it.
 std::optional<dnnl::memory::data_type> data_type(DType dtype);
 
-/// Builds a primitive description. oneDNN 2 wants an operation descriptor first, 3 takes its
-/// arguments directly. `hint` is the forward description where a backward one needs it, else
-/// nothing.
+/// Builds a primitive description. oneDNN 2 first needs an operation descriptor, 3 takes its
+/// arguments directly. `hint` is the forward description if a backward one needs it.
 template <class Primitive, class Hint, class... Arguments>
 typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attributes,
                                             const Hint& hint, const Arguments&... arguments) {
@@ -43,12 +42,13 @@ typename Primitive::primitive_desc describe(const dnnl::primitive_attr& attribut
   }
 }
 
-/// How many threads a parallel region gets here: no more than OpenMP's thread limit, and one inside
-/// another region. omp_get_max_threads(), which oneDNN asks, promises more. Not the smaller team of
-/// a busy machine (backends/team.h): oneDNN's gradients of weights depend on the number of threads.
+/// Returns the number of threads that a parallel region gets here: at most OpenMP's thread limit,
+/// and one inside another region. omp_get_max_threads(), which oneDNN calls, returns more. It is
+/// not the smaller team of a busy machine (backends/team.h), because oneDNN's gradients of weights
+/// depend on the number of threads.
 int team_size();
-/// For its scope omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
-/// oneDNN cuts its work into as many parts, and its kernels wait for as many threads.
+/// While it exists, omp_get_max_threads() is team_size(), and OpenMP does not take threads away.
+/// oneDNN cuts its work into that many parts, and its kernels wait for that many threads.
 class TeamScope {
  public:
   TeamScope();
@@ -60,8 +60,8 @@ class TeamScope {
   int threads_before_, dynamic_before_;
 };
 
-/// A plan's identity: the operation, team_size(), shapes, strides, dtypes and attributes, as
-/// numbers.
+/// The identity of a plan as numbers: the operation, team_size(), shapes, strides, dtypes and
+/// attributes.
 using PlanKey = std::vector<int64_t>;
 struct PlanKeyHash {
   std::size_t operator()(const PlanKey& key) const {
@@ -71,7 +71,7 @@ struct PlanKeyHash {
   }
 };
 
-/// An argument that the primitive may want in another layout than the tensor's.
+/// An argument for which the primitive may need another layout than the tensor's.
 struct Layout {
   dnnl::memory::desc plain, wanted;
   std::optional<dnnl::reorder> reorder;  // plain -> wanted for inputs, wanted -> plain for outputs
@@ -88,21 +88,22 @@ struct Plan {
   std::string implementation{};
 };
 
-/// The plan for a key, built by `build` the first time. Null where oneDNN refuses, or would use its
-/// scalar reference implementation. Thread-safe.
+/// Returns the plan for a key, built by `build` the first time. Returns null if oneDNN refuses, or
+/// would use its scalar reference implementation. Thread-safe.
 const Plan* plan_for(std::string_view op, const PlanKey& key, const std::function<Plan()>& build);
 
-/// Fills in what every plan takes from its primitive description.
+/// Fills in the values that every plan takes from its primitive description.
 template <class Description> void finish(Plan& plan, const Description& description) {
   plan.scratchpad = description.scratchpad_desc();
   plan.scratchpad_bytes = int64_t(plan.scratchpad.get_size());
   plan.implementation = description.impl_info_str();
 }
-/// Attributes of all plans: scratch memory comes from us, so that the ledger sees it.
+/// Returns the attributes of all plans: scratch memory comes from halftone, so that the ledger
+/// counts it.
 dnnl::primitive_attr user_scratchpad();
 
-/// Runs a plan on raw pointers, given in the order of its inputs and outputs. Library errors become
-/// DeviceError.
+/// Runs a plan on raw pointers, given in the order of its inputs and outputs. Converts library
+/// errors to DeviceError.
 void execute(std::string_view op, const Plan& plan, std::span<const void* const> inputs,
              std::span<void* const> outputs);
 

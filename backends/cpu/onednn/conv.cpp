@@ -1,5 +1,5 @@
-// Convolutions. Data stays NHWC; the weights' layout is oneDNN's choice, reordered from and to
-// PyTorch's on the way.
+// Convolutions. Data stays NHWC. oneDNN chooses the weights' layout; the wrapper converts from and
+// to PyTorch's.
 #include <halftone/backends/cpu/onednn/adapter.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 
@@ -12,7 +12,7 @@ using Desc = dnnl::memory::desc;
 
 /// The descriptors and numbers of one convolution: x -> y with weights w.
 struct Problem {
-  Desc x, y, w_any, w_plain, w_forward, bias;  // w_forward: of the convolution itself, x's dtype
+  Desc x, y, w_any, w_plain, w_forward, bias;  // w_forward: of the forward convolution, x's dtype
   Dims4 stride, dilation, padding_before, padding_after;
   PlanKey key;
   bool has_bias;
@@ -45,7 +45,7 @@ struct Problem {
     for (std::size_t d : {0u, 1u}) {
       stride.push_back(g.stride[d]), dilation.push_back(g.dilation[d] - 1),
           padding_before.push_back(g.padding[d]);
-      // What lies behind the last window is cut off: negative padding in oneDNN's terms.
+      // Pixels after the last window are cut off: negative padding in oneDNN's terms.
       const int64_t span = g.dilation[d] * (w.shape()[2 + int(d)] - 1) + 1;
       padding_after.push_back((y_in.shape()[2 + int(d)] - 1) * g.stride[d] + span -
                               x_in.shape()[2 + int(d)] - g.padding[d]);
@@ -62,8 +62,8 @@ struct Problem {
   }
 };
 
-/// Whether every window touches the image and what lies behind the last one is less than a stride:
-/// what networks ask for. Of other geometries version 2.6 writes outside of its buffers.
+/// Returns whether every window touches the image and fewer pixels than a stride are left after the
+/// last one, as in usual networks. For other geometries version 2.6 writes outside of its buffers.
 bool is_ordinary(const Tensor& x, const Tensor& w, const ConvGeometry& g, const Tensor& y) {
   for (int i : {0, 1}) {
     const auto d = std::size_t(i);
@@ -82,10 +82,10 @@ bool served(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeom
          y.numel() > 0;
 }
 
-/// Whether oneDNN would compute wrong gradients of weights. Version 2.6 does on AVX2 of 1 x 1
-/// kernels with a stride and channels that do not fill a vector; in bf16 it leaves taps
-/// unwritten that touch no pixel, which there are where the image is narrower than the stride; and
-/// in bf16 it adds up other pixels if rows are dilated and images wide (jit_bf16:avx512_core_bf16).
+/// Returns whether oneDNN would compute wrong gradients of weights. Version 2.6 does on AVX2 for 1
+/// x 1 kernels with a stride and channels that do not fill a vector. In bf16 it leaves taps
+/// unwritten that touch no pixel, which exist if the image is narrower than the stride. Also in
+/// bf16, it adds up other pixels if rows are dilated and images wide (jit_bf16:avx512_core_bf16).
 bool miscomputes_weights(const Tensor& x, const Tensor& w, const ConvGeometry& g) {
   const bool strided_point = w.shape()[2] == 1 && w.shape()[3] == 1 &&
                              (g.stride[0] > 1 || g.stride[1] > 1) && w.shape()[1] % 16 != 0;
@@ -93,11 +93,11 @@ bool miscomputes_weights(const Tensor& x, const Tensor& w, const ConvGeometry& g
   return strided_point || dilated_rows || x.shape()[3] < g.stride[1];
 }
 
-/// Whether oneDNN would compute wrong gradients of data. Version 2.6 does in bf16 on AVX512-BF16,
-/// for 1 x 1 kernels with an odd number of output channels and some numbers of pixels: it
-/// multiplies dy of the last channel by dy instead of by the weight
-/// (jit_bf16_1x1:avx512_core_bf16). Such kernels are few (the head of a model with an odd number of
-/// classes), so every size of them goes to the own products.
+/// Returns whether oneDNN would compute wrong gradients of data. Version 2.6 does in bf16 on
+/// AVX512-BF16, for 1 x 1 kernels with an odd number of output channels and some numbers of pixels:
+/// it multiplies dy of the last channel by dy instead of by the weight
+/// (jit_bf16_1x1:avx512_core_bf16). Such kernels are rare (the head of a model with an odd number
+/// of classes), so every size of them goes to the own products.
 bool miscomputes_data(const Tensor& w, const ConvGeometry& g) {
   return w.dtype() == bf16 && w.shape()[2] == 1 && w.shape()[3] == 1 &&
          w.shape()[0] / g.groups % 2 != 0;

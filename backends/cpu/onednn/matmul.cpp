@@ -1,4 +1,4 @@
-// Products of bf16 matrices on AVX512-BF16. f32 products and those on AMX are the own kernels'
+// Products of bf16 matrices on AVX512-BF16. f32 products and those on AMX use the own kernels
 // (backends/cpu/gemm.h), which are faster than oneDNN 2.6's; f16 has no primitive there.
 #include <halftone/backends/cpu/onednn/adapter.h>
 #include <halftone/backends/cpu/onednn/onednn.h>

@@ -1,6 +1,6 @@
-// What oneDNN does for the CPU backend. Each function says whether it took the work: false means a
-// dtype, shape or instruction set that it does not serve, and the caller goes another way. Without
-// oneDNN absent.cpp answers.
+// oneDNN's functions for the CPU backend. Each function returns whether it did the work: false
+// means a dtype, shape or instruction set that it does not support, and the caller uses another
+// path. Without oneDNN, absent.cpp defines them.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ namespace halftone::onednn {
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c);
 bool conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvGeometry& g, Tensor& y);
 bool conv_backward_data(const Tensor& dy, const Tensor& w, const ConvGeometry& g, Tensor& dx);
-/// Without the gradient of the bias, which is a sum over dy.
+/// Does not compute the gradient of the bias, which is a sum over dy.
 bool conv_backward_weights(const Tensor& x, const Tensor& dy, const ConvGeometry& g, Tensor& dw);
 
-/// "oneDNN 2.6.3", or how to get it.
+/// Returns "oneDNN 2.6.3", or how to get it.
 std::string description();
-/// The implementation that the last call on this thread used, e.g. "brgconv:avx512_core"; empty
-/// before any.
+/// Returns the implementation that the last call on this thread used, e.g. "brgconv:avx512_core";
+/// empty before the first call.
 std::string last_implementation();
 
 }  // namespace halftone::onednn

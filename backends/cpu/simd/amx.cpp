@@ -22,7 +22,7 @@ Products::~Products() {
   _tile_release();
 }
 
-/// Stores the sums that wait, a few rows at a time.
+/// Stores the waiting sums, a few rows at a time.
 [[gnu::always_inline]] inline void Products::store_rows(int64_t count) {
   const Target& to = waiting_;
   const float* sums = sums_[1 - current_] + stored_ * panel_width;
@@ -57,7 +57,7 @@ void Products::fetch(const panels::Ahead& ahead, int64_t units) {
   const int64_t lines = ahead.pieces * ((ahead.bytes + line - 1) / line);
   ahead_ = ahead, ahead_at_ = 0, ahead_lines_per_unit_ = (lines + units - 1) / units;
 }
-/// The share of one depth unit.
+/// Fetches the share of one depth unit.
 [[gnu::always_inline]] inline void Products::fetch_lines() {
   for (int64_t i = 0; i < ahead_lines_per_unit_ && ahead_.pieces > 0; ++i) {
     _mm_prefetch(ahead_.data + ahead_at_, _MM_HINT_T1);
@@ -66,7 +66,7 @@ void Products::fetch(const panels::Ahead& ahead, int64_t units) {
   }
 }
 
-/// sums = begun + a b, for the first 16 or all 32 rows and columns; sums may be c.
+/// Computes sums = begun + a b, for the first 16 or all 32 rows and columns; sums may be c.
 template <bool two_rows, bool two_columns>
 void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint16_t* b,
                               const Target& to, const Block<const float>& begun,
@@ -75,11 +75,12 @@ void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint1
   const int64_t a_bytes = rows.row * 2;
   constexpr int64_t row_bytes = 64;
   const int64_t rows_per_unit = (panel_width + depth_units - 1) / depth_units;
-  // The rows of c are fetched meanwhile: what is stored there later waits for no memory then.
+  // Prefetches the rows of c at the same time, so that storing them later does not wait for memory.
   const auto* c = static_cast<const char*>(to.c);
   const int64_t c_bytes = to.stride * (to.bf16 ? 2 : 4), c_rows = sums.data == to.c ? 0 : to.rows;
   const bool wide = !to.bf16;
-  // The intrinsics do not say that tiles are read from memory: what was packed must be there.
+  // The intrinsics do not say that tiles are read from memory: the packed data must be written
+  // first.
   __asm__ volatile("" : : : "memory");
   if (begun.data) {
     _tile_loadd(0, begun.tile(0, 0), begun.row_bytes());
@@ -92,8 +93,8 @@ void Products::multiply_tiles(int64_t depth_units, const Rows& rows, const uint1
     if constexpr (two_rows) _tile_zero(2);
     if constexpr (two_rows && two_columns) _tile_zero(3);
   }
-  // The panel of b passes by: the hint leaves the first-level cache to the panel of a, which serves
-  // many.
+  // The panel of b is read once: the hint leaves the first-level cache to the panel of a, which is
+  // used many times.
   for (int64_t d = 0; d < depth_units; ++d, a += rows.unit, b += 2 * tile_elements) {
     _tile_stream_loadd(6, b, row_bytes);
     _tile_loadd(4, a, a_bytes);

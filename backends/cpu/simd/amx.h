@@ -1,14 +1,14 @@
-// The inner part of the bf16 matrix product on AMX, on the panels of panels.h. Only use it where
-// backends/cpu/isa.h says use_amx().
+// The inner part of the bf16 matrix product on AMX, on the panels of panels.h. Use it only if
+// use_amx() of backends/cpu/isa.h is true.
 #pragma once
 
 #include <halftone/backends/cpu/simd/panels.h>
 
 namespace halftone::simd::amx {
 
-/// As panels::Products. While a product is computed, the results of the one before are rounded and
-/// stored: c is complete when this object is gone. It lives within one function, for tiles are
-/// registers of the thread, and other libraries shape them as well.
+/// Like panels::Products. While a product is computed, the results of the one before are rounded
+/// and stored: c is complete when this object is destroyed. Use it within one function, because
+/// tiles are registers of the thread that other libraries also configure.
 class Products {
  public:
   Products();
@@ -16,11 +16,11 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
   void multiply(int64_t depth, const panels::Rows& a, const uint16_t* b, const panels::Target& to);
-  /// Brings this into the second-level cache, spread over the next `units` depth units.
+  /// Brings this memory into the second-level cache, spread over the next `units` depth units.
   void fetch(const panels::Ahead& ahead, int64_t units);
 
  private:
-  /// Two by two tiles of sums; the rows are so far apart.
+  /// Two by two tiles of sums; `stride` is the distance of rows.
   template <class T> struct Block {
     T* data;
     int64_t stride = panels::panel_width;
@@ -35,14 +35,13 @@ class Products {
   void store_rows(int64_t count);
   void fetch_lines();
 
-  /// The product that is computed leaves its sums in one half, what is stored meanwhile lies in the
-  /// other.
+  /// The present product leaves its sums in one half; the other half is being stored.
   alignas(64) float sums_[2][panels::panel_width * panels::panel_width];
   int current_ = 0;
   panels::Target waiting_{.c = nullptr, .bf16 = false, .stride = 0, .rows = 0, .columns = 0};
   int64_t stored_ = 0;                               // rows of it
-  panels::Ahead ahead_;                              // what is still to be fetched
-  int64_t ahead_at_ = 0, ahead_lines_per_unit_ = 0;  // how much of its first piece was
+  panels::Ahead ahead_;                              // still to be fetched
+  int64_t ahead_at_ = 0, ahead_lines_per_unit_ = 0;  // lines of its first piece that were fetched
 };
 
 }  // namespace halftone::simd::amx

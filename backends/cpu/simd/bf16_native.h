@@ -1,5 +1,5 @@
-// Rounding of a vector to bf16 by AVX512-BF16. The instruction treats subnormal floats as zero,
-// which our rounding does not: the rare vector that holds one takes the integer way.
+// Rounds a vector to bf16 with AVX512-BF16. The instruction treats subnormal floats as zero, unlike
+// our rounding: the rare vector with a subnormal uses integer arithmetic.
 #pragma once
 
 #include <halftone/backends/cpu/simd/intrinsics.h>

@@ -1,5 +1,5 @@
-// Batch norm over [rows, n channels], with what models do to its result: the residual and relu. One
-// pass over memory each; what is asked for is decided outside the loops.
+// Batch norm over [rows, n channels], with the usual operations on its result: the residual and
+// relu. One pass over memory each; which outputs are wanted is decided outside the loops.
 #include <halftone/backends/cpu/simd/local.h>
 #include <halftone/core/short_floats.h>
 
@@ -46,7 +46,7 @@ static inline Vector load(const uint16_t* bf16) {
   __builtin_memcpy(&shorts, bf16, sizeof shorts);
   return (Vector)(__builtin_convertvector(shorts, Words) << 16);
 }
-/// V: the neighbours of a vector, or a single one as double.
+/// V: a vector of neighbors, or a single one as double.
 template <class V, class E> static inline V at(const E* x) {
   if constexpr (sizeof(V) == sizeof(double)) return double(value(*x));
   else return load(x);
@@ -59,9 +59,9 @@ static inline void join(Vector x, double* totals) {
   for (int i = 0; i < lanes; ++i) totals[i] += double(values[i]);
 }
 
-/// first += the sum of a over some rows, second += that of b, where add(row, column, a, b) adds the
-/// terms of `count` times as many neighbouring channels as a V has. Every other row has a sum of
-/// its own: chains of additions are half as long, and need not wait for each other.
+/// Computes first += the sum of a over some rows, second += that of b. add(row, column, a, b) adds
+/// the terms of `count` times as many neighboring channels as a V has. Even and odd rows have
+/// separate sums: the chains of additions are half as long and do not wait for each other.
 template <class V, int count, class Add>
 [[gnu::always_inline]] static inline void add_two(int64_t begin, int64_t end, int64_t column,
                                                   const Add& add, double* first, double* second) {
@@ -82,7 +82,7 @@ template <class V, int count, class Add>
 template <class Add>
 [[gnu::always_inline]] static inline void add_two_to_all(int64_t rows, int64_t n, const Add& add,
                                                          double* first, double* second) {
-  constexpr int count = lanes == 16 ? 4 : 2;  // as many as there are registers for
+  constexpr int count = lanes == 16 ? 4 : 2;  // as many as there are registers
   for (int64_t r = 0; r < rows; r += short_chain) {
     const int64_t end = rows - r < short_chain ? rows : r + short_chain;
     int64_t i = 0;

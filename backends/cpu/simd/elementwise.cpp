@@ -1,5 +1,5 @@
-// One loop per arity over the formula lists. The formulas are inlined into it and vectorised by the
-// compiler.
+// One loop per arity over the formula lists. The compiler inlines the formulas and vectorizes the
+// loop.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -51,7 +51,7 @@ static void compare(FormulaCall call, const float* a, const float* b, bool* y, i
   });
 }
 
-/// Without branches, which would be mispredicted.
+/// Uses no branches, which would be mispredicted.
 template <class T>
 static void select(const bool* condition, const T* a, const T* b, T* y, int64_t n) {
 #pragma GCC ivdep

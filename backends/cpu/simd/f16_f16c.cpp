@@ -1,5 +1,5 @@
-// f16 by F16C, eight at a time; both directions are exact resp. correctly rounded, subnormals
-// included.
+// f16 with F16C, eight at a time. Widening is exact and narrowing is correctly rounded, including
+// subnormals.
 
 #include <halftone/backends/cpu/simd/intrinsics.h>
 #include <halftone/backends/cpu/simd/local.h>

@@ -1,7 +1,7 @@
 // The inner part of the matrix product, after Goto and van de Geijn (2008), "Anatomy of
-// high-performance matrix multiplication": operands are packed into panels (widening short floats
-// on the way), and a tile of c is kept in registers while the depth runs.  a panel:
-// [depth][tile_rows], b panel: [depth][tile_columns].
+// high-performance matrix multiplication": operands are packed into panels (short floats are
+// widened), and a tile of c stays in registers for the whole depth. a panel: [depth][tile_rows], b
+// panel: [depth][tile_columns].
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -38,8 +38,9 @@ template <int distance> [[gnu::always_inline]] static inline void exchange(Vecto
   if constexpr (distance > 1) exchange<distance / 2>(rows);
 }
 
-/// Packs whole blocks of `lanes` depths of a panel whose rows lie along the depth; returns the
-/// depths done. Equivalent to: panel[d * Width + k] = x[k * stride + d], zero for k >= width.
+/// Packs whole blocks of `lanes` depths of a panel whose rows are contiguous along the depth.
+/// Returns the number of packed depths. Equivalent to: panel[d * Width + k] = x[k * stride + d],
+/// zero for k >= width.
 template <int Width>
 static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth,
                                float* panel) {
@@ -61,14 +62,15 @@ static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, in
   return blocks * lanes;
 }
 
-/// panels[o / Width][d][o % Width] = element at outer index o and depth d, zero beyond `outer`.
+/// Writes panels[o / Width][d][o % Width] = element at outer index o and depth d, zero beyond
+/// `outer`.
 template <int Width, Element E>
 static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, int64_t outer,
                  int64_t depth, float* panels) {
   const int64_t whole = outer / Width * Width;
   if (whole < outer)
     __builtin_memset(panels + whole * depth, 0, std::size_t(depth * Width) * sizeof(float));
-  // Of width elements from o on at depths from `done` on.
+  // Packs `width` elements from o on, at depths from `done` on.
   const auto pack_panel = [=](int64_t o, int64_t width, int64_t done) {
     float* panel = panels + o * depth;
     for (int64_t d = done; d < depth; ++d)
@@ -76,7 +78,7 @@ static void pack(const void* data, int64_t outer_stride, int64_t depth_stride, i
         panel[d * Width + k] = element<E>(data, (o + k) * outer_stride + d * depth_stride);
   };
   if (outer_stride == 1) {
-    // Rows of the memory, each read at once for all panels.
+    // Goes through rows of the memory and reads each once for all panels.
     for (int64_t d = 0; d < depth; ++d) {
       const int64_t from = d * depth_stride;
       for (int64_t o = 0; o < whole; o += Width)
@@ -125,7 +127,7 @@ template <int Rows, int Vectors> struct Tile {
 #pragma GCC unroll 8
       for (int j = 0; j < Vectors; ++j) sums[i][j] = Vector{};
   }
-  /// One depth: row(i) is the element of a, b its columns.
+  /// Adds one depth: row(i) is the element of a, b its columns.
   template <class Row> [[gnu::always_inline]] inline void add(const Row& row, const float* b) {
     Vector columns[Vectors];
 #pragma GCC unroll 8
@@ -157,15 +159,16 @@ template <int Vectors> [[gnu::always_inline]] static inline void prefetch(const 
   for (int j = 0; j < Vectors; ++j) __builtin_prefetch(row + j * lanes, 1);
 }
 
-/// c (+)= a b for Rows rows and Vectors vectors of columns: the accumulators stay in registers.
+/// Computes c (+)= a b for Rows rows and Vectors vectors of columns, with accumulators in
+/// registers.
 template <int Rows, int Vectors>
 [[gnu::always_inline]] static inline void product(int64_t depth, const float* a, const float* b,
                                                   int64_t b_step, const float* bias,
                                                   bool accumulate, float* c, int64_t c_stride) {
   Tile<Rows, Vectors> tile;
   tile.begin();
-  // The tile of c is wanted when the depth is through: fetched meanwhile, a row at a time, for what
-  // waits for memory is few.
+  // The tile of c is needed at the end of the depth. It is prefetched a row at a time, because few
+  // requests can wait for memory at once.
   const auto add = [&](int64_t d) __attribute__((always_inline)) {
     tile.add([a, d](int i) { return a[d * tile_rows + i]; }, b + d * b_step);
   };
@@ -179,8 +182,9 @@ template <int Rows, int Vectors>
   tile.finish(bias, accumulate, c, c_stride);
 }
 
-/// The same in pieces of the depth: `chain` products are added up in a row before they join the
-/// rest. Beside the kernel for a whole depth, whose registers this loop would cost.
+/// Does the same in pieces of the depth: `chain` products are added up in a row before they join
+/// the total. A separate kernel, because this loop would cost the kernel for a whole depth
+/// registers.
 template <int Rows, int Vectors>
 [[gnu::noinline]] static void product_of_chains(int64_t depth, int64_t chain, const float* a,
                                                 const float* b, int64_t b_step, const float* bias,
@@ -200,7 +204,7 @@ template <int Rows, int Vectors>
   else product_of_chains<Rows, Vectors>(depth, chain, a, b, b_step, bias, accumulate, c, c_stride);
 }
 
-/// An incomplete tile, computed by compute(whole) beside c: the valid part is moved over.
+/// An incomplete tile: compute(whole) computes it in a buffer, and the valid part is copied.
 template <class Compute>
 static void incomplete_tile(const Compute& compute, int64_t rows, int64_t columns,
                             const float* bias, bool accumulate, float* c, int64_t c_stride) {
@@ -219,7 +223,7 @@ static void tile_product(int64_t depth, int64_t chain, const float* a, const flo
   if (rows == tile_rows && columns == tile_columns)
     return product_in_chains<tile_rows, tile_vectors>(depth, chain, a, b, b_step, bias, accumulate,
                                                       c, c_stride);
-  // By the smallest kernel that covers it.
+  // Uses the smallest kernel that covers it.
   constexpr int medium = tile_rows < 8 ? tile_rows : 8;
   const auto product = [&]<int Rows, int Vectors>(float* whole) {
     product_in_chains<Rows, Vectors>(depth, chain, a, b, b_step, nullptr, false, whole,
@@ -234,7 +238,7 @@ static void tile_product(int64_t depth, int64_t chain, const float* a, const flo
   incomplete_tile(compute, rows, columns, bias, accumulate, c, c_stride);
 }
 
-/// product() with rows of a in pieces: of piece p row i begins at pieces[p * tile_rows + i] + skip.
+/// product() with rows of a in pieces: row i of piece p begins at pieces[p * tile_rows + i] + skip.
 template <int Vectors>
 static void product_of_pieces(int64_t count, int64_t length, const float* const* pieces,
                               int64_t skip, const float* b, const float* bias, bool accumulate,

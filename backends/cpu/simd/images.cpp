@@ -3,7 +3,8 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
-/// y[c] = max over pixels of pixel[c], argmax[c] the place of the first that attains it; NaN wins.
+/// Computes y[c] = max over pixels of pixel[c], and argmax[c] = the position of the first maximum;
+/// NaN wins.
 static void max_of_pixels(const float* const* pixels, const uint8_t* places, int count, int64_t n,
                           float* y, uint8_t* argmax) {
   const float* first = pixels[0];
@@ -23,15 +24,15 @@ static void max_of_pixels(const float* const* pixels, const uint8_t* places, int
 using Shorts [[gnu::vector_size(vector_bytes)]] = int16_t;
 using Places [[gnu::vector_size(vector_bytes / 2)]] = uint8_t;
 
-/// Integers in the order of the short floats that the bits stand for: both zeros are 0, and every
+/// Returns integers in the order of the short floats with these bits: both zeros are 0, and every
 /// NaN is above infinity.
 static Shorts ordered(Shorts bits, int16_t infinity) {
   const Shorts sign = bits >> 15, magnitude = bits & int16_t(0x7fff);
   return magnitude > infinity ? Shorts{} + int16_t(0x7fff) : (magnitude ^ sign) - sign;
 }
 
-/// Channels of all pixels of a window, at most a vector of them: Whole: there are exactly
-/// so many, so that the sizes of all copies are constants.
+/// Handles channels of all pixels of a window, at most one vector of them. Whole: exactly one
+/// vector, so that the sizes of all copies are constants.
 template <bool Whole>
 static void max_of_shorts(const uint16_t* const* pixels, const uint8_t* places, int count,
                           int16_t infinity, int64_t at, std::size_t channels, uint16_t* y,
@@ -88,7 +89,7 @@ static void add_place(const float* dy, const uint8_t* argmax, uint8_t place, int
   for (int64_t c = 0; c < n; ++c) dx[c] += argmax[c] == place ? dy[c] : 0.0f;
 }
 
-/// In tiles that stay in the first-level cache.
+/// Transposes in tiles that stay in the first-level cache.
 template <class T>
 static void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
                       int64_t columns) {

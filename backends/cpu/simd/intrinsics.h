@@ -1,6 +1,6 @@
-// <immintrin.h> without false alarms: some intrinsics of g++ 12 start from a value that they leave
-// undefined on purpose (__Y), and the compiler warns of it wherever they are inlined (GCC bug
-// 105593, fixed in GCC 13).
+// <immintrin.h> without false warnings: some intrinsics of g++ 12 begin with a value that is
+// undefined on purpose (__Y), and the compiler warns wherever they are inlined (GCC bug 105593,
+// fixed in GCC 13).
 #pragma once
 
 #if defined(__GNUC__) && !defined(__clang__)

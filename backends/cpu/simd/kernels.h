@@ -1,7 +1,7 @@
-// The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. All
-// of them exist once per instruction set, compiled from the same sources with other flags;
-// backends/cpu/isa.h picks a table at run time. Threads, strides and dtypes are the callers'
-// business (backends/cpu/*.cpp), which stage short floats through small float buffers.
+// The inner loops of the CPU backend: contiguous floats in, contiguous floats out, one thread. Each
+// loop exists once per instruction set, compiled from the same sources with other flags;
+// backends/cpu/isa.h selects a table at run time. The callers (backends/cpu/*.cpp) handle threads,
+// strides and dtypes, and stage short floats through small float buffers.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ enum class Rounding : uint8_t;
 
 namespace halftone::simd {
 
-/// Where matrices for gemm() come from: element (i, j) is data[i * row + j * column] of a dtype.
+/// The source of matrices for gemm(): element (i, j) is data[i * row + j * column], in a dtype.
 enum class Element : uint8_t { f32, bf16 };
 struct Matrix {
   const void* data;
@@ -29,7 +29,8 @@ struct Matrix {
   int64_t row, column;
 };
 
-/// What update() needs of a rule and a step (core/update_rules.h): Rule::Numbers<float> as bytes.
+/// The numbers of a rule and a step for update() (core/update_rules.h): Rule::Numbers<float> as
+/// bytes.
 struct UpdateNumbers {
   int rule = 0;  // its place in UpdateRules
   StateMask states = 0;
@@ -37,8 +38,8 @@ struct UpdateNumbers {
   alignas(double) std::byte numbers[64]{};
 };
 
-/// One band of blocks for quantize_blocks(): element (i, j) lies at i row_step + j and is number
-/// first + i number_step + j of its tensor.
+/// One band of blocks for quantize_blocks(): element (i, j) is at i row_step + j and has number
+/// first + i number_step + j in its tensor.
 struct BlockBand {
   int64_t rows, columns, row_step, number_step;
   uint64_t first;
@@ -50,8 +51,8 @@ template <class Element> struct ChannelKernels {
   /// y = (x - mean) scale + shift (+ residual, which may be null), at least 0 if relu
   void (*affine)(const Element* x, const float* mean, const float* scale, const float* shift,
                  const Element* residual, bool relu, Element* y, int64_t rows, int64_t n);
-  /// sum_g += g, sum_gd += g (x - mean) over rows. g is dy where relu_output is positive, all of it
-  /// if that is null.
+  /// sum_g += g, sum_gd += g (x - mean) over rows. g is dy where relu_output is positive; all of dy
+  /// if relu_output is null.
   void (*sums)(const Element* x, const Element* dy, const Element* relu_output, const float* mean,
                int64_t rows, int64_t n, double* sum_g, double* sum_gd);
   /// dx = a g + b (x - mean) + c; dresidual = g; one of them may be null
@@ -76,7 +77,7 @@ struct Kernels {
   void (*binary_backward)(FormulaCall f, int input, const float* a, const float* b, const float* dy,
                           float* dx, int64_t n);
   void (*compare)(FormulaCall f, const float* a, const float* b, bool* y, int64_t n);
-  /// y = condition ? a : b, of elements as their bits
+  /// y = condition ? a : b, for elements as bits
   void (*select_words)(const bool* condition, const uint32_t* a, const uint32_t* b, uint32_t* y,
                        int64_t n);
   void (*select_halves)(const bool* condition, const uint16_t* a, const uint16_t* b, uint16_t* y,
@@ -90,9 +91,9 @@ struct Kernels {
   double (*sum)(const float* x, int64_t n);
   double (*sum_of_squares)(const float* x, int64_t n);
   double (*sum_of_wide_squares)(const float* x, int64_t n);  // squared and added in double
-  float (*max)(const float* x, int64_t n);                   // NaN if any is
+  float (*max)(const float* x, int64_t n);                   // NaN if any x is NaN
   float (*min)(const float* x, int64_t n);
-  /// y[j] = the largest (smallest) of y[j] and x[i, j], NaN if any is
+  /// y[j] = the largest (smallest) of y[j] and x[i, j], NaN if any is NaN
   void (*max_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
   void (*min_rows)(const float* x, int64_t rows, int64_t row_stride, int64_t n, float* y);
   /// y[j] = sum_i x[i, j]
@@ -102,14 +103,14 @@ struct Kernels {
   // --- rows
   void (*softmax)(const float* x, int64_t n, bool logarithm, float* y);
   void (*softmax_backward)(const float* y, const float* dy, int64_t n, bool logarithm, float* dx);
-  /// The sum of exp(x - shift); shift: the largest of x, 0 where that is infinite
+  /// returns the sum of exp(x - shift); shift: the largest of x, 0 if that is infinite
   float (*exp_sum)(const float* x, int64_t n, float* shift);
   /// y = scale exp(x - shift)
   void (*exp_shifted)(const float* x, float shift, float scale, float* y, int64_t n);
   /// y = scale exp(factor x - shift); returns its sum
   float (*exp_scaled)(const float* x, float factor, float shift, float scale, float* y, int64_t n);
   float (*dot)(const float* a, const float* b, int64_t n);  // the sum of a b
-  /// dx = scale y (dy - mean): softmax backward with its sum known
+  /// dx = scale y (dy - mean): softmax backward with a known sum
   void (*softmax_gradient)(const float* y, const float* dy, float mean, float scale, float* dx,
                            int64_t n);
   void (*moments)(const float* x, int64_t n, float* mean, double* variance);
@@ -118,10 +119,10 @@ struct Kernels {
                     int64_t n);  // weight, bias may be null
   void (*norm_backward)(const float* x, float mean, float rstd, bool centred, const float* weight,
                         const float* dy,
-                        /// dweight, dbias accumulate; any may be null
+                        /// dweight, dbias accumulate; any of them may be null
                         float* dx, float* dweight, float* dbias, int64_t n);
 
-  // --- group norm: n neighbours of one channel
+  // --- group norm: n neighbors of one channel
   void (*affine)(const float* x, float mean, float scale, float shift, float* y,
                  int64_t n);  // y = (x - mean) scale + shift
   /// the sums of dy and of dy (x - mean)
@@ -141,10 +142,10 @@ struct Kernels {
   // --- pooling: one output pixel from the pixels of its window, n channels
   void (*max_of_pixels)(const float* const* pixels, const uint8_t* places, int count, int64_t n,
                         float* y, uint8_t* argmax);
-  /// bf16 or f16: formats whose order is that of their bits, infinity being those of +inf
+  /// bf16 or f16, whose bits have the order of the values; infinity: the bits of +inf
   void (*max_of_short_pixels)(const uint16_t* const* pixels, const uint8_t* places, int count,
                               uint16_t infinity, int64_t n, uint16_t* y, uint8_t* argmax);
-  /// dy where argmax is place, else 0
+  /// dx = dy where argmax is place, else 0
   void (*select_place)(const float* dy, const uint8_t* argmax, uint8_t place, int64_t n, float* dx);
   void (*select_short_place)(const uint16_t* dy, const uint8_t* argmax, uint8_t place, int64_t n,
                              uint16_t* dx);
@@ -159,22 +160,21 @@ struct Kernels {
                            int64_t rows, int64_t columns);
 
   // --- training
-  /// one step of a rule; states: three pointers, null where the rule has none
+  /// one step of a rule; states: three pointers, null if the rule has none
   void (*update)(const UpdateNumbers& u, const float* gradient, float* weight, float* const* states,
                  int64_t n);
-  /// Weights in and out of a form (core/weight_form.h) as floats. encode: parameter holds the
-  /// weight rounded, where the form uses that; random and companion are used where the form has
-  /// them.
+  /// Converts weights from and to a form (core/weight_form.h) as floats. encode: `parameter` holds
+  /// the rounded weight if the form uses that; random and companion are used if the form has them.
   void (*decode)(WeightForm form, const float* parameter, const float* companion, float* weight,
                  int64_t n);
   void (*encode)(WeightForm form, const float* weight, const uint16_t* random, float* parameter,
                  float* companion, int64_t n);
-  /// The same of forms that keep bf16 and i16, from where they lie.
+  /// The same in place for forms that store bf16 and i16.
   void (*decode_halves)(WeightForm form, const uint16_t* parameter, const int16_t* companion,
                         float* weight, int64_t n);
   void (*encode_halves)(WeightForm form, const float* weight, uint16_t* parameter,
                         int16_t* companion, int64_t n);
-  /// Whether all of x are numbers; y = x factor (they may be the same), y null: only checked
+  /// Returns whether all of x are finite; y = x factor (they may be the same), y null: only checks
   bool (*unscale)(const float* x, float factor, float* y, int64_t n);
 
   // --- random: element i uses word (first + i) % 4 of counter (first + i) / 4; y = x scale where
@@ -187,30 +187,29 @@ struct Kernels {
   // --- numbers on a grid (core/quantizer.h); y may be x
   /// the bits of the largest |x|; those of a NaN are larger than all others
   uint32_t (*largest_magnitude)(const float* x, int64_t n);
-  /// element i is number first + i of its tensor; only stochastic rounding asks for the key
+  /// element i is number first + i of its tensor; only stochastic rounding uses the key
   void (*quantize)(const QuantizeNumbers& numbers, const Scale& scale, RandomKey key,
                    uint64_t first, const float* x, float* y, int64_t n);
-  /// the same for one band of blocks side by side, with the scales found here
+  /// the same for one band of blocks side by side; computes their scales
   void (*quantize_blocks)(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                           const BlockBand& band, const float* x, float* y);
   /// sums[j] = on(sums[j] + a[i] b[i b_step + j]) for i = 0, 1, ... (core/accumulator.h)
   void (*accumulate_on)(const Grid& grid, Rounding rounding, const float* a, int64_t depth,
                         const float* b, int64_t b_step, float* sums, int64_t n);
 
-  // --- gemm: panels of packed operands, and the tile product (backends/cpu/gemm.cpp drives them)
+  // --- gemm: panels of packed operands, and the tile product (called by backends/cpu/gemm.cpp)
   int tile_rows, tile_columns;
   /// [rows / tile_rows][depth][tile_rows]
   void (*pack_rows)(const Matrix& a, int64_t rows, int64_t depth, float* panels);
   /// [columns / tile_columns][depth][tile_columns]
   void (*pack_columns)(const Matrix& b, int64_t depth, int64_t columns, float* panels);
-  /// c = a b (+ c) (+ bias), `chain` products added up in a row; b is a panel (step tile_columns),
-  /// or lies in rows of its own
+  /// c = a b (+ c) (+ bias), with `chain` products added up in a row; b is a panel (step
+  /// tile_columns), or has its own rows
   void (*tile_product)(int64_t depth, int64_t chain, const float* a_panel, const float* b,
                        int64_t b_step, int64_t rows, int64_t columns, const float* bias,
                        bool accumulate, float* c, int64_t c_stride);
-  /// The same with rows of a that are nowhere packed: their depth comes in `count` pieces of
-  /// `length`, of piece p row i at pieces[p * tile_rows + i] + skip. All tile_rows are read. b:
-  /// packed.
+  /// The same with rows of a that are not packed: their depth comes in `count` pieces of `length`;
+  /// row i of piece p is at pieces[p * tile_rows + i] + skip. All tile_rows are read. b: packed.
   void (*tile_product_of_pieces)(int64_t count, int64_t length, const float* const* pieces,
                                  int64_t skip, const float* b, int64_t rows, int64_t columns,
                                  const float* bias, bool accumulate, float* c, int64_t c_stride);

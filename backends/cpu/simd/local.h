@@ -1,7 +1,7 @@
-// What the SIMD sources share. Everything lives in a namespace named after the instruction set it
-// is compiled for (HALFTONE_ISA comes from CMake), and nothing else may be defined there: an inline
-// function of another namespace, compiled here for AVX-512, could be the copy that the linker keeps
-// for all. tests/style/isa_symbols.cmake checks.
+// Shared parts of the SIMD sources. All definitions are in a namespace named after the instruction
+// set that it is compiled for (HALFTONE_ISA comes from CMake). Define nothing else in these
+// sources: the linker could keep an inline function of another namespace, compiled here for
+// AVX-512, as the copy for all callers. tests/style/isa_symbols.cmake checks this.
 #pragma once
 
 #include <halftone/backends/cpu/simd/kernels.h>
@@ -10,7 +10,7 @@ namespace halftone::simd::HALFTONE_ISA {
 
 inline constexpr int vector_bytes = HALFTONE_VECTOR_BYTES;
 inline constexpr int lanes = vector_bytes / 4;
-/// So many floats may be added one after the other, where a sum that is long is cut.
+/// The number of floats that may be added one after the other before a long sum is split.
 inline constexpr int64_t short_chain = 16;
 using Vector [[gnu::vector_size(vector_bytes)]] = float;
 
@@ -25,8 +25,8 @@ template <int size> struct IndexOf;
 template <> struct IndexOf<4> { using Type = int32_t; };
 template <> struct IndexOf<8> { using Type = int64_t; };
 
-/// join(...join(x0, x1)...) of all elements of a vector, in pairs: join takes two vectors element
-/// by element.
+/// Returns join(...join(x0, x1)...) over all elements of a vector, in pairs: join takes two vectors
+/// element by element.
 template <int distance, class V, class Join>
 [[gnu::always_inline]] inline auto over_elements(V x, const Join& join) {
   using Index = typename IndexOf<sizeof(x[0])>::Type;
@@ -42,7 +42,7 @@ template <class V, class Join>
   return over_elements<lanes / 2>(x, join);
 }
 
-/// In double.
+/// Adds the lanes in double.
 [[gnu::always_inline]] inline double sum_of_lanes(Vector x) {
   using Half [[gnu::vector_size(vector_bytes / 2)]] = float;
   using Wide [[gnu::vector_size(vector_bytes)]] = double;

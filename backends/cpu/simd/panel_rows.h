@@ -1,5 +1,5 @@
-// How results of products of panels (panels.h) leave the registers: with what was summed before and
-// a bias added, as floats or rounded to bf16.
+// Stores the results of products of panels (panels.h) from registers: adds earlier sums and a bias,
+// and writes floats or rounds to bf16.
 #pragma once
 
 #include <halftone/backends/cpu/simd/bf16_native.h>
@@ -7,14 +7,14 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
-/// The first `count` lanes; none if it is negative, all if it is large.
+/// Returns a mask of the first `count` lanes; none if it is negative, all if it is large.
 template <class Mask> static Mask first_lanes(int64_t count) {
   constexpr int64_t all = sizeof(Mask) * 8;
   if (count >= all) return Mask(~Mask{0});
   return count <= 0 ? Mask{0} : Mask((uint64_t{1} << count) - 1);
 }
 
-/// Row i, columns from 16 half on, of which the mask's are stored.
+/// Stores row i, columns from 16 half on, in the lanes of the mask.
 [[gnu::always_inline]] inline void store_half(const panels::Target& to, int64_t i, int half,
                                               __mmask16 used, __m512 sum) {
   const int64_t at = i * to.stride + half * 16;

@@ -1,12 +1,13 @@
 // bf16 panels: packing, and products on AVX512-BF16. A block of 8 rows and 32 columns of c stays in
-// registers while the depth runs; of a row two neighbouring depths are broadcast at a time.
+// registers for the whole depth; two neighboring depths of a row are broadcast at a time.
 #include <halftone/backends/cpu/simd/panel_rows.h>
 
 namespace halftone::simd::panels {
 
 using Pairs [[gnu::vector_size(64)]] = uint32_t;
 
-// Of each quarter of two vectors: their lower or upper pairs in turn, their lower or upper halves.
+// From each quarter of two vectors: their lower or upper pairs alternately, or their lower or upper
+// halves.
 static Pairs low(Pairs a, Pairs b) {
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
 }
@@ -20,7 +21,8 @@ static Pairs high_halves(Pairs a, Pairs b) {
   return __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
 }
 
-/// y[j][i] = x[i][j] for 16 x 16 pairs. Loading quarters of rows does half of the exchanges.
+/// Computes y[j][i] = x[i][j] for 16 x 16 pairs. Loading quarters of rows does half of the
+/// exchanges.
 [[gnu::always_inline]] static inline void transpose_pairs(const uint16_t* x, uint16_t* y) {
 #pragma GCC unroll 4
   for (int quarter = 0; quarter < 4; ++quarter) {
@@ -44,7 +46,7 @@ static Pairs high_halves(Pairs a, Pairs b) {
   }
 }
 
-/// Of two rows of 32 the pairs of neighbours, of the first or the second 16 columns.
+/// Returns pairs of neighbors of two rows of 32, for the first or the second 16 columns.
 [[gnu::always_inline]] static inline __m512i pairs_of(__m512i upper, __m512i lower, int half) {
   struct Indices {
     alignas(64) uint16_t from[64];
@@ -57,8 +59,8 @@ static Pairs high_halves(Pairs a, Pairs b) {
   return _mm512_permutex2var_epi16(upper, _mm512_load_si512(places.from + 32 * half), lower);
 }
 
-/// Two tiles: y[half][i][j] = the pair x[2 i][16 half + j], x[2 i + 1][16 half + j], where row(i)
-/// is x[i]. Whole lines of memory are read.
+/// Writes two tiles: y[half][i][j] = the pair x[2 i][16 half + j], x[2 i + 1][16 half + j], where
+/// row(i) is x[i]. Reads whole lines of memory.
 template <class Row>
 [[gnu::always_inline]] static inline void interleave_rows(const Row& row, uint16_t* y) {
 #pragma GCC unroll 4
@@ -69,13 +71,14 @@ template <class Row>
   }
 }
 
-/// One tile of 16 rows of a or columns of b, whose 32 depths lie along the rows of the memory.
+/// Packs one tile of 16 rows of a or columns of b, whose 32 depths are contiguous in memory.
 /// pairs_in_rows: the tile has a row per pair of depths (b), else a row per outer index (a).
 template <bool pairs_in_rows>
 [[gnu::always_inline]] static inline void pack_tile(const uint16_t* x, int64_t stride,
                                                     uint16_t* tile) {
   if constexpr (pairs_in_rows) {
-    // Rows whole powers of two apart fall into one set of the first-level cache: read them once.
+    // Rows whose distance is a power of two map to one set of the first-level cache: read them
+    // once.
     alignas(64) uint16_t rows[tile_elements];
     for (int i = 0; i < 16; ++i) __builtin_memcpy(rows + i * 32, x + i * stride, 64);
     transpose_pairs(rows, tile);
@@ -83,8 +86,8 @@ template <bool pairs_in_rows>
     for (int i = 0; i < 16; ++i) __builtin_memcpy(tile + i * 32, x + i * stride, 64);
   }
 }
-/// Two tiles, of 32 rows or columns that lie along the rows of the memory, depths beneath each
-/// other.
+/// Packs two tiles, of 32 rows or columns that are contiguous in memory, with one memory row per
+/// depth.
 template <bool pairs_in_rows>
 [[gnu::always_inline]] static inline void pack_tiles(const uint16_t* x, int64_t stride,
                                                      uint16_t* tiles) {
@@ -94,14 +97,15 @@ template <bool pairs_in_rows>
   } else {
     alignas(64) uint16_t pairs[2 * tile_elements];
     interleave_rows(row, pairs);
-    // Through memory, as written: GCC 12 would shuffle its way around, at two thirds of the speed.
+    // Goes through memory as written: GCC 12 would use shuffles instead, at two thirds of the
+    // speed.
     __asm__ volatile("" : : : "memory");
     transpose_pairs(pairs, tiles);
     transpose_pairs(pairs + tile_elements, tiles + tile_elements);
   }
 }
 
-/// rows x columns elements of x in a square of 32 x 32, zeros behind them.
+/// Copies rows x columns elements of x into a square of 32 x 32, and fills it up with zeros.
 static void pad(const uint16_t* x, int64_t stride, int64_t rows, int64_t columns,
                 uint16_t* square) {
   const auto used = first_lanes<__mmask32>(columns);
@@ -110,12 +114,12 @@ static void pad(const uint16_t* x, int64_t stride, int64_t rows, int64_t columns
                                                                  x + (i < rows ? i : 0) * stride));
 }
 
-/// `outer` rows of a or columns of b in panels, read along the rows of the memory.
+/// Packs `outer` rows of a or columns of b into panels, reading along the rows of the memory.
 template <bool depth_contiguous, bool pairs_in_rows>
 static void pack(const uint16_t* x, int64_t stride, int64_t outer, int64_t depth,
                  uint16_t* panels) {
   const int64_t panel = (depth + depth_unit - 1) / depth_unit * depth_unit * panel_width;
-  // A unit of a panel: both tiles, or the first where there is nothing for the second.
+  // A unit of a panel: both tiles, or only the first if the second would be empty.
   const auto one = [&](int64_t o, int64_t d) {
     const uint16_t* from = x + (depth_contiguous ? o * stride + d : d * stride + o);
     uint16_t* tiles = panels + o / panel_width * panel + d * panel_width;
@@ -191,7 +195,7 @@ void copy_rows(const uint16_t* const* rows, int64_t number, int64_t offset, int6
   }
 }
 
-/// Rows i to i + Count of one tile of a, by one or both tiles of b.
+/// Multiplies rows i to i + Count of one tile of a by one or both tiles of b.
 template <int Count, int Tiles>
 [[gnu::always_inline]] static inline void multiply_rows(int64_t depth, const uint16_t* a,
                                                         const Rows& rows, const uint16_t* b,

@@ -1,5 +1,5 @@
-// Random words many at a time, for kernels that drop or round by chance. The numbers are Philox's,
-// in the places that core/random.h gives them; only the order of the work is that of vectors.
+// Computes many random words at a time, for kernels that drop or round randomly. The numbers are
+// Philox's, at the positions of core/random.h; only the order of computation is vectorized.
 #pragma once
 
 #include <halftone/backends/cpu/simd/intrinsics.h>
@@ -7,14 +7,14 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
-/// Words in the lower halves of lanes of 64 bits, as the instruction that multiplies them wants
-/// them; what stands in the upper halves does not matter.
+/// Words in the lower halves of 64-bit lanes, as the multiply instruction needs them; the upper
+/// halves are ignored.
 using WideWords [[gnu::vector_size(vector_bytes)]] = uint64_t;
 inline constexpr int wide_lanes = vector_bytes / 8;
 
 [[gnu::always_inline]] inline WideWords product_of_words(WideWords a, WideWords b) {
 #if defined(__AVX512F__)
-  // as _mm512_mul_epu32, of which compilers say that it reads what is undefined
+  // like _mm512_mul_epu32, for which compilers warn of an undefined input
   return WideWords(_mm512_maskz_mul_epu32(__mmask8(-1), __m512i(a), __m512i(b)));
 #elif defined(__AVX2__)
   return WideWords(_mm256_mul_epu32(__m256i(a), __m256i(b)));
@@ -23,8 +23,8 @@ inline constexpr int wide_lanes = vector_bytes / 8;
 #endif
 }
 
-/// The words of wide_lanes neighbouring counters, word k of counter c at words[4 c + k]: the rounds
-/// of Philox::words.
+/// Computes the words of wide_lanes neighboring counters, word k of counter c at words[4 c + k],
+/// with the rounds of Philox::words.
 [[gnu::always_inline]] inline void wide_random_words(uint64_t seed, uint64_t counter,
                                                      uint32_t* words) {
   WideWords place;
@@ -50,7 +50,7 @@ inline constexpr int wide_lanes = vector_bytes / 8;
   }
 }
 
-/// The words of `lanes` neighbouring counters.
+/// Computes the words of `lanes` neighboring counters.
 static inline void random_words(uint64_t seed, uint64_t counter, uint32_t (&words)[4 * lanes]) {
   for (int i = 0; i < lanes; i += wide_lanes)
     wide_random_words(seed, counter + uint64_t(i), words + 4 * i);

@@ -1,5 +1,5 @@
-// Numbers onto grids: loops around the functions of core/quantizer.h, one per rounding. Compiled
-// without fused multiply-adds, because every instruction set gives the same bits.
+// Rounds numbers to grids: loops around the functions of core/quantizer.h, one per rounding.
+// Compiled without fused multiply-adds, because every instruction set must give the same bits.
 #include <halftone/backends/cpu/simd/philox.h>
 #include <halftone/core/accumulator.h>
 #include <halftone/core/quantizer.h>
@@ -12,7 +12,7 @@ using Bits [[gnu::vector_size(vector_bytes)]] = int32_t;
 [[gnu::always_inline]] static inline Bits magnitudes(Vector x) { return Bits(x) & 0x7fffffff; }
 
 [[gnu::always_inline]] static inline uint32_t largest_of(const float* x, int64_t n) {
-  Bits most{};  // signed comparisons are the ones that every instruction set has
+  Bits most{};  // every instruction set has signed comparisons
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) most = larger(most, magnitudes(load(x + i)));
   if (i < n) {
@@ -28,12 +28,12 @@ static float as_magnitude(uint32_t bits) {
   return __builtin_bit_cast(float, bits > 0x7f800000u ? nan_magnitude : bits);
 }
 
-/// words: one each, if the rounding is stochastic.
+/// words: one per element, if the rounding is stochastic.
 template <Rounding rounding, bool wide>
 [[gnu::always_inline]] static inline void quantize_piece(const Grid on, const Scale by,
                                                          uint32_t mask, const uint32_t* words,
                                                          const float* x, float* y, int64_t n) {
-  const Grid grid = on;  // nothing that is written to y could change these
+  const Grid grid = on;  // a copy that writes to y cannot change
   const Scale scale = by;
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i)
@@ -49,8 +49,8 @@ static void quantize_run(const QuantizeNumbers& numbers, const Scale& scale, Ran
       numbers.per == Scaling::Per::block && numbers.kind == ScaleKind::f32 && scale.in != 1;
   if (rounding != Rounding::stochastic && !divides)
     return quantize_piece<rounding, wide>(numbers.grid, scale, mask, nullptr, x, y, n);
-  // A block with a divisor has finite numbers only, and so are their quotients: they can stand for
-  // x.
+  // A block with a divisor has only finite numbers, and its quotients are finite, so they can
+  // replace x.
   const Scale after{divides ? 1 : scale.in, scale.out, scale.tail};
   uint32_t words[4 * lanes];
   float quotients[4 * lanes];
@@ -75,8 +75,8 @@ static void quantize(const QuantizeNumbers& numbers, const Scale& scale, RandomK
   });
 }
 
-/// The scales of blocks side by side, one for each column: the loops behind need not stop at
-/// blocks. Whole vectors are written, the last may end behind `most`.
+/// The scales of blocks side by side, one for each column, so that the following loops do not stop
+/// at blocks. Whole vectors are written; the last may end after `most`.
 struct ColumnScales {
   static constexpr int64_t most = 512;
   float in[most + lanes], out[most + lanes], tail[most + lanes];
@@ -87,7 +87,7 @@ static void spread(const float* of_blocks, int64_t blocks, int64_t columns, floa
       store(to + b * columns + i, Vector{} + of_blocks[b]);
 }
 
-/// One row of at most ColumnScales::most columns; x may be y.
+/// Quantizes one row of at most ColumnScales::most columns; x may be y.
 template <Rounding rounding, bool wide>
 static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& scales, RandomKey key,
                          uint64_t first, const float* x, float* y, int64_t n) {
@@ -123,13 +123,13 @@ static void quantize_row(const QuantizeNumbers& numbers, const ColumnScales& sca
   return largest;
 }
 
-/// Of the first `width` columns of a band, where a block has at most ColumnScales::most. flatten:
-/// no function of core may remain one here (local.h).
+/// Computes the scales of the first `width` columns of a band whose blocks have at most
+/// ColumnScales::most. flatten: no function of core may stay un-inlined here (local.h).
 template <ScaleKind kind>
 [[gnu::flatten]] static void fill_scales(const QuantizeNumbers& of, float amax_tensor,
                                          const BlockBand& band, const float* x, int64_t width,
                                          ColumnScales& scales) {
-  const QuantizeNumbers numbers = of;  // nothing that is written could change these
+  const QuantizeNumbers numbers = of;  // a copy that the writes cannot change
   const int64_t columns = numbers.columns, blocks = (width + columns - 1) / columns;
   const float g = tensor_level_of(numbers, amax_tensor);
   float largest[ColumnScales::most], in[ColumnScales::most], out[ColumnScales::most],
@@ -148,7 +148,8 @@ template <ScaleKind kind>
   spread(tail, blocks, columns, scales.tail);
 }
 
-/// Columns [column, column + width) of a band, where a block has at most ColumnScales::most.
+/// Quantizes columns [column, column + width) of a band whose blocks have at most
+/// ColumnScales::most.
 template <Rounding rounding, bool wide>
 static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                             const BlockBand& band, int64_t column, int64_t width, const float* x,
@@ -169,7 +170,7 @@ static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, R
   return scale_of_block(numbers, as_magnitude(largest), amax_tensor);
 }
 
-/// One block, however wide.
+/// Quantizes one block of any width.
 template <Rounding rounding, bool wide>
 static void quantize_block(const QuantizeNumbers& numbers, float amax_tensor, RandomKey key,
                            const BlockBand& band, int64_t column, int64_t width, const float* x,

@@ -1,5 +1,5 @@
-// What rounds or drops by chance. The numbers are Philox's, in the places that core/random.h and
-// core/weight_form.h give them; only the order of the work is that of vectors.
+// Random rounding and dropout. The numbers are Philox's, at the positions of core/random.h and
+// core/weight_form.h; only the order of computation is vectorized.
 #include <halftone/backends/cpu/simd/philox.h>
 #include <halftone/core/short_floats.h>
 

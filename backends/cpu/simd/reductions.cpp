@@ -1,6 +1,6 @@
 // Sums and extremes of contiguous floats. Each block of 4096 elements is summed in 4 x lanes
-// partial sums of float, in two levels; these and the blocks in double: the error stays near that
-// of a pairwise sum, whatever n is.
+// partial sums in float, in two levels; these and the blocks are added in double. The error stays
+// near that of a pairwise sum for every n.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
@@ -52,7 +52,7 @@ static double sum_of_wide_squares(const float* x, int64_t n) {
   return total;
 }
 
-/// The larger (smaller) of two, or NaN if either is.
+/// Returns the larger (smaller) of two, or NaN if either is NaN.
 template <bool Largest, class V> static inline V extreme_of(V a, V b) {
   const V other = Largest ? (b > a ? b : a) : (b < a ? b : a);
   return b != b ? b : (a != a ? a : other);
@@ -62,7 +62,7 @@ template <bool Largest>
 static constexpr float worst = Largest ? -__builtin_inff() : __builtin_inff();
 
 template <bool Largest> static float extreme(const float* x, int64_t n) {
-  Vector best[4], wrong[4]{};  // wrong: NaN where one was seen
+  Vector best[4], wrong[4]{};  // wrong: NaN if one was seen
   for (Vector& some : best) some = worst<Largest> - Vector{};
   const auto see = [&](int k, Vector v) __attribute__((always_inline)) {
     best[k] = Largest ? (v > best[k] ? v : best[k]) : (v < best[k] ? v : best[k]);
@@ -72,7 +72,7 @@ template <bool Largest> static float extreme(const float* x, int64_t n) {
   for (; i + 4 * lanes <= n; i += 4 * lanes)
     for (int k = 0; k < 4; ++k) see(k, load(x + i + k * lanes));
   for (; i + lanes <= n; i += lanes) see(0, load(x + i));
-  if (i < n) {  // numbers that were seen may be seen again
+  if (i < n) {  // some numbers may be read twice
     Vector last = worst<Largest> - Vector{};
     if (n >= lanes) last = load(x + n - lanes);
     else __builtin_memcpy(&last, x, std::size_t(n) * sizeof(float));
@@ -83,7 +83,7 @@ template <bool Largest> static float extreme(const float* x, int64_t n) {
   };
   const float result =
       over_lanes(further(further(best[0], best[1]), further(best[2], best[3])), further);
-  // Zeros, or a NaN that was seen.
+  // Zeros, or NaN if one was seen.
   const float nan = over_lanes((wrong[0] + wrong[1]) + (wrong[2] + wrong[3]),
                                [](Vector a, Vector b) { return a + b; });
   return nan != nan ? nan : result;
@@ -98,8 +98,8 @@ static void extreme_rows(const float* x, int64_t rows, int64_t row_stride, int64
   }
 }
 
-/// y = the sums of `count` vectors side by side: of eight rows at a time in a tree, of these in
-/// double. More rows cost as many additions as in a chain, and the error is that of three.
+/// Computes y = the sums of `count` vectors side by side: eight rows at a time in a tree, and their
+/// sums in double. It needs as many additions as a chain, with the error of only three.
 template <int count>
 static void add_vectors(const float* x, int64_t rows, int64_t row_stride, float* y) {
   double totals[count * lanes]{};
@@ -134,7 +134,7 @@ static void add_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n
   for (; j + 4 * lanes <= n; j += 4 * lanes) add_vectors<4>(x + j, rows, row_stride, y + j);
   for (; j + lanes <= n; j += lanes) add_vectors<1>(x + j, rows, row_stride, y + j);
   for (; j < n; ++j) {
-    double totals[4]{};  // that need not wait for each other
+    double totals[4]{};  // independent, so that additions do not wait for each other
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4)
       for (int k = 0; k < 4; ++k) totals[k] += double(x[(i + k) * row_stride + j]);
@@ -143,7 +143,7 @@ static void add_rows(const float* x, int64_t rows, int64_t row_stride, int64_t n
   }
 }
 
-/// totals += x
+/// Computes totals += x.
 static void join(const float* x, double* totals, int64_t n) {
   for (int64_t i = 0; i < n; ++i) totals[i] += double(x[i]);
 }

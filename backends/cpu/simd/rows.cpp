@@ -1,13 +1,13 @@
-// Row kernels: softmax, log-sum-exp, the pieces of layer and group normalisation.
+// Row kernels: softmax, log-sum-exp, the parts of layer and group normalization.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
 static constexpr int ways =
-    2 * lanes;  // independent partial sums, so that loops vectorise without reassociation
+    2 * lanes;  // independent partial sums, so that loops vectorize without reassociation
 
-/// So many terms are summed side by side in float; the rest joins in double, and sums do not get
-/// worse with n.
+/// Number of terms that are summed together in float. The rest is added in double, so the error
+/// does not grow with n.
 static constexpr int64_t short_sum = 32 * ways;
 
 template <class Term>
@@ -49,7 +49,7 @@ static void softmax(const float* x, int64_t n, bool logarithm, float* y) {
   if (logarithm) {
     const float log_sum =
         math::log(float(total(n, [=](int64_t i) { return math::exp_below(x[i] - top); })));
-    // Not x - (top + log_sum): that sum, rounded, would lose of log_sum what top is larger.
+    // Not x - (top + log_sum): rounding that sum would lose digits of log_sum if top is larger.
     for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - top) - log_sum;
     return;
   }
@@ -71,7 +71,7 @@ static void softmax_backward(const float* y, const float* dy, int64_t n, bool lo
 
 static float exp_sum(const float* x, int64_t n, float* shift) {
   const float top = largest(x, n);
-  // Infinite values are not subtracted: exp(inf) and exp(-inf) are right as they are.
+  // Infinite values are not subtracted: exp(inf) and exp(-inf) are correct without it.
   const float by = top - top == 0.0f ? top : 0.0f;
   *shift = by;
   return float(total(n, [=](int64_t i) { return math::exp(x[i] - by); }));
@@ -86,7 +86,7 @@ static void exp_shifted(const float* x, float shift, float scale, float* y, int6
   for (int64_t i = 0; i < n; ++i) y[i] = scale * math::exp(x[i] - shift);
 }
 
-/// total() of what is in memory; of a few vectors without its loop over rests.
+/// Returns total() of numbers in memory; for a few vectors, without its loop over remainders.
 static double sum_of(const float* x, int64_t n) {
   if (n > short_sum || n % lanes != 0) return total(n, [=](int64_t i) { return x[i]; });
   Vector sums[2]{};
@@ -112,7 +112,7 @@ static void moments(const float* x, int64_t n, float* mean, double* variance) {
   const auto v = float(total(n, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / double(n));
   *mean = m, *variance = double(v);
   if (v - v == 0 || m - m != 0) return;
-  // Squares beyond f32, of numbers within it.
+  // The squares exceed f32, although the numbers do not.
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += (double(x[i]) - double(m)) * (double(x[i]) - double(m));
   *variance = sum / double(n);
@@ -130,7 +130,7 @@ static void normalize(const float* x, float mean, float rstd, const float* weigh
 }
 
 // With z = (x - mean) rstd and g = dy weight:  dx = rstd (g - [mean(g)] - z mean(g z)), the bracket
-// if centred. Two reads of a row: one for the sums and what weight and bias get, one for dx.
+// if centered. Reads a row twice: for the sums with weight's and bias's gradients, and for dx.
 template <bool weighted>
 static void norm_gradient(const float* x, float mean, float rstd, bool centred, const float* weight,
                           const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
@@ -168,7 +168,7 @@ static void norm_backward(const float* x, float mean, float rstd, bool centred, 
                           const float* dy, float* dx, float* dweight, float* dbias, int64_t n) {
   if (weight) norm_gradient<true>(x, mean, rstd, centred, weight, dy, dx, dweight, dbias, n);
   else norm_gradient<false>(x, mean, rstd, centred, weight, dy, dx, dweight, dbias, n);
-  // One element is its own mean: what is left of g - mean(g) is rounding, times a large rstd.
+  // One element is its own mean: g - mean(g) would be a rounding error times a large rstd.
   if (n == 1 && centred && dx) dx[0] = 0;
 }
 

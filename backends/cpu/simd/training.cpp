@@ -1,10 +1,10 @@
-// Optimizer updates, one pass over everything they read and write; forms of weights; the check of
-// scaled gradients.
+// Optimizer updates, in one pass over everything that they read and write; weight forms; the check
+// of scaled gradients.
 #include <halftone/backends/cpu/simd/local.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
-/// One loop per rule and mask of states; what is not in the mask is never touched.
+/// One loop per rule and mask of states; states outside of the mask are never touched.
 template <class Rule, StateMask mask>
 static void update_as(const UpdateNumbers& u, const float* gradient, float* weight,
                       float* const* states, int64_t n) {
@@ -37,7 +37,7 @@ static void update(const UpdateNumbers& u, const float* gradient, float* weight,
   });
 }
 
-/// Calls visitor.operator()<Form>() for the form, if it keeps an i16 (`halves`), or if it does not.
+/// Calls visitor.operator()<Form>() for the form if it stores an i16 (`halves`), or if it does not.
 template <bool halves, class Visitor> static void visit_form(WeightForm form, Visitor visitor) {
   visit_index(WeightForms{}, int(form), [&]<class Form>() {
     if constexpr ((Form::companion_dtype(bf16) == i16) == halves)

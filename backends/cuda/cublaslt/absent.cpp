@@ -1,4 +1,4 @@
-// This build has no cuBLASLt: the own matrix product serves.
+// A build without cuBLASLt uses the own matrix product.
 #include <halftone/backends/cuda/cublaslt/cublaslt.h>
 
 namespace halftone::cuda::cublaslt {

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, as far as it takes them.
+// Matrix products by cuBLASLt, for the calls that it supports.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace halftone::cuda::cublaslt {
 
-/// "cuBLASLt 13.0", or why there is none.
+/// Returns "cuBLASLt 13.0", or the reason why it is missing.
 std::string description();
 
-/// c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n] as Backend::matmul; false if cuBLASLt is absent,
-/// switched off (HALFTONE_CUDA_LIBRARIES=off) or declines: then nothing has been done.
+/// Computes c[.., m, n] = a[.., m, k] b[.., k, n] + bias[n] as Backend::matmul. Returns false, and
+/// does nothing, if cuBLASLt is absent, switched off (HALFTONE_CUDA_LIBRARIES=off) or declines.
 bool matmul(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c);
-/// c[m, n] = a[m, k] b[k, n] without a bias, and sums[m] = sum of a over k, for which a is not read
-/// again; under the same conditions.
+/// Computes c[m, n] = a[m, k] b[k, n] without a bias, and sums[m] = sum of a over k without a
+/// second read of a. Returns false under the same conditions.
 bool matmul_and_row_sums(Context& context, const Tensor& a, const Tensor& b, Tensor& c,
                          Tensor& sums);
 

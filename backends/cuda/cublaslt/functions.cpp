@@ -1,5 +1,4 @@
-// cuBLASLt, opened at run time: from the loader's path, or from the toolkit that this was built
-// with.
+// cuBLASLt, opened at run time: from the loader's path, or from the toolkit that this build used.
 #include <halftone/backends/cuda/cublaslt/functions.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// The functions of cuBLASLt that are used, found when the first GPU is. The library has half a
-// gigabyte; linking it would cost every program of a CUDA build 0.15 s at its start.
+// The cuBLASLt functions that halftone uses, looked up when the first GPU is used. The library has
+// half a gigabyte; linking it would add 0.15 s to the start of every program of a CUDA build.
 #pragma once
 
 #include <string>
@@ -25,9 +25,9 @@ struct Functions {
   decltype(&cublasLtMatmul) matmul;
 };
 
-/// Null if the library is not there, or older than this build's headers.
+/// Returns null if the library is missing, or older than this build's headers.
 const Functions* functions();
-/// Why functions() is null; empty if it is not.
+/// Returns why functions() is null; empty if it is not.
 std::string refusal();
 
 }  // namespace halftone::cuda::cublaslt

@@ -1,8 +1,7 @@
-// Matrix products by cuBLASLt. It counts columns first, so c = a b is computed as c^T = b^T a^T: a
-// row-major [k, n] is its column-major [n, k], and nothing is copied. The bias is added in the
-// epilogue, or its gradient summed there; short floats are summed in f32, also into an f32 result.
-// What the heuristic proposed for a shape is kept; what it proposed and the library then refuses is
-// left out.
+// Matrix products by cuBLASLt. It is column-major, so c = a b is computed as c^T = b^T a^T: a
+// row-major [k, n] is its column-major [n, k], and nothing is copied. The epilogue adds the bias or
+// sums its gradient. Short floats are summed in f32, also into an f32 result. The heuristic's
+// proposals for a shape are cached, without those that the library then refuses.
 #include <array>
 #include <map>
 #include <mutex>
@@ -23,7 +22,7 @@ namespace halftone::cuda::cublaslt {
 
 namespace {
 
-// --- what a product is, as cuBLASLt sees it
+// --- the parameters of a product for cuBLASLt
 
 cudaDataType_t data_type(DType dtype) {
   switch (dtype) {
@@ -55,21 +54,21 @@ std::optional<Matrix> matrix_of(const Tensor& x) {
   return m.leading >= least ? std::optional(m) : std::nullopt;
 }
 
-/// Bytes that an address is a multiple of, as far as cuBLASLt is interested.
+/// Returns the power of two that the address is a multiple of, as far as cuBLASLt uses it.
 int alignment_of(const Tensor& x) {
   const auto address = x.defined() ? reinterpret_cast<uintptr_t>(x.raw_data()) : 0;
   return address == 0 ? 256 : int(std::min<uintptr_t>(256, address & (~address + 1)));
 }
 
-/// What a bias must be aligned to: epilogues load it 16 bytes at a time.
+/// The alignment that a bias needs: epilogues load it 16 bytes at a time.
 constexpr int least_bias_alignment = 16;
 
 struct Product {
   int64_t m, n, k, batch;
   DType in, out;
-  cublasLtEpilogue_t epilogue;  // DEFAULT, BIAS, or BGRADB: row sums of a, in place of a bias
-  DType bias;                   // of what the epilogue reads or writes
-  bool tf32;                    // factors may be rounded to it
+  cublasLtEpilogue_t epilogue;  // DEFAULT, BIAS, or BGRADB: row sums of a, instead of a bias
+  DType bias;                   // dtype of what the epilogue reads or writes
+  bool tf32;                    // factors may be rounded to tf32
   Matrix a, b;
   std::array<int, 3> alignment;  // of a, b, c
 
@@ -132,8 +131,8 @@ class Layout {
   cublasLtMatrixLayout_t layout_ = nullptr;
 };
 
-/// What a status says of a call: a refusal of this algorithm for these matrices, want of memory, or
-/// an error, which is thrown.
+/// Interprets the status of a call: a refusal of this algorithm for these matrices, lack of memory,
+/// or an error, which is thrown.
 Outcome outcome_of(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return {};
@@ -172,8 +171,8 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  /// Asks for algorithms; false if there is none. The bias is not read, but the heuristic learns
-  /// its alignment from its address.
+  /// Requests algorithms; returns false if there are none. Does not read the bias, but the
+  /// heuristic learns its alignment from its address.
   bool choose(cublasLtHandle_t handle, const Product& p, const Tensor& bias) {
     if (bias.defined()) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.raw_data());
     cublasLtMatmulPreference_t preference = nullptr;
@@ -182,7 +181,7 @@ class Plan {
       functions()->preference_set(preference, attribute, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(32) << 20);
-    // The other schemes of a split depth add up in the dtype of the result.
+    // The other schemes for a split depth add up in the dtype of the result.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t(p.alignment[1]));
@@ -202,7 +201,7 @@ class Plan {
     return !proposals_.empty();
   }
 
-  /// By the first algorithm that the library takes; those that it refuses are not tried again.
+  /// Runs the first algorithm that the library accepts; refused ones are not tried again.
   Outcome run(cublasLtHandle_t handle, const Context& context, const Tensor& a, const Tensor& b,
               const Tensor& bias, const Tensor& c) {
     for (;;) {
@@ -239,7 +238,7 @@ class Plan {
   std::vector<cublasLtMatmulHeuristicResult_t> proposals_;  // the best one last
 };
 
-/// Per device: the handle, and a plan for every product seen. Plans hold no memory of the device.
+/// For each device: the handle, and a plan for every product seen. Plans hold no device memory.
 struct Library {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
@@ -276,7 +275,7 @@ std::string description() {
 }
 
 namespace {
-/// bias: what the epilogue reads or writes, or undefined.
+/// bias: the tensor that the epilogue reads or writes, or undefined.
 bool multiply(Context& context, const Tensor& a, const Tensor& b, const Tensor& bias,
               cublasLtEpilogue_t epilogue, const Tensor& c) {
   if (!libraries_wanted() || !functions()) return false;

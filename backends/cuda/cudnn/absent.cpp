@@ -1,4 +1,4 @@
-// This build has no cuDNN: the own convolution and attention serve.
+// A build without cuDNN uses the own convolution and attention.
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 
 namespace halftone::cuda::cudnn {

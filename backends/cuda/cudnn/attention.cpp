@@ -1,7 +1,7 @@
-// Attention by cuDNN (Dao 2023, "FlashAttention-2", in its fused engines): the computation is given
-// as a graph of products and elementwise steps whose pattern the engines know; nothing of the size
-// of q k^T reaches memory forward. Short floats without mask and dropout; the rest goes to the own
-// kernels.
+// Attention by cuDNN (Dao 2023, "FlashAttention-2", in its fused engines): the computation is
+// described as a graph of products and elementwise steps, whose pattern the engines recognize.
+// Forward writes nothing of the size of q k^T to memory. Supports short floats without mask and
+// dropout; the rest goes to the own kernels.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -15,12 +15,12 @@ namespace halftone::cuda::cudnn {
 
 namespace {
 
-/// The last two dimensions exchanged.
+/// Returns the form with the last two dimensions exchanged.
 Form transposed(Form form) {
   std::swap(form.shape[2], form.shape[3]), std::swap(form.strides[2], form.strides[3]);
   return form;
 }
-/// [n, heads, l, 1] of f32.
+/// Returns [n, heads, l, 1] of f32.
 Form row_form(const Form& q) {
   const Shape shape{q.shape[0], q.shape[1], q.shape[2], 1};
   return {shape, contiguous_strides(shape), f32};
@@ -29,7 +29,7 @@ Shape score_shape(const Form& q, const Form& k) {
   return {q.shape[0], q.shape[1], q.shape[2], k.shape[2]};
 }
 
-/// Scores where the key is not after the query, minus infinity elsewhere.
+/// Keeps scores whose key is not after the query; the others become minus infinity.
 Edge masked(Graph& graph, const Edge& scores, const Edge& minus_infinity) {
   const Edge row = graph.inner(scores.shape, i32), column = graph.inner(scores.shape, i32);
   graph.generate_index(scores, 2, row);
@@ -41,7 +41,7 @@ Edge masked(Graph& graph, const Edge& scores, const Edge& minus_infinity) {
   return result;
 }
 
-/// y = f(a, b), kept inside the graph.
+/// Returns y = f(a, b), which stays inside the graph.
 Edge combined(Graph& graph, cudnnPointwiseMode_t mode, const Edge& a, const Edge& b) {
   const Edge y = graph.inner(a.shape);
   graph.pointwise(mode, a, &b, y);
@@ -52,7 +52,7 @@ Edge mapped(Graph& graph, cudnnPointwiseMode_t mode, const Edge& a) {
   graph.pointwise(mode, a, nullptr, y);
   return y;
 }
-/// The transpose of a matrix of scores, in the dtype that products take.
+/// Returns the transpose of a matrix of scores, in the dtype that products accept.
 Edge turned(Graph& graph, const Edge& scores, DType dtype) {
   const Shape s = scores.shape, shape{s[0], s[1], s[3], s[2]};
   const Strides strides{s[1] * s[2] * s[3], s[2] * s[3], 1, s[3]};
@@ -88,7 +88,7 @@ Form statistics_form(const Tensor& log_sum_exp) {
   return form;
 }
 
-/// log_sum_exp of short floats, [1, n, heads, l], as [n, heads, l].
+/// Returns log_sum_exp of short floats, [1, n, heads, l], as [n, heads, l].
 Tensor in_one_part(const Tensor& log_sum_exp) {
   const Shape& s = log_sum_exp.shape();
   const Shape shape{s[1], s[2], s[3]};
@@ -137,13 +137,13 @@ std::optional<ReadyGraph> attention_backward_graph(const Target& target, const F
              edq = edge(graph, dq), edk = edge(graph, dk), edv = edge(graph, dv),
              delta = edge(graph, row_form(q)), scale = graph.scalar(), lowest = graph.scalar(),
              one = graph.scalar();
-  // delta = rowsum(dy y), what the softmax takes off all gradients of a row.
+  // delta = rowsum(dy y), which the softmax subtracts from all gradients of a row.
   const Edge row_sums = graph.inner(delta.shape);
   const Edge products_of_y = graph.inner(dy.shape);
   graph.pointwise(CUDNN_POINTWISE_MUL, edy, &ey, products_of_y);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products_of_y, row_sums);
   graph.pointwise(CUDNN_POINTWISE_MUL, row_sums, &one, delta);
-  // The weights again, from the statistics; dv = weights^T dy.
+  // Recomputes the weights from the statistics; dv = weights^T dy.
   const Edge products = graph.inner(score_shape(q, k));
   graph.matmul(eq, ek, products);
   Edge scores = combined(graph, CUDNN_POINTWISE_MUL, products, scale);
@@ -169,7 +169,7 @@ std::optional<ReadyGraph> attention_backward_graph(const Target& target, const F
 }
 
 namespace {
-/// At the lengths as they are.
+/// Runs attention at the given lengths.
 bool forward_of(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
                 const AttentionSettings& settings, const Tensor& y, const Tensor& statistics) {
   const Tensor log_sum_exp = in_one_part(statistics);
@@ -192,7 +192,7 @@ AttentionRoute route_of(const Tensor& q, const Tensor& k, const AttentionSetting
   return attention_route(s[0] * s[1], s[2], k.shape()[2], settings.causal);
 }
 
-/// Says why no plan is asked for; false, which is what the caller returns.
+/// Logs why no plan is requested. Returns false for the caller to return.
 bool left_to_own_kernels(Family family, const Tensor& q, const Tensor& k, const Tensor& v,
                          std::string_view why) {
   if (log_wanted() && usable()) say_declined(By::cudnn, family, text_of({&q, &k, &v}), why);
@@ -250,13 +250,13 @@ bool backward_of(Context& context, const BackwardTensors& t, const AttentionSett
                      make, addresses);
 }
 
-/// The most that each of equal parts of `total` may have, at most `most`.
+/// Returns the size of equal parts of `total`, at most `most` each.
 int64_t part_of(int64_t total, int64_t most) {
   const int64_t parts = (total + most - 1) / most;
   return (total + parts - 1) / parts;
 }
 
-/// Some images and some heads of each.
+/// Returns a part with some images and some heads of each.
 BackwardTensors part(const BackwardTensors& all, int64_t image, int64_t images, int64_t head,
                      int64_t heads) {
   const Shape& s = all[0].shape();
@@ -269,7 +269,7 @@ BackwardTensors part(const BackwardTensors& all, int64_t image, int64_t images, 
 }
 }  // namespace
 
-/// As many images, or heads of one, at a time as have scores that the workspace may hold. Where a
+/// Runs as many images, or heads of one image, at a time as the workspace can hold scores for. If a
 /// later part is declined, the own kernels write all results again.
 bool attention_backward(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
                         const Tensor& mask, const AttentionSettings& settings, const Tensor& y,

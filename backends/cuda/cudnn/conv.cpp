@@ -1,5 +1,5 @@
-// Convolutions by cuDNN on channels-last images. Weights are kept as [out, in, kh, kw]; cuDNN's
-// fast engines want them channels-last as well (conv_weights.h). f64 goes to the own kernels.
+// Convolutions by cuDNN on channels-last images. Weights have the layout [out, in, kh, kw]; cuDNN's
+// fast engines also need them channels-last (conv_weights.h). f64 goes to the own kernels.
 #include <halftone/backends/cuda/conv_weights.h>
 #include <halftone/backends/cuda/cudnn/cudnn.h>
 #include <halftone/backends/cuda/cudnn/graphs.h>
@@ -31,7 +31,7 @@ Key key_of(cudnnBackendDescriptorType_t direction, const Tensor& x, const Tensor
   return key;
 }
 
-/// Strides as cuDNN reads the layout off them: those of channels-last also where a size is 1.
+/// Returns strides from which cuDNN recognizes channels-last, also if a size is 1.
 Form channels_last_form(const Tensor& x) {
   Form form(x);
   form.strides = channels_last_strides(x.shape());
@@ -43,7 +43,7 @@ Tensor channels_last_scratch(const Context& context, const Shape& shape, DType d
   return empty_channels_last(shape, dtype, context.device());
 }
 
-/// [out] as [1, out, 1, 1].
+/// Returns [out] as [1, out, 1, 1].
 Tensor as_image(const Tensor& bias) {
   const int64_t n = bias.numel();
   return bias.view_as({1, n, 1, 1}, {n, bias.strides()[0], n, n}, bias.offset());
@@ -54,7 +54,7 @@ Family family_of(cudnnBackendDescriptorType_t direction) {
   return direction == backward_data ? Family::conv_backward_data : Family::conv_backward_weights;
 }
 
-/// bias as an image, or undefined. False if cuDNN declines.
+/// bias: as an image, or undefined. Returns false if cuDNN declines.
 bool run(Library& library, Context& context, cudnnBackendDescriptorType_t direction,
          const Tensor& x, const Tensor& w, const Tensor& y, const Tensor& bias,
          const ConvGeometry& g) {
@@ -126,8 +126,8 @@ bool conv_backward_weights(Context& context, const Tensor& x, const Tensor& dy,
   if (!takes(x, dw, dy)) return false;
   Library& library = Library::of(context);
   const std::lock_guard lock(library.mutex());
-  // f32 gradients of short floats: few GPUs have an engine that writes them. Elsewhere they are
-  // rounded to the short dtype once, which is what PyTorch does under autocast.
+  // f32 gradients of short floats: few GPUs have an engine that writes them. On the others they are
+  // rounded to the short dtype once, as in PyTorch under autocast.
   for (const DType dtype : {dw.dtype(), x.dtype()}) {
     const bool in_place = dtype == dw.dtype() && dw.is_channels_last();
     Tensor written = in_place ? dw : channels_last_scratch(context, dw.shape(), dtype);

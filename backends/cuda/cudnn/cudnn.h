@@ -1,6 +1,6 @@
-// Convolutions and attention by cuDNN, as far as it takes them. Each function has the contract of
-// the Backend function of its name and returns false if cuDNN is absent, switched off
-// (HALFTONE_CUDA_LIBRARIES=off) or declines: then nothing has been done.
+// Convolutions and attention by cuDNN, for the calls that it supports. Each function has the
+// contract of the Backend function of the same name. It returns false, and does nothing, if cuDNN
+// is absent, switched off (HALFTONE_CUDA_LIBRARIES=off) or declines.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace halftone::cuda::cudnn {
 
-/// "cuDNN 9.19", or why there is none.
+/// Returns "cuDNN 9.19", or the reason why it is missing.
 std::string description();
 
 bool conv(Context& context, const Tensor& x, const Tensor& w, const Tensor& bias,

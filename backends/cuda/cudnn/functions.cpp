@@ -34,7 +34,7 @@ Found found_library() {
     return {{}, library.error() + ". Install cuDNN " + std::to_string(CUDNN_MAJOR)};
   Found found;
   if (!find_all(library, found.functions)) return {{}, "cuDNN lacks functions"};
-  // Without the CUDA it was made for it may fail anywhere.
+  // With another CUDA than its own it may fail at unpredictable points.
   found.refusal = cudnn_refusal(int(found.functions.cudart_version()), CUDART_VERSION);
   return found;
 }

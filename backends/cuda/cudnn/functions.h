@@ -1,5 +1,5 @@
-// The functions of cuDNN that are used, found when the first GPU is: programs that never meet a GPU
-// do not load it.
+// The cuDNN functions that halftone uses, looked up when the first GPU is used: programs that never
+// use a GPU do not load it.
 #pragma once
 
 #include <string>
@@ -24,11 +24,11 @@ struct Functions {
   decltype(&cudnnBackendExecute) execute;
 };
 
-/// Null if the library is missing, lacks functions, or was made for another CUDA.
+/// Returns null if the library is missing, lacks functions, or was made for another CUDA.
 const Functions* functions();
-/// The same where cuDNN is known to be there: descriptors and plans exist only then.
+/// Returns the functions if cuDNN is known to exist: descriptors and plans exist only then.
 inline const Functions& cudnn() { return *functions(); }
-/// Why functions() is null.
+/// Returns why functions() is null.
 std::string refusal();
 
 }  // namespace halftone::cuda::cudnn

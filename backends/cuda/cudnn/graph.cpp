@@ -103,7 +103,7 @@ void Graph::finish(Descriptor& operation, std::string_view what) {
 }
 
 namespace {
-/// The attributes of the three directions of a convolution, in the same places.
+/// The attributes of the three directions of a convolution, in matching positions.
 struct ConvNames {
   cudnnBackendAttributeName_t description, alpha, beta, x, w, y;
 };
@@ -220,10 +220,10 @@ void Graph::reshape(const Edge& x, const Edge& y) {
   finish(operation, "adding a reshape");
 }
 
-// --- the search
+// --- the search for an engine
 
 namespace {
-/// The configurations that a heuristic proposes, best first.
+/// Returns the configurations that a heuristic proposes, best first.
 std::vector<Descriptor> proposals(const Descriptor& graph, const Target& target,
                                   cudnnBackendHeurMode_t mode) {
   Descriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
@@ -244,7 +244,7 @@ std::vector<Descriptor> proposals(const Descriptor& graph, const Target& target,
   return found;
 }
 
-/// What an engine says of its numbers.
+/// Returns an engine's notes about its arithmetic.
 std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& configuration) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.get();
@@ -328,7 +328,7 @@ Outcome Plan::run(cudnnHandle_t handle, const Context& context,
   pack.finalize("collecting addresses");
   check_status(cudnn().set_stream(handle, context.stream()), "choosing a stream");
   const cudnnStatus_t status = cudnn().execute(handle, descriptor.get(), pack.get());
-  // An error of the device: it may have begun.
+  // An error of the device: the work may have begun.
   if (status / 1000 == CUDNN_STATUS_EXECUTION_FAILED / 1000) check_status(status, "running a plan");
   return {answer_of_cudnn(status), status == CUDNN_STATUS_SUCCESS ? "" : reason()};
 }

@@ -1,6 +1,6 @@
-// cuDNN's graph API (cudnn_backend.h) in small: a Graph collects operations on tensors, plan()
-// finds an engine for it, a Plan runs. Plans can be made without a GPU from a description of one,
-// which is how tests know on any machine that engines for our graphs exist.
+// A small wrapper of cuDNN's graph API (cudnn_backend.h): a Graph collects operations on tensors,
+// plan() finds an engine for it, a Plan runs. Plans can be made without a GPU from a description of
+// one, so tests on any machine check that engines for these graphs exist.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@
 
 namespace halftone::cuda::cudnn {
 
-/// cuDNN declines for a reason that may pass: no memory, or an error inside it.
+/// cuDNN declines for a reason that may be temporary: no memory, or an error inside it.
 struct RefusedForNow : DeviceError {
   using DeviceError::DeviceError;
 };
 
-/// Throws DeviceError, naming the operation and cuDNN's own reason; RefusedForNow where that may
-/// pass.
+/// Throws DeviceError, which names the operation and cuDNN's own reason; RefusedForNow if the
+/// reason may be temporary.
 void check_status(cudnnStatus_t status, std::string_view what);
 
 cudnnDataType_t data_type(DType dtype);
 
-/// One object of cuDNN's, with its attributes.
+/// A cuDNN object with its attributes.
 class Descriptor {
  public:
   explicit Descriptor(cudnnBackendDescriptorType_t type);
@@ -52,7 +52,7 @@ class Descriptor {
   }
   void set_all(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
                const void* values);
-  /// What cuDNN says to the attributes.
+  /// Returns cuDNN's answer to the attributes.
   Answer try_finalize();
   void finalize(std::string_view what);
   cudnnBackendDescriptor_t get() const { return handle_; }
@@ -61,8 +61,7 @@ class Descriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
-/// A GPU to make plans for: one that is there, or the description of one (JSON, as cuDNN writes
-/// it).
+/// A GPU to make plans for: an existing one, or the description of one (JSON, as cuDNN writes it).
 class Target {
  public:
   explicit Target(cudnnHandle_t handle) : handle_(handle) {}
@@ -76,13 +75,13 @@ class Target {
   std::optional<Descriptor> description_;
 };
 
-/// A graph that an engine has been found for.
+/// A graph for which an engine was found.
 struct Plan {
-  Descriptor descriptor, configuration;  // the plan, and the engine that it is made of
+  Descriptor descriptor, configuration;  // the plan, and the engine that it uses
   int64_t workspace_bytes = 0;
 
-  /// addresses: by the numbers that Graph gave to its tensors; of scalars, host addresses. Throws
-  /// if the device reports an error; where cuDNN declines, nothing has run.
+  /// addresses: by the numbers that Graph gave to its tensors; for scalars, host addresses. Throws
+  /// if the device reports an error. If cuDNN declines, nothing has run.
   Outcome run(cudnnHandle_t handle, const Context& context,
               const std::vector<std::pair<int64_t, const void*>>& addresses) const;
 };
@@ -95,18 +94,20 @@ struct Edge {
   Strides strides{};
 };
 
-/// What an engine may do to its inputs: nothing, which leaves tensor cores out for f32; round f32
-/// to TF32 on the way into tensor cores; anything, of inputs that are short already.
+/// An engine's permission to round its inputs. none: no rounding, which excludes tensor cores for
+/// f32. to_tf32: round f32 to TF32 for tensor cores. any: all roundings, for inputs that are
+/// already short.
 enum class InputRounding { none, to_tf32, any };
 
 class Graph {
  public:
-  /// A tensor in memory; aligned: the power of two that its address is a multiple of, at most 16.
+  /// Adds a tensor in memory; alignment: the power of two that its address is a multiple of, at
+  /// most 16.
   Edge tensor(const Shape& shape, const Strides& strides, DType dtype, int64_t alignment = 16);
-  /// One that only exists inside the graph.
+  /// Adds a tensor that only exists inside the graph.
   Edge inner(const Shape& shape, DType dtype = f32);
   Edge inner(const Shape& shape, const Strides& strides, DType dtype);
-  /// A number whose host address is given when the plan runs.
+  /// Adds a number whose host address is given when the plan runs.
   Edge scalar(int rank = 4);
 
   void conv(cudnnBackendDescriptorType_t direction, const Edge& x, const Edge& w, const Edge& y,
@@ -119,9 +120,9 @@ class Graph {
   void matmul(const Edge& a, const Edge& b, const Edge& c);
   void reshape(const Edge& x, const Edge& y);
 
-  /// The first engine of cuDNN's choice that gives the same bits in every run and rounds its inputs
-  /// no more than that; none if there is no such engine. Throws RefusedForNow if there may be one
-  /// at another time.
+  /// Returns the first engine of cuDNN's choice that gives the same bits in every run and rounds
+  /// its inputs at most as allowed; nullopt if there is none. Throws RefusedForNow if there may be
+  /// one at another time.
   std::optional<Plan> plan(const Target& target, InputRounding rounding);
 
  private:
@@ -130,7 +131,7 @@ class Graph {
   Edge edge(const Shape& shape, const Strides& strides, DType dtype, int64_t alignment,
             bool is_virtual, bool by_value);
 
-  std::deque<Descriptor> parts_;  // all that operations point to
+  std::deque<Descriptor> parts_;  // everything that operations point to
   std::vector<cudnnBackendDescriptor_t> operations_;
   int64_t next_number_ = 1;
 };

@@ -9,7 +9,7 @@
 namespace halftone::cuda::cudnn {
 
 namespace {
-/// Plans for so many calls are kept; engines that were compiled for one have code on the device.
+/// The number of cached plans; an engine compiled for a plan has code on the device.
 constexpr std::size_t most_plans = 512;
 }  // namespace
 

@@ -1,4 +1,4 @@
-// A build without NCCL: the host carries what GPUs send.
+// A build without NCCL: the host transfers the messages of GPUs.
 #include <halftone/backends/cuda/nccl/nccl.h>
 
 namespace halftone {

@@ -1,4 +1,4 @@
-// NCCL, opened at run time: from the loader's path, or from the toolkit that this was built with.
+// NCCL, opened at run time: from the loader's path, or from the toolkit that this build used.
 #include <halftone/backends/cuda/nccl/functions.h>
 
 #include <string>

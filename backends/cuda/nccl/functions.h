@@ -1,5 +1,5 @@
-// The functions of NCCL that are used, found when several processes train on GPUs: a fifth of a
-// gigabyte that no other program opens.
+// The NCCL functions that halftone uses, looked up when several processes train on GPUs: a fifth of
+// a gigabyte that other programs do not open.
 #pragma once
 
 #include <string>
@@ -21,10 +21,10 @@ struct Functions {
   decltype(&ncclRecv) receive;
 };
 
-/// Null if the library is not there, is older than this build's headers, or is switched off
+/// Returns null if the library is missing, is older than this build's headers, or is switched off
 /// (HALFTONE_CUDA_LIBRARIES=off).
 const Functions* functions();
-/// Why; empty else.
+/// Returns why; empty if functions() is not null.
 std::string refusal();
 
 }  // namespace halftone::cuda::nccl

@@ -1,4 +1,4 @@
-// What the list of engines knows of NCCL: messages between GPUs, one a rank, that no host touches.
+// NCCL for the list of engines: messages between GPUs, one per rank, without the host.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace halftone {
 
-/// Whether this build has NCCL and finds its library.
+/// Returns whether this build has NCCL and finds its library.
 bool nccl_present();
-/// "2.28.9", or why there is none and what to do.
+/// Returns "2.28.9", or why it is missing and what to do.
 std::string nccl_description();
-/// Starts NCCL on this rank's GPU among the ranks of `host`, which carries what NCCL is not asked
-/// for. Collective, once. Null, on all ranks, where one of them has no NCCL, or has its GPU
-/// together with another; rank 0 says so.
+/// Starts NCCL on this rank's GPU among the ranks of `host`, which transfers all other messages.
+/// Collective; call it once. Returns null on all ranks if one of them has no NCCL, or shares its
+/// GPU with another; rank 0 prints the reason.
 std::unique_ptr<Communicator> start_nccl(Communicator& host, Device device);
 
 }  // namespace halftone

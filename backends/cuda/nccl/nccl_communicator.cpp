@@ -1,8 +1,8 @@
-// Exchanges as groups of ncclSend and ncclRecv in a stream of their own, between events of the
-// stream of the computation. The host waits for nothing but NCCL's taking a group (communicators do
-// not block, so that a deadline holds then, too). A thread watches: for an error of NCCL, and for
-// an exchange that the GPU does not end; then all ranks end, and their GPUs are free. What is
-// NCCL's is not taken down before: where one rank is gone, that could hang.
+// Exchanges as groups of ncclSend and ncclRecv in a separate stream, between events of the stream
+// of the computation. The host only waits until NCCL accepts a group (communicators do not block,
+// so a timeout also applies then). A thread watches for an error of NCCL, and for an exchange that
+// the GPU does not finish; then all ranks end, and their GPUs are free. NCCL's objects are not
+// destroyed in that case: if one rank is gone, that could hang.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -33,7 +33,7 @@ namespace cuda::nccl {
 namespace {
 using Clock = std::chrono::steady_clock;
 
-/// An exchange that the GPU may still be at.
+/// An exchange that the GPU may still be working on.
 struct UnderWay {
   std::string what;
   cudaEvent_t done;
@@ -51,7 +51,7 @@ class NcclCommunicator final : public Communicator {
     take("starting NCCL", f_.init(&nccl_, host.size(), id, host.rank(), &config));
     std::thread([this] { watch(); }).detach();
   }
-  /// What other ranks' GPUs wait for leaves before this process does.
+  /// Sends everything that other ranks' GPUs wait for before this process ends.
   void finish() {
     context_.activate();
     cudaStreamSynchronize(stream_);
@@ -65,7 +65,7 @@ class NcclCommunicator final : public Communicator {
   bool carries(Device device) const override { return device == context_.device(); }
   [[noreturn]] void abort(std::string_view message) noexcept override {
     host_.abort(message);
-    std::terminate();  // compilers do not see that a virtual function does not return
+    std::terminate();  // compilers do not see that the virtual function never returns
   }
   TrafficReport traffic() const override { return host_.traffic(); }
 
@@ -102,8 +102,8 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  /// Keeps the tensors until work that is issued from now on comes after the exchange: memory is
-  /// handed out again in the order of the computation.
+  /// Keeps the tensors until later work comes after the exchange: memory is reused in the order of
+  /// the computation.
   struct Waiting final : Exchange {
     NcclCommunicator& owner;
     cudaEvent_t event;
@@ -133,8 +133,8 @@ class NcclCommunicator final : public Communicator {
   static double seconds_since(Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
-  /// Ends all if this exchange has waited too long, or for a rank that is gone. One that is at its
-  /// end in good order has sent what it owes: others may still be at work on that.
+  /// Ends all ranks if this exchange has waited too long, or waits for a rank that is gone. A rank
+  /// that ended normally has sent everything, and others may still be working on it.
   void look_at_the_clock(const std::string& what, Clock::time_point begin) {
     constexpr double grace = 10;
     const double waited = seconds_since(begin);
@@ -151,7 +151,7 @@ class NcclCommunicator final : public Communicator {
     abort(text.str());
   }
 
-  /// Between the start and the end of a group nothing is done yet.
+  /// Nothing is done between the start and the end of a group.
   void accept(const std::string& what, ncclResult_t result) {
     if (result != ncclSuccess && result != ncclInProgress) end_all(what, result);
   }
@@ -160,7 +160,7 @@ class NcclCommunicator final : public Communicator {
     const ncclResult_t asked = f_.async_error(nccl_, &state);
     return asked == ncclSuccess ? state : asked;
   }
-  /// What NCCL has answered to a call, which it may be at still.
+  /// Handles NCCL's answer to a call, which may still be in progress.
   void take(const std::string& what, ncclResult_t result) {
     for (const auto begin = Clock::now(); result == ncclInProgress; result = state()) {
       look_at_the_clock(what, begin);
@@ -176,7 +176,7 @@ class NcclCommunicator final : public Communicator {
       wake_.wait(lock, [this] { return !under_way_.empty(); });
       const UnderWay oldest = under_way_.front();
       lock.unlock();
-      // Whoever is at a call looks at the state and at the clock by itself.
+      // A thread that is in a call checks the state and the clock itself.
       const std::unique_lock calling(calls_, std::try_to_lock);
       if (calling) accept(oldest.what, state());
       if (cudaEventQuery(oldest.done) == cudaSuccess) {
@@ -199,14 +199,14 @@ class NcclCommunicator final : public Communicator {
   const double patience_ = communication_patience();
   ncclComm_t nccl_ = nullptr;
   cudaStream_t stream_ = nullptr;
-  std::mutex calls_{};                          // of NCCL, which both threads make
-  std::optional<Clock::time_point> left_at_{};  // with it: when a rank was found to be gone
+  std::mutex calls_{};                          // for NCCL calls, which both threads make
+  std::optional<Clock::time_point> left_at_{};  // guarded by it: when a rank was found to be gone
   std::mutex mutex_{};
   std::condition_variable wake_{};
   std::deque<UnderWay> under_way_{};
 };
 
-/// What each rank tells the others before NCCL starts.
+/// The message of each rank to the others before NCCL starts.
 struct Hello {
   char refusal[256] = {};
   char gpu[128] = {};  // host and bus
@@ -249,7 +249,7 @@ std::vector<Hello> all_hellos(Communicator& host, const Hello& own) {
   return all;
 }
 
-/// Why these ranks do without NCCL; empty: they do not.
+/// Returns why these ranks do not use NCCL; empty if they do.
 std::string why_not(const std::vector<Hello>& all) {
   PlainText text;
   for (std::size_t i = 0; i < all.size(); ++i) {
