@@ -169,10 +169,11 @@ TEST_CASE("report() after unscale() is refused: the gradients are divided alread
 TEST_CASE("a loss that the scaler has no scale for") {
   amp::GradScaler scaler;
   CHECK_THROWS_WITH_AS(scaler.scale_value(1),
-                       "[GradScaler] there is no loss 1 among 1. Say how many there are when the "
-                       "scaler is made.",
+                       "[GradScaler] got loss 1, but the scaler has 1 (0 is the first). Set "
+                       "ScalerUse::losses when the scaler is made.",
                        UsageError);
-  CHECK_THROWS_WITH_AS(scaler.loss_scale(-1), Contains("there is no loss -1 among 1"), UsageError);
+  CHECK_THROWS_WITH_AS(scaler.loss_scale(-1), Contains("got loss -1, but the scaler has 1"),
+                       UsageError);
   CHECK_THROWS_WITH_AS(amp::GradScaler({}, {.losses = -2}),
                        "[GradScaler] got -2 losses. Use 1 or more.", UsageError);
 }
