@@ -39,8 +39,8 @@ void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
   };
   const int64_t parts = size_of(dtype) < 4 ? 1 : 2;
   Tensor y = empty_like(dy), log_sum_exp = empty({parts, 2, 2, c.l}, statistics(dtype));
-  // Weights of short floats are rounded before they meet the values: each is off by half an
-  // epsilon of the dtype at most, and their sum is 1, or what dropout makes of it.
+  // Weights of short floats are rounded before they are multiplied by the values. Each is off by at
+  // most half an epsilon of the dtype, and their sum is 1, or what dropout makes of it.
   const double of_weights = size_of(dtype) < 4 ? 2 * epsilon(dtype) / epsilon(f32) : 0;
   check_beside_reference(
       {q, k, v, mask}, {y}, 64 + of_weights * largest_of(v),
@@ -55,7 +55,7 @@ void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
       });
   const CpuBackendScope reference("reference");
   backend_for(q).attention(q, k, v, expanded(mask), settings, y, log_sum_exp);
-  // Backward takes sum(w g) of a query from its rounded y, and bf16 gradients of scores are
+  // Backward computes sum(w g) of a query from its rounded y, and bf16 gradients of scores are
   // rounded.
   const double rounding = 8 * epsilon(dtype) / epsilon(statistics(dtype));
   check_beside_reference(

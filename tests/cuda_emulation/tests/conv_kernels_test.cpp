@@ -1,5 +1,5 @@
-// Convolutions and their gradients: strides, padding, dilation, groups of one channel, of few, and
-// of enough for tiles.
+// Convolutions and their gradients: strides, padding, dilation, and groups of one channel, of few
+// channels, and of enough channels for tiles.
 #include "beside_reference.h"
 
 namespace halftone::test {

@@ -1,5 +1,5 @@
 // Pooling and interpolation of images whose channels fill packs or do not, with windows that
-// overlap, touch or lie apart; and the closed forms of which outputs read an input.
+// overlap, touch or are apart; and the closed form of the outputs that read an input.
 #include "beside_reference.h"
 
 #include <limits>
@@ -113,7 +113,8 @@ TEST_CASE("kernels: interpolation and its gradient") {
       }
 }
 
-TEST_CASE("outputs that read an input, in closed form, are those whose windows contain it") {
+TEST_CASE(
+    "the closed form of the outputs that read an input gives those whose windows contain it") {
   const auto check = [](const auto& windows) {
     for (int64_t i = 0; i < windows.in; ++i) {
       const Range readers = windows.readers(i);

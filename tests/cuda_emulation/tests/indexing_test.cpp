@@ -29,7 +29,7 @@ TEST_CASE("kernels: elements by index along each dimension") {
                              [=](Backend& backend, const Tensors& in, Tensors& out) {
                                backend.gather(reached(in[0]), dim, in[1], out[0]);
                              });
-      if (dtype == u8 || dtype == boolean) continue;  // sums leave them
+      if (dtype == u8 || dtype == boolean) continue;  // sums do not support them
       check_beside_reference({numbers(shape, dtype), index}, {x}, 60,
                              [=](Backend& backend, const Tensors& in, Tensors& out) {
                                Tensor part = reached(out[0]);
@@ -57,7 +57,7 @@ TEST_CASE("kernels: the order of rows") {
       }
 }
 
-TEST_CASE("kernels: an index out of range along a dimension is reported, nothing is touched") {
+TEST_CASE("kernels: an index out of range along a dimension is reported, and nothing is written") {
   Backend& backend = backend_for(Device::cuda());
   const Tensor x = randn({2, 4}, f32).to(Device::cuda());
   const Tensor index =

@@ -1,5 +1,5 @@
-// Sums and differences of f32 and short floats: one kernel, forward, for residuals as for gradients
-// that are added to f32 ones.
+// Sums and differences of f32 and short floats: one kernel, forward, for residuals and for
+// gradients that are added to f32 gradients.
 #include "beside_reference.h"
 
 #include <halftone/halftone.h>
@@ -66,7 +66,7 @@ TEST_CASE("mixed sums broadcast: the gradient is summed before it is rounded") {
   }
 }
 
-TEST_CASE("f16 beside bf16, and f64 beside either, are promoted as ever") {
+TEST_CASE("f16 with bf16, and f64 with either, are promoted as usual") {
   const Device gpu = Device::cuda();
   CHECK((full({3}, 1.5, f16, gpu) + full({3}, 2.0, bf16, gpu)).dtype() == f32);
   CHECK((full({3}, 1.5, f64, gpu) + full({3}, 2.0, bf16, gpu)).dtype() == f64);

@@ -1,4 +1,4 @@
-// Copies, fills and choices in every dtype; averages that move; gradients of sums by their formula.
+// Copies, fills and choices in every dtype; moving averages; gradients of sums by their formula.
 #include "beside_reference.h"
 
 #include <halftone/core/formulas.h>
@@ -37,7 +37,7 @@ TEST_CASE("kernels: fills, choices and conversions in every dtype") {
   }
 }
 
-TEST_CASE("kernels: averages that move") {
+TEST_CASE("kernels: moving averages") {
   const auto check = [](const Tensor& x, const Tensor& y) {
     INFO(described(x), " into ", described(y));
     check_beside_reference({x}, {y}, 8, [](Backend& backend, const Tensors& in, Tensors& out) {

@@ -1,11 +1,11 @@
-// Layer, RMS, group and batch norm with row lengths and channel counts beside the sizes of packs,
+// Layer, RMS, group and batch norm with row lengths and channel counts near the sizes of packs,
 // warps and blocks.
 #include "beside_reference.h"
 
 namespace halftone::test {
 namespace {
 
-/// A row offset of 100 makes a variance of squares minus square of means worthless.
+/// With a row offset of 100, mean of squares minus square of the mean loses all accuracy.
 Tensor shifted(const Shape& shape, DType dtype) {
   Tensor x = randn(shape, statistics(dtype));
   for (int64_t i = 0; i < x.numel(); ++i) {
@@ -32,7 +32,7 @@ void check_layer_norm(const NormCase& c) {
   const Tensor weight = randn({c.n}, c.weights),
                bias = c.centred ? randn({c.n}, c.weights) : Tensor{};
   const Tensor mean = c.centred ? empty({c.rows}, wide) : Tensor{}, rstd = empty({c.rows}, wide);
-  // In f64 the reference's own sum, one element after another, is what differs.
+  // In f64 the difference comes from the reference's own sum, element after element.
   const double epsilons = 400 + double(c.n) / 8;
   check_beside_reference({x, weight, bias}, {empty({c.rows, c.n}, c.result), mean, rstd}, epsilons,
                          [](Backend& backend, const Tensors& in, Tensors& out) {

@@ -7,7 +7,7 @@ namespace {
 constexpr Reduction kinds[] = {Reduction::sum, Reduction::mean, Reduction::sum_of_squares,
                                Reduction::max, Reduction::min,  Reduction::prod};
 
-/// Which of the dimensions of x go: bit d of `mask`.
+/// The dimensions of x that are reduced: bit d of `mask`.
 Shape reduced_shape(const Shape& from, int mask) {
   Shape shape = from;
   for (int d = 0; d < from.rank(); ++d)
@@ -51,7 +51,7 @@ TEST_CASE("kernels: reductions of strided and of short tensors into f32") {
       }
 }
 
-TEST_CASE("kernels: reductions of long stretches are cut into pieces") {
+TEST_CASE("kernels: reductions of long ranges are cut into pieces") {
   check_reduce(Reduction::sum, randn({1, 300007}, f32), 3, f32);
   check_reduce(Reduction::sum_of_squares, randn({1, 300008}, bf16), 3, f32);
   check_reduce(Reduction::max, randn({1, 300007}, f16), 3, f16);
@@ -64,7 +64,7 @@ TEST_CASE("kernels: reductions keep NaN, and integers exact") {
   check_reduce(Reduction::sum, randint(0, 1 << 30, {3001}), 1, i64);
 }
 
-TEST_CASE("kernels: places of extremes and running sums") {
+TEST_CASE("kernels: positions of extremes and running sums") {
   for (const DType dtype : floating_dtypes)
     for (const int64_t n : {1, 7, 33, 257, 1025, 9001})
       for (const bool flag : {false, true}) {

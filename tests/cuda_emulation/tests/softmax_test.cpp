@@ -1,5 +1,5 @@
-// Softmax and cross-entropy on rows of every length class: in a warp, in a block, too long to be
-// held; packs that cross rows.
+// Softmax and cross-entropy on rows of every length class: in a warp, in a block, and too long to
+// be held; packs that cross rows.
 #include "beside_reference.h"
 
 #include <halftone/core/error.h>
@@ -50,7 +50,7 @@ TEST_CASE("kernels: rows with infinite values") {
   }
 }
 
-TEST_CASE("kernels: softmax of dtypes that no kernel is compiled for goes through copies") {
+TEST_CASE("kernels: softmax of dtypes without a compiled kernel uses copies") {
   const Tensor x = randn({3, 10}, f32);
   for (const DType dtype : {f16, f64})
     check_beside_reference({x}, {empty({3, 10}, dtype)}, 1e10 * epsilon(f32),
@@ -94,7 +94,7 @@ TEST_CASE("kernels: cross-entropy and its gradient") {
   check_cross_entropy(2, 50257, bf16, 0.1, false);
 }
 
-TEST_CASE("kernels: a target out of range is reported, and nothing outside is read") {
+TEST_CASE("kernels: a target out of range is reported, and nothing out of bounds is read") {
   Backend& backend = backend_for(Device::cuda());
   const Tensor logits = randn({3, 10}, f32).to(Device::cuda());
   const Tensor targets = from_vector(std::vector<int64_t>{4, 10, -1}, {3}, i64).to(Device::cuda());
@@ -103,7 +103,7 @@ TEST_CASE("kernels: a target out of range is reported, and nothing outside is re
          totals = empty({2, 3}, f32, Device::cuda()), dlogits = empty_like(logits);
   backend.cross_entropy(logits, targets, weights, {}, losses, row_weights, totals);
   CHECK_THROWS_WITH_AS(backend.synchronize(), doctest::Contains("is out of range for 10 classes"),
-                       UsageError);  // of two
+                       UsageError);  // the second of two
   CHECK(losses.to_vector<double>()[1] == 0);
   CHECK(losses.to_vector<double>()[2] == 0);
   CHECK(std::isfinite(losses.to_vector<double>()[0]));

@@ -1,5 +1,5 @@
-// Rows of a table and their gradient, with many positions of one row, stretches that rows cross,
-// and more than one digit to sort by; cells of recurrent nets.
+// Rows of a table and their gradient, with many positions of one row, pieces that rows cross, and
+// more than one digit to sort by; cells of recurrent networks.
 #include "beside_reference.h"
 
 #include <halftone/core/error.h>
@@ -34,7 +34,7 @@ TEST_CASE("kernels: gradients of gathered rows") {
   for (const DType dtype : floating_dtypes) {
     check_scatter(50, 3, 67, 50, dtype, dtype);
     check_scatter(50, 16, 0, 50, dtype, dtype);
-    check_scatter(3, 16, 1000, 3, dtype, dtype);  // rows that cross many stretches
+    check_scatter(3, 16, 1000, 3, dtype, dtype);  // rows that cross many pieces
     check_scatter(1, 8, 1, 1, dtype, dtype);
     check_scatter(70000, 8, 3000, 70000, dtype, dtype);  // three digits
     check_scatter(300, 8, 2500, 300, dtype, statistics(dtype));
@@ -45,7 +45,7 @@ TEST_CASE("kernels: gradients of gathered rows") {
     for (const DType dtable : {f16, bf16}) check_scatter(20, width, 100, 20, f32, dtable);
 }
 
-TEST_CASE("kernels: an index out of range is reported, and nothing outside is touched") {
+TEST_CASE("kernels: an index out of range is reported, and nothing out of bounds is touched") {
   Backend& backend = backend_for(Device::cuda());
   const Tensor table = randn({4, 8}, f32).to(Device::cuda());
   const Tensor indices = from_vector(std::vector<int64_t>{2, 4, -7}, {3}, i64).to(Device::cuda());
