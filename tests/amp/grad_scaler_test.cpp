@@ -1,7 +1,6 @@
-// GradScaler: replays actions recorded with a real PyTorch
-// (tests/fixtures/pytorch/amp_scaler_fixtures.py), with a table of the deliberate differences. Then
-// features that PyTorch does not have: several losses, set_options(), first_overflow(), and states
-// that are refused.
+// GradScaler: replays actions of a real PyTorch (tests/fixtures/pytorch/amp_scaler_fixtures.py), with
+// a table of the deliberate differences. Then features that PyTorch does not have: several losses,
+// set_options(), first_overflow(), and states that are refused.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -31,8 +30,7 @@ constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 /// f: a load that fails changes nothing; PyTorch keeps what it read before the missing entry.
 /// Two more are rules below:
 /// a: step() without unscale() gives 1 / scale to the update and does not change the gradients.
-/// e: the scale stays in the range where 1 / scale is finite; other values of init_scale are
-/// refused.
+/// e: 1 / scale is always finite; an init_scale for which it is not is refused.
 const json differences = json::parse(R"({
   "f16_gradients": {
     "3": {"error": null, "stepped": true, "parameters": [[0.75, -1.5, 0.375]]},

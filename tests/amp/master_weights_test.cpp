@@ -277,7 +277,7 @@ TEST_CASE("without its wrapper an optimizer steps the parameters directly") {
   { const MasterWeights masters(sgd); }
   w.set_grad(full({2}, 0x1p-10, bf16));
   for (int i = 0; i < 100; ++i) sgd.step();
-  CHECK(w.at({0}) == 1);  // the rest of the weight is no longer stored
+  CHECK(w.at({0}) == 1);  // the rest of the weight is lost
 }
 
 TEST_CASE("f32 gradients: dropped after the step, and made again when the model's change") {

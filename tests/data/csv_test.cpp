@@ -1,5 +1,5 @@
-// Tables: what the format allows, what is refused and with which line, columns as tensors; subsets
-// and splits.
+// Tables: valid files, refusals with their line, columns as tensors; subsets and
+// splits.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TEST_CASE("quotes, separators, marks, no header") {
   CHECK(csv_from_text("a,b\n").numbers({"a", "b"}).shape() == Shape{0, 2});
 }
 
-TEST_CASE("what is no table, with the line where it ends to be one") {
+TEST_CASE("invalid tables, with the line of the error") {
   const auto message = [](std::string_view text) {
     return message_of<FormatError>([&] { csv_from_text(text); });
   };

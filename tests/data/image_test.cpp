@@ -20,13 +20,13 @@ TEST_CASE("read_image decodes what Pillow decodes") {
     CHECK(image.dtype() == u8);
     REQUIRE(image.shape() == expected.shape());
     const bool exact = name.ends_with(".png");
-    // Other JPEG decoders round and upsample chroma differently: near the sharp edge of a picture
-    // this small that is a few levels.
+    // Other JPEG decoders round and upsample chroma differently: near the sharp edge of such a
+    // small picture that is a few levels.
     CHECK(largest_difference(image, expected) <= (exact ? 0 : 16));
   }
 }
 
-TEST_CASE("read_image gives grey images too") {
+TEST_CASE("read_image also gives gray images") {
   const Tensor grey = read_image(image_fixture("grey.png"), {.channels = Channels::grey}),
                rgb = read_image(image_fixture("grey.png")),
                mixed = read_image(image_fixture("rgb.png"), {.channels = Channels::grey});
@@ -114,14 +114,14 @@ TEST_CASE("read_image names the file that it cannot read") {
   CHECK(read_image(path, {.max_pixels = 204}).numel() == 612);
 }
 
-TEST_CASE("read_image goes by content, not by extension") {
+TEST_CASE("read_image detects the format by content, not by extension") {
   const TemporaryDirectory directory;
   write_file(directory / "png.jpg", read_file(image_fixture("rgb.png")));
   CHECK(largest_difference(read_image(directory / "png.jpg"),
                            read_image(image_fixture("rgb.png"))) == 0);
 }
 
-TEST_CASE("a truncated JPEG is an error unless it is asked for") {
+TEST_CASE("a truncated JPEG is an error unless the caller accepts it") {
   const TemporaryDirectory directory;
   const std::string whole = read_file(image_fixture("full.jpg"));
   write_file(directory / "x.jpg", whole.substr(0, whole.size() - 60));
@@ -131,14 +131,14 @@ TEST_CASE("a truncated JPEG is an error unless it is asked for") {
   const Tensor image = read_image(directory / "x.jpg", {.accept_truncated = true}),
                expected = read_image(image_fixture("full.jpg"));
   REQUIRE(image.shape() == expected.shape());
-  CHECK(image.at({0, 0, 0}) == expected.at({0, 0, 0}));   // the start is there
+  CHECK(image.at({0, 0, 0}) == expected.at({0, 0, 0}));   // the start is decoded
   write_file(directory / "y.jpg", whole.substr(0, 100));  // before any pixel
   CHECK(contains(
       message_of<FormatError>([&] { read_image(directory / "y.jpg", {.accept_truncated = true}); }),
       "truncated image"));
 }
 
-TEST_CASE("images are charged to the scope of the caller, and nothing stays behind") {
+TEST_CASE("images are charged to the scope of the caller, and all memory is freed") {
   const MemoryReport before = memory_report();
   {
     const MemoryScope scope(MemoryUse::input);

@@ -5,7 +5,7 @@
 
 namespace halftone::test {
 
-/// Calls body(iy, ix, ky, kx) for the places of a window that lie inside an image of h x w.
+/// Calls body(iy, ix, ky, kx) for the positions of a window that are inside an image of h x w.
 template <class Body>
 void each_place(const Conv2dOptions& o, int64_t oy, int64_t ox, int64_t kh, int64_t kw, int64_t h,
                 int64_t w, const Body& body) {
@@ -200,7 +200,7 @@ template <> struct Samples<ConvTranspose2d> {
   }
 };
 
-/// The elements of each window as a pooling sees them; `padding` counts the places outside.
+/// The elements of each window in a pooling; `padding` counts the positions outside.
 template <class Of>
 Case pooling(std::string name, const Shape& x, const PoolOptions& o,
              std::function<Tensor(const Tensor&)> call, Of of, bool no_ties) {
@@ -209,7 +209,7 @@ Case pooling(std::string name, const Shape& x, const PoolOptions& o,
   const auto size = [&](int64_t in, int64_t kernel, int64_t step, int64_t padding,
                         int64_t dilation) {
     int64_t windows = conv_size(in, kernel, step, padding, dilation);
-    const int64_t next = windows * step - padding;  // where one more window would begin
+    const int64_t next = windows * step - padding;  // start of the window that would come next
     const int64_t reach = (windows - 1) * step - padding + (kernel - 1) * dilation + 1;
     return windows + int64_t(o.ceil_mode && next < in && reach < in + padding);
   };
