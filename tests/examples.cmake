@@ -255,5 +255,5 @@ expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")
 expect_failure(examples.14_predict_nothing "no such file: /nowhere/districts.txt" 14_your_own_data --predict --directory /nowhere)
-expect_failure(examples.14_bad_table "line 2, column .age.: .new. is no number" 14_your_own_data --table
+expect_failure(examples.14_bad_table "line 2, column .age.: .new. is not a number" 14_your_own_data --table
                ${CMAKE_CURRENT_BINARY_DIR}/broken.csv --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)

@@ -280,9 +280,10 @@ TEST_CASE("a state that does not fit is not converted, and nothing has changed")
   CHECK(refused("model.0.weight", zeros({40, 24}, i64)) ==
         "[Training.load_state_dict] \"model.0.weight\" is [40, 24] i64, but weights are saved in "
         "f64, f32, bf16 or f16. The state is damaged.");
-  CHECK(refused("form", from_vector(std::vector<int64_t>{'k', 'a'}, {2}, u8)) ==
-        "[Training.load_state_dict] \"form\" is \"ka\", which is no form of weights. The state is "
-        "damaged, or newer than this library.");
+  CHECK(
+      refused("form", from_vector(std::vector<int64_t>{'k', 'a'}, {2}, u8)) ==
+      "[Training.load_state_dict] \"form\" is \"ka\", which is not a form of weights. The state is "
+      "damaged, or newer than this library.");
   CHECK(refused("optimizer.state.9.exp_avg", zeros({2})).find("state.9.exp_avg is unknown") !=
         std::string::npos);
 }
@@ -317,7 +318,7 @@ TEST_CASE("names of strategy, form and entries in a file are printable in messag
   CHECK(refused("strategy", "\x1b[2J").find("was saved under \\x1b[2J, this is o2-bf16") !=
         std::string::npos);
   CHECK(refused("strategy", std::string(100'000, 'x')).size() < 300);
-  CHECK(refused("form", "\x1b[2J").find("\"form\" is \"\\x1b[2J\", which is no form") !=
+  CHECK(refused("form", "\x1b[2J").find("\"form\" is \"\\x1b[2J\", which is not a form") !=
         std::string::npos);
   auto state = copy_of(source.training.state_dict());
   state["\x1b[2J"] = zeros({1});

@@ -55,11 +55,11 @@ fi
 # All is there but PyTorch.
 run 0
 says '^# A check on Test GPU'
-for title in "machine" "operations on the GPU" "training, capture, memory on the GPU" "families of kernels beside the reference" \
+for title in "machine" "operations on the GPU" "training, capture, memory on the GPU" "families of kernels compared with the reference" \
   "launches of a step" "compute-sanitizer racecheck" "compute-sanitizer synccheck" "operations on the GPU, own kernels alone"; do
   says "^\| $title \| passed \| [0-9]+ \|"
 done
-says '^\| beside PyTorch \| not run: python3 cannot import torch'
+says '^\| compared with PyTorch \| not run: python3 cannot import torch'
 says 'gpt2_124m +amp-bf16 +10\.0 own kernels and +5\.0 calls of libraries a step'
 says 'sanitized with racecheck'
 

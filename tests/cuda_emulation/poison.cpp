@@ -50,7 +50,7 @@ void replay_poisoned(const std::vector<FreeBlock>& blocks, const std::vector<Wor
     const auto* const wrong =
         std::find_if(first, first + bytes, [](std::byte b) { return b != pattern; });
     if (wrong == first + bytes) continue;
-    std::fprintf(stderr, "[cuda emulation] a replay wrote to byte %td of %zu that nobody has\n",
+    std::fprintf(stderr, "[cuda emulation] a replay wrote to byte %td of %zu that is free\n",
                  wrong - first, bytes);
     ++outside;
     machine().found = cudaErrorIllegalAddress;

@@ -65,10 +65,10 @@ TEST_CASE("invalid tables, with the line of the error") {
         "whole cell, "
         "and write \"\" for a quote in it.");
   CHECK(message("a\n\"1\"2") ==
-        "[csv] the text, line 2: text behind a closing quote. Write \"\" for a quote in a cell.");
+        "[csv] the text, line 2: text after a closing quote. Write \"\" for a quote in a cell.");
   const CsvTable table = csv_from_text("a,b\n\n1,x\n,2\n");
   CHECK(message_of<FormatError>([&] { table.column("b"); }) ==
-        "[csv] the text, line 3, column \"b\": \"x\" is no number. Mend the file, or read the "
+        "[csv] the text, line 3, column \"b\": \"x\" is not a number. Fix the file, or read the "
         "column as "
         "classes.");
   CHECK(message_of<FormatError>([&] { table.column("a"); }).starts_with("[csv] the text, line 4"));

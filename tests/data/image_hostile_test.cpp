@@ -217,8 +217,8 @@ TEST_CASE("a PNG must have its chunks in order") {
   CHECK(contains(message_for(start + header + header + rest), "its header is not its first chunk"));
   CHECK(contains(message_for(start + header + chunk("IEND", "")), "it has no pixels"));
   CHECK(contains(message_for(start + chunk("IHDR", "short") + rest), "not 13 bytes long"));
-  CHECK(contains(message_for(png(2, 2, "x", 3)), "there is no colour type 2 with 3 bits"));
-  CHECK(contains(message_for(png(2, 2, "x", 8, 5)), "there is no colour type 5 with 8 bits"));
+  CHECK(contains(message_for(png(2, 2, "x", 3)), "there is no color type 2 with 3 bits"));
+  CHECK(contains(message_for(png(2, 2, "x", 8, 5)), "there is no color type 5 with 8 bits"));
   CHECK(contains(message_for(good.substr(0, 40)), "truncated image: x: it ends before its last"));
 }
 

@@ -27,16 +27,16 @@ TEST_CASE("read_image decodes what Pillow decodes") {
 }
 
 TEST_CASE("read_image also gives gray images") {
-  const Tensor grey = read_image(image_fixture("grey.png"), {.channels = Channels::grey}),
+  const Tensor grey = read_image(image_fixture("grey.png"), {.channels = Channels::gray}),
                rgb = read_image(image_fixture("grey.png")),
-               mixed = read_image(image_fixture("rgb.png"), {.channels = Channels::grey});
+               mixed = read_image(image_fixture("rgb.png"), {.channels = Channels::gray});
   REQUIRE(grey.shape() == Shape{12, 17, 1});
   for (int64_t y : {0, 5, 11})
     for (int64_t x : {0, 8, 16}) {
       CHECK(grey.at({y, x, 0}) == rgb.at({y, x, 0}));
       CHECK(std::abs(grey.at({y, x, 0}) - mixed.at({y, x, 0})) <= 1);
     }
-  const Tensor jpeg = read_image(image_fixture("half.jpg"), {.channels = Channels::grey});
+  const Tensor jpeg = read_image(image_fixture("half.jpg"), {.channels = Channels::gray});
   CHECK(jpeg.shape() == Shape{12, 17, 1});
 }
 
@@ -49,9 +49,9 @@ TEST_CASE("write_png writes what read_image reads") {
 
   const Tensor grey = image_of(expected_images().at("grey"));
   write_png(path, grey);
-  CHECK(largest_difference(read_image(path, {.channels = Channels::grey}), grey) == 0);
+  CHECK(largest_difference(read_image(path, {.channels = Channels::gray}), grey) == 0);
   write_png(path, views::reshaped(grey, {grey.size(0), grey.size(1)}));
-  CHECK(largest_difference(read_image(path, {.channels = Channels::grey}), grey) == 0);
+  CHECK(largest_difference(read_image(path, {.channels = Channels::gray}), grey) == 0);
 
   // A part of a larger image: other strides, and an offset.
   const Tensor part = views::slice(views::slice(image, 0, 2, 5), 1, 3, 7);

@@ -122,7 +122,7 @@ TEST_CASE("oxford_pets says what to unpack") {
   write_file(root / "annotations" / "test.txt", "Abyssinian_1 1 1 1\n");
   CHECK(message_of<FormatError>([&] { oxford_pets({.split = Split::test, .directory = name}); }) ==
         "[oxford_pets] no directory images in " + name +
-            ". Unpack images.tar.gz beside annotations.");
+            ". Unpack images.tar.gz next to annotations.");
 }
 
 TEST_CASE("cifar10 reads five files, or one") {

@@ -87,7 +87,7 @@ TEST_CASE("ByteImages explains invalid arguments") {
         }) ==
         "[ByteImages] 3 values of mean for images of 1 channels. Give one value per channel.");
   CHECK(contains(message_of<UsageError>([&] { ByteImages(images, labels, {.std = {0}}); }),
-                 "cannot normalise channel 0: mean is 0, std is 0"));
+                 "cannot normalize channel 0: mean is 0, std is 0"));
   CHECK(
       message_of<UsageError>([&] {
         ByteImages(images, from({0, 2}, i64), {.class_names = {"a", "b"}});

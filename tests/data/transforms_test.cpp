@@ -210,7 +210,7 @@ TEST_CASE("transforms explain invalid arguments") {
   CHECK(contains(message_of<UsageError>([&] {
                    run(Normalize{.std = {1, 0, 1}}, x);
                  }),
-                 "cannot normalise channel 1: mean is 0, std is 0"));
+                 "cannot normalize channel 1: mean is 0, std is 0"));
 }
 
 }  // namespace halftone::test::transforms_test

@@ -166,7 +166,7 @@ TEST_CASE("a captured step needs an input that gives its device") {
   CapturedStep step([&](const std::vector<Tensor>&) { return ++calls, zeros({}); });
   for (const std::vector<Tensor>& inputs : {std::vector<Tensor>{}, {Tensor{}, zeros({2})}})
     CHECK_THROWS_WITH_AS(step(inputs),
-                         "[captured_step] there is no input to tell the device by. Pass one.",
+                         "[captured_step] got no input, which would set the device. Pass one.",
                          UsageError);
   CHECK(calls == 0);
 }

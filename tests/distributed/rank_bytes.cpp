@@ -143,7 +143,7 @@ bool measure(std::string_view name) {
   const std::string at(name);
   bool right =
       equal(at + " parameter", grown(before, now, {Use::parameter}), expected.parameter) &
-      equal(at + " beside", grown(before, now, {Use::master_weight, Use::compensation}),
+      equal(at + " companion", grown(before, now, {Use::master_weight, Use::compensation}),
             expected.beside) &
       equal(at + " gradient", grown(before, now, {Use::gradient, Use::master_gradient}),
             expected.gradient) &
@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
       return 2;
     }
     if (world().rank() == 0)
-      std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "beside", "sums",
+      std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "companion", "sums",
                   "optimizer", "sum");
     bool right = true;
     for (const std::string_view name : amp::Strategy::names())

@@ -347,9 +347,10 @@ TEST_CASE("a model that is moved after train_together()") {
     amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
     training.train_together(self);
     net.model.to(bf16), net.model.to(f32);
-    CHECK(message_of<UsageError>([&] { take_steps(training, net.model, 1); }) ==
-          "[Training.backward] the model was moved or cast since train_together(), which left what "
-          "the optimizer updates behind. Do that before.");
+    CHECK(
+        message_of<UsageError>([&] { take_steps(training, net.model, 1); }) ==
+        "[Training.backward] the model was moved or cast after train_together(), so the optimizer "
+        "would update other tensors. Move or cast it before.");
   });
 }
 

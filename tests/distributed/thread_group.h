@@ -62,7 +62,7 @@ class ThreadRank final : public Communicator {
         auto& letters = self.post_.letters[{message.peer, self.rank_}];
         if (!self.post_.arrived.wait_for(lock, std::chrono::seconds(20),
                                          [&] { return !letters.empty(); }))
-          throw std::runtime_error("nobody sent what \"" + what + "\" waits for");
+          throw std::runtime_error("no rank sent what \"" + what + "\" waits for");
         const std::string letter = std::move(letters.front());
         letters.pop_front();
         if (int64_t(letter.size()) != message.tensor.bytes())

@@ -61,7 +61,7 @@ void check_writing(const Tensor& image) {
 void check(std::string_view text) {
   const std::span bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   const std::optional<Tensor> rgb = check_decoding(bytes, Channels::rgb),
-                              grey = check_decoding(bytes, Channels::grey);
+                              grey = check_decoding(bytes, Channels::gray);
   require(rgb.has_value() == grey.has_value(), "what is an image does not depend on the channels");
   require(peak_tensor_bytes() <= 6 * max_pixels, "tensors are images within the limit");
   if (!rgb) return;

@@ -145,7 +145,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   halftone::reset_peak_memory();
   halftone::fuzz::check({reinterpret_cast<const char*>(data), size});
-  halftone::fuzz::require(halftone::memory_report().total_now == 0, "no tensor is left behind");
+  halftone::fuzz::require(halftone::memory_report().total_now == 0, "no tensor is left");
   return 0;
 }
 

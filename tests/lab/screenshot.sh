@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# screenshot.sh PAGE: opens a page in headless Chromium, where it is installed, 400 and 1600 pixels wide, in both colour
+# screenshot.sh PAGE: opens a page in headless Chromium, where it is installed, 400 and 1600 pixels wide, in both color
 # schemes. No picture is blank, and the page is never wider than its window.
 set -euo pipefail
 page="$(realpath "$1")"

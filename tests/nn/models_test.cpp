@@ -134,7 +134,7 @@ TEST_CASE("a GPT refuses caches that do not fit") {
   const NoGrad no_grad;
   model(text, past);
   CHECK_THROWS_WITH_AS(model(randint(0, 50, {2, 3}), past),
-                       "[Gpt] the tokens are [2, 3], behind 6 others. They must be [n, l], all "
+                       "[Gpt] the tokens are [2, 3], after 6 others. They must be [n, l], all "
                        "together at most the context 8.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(model(randint(0, 50, {1, 2}), past),

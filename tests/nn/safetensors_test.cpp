@@ -260,7 +260,7 @@ TEST_CASE("load_safetensors refuses headers of another form") {
   CHECK(contains(message("{\"a\":" + entry("u8", "[1]", "[0,1]") + "}"), "unknown dtype \"u8\""));
 
   CHECK(contains(message("{\"a\":" + entry("U8", "[-1]", "[0,1]") + "}"),
-                 "a negative number stands in the header"));
+                 "a negative number is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1.0]", "[0,1]") + "}"),
                  "the number 1.0, no whole number"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1e0]", "[0,1]") + "}"),
@@ -268,27 +268,28 @@ TEST_CASE("load_safetensors refuses headers of another form") {
   CHECK(contains(message("{\"a\":" + entry("U8", "[18446744073709551616]", "[0,1]") + "}"),
                  "no whole number of 64"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[\"1\"]", "[0,1]") + "}"),
-                 "a string stands in the header"));
+                 "a string is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[[1]]", "[0,1]") + "}"),
-                 "an array stands in the header"));
+                 "an array is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "1", "[0,1]") + "}"),
-                 "a number stands in the header"));
+                 "a number is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "null", "[0,1]") + "}"),
-                 "null stands in the header"));
+                 "null is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1]", "[0]") + "}"),
                  "data_offsets of tensor \"a\" has 1 numbers"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1]", "[0,1,2]") + "}"),
-                 "a number stands in the header"));
+                 "a number is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1]", "{}") + "}"),
-                 "an object stands in the header"));
+                 "an object is not allowed in the header"));
   CHECK(contains(message("{\"a\":{\"dtype\":8}}"),
-                 "a number stands in the header where it may not, after the key "
+                 "a number is not allowed in the header, after the key "
                  "\"dtype\""));
-  CHECK(contains(message("{\"a\":[]}"), "an array stands in the header"));
-  CHECK(contains(message("{\"a\":true}"), "true or false stands in the header"));
-  CHECK(contains(message("{\"__metadata__\":null}"), "null stands in the header"));
-  CHECK(contains(message("{\"__metadata__\":{\"k\":1}}"), "a number stands in the header"));
-  CHECK(contains(message("{\"__metadata__\":{\"k\":{}}}"), "an object stands in the header"));
+  CHECK(contains(message("{\"a\":[]}"), "an array is not allowed in the header"));
+  CHECK(contains(message("{\"a\":true}"), "true or false is not allowed in the header"));
+  CHECK(contains(message("{\"__metadata__\":null}"), "null is not allowed in the header"));
+  CHECK(contains(message("{\"__metadata__\":{\"k\":1}}"), "a number is not allowed in the header"));
+  CHECK(
+      contains(message("{\"__metadata__\":{\"k\":{}}}"), "an object is not allowed in the header"));
 }
 
 TEST_CASE("load_safetensors refuses offsets that do not tile the data") {
@@ -365,7 +366,7 @@ TEST_CASE("load_safetensors bounds names, entries and depth") {
   for (int i = 0; i < 100000; ++i) many += '"', many += std::to_string(i), many += "\":\"\",";
   CHECK(contains(message_for(file_of(many)), "more than 100000 entries in the header"));
   CHECK(contains(message_for(file_of("{\"a\":" + std::string(1000000, '['))),
-                 "an array stands in the header"));
+                 "an array is not allowed in the header"));
   std::string nested;
   for (int i = 0; i < 100000; ++i) nested += "{\"a\":";
   CHECK(contains(message_for(file_of(nested)), "unknown field \"a\" of tensor \"a\""));

@@ -66,18 +66,18 @@ template <> struct Samples<LayerNorm> {
                   of("wide parameters", {5, 6}, {6}, wide), of("long rows", {3, 600}, {600}, both),
                   of("large eps", {4, 9}, {9}, both, 0.5), of("no rows", {0, 4}, {4}, both)},
         .errors = {error<ShapeError>(
-                       "[layer_norm] [2, 3] f32 does not end in the normalised shape [4]. The last "
+                       "[layer_norm] [2, 3] f32 does not end in the normalized shape [4]. The last "
                        "dimensions must equal it.",
                        [] {
                          layer_norm(ones({2, 3}), {4});
                        }),
                    error<ShapeError>(
-                       "[layer_norm] [2, 3] f32 does not end in the normalised shape [].",
+                       "[layer_norm] [2, 3] f32 does not end in the normalized shape [].",
                        [] {
                          layer_norm(ones({2, 3}), {});
                        }),
                    error<ShapeError>(
-                       "[layer_norm] weight or bias is [2] f32, the normalised shape is [3]. They "
+                       "[layer_norm] weight or bias is [2] f32, the normalized shape is [3]. They "
                        "must agree.",
                        [] {
                          layer_norm(ones({2, 3}), {3}, ones({2}));
@@ -113,12 +113,12 @@ template <> struct Samples<RmsNorm> {
                   of("no parameters", {4, 9}, {9}, none), of("wide parameters", {5, 6}, {6}, wide),
                   of("long rows", {3, 600}, {600}, weight)},
         .errors = {error<ShapeError>(
-                       "[rms_norm] [2, 3] f32 does not end in the normalised shape [4].",
+                       "[rms_norm] [2, 3] f32 does not end in the normalized shape [4].",
                        [] {
                          rms_norm(ones({2, 3}), {4});
                        }),
                    error<ShapeError>(
-                       "[rms_norm] weight or bias is [2] f32, the normalised shape is [3].",
+                       "[rms_norm] weight or bias is [2] f32, the normalized shape is [3].",
                        [] {
                          rms_norm(ones({2, 3}), {3}, ones({2}));
                        })},

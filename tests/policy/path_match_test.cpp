@@ -126,7 +126,7 @@ TEST_CASE("patterns that can match nothing, or that are ambiguous, are errors") 
   CHECK(refusal_of("h[0].attn") ==
         "[policy p] \"h[0].attn\" has a bracket within a segment. Write h.[0].");
   for (const std::string bad : {"{a,{b,c}}", "{a}{b}", "{a[0]}", "[{0}]", "a.{b}c{d}"})
-    CHECK_MESSAGE(contains(refusal_of(bad), "within or beside one another"), bad);
+    CHECK_MESSAGE(contains(refusal_of(bad), "nested or adjacent braces or brackets"), bad);
   CHECK(contains(refusal_of("h.*.{attn.c_attn,mlp.c_fc}"), "has a dot within braces"));
   for (const std::string bad : {".a", "a.", "a..b", "."})
     CHECK_MESSAGE(contains(refusal_of(bad), "has a segment of no letters"), bad);

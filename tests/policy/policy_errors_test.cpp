@@ -305,9 +305,9 @@ TEST_CASE("entries that contradict each other") {
         "/rules/0/match/op: the list names no operation. Leave \"op\" out where all are meant.");
   CHECK(
       refusal_of(R"("lists": {"low_precision": ["linear", "add"], "as_is": ["mul", "linear"]})") ==
-      "/lists/as_is/1: linear stands in \"low_precision\" already. Keep one of them.");
+      "/lists/as_is/1: linear is in \"low_precision\" already. Keep one of them.");
   CHECK(refusal_of(R"("lists": {"as_is": ["mul", "mul"]})") ==
-        "/lists/as_is/1: mul stands in \"as_is\" already. Keep one of them.");
+        "/lists/as_is/1: mul is in \"as_is\" already. Keep one of them.");
   CHECK(refusal_of(R"("quantizers": {"none": "e4m3"})") ==
         "/quantizers/none: \"none\" is a word of rules. Choose another name.");
   CHECK(contains(refusal_of(R"("quantizers": {"as_used": "e4m3"})"), "is a word of rules."));

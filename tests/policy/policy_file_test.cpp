@@ -203,7 +203,7 @@ TEST_CASE("files extend files next to them; the rules of the base come first") {
              R"({"halftone_policy": 1, "name": "orphan", "extends": "nobody.json"})");
   CHECK(contains(refusal_of_file("orphan.json"), "[policy orphan.json] /extends: cannot read "));
   CHECK(contains(refusal_of_file("absent.json"), "[policy absent.json] cannot read "));
-  CHECK(contains(refusal_of_file("."), "it is no regular file"));
+  CHECK(contains(refusal_of_file("."), "it is not a regular file"));
   write_file(folder / "turned.json",
              "{\"halftone_policy\": 1, \"name\": \"x\", \"extends\": \"\\u202e\\u001b.json\"}");
   const std::string turned = refusal_of_file("turned.json");

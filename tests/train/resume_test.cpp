@@ -118,7 +118,7 @@ TEST_CASE("resume: another model, strategy or schedule is refused, and nothing h
   refused(wider, root / "o2", &wider.scheduler);
   refused(plain, root / "o2", &plain.scheduler);
   refused(split, root / "o2", &split.scheduler);
-  CHECK(test::contains(refused(same, root / "o2", nullptr), "a schedule that nobody takes"));
+  CHECK(test::contains(refused(same, root / "o2", nullptr), "a schedule without a scheduler"));
   CHECK(test::contains(refused(same, root / "bare", &same.scheduler), "no schedule"));
   CHECK(test::contains(refused(same, root / "missing", &same.scheduler), "cannot open"));
   train::load_training(root / "bare", same.training);

@@ -96,7 +96,7 @@ TEST_CASE("Trainer: a training that resumes keeps the batches of its steps") {
   // In the middle of an epoch other numbers of batches are refused.
   TrainerRun other(options(2, 0));
   CHECK(message_of<UsageError>([&] { other.trainer.fit(trainer_loader()); }) ==
-        "[Trainer] the training stands in the middle of an epoch whose steps have 3 batches; "
+        "[Trainer] the training is in the middle of an epoch whose steps have 3 batches; "
         "accumulate_batches is 2. Go on with 3.");
   TrainerRun rest(options(0, 0));
   CHECK(rest.trainer.fit(trainer_loader()).steps == 4);

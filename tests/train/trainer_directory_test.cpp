@@ -186,7 +186,7 @@ TEST_CASE("Trainer: it also saves after SIGHUP, and every signal's note says whe
                                             : "(SIGTERM)"));
     options.directory.clear(), options.checkpoints = {},
                                options.resume = options.json_lines = false;
-    CHECK(contains(said(options), ": nothing was saved, for there is no directory\n"));
+    CHECK(contains(said(options), ": nothing was saved, because there is no directory\n"));
   }
 }
 

@@ -289,7 +289,7 @@ TEST_CASE("Trainer: refuses checkpoints that do not belong to it, and nothing is
   CHECK(contains(refused(here, saving(here, "bf16-true", last_step)), "fp32"));
   CHECK(contains(refused(here, options, trainer_loader(), 21), "[21, 12]"));
   CHECK(contains(refused(here, options, trainer_loader({.batch_size = 8})),
-                 "[Trainer] the training stands in the middle of an epoch whose batch_size is 16; "
+                 "[Trainer] the training is in the middle of an epoch whose batch_size is 16; "
                  "that of this loader is 8. Go on with the loader that it had."));
   for (const data::DataLoaderOptions& other :
        {data::DataLoaderOptions{.batch_size = 16, .shuffle = true, .seed = 4},

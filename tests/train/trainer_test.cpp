@@ -279,7 +279,7 @@ TEST_CASE("Trainer: after an exception fit() continues, and a step counts as a w
   CHECK(run.trainer.position().step == 2);
   CHECK(run.trainer.position().batches == 4);
   CHECK(message_of<UsageError>([&] { run.trainer.fit(trainer_loader()); }) ==
-        "[Trainer] the training stands in the middle of an epoch whose batch_size is 8; that of "
+        "[Trainer] the training is in the middle of an epoch whose batch_size is 8; that of "
         "this loader is 16. Go on with the loader that it had.");
   CHECK(run.trainer.fit(trainer_loader({.batch_size = 8})).steps == 10);
 
