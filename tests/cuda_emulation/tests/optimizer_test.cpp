@@ -4,7 +4,7 @@
 #include <halftone/core/loss_scale.h>
 #include <halftone/core/weight_form.h>
 
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -108,7 +108,7 @@ TEST_CASE(
     Tensors inputs = gradients;
     if (in_both(c)) inputs.insert(inputs.end(), weights.begin(), weights.end());
     const auto with_slots = [&](const auto& step) {
-      check_beside_reference(
+      check_against_reference(
           inputs, results, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
             std::vector<UpdateSlot> slots = slots_of(c, in, out, in[shapes.size()]);
             const auto parts = std::span(in).subspan(shapes.size() + 1);
@@ -160,11 +160,11 @@ TEST_CASE(
     }
     gradients.push_back(full({}, 0.5, f32));
     for (const UpdateRule& rule : every_rule)
-      check_beside_reference(gradients, results, 64,
-                             [&](Backend& b, const Tensors& in, Tensors& out) {
-                               std::vector<UpdateSlot> slots = slots_of(c, in, out, in.back());
-                               b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
-                             });
+      check_against_reference(gradients, results, 64,
+                              [&](Backend& b, const Tensors& in, Tensors& out) {
+                                std::vector<UpdateSlot> slots = slots_of(c, in, out, in.back());
+                                b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
+                              });
   }
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
     // The squares of all dtypes but f64 are summed in f32 pieces.
     results.push_back(zeros({}, f32)), results.push_back(zeros({}, dtype == f64 ? f64 : f32));
     const Tensor factor = full({}, 0.25, f32);
-    check_beside_reference({factor}, results, 64, [](Backend& b, const Tensors& in, Tensors& out) {
+    check_against_reference({factor}, results, 64, [](Backend& b, const Tensors& in, Tensors& out) {
       const std::size_t count = out.size() - 2;
       b.unscale(std::span(out).first(count), in[0], out[count]);
       b.sum_of_squares(std::span<const Tensor>(out).first(count), out[count + 1]);
@@ -263,13 +263,13 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
 TEST_CASE("lists of gradients that are not dense") {
   for (const DType dtype : {f64, f32}) {
     const Tensor factor = full({}, 0.25, f32);
-    check_beside_reference({factor}, {randn({40, 6}, dtype), zeros({}, f32), zeros({}, f64)}, 64,
-                           [](Backend& b, const Tensors& in, Tensors& out) {
-                             Tensors part{views::slice(out[0], 1, 0, 3, 2)};
-                             b.unscale(part, in[0], out[1]);
-                             b.sum_of_squares(part, out[2]);
-                             b.scale_all(part, in[0]);
-                           });
+    check_against_reference({factor}, {randn({40, 6}, dtype), zeros({}, f32), zeros({}, f64)}, 64,
+                            [](Backend& b, const Tensors& in, Tensors& out) {
+                              Tensors part{views::slice(out[0], 1, 0, 3, 2)};
+                              b.unscale(part, in[0], out[1]);
+                              b.sum_of_squares(part, out[2]);
+                              b.scale_all(part, in[0]);
+                            });
   }
 }
 
@@ -322,15 +322,15 @@ TEST_CASE("random numbers are the CPU's, number for number") {
     for (const int64_t n : {0, 1, 4, 1021}) {
       INFO(std::string(name(dtype)), ", ", n);
       const RandomKey key{.seed = 9, .offset = 1234567890123};
-      check_beside_reference({rand({n}, dtype)},
-                             {zeros({n}, dtype), zeros({n}, dtype), zeros({n}, dtype)}, 8,
-                             [&](Backend& b, const Tensors& in, Tensors& out) {
-                               b.uniform(-1, 2, key, out[0]);
-                               b.normal(1, 2, key, out[1]);
-                               b.dropout(in[0], 0.3, key, out[2]);
-                             });
+      check_against_reference({rand({n}, dtype)},
+                              {zeros({n}, dtype), zeros({n}, dtype), zeros({n}, dtype)}, 8,
+                              [&](Backend& b, const Tensors& in, Tensors& out) {
+                                b.uniform(-1, 2, key, out[0]);
+                                b.normal(1, 2, key, out[1]);
+                                b.dropout(in[0], 0.3, key, out[2]);
+                              });
     }
-  check_beside_reference({}, {zeros({999}, i64)}, 0, [](Backend& b, const Tensors&, Tensors& out) {
+  check_against_reference({}, {zeros({999}, i64)}, 0, [](Backend& b, const Tensors&, Tensors& out) {
     b.random_integers(-5, 1000, {.seed = 2, .offset = 7}, out[0]);
   });
 }

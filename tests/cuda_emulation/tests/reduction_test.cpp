@@ -1,5 +1,5 @@
 // Reductions of every kind at the edges of packs, warps, blocks and pieces.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -21,10 +21,10 @@ void check_reduce(Reduction kind, const Tensor& x, int mask, DType result,
   const Shape seen = view ? view(x).shape() : x.shape();
   const Tensor y = empty(reduced_shape(seen, mask), result);
   const double terms = double(x.numel()) / double(std::max<int64_t>(1, y.numel()));
-  check_beside_reference({x}, {y}, 8 + terms / 2,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.reduce(kind, view ? view(in[0]) : in[0], out[0]);
-                         });
+  check_against_reference({x}, {y}, 8 + terms / 2,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.reduce(kind, view ? view(in[0]) : in[0], out[0]);
+                          });
 }
 
 TEST_CASE("kernels: reductions of matrices along each and both dimensions") {
@@ -71,21 +71,21 @@ TEST_CASE("kernels: positions of extremes and running sums") {
         Tensor x = empty({5, n}, dtype);
         backend_for(x).copy(randint(0, 9, {5, n}), x);  // with ties
         INFO(described(x), ", ", flag);
-        check_beside_reference({x}, {empty({5}, i64)}, 0,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.arg_reduce(flag, in[0], out[0]);
-                               });
-        check_beside_reference({x}, {empty({5, n}, statistics(dtype))}, 8,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.cumulative_sum(in[0], flag, out[0]);
-                               });
+        check_against_reference({x}, {empty({5}, i64)}, 0,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.arg_reduce(flag, in[0], out[0]);
+                                });
+        check_against_reference({x}, {empty({5, n}, statistics(dtype))}, 8,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.cumulative_sum(in[0], flag, out[0]);
+                                });
       }
   const Tensor with_nan = from({{1, std::nan(""), 3, std::nan("")}, {-1, -1, -2, -2}}, f32);
   for (const bool largest : {false, true})
-    check_beside_reference({with_nan}, {empty({2}, i64)}, 0,
-                           [&](Backend& backend, const Tensors& in, Tensors& out) {
-                             backend.arg_reduce(largest, in[0], out[0]);
-                           });
+    check_against_reference({with_nan}, {empty({2}, i64)}, 0,
+                            [&](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.arg_reduce(largest, in[0], out[0]);
+                            });
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Rows of a table and their gradient, with many positions of one row, pieces that rows cross, and
 // more than one digit to sort by; cells of recurrent networks.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 #include <halftone/core/error.h>
 
@@ -13,21 +13,21 @@ TEST_CASE("kernels: gathered rows") {
       Tensor table = empty({50, width}, dtype);
       backend_for(table).copy(randint(0, 100, {50, width}), table);
       INFO(described(table));
-      check_beside_reference({table, random_indices(67, 50)}, {empty({67, width}, dtype)}, 0,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gather_rows(in[0], in[1], out[0]);
-                             });
+      check_against_reference({table, random_indices(67, 50)}, {empty({67, width}, dtype)}, 0,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gather_rows(in[0], in[1], out[0]);
+                              });
     }
 }
 
 void check_scatter(int64_t rows, int64_t width, int64_t count, int64_t different, DType dtype,
                    DType dtable) {
   INFO(count, " of ", different, " into ", rows, " x ", width, ", ", dtype, " to ", dtable);
-  check_beside_reference({randn({count, width}, dtype), random_indices(count, different)},
-                         {empty({rows, width}, dtable)}, 8 + 4 * std::sqrt(double(count)),
-                         [](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.scatter_add_rows(in[0], in[1], 1, out[0]);
-                         });
+  check_against_reference({randn({count, width}, dtype), random_indices(count, different)},
+                          {empty({rows, width}, dtable)}, 8 + 4 * std::sqrt(double(count)),
+                          [](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.scatter_add_rows(in[0], in[1], 1, out[0]);
+                          });
 }
 
 TEST_CASE("kernels: gradients of gathered rows") {
@@ -71,29 +71,29 @@ TEST_CASE("kernels: steps of recurrent cells") {
       const auto random = [&](int64_t width, DType of) { return randn({n, width}, of); };
       const auto result = [&](int64_t width, DType of) { return empty({n, width}, of); };
       INFO(h, " states of ", dtype);
-      check_beside_reference({random(4 * h, dtype), random(4 * h, wide), random(h, wide)},
-                             {result(4 * h, dtype), result(h, wide), result(h, dtype)}, 16,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.lstm_cell(in[0], in[1], in[2], out[0], out[1], out[2]);
-                             });
-      check_beside_reference({random(4 * h, dtype), random(h, wide), random(h, wide),
-                              random(h, dtype), random(h, wide)},
-                             {random(h, wide), result(4 * h, dtype)}, 64,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.lstm_cell_backward(in[0], in[1], in[2], in[3], in[4], out[0],
-                                                          out[1]);
-                             });
-      check_beside_reference({random(3 * h, dtype), random(3 * h, wide), random(h, dtype)},
-                             {result(4 * h, dtype), result(h, dtype)}, 16,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gru_cell(in[0], in[1], in[2], out[0], out[1]);
-                             });
-      check_beside_reference({random(4 * h, dtype), random(h, dtype), random(h, dtype)},
-                             {random(h, wide), result(3 * h, dtype), result(3 * h, dtype)}, 64,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gru_cell_backward(in[0], in[1], in[2], out[0], out[1],
-                                                         out[2]);
-                             });
+      check_against_reference({random(4 * h, dtype), random(4 * h, wide), random(h, wide)},
+                              {result(4 * h, dtype), result(h, wide), result(h, dtype)}, 16,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.lstm_cell(in[0], in[1], in[2], out[0], out[1], out[2]);
+                              });
+      check_against_reference({random(4 * h, dtype), random(h, wide), random(h, wide),
+                               random(h, dtype), random(h, wide)},
+                              {random(h, wide), result(4 * h, dtype)}, 64,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.lstm_cell_backward(in[0], in[1], in[2], in[3], in[4],
+                                                           out[0], out[1]);
+                              });
+      check_against_reference({random(3 * h, dtype), random(3 * h, wide), random(h, dtype)},
+                              {result(4 * h, dtype), result(h, dtype)}, 16,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gru_cell(in[0], in[1], in[2], out[0], out[1]);
+                              });
+      check_against_reference({random(4 * h, dtype), random(h, dtype), random(h, dtype)},
+                              {random(h, wide), result(3 * h, dtype), result(3 * h, dtype)}, 64,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gru_cell_backward(in[0], in[1], in[2], out[0], out[1],
+                                                          out[2]);
+                              });
     }
 }
 

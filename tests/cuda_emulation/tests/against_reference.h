@@ -76,8 +76,8 @@ inline bool same_bits(const Values& a, const Values& b) {
 }
 
 /// `out` holds the results before the call: their dtypes, layouts, and values updated in place.
-inline void check_beside_reference(const Tensors& in, const Tensors& out, double epsilons,
-                                   const KernelCall& call) {
+inline void check_against_reference(const Tensors& in, const Tensors& out, double epsilons,
+                                    const KernelCall& call) {
   using emulation::ThreadOrder;
   const CpuBackendScope reference("reference");
   const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
