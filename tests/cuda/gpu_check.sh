@@ -105,5 +105,5 @@ program bin/python-with-torch <<<'echo "RuntimeError: no NVIDIA driver" >&2; exi
 run 1 QUICK=1 PYTHON=python-with-torch
 says '^\| PyTorch \| \*\*exit 1\*\*'
 says '^\| compute-sanitizer racecheck \| not run: QUICK'
-if grep -q '| beside PyTorch' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
+if grep -q '| compared with PyTorch' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
 echo "as it should be"

@@ -140,7 +140,7 @@ int64_t emulation::products_done() { return refusals().done; }
 int64_t emulation::products_refused() { return refusals().refused; }
 
 std::size_t cublasLtGetVersion() { return 130000; }
-const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the stand-in"; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the substitute"; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   static EmulatedLtHandle only;
   return *handle = &only, CUBLAS_STATUS_SUCCESS;

@@ -132,7 +132,7 @@ TEST_CASE("a product that cuBLASLt declines is reported once to the observer") {
   REQUIRE(said.size() == before + 1);
   CHECK(said.back() ==
         "[cuda] cuBLASLt declined matmul of [951, 24] bf16 and [24, 10] bf16 and a bias [10] bf16 "
-        "into [951, 10] bf16: a status of the stand-in");
+        "into [951, 10] bf16: a status of the substitute");
 }
 
 }  // namespace
