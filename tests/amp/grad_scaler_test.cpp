@@ -1,5 +1,5 @@
-// GradScaler: replays actions of a real PyTorch (tests/fixtures/pytorch/amp_scaler_fixtures.py), with
-// a table of the deliberate differences. Then features that PyTorch does not have: several losses,
+// GradScaler: replays a real PyTorch (tests/fixtures/pytorch/amp_scaler_fixtures.py), with a table
+// of the deliberate differences; then features that PyTorch does not have: several losses,
 // set_options(), first_overflow(), and states that are refused.
 #include <algorithm>
 #include <cmath>
