@@ -109,7 +109,7 @@ NamedTensors converted(const TrainingCore& training, const NamedTensors& given, 
   const std::optional<WeightForm> saved_form = weight_form_named(form_name);
   if (!saved_form)
     fail<FormatError>(loading, "\"form\" is ", in_quotes(form_name),
-                      ", which is no form of weights. The state is damaged, or newer than this "
+                      ", which is not a form of weights. The state is damaged, or newer than this "
                       "library.");
   if (convert == Convert::refuse)
     fail<UsageError>(loading, "the state was saved under ", from,

@@ -148,8 +148,8 @@ void TogetherRoute::require_fresh() const {
   for (std::size_t i = 0; i < reducer_.parts().size(); ++i)
     if (reducer_.parts()[i].storage() != reducer_.parameters()[i].storage())
       fail<UsageError>("Training.backward",
-                       "the model was moved or cast since train_together(), which left what the "
-                       "optimizer updates behind. Do that before.");
+                       "the model was moved or cast after train_together(), so the optimizer would "
+                       "update other tensors. Move or cast it before.");
 }
 
 void TogetherRoute::rescale(const Tensor&) {

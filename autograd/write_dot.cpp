@@ -51,7 +51,7 @@ std::string escaped(std::string_view text) {
 
 /// Colors light enough for black text. The most frequent pairs, f32 with bf16 and f16, are distinct
 /// also for color-blind readers.
-const char* colour_of(DType dtype) {
+const char* color_of(DType dtype) {
   switch (dtype) {
     case f64: return "#d0d0d0";
     case f32: return "#cfe3f7";
@@ -145,7 +145,7 @@ class Drawing {
   static std::string style(std::string_view words) { return text_of("style=\"", words, "\", "); }
   std::string fill(DType dtype) {
     dtypes_.insert(dtype);
-    return text_of("fillcolor=\"", colour_of(dtype), "\", ");
+    return text_of("fillcolor=\"", color_of(dtype), "\", ");
   }
 
   /// Returns the name of an edge's source, and draws it first if it is new: a leaf, or a cast
@@ -230,7 +230,7 @@ class Drawing {
     text << "  legend [shape=plain, label=<<TABLE BORDER=\"0\" CELLBORDER=\"1\" CELLSPACING=\"2\" "
             "CELLPADDING=\"3\">\n    <TR>";
     for (const DType dtype : dtypes_)
-      text << "<TD BGCOLOR=\"" << colour_of(dtype) << "\">" << dtype << "</TD>";
+      text << "<TD BGCOLOR=\"" << color_of(dtype) << "\">" << dtype << "</TD>";
     text << "</TR>\n";
     const auto line = [&](const char* shape, const char* words) {
       if (shapes_.contains(shape))

@@ -78,19 +78,19 @@ void print_layer(const Layer& l, ht::DType dtype) {
   std::printf("%4lld x %3lld %3lld -> %3lld, %lld x %lld / %lld ", (long long)l.images,
               (long long)l.in, (long long)l.side, (long long)l.out, (long long)l.kernel,
               (long long)l.kernel, (long long)l.stride);
-  const auto beside = [](double theirs, double ours) {
+  const auto compare = [](double theirs, double ours) {
     std::printf("  %6.0f %6.0f %5.2f", theirs, ours, theirs > 0 ? ours / theirs : 0);
   };
   using namespace ht::cpu;
-  beside(speed(flops, [&] { return ht::onednn::conv(x, w, {}, g, y); }),
-         products([&] { conv_by_products(x, w, {}, g, y); },
-                  [&] { conv_by_bf16_products(x, w, {}, g, y); }));
-  beside(speed(flops, [&] { return ht::onednn::conv_backward_data(y, w, g, dx); }),
-         products([&] { conv_backward_data_by_products(y, w, g, dx); },
-                  [&] { conv_backward_data_by_bf16_products(y, w, g, dx); }));
-  beside(speed(flops, [&] { return ht::onednn::conv_backward_weights(x, y, g, dw); }),
-         products([&] { conv_backward_weights_by_products(x, y, g, dw); },
-                  [&] { conv_backward_weights_by_bf16_products(x, y, g, dw); }));
+  compare(speed(flops, [&] { return ht::onednn::conv(x, w, {}, g, y); }),
+          products([&] { conv_by_products(x, w, {}, g, y); },
+                   [&] { conv_by_bf16_products(x, w, {}, g, y); }));
+  compare(speed(flops, [&] { return ht::onednn::conv_backward_data(y, w, g, dx); }),
+          products([&] { conv_backward_data_by_products(y, w, g, dx); },
+                   [&] { conv_backward_data_by_bf16_products(y, w, g, dx); }));
+  compare(speed(flops, [&] { return ht::onednn::conv_backward_weights(x, y, g, dw); }),
+          products([&] { conv_backward_weights_by_products(x, y, g, dw); },
+                   [&] { conv_backward_weights_by_bf16_products(x, y, g, dw); }));
   std::printf("\n"), std::fflush(stdout);
 }
 }  // namespace
@@ -98,7 +98,8 @@ void print_layer(const Layer& l, ht::DType dtype) {
 int main(int argc, char** argv) {
   std::string dtype = "f32";
   int threads = omp_get_max_threads();
-  CLI::App app("Own convolution products beside oneDNN's kernels: GFLOP/s, and their ratio.");
+  CLI::App app(
+      "Own convolution products compared with oneDNN's kernels: GFLOP/s, and their ratio.");
   app.add_option("--dtype", dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
   app.add_option("--threads", threads, "OpenMP threads")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);

@@ -114,7 +114,8 @@ int main(int argc, char** argv) {
   int64_t steps = 300, seeds = 3;
   double lr = 1e-3;
   std::string text_file;
-  CLI::App app("Split weights with truncated and with rounded upper halves, beside f32 masters.");
+  CLI::App app(
+      "Split weights with truncated and with rounded upper halves, compared with f32 masters.");
   app.add_option("--steps", steps)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--seeds", seeds)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--lr", lr)->capture_default_str();

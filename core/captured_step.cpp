@@ -33,7 +33,7 @@ CapturedStep& CapturedStep::operator=(CapturedStep&&) noexcept = default;
 
 Tensor CapturedStep::operator()(const std::vector<Tensor>& inputs) {
   if (inputs.empty() || !inputs[0].defined())
-    fail<UsageError>("captured_step", "there is no input to tell the device by. Pass one.");
+    fail<UsageError>("captured_step", "got no input, which would set the device. Pass one.");
   Backend& backend = backend_for(inputs_.empty() ? inputs[0] : inputs_[0]);
   if (!backend.can_capture() || calls_ < options_.warm_up) {
     ++calls_;

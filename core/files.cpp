@@ -151,7 +151,7 @@ std::string read_text(std::string_view op, const fs::path& path, std::size_t mos
     fail<FormatError>(op, "cannot read ", path.string(), ": ", std::strerror(errno),
                       ". Check the path.");
   if (!S_ISREG(status.st_mode))
-    fail<FormatError>(op, "cannot read ", path.string(), ": it is no regular file.");
+    fail<FormatError>(op, "cannot read ", path.string(), ": it is not a regular file.");
   if (status.st_size < 0 || uint64_t(status.st_size) > most)
     fail<FormatError>(op, path.string(), " has ", status.st_size, " bytes. At most ", most,
                       " make sense.");

@@ -159,8 +159,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   [[noreturn]] void unexpected(std::string_view what) {
-    malformed(path_, what, " stands in the header where it may not, after the key ",
-              in_quotes(key_));
+    malformed(path_, what, " is not allowed in the header, after the key ", in_quotes(key_));
   }
 
   const std::string& path_;

@@ -44,7 +44,7 @@ std::size_t OrderedStatistics::position_of(const Tensor& buffer) const {
       std::ranges::find_if(buffers_, [&](const Tensor& x) { return x.body() == buffer.body(); });
   if (found == buffers_.end())
     fail<UsageError>("distributed", "a batch norm has running statistics, ", described(buffer),
-                     ", that are no buffer of the model. Name its layer in describe().");
+                     ", which are not a buffer of the model. Name its layer in describe().");
   return std::size_t(found - buffers_.begin());
 }
 

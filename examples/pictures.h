@@ -51,8 +51,8 @@ inline void write_grid(const halftone::data::ImageFiles& files, const halftone::
       return ht::views::slice(ht::views::slice(grid, 0, top, size), 1, left, size);
     };
     ht::Tensor square = part(0, pitch), inner = part(frame, tile);
-    ht::Tensor colour = ht::views::slice(square, 2, right ? 1 : 0, 1);
-    ht::backend_for(grid).fill(255, colour);
+    ht::Tensor color = ht::views::slice(square, 2, right ? 1 : 0, 1);
+    ht::backend_for(grid).fill(255, color);
     const ht::Tensor image = ht::data::read_image(files.files()[std::size_t(which[0])].path);
     ht::backend_for(grid).copy(ht::data::resize_image(image, tile, tile), inner);
   }

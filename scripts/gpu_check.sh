@@ -148,7 +148,7 @@ tests="$build/tests/halftone_tests"
 export HALFTONE_TEST_BACKENDS=cuda
 section 240 "operations on the GPU" "$tests" "--source-file=*/tests/ops/properties*" "${test_flags[@]}"
 section 180 "training, capture, memory on the GPU" "$tests" "--source-file=*/tests/device/*" "${test_flags[@]}"
-section 120 "families of kernels beside the reference" env HALFTONE_CUDA_LIBRARIES=off "$build/tests/cuda/halftone_gpu_tests" \
+section 120 "families of kernels compared with the reference" env HALFTONE_CUDA_LIBRARIES=off "$build/tests/cuda/halftone_gpu_tests" \
   "${test_flags[@]}"
 unset HALFTONE_TEST_BACKENDS
 
@@ -158,12 +158,12 @@ section 120 "launches of a step" bash -c all_launches
 sanitize racecheck
 if [[ -z "${PYTHON:-}" ]] && python3 -c 'import torch' 2>/dev/null; then PYTHON=python3; fi
 if [[ -z "${PYTHON:-}" ]]; then
-  note "beside PyTorch" "not run: python3 cannot import torch, and PYTHON names no other"
+  note "compared with PyTorch" "not run: python3 cannot import torch, and PYTHON names no other"
 elif section 60 "PyTorch" "$PYTHON" -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_name())'; then
   # A round takes about 10 s per cell, compiled up to a minute.
   compare=("$PYTHON" bench/compare_with_torch.py "$build/bench/train_step" --python "$PYTHON" --device cuda --seconds 2 --workload)
-  section 300 "beside PyTorch, eager" "${compare[@]}" "$workloads" --strategy amp-bf16,fp32 --rounds 1
-  section 300 "beside PyTorch, compiled" "${compare[@]}" "$workloads" --strategy amp-bf16 --rounds 1 --peers torch-compiled
+  section 300 "compared with PyTorch, eager" "${compare[@]}" "$workloads" --strategy amp-bf16,fp32 --rounds 1
+  section 300 "compared with PyTorch, compiled" "${compare[@]}" "$workloads" --strategy amp-bf16 --rounds 1 --peers torch-compiled
 fi
 section 60 "training steps, captured" "$build/bench/train_step" --device cuda --capture --strategy amp-bf16 \
   --workload "$workloads" --seconds 2

@@ -27,7 +27,7 @@ done
 as_root=()
 if ((EUID != 0)); then
   command -v sudo >/dev/null ||
-    fail "missing packages: ${missing[*]}. Neither root nor sudo here; ask somebody who is to run" \
+    fail "missing packages: ${missing[*]}. Neither root nor sudo here; ask an administrator to run" \
          "apt-get install ${missing[*]}"
   as_root=(sudo)
 fi

@@ -1,9 +1,9 @@
-# The examples and tools as tests: that they run, and that mistakes end in a message and exit code 1.
+# The examples and tools as tests: they run, and mistakes give a message and exit code 1.
 expect(examples.01_tensors OUTPUT "bf16  .*total " COMMAND 01_tensors)
 add_test(NAME examples.02_autograd COMMAND 02_autograd)
 expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda"
        COMMAND halftone-info)
-# AMX stands in the kernels' description only where the CPU has it and the cap allows it.
+# AMX is in the kernels' description only if the CPU has it and the cap allows it.
 expect(tools.halftone-info_capped OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16) kernels" COMMAND halftone-info)
 set_tests_properties(tools.halftone-info_capped PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx512_bf16)
 
@@ -20,7 +20,7 @@ expect(tools.halftone-lab_show_diff_of_content OUTPUT "0/linear.0.*- .*scaled pe
 expect(tools.halftone-lab_show_same OUTPUT "no site differs" COMMAND halftone-lab show amp-bf16 --workload mlp_tiny --diff ${policies}/amp-bf16.json)
 expect(tools.halftone-lab_show_json OUTPUT "\"site\": \"0/linear.0\".*\"computes_in\": \"bf16\".*\"hash\"" COMMAND halftone-lab show amp-bf16 --json)
 
-# The picture of docs/amp_from_the_inside.md is what the command draws. Where Graphviz is missing the command says so.
+# The picture of docs/amp_from_the_inside.md is the command's output. If Graphviz is missing, the command says so.
 expect(tools.halftone-lab_graph OUTPUT "operations in the order of computation.*double border.*0/linear.0.*tapped.*n8 -> result"
        COMMAND halftone-lab graph ${policies}/te_delayed_hybrid.json)
 add_test(NAME tools.halftone-lab_graph_write COMMAND halftone-lab graph amp-bf16 --workload mlp_tiny
@@ -43,7 +43,7 @@ endif()
 
 expect(tools.halftone-lab_check OUTPUT "nvfp4 +20.4.*all right" COMMAND halftone-lab formats --check)
 
-# Set to nothing is the same as not set.
+# An empty variable is the same as an unset one.
 expect(tools.empty_variables OUTPUT "cpu +(baseline|avx2|avx512|avx512_bf16|avx512_bf16 and amx) kernels.*the CPU uses +cpu"
        COMMAND halftone-info)
 set_tests_properties(tools.empty_variables PROPERTIES ENVIRONMENT
@@ -67,13 +67,13 @@ expect(examples.04_autocast OUTPUT "casts 1, found in the cache 10 times.*casts 
        COMMAND 04_autocast)
 expect(examples.05_master_weights OUTPUT "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438"
        COMMAND 05_master_weights)
-# One count too short for its numbers: the gradient is worse in every seed. Softmax is not.
+# A significand with one bit too few: the gradient is worse in every seed. Softmax is not.
 expect(examples.07_swap_the_policy OUTPUT "pytorch-cuda .*flashlight-o1 .* 20/20 .*softmax, also in bf16 +[0-9.e-]+ +[0-9]/20 .*cumsum, also in bf16 +[0-9.e-]+ +[12][0-9]/20 +[0-9.e-]+ +20/20.*large products only"
        COMMAND 07_swap_the_policy)
-# f16 without a loss scale fails, with one it does what f32 does.
+# f16 without a loss scale fails; with one it gives the result of f32.
 expect(examples.08_bf16_or_fp16 OUTPUT "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]"
        COMMAND 08_bf16_or_fp16 --limit 4000)
-# Half of the classes, then the other half; then the same folders and weights as a user would give them.
+# Half of the classes, then the other half; then the same folders and weights as a user's.
 set(finetune ${CMAKE_CURRENT_BINARY_DIR}/finetune)
 expect(examples.09_finetune OUTPUT "pre-training: 5 classes, 400 images.*2 start new.*fine-tuning.*final accuracy [789][0-9]"
        COMMAND 09_finetune_resnet18 --per-class 80 --epochs 2 --work ${finetune})
@@ -153,7 +153,7 @@ set_tests_properties(examples.compare_strategies PROPERTIES FIXTURES_SETUP compa
 add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --limit 500 --epochs 1 --policy apex-o1
          --strategies fp32,amp-bf16,o2-fp16)
 
-# Standard output that is full, closed, or that nobody reads any more.
+# Standard output that is full, closed, or without a reader.
 foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op 17_loss_scaler_by_hand halftone-info)
   add_test(NAME examples.output_full_${program} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:${program}>)
 endforeach()
@@ -188,7 +188,7 @@ expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategie
 expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
 expect_failure(examples.06_bad_html "cannot write /nowhere/x.html" compare_strategies --html /nowhere/x.html)
 expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
-# Devices and pipes are no files: replaced, /dev/null would be one for the whole machine. A link is what a mistake may cost.
+# Devices and pipes are not files: /dev/null must not be replaced, which would affect the whole machine. The test uses a link.
 file(CREATE_LINK /dev/null ${CMAKE_CURRENT_BINARY_DIR}/null SYMBOLIC)
 expect_failure(examples.06_json_device "cannot write .*null: Is a device. Name a regular file" compare_strategies
                --json ${CMAKE_CURRENT_BINARY_DIR}/null)
@@ -239,7 +239,7 @@ expect(bench.untuned OUTPUT "mlp_100 .*mlp_1 .*conv_48 .*depthwise_7x7 .*gpt_48 
        --workload untuned --strategy amp-bf16 --steps 1)
 expect(bench.step_profile OUTPUT "linear +[0-9.]+ +[0-9.]+ +2 .*between operations.*the update.*all +[0-9.]+ ms a step"
        COMMAND step_profile --workload mlp_tiny --steps 3)
-# A family is all of its operations; a whole name is itself alone.
+# A family is all of its operations; a whole name is only itself.
 expect(bench.family OUTPUT "quantize_e4m3 .*quantize_mxfp8_stochastic .*quantize_mxfp4 " COMMAND op_bench --ops quantize --dtypes bf16
        --seconds 0.001 --threads 1)
 expect(bench.no_family OUTPUT "^[^\n]*\nmax  [^\n]*\nmax.backward [^\n]*\n$" COMMAND op_bench --ops max --dtypes bf16 --seconds 0.001
@@ -255,5 +255,5 @@ expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")
 expect_failure(examples.14_predict_nothing "no such file: /nowhere/districts.txt" 14_your_own_data --predict --directory /nowhere)
-expect_failure(examples.14_bad_table "line 2, column .age.: .new. is no number" 14_your_own_data --table
+expect_failure(examples.14_bad_table "line 2, column .age.: .new. is not a number" 14_your_own_data --table
                ${CMAKE_CURRENT_BINARY_DIR}/broken.csv --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)

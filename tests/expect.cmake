@@ -1,6 +1,6 @@
-# Runs COMMAND (a list) and wants the exit status EXIT, on standard output text that matches OUTPUT, and on standard
-# error text that matches MESSAGE. ctest itself wants only one of them: with PASS_REGULAR_EXPRESSION a crash behind
-# the text passes.
+# Runs COMMAND (a list) and requires the exit status EXIT, standard output that matches OUTPUT, and standard error
+# that matches MESSAGE. ctest itself checks only one of them: with PASS_REGULAR_EXPRESSION a crash after the text
+# passes.
 execute_process(COMMAND ${COMMAND} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
 message(STATUS "exit status ${status}; standard output: ${output}\nstandard error: ${errors}")
 if(NOT status STREQUAL EXIT)

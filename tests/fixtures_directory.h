@@ -1,5 +1,5 @@
-// Where the committed fixtures lie. A function and not a macro of every file: objects of one
-// checkout then serve a compiler cache for another.
+// Returns the folder of the committed fixtures. A function, and not a macro of every file, so that
+// a compiler cache can use objects of one checkout for another.
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
-# Experiments (lab/) that take less than 20 s; each checks itself and exits with 1 where it does not find what it claims.
-# One thread: their tensors are small, and waiting threads cost more than they bring.
+# Experiments (lab/) that take less than 20 s; each checks itself and exits with 1 if it does not find its claim. One thread: their tensors
+# are small, and waiting threads cost more than they save.
 foreach(experiment E1 E3 E5 E7 E8 E9 E10 E11 E12 E15 E17 E18)
   expect(lab.experiment_${experiment} OUTPUT "${experiment} passes: ([0-9]+) of ([0-9]+) checks" COMMAND halftone-lab experiment ${experiment})
   set_tests_properties(lab.experiment_${experiment} PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1)
 endforeach()
-# Hashes that hold on every machine hold under every cap of instruction sets.
+# Hashes of all machines also hold under every cap of instruction sets.
 foreach(isa avx2 baseline)
   expect(lab.experiment_E17_${isa} OUTPUT "E17 passes" COMMAND halftone-lab experiment E17)
   set_tests_properties(lab.experiment_E17_${isa} PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=1;HALFTONE_MAX_ISA=${isa}")
@@ -25,7 +25,7 @@ expect(lab.run_again OUTPUT "policy +loss.*amp-bf16 .*full-bf16 " MESSAGE "full-
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
 set_tests_properties(lab.run PROPERTIES FIXTURES_REQUIRED lab_runs FIXTURES_SETUP lab_first_run)
 set_tests_properties(lab.run_of_other_steps lab.run_with_other_telemetry lab.run_again PROPERTIES FIXTURES_REQUIRED lab_first_run)
-# What these runs left, as a page, as rows, and in a browser where there is one.
+# The folders of these runs as a page, as rows, and in a browser if there is one.
 set(page ${CMAKE_CURRENT_BINARY_DIR}/lab_report.html)
 expect(lab.report OUTPUT "^report: [^\n]*lab_report.html\n$" COMMAND halftone-lab report ${telemetry} -o ${page})
 expect(lab.table OUTPUT "run,policy,seed,step,site,role,input,statistic,value.*full-bf16,1,10,0.weight,update,0,lost_share,0[.][0-9]"
@@ -45,7 +45,7 @@ set_tests_properties(lab.report_of_a_comparison PROPERTIES FIXTURES_REQUIRED lab
 expect(lab.compare OUTPUT "0/linear.0 +input .*nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher)
 expect(lab.explain OUTPUT "step 1 skipped: .*a loss scale of .* would do"
        COMMAND halftone-lab explain amp-fp16 --workload student_teacher --scale 1e15)
-# Under a wire a loop of the laboratory's own is one of several processes, alone.
+# With a wire, one of the laboratory's own loops is one of several processes, alone.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/wired.json
      "{\"halftone_policy\": 1, \"name\": \"wired\", \"extends\": \"amp-fp16\", \"communication\": {\"gradients\": \"f8_e4m3-sr\"}}")
 expect(lab.explain_wired OUTPUT "step 1 skipped: .*a loss scale of .* would do"
@@ -66,7 +66,7 @@ expect(lab.show_diff_json OUTPUT "\"before\".*\"from\": \"current\".*\"after\".*
        ${PROJECT_SOURCE_DIR}/policies/te_current.json --diff ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --json)
 expect(lab.run_same_seeds EXIT 1 MESSAGE "a seed is given twice" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3 --seeds 1,1)
 
-# Sensitivity and search; what is found is a policy that every command takes.
+# Sensitivity and search; the result is a policy that every command accepts.
 expect(lab.sensitivity OUTPUT ".the base.*linear -> mxfp8 .* %" COMMAND halftone-lab sensitivity fp32 --to mxfp8 --workload student_teacher
        --batches 2 --warm-up 2)
 expect(lab.search OUTPUT "chosen: linear -> mxfp8.*policy [0-9a-f]+: .*policy +loss.*found " COMMAND halftone-lab search fp32 --to mxfp8
@@ -82,7 +82,7 @@ expect(lab.search_in_the_way EXIT 1 MESSAGE "mxfp8.json is there, and no earlier
        --out ${PROJECT_SOURCE_DIR}/policies/mxfp8.json)
 expect(lab.search_no_out EXIT 1 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
 
-# A sweep: 4 cells of 2 seeds; a second time nothing is left to do; other steps are another sweep's.
+# A sweep: 4 cells of 2 seeds. A second sweep has nothing to do; other steps are another sweep.
 add_test(NAME lab.clean_sweep COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_sweep)
 set_tests_properties(lab.clean_sweep PROPERTIES FIXTURES_SETUP lab_sweep)
 set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --workload student_teacher --seeds 0..1 --jobs 2
@@ -99,12 +99,12 @@ expect(lab.sweep_bad_field EXIT 1 MESSAGE "no entry .quantizer.. Did you mean .q
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
        --workload student_teacher --steps 3 --axis lr=-1,0.001 --out ${telemetry}_failing_sweep)
 
-# E18's formula compiled with flags that nothing here is compiled with.
+# E18's formula compiled with flags that nothing else here uses.
 add_test(NAME lab.compiled_rounding COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPILER} -DINCLUDE=${PROJECT_BINARY_DIR}/include
          -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cpp -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/compiled_rounding
          -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cmake)
 
-# A run again, from its folder: the same weights; other weights in the summary are a difference, and an exit code.
+# A run again, from its folder: the same weights. Other weights in the summary are a difference, and an exit code.
 set(tampered ${telemetry}/student_teacher-amp-bf16-1)
 expect(lab.rerun OUTPUT "20 steps of student_teacher, seed 0.*weights: .* here, the same"
        COMMAND halftone-lab rerun ${telemetry}/student_teacher-amp-bf16-0 --check)
@@ -124,7 +124,7 @@ expect(lab.run_unknown_optimizer EXIT 1 MESSAGE "no optimizer named .adamv.. Did
        --workload student_teacher --steps 3 --optimizer adamv)
 expect(lab.show_why OUTPUT "why, by what operations ask for.*  linear +low_precision +most of the time" COMMAND halftone-lab show amp-bf16)
 
-# The pictures of docs/amp_from_the_inside.md, of a smaller training.
+# The pictures of docs/amp_from_the_inside.md, from a smaller training.
 foreach(picture exponents loss-scale bytes updates staircase)
   set(drawn ${CMAKE_CURRENT_BINARY_DIR}/${picture}.svg)
   expect(lab.picture_${picture} OUTPUT "wrote .*${picture}.svg" COMMAND halftone-lab picture ${picture} --workload mlp_tiny -o ${drawn})

@@ -1,4 +1,4 @@
-// Permissions mean nothing to root: tests of them run as somebody else.
+// Permissions have no effect for root: tests of them run as another user.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace halftone::test {
 
-/// For its scope, root is the user nobody, to whom a directory and what is in it are given first.
-/// For other users nothing changes.
+/// For its scope, root becomes the user `nobody`, who first becomes the owner of a directory and
+/// its files. For other users nothing changes.
 class Nobody {
  public:
   explicit Nobody(const std::filesystem::path& directory) : was_(geteuid()) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# output.sh CASE PROGRAM ARGUMENTS...: a program whose standard output
-#   full    takes nothing (/dev/full): it says so, and its exit status is 1;
-#   closed  is closed, as are standard input and error: it does its work, and no file of its own gets their numbers, so
-#           that what is printed lands in none;
-#   unread  is a pipe whose reader goes away: it does its work all the same.
-# Work is told by --directory: logs with a header and nothing but records, and a checkpoint.
+# output.sh CASE PROGRAM ARGUMENTS...: runs a program whose standard output is one of these. full:
+# takes nothing (/dev/full); the program says so, and its exit status is 1. closed: is closed, as
+# are standard input and error; the program does its work, and none of its files gets their
+# numbers, so that printed text is in no file. unread: is a pipe whose reader ends; the program
+# does its work nevertheless. --directory shows the work: logs with a header and only records, and
+# a checkpoint.
 set -euo pipefail
 case="$1" directory=""
 shift

@@ -1,4 +1,4 @@
-// Where the policies lie that are shipped with the library.
+// Returns the folder of the policies that the library installs.
 #pragma once
 
 #include <filesystem>

@@ -1,8 +1,8 @@
 // Trains 50 steps and marks steps 3 to 50 by two system calls that nothing else makes, so that
-// steady_steps.sh can count what the process asks of the system for memory in between. That script
-// gives the heap a wide margin, behind which small blocks could pile up unseen: so the bytes that
-// malloc has given out are compared here, after step 10 and after step 50. The script also turns
-// off malloc's caches per thread, whose free blocks would count as given out.
+// steady_steps.sh can count the process's requests for memory between them. That script gives the
+// heap a large reserve, which could hide many new small blocks. So this program compares the bytes
+// allocated by malloc after step 10 and after step 50. The script also turns off malloc's caches
+// per thread, whose free blocks would count as allocated.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -12,12 +12,12 @@
 
 namespace {
 
-/// A block is up to 16 bytes larger than asked for where the rest would be too small for another,
-/// so the sum varies by a few times 16. One block too many in each of 40 steps would be 40 * 32
+/// A block is up to 16 bytes larger than requested if the rest is too small for another block,
+/// so the sum varies by a few times 16. One extra block in each of 40 steps would be 40 * 32
 /// bytes.
 constexpr std::size_t allowed_growth = 40 * 32 / 2;
 
-/// Bytes in blocks of the heap, and in those that have a mapping of their own.
+/// Bytes in blocks of the heap, and in those that have their own mapping.
 std::size_t bytes_given_out() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;

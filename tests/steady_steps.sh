@@ -8,13 +8,13 @@ trap 'rm -f "$log"' EXIT
 command -v strace >/dev/null || { echo "strace is not installed"; exit 77; }
 strace -qq -o "$log" true 2>/dev/null || { echo "strace may not trace here"; exit 77; }
 
-# glibc trims its heap to the page, and libgomp's small records, freed by whichever thread is last,
-# make it give back or take a page in some runs; and a heap that stands just below its end may cross
-# it once. A margin at the end and a high threshold of trimming silence both; tensors are larger than
-# what the heap takes and always show. Small blocks that pile up behind the margin are the program's
-# own check, which needs the caches per thread off.
+# glibc trims its heap to the page. In some runs libgomp's small records, freed by the last thread, make it
+# return or request a page; and a heap near its end may exceed it once. A margin at the end and a high
+# threshold of trimming prevent both. Tensors are larger than blocks of the heap and always show. Small blocks
+# that accumulate within the margin are found by the program's own check, which needs the caches per thread
+# off.
 export GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.top_pad=33554432:glibc.malloc.trim_threshold=1073741824
-export HALFTONE_FIXED_TEAM=1  # another size of team takes workspaces of its own
+export HALFTONE_FIXED_TEAM=1  # a team of another size allocates workspaces
 strace -f -qq -e trace=%memory,access,faccessat,faccessat2 -o "$log" "$@"
 grep -q halftone-marker-begin "$log" && grep -q halftone-marker-end "$log" ||
   { echo "the markers are not in the log"; exit 1; }

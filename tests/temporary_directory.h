@@ -45,7 +45,8 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// What `call` throws as a Kind: its message. Empty if it throws nothing; other kinds pass through.
+/// Returns the message of the Kind that `call` throws. Empty if it throws nothing; passes on other
+/// kinds.
 template <class Kind, class Call> std::string message_of(Call&& call) {
   try {
     call();

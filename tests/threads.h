@@ -1,4 +1,4 @@
-// As many OpenMP threads as a test asks for, until the end of the scope.
+// Sets the number of OpenMP threads until the end of the scope.
 #pragma once
 
 #include <omp.h>

@@ -27,13 +27,13 @@ inline TrainingCase make_training_case(std::string_view name, uint64_t seed) {
   const Tensor inputs = images ? randn({count, 1, 28, 28}) : randn({count, 64});
   auto dataset = std::make_shared<data::TensorDataset>(inputs, randint(0, 10, {count}));
   if (images) return {std::make_unique<nn::models::LeNet>(), std::move(dataset)};
-  // Dropout draws random numbers in every step: they, too, must repeat.
+  // Dropout draws random numbers in every step: they must repeat as well.
   return {std::make_unique<nn::Sequential>(nn::Linear(64, 96), nn::Gelu(), nn::Dropout(0.1),
                                            nn::Linear(96, 96), nn::Relu(), nn::Linear(96, 10)),
           std::move(dataset)};
 }
 
-/// One epoch of training_steps steps; after_step(step from 1, loss) is called while the batch
+/// Trains one epoch of training_steps steps; calls after_step(step from 1, loss) while the batch
 /// lives.
 inline void train_case(TrainingCase& run, data::DataLoaderOptions options,
                        const std::function<void(int64_t, double)>& after_step) {

@@ -1,5 +1,5 @@
 // Whole training runs: the same seed gives the same losses to the last bit, the order of the data
-// does not depend on threads, and from the third step on no memory is asked of the system.
+// does not depend on threads, and from the third step on no memory is requested from the system.
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -39,7 +39,7 @@ TEST_CASE("one seed and one thread count give bit-identical losses") {
 }
 
 TEST_CASE("a training run learns") {
-  // The labels are random, so what falls is the loss on data that has been seen: ten epochs of it.
+  // The labels are random, so the loss falls only on data of earlier epochs: ten epochs of it.
   test::TrainingCase run = test::make_training_case("mlp", 0);
   double first = 0, last = 0;
   for (int epoch = 0; epoch < 10; ++epoch) {
@@ -70,14 +70,14 @@ TEST_CASE("the order of the data depends on the seed alone") {
   CHECK(order(1, 0, 4) != expected);
 }
 
-TEST_CASE("the ledger and the system's memory stand still after the second step") {
+TEST_CASE("the ledger and the system's memory are constant after the second step") {
   for (const char* name : {"mlp", "lenet"}) {
     CAPTURE(name);
     test::TrainingCase run = test::make_training_case(name, 0);
     reset_peak_memory();
     MemoryReport second;
     int64_t allocations = 0;
-    // Without prefetch: how far a worker is ahead, and so how many batches are alive, is chance.
+    // Without prefetch: the number of batches that a worker holds in advance would be random.
     test::train_case(run, {.prefetch = 0}, [&](int64_t step, double) {
       const MemoryReport now = memory_report();
       if (step == 2) {
@@ -93,7 +93,7 @@ TEST_CASE("the ledger and the system's memory stand still after the second step"
   }
 }
 
-TEST_CASE("a training run leaves no bytes behind") {
+TEST_CASE("a training run frees all its bytes") {
   losses_of("lenet", 0, 2, 2);  // backends may keep workspaces and plans from their first use on
   const MemoryReport before = memory_report();
   losses_of("lenet", 0, 2, 2);

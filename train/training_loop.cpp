@@ -333,7 +333,7 @@ FitResult TrainingLoop::finish() {
   if (signal != 0)
     records_.tell(StopSignals::meaning(signal) +
                   (directory_ ? ": saved " + directory_->last_saved().string()
-                              : ": nothing was saved, for there is no directory"));
+                              : ": nothing was saved, because there is no directory"));
   if (records_.progress) records_.progress->finish();
   return {.reason = *reason_,
           .signal = signal,

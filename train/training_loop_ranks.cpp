@@ -106,7 +106,7 @@ bool TrainingLoop::adopt_group(const CheckpointState& state) {
   if (before == group_) return false;
   if (options_.accumulate_batches > 0) {
     if (state.batches > 0)
-      fail<UsageError>("Trainer", "the training stands in the middle of an epoch whose steps have ",
+      fail<UsageError>("Trainer", "the training is in the middle of an epoch whose steps have ",
                        before, " batches; accumulate_batches is ", group_, ". Go on with ", before,
                        '.');
     records_.tell("steps have " + std::to_string(group_) + " batches from now on; they had " +

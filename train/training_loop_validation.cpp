@@ -39,8 +39,8 @@ MetricValues TrainingLoop::validate(data::DataLoader loader) {
 Tensor TrainingLoop::predict(data::DataLoader loader) {
   if (loader.options().shuffle)
     fail<UsageError>("Trainer.predict",
-                     "the loader shuffles, so nobody would know which output "
-                     "belongs to which sample. Give one without shuffle.");
+                     "the loader shuffles, so the order of the outputs would not be "
+                     "that of the samples. Pass a loader without shuffle.");
   const Evaluation scope(task_.model);
   loader.set_epoch(0);
   std::vector<Tensor> outputs;

@@ -1,4 +1,4 @@
-// Three scalars, moved by the backend.
+// A loss scale is three scalars, which the backend updates.
 #include <halftone/amp/loss_scale/device_loss_scale.h>
 
 #include <halftone/core/in_place.h>
@@ -38,8 +38,8 @@ void DeviceLossScale::move_to(Device device) {
 }
 
 const Tensor& DeviceLossScale::present() {
-  // A copy serves either inside the capture that made it or outside: at a replay the scale has
-  // moved.
+  // A copy is valid either inside the capture that made it or outside of captures: a replay has
+  // another scale.
   const uint64_t version =
       2 * scale_.storage()->version() + (backend_for(scale_).capturing() ? 1 : 0);
   if (present_.defined() && present_version_ == version) return present_;

@@ -1,5 +1,5 @@
-// A loss scale whose state lies on a device, so that a step moves it without telling the host:
-// core/loss_scale.h in the backend, Backend::next_loss_scale. A value: copies are independent.
+// A loss scale whose state is in device memory, so that a step changes it without the host. The
+// rule is that of core/loss_scale.h, as Backend::next_loss_scale. A value: copies are independent.
 #pragma once
 
 #include <halftone/core/loss_scale.h>
@@ -9,7 +9,7 @@ namespace halftone::amp {
 
 class DeviceLossScale {
  public:
-  /// On the CPU, at init_scale.
+  /// Starts on the CPU, at init_scale.
   explicit DeviceLossScale(const LossScaleOptions& options);
   DeviceLossScale(const DeviceLossScale& other);
   DeviceLossScale& operator=(const DeviceLossScale& other);
@@ -18,19 +18,20 @@ class DeviceLossScale {
   ~DeviceLossScale() = default;
 
   const LossScaleOptions& options() const { return options_; }
-  /// Scale and tracker stay; another hysteresis starts anew.
+  /// Does not change the scale and the growth tracker. A new hysteresis restarts its count.
   void set_options(const LossScaleOptions& options);
-  /// Does nothing if it is there; otherwise waits.
+  /// Does nothing if the state is on `device` already; otherwise waits for the copy.
   void move_to(Device device);
 
-  /// The present scale, f32 scalar. What is returned never changes: when the scale has moved, it is
-  /// another tensor.
+  /// Returns the present scale, f32 scalar. The returned tensor never changes: after a change of
+  /// the scale, present() returns another tensor.
   const Tensor& present();
-  /// After a step that overflowed where `found_inf`, an f32 scalar on any device, is other than 0.
+  /// Updates the scale after a step. `found_inf`, an f32 scalar on any device, is not 0 if the
+  /// step overflowed.
   void next(const Tensor& found_inf);
   void set(double scale);
 
-  /// What it holds, on the host: waits for the device. Writing is in place.
+  /// Copies the state to the host, and waits for the device. write() works in place.
   LossScale read() const;
   void write(const LossScale& values);
 

@@ -1,4 +1,4 @@
-// The stages of an optimizer between two update()s, and who multiplies what when.
+// The stages of an optimizer between two calls of update(), and the multiplications of each stage.
 #include <halftone/amp/loss_scale/grad_scaler.h>
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace halftone::amp {
 
 namespace {
-/// Not 0 if either is; undefined counts as 0. Neither is written: others may hold them.
+/// Returns a value other than 0 if either is not 0; undefined counts as 0. Writes neither `a` nor
+/// `b`: other owners may hold them.
 Tensor either(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() ? a : b;
   return add(a, b.to(a.device()));
@@ -26,8 +27,8 @@ GradScaler::GradScaler(const LossScaleOptions& options, ScalerUse use) : use_(us
 
 std::size_t GradScaler::checked(int which) const {
   if (which < 0 || std::size_t(which) >= scales_.size())
-    fail<UsageError>("GradScaler", "there is no loss ", which, " among ", scales_.size(),
-                     ". Say how many there are when the scaler is made.");
+    fail<UsageError>("GradScaler", "got loss ", which, ", but the scaler has ", scales_.size(),
+                     " (0 is the first). Set ScalerUse::losses when the scaler is made.");
   return std::size_t(which);
 }
 
@@ -212,8 +213,8 @@ std::optional<std::size_t> GradScaler::first_overflow(const optim::Optimizer& op
   return first_not_finite(progress.collected.empty() ? optimizer.gradients() : progress.collected);
 }
 
-/// What a loss's scale learns at update(). Overflows that collect() saw are those of its loss;
-/// where it saw none, an overflow is everybody's.
+/// The overflow flag for the scale of `loss` at update(). An overflow that collect() found belongs
+/// to its loss. If collect() found none, the flag `any` is that of every loss.
 Tensor GradScaler::overflow_of(std::size_t loss, const Tensor& any) const {
   Tensor attributed;
   for (const Tensor& found_inf : overflowed_) attributed = either(attributed, found_inf);

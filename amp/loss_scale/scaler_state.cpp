@@ -55,7 +55,7 @@ void GradScaler::load_state_dict(const optim::NamedTensors& state) {
       s.overflows_left = int(std::min<int64_t>(entries.count(left, left), s.options.hysteresis));
   }
   entries.refuse_rest();
-  // The progress of a step that is under way stays, as in PyTorch.
+  // The progress of a step that has begun does not change, as in PyTorch.
   for (std::size_t i = 0; i < loaded.size(); ++i) scales_[i].write(loaded[i]);
 }
 

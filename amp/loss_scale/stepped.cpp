@@ -1,4 +1,4 @@
-// Who decides about a step, and which gradient was to blame.
+// The decision to skip a step, and the search for the gradient that overflowed.
 #include <halftone/amp/loss_scale/stepped.h>
 
 #include <halftone/core/backend.h>

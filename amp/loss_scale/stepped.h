@@ -1,6 +1,6 @@
-// Whether a step was taken, as an answer that costs nothing until somebody asks. On a GPU the
-// update itself finds out whether the gradients overflowed, and a host that wanted to know at once
-// would wait for it.
+// Whether a step was taken. On a GPU the update itself decides whether the gradients overflowed.
+// The answer stays on the device until the program asks for it, so that the host does not wait
+// in each step.
 //
 //   training.step();                           // waits for nothing
 //   if (training.step()) schedule.step();      // on a GPU, waits
@@ -17,19 +17,19 @@ namespace halftone::amp {
 
 class Stepped {
  public:
-  /// An answer that is known.
+  /// A known answer.
   explicit Stepped(bool stepped) : stepped_(stepped) {}
-  /// One that lies on a device: f32 scalar, other than 0 where the step was skipped.
+  /// An answer in device memory: f32 scalar, not 0 if the step was skipped.
   explicit Stepped(Tensor skip) : skip_(std::move(skip)) {}
 
-  /// Whether the weights were updated; the first question reads the device.
+  /// Returns whether the weights were updated. The first call reads the device.
   operator bool() const {
     if (skip_.defined()) stepped_ = skip_.item() == 0, skip_ = {};
     return stepped_;
   }
-  /// Whether asking costs nothing.
+  /// Returns whether the host has the answer, so that reading it does not wait.
   bool known() const { return !skip_.defined(); }
-  /// What the answer will be read from; undefined if it is known.
+  /// Returns the scalar that the answer will be read from; undefined if the answer is known.
   const Tensor& skip() const { return skip_; }
 
  private:
@@ -37,22 +37,22 @@ class Stepped {
   mutable bool stepped_ = true;
 };
 
-/// Who decides whether a step is skipped.
+/// Where the decision to skip a step is made.
 enum class Decision {
-  where_free,  // the host on the CPU, where reading is free; elsewhere the update
-  in_update,   // the update, also on the CPU: what a GPU does, for tests
+  where_free,  // on the CPU by the host, since reading costs nothing; on a GPU by the update
+  in_update,   // by the update, also on the CPU, as on a GPU; for tests
 };
 
-/// Whether the host may read `flag` without waiting, and is to use that.
+/// Returns whether the host decides: `decision` permits it, and it can read `flag` without waiting.
 bool host_decides(Decision decision, const Tensor& flag);
 
-/// Steps, and says whether it did: where the host is to decide, it reads control.skip and leaves
-/// the optimizer alone, else the update does.
+/// Steps the optimizer unless control.skip is not 0, and returns whether it did. If the host
+/// decides, it does not call the optimizer for a skipped step; otherwise the update decides.
 Stepped step(optim::Optimizer& optimizer, const optim::StepControl& control,
              Decision decision = Decision::where_free);
 
-/// The position of the first gradient with an infinity or NaN, undefined ones not counted. Reads
-/// from the device, gradient by gradient.
+/// Returns the position of the first gradient with an infinity or NaN; undefined gradients are not
+/// counted. Reads from the device, gradient by gradient.
 std::optional<std::size_t> first_not_finite(std::span<const Tensor> gradients);
 
 }  // namespace halftone::amp

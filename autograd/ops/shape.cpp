@@ -30,7 +30,7 @@ Tensor flatten(const Tensor& x, int start, int end) {
   const int first = normalize_dim("flatten", start, x.rank()),
             last = normalize_dim("flatten", end, x.rank());
   if (first > last)
-    fail<ShapeError>("flatten", "start ", start, " is behind end ", end, " for rank ", x.rank(),
+    fail<ShapeError>("flatten", "start ", start, " is after end ", end, " for rank ", x.rank(),
                      ". Swap them.");
   Shape shape;
   Checked merged = 1;

@@ -56,7 +56,7 @@ namespace {
 /// Returns elements of x as contiguous neighbors, in place or in `buffer`. T only has the element's
 /// size.
 template <class T>
-const T* neighbours(const Tensor& x, int64_t offset, int64_t step, int64_t count, T* buffer) {
+const T* neighbors(const Tensor& x, int64_t offset, int64_t step, int64_t count, T* buffer) {
   const T* const from = reinterpret_cast<const T*>(x.raw_data()) + offset;
   if (step == 1) return from;
   if (step == 0) std::fill_n(buffer, count, *from);
@@ -74,9 +74,9 @@ void select_as(const Kernel& kernel, const Tensor& condition, const Tensor& a, c
     bool chosen[cpu::block_length];
     T* const to = reinterpret_cast<T*>(y.raw_data()) + at[0];
     const bool direct = steps[0] == 1;
-    kernel(neighbours(condition, at[1], steps[1], count, chosen),
-           neighbours(a, at[2], steps[2], count, first),
-           neighbours(b, at[3], steps[3], count, second), direct ? to : results, count);
+    kernel(neighbors(condition, at[1], steps[1], count, chosen),
+           neighbors(a, at[2], steps[2], count, first),
+           neighbors(b, at[3], steps[3], count, second), direct ? to : results, count);
     for (int64_t i = 0; !direct && i < count; ++i) to[i * steps[0]] = results[i];
   });
 }

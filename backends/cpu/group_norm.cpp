@@ -121,7 +121,7 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
     return ReferenceBackend::group_norm_backward(x, weight, mean, rstd, dy, dx, dweight, dbias);
   const GroupSizes sizes(x, rstd);
   const cpu::WholeInput w(weight);
-  const float *centre = mean.data<float>(), *scale = rstd.data<float>();
+  const float *center = mean.data<float>(), *scale = rstd.data<float>();
   ChannelSums sums(sizes, x, mean, dy);
   // With z = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - z mean(g z)).
   if (dx.defined() && sizes.length() == 1) {
@@ -141,7 +141,7 @@ void CpuBackend::group_norm_backward(const Tensor& x, const Tensor& weight, cons
                    of_x = float(-s * s * mean_gz), shift = float(-s * mean_g);
         each_block(row * sizes.spatial, sizes.spatial, [&](int64_t first, int64_t count) {
           cpu::Output output(dx, first, 1, count, out);
-          simd_kernels().affine_gradient(cpu::floats(x, first, 1, count, in), centre[group],
+          simd_kernels().affine_gradient(cpu::floats(x, first, 1, count, in), center[group],
                                          cpu::floats(dy, first, 1, count, g), of_dy, of_x, shift,
                                          output.data(), count);
           output.finish();

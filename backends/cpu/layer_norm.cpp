@@ -52,15 +52,15 @@ void CpuBackend::layer_norm(const Tensor& x, const Tensor& weight, const Tensor&
     cpu::Workspace<float> scratch(2 * n);
     for (int64_t row = first; row < last; ++row) {
       const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
-      float centre = 0;
+      float center = 0;
       double variance = 0;
-      if (mean.defined()) k.moments(in, n, &centre, &variance);
+      if (mean.defined()) k.moments(in, n, &center, &variance);
       else variance = double(float(k.sum_of_squares(in, n) / double(n)));
       const auto scale = float(1 / std::sqrt(variance + eps));
       cpu::Output output(y, row * n, 1, n, scratch.data() + n);
-      k.normalize(in, centre, scale, w.data(), b.data(), output.data(), n);
+      k.normalize(in, center, scale, w.data(), b.data(), output.data(), n);
       output.finish();
-      if (mean.defined()) mean.data<float>()[row] = centre;
+      if (mean.defined()) mean.data<float>()[row] = center;
       rstd.data<float>()[row] = scale;
     }
   });
@@ -83,10 +83,10 @@ void CpuBackend::layer_norm_backward(const Tensor& x, const Tensor& weight, cons
     for (int64_t row = first; row < last; ++row) {
       const float* in = cpu::floats(x, row * n, 1, n, scratch.data());
       const float* g = cpu::floats(dy, row * n, 1, n, scratch.data() + n);
-      const float centre = mean.defined() ? mean.data<float>()[row] : 0.0f;
+      const float center = mean.defined() ? mean.data<float>()[row] : 0.0f;
       std::optional<cpu::Output> output;
       if (dx.defined()) output.emplace(dx, row * n, 1, n, scratch.data() + 2 * n);
-      k.norm_backward(in, centre, rstd.data<float>()[row], mean.defined(), w.data(), g,
+      k.norm_backward(in, center, rstd.data<float>()[row], mean.defined(), w.data(), g,
                       output ? output->data() : nullptr,
                       dweight.defined() ? of_weight.recent() : nullptr,
                       dbias.defined() ? of_bias.recent() : nullptr, n);

@@ -18,7 +18,7 @@ template <class T> struct NormParameters {
 
 /// Computes (x - mean) rstd weight + bias for one pack.
 template <class T, int size>
-__device__ __forceinline__ void normalise(const NormParameters<T>& p, const Row<size>& row,
+__device__ __forceinline__ void normalize(const NormParameters<T>& p, const Row<size>& row,
                                           int64_t pack, compute_t<T> mean, compute_t<T> rstd,
                                           compute_t<T> (&values)[size]) {
   compute_t<T> weight[size], bias[size];
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(most_row_threads)
       const int64_t pack = first + k * team.size;
       if (pack >= row.pack_end) break;
       widen_all(in[k], values);
-      normalise(p, row, pack, mean, rstd, values);
+      normalize(p, row, pack, mean, rstd, values);
       store_values(y, row, pack, aligned, values);
     }
   }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(most_row_threads)
     for (int64_t pack = row.first_pack + team.rank; pack < row.pack_end; pack += team.size) {
       C values[size];
       load_values(x, row, pack, aligned, values);
-      normalise(p, row, pack, moments.mean, rstd, values);
+      normalize(p, row, pack, moments.mean, rstd, values);
       store_values(y, row, pack, aligned, values);
     }
   }

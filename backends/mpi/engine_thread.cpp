@@ -60,7 +60,7 @@ EngineThread::~EngineThread() {
   if (thread_.joinable()) leave();
 }
 
-void EngineThread::initialise() {
+void EngineThread::initialize() {
   int provided = 0;
   if (const int error = mpi_.init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided)) {
     start_error_ = text_of(error);
@@ -88,7 +88,7 @@ void EngineThread::initialise() {
 }
 
 void EngineThread::run() {
-  initialise();
+  initialize();
   {
     const std::lock_guard lock(mutex_);
     started_ = true;

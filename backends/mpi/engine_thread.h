@@ -58,7 +58,7 @@ class EngineThread {
   void run();
   std::string text_of(int error) const;
   [[noreturn]] void never_started() const;
-  void initialise();
+  void initialize();
   bool take_new();
   void post(Work& work);
   bool progress(Work& work);

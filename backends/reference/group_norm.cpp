@@ -58,10 +58,10 @@ struct GroupNormGradient {
   GroupSizes s;
 
   void load_block(int64_t group, int64_t begin, int64_t count, double* d, double* x_hat) const {
-    const double centre = load_one(mean, group), scale = load_one(rstd, group);
+    const double center = load_one(mean, group), scale = load_one(rstd, group);
     load(x, begin, count, x_hat);
     load(dy, begin, count, d);
-    for (int64_t i = 0; i < count; ++i) x_hat[i] = (x_hat[i] - centre) * scale;
+    for (int64_t i = 0; i < count; ++i) x_hat[i] = (x_hat[i] - center) * scale;
   }
 
   void write_dx(int64_t group, const Tensor& dx) const {

@@ -44,12 +44,12 @@ struct LayerNormGradient {
 
   /// Computes g = dy weight and x_hat for a block of one row.
   void load_block(int64_t row, int64_t first, int64_t count, double* g, double* x_hat) const {
-    const double centre = mean_of_row(mean, row), scale = load_one(rstd, row);
+    const double center = mean_of_row(mean, row), scale = load_one(rstd, row);
     double w[block_length];
     load(x, row * n + first, count, x_hat);
     load(dy, row * n + first, count, g);
     load_or(1, weight, first, count, w);
-    for (int64_t i = 0; i < count; ++i) x_hat[i] = (x_hat[i] - centre) * scale, g[i] *= w[i];
+    for (int64_t i = 0; i < count; ++i) x_hat[i] = (x_hat[i] - center) * scale, g[i] *= w[i];
   }
 
   void write_dx(int64_t row, const Tensor& dx) const {

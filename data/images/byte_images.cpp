@@ -51,7 +51,7 @@ ByteImages::ByteImages(const Tensor& images, const Tensor& labels, ByteImagesOpt
   value_of_.resize(std::size_t(channels));
   for (std::size_t c = 0; c < value_of_.size(); ++c) {
     if (!(std[c] > 0) || !std::isfinite(std[c]) || !std::isfinite(mean[c]))
-      fail<UsageError>("ByteImages", "cannot normalise channel ", c, ": mean is ", mean[c],
+      fail<UsageError>("ByteImages", "cannot normalize channel ", c, ": mean is ", mean[c],
                        ", std is ", std[c], ". Give a finite mean and a finite std above 0.");
     for (int byte = 0; byte < 256; ++byte)
       value_of_[c][std::size_t(byte)] = (float(byte) / 255.0f - float(mean[c])) / float(std[c]);
@@ -74,7 +74,7 @@ Tensor ByteImages::transformed(std::span<const int64_t> indices, const EpochKey&
     if (result.size(2) != channels)
       fail<ShapeError>("ByteImages", "the transform changed the number of channels: sample ", index,
                        " became ", described(result), ", it had ", channels,
-                       ". Normalising comes after it; keep u8 and the channels.");
+                       ". Normalizing comes after it; keep u8 and the channels.");
   }
   return stack_samples("ByteImages", results, indices);
 }

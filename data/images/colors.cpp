@@ -21,7 +21,7 @@ uint8_t blend(int degenerate, int value, float factor) {
 }
 
 /// Returns the luma of ITU-R 601 in 16-bit fixed point.
-int grey_of(const uint8_t* rgb) {
+int gray_of(const uint8_t* rgb) {
   return (rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16;
 }
 
@@ -29,7 +29,7 @@ Tensor checked(std::string_view op, const Tensor& image, double factor) {
   check_image(op, image);
   if (image.size(2) != 1 && image.size(2) != 3)
     fail<ShapeError>(op, "an image of ", image.size(2), " channels: ", described(image),
-                     ". Pass 1 (grey) or 3 (RGB) channels.");
+                     ". Pass 1 (gray) or 3 (RGB) channels.");
   if (!std::isfinite(factor) || (op != "adjust_hue" && factor < 0))
     fail<UsageError>(op, "the factor is ", factor, ". Give a finite number that is not negative.");
   return views::contiguous(image);
@@ -105,7 +105,7 @@ Tensor adjust_contrast(const Tensor& image, double factor) {
   int64_t sum = 0;
   for (int64_t i = 0; i < pixels; ++i) {
     const uint8_t* pixel = x.data<uint8_t>() + i * channels;
-    sum += channels == 3 ? grey_of(pixel) : *pixel;
+    sum += channels == 3 ? gray_of(pixel) : *pixel;
   }
   const auto mean = int(std::floor(double(sum) / double(pixels) + 0.5));
   return each_byte(
@@ -116,7 +116,7 @@ Tensor adjust_saturation(const Tensor& image, double factor) {
   Tensor x = checked("adjust_saturation", image, factor);
   if (x.size(2) == 1) return x;
   return each_byte(x, [factor](const uint8_t* pixel, int byte) {
-    return blend(grey_of(pixel), byte, float(factor));
+    return blend(gray_of(pixel), byte, float(factor));
   });
 }
 

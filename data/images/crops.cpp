@@ -135,7 +135,7 @@ Tensor Normalize::operator()(const Tensor& image, Generator&) const {
   for (int64_t c = 0; c < channels; ++c, to += plane) {
     const double m = means[std::size_t(c)], s = deviations[std::size_t(c)];
     if (!(s > 0) || !std::isfinite(s) || !std::isfinite(m))
-      fail<UsageError>("Normalize", "cannot normalise channel ", c, ": mean is ", m, ", std is ", s,
+      fail<UsageError>("Normalize", "cannot normalize channel ", c, ": mean is ", m, ", std is ", s,
                        ". Give a finite mean and a finite std above 0.");
     std::array<float, 256> value_of{};  // the arithmetic of PyTorch's ToTensor and Normalize
     for (int byte = 0; byte < 256; ++byte)

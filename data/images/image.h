@@ -11,14 +11,14 @@
 
 namespace halftone::data {
 
-enum class Channels : uint8_t { grey = 1, rgb = 3 };
+enum class Channels : uint8_t { gray = 1, rgb = 3 };
 
 struct ImageOptions {
-  Channels channels = Channels::rgb;  // grey is copied to RGB, alpha is dropped
+  Channels channels = Channels::rgb;  // gray is copied to RGB, alpha is dropped
   int64_t max_file_bytes = int64_t(64) << 20;
   int64_t max_pixels = int64_t(1) << 26;  // height * width, taken from the header
   /// A JPEG without its end marker was cut off. By default that is an error; true decodes the
-  /// present part and leaves the rest grey. A PNG that was cut off is always an error.
+  /// present part and leaves the rest gray. A PNG that was cut off is always an error.
   bool accept_truncated = false;
 };
 
@@ -31,7 +31,7 @@ Tensor read_image(const std::filesystem::path& path, const ImageOptions& options
 Tensor decode_image(std::span<const uint8_t> bytes, std::string_view name,
                     const ImageOptions& options = {});
 
-/// Writes u8 [height, width, channels] with 1 (grey), 3 (RGB) or 4 (RGB and alpha) channels, or
+/// Writes u8 [height, width, channels] with 1 (gray), 3 (RGB) or 4 (RGB and alpha) channels, or
 /// u8 [height, width]. Throws ShapeError or DTypeError for another tensor, FormatError if the file
 /// cannot be written.
 void write_png(const std::filesystem::path& path, const Tensor& image);

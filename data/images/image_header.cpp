@@ -136,16 +136,16 @@ constexpr std::array<uint8_t, 8> png_signature{0x89, 'P', 'N', 'G', '\r', '\n', 
 std::string png_header_problem(Cursor data, ImageHeader& header) {
   if (data.left() != 13) return "its first chunk is not 13 bytes long";
   const uint32_t width = data.big32(), height = data.big32(), depth = data.byte(),
-                 colour = data.byte();
+                 color = data.byte();
   if (width == 0 || height == 0) return "its header gives a size of 0";
-  const bool depth_fits = depth == 8 || (depth == 16 && colour != 3) ||
-                          ((depth == 1 || depth == 2 || depth == 4) && colour % 3 == 0);
-  if (!depth_fits || colour > 6 || colour == 1 || colour == 5)
-    return "there is no colour type " + std::to_string(colour) + " with " + std::to_string(depth) +
+  const bool depth_fits = depth == 8 || (depth == 16 && color != 3) ||
+                          ((depth == 1 || depth == 2 || depth == 4) && color % 3 == 0);
+  if (!depth_fits || color > 6 || color == 1 || color == 5)
+    return "there is no color type " + std::to_string(color) + " with " + std::to_string(depth) +
            " bits";
   constexpr std::array<int, 7> samples{1, 0, 3, 1, 2, 0, 4};
   header.width = width, header.height = height;
-  header.bytes_per_pixel = (samples[colour] * int(depth) + 7) / 8;
+  header.bytes_per_pixel = (samples[color] * int(depth) + 7) / 8;
   return {};
 }
 

@@ -29,12 +29,12 @@ Weights triangle_weights(int64_t inputs, int64_t outputs) {
   result.weights.resize(std::size_t(outputs * result.most));
   std::vector<double> row(std::size_t(result.most));
   for (int64_t i = 0; i < outputs; ++i) {
-    const double centre = (double(i) + 0.5) * scale;
-    const int64_t begin = std::max<int64_t>(int64_t(std::floor(centre - width + 0.5)), 0),
-                  end = std::min<int64_t>(int64_t(std::floor(centre + width + 0.5)), inputs);
+    const double center = (double(i) + 0.5) * scale;
+    const int64_t begin = std::max<int64_t>(int64_t(std::floor(center - width + 0.5)), 0),
+                  end = std::min<int64_t>(int64_t(std::floor(center + width + 0.5)), inputs);
     double sum = 0;
     for (int64_t k = 0; k < end - begin; ++k) {
-      const double distance = std::abs((double(k + begin) - centre + 0.5) * (1.0 / width));
+      const double distance = std::abs((double(k + begin) - center + 0.5) * (1.0 / width));
       row[std::size_t(k)] = distance < 1 ? 1 - distance : 0;
       sum += row[std::size_t(k)];
     }

@@ -58,7 +58,7 @@ struct RandomHorizontalFlip {
 };
 
 /// Applies changes in random order, with factors on [1 - x, 1 + x] (not below 0), and for hue
-/// shifts on [-hue, hue] of the color circle, at most 0.5. Grey images keep saturation and hue.
+/// shifts on [-hue, hue] of the color circle, at most 0.5. Gray images keep saturation and hue.
 struct ColorJitter {
   double brightness = 0, contrast = 0, saturation = 0, hue = 0;
   Tensor operator()(const Tensor& image, Generator& random) const;
@@ -77,7 +77,7 @@ Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 /// Returns rows [top, top + height) and columns [left, left + width); black outside of the image.
 Tensor crop_image(const Tensor& image, int64_t top, int64_t left, int64_t height, int64_t width);
 Tensor flip_image(const Tensor& image);
-/// Factors: 0 is black, uniformly grey, or without color; 1 changes nothing; more exaggerates.
+/// Factors: 0 is black, uniformly gray, or without color; 1 changes nothing; more exaggerates.
 Tensor adjust_brightness(const Tensor& image, double factor);
 Tensor adjust_contrast(const Tensor& image, double factor);
 Tensor adjust_saturation(const Tensor& image, double factor);

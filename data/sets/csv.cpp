@@ -63,7 +63,7 @@ class Cells {
           text_.remove_prefix(i + 1);
           if (!text_.empty() && text_[0] != separator_ && text_[0] != '\n' && text_[0] != '\r')
             fail<FormatError>(where, source_, ", line ", line_,
-                              ": text behind a closing quote. Write \"\" for a quote in a cell.");
+                              ": text after a closing quote. Write \"\" for a quote in a cell.");
           return cell;
         }
       }
@@ -181,7 +181,7 @@ Tensor CsvTable::numbers(const std::vector<std::string>& columns, DType dtype) c
         fail<FormatError>(where, source_, ", line ", lines_[row], ", column ",
                           in_quotes(columns_[place], 40), ": ",
                           in_quotes(cells_[row * columns_.size() + place], 40),
-                          " is no number. Mend the file, or read the column as classes.");
+                          " is not a number. Fix the file, or read the column as classes.");
       values.push_back(value);
     }
   return from_vector(values, {rows(), int64_t(places.size())}, dtype);

@@ -1,5 +1,5 @@
 // Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, arXiv:1708.07747): 60,000 training and 10,000 test
-// images of clothes, 28 x 28 grey, 10 classes. The default data of the examples: Debian packages
+// images of clothes, 28 x 28 gray, 10 classes. The default data of the examples: Debian packages
 // it, so no download is needed.
 #pragma once
 

@@ -107,7 +107,7 @@ ImageFiles oxford_pets(const OxfordPetsOptions& options) {
     if (!fs::exists(directory / "annotations" / name, ignored)) continue;
     if (!fs::is_directory(directory / "images", ignored))
       fail<FormatError>("oxford_pets", "no directory images in ", directory.string(),
-                        ". Unpack images.tar.gz beside annotations.");
+                        ". Unpack images.tar.gz next to annotations.");
     List list = read_list(directory / "annotations" / name, directory / "images");
     return {std::move(list.files),
             std::move(list.class_names),

@@ -99,7 +99,7 @@ AsIf as_if(const Tensor& x, const Quantizer& quantizer) {
 void run(Findings& found) {
   const MemoryReport empty = memory_report();
   Table table(
-      {"bytes / parameter, MLP", "weights", "beside", "gradients", "AdamW", "casts", "kept"});
+      {"bytes / parameter, MLP", "weights", "companion", "gradients", "AdamW", "casts", "kept"});
   int64_t wrong = 0, cases = 0, casts_wrong = 0;
   for (const std::string_view strategy : amp::Strategy::names())
     for (const char* workload : {"MLP", "CNN", "GPT"}) {

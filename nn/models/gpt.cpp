@@ -83,7 +83,7 @@ Tensor Gpt::embedded(const Tensor& tokens, int64_t position) const {
   if (!tokens.defined() || tokens.rank() != 2 || tokens.shape()[1] + position > options.context)
     fail<ShapeError>(
         "Gpt", "the tokens are ", tokens.defined() ? tokens.shape() : Shape{},
-        position > 0 ? ", behind " + std::to_string(position) + " others" : std::string(),
+        position > 0 ? ", after " + std::to_string(position) + " others" : std::string(),
         ". They must be [n, l], ", position > 0 ? "all together" : "l", " at most the context ",
         options.context, ".");
   return drop(wte(tokens) + slice(wpe.weight, 0, position, position + tokens.shape()[1]));

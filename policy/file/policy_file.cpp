@@ -167,7 +167,7 @@ class Reader {
         for (const JsonValue& op : list->elements()) {
           require_operation(op);
           if (const auto [at, fresh] = listed.emplace(op.text(), classes[i]); !fresh)
-            op.refuse(op.text(), " stands in \"", at->second, "\" already. Keep one of them.");
+            op.refuse(op.text(), " is in \"", at->second, "\" already. Keep one of them.");
           policy[op.text()] = CastClass(i), changed = true;
         }
     if (changed) file_.base.own_policy = std::make_shared<const amp::CastPolicy>(policy);

@@ -66,8 +66,7 @@ void require_well_formed(std::string_view where, std::string_view pattern) {
     const bool opens = c == '{' || c == '[', closes = c == '}' || c == ']';
     if ((opens && open != 0) || (c == '{' && braces))
       fail<UsageError>(where, "\"", pattern,
-                       "\" has braces or brackets within or beside one another. One pair a segment "
-                       "is enough.");
+                       "\" has nested or adjacent braces or brackets. Use one pair per segment.");
     if (closes && open != (c == '}' ? '{' : '['))
       fail<UsageError>(where, "\"", pattern, "\" has a brace or bracket that does not open.");
     if (c == '[' && i > 0 && pattern[i - 1] != '.')

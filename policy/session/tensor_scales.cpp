@@ -92,7 +92,7 @@ void TensorScales::load(const NamedTensors& state) {
     if (!x.defined() || x.dtype() != (position ? i64 : f32) ||
         (position && (x.numel() != 1 || x.item() < 0 || x.item() > 0x1p53)))
       fail<UsageError>("policy.load_state_dict", "the entry ", in_quotes(name), " is ",
-                       described(x), position ? ", which is no count of steps" : "",
+                       described(x), position ? ", which is not a count of steps" : "",
                        ". Load a state that was saved under this policy.");
     loaded[name] = x.clone();
   }

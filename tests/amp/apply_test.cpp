@@ -1,5 +1,5 @@
-// Putting a model and an optimizer under a strategy: which fit each other, optimizers of users,
-// what is refused before anything has changed; and the misuse of a step's verbs.
+// Applying a strategy to a model and an optimizer: combinations that fit, optimizers of users, and
+// refusals that change nothing; and the misuse of the methods of a step.
 #include <cmath>
 #include <limits>
 
@@ -60,7 +60,7 @@ template <class Optimizer> Tensor stepped(const Strategy& strategy, Optimizer&& 
   return training.masters()->weight(0);
 }
 
-TEST_CASE("an optimizer that does not update through the backend has masters by the plain way") {
+TEST_CASE("an optimizer that does not update through the backend has masters in the plain way") {
   for (const char* name : {"o2-bf16", "o2-fp16"})
     for (const bool accumulates : {false, true}) {
       Strategy strategy = Strategy::named(name);
@@ -129,7 +129,7 @@ TEST_CASE("an optimizer of batch norm alone has f32 parameters and needs no mast
   }
 }
 
-// --- verbs
+// --- methods
 
 TEST_CASE("the norm to clip to is 0 or more") {
   StrategyCase run("amp-fp16");
@@ -162,17 +162,18 @@ TEST_CASE("report() after unscale() is refused: the gradients are divided alread
   CHECK_THROWS_WITH_AS(scaler.report(sgd, zeros({})),
                        Contains("[GradScaler.report] called after unscale() of this optimizer"),
                        UsageError);
-  CHECK(scaler.step(sgd));  // as if nothing had been said
+  CHECK(scaler.step(sgd));  // as without the refused report
   CHECK(w.at({0}) == 0.5);
 }
 
 TEST_CASE("a loss that the scaler has no scale for") {
   amp::GradScaler scaler;
   CHECK_THROWS_WITH_AS(scaler.scale_value(1),
-                       "[GradScaler] there is no loss 1 among 1. Say how many there are when the "
-                       "scaler is made.",
+                       "[GradScaler] got loss 1, but the scaler has 1 (0 is the first). Set "
+                       "ScalerUse::losses when the scaler is made.",
                        UsageError);
-  CHECK_THROWS_WITH_AS(scaler.loss_scale(-1), Contains("there is no loss -1 among 1"), UsageError);
+  CHECK_THROWS_WITH_AS(scaler.loss_scale(-1), Contains("got loss -1, but the scaler has 1"),
+                       UsageError);
   CHECK_THROWS_WITH_AS(amp::GradScaler({}, {.losses = -2}),
                        "[GradScaler] got -2 losses. Use 1 or more.", UsageError);
 }

@@ -1,5 +1,5 @@
-// Conditions of regions and of their cast cache, each of which a change could drop without another
-// test falling: what is worth keeping, for how long, for which thread, and what is never touched.
+// Conditions of regions and of their cast cache that no other test checks: which casts are kept,
+// how long, for which thread, and which values are never cast.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -19,7 +19,7 @@ int64_t kept_bytes() { return memory_report().now_of(MemoryUse::cast_cache); }
 
 // --- the cache
 
-TEST_CASE("views are not kept: neither the front of a storage nor one as large as it") {
+TEST_CASE("views are not kept: neither the first part of a storage nor one as large as it") {
   const Tensor x = ones({2, 8}), whole = ones({16, 8});
   const Tensor front = whole.view_as({8, 8}, {8, 1}, 0).set_requires_grad();
   const Tensor repeated = whole.view_as({16, 8}, {0, 1}, 8).set_requires_grad();
@@ -45,12 +45,12 @@ TEST_CASE("a weight that was written is cast once more, and that cast is kept") 
   CHECK(amp::active_cast_cache()->size() == 1);
 }
 
-TEST_CASE("other data in a weight's place are not mistaken for what was cast, wherever they lie") {
+TEST_CASE("other data in a weight's place are not mistaken for the cast data, at any address") {
   const Tensor x = ones({1, 2});
   const Tensor w = leaf({2, 1});
   const Autocast region(bf16);
   CHECK(matmul(x, w).item() == 2);
-  for (int i = 2; i < 20; ++i) {  // as Module::to() replaces them; twice, so that memory comes back
+  for (int i = 2; i < 20; ++i) {  // as Module::to() does; twice, to reuse an address
     *w.body() = *full({2, 1}, -1).body();
     *w.body() = *full({2, 1}, i).body();
     CHECK(matmul(x, w).item() == 2 * i);
@@ -59,7 +59,7 @@ TEST_CASE("other data in a weight's place are not mistaken for what was cast, wh
 
 TEST_CASE("a weight has an entry for each dtype it is used in") {
   const Tensor x = ones({1, 1});
-  const Tensor w = leaf({1, 1}, 1 + 0x1p-9);  // 1 in bf16; f16 has it
+  const Tensor w = leaf({1, 1}, 1 + 0x1p-9);  // 1 in bf16; exact in f16
   const Autocast region(bf16);
   for (const bool cached : {false, true}) {
     CHECK(matmul(x, w).item() == 1);
@@ -127,7 +127,7 @@ TEST_CASE("a region is its thread's alone: another thread begins and ends its ow
   CHECK(counters().hits == 1);
 }
 
-/// Notes what arrives; the second input may be absent.
+/// Records the inputs it gets; the second input may be absent.
 struct Arrives final : UserOp {
   static constexpr OpInfo info{"arrives", CastClass::widest_input};
   std::vector<DType>* seen;
@@ -139,7 +139,7 @@ struct Arrives final : UserOp {
   }
 };
 
-TEST_CASE("the widest input is found among those that a region casts: f64 draws nobody up") {
+TEST_CASE("the widest input is found among those that a region casts: f64 widens no other input") {
   std::vector<DType> seen;
   const Tensor low = ones({2}, bf16), wide = ones({2}, f64), whole = ones({2}, i64);
   const Autocast region(bf16);
@@ -153,7 +153,7 @@ TEST_CASE("the widest input is found among those that a region casts: f64 draws 
   CHECK(seen == std::vector<DType>{bf16, i64, bf16});
 }
 
-TEST_CASE("what is f32 already is not widened, and the log does not say so") {
+TEST_CASE("inputs in f32 are not widened, and the log does not list them") {
   const Tensor x = ones({2, 2});
   amp::PrecisionLog log;
   const Autocast region(bf16);

@@ -1,4 +1,4 @@
-// Regions: what is cast and what is not, nesting, the ways out, backward, and the cast cache.
+// Regions: which inputs are cast, nesting, ends of regions, backward, and the cast cache.
 #include <cmath>
 #include <stdexcept>
 
@@ -16,14 +16,14 @@ using amp::Region;
 Tensor leaf(const Shape& shape) { return randn(shape).set_requires_grad(); }
 const amp::CacheCounters& counters() { return amp::active_cast_cache()->counters(); }
 
-// --- what is cast
+// --- which inputs are cast
 
 TEST_CASE("every cast class, by an operation that asks for it") {
   manual_seed(0);
   const Tensor x = randn({4, 4}), y = cast(randn({4, 4}), bf16);
   const Autocast region(bf16);
   CHECK(matmul(x, x).dtype() == bf16);   // low_precision
-  CHECK(matmul(x, y).dtype() == bf16);   // whatever arrives
+  CHECK(matmul(x, y).dtype() == bf16);   // in any input dtype
   CHECK(softmax(y, 1).dtype() == f32);   // full_precision, written as f32 by the kernel
   CHECK(pow(y, y).dtype() == f32);       // full_precision, by casts
   CHECK(cat({x, y}, 0).dtype() == f32);  // widest_input
@@ -35,7 +35,7 @@ TEST_CASE("every cast class, by an operation that asks for it") {
                        doctest::Contains("is refused under autocast"), UsageError);
 }
 
-struct Agree final : UserOp {  // the framework's own promote by themselves before they ask
+struct Agree final : UserOp {  // the framework's own operations promote before they ask
   static constexpr OpInfo info{"agree", CastClass::widest_input};
   Tensor forward(const Tensor& a, const Tensor& b) {
     CHECK(a.dtype() == b.dtype());
@@ -54,14 +54,14 @@ TEST_CASE("f16 and bf16 meet in f32 where inputs must agree") {
   CHECK(matmul(a, b).dtype() == f16);  // low_precision: both become f16
 }
 
-TEST_CASE("f64, integers and booleans are left alone") {
+TEST_CASE("f64, integers and booleans are not cast") {
   manual_seed(0);
   const Tensor wide = randn({3, 3}, f64), narrow = randn({3, 3});
   const Tensor indices = from({0, 2}, i64);
   const Autocast region(bf16);
   CHECK(matmul(wide, wide).dtype() == f64);
   CHECK(exp(wide).dtype() == f64);
-  CHECK_THROWS_AS(matmul(wide, narrow), DTypeError);  // f64 and bf16: nobody widens
+  CHECK_THROWS_AS(matmul(wide, narrow), DTypeError);  // f64 and bf16: neither is widened
   CHECK(embedding(indices, narrow).dtype() == f32);
   const Tensor mask = less(wide, wide);
   CHECK(mask.dtype() == boolean);
@@ -77,7 +77,7 @@ struct AsItIs final : UserOp {
   Tensor forward(const Tensor& x) { return x.clone(); }
 };
 
-TEST_CASE("operations of users get what they ask for, whatever the policy says of others") {
+TEST_CASE("operations of users get the class they ask for, also if the policy has other rules") {
   const Tensor x = ones({2}), y = ones({2}, bf16);
   for (const std::string_view preset : {"pytorch-cuda", "none"}) {
     const Autocast region(CastPolicy::preset(preset).with(bf16));
@@ -88,7 +88,7 @@ TEST_CASE("operations of users get what they ask for, whatever the policy says o
 
 // --- regions
 
-TEST_CASE("nesting: dtype, policy and disabling hold inside, and what was before comes back") {
+TEST_CASE("nesting: dtype, policy and disabling hold inside, and the outer state is restored") {
   const Tensor x = ones({2, 2});
   const auto dtypes = [&] { return std::pair(matmul(x, x).dtype(), exp(matmul(x, x)).dtype()); };
   using Pair = std::pair<DType, DType>;
@@ -121,13 +121,13 @@ TEST_CASE("nesting: dtype, policy and disabling hold inside, and what was before
   CHECK(dtypes() == Pair{f32, f32});
 }
 
-TEST_CASE("a disabled region at the outermost keeps the cache of what it holds") {
+TEST_CASE("a disabled outermost region keeps the cache of the regions in it") {
   const Autocast off = Autocast::disabled();
   CHECK(amp::active_cast_cache() != nullptr);
   CHECK(matmul(ones({2, 2}), ones({2, 2})).dtype() == f32);
 }
 
-TEST_CASE("no dtype for the CPU: its low_precision operations stay as they are") {
+TEST_CASE("no dtype for the CPU: its low_precision operations do not change") {
   const Tensor x = ones({2, 2});
   const Autocast region(Region{.dtype = std::nullopt});
   CHECK(amp::autocast_enabled());
@@ -146,12 +146,12 @@ TEST_CASE("a region ends with an exception, and with the function") {
   CHECK(autocast(f16, [&] { return matmul(x, x); }).dtype() == f16);
   CHECK(autocast(f16, [] { return 7; }) == 7);
   int value = 3;
-  autocast(f16, [&]() -> int& { return value; }) = 4;  // references stay what they are
+  autocast(f16, [&]() -> int& { return value; }) = 4;  // references stay references
   CHECK(value == 4);
   autocast(f16, [] {});
 }
 
-TEST_CASE("only bf16 and f16 are dtypes to run in; nothing is left open by a refusal") {
+TEST_CASE("only bf16 and f16 are dtypes to run in; a refusal leaves no region open") {
   for (const DType wrong : {f32, f64, i64}) {
     CHECK_THROWS_WITH_AS(Autocast{wrong}, doctest::Contains("[autocast] cannot run operations in"),
                          DTypeError);
@@ -180,7 +180,7 @@ TEST_CASE("backward runs outside, or in another region, to the same gradients") 
   CHECK(same_bits(outside, gradient(Region{.enabled = false})));
 }
 
-TEST_CASE("gradients arrive in the dtype of what they belong to") {
+TEST_CASE("gradients arrive in the dtype of their tensor") {
   manual_seed(0);
   Tensor x = leaf({4, 8}), w = leaf({3, 8}), b = leaf({3});
   Tensor short_w = cast(randn({3, 8}), bf16).set_requires_grad();
@@ -196,7 +196,7 @@ TEST_CASE("weight gradients leave their product as f32, never rounded through bf
   Tensor w = leaf({5, 8});
   const Tensor dy = cast(randn({batch, 5}), bf16);
   autocast(bf16, [&] { return linear(x, w); }).backward(dy);
-  // By hand: the product of what bf16 made of the inputs, without another rounding.
+  // By hand: the product of the inputs rounded to bf16, without another rounding.
   const auto wide = [](const Tensor& t) { return cast(cast(t, bf16), f64); };
   const Tensor exact = matmul(permute(wide(dy), {1, 0}), wide(x));
   const std::vector<double> got = w.grad().to_vector<double>(), want = exact.to_vector<double>();
@@ -253,7 +253,7 @@ TEST_CASE("activations, views, frozen and short weights are not cached") {
   Tensor frozen = randn({8, 8}), both = leaf({16, 8}), short_w = cast(randn({8, 8}), f16);
   short_w.set_requires_grad();
   Tensor part = both.detach().view_as({8, 8}, {8, 1}, 64);
-  part.set_requires_grad();  // a leaf, but a view of more
+  part.set_requires_grad();  // a leaf, but a view of a larger tensor
   const Tensor computed = relu(leaf({8, 8}));
   const Autocast region(bf16);
   for (const Tensor& w : {frozen, part, short_w, computed, slice(both, 0, 0, 8)}) {
@@ -264,7 +264,7 @@ TEST_CASE("activations, views, frozen and short weights are not cached") {
   CHECK(counters().misses == 1);
 }
 
-TEST_CASE("a region that is destroyed in another thread leaves that thread's regions alone") {
+TEST_CASE("a region that is destroyed in another thread does not change that thread's regions") {
   std::unique_ptr<Autocast> strayed;
   std::thread([&] { strayed = std::make_unique<Autocast>(f16); }).join();
   const Autocast region(bf16);
@@ -273,7 +273,7 @@ TEST_CASE("a region that is destroyed in another thread leaves that thread's reg
   CHECK(linear(leaf({2, 4}), leaf({3, 4})).dtype() == bf16);
 }
 
-TEST_CASE("a batched product with a weight for all hits the cache") {
+TEST_CASE("a batched product with one weight for all batches hits the cache") {
   manual_seed(0);
   const Tensor x = randn({3, 4, 8});
   const Tensor w = leaf({8, 5});

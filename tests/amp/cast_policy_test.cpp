@@ -1,5 +1,6 @@
-// Policies: presets against lists read from a real PyTorch (tests/fixtures/pytorch/amp_policy_fixtures.py),
-// names, overrides, decisions that look at inputs, printing.
+// Policies: presets against lists read from a real PyTorch
+// (tests/fixtures/pytorch/amp_policy_fixtures.py), names, overrides, decisions that depend on
+// inputs, printing.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -39,7 +40,7 @@ TEST_CASE("the PyTorch presets are PyTorch's lists") {
   }
 }
 
-TEST_CASE("every preset speaks of every operation, and operations ask for pytorch-cuda") {
+TEST_CASE("every preset has a rule for every operation, and operations ask for pytorch-cuda") {
   for (const std::string_view preset : CastPolicy::preset_names()) {
     const CastPolicy policy = CastPolicy::preset(preset);
     CHECK(policy.name() == preset);
@@ -76,7 +77,7 @@ TEST_CASE("an override by name changes what runs") {
   CHECK(softmax_dtype(policy) == f32);
   policy["softmax"] = CastClass::low_precision;
   CHECK(softmax_dtype(policy) == bf16);
-  CHECK(softmax_dtype(CastPolicy()) == f32);  // the default is not touched
+  CHECK(softmax_dtype(CastPolicy()) == f32);  // the default does not change
 }
 
 TEST_CASE("a decision may name its dtype, per device") {
@@ -84,7 +85,7 @@ TEST_CASE("a decision may name its dtype, per device") {
   const Tensor x = randn({2, 4}), w = randn({4, 4});
   CastPolicy policy;
   policy["softmax"] = {CastClass::low_precision, f16};
-  policy["sum"] = {CastClass::low_precision, {}, f16};  // a GPU's business: here the region's
+  policy["sum"] = {CastClass::low_precision, {}, f16};  // for a GPU; here the region's dtype
   amp::PrecisionLog log;
   amp::autocast(policy.with(bf16), [&] {
     CHECK(matmul(x, w).dtype() == bf16);
@@ -108,7 +109,7 @@ TEST_CASE("a decision may name its dtype, per device") {
   CHECK_THROWS_AS(amp::autocast(policy.with(bf16), [&] { softmax(x, 1); }), DTypeError);
 }
 
-TEST_CASE("every published list says what becomes of each low-precision operation") {
+TEST_CASE("every published list gives a class for each low-precision operation") {
   const CastPolicy asked;
   for (const amp::Preset& preset : amp::presets()) {
     if (preset.lists.empty() || preset.name == "flashlight-o1") continue;  // one rule for all
@@ -122,7 +123,7 @@ TEST_CASE("every published list says what becomes of each low-precision operatio
   }
 }
 
-TEST_CASE("losses are marked, and what trains short weights computes them in f32") {
+TEST_CASE("losses are marked, and operations that train short weights compute them in f32") {
   const std::vector<std::string_view> losses(CastPolicy::losses().begin(),
                                              CastPolicy::losses().end());
   CHECK(losses == std::vector<std::string_view>{"bce_with_logits", "binary_cross_entropy",
@@ -138,7 +139,7 @@ TEST_CASE("a batched product asks the policy once") {
   CHECK(log.entries()[0].casts == 2);
 }
 
-/// Doubles, in whatever dtype arrives.
+/// Doubles x, in any dtype.
 struct Double : UserOp {
   static constexpr OpInfo info{"double", CastClass::as_is};
   Tensor forward(const Tensor& x) { return x + x; }
@@ -165,7 +166,7 @@ struct OnlyLarge final : CastPolicy {
   }
 };
 
-TEST_CASE("a derived policy looks at the inputs; with() will not cut it down") {
+TEST_CASE("a derived policy sees the inputs; with() refuses to make it a list") {
   const amp::Region region{.policy = std::make_shared<OnlyLarge>(), .dtype = bf16};
   const Tensor w = randn({10, 10});
   const amp::Autocast scope(region);

@@ -1,4 +1,4 @@
-// Functions that are made of operations and have a class of their own: their dtypes under PyTorch's
+// Functions that consist of operations and have their own cast class: their dtypes under PyTorch's
 // lists for CPU and GPU.
 #include "strategy_cases.h"
 
@@ -45,7 +45,7 @@ TEST_CASE("running products, losses and norms have PyTorch's dtypes") {
         }) == Pair{bf16, bf16});
 }
 
-TEST_CASE("what is computed in f32 inside is rounded once") {
+TEST_CASE("results that are computed in f32 inside are rounded once") {
   const Tensor x = randn({4, 3}, bf16), t = rand({4, 3}, bf16), w = rand({3}, bf16) + 0.5;
   const auto wide = [](const Tensor& y) { return cast(y, f32); };
   CHECK(same_bits(bce_with_logits(x, t, {.pos_weight = w}),

@@ -1,5 +1,5 @@
-// States that one strategy saved, loaded under another: weights move to the bit where the bits
-// exist, tied, frozen and renamed ones as well; what would lose bits or does not fit is refused.
+// States of one strategy loaded under another. Weights are exact to the bit if the bits exist, also
+// tied, frozen and renamed ones. A load that would lose bits, or does not fit, is refused.
 #include "strategy_cases.h"
 
 namespace halftone::test::conversion_test {
@@ -11,13 +11,13 @@ using doctest::Contains;
 
 const std::vector<std::string_view> exact{"fp32", "o2-bf16", "split-bf16"};
 
-/// Parameter i, with what is kept beside it.
+/// Returns parameter i and the tensors that store the rest of its weight.
 Tensor weight_of(StrategyCase& run, std::size_t i) {
   amp::MasterWeights* masters = run.training.masters();
   return masters ? masters->weight(i) : cast(run.model->parameters()[i].detach(), f32);
 }
 
-TEST_CASE("weights move between strategies to the bit where the bits exist") {
+TEST_CASE("weights convert between strategies to the bit if the bits exist") {
   const std::vector<std::string_view> full{"fp32", "amp-fp16", "o2-bf16", "split-bf16"};
   for (const std::string_view from : full)
     for (const std::string_view to : full) {
@@ -60,7 +60,7 @@ TEST_CASE("compensated and rounded weights convert upwards; downwards only by ro
   }
 }
 
-TEST_CASE("f64 holds everything, and goes elsewhere by rounding") {
+TEST_CASE("f64 holds every weight, and converts to other dtypes by rounding") {
   for (const std::string_view other : {"fp32", "o2-bf16", "split-bf16", "full-bf16-kahan"}) {
     CAPTURE(other);
     StrategyCase narrow(other), wide("fp64");
@@ -80,7 +80,7 @@ TEST_CASE("f64 holds everything, and goes elsewhere by rounding") {
   }
 }
 
-/// A strategy that no table has.
+/// A strategy that is not in a table.
 Strategy customised(std::string name, WeightForm form, DType weights = bf16) {
   Strategy strategy;
   strategy.name = std::move(name), strategy.form = form, strategy.weights = weights;
@@ -174,7 +174,7 @@ TEST_CASE("tied weights convert under all of their names") {
     }
 }
 
-// --- what the optimizer does not own
+// --- tensors that the optimizer does not own
 
 /// Linear, batch norm, Linear; the optimizer has the last one only, so everything else is frozen.
 struct Frozen {
@@ -191,7 +191,7 @@ struct Frozen {
     return {all.end() - 2, all.end()};
   }
   Tensor entry(const std::string& name) const { return nn::state_dict(model).at(name); }
-  /// Everything that is not the last layer's, in numbers that bf16 has.
+  /// Returns all tensors outside of the last layer, with numbers that bf16 represents.
   void make_short() {
     for (auto& [name, x] : nn::state_dict(model))
       if (is_floating(x.dtype()) && !name.starts_with("2.")) {
@@ -201,11 +201,11 @@ struct Frozen {
   }
 };
 
-TEST_CASE("frozen parameters and buffers are not rounded without being asked") {
+TEST_CASE("frozen parameters and buffers are rounded only on request") {
   Strategy masters_everywhere = Strategy::named("o2-bf16");
   masters_everywhere.keep_batch_norm = false;
   Frozen source(Strategy::named("fp32")), target(masters_everywhere);
-  source.training.forward(source.model, randn({8, 4}));  // moves the running statistics
+  source.training.forward(source.model, randn({8, 4}));  // changes the running statistics
   const auto refused = [&](const std::string& name) {
     const auto before = copy_of(target.training.state_dict());
     std::string message;
@@ -280,9 +280,10 @@ TEST_CASE("a state that does not fit is not converted, and nothing has changed")
   CHECK(refused("model.0.weight", zeros({40, 24}, i64)) ==
         "[Training.load_state_dict] \"model.0.weight\" is [40, 24] i64, but weights are saved in "
         "f64, f32, bf16 or f16. The state is damaged.");
-  CHECK(refused("form", from_vector(std::vector<int64_t>{'k', 'a'}, {2}, u8)) ==
-        "[Training.load_state_dict] \"form\" is \"ka\", which is no form of weights. The state is "
-        "damaged, or newer than this library.");
+  CHECK(
+      refused("form", from_vector(std::vector<int64_t>{'k', 'a'}, {2}, u8)) ==
+      "[Training.load_state_dict] \"form\" is \"ka\", which is not a form of weights. The state is "
+      "damaged, or newer than this library.");
   CHECK(refused("optimizer.state.9.exp_avg", zeros({2})).find("state.9.exp_avg is unknown") !=
         std::string::npos);
 }
@@ -300,7 +301,7 @@ TEST_CASE("names that this model ties must have been tied in the state") {
   CHECK(same_state(before, target.training.state_dict()));
 }
 
-TEST_CASE("what a file calls its strategy, form and entries is printable in messages") {
+TEST_CASE("names of strategy, form and entries in a file are printable in messages") {
   StrategyCase source("fp32"), target("o2-bf16");
   const auto text = [](std::string_view bytes) {
     const std::vector<double> values(bytes.begin(), bytes.end());
@@ -317,7 +318,7 @@ TEST_CASE("what a file calls its strategy, form and entries is printable in mess
   CHECK(refused("strategy", "\x1b[2J").find("was saved under \\x1b[2J, this is o2-bf16") !=
         std::string::npos);
   CHECK(refused("strategy", std::string(100'000, 'x')).size() < 300);
-  CHECK(refused("form", "\x1b[2J").find("\"form\" is \"\\x1b[2J\", which is no form") !=
+  CHECK(refused("form", "\x1b[2J").find("\"form\" is \"\\x1b[2J\", which is not a form") !=
         std::string::npos);
   auto state = copy_of(source.training.state_dict());
   state["\x1b[2J"] = zeros({1});

@@ -1,5 +1,5 @@
-// A training whose updates decide by themselves whether to skip, as on a GPU, beside one whose host
-// decides: the same bits, and nothing is read before somebody asks.
+// A training whose updates decide whether to skip, as on a GPU, compared with one whose host
+// decides: the bits are the same, and values are read only on request.
 #include <cmath>
 #include <limits>
 
@@ -74,7 +74,7 @@ TEST_CASE("decided in the update: the training of a host that decides, to the bi
         }
 }
 
-/// Counts what the host reads, which on a GPU it would wait for.
+/// Counts reads by the host; on a GPU each would wait.
 struct CountingReads final : ReferenceBackend {
   int reads = 0;
   void copy_to_host(const void* device, void* host, std::size_t bytes) override {
@@ -83,7 +83,7 @@ struct CountingReads final : ReferenceBackend {
   }
 };
 
-TEST_CASE("no step reads anything back: only questions do") {
+TEST_CASE("a step reads nothing back, only requests for its results do") {
   for (const bool clips : {false, true})
     for (const int micro_batches : {1, 2})
       for (const char* name : {"amp-fp16", "o2-fp16"}) {
@@ -104,7 +104,7 @@ TEST_CASE("no step reads anything back: only questions do") {
       }
 }
 
-TEST_CASE("first_overflow, when the update decided, is looked for when asked") {
+TEST_CASE("first_overflow, when the update decided, is searched for on request") {
   Decided run(strategy_of("amp-fp16"), Decision::in_update);
   const auto& training = run.run.training;
   CHECK(run.step(1, false));
@@ -149,7 +149,7 @@ TEST_CASE("an optimizer that cannot decide in its update reads the flag itself")
   CHECK(w.at({0}) == 0.5);
 }
 
-TEST_CASE("what a step answers is read once, when asked, and keeps") {
+TEST_CASE("the answer of a step is read once, on request, and stored") {
   Tensor skip = ones({});
   const Stepped stepped(skip), same = stepped;
   CHECK_FALSE(stepped.known());
@@ -177,7 +177,7 @@ TEST_CASE("1 / scale on the device is the f64 quotient, rounded") {
   }
 }
 
-TEST_CASE("scale_tensor: the present scale, which never changes once it is handed out") {
+TEST_CASE("scale_tensor: the present scale; a returned tensor never changes") {
   GradScaler scaler({.init_scale = 64});
   const Tensor before = scaler.scale_tensor();
   CHECK(scaler.scale_tensor().body() == before.body());
@@ -186,14 +186,14 @@ TEST_CASE("scale_tensor: the present scale, which never changes once it is hande
   scaler.update(8.0);
   CHECK(before.item() == 64);
   CHECK(scaler.scale_tensor().item() == 8);
-  scaled.backward();  // of a loss scaled before the scale moved
+  scaled.backward();  // of a loss scaled before the scale changed
   CHECK(w.grad().item() == 64);
   GradScaler copy = scaler;
   copy.update(2.0);
   CHECK(scaler.scale_value() == 8);
 }
 
-TEST_CASE("micro-batches under a scale that moves between them") {
+TEST_CASE("micro-batches under a scale that changes between them") {
   const auto weights_after = [](double scale, std::optional<double> moved) {
     Strategy strategy = strategy_of("amp-fp16");
     strategy.loss_scale.init_scale = scale;

@@ -1,6 +1,6 @@
-// GradScaler: replays what a real PyTorch showed (tests/fixtures/pytorch/amp_scaler_fixtures.py),
-// action by action, with a table of the deliberate differences; then what PyTorch does not have:
-// several losses, set_options(), first_overflow(), and states that are refused.
+// GradScaler: replays a real PyTorch (tests/fixtures/pytorch/amp_scaler_fixtures.py), with a table
+// of the deliberate differences; then features that PyTorch does not have: several losses,
+// set_options(), first_overflow(), and states that are refused.
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -23,14 +23,14 @@ using Values = std::vector<double>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Where halftone differs on purpose: patches (RFC 7396, null removes) to what PyTorch shows.
+/// Deliberate differences: patches (RFC 7396, null removes) to PyTorch's results.
 /// b: f16 gradients are refused by unscale() only; step() divides them inside the update, in f32.
-/// c: a call without gradients is an error of that call alone; the optimizer can go on.
+/// c: a call without gradients is an error of that call alone; the optimizer can continue.
 /// d: a lowered growth interval lets the scale grow at once; PyTorch waits for equality forever.
 /// f: a load that fails changes nothing; PyTorch keeps what it read before the missing entry.
 /// Two more are rules below:
-/// a: step() without unscale() hands 1 / scale to the update and leaves the gradients as they are.
-/// e: the scale stays where 1 / scale is finite; init_scale is refused where it is not.
+/// a: step() without unscale() gives 1 / scale to the update and does not change the gradients.
+/// e: 1 / scale is always finite; an init_scale for which it is not is refused.
 const json differences = json::parse(R"({
   "f16_gradients": {
     "3": {"error": null, "stepped": true, "parameters": [[0.75, -1.5, 0.375]]},
@@ -63,12 +63,12 @@ double number(const json& x) {
   if (!x.is_string()) return x.get<double>();
   return x == "nan" ? not_a_number : x == "inf" ? infinity : -infinity;
 }
-Values numbers(const json& list) {  // none for null, one for a number
+Values numbers(const json& list) {  // empty for null, one value for a number
   Values result;
   for (const json& x : list) result.push_back(number(x));
   return result;
 }
-/// Equal, NaN to NaN, or beside each other by up to `allowed` of 1 or the value.
+/// Equal, also NaN to NaN, or different by at most `allowed` of 1 or the value.
 bool equal(const Values& a, const Values& b, double allowed = 0) {
   return std::ranges::equal(a, b, [&](double x, double y) {
     return x == y || (std::isnan(x) && std::isnan(y)) ||
@@ -103,7 +103,7 @@ class Replay {
         optimizers_.push_back(std::make_unique<optim::Sgd>(list, optim::SgdOptions{.lr = 0.5}));
   }
 
-  /// Does an action and compares with `shows`.
+  /// Does an action and compares the results with `shows`.
   void check(const json& action, const json& shows) {
     const std::vector<Values> gradients_before = gradients();
     std::string error;
@@ -128,7 +128,7 @@ class Replay {
       const Values now = gradients()[i];
       if (action.at("do") != "step") CHECK(equal(now, numbers(wanted), allowed_));
       else CHECK(equal(now, gradients_before[i]));  // difference a
-      set_grad(i, wanted);                          // go on from where PyTorch is
+      set_grad(i, wanted);                          // continue from PyTorch's state
     }
   }
 
@@ -146,7 +146,7 @@ class Replay {
 
   void check_result(const json& got, const json& wanted) const {
     CHECK(got.size() == wanted.size());
-    for (const auto& [key, value] : wanted.items()) {  // of a norm: itself
+    for (const auto& [key, value] : wanted.items()) {  // for a norm: its value
       CAPTURE(key);
       const json& mine = wanted.is_object() ? got.at(key) : got;
       if (key == "dtype") CHECK(mine == value);
@@ -167,7 +167,7 @@ class Replay {
     if (verb == "set_grad") set_grad(action.at("parameter"), action.at("values"));
     else if (verb == "unscale") scaler_.unscale(optimizer());
     else if (verb == "clip") {
-      allowed_ = 4 * epsilon(f32);  // from here on: the norm and its quotient are rounded
+      allowed_ = 4 * epsilon(f32);  // from here on the norm and its quotient are rounded
       return optim::clip_grad_norm(optimizer().parameters(), action.at("max_norm")).item();
     } else if (verb == "step") stepped_ = scaler_.step(optimizer());
     else if (verb == "update" && action.contains("new_scale")) scaler_.update(action["new_scale"]);
@@ -239,7 +239,8 @@ void replay(const std::string& scenario_name, const json& scenario, Decision dec
   }
 }
 
-TEST_CASE("the scaler does what PyTorch's does, action by action, but where it shall not") {
+TEST_CASE(
+    "the scaler does what PyTorch's does, action by action, except for deliberate differences") {
   const json table = scenarios();
   Decision decision = Decision::where_free;
   SUBCASE("the host decides") {}
@@ -272,7 +273,7 @@ TEST_CASE("two losses with a scale each: one overflows, only its scale backs off
   SUBCASE("the update decides") { decision = Decision::in_update; }
   TwoLosses run{.decision = decision};
   run.backward(1, 0), run.backward(infinity, 1);
-  CHECK_FALSE(run.w.grad().defined());  // put aside
+  CHECK_FALSE(run.w.grad().defined());  // moved to the sum
   CHECK_FALSE(run.scaler.step(run.sgd));
   run.scaler.update();
   CHECK(Values{run.scaler.scale_value(0), run.scaler.scale_value(1)} == Values{1024, 512});
@@ -281,10 +282,10 @@ TEST_CASE("two losses with a scale each: one overflows, only its scale backs off
   run.backward(1, 0), run.backward(3, 1), run.backward(0.5, 1);
   CHECK(run.scaler.step(run.sgd));
   CHECK(run.w.grad().to_vector<double>() == Values{4.5, 4.5});
-  CHECK(run.w.to_vector<double>() == Values{1 - 2.25, 1 - 2.25});  // not stepped before
+  CHECK(run.w.to_vector<double>() == Values{1 - 2.25, 1 - 2.25});  // no step before this one
 }
 
-TEST_CASE("collecting after unscaling, and losses that are not there") {
+TEST_CASE("collecting after unscaling, and losses that do not exist") {
   using doctest::Contains;
   TwoLosses run;
   CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 0), Contains("before scale()"), UsageError);
@@ -303,7 +304,7 @@ TEST_CASE("first_overflow after collect()") {
 
 // --- options and states
 
-TEST_CASE("set_options keeps scale and tracker, and refuses what makes no sense") {
+TEST_CASE("set_options keeps scale and tracker, and refuses invalid options") {
   const optim::Sgd sgd({ones({2}).set_requires_grad()});
   GradScaler scaler({.init_scale = 1024, .growth_interval = 4});
   scaler.scale(ones({}));
@@ -322,7 +323,7 @@ TEST_CASE("set_options keeps scale and tracker, and refuses what makes no sense"
   CHECK(scaler.scale_value() == 8192);
 }
 
-TEST_CASE("update() to a senseless scale changes nothing") {
+TEST_CASE("update() to an invalid scale changes nothing") {
   GradScaler scaler({.init_scale = 64});
   scaler.scale(ones({}));
   for (const double bad : {0.0, -1.0, infinity, not_a_number, 1e-40, 1e39}) {
@@ -331,7 +332,7 @@ TEST_CASE("update() to a senseless scale changes nothing") {
   }
 }
 
-TEST_CASE("a disabled scaler passes everything through, f16 gradients, too") {
+TEST_CASE("a disabled scaler passes everything through, also f16 gradients") {
   Tensor w = ones({2}, f16).set_requires_grad();
   optim::Sgd sgd({w}, {.lr = 0.5});
   GradScaler scaler({}, {.enabled = false});
@@ -341,7 +342,7 @@ TEST_CASE("a disabled scaler passes everything through, f16 gradients, too") {
   scaler.load_state_dict({{"anything", zeros({})}});
 }
 
-TEST_CASE("the state of several losses, and of hysteresis where it is used") {
+TEST_CASE("the state of several losses, and of hysteresis if it is used") {
   TwoLosses run;
   run.backward(1, 0), run.backward(infinity, 1);
   run.scaler.step(run.sgd), run.scaler.update();

@@ -1,5 +1,5 @@
-// The bytes of every strategy, to the byte, on an MLP: what is there at rest and between steps, and
-// the peak of every use. Bytes per parameter with Adam:
+// The bytes of every strategy, to the byte, on an MLP: bytes at rest and between steps, and the
+// peak of every use. Bytes per parameter with Adam:
 //
 //                                    fp32  amp   o2  o2 fused  full  kahan  split
 //   parameter                           4    4    2         2     2      2      2
@@ -47,7 +47,7 @@ const Expected table[]{
     {"split-bf16", bf16, true, 2, 2, 2, 0, 4, 0, 10, 10, 1.0},
 };
 
-/// What belongs to parameters: activations, inputs and workspaces are left out.
+/// The uses that belong to parameters: without activations, inputs and workspaces.
 int64_t of_parameters(const std::array<int64_t, memory_use_count>& bytes) {
   int64_t sum = 0;
   for (const Use use : {Use::parameter, Use::master_weight, Use::gradient, Use::master_gradient,
@@ -59,8 +59,8 @@ int64_t beside(const MemoryReport& report) {
   return report.now_of(Use::master_weight) + report.now_of(Use::compensation);
 }
 
-/// The largest sum over parameter uses that two accumulated micro-batches and a step come to. The
-/// ledger's peak is that of all bytes, activations included; this one watches the parameters'.
+/// Returns the largest sum over parameter uses during two accumulated micro-batches and a step. The
+/// ledger's peak includes all bytes, also activations; this one only the parameters'.
 class Watch {
  public:
   void look() { largest_ = std::max(largest_, of_parameters(memory_report().now)); }
@@ -70,7 +70,7 @@ class Watch {
   int64_t largest_ = 0;
 };
 
-/// Looks at the books whenever an operation of the forward pass runs.
+/// Reads the ledger whenever an operation of the forward pass runs.
 struct Watched final : UserOp {
   static constexpr OpInfo info{"watched", CastClass::as_is};
   Watch* watch;
@@ -114,7 +114,7 @@ TEST_CASE("the ledger of every strategy, to the byte") {
             run.targets);
         run.training.backward(loss);
       }
-      run.training.optimizer().gradients();  // as clipping would: masters' gradients appear here
+      run.training.optimizer().gradients();  // as clipping would: makes the masters' gradients
       watch.look();
       run.training.step();
       const MemoryReport after = memory_report();
@@ -127,7 +127,7 @@ TEST_CASE("the ledger of every strategy, to the byte") {
       CHECK(of_parameters(after.now) == e.steady * n);
       CHECK(watch.largest() == e.peak * n);
     }
-    CHECK(memory_report().now == empty.now);  // nothing is left behind
+    CHECK(memory_report().now == empty.now);  // nothing remains allocated
   }
 }
 

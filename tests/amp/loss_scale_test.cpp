@@ -42,17 +42,17 @@ TEST_CASE("the defaults are PyTorch's") {
   CHECK(next(s, true).scale == 32768);
 }
 
-TEST_CASE("a static scale stays") {
+TEST_CASE("a static scale does not change") {
   CHECK(scales({.init_scale = 8, .growth_interval = 1, .dynamic = false}, "..xx.") ==
         Scales{8, 8, 8, 8, 8});
 }
 
 TEST_CASE("hysteresis, by the three published rules") {
   LossScaleOptions options{.init_scale = 8, .growth_interval = 4, .hysteresis = 2};
-  // apex: the second overflow in a row backs off, and any clean step forgets the first.
+  // apex: the second overflow in a row backs off, and any clean step resets the count.
   CHECK(scales(options, "xxx") == Scales{8, 4, 2});
   CHECK(scales(options, "x.x.xx") == Scales{8, 8, 8, 8, 8, 4});
-  // Megatron-LM: only growth forgets.
+  // Megatron-LM: only growth resets the count.
   options.rule = HysteresisRule::megatron;
   CHECK(scales(options, "x.x.x") == Scales{8, 8, 4, 4, 2});
   CHECK(scales(options, "x....x.x") == Scales{8, 8, 8, 8, 16, 16, 16, 8});
@@ -69,7 +69,7 @@ TEST_CASE("lowering the interval below the tracker lets the scale grow at the ne
   CHECK(next(now, false).scale == 16);
 }
 
-TEST_CASE("senseless options are refused") {
+TEST_CASE("invalid options are refused") {
   const auto message = [](const LossScaleOptions& options) {
     try {
       amp::GradScaler scaler(options);

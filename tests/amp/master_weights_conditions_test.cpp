@@ -1,5 +1,5 @@
-// Conditions of master weights, each of which a change could drop without another test falling:
-// whose gradient is summed, whose random numbers are whose, what is copied, and what is charged.
+// Conditions of master weights that no other test checks: the owners of summed gradients and of
+// random numbers, which tensors are copied, and the ledger's uses.
 #include <set>
 
 #include "own_optimizer.h"
@@ -31,7 +31,7 @@ struct Case {
   }
 };
 
-TEST_CASE("an optimizer has a name, masters the one of the optimizer that they wrap") {
+TEST_CASE("an optimizer has a name, masters have the name of the optimizer that they wrap") {
   Case run({2}, {bf16});
   CHECK(run.sgd.name() == "Sgd");
   CHECK(MasterWeights(run.sgd, {}).name() == "Sgd");
@@ -40,7 +40,7 @@ TEST_CASE("an optimizer has a name, masters the one of the optimizer that they w
 
 // --- gradients
 
-TEST_CASE("f32 sums are what the update reads, fused or plain") {
+TEST_CASE("the update reads f32 sums, fused or plain") {
   for (const bool fused : {true, false}) {
     CAPTURE(fused);
     Case run({2}, {bf16});
@@ -52,12 +52,12 @@ TEST_CASE("f32 sums are what the update reads, fused or plain") {
     masters.step();
     CHECK(masters.weight(0).at({0}) == -0x1p-12);
     CHECK_FALSE(masters.gradient(0).defined());
-    masters.step();  // the sums are gone with the step
+    masters.step();  // the step dropped the sums
     CHECK(masters.weight(0).at({0}) == -0x1p-12);
   }
 }
 
-TEST_CASE("a skipped step drops the sums, and moves nothing") {
+TEST_CASE("a skipped step drops the sums, and changes nothing") {
   for (const bool fused : {true, false}) {
     CAPTURE(fused);
     Case run({2}, {bf16});
@@ -72,7 +72,7 @@ TEST_CASE("a skipped step drops the sums, and moves nothing") {
   }
 }
 
-TEST_CASE("parameters that need no keeping keep their own gradients, f64 in all of its digits") {
+TEST_CASE("parameters that need no master keep their own gradients, f64 in all of its digits") {
   const double fine = 1 + 0x1p-40;
   for (const bool fused : {true, false})
     for (const bool sums : {true, false}) {
@@ -93,7 +93,7 @@ TEST_CASE("parameters that need no keeping keep their own gradients, f64 in all 
     }
 }
 
-TEST_CASE("plain: another gradient in the place of one that was seen is the one that counts") {
+TEST_CASE("plain: a gradient that replaces one that was seen is the one that counts") {
   Case run({2}, {bf16});
   MasterWeights masters(run.sgd, {.fused = false});
   for (const double value : {0.5, 0.25, 0.125}) {  // none of them was ever written in place
@@ -104,19 +104,19 @@ TEST_CASE("plain: another gradient in the place of one that was seen is the one 
   CHECK(masters.weight(0).at({0}) == 0.875);
 }
 
-TEST_CASE("plain: a parameter without a gradient stays out of the step") {
+TEST_CASE("plain: a parameter without a gradient is not part of the step") {
   Case run({2}, {bf16, bf16, f32});
   MasterWeights masters(run.sgd, {.fused = false});
   run.set_grads(0.5);
   run.parameters[1].set_grad({});
-  fill_with(run.parameters[1], 3);  // its master says 1
+  fill_with(run.parameters[1], 3);  // its master is 1
   CHECK(masters.gradients().size() == 2);
   masters.step();
   CHECK(run.parameters[0].at({0}) == 0.5);
   CHECK(run.parameters[1].at({0}) == 3);
   CHECK(run.parameters[2].at({0}) == 0.5);
   for (Tensor& p : run.sgd.group_parameters(0)) CHECK(p.requires_grad());
-  CHECK_FALSE(run.sgd.group_parameters(0)[0].grad().defined());  // the master's, of the step
+  CHECK_FALSE(run.sgd.group_parameters(0)[0].grad().defined());  // the master's, during the step
 }
 
 TEST_CASE("zero_grad() drops the model's gradients or writes zeros, and drops sums in any case") {
@@ -133,7 +133,7 @@ TEST_CASE("zero_grad() drops the model's gradients or writes zeros, and drops su
   CHECK(masters.gradients().empty());
 }
 
-TEST_CASE("f32 sums are charged as masters' gradients, and what adding takes as workspace") {
+TEST_CASE("f32 sums are charged as masters' gradients, and temporary memory as workspace") {
   Case run({64}, {bf16});
   MasterWeights masters(run.sgd, {.accumulate_in_f32 = true});
   const int64_t before = now_of(Use::master_gradient);
@@ -163,8 +163,9 @@ TEST_CASE("initial weights: one for each parameter; of form master they are the 
   }
 }
 
-TEST_CASE("set_weight() keeps what the form can keep of it, and refuses what does not fit") {
-  const double value = 1 + 0x1p-10;  // bf16 has 1
+TEST_CASE(
+    "set_weight() keeps the part that the form can represent, and refuses values that do not fit") {
+  const double value = 1 + 0x1p-10;  // 1 in bf16
   for (const WeightForm form : {WeightForm::master, WeightForm::split, WeightForm::split_rounded,
                                 WeightForm::kahan, WeightForm::stochastic}) {
     CAPTURE(name(form));
@@ -182,13 +183,13 @@ TEST_CASE("set_weight() keeps what the form can keep of it, and refuses what doe
   }
 }
 
-TEST_CASE("parameter groups that are not there are the inner optimizer's error") {
+TEST_CASE("parameter groups that do not exist are the inner optimizer's error") {
   Case run({2}, {bf16});
   MasterWeights masters(run.sgd);
   for (const int group : {-1, 1}) CHECK_THROWS_AS(masters.group_parameters(group), UsageError);
 }
 
-TEST_CASE("a loaded master sets its parameter; what is saved wants no gradient") {
+TEST_CASE("a loaded master sets its parameter; saved tensors need no gradient") {
   for (const bool fused : {true, false}) {
     CAPTURE(fused);
     Case run({2}, {bf16, f32}), other({2}, {bf16, f32});
@@ -201,7 +202,7 @@ TEST_CASE("a loaded master sets its parameter; what is saved wants no gradient")
     loaded.load_state_dict(state);
     CHECK(other.parameters[0].at({0}) == 0.5);
     CHECK(loaded.weight(0).at({0}) == 0.5);
-    CHECK(other.parameters[1].at({0}) == 1);  // the model's state
+    CHECK(other.parameters[1].at({0}) == 1);  // the value of the model's state
     masters.set_weight(0, full({2}, 3));
     CHECK(loaded.weight(0).at({0}) == 0.5);  // a copy
     state["master.0"] = {};
@@ -212,7 +213,7 @@ TEST_CASE("a loaded master sets its parameter; what is saved wants no gradient")
 
 // --- stochastic rounding
 
-TEST_CASE("random numbers are of one parameter and one step, however small the parameters are") {
+TEST_CASE("random numbers belong to one parameter and one step, also for very small parameters") {
   Case run({7}, {bf16, bf16, bf16, bf16});
   MasterWeights masters(run.sgd, {.form = WeightForm::stochastic, .seed = 3});
   std::set<std::vector<float>> drawn;
@@ -223,7 +224,7 @@ TEST_CASE("random numbers are of one parameter and one step, however small the p
     masters.step();
     for (const Tensor& p : run.parameters) drawn.insert(p.to_vector<float>());
   }
-  CHECK(drawn.size() > 3 * steps);  // of 4 x steps; some of 2^7 patterns coincide
+  CHECK(drawn.size() > 3 * steps);  // of 4 x steps; some of the 2^7 patterns coincide
 }
 
 }  // namespace

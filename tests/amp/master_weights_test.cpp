@@ -1,5 +1,5 @@
-// Weights that short parameters cannot hold: the forms against one another over many steps, the
-// rounding that is right on average, optimizers of users, states, mistakes.
+// Weights that do not fit short parameters: the forms compared over many steps, stochastic rounding
+// and its mean, optimizers of users, states, mistakes.
 #include <cmath>
 
 #include "own_optimizer.h"
@@ -92,7 +92,7 @@ TEST_CASE("masters, fused or plain, and split weights are the f32 weights, bit f
   });
 }
 
-TEST_CASE("the parameter is what bf16 makes of the weight: nearest, or the upper half") {
+TEST_CASE("the parameter is the weight rounded to bf16: to nearest, or the upper half") {
   for (const MasterWeightsOptions& options : exact) {
     Run run(optimizers.at("adamw"), options);
     run.steps(3);
@@ -119,14 +119,14 @@ double largest_weight(const Run& run) {
   return largest;
 }
 
-TEST_CASE("compensated weights stay near the f32 ones, rounded ones do not") {
+TEST_CASE("compensated weights stay near the f32 weights, rounded ones do not") {
   for_all([](const Make& make) {
     const int steps = 50;
     Run wide(make, {}), kahan(make, {{.form = WeightForm::kahan}});
     Run rounded(make, {{.form = WeightForm::stochastic}});
     wide.steps(steps), kahan.steps(steps);
-    // The compensation is below half a spacing of the weight, 2^-9 of it, and is itself rounded to
-    // bf16 in every step, by up to 2^-9 of that. Decay and momentum pass errors on, but shrink
+    // The compensation is below half a spacing of the weight, 2^-9 of it. Each step rounds
+    // it to bf16, by up to 2^-9 of that. Decay and momentum propagate errors, but reduce
     // them.
     const double bound = steps * 0x1p-18 * 2 * largest_weight(wide);
     CHECK(largest_difference(kahan, wide) <= bound);
@@ -147,7 +147,7 @@ TEST_CASE("stochastic rounding repeats under its seed, on any number of threads"
     CHECK(same_bits(once, after(1, 2)));
     CHECK_FALSE(same_bits(once, after(2, 1)));
   });
-  // Enough elements for two threads to share them.
+  // Enough elements for two threads.
   const auto large = [](int threads) {
     const Threads now(threads);
     Tensor w = ones({100000}, bf16).set_requires_grad();
@@ -160,7 +160,7 @@ TEST_CASE("stochastic rounding repeats under its seed, on any number of threads"
   CHECK(same_bits(large(1), large(2)));
 }
 
-TEST_CASE("stochastic rounding is right on average") {
+TEST_CASE("stochastic rounding is unbiased") {
   const int64_t n = 100000;
   const double spacing = 0x1p-7;  // of bf16 from 1 to 2
   for (const std::string_view backend : {"reference", "cpu"}) {
@@ -171,7 +171,7 @@ TEST_CASE("stochastic rounding is right on average") {
       optim::Sgd sgd({w}, {.lr = 1});
       MasterWeights masters(sgd, {.form = WeightForm::stochastic, .seed = 5});
       w.set_grad(full({n}, -part * spacing, bf16));
-      const double p = -w.grad().at({0}) / spacing;  // as bf16 holds it
+      const double p = -w.grad().at({0}) / spacing;  // as rounded to bf16
       masters.step();
       int64_t up = 0, down = 0;
       for (const double value : w.to_vector<double>())
@@ -182,7 +182,7 @@ TEST_CASE("stochastic rounding is right on average") {
   }
 }
 
-TEST_CASE("a saved state goes on with the same random numbers") {
+TEST_CASE("a saved state continues with the same random numbers") {
   const MasterWeightsOptions options{.form = WeightForm::stochastic, .seed = 9};
   Run whole(optimizers.at("adamw"), options),
       resumed(optimizers.at("adamw"), {{.form = options.form}});
@@ -215,7 +215,7 @@ TEST_CASE("the rate, through the wrapper") {
   CHECK(sgd.lr(0) == 0.5);
 }
 
-TEST_CASE("an optimizer of a user has masters by the plain way, and is refused by the fused one") {
+TEST_CASE("an optimizer of a user has masters in the plain way, and is refused by the fused one") {
   Tensor w = ones({3}, bf16).set_requires_grad();
   OwnOptimizer own({w});
   CHECK_THROWS_WITH_AS(MasterWeights{own}, doctest::Contains("Use form master with .fused = false"),
@@ -236,10 +236,10 @@ TEST_CASE("an optimizer of a user has masters by the plain way, and is refused b
     CHECK(masters.parameters()[0].body() == w.body());
     CHECK(own.own[0].dtype() == f32);
   }
-  CHECK(own.own[0].body() == w.body());  // given back
+  CHECK(own.own[0].body() == w.body());  // returned to the owner
 }
 
-TEST_CASE("a group that is added later has its weights kept, too") {
+TEST_CASE("weights of a group that is added later are kept as well") {
   for (const bool fused : {true, false})
     for (const WeightForm form : {WeightForm::master, WeightForm::split_rounded}) {
       if (!fused && form != WeightForm::master) continue;
@@ -271,16 +271,16 @@ TEST_CASE("a group that is added later has its weights kept, too") {
     }
 }
 
-TEST_CASE("without its wrapper an optimizer steps the parameters as they are") {
+TEST_CASE("without its wrapper an optimizer steps the parameters directly") {
   Tensor w = ones({2}, bf16).set_requires_grad();
   optim::Sgd sgd({w}, {.lr = 1});
   { const MasterWeights masters(sgd); }
   w.set_grad(full({2}, 0x1p-10, bf16));
   for (int i = 0; i < 100; ++i) sgd.step();
-  CHECK(w.at({0}) == 1);  // nothing keeps the rest now
+  CHECK(w.at({0}) == 1);  // the rest of the weight is lost
 }
 
-TEST_CASE("f32 gradients: gone after the step, and made again when the model's are others") {
+TEST_CASE("f32 gradients: dropped after the step, and made again when the model's change") {
   for (const bool fused : {true, false}) {
     const int64_t before = memory_report().now_of(MemoryUse::master_gradient);
     Tensor w = ones({2}, bf16).set_requires_grad();
@@ -303,7 +303,7 @@ TEST_CASE("f32 gradients: gone after the step, and made again when the model's a
   }
 }
 
-TEST_CASE("plain: a gradient that the model has dropped is not stepped") {
+TEST_CASE("plain: a gradient that the model has dropped is not used in a step") {
   Tensor w = ones({2}, bf16).set_requires_grad();
   optim::Sgd sgd({w}, {.lr = 1});
   MasterWeights masters(sgd, {.fused = false});
@@ -314,7 +314,7 @@ TEST_CASE("plain: a gradient that the model has dropped is not stepped") {
   CHECK(masters.weight(0).at({0}) == 1);
 }
 
-TEST_CASE("plain: looking at the gradients keeps the f32 sums") {
+TEST_CASE("plain: reading the gradients keeps the f32 sums") {
   Tensor w = zeros({2}, bf16).set_requires_grad();
   optim::Sgd sgd({w}, {.lr = 1});
   MasterWeights masters(sgd, {.fused = false, .accumulate_in_f32 = true});
@@ -326,7 +326,7 @@ TEST_CASE("plain: looking at the gradients keeps the f32 sums") {
 
 // --- mistakes
 
-TEST_CASE("what cannot be wrapped") {
+TEST_CASE("parameters that cannot be wrapped") {
   Tensor wide = ones({2}).set_requires_grad(), half = ones({2}, f16).set_requires_grad(),
          w = ones({2}, bf16).set_requires_grad();
   optim::Sgd of_wide({wide}), of_half({half}), sgd({w});
@@ -351,7 +351,7 @@ TEST_CASE("what cannot be wrapped") {
     CHECK(refused(sgd, {}, {wrong}).find("Give f32 tensors of the parameters' shapes") !=
           std::string::npos);
   w.set_grad(ones({2}, bf16));
-  sgd.step();  // no keeper was left behind
+  sgd.step();  // the optimizer has no wrapper left
   CHECK(w.at({0}) == doctest::Approx(1 - 1e-3).epsilon(epsilon(bf16)));
   CHECK(refused(of_half, {.form = WeightForm::kahan}).empty());
 }

@@ -1,5 +1,5 @@
-// The whole operation table under a real region: every operation gives, bit for bit, what it gives
-// on inputs cast by hand outside, on every backend, in both short formats. As PyTorch tests its
+// The whole operation table under a real region: every operation gives the bits that it gives for
+// inputs cast by hand outside. On every backend and in both short formats, as PyTorch tests its
 // lists.
 #include "ops/properties.h"
 #include "strategy_cases.h"
@@ -25,8 +25,8 @@ Tensors cast_by_hand(CastClass asked, const Tensors& inputs, DType low) {
   return result;
 }
 
-/// Floating inputs of a case, the first in `first`, the others in `others`; of one that requires a
-/// gradient, a leaf, so that the cache is in play.
+/// Floating inputs of a case, the first in `first`, the others in `others`. An input that requires
+/// a gradient is a leaf, so that the cache is used.
 Tensors inputs_in(const Case& test, DType first, DType others) {
   Tensors inputs = test::inputs_of(test, f32);
   bool is_first = true;
@@ -56,7 +56,7 @@ TEST_CASE("every operation under autocast equals itself on inputs cast by hand")
   const std::array<std::pair<DType, DType>, 4> mixes{
       {{f32, f32}, {bf16, f32}, {f16, f16}, {f64, f64}}};
   test::each_op([&](const OpSamples& samples) {
-    if (samples.name == "checkpoint" || samples.name == "cast") return;  // no policy speaks of them
+    if (samples.name == "checkpoint" || samples.name == "cast") return;  // no rule
     for (const test::Target& target : test::cpu_targets())
       for (const Case& test : samples.cases)
         for (const DType low : {bf16, f16})

@@ -1,4 +1,4 @@
-// An optimizer as a user writes one: it knows f32 parameters and nothing of backends or keepers.
+// An optimizer as a user writes it: it uses f32 parameters and has no code for backends or masters.
 #pragma once
 
 #include <doctest/doctest.h>

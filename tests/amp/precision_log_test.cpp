@@ -1,4 +1,4 @@
-// The log of what regions did: counted by hand on small inputs.
+// The log of a region's decisions, counted by hand on small inputs.
 #include <algorithm>
 #include <limits>
 #include <sstream>
@@ -61,7 +61,8 @@ TEST_CASE("calls, casts, bytes and cache hits, in the order of first calls") {
   CHECK(total.bytes == 16 + 24 + 16 + 24);
 }
 
-TEST_CASE("one operation, decided in two ways: two entries; inputs that differ are both named") {
+TEST_CASE(
+    "one operation, decided in two ways: two entries; both dtypes of mixed inputs are named") {
   const Tensor x = ones({2, 2}), y = ones({2, 2}, bf16);
   PrecisionLog log;
   {
@@ -73,7 +74,7 @@ TEST_CASE("one operation, decided in two ways: two entries; inputs that differ a
     }
     const amp::Autocast plain(amp::CastPolicy::preset("none").with(bf16));
     matmul(x, x);
-    where(less(x, x), x, y);  // makes y f32 by itself
+    where(less(x, x), x, y);  // promotes y to f32
   }
   std::vector<std::string> seen;
   for (const auto& e : log.entries())
@@ -85,9 +86,9 @@ TEST_CASE("one operation, decided in two ways: two entries; inputs that differ a
   CHECK(log.entries()[0].casts == 3);
 }
 
-TEST_CASE("what the casts destroyed: values that became zero or infinite") {
-  // f16: below 2^-25 is zero, 65520 and more is infinite. Zeros and infinities that were there
-  // before do not count; NaN stays NaN.
+TEST_CASE("values that the casts destroyed: they became zero or infinite") {
+  // f16: below 2^-25 is zero, 65520 and more is infinite. Earlier zeros and infinities do not
+  // count; NaN stays NaN.
   const Tensor x = from({{0, 1e-9, -1e-9, 6e-8}, {65519, 65520, -1e9, infinity}});
   const Tensor w = from({{1, 1e-30, std::numeric_limits<float>::quiet_NaN(), 1e30}});
   PrecisionLog log;
@@ -103,7 +104,7 @@ TEST_CASE("what the casts destroyed: values that became zero or infinite") {
   CHECK(log.total().to_infinity == 0);
 }
 
-TEST_CASE("the innermost log listens, and the outer one again after it") {
+TEST_CASE("the innermost log records, and after it the outer one again") {
   const Tensor x = ones({2, 2});
   const amp::Autocast region(bf16);
   PrecisionLog outer;

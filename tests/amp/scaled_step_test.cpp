@@ -1,5 +1,5 @@
-// A raw step on gradients of a scaled loss is an error, however the loss was scaled; steps that
-// unscale first are not.
+// A raw step on gradients of a scaled loss is an error, for every way of scaling. Steps that
+// unscale first are allowed.
 #include <doctest/doctest.h>
 
 #include <halftone/core/in_place.h>
@@ -35,14 +35,14 @@ TEST_CASE("an optimizer's own step() refuses gradients of a scaled loss") {
   CHECK(s.w.to_vector<double>() == std::vector<double>{1, 1});
   s.backward();  // accumulated
   CHECK_THROWS_AS(s.sgd.step(), UsageError);
-  sum(s.w).backward();  // one that is not scaled does not make the sum right
+  sum(s.w).backward();  // adding an unscaled gradient does not make the sum right
   CHECK_THROWS_AS(s.sgd.step(), UsageError);
   OwnOptimizer own({s.w});
   CHECK_THROWS_WITH_AS(own.step(), Contains("[Optimizer.step] the gradient of parameter 0"),
                        UsageError);
 }
 
-TEST_CASE("what sees to the loss scale steps") {
+TEST_CASE("steps that handle the loss scale are allowed") {
   SUBCASE("the scaler") {
     Scaled s;
     s.backward();
@@ -104,7 +104,7 @@ TEST_CASE("gradients of a checkpointed segment are scaled as those around it") {
   CHECK_THROWS_AS(s.sgd.step(), UsageError);
 }
 
-TEST_CASE("under a strategy that scales the loss training.step() is the step") {
+TEST_CASE("under a strategy that scales the loss, training.step() is the only step") {
   for (const char* name : {"amp-fp16", "o2-fp16"})
     for (const bool fused : {true, false}) {
       CAPTURE(name);
@@ -130,7 +130,7 @@ TEST_CASE("under a strategy that scales the loss training.step() is the step") {
     }
 }
 
-TEST_CASE("without a loss scale the optimizer's own step() is as good") {
+TEST_CASE("without a loss scale the optimizer's own step() is equivalent") {
   nn::Linear model(4, 2);
   optim::AdamW adamw(model.parameters(), {.lr = 1e-2});
   amp::Training training = amp::apply("amp-bf16", model, adamw);  // by the strategy's name

@@ -1,6 +1,6 @@
-// Conditions of the scaler and of the cast cache that a change could drop without another test
-// falling: several losses, several optimizers, views of one storage, states that are empty, limits
-// of the scale, copies, and what the scale itself costs.
+// Conditions of the scaler and of the cast cache that no other test checks: several losses, several
+// optimizers, views of one storage, empty states, limits of the scale, copies, and the cost of the
+// scale itself.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -18,7 +18,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 Tensor leaf() { return ones({2}).set_requires_grad(); }
 
-TEST_CASE("views of one storage are cast each for itself") {
+TEST_CASE("views of one storage are cast separately") {
   const Tensor whole = from_vector<double>({1, 2, 3, 4}, {4}, f32);
   Tensor front = whole.view_as({2, 1}, {1, 1}, 0).set_requires_grad(),
          back = whole.view_as({2, 1}, {1, 1}, 2).set_requires_grad();
@@ -84,7 +84,7 @@ TEST_CASE("an overflow in any optimizer lowers the scale, whichever comes first"
   }
 }
 
-TEST_CASE("a new scale and new options are those of all losses") {
+TEST_CASE("a new scale and new options apply to all losses") {
   GradScaler scaler({.init_scale = 8}, {.losses = 2});
   scaler.scale(ones({}));
   scaler.update(32);
@@ -98,7 +98,7 @@ TEST_CASE("a new scale and new options are those of all losses") {
   }
 }
 
-TEST_CASE("update() wants a check since the last one; nothing checked has no overflow") {
+TEST_CASE("update() requires a check since the last one; nothing checked has no overflow") {
   Tensor w = leaf();
   optim::Sgd sgd({w});
   GradScaler scaler;
@@ -124,7 +124,7 @@ TEST_CASE(
 
 // --- options
 
-TEST_CASE("update() to a scale beyond the limits is refused, and limits may be met exactly") {
+TEST_CASE("update() to a scale beyond the limits is refused; the limits themselves are allowed") {
   GradScaler scaler({.init_scale = 8, .min_scale = 8, .max_scale = 8});
   scaler.scale(ones({}));
   for (const double bad : {4, 16}) CHECK_THROWS_AS(scaler.update(bad), UsageError);
@@ -150,7 +150,7 @@ TEST_CASE("new options must suit the scale of every loss, or none changes") {
   }
 }
 
-TEST_CASE("overflows seen are forgotten by another hysteresis, and by nothing else that is set") {
+TEST_CASE("only another hysteresis resets the count of overflows") {
   const optim::Sgd sgd({leaf()});
   GradScaler scaler({.init_scale = 8, .hysteresis = 3});
   scaler.scale(ones({}));
@@ -162,7 +162,7 @@ TEST_CASE("overflows seen are forgotten by another hysteresis, and by nothing el
   CHECK(scaler.loss_scale().overflows_left == 4);
 }
 
-TEST_CASE("copies of a scaler move on by themselves, as its losses do") {
+TEST_CASE("copies of a scaler change independently, as its losses do") {
   const optim::Sgd sgd({leaf()});
   GradScaler scaler({.init_scale = 8, .growth_interval = 5, .hysteresis = 3}, {.losses = 2});
   scaler.scale(ones({}));
@@ -183,7 +183,7 @@ TEST_CASE("copies of a scaler move on by themselves, as its losses do") {
   CHECK(scaler.loss_scale(1).overflows_left == 2);
 }
 
-TEST_CASE("the present scale is one tensor for as long as it stays, and all of it is workspace") {
+TEST_CASE("the present scale is one tensor while it does not change, and all of it is workspace") {
   const auto others = [] {
     const MemoryReport report = memory_report();
     return report.total_now - report.now_of(MemoryUse::workspace);
@@ -197,18 +197,18 @@ TEST_CASE("the present scale is one tensor for as long as it stays, and all of i
   const Tensor* const present = &scale.present();
   const std::shared_ptr<TensorBody> body = present->body();
   CHECK(workspace() == before_workspace + 2 * (4 + 8 + 4) + 4);
-  scale.move_to(Device::cpu());  // it is there
+  scale.move_to(Device::cpu());  // nothing to do
   CHECK(scale.present().body() == body);
   CHECK(others() == before);
 }
 
 // --- states
 
-TEST_CASE("a state holds the overflows seen where hysteresis is used, and limits them on loading") {
+TEST_CASE("a state holds the overflows seen if hysteresis is used, and loading limits them") {
   GradScaler scaler({.init_scale = 8, .hysteresis = 2});
   optim::NamedTensors state = scaler.state_dict();
   CHECK(state.at("_hysteresis").item() == 2);
-  state["_hysteresis"] = full({}, 5, i64);  // of a scaler with more patience
+  state["_hysteresis"] = full({}, 5, i64);  // of a scaler with a larger hysteresis
   scaler.load_state_dict(state);
   CHECK(scaler.loss_scale().overflows_left == 2);
   state["_hysteresis"] = full({}, 1, i64);
@@ -216,7 +216,7 @@ TEST_CASE("a state holds the overflows seen where hysteresis is used, and limits
   CHECK(scaler.loss_scale().overflows_left == 1);
   for (const char* count : {"_growth_tracker", "growth_interval", "_hysteresis"}) {
     optim::NamedTensors beyond = state;
-    beyond[count] = full({}, 1e16, f64);  // whole, but no count of steps
+    beyond[count] = full({}, 1e16, f64);  // a whole number, but too large for a count of steps
     CHECK_THROWS_AS(scaler.load_state_dict(beyond), UsageError);
   }
 }

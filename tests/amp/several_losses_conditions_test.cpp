@@ -1,5 +1,5 @@
-// Conditions of collect(), report() and first_overflow(), which several losses and optimizers meet:
-// what one of them found is neither lost nor laid on another, and outlives the gradients.
+// Conditions of collect(), report() and first_overflow() with several losses and optimizers: the
+// result of each check is not lost, not assigned to another one, and outlives the gradients.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -38,7 +38,7 @@ struct Case {
   }
 };
 
-// --- what a loss's scale learns
+// --- the overflow flag of a loss's scale
 
 TEST_CASE("the first micro-batch of a loss overflowed: a clean second one does not undo it") {
   Case run;
@@ -48,7 +48,7 @@ TEST_CASE("the first micro-batch of a loss overflowed: a clean second one does n
   CHECK(run.scales() == Values{4, 8});
 }
 
-TEST_CASE("a loss that was not collected had a clean step, if the overflow was another's") {
+TEST_CASE("a loss that was not collected had a clean step, if another one overflowed") {
   Case run;
   run.collect(sum(run.a) * infinity, 0);
   CHECK_FALSE(run.scaler.step(run.sgd));
@@ -69,7 +69,7 @@ TEST_CASE("an overflow in an optimizer that collects nothing lowers the scale of
   CHECK(run.scales() == Values{4, 4});
 }
 
-TEST_CASE("a reported overflow skips the step, whatever the check and later reports say") {
+TEST_CASE("a reported overflow skips the step, also if the check or later reports are clean") {
   Tensor w = leaf();
   optim::Sgd sgd({w}, 0.5);
   GradScaler scaler({.init_scale = 8});
@@ -89,7 +89,7 @@ TEST_CASE("a reported overflow skips the step, whatever the check and later repo
   CHECK(scaler.scale_value() == 2);
 }
 
-TEST_CASE("a disabled scaler hears of no overflow") {
+TEST_CASE("a disabled scaler ignores reported overflows") {
   Tensor w = leaf();
   optim::Sgd sgd({w}, 0.5);
   GradScaler scaler({}, {.enabled = false});
@@ -101,7 +101,7 @@ TEST_CASE("a disabled scaler hears of no overflow") {
 
 // --- collecting
 
-TEST_CASE("collecting leaves out parameters that no loss reaches, and losses that reach none") {
+TEST_CASE("collecting skips parameters that no loss reaches, and losses that reach no parameter") {
   Case run;
   Tensor far = leaf();
   optim::Sgd other({far}, 0.5);
@@ -115,7 +115,7 @@ TEST_CASE("collecting leaves out parameters that no loss reaches, and losses tha
   CHECK(run.a.at({0}) == 0.5);
 }
 
-TEST_CASE("a refused collect() leaves the optimizer to its plain step") {
+TEST_CASE("after a refused collect() the optimizer can do its plain step") {
   Case run;
   run.backward(sum(run.a), 0);
   CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 7), Contains("no loss 7 among 2"), UsageError);
@@ -125,7 +125,7 @@ TEST_CASE("a refused collect() leaves the optimizer to its plain step") {
                        UsageError);
 }
 
-TEST_CASE("a gradient that was given after collecting is stepped as it is") {
+TEST_CASE("a gradient that was set after collecting is used unchanged") {
   Case run;
   run.collect(sum(run.a), 0), run.collect(sum(run.a), 1);
   run.b.set_grad(full({2}, 3));
@@ -151,9 +151,9 @@ TEST_CASE("f16 gradients are collected as f32, before they are divided; f32 ones
   }
 }
 
-// --- who was to blame
+// --- the first overflow
 
-TEST_CASE("the position of an overflow is known when its gradients are gone") {
+TEST_CASE("the position of an overflow is known after its gradients are dropped") {
   Case run;
   std::vector<Tensor> all{run.a, run.b};
   SUBCASE("checked by unscale()") {
@@ -175,10 +175,10 @@ TEST_CASE("the position of an overflow is known when its gradients are gone") {
     run.sgd.zero_grad(false);
   }
   run.sgd.zero_grad();
-  CHECK(run.scaler.first_overflow(run.sgd) == Position(1));  // of gradients: `unused` has none
+  CHECK(run.scaler.first_overflow(run.sgd) == Position(1));  // among gradients: `unused` has none
 }
 
-TEST_CASE("of several losses' overflows the first position counts, whoever decides") {
+TEST_CASE("the first position of several losses' overflows counts, in both kinds of decision") {
   for (const Decision decision : {Decision::where_free, Decision::in_update}) {
     Case run(decision);
     run.collect(sum(run.a) + sum(run.b) * infinity, 0);
@@ -190,7 +190,7 @@ TEST_CASE("of several losses' overflows the first position counts, whoever decid
   }
 }
 
-TEST_CASE("no overflow is what the check found: not what came into the gradients since") {
+TEST_CASE("an overflow is the result of the check: later values of gradients do not count") {
   for (const Decision decision : {Decision::where_free, Decision::in_update}) {
     Case run(decision);
     run.backward(sum(run.a), 0);

@@ -1,5 +1,5 @@
-// Strategies as wholes: they train, resume to the bit, and equal each other where they should.
-// Converting their states: conversion_test.cpp. Models and optimizers: apply_test.cpp.
+// Whole strategies: they train, resume to the bit, and agree with each other where they should.
+// Conversions of their states: conversion_test.cpp. Models and optimizers: apply_test.cpp.
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -30,7 +30,7 @@ TEST_CASE("outputs are f32 under every strategy, short weights or not; under fp6
     StrategyCase run(name);
     const DType wide = name == "fp64" ? f64 : f32;
     CHECK(run.training.forward(*run.model, run.inputs).dtype() == wide);
-    // A loss inside is computed in f32 from short logits: the same number.
+    // A loss inside the region is computed in f32 from short logits: the same number.
     const Tensor inside = run.training.forward(
         [&](const Tensor& x) { return cross_entropy((*run.model)(x), run.targets); }, run.inputs);
     CHECK(inside.dtype() == wide);
@@ -38,14 +38,14 @@ TEST_CASE("outputs are f32 under every strategy, short weights or not; under fp6
   }
 }
 
-/// A model with dropout, so that the generator matters, too.
+/// A model with dropout, so that the generator matters as well.
 std::unique_ptr<nn::Layer> with_dropout(uint64_t seed) {
   manual_seed(seed);
   return std::make_unique<nn::Sequential>(nn::Linear(24, 40), nn::Relu(), nn::Dropout(0.2),
                                           nn::BatchNorm1d(40), nn::Linear(40, 10));
 }
 
-TEST_CASE("a training saved and resumed goes on bit for bit") {
+TEST_CASE("a training saved and resumed continues bit for bit") {
   const TemporaryDirectory directory;
   for (const std::string_view name : Strategy::names()) {
     CAPTURE(name);
@@ -68,7 +68,7 @@ TEST_CASE("a training saved and resumed goes on bit for bit") {
 }
 
 TEST_CASE("o2-bf16 and amp-bf16 are the same arithmetic if gradients are rounded alike") {
-  // Without biases, whose gradients are sums: those are rounded once or twice.
+  // Without biases: their gradients are sums, which are rounded once or twice.
   const auto model = [] {
     manual_seed(5);
     return std::make_unique<nn::Sequential>(nn::Linear(24, 40, {.bias = false}), nn::Relu(),
@@ -81,7 +81,7 @@ TEST_CASE("o2-bf16 and amp-bf16 are the same arithmetic if gradients are rounded
       amp.training.zero_grad();
       const Tensor loss = amp.loss();
       amp.training.backward(loss);
-      // amp's come straight from the product in f32: here they part.
+      // amp's come straight from the product in f32: here they differ.
       for (Tensor p : amp.model->parameters()) p.set_grad(cast(cast(p.grad(), bf16), f32));
       amp.training.step();
       return loss.item();
@@ -92,7 +92,7 @@ TEST_CASE("o2-bf16 and amp-bf16 are the same arithmetic if gradients are rounded
     CHECK(same_bits(o2.training.masters()->weight(i), weights[i].detach()));
 }
 
-TEST_CASE("masters start from the f32 weights, not from what bf16 made of them") {
+TEST_CASE("masters start from the f32 weights, not from their bf16 rounding") {
   const auto model = StrategyCase::mlp(1);
   const Tensor original = model->parameters()[0].clone();
   for (const std::string_view name : {"o2-bf16", "o2-fp16", "split-bf16"}) {
@@ -153,7 +153,7 @@ TEST_CASE("a state that does not fit is refused, and nothing has changed") {
   CHECK(refused(state).find("\"generator\" is [5] i64") != std::string::npos);
 }
 
-TEST_CASE("names that do not exist, with the nearest that does") {
+TEST_CASE("names that do not exist, with the nearest existing name") {
   CHECK_THROWS_WITH_AS(
       Strategy::named("amp-bf61"),
       "[Strategy] there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?", UsageError);
@@ -169,7 +169,7 @@ TEST_CASE("a strategy prints itself") {
         "o2-fp16          weights f16 (master), batch norm f32, loss scale dynamic from 65536");
 }
 
-TEST_CASE("a first step in which nothing was cast is told once") {
+TEST_CASE("a first step in which nothing was cast is reported once") {
   std::ostringstream told;
   std::streambuf* const before = std::cerr.rdbuf(told.rdbuf());
   for (const bool inside : {true, false}) {

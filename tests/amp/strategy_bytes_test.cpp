@@ -1,4 +1,4 @@
-// What is predicted of a strategy is what the ledger counts, to the byte.
+// The predicted bytes of a strategy equal those of the ledger, to the byte.
 #include <halftone/amp/strategy_bytes.h>
 
 #include "../temporary_directory.h"
@@ -34,7 +34,7 @@ TEST_CASE("predicted bytes are those of the ledger, batch norm and frozen weight
   }
 }
 
-TEST_CASE("what an optimizer keeps decides on its bytes") {
+TEST_CASE("the tensors that an optimizer keeps determine its bytes") {
   const auto state = [](auto&& optimizer, nn::Module& model) {
     return amp::predicted_bytes(amp::Strategy::named("fp32"), model, optimizer).optimizer_state;
   };
@@ -45,9 +45,9 @@ TEST_CASE("what an optimizer keeps decides on its bytes") {
   CHECK(state(optim::Adam(parameters), *model) == 8 * 1410);
 }
 
-TEST_CASE("predicted bytes of several ranks: of the one that keeps most") {
-  // 64 x 64 + 64 = 4096 + 64 elements; cuts are of 1024, the bias is one. Of four ranks the first
-  // has 1024 + 64.
+TEST_CASE("predicted bytes of several ranks: of the rank that keeps most") {
+  // 64 x 64 + 64 = 4096 + 64 elements. Shards have 1024 elements, the bias is one shard. The first
+  // of four ranks has 1024 + 64.
   nn::Linear model(64, 64);
   const std::vector<Tensor> parameters = model.parameters();
   optim::Adam adam(parameters);
@@ -61,7 +61,7 @@ TEST_CASE("predicted bytes of several ranks: of the one that keeps most") {
   CHECK(of_four.optimizer_state == 8 * 1088);
   CHECK(bytes("fp64", 4, adam).gradient == 8 * 1088);
   CHECK(bytes("split-bf16", 1, adam).gradient == 2 * 4160);
-  optim::Lamb lamb(parameters);  // which is not shared out: whole sums
+  optim::Lamb lamb(parameters);  // not sharded: whole sums
   CHECK(bytes("o2-bf16", 4, lamb).gradient == 4 * 4160);
   CHECK(bytes("o2-bf16", 4, lamb).beside == 4 * 4160);
   CHECK(message_of<UsageError>([&] { bytes("fp32", 0, adam); }) ==

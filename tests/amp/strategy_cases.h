@@ -1,4 +1,4 @@
-// A small MLP under a strategy, on fixed data: what the tests of amp/ train.
+// A small MLP under a strategy, on fixed data, for the tests of amp/.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return std::memcmp(x.raw_data(), y.raw_data(), std::size_t(x.bytes())) == 0;
 }
 
-/// Whether two dictionaries have the same names, dtypes, shapes and bits.
+/// Returns whether two dictionaries have the same names, dtypes, shapes and bits.
 inline bool same_state(const optim::NamedTensors& a, const optim::NamedTensors& b) {
   if (a.size() != b.size()) return false;
   for (const auto& [name, x] : a) {

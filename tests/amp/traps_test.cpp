@@ -1,5 +1,5 @@
-// The traps of mixed precision, each with a test that would catch it. docs/traps.md tells their
-// stories.
+// The traps of mixed precision, each with a test that finds it. docs/traps.md explains
+// them.
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -32,7 +32,7 @@ TEST_CASE("trap: a forward pass under NoGrad, then training, in one region") {
     CHECK_FALSE(linear(x, w).requires_grad());
   }
   loss_of(x, w).backward();
-  REQUIRE(w.grad().defined());  // the entry made under NoGrad leads to the weight all the same
+  REQUIRE(w.grad().defined());  // the entry made under NoGrad still leads to the weight
   CHECK(amp::active_cast_cache()->counters().hits == 1);
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("trap: a checkpointed segment is computed again in its own region") {
         {x});
   });
   {
-    const Autocast another(f16);  // where backward happens does not matter
+    const Autocast another(f16);  // the region of backward does not matter
     y.backward();
   }
   CHECK(seen == std::vector{bf16, bf16});
@@ -132,7 +132,7 @@ TEST_CASE("trap: two losses share the casts of one region, each has its backward
     first = mean(linear(x * norm_weight, w)), second = mean(square(linear(x * norm_weight, w)));
   }
   first.backward();
-  second.backward();  // the shared cast of w is still there
+  second.backward();  // the shared cast of w still exists
   CHECK(w.grad().defined());
 }
 
@@ -147,7 +147,7 @@ TEST_CASE("trap: clipping comes after unscaling") {
                wanted = reference.training.clip_grad_norm(0.01).item();
   CHECK(norm == doctest::Approx(wanted).epsilon(epsilon(f16)));
   scaled.training.step(), reference.training.step();
-  // By PyTorch's verbs: unscale, clip, step.
+  // With PyTorch's methods: unscale, clip, step.
   plain.training.backward(plain.loss());
   GradScaler& scaler = plain.training.scaler();
   scaler.unscale(plain.training.optimizer());
@@ -180,7 +180,7 @@ TEST_CASE("trap: Adam's eps of 1e-8 is 0 in f16, and 0 / 0 is NaN") {
   for (const double value : w.to_vector<double>()) CHECK(std::isfinite(value));
 }
 
-TEST_CASE("trap: weight decay in bf16 rounds to nothing, unless something keeps it") {
+TEST_CASE("trap: weight decay in bf16 rounds to nothing, unless the rest is stored") {
   const auto after = [](std::optional<WeightForm> form) {
     Tensor w = ones({4096}, bf16).set_requires_grad();
     optim::AdamW adamw({w}, {.lr = 1e-2, .weight_decay = 0.01});
@@ -229,7 +229,7 @@ TEST_CASE("trap: batch-norm statistics survive a skipped step, unless held back"
   }
 }
 
-TEST_CASE("trap: a skipped step advances nothing, and says who overflowed") {
+TEST_CASE("trap: a skipped step advances nothing, and names the tensor that overflowed") {
   StrategyCase run("amp-fp16");
   run.step();
   const auto before = copy_of(run.adamw.state_dict());
@@ -238,7 +238,7 @@ TEST_CASE("trap: a skipped step advances nothing, and says who overflowed") {
   CHECK(run.training.skipped_steps() == 1);
   CHECK(run.training.first_overflow() == "0.weight");
   CHECK(run.training.scaler().scale_value() == 32768);
-  CHECK(std::isfinite(run.step()));  // and training goes on
+  CHECK(std::isfinite(run.step()));  // and training continues
 }
 
 TEST_CASE("trap: an optimizer without gradients") {
@@ -253,7 +253,7 @@ TEST_CASE("trap: an optimizer without gradients") {
       "checked. Call backward() on a loss that its parameters are part of, or leave "
       "it out.",
       UsageError);
-  scaler.update();  // the other one is not held up
+  scaler.update();  // the other optimizer can continue
   scaler.scale(sum(used) + sum(unused)).backward();
   CHECK(scaler.step(a));
   CHECK(scaler.step(b));
@@ -318,7 +318,7 @@ TEST_CASE("trap: masters are saved and restored, not made again from short weigh
   const Tensor master = resumed.training.masters()->weight(0);
   CHECK(same_bits(master, run.training.masters()->weight(0)));
   const Tensor short_weight = cast(cast(master, bf16), f32);
-  CHECK_FALSE(same_bits(master, short_weight));  // there is something to lose
+  CHECK_FALSE(same_bits(master, short_weight));  // otherwise the test shows nothing
 }
 
 TEST_CASE("trap: the sum of many f16 values is accumulated in f32") {

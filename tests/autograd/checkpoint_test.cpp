@@ -1,4 +1,4 @@
-// checkpoint(): the same gradients for less memory, whatever hides in the segment.
+// checkpoint(): the same gradients for less memory, for segments of every kind.
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/checkpoint.h>
@@ -29,7 +29,7 @@ TEST_CASE("gradients of inputs and of parameters in the closure are the same, bi
   CHECK(gradients(true) == gradients(false));
 }
 
-TEST_CASE("only parameters require gradients: the segment is recorded all the same") {
+TEST_CASE("only parameters require gradients: the segment is recorded nevertheless") {
   const Tensor w = numbers({3}, 3).set_requires_grad(), x = ones({3});
   sum(checkpoint([&](const std::vector<Tensor>& in) { return in[0] * w; }, {x})).backward();
   CHECK(floats(w.grad()) == floats(x));
@@ -99,7 +99,7 @@ struct ToBf16 final : InputCaster {
   }
 };
 
-TEST_CASE("the recomputed segment sees the caster it was recorded with") {
+TEST_CASE("the recomputed segment uses the caster it was recorded with") {
   const Tensor x = numbers({16}, 5).set_requires_grad(),
                same = numbers({16}, 5).set_requires_grad();
   const Segment segment = [](const std::vector<Tensor>& in) { return exp(tanh(in[0])); };
@@ -120,7 +120,7 @@ TEST_CASE("the recomputed segment sees the caster it was recorded with") {
   CHECK(floats(x.grad()) == floats(same.grad()));
 }
 
-TEST_CASE("a segment recorded without a caster does not see a later one") {
+TEST_CASE("a segment recorded without a caster does not use a later one") {
   const Tensor x = ones({4}).set_requires_grad();
   const Tensor y = checkpoint([](const std::vector<Tensor>& in) { return exp(in[0]); }, {x});
   const auto caster = std::make_shared<ToBf16>();
@@ -130,7 +130,7 @@ TEST_CASE("a segment recorded without a caster does not see a later one") {
   CHECK(floats(x.grad()) == floats(y));
 }
 
-TEST_CASE("a segment that throws when recomputed leaves the state as it was") {
+TEST_CASE("a segment that throws when recomputed does not change the state") {
   const Tensor x = ones({2}).set_requires_grad();
   int runs = 0;
   const Tensor y = checkpoint(

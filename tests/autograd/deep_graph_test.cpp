@@ -1,5 +1,5 @@
-// Depth is limited by memory, not by the stack: backward pops nodes from a queue, and graphs that
-// nobody ran backward through are freed by a work list.
+// Depth is limited by memory, not by the stack: backward pops nodes from a queue, and a work list
+// frees graphs on which backward never ran.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -49,7 +49,7 @@ TEST_CASE("a chain of residual connections") {
 TEST_CASE("a chain whose middle outlives its end") {
   const Tensor x = ones({1}).set_requires_grad();
   const Tensor middle = chain(x, [](const Tensor& v) { return v + 0.0; });
-  chain(middle, [](const Tensor& v) { return v + 0.0; });  // freed at once, the middle is not
+  chain(middle, [](const Tensor& v) { return v + 0.0; });  // freed at once, except the middle
   middle.backward();
   CHECK(x.grad().item() == 1);
 }

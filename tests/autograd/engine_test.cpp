@@ -1,4 +1,4 @@
-// The reverse pass: which gradients meet where, who owns their memory, and what is refused.
+// The reverse pass: which gradients are added, the owners of their memory, and refusals.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -50,7 +50,7 @@ TEST_CASE("one gradient passed on twice is not added onto itself") {
   CHECK(values(b.grad()) == Values{1});
 }
 
-TEST_CASE("leaves do not share a gradient, nor keep the one that backward was given") {
+TEST_CASE("leaves do not share a gradient, nor keep the gradient that backward was given") {
   const Tensor a = leaf({1, 2}), b = leaf({3, 4});
   const Tensor seed = from({1, 1}, f64);
   (a + b).backward(seed);
@@ -103,7 +103,7 @@ TEST_CASE("the graph is freed by backward unless it is retained") {
       UsageError);
 }
 
-TEST_CASE("the call that the message about a freed graph names keeps the graph") {
+TEST_CASE("the call that the message about a freed graph recommends keeps the graph") {
   const Tensor x = leaf({2}), y = square(x);
   y.backward(ones_like(y), true);
   y.backward();
@@ -234,7 +234,7 @@ TEST_CASE("gradients of leaves are charged to gradient, to the byte, and nothing
     CHECK(now(MemoryUse::workspace) == 0);
     step();
     CHECK(now(MemoryUse::gradient) == weight.bytes() + bias.bytes());
-    // Views as gradients (of sum, of a slice, of a transpose) are copied out of what they view.
+    // Views as gradients (of sum, of a slice, of a transpose) are copied.
     const Tensor table = ones({6, 4}).set_requires_grad();
     sum(transpose(slice(table, 0, 1, 3), 0, 1)).backward();
     CHECK(now(MemoryUse::gradient) == weight.bytes() + bias.bytes() + table.bytes());
@@ -250,7 +250,7 @@ TEST_CASE("backward frees saved tensors as it goes") {
   const int64_t held = memory_report().now_of(MemoryUse::activation);
   reset_peak_memory();
   y.backward(ones({1000}));
-  // On the way back there is never more than the graph itself and a few gradients.
+  // During backward the memory never exceeds the graph itself and a few gradients.
   CHECK(memory_report().peak_of(MemoryUse::activation) <= held + 4 * x.bytes());
   CHECK(memory_report().now_of(MemoryUse::activation) <= held - 19 * x.bytes());
 }

@@ -1,4 +1,4 @@
-// The forms in which PyTorch users write operations: numbers beside tensors, single dimensions,
+// The forms in which PyTorch users write operations: numbers next to tensors, single dimensions,
 // sizes one by one; and the errors and dtypes of operations on integers.
 #include <doctest/doctest.h>
 
@@ -27,7 +27,7 @@ TEST_CASE("argmax and argmin without a dimension are over everything") {
   CHECK(argmax(x).item() == 1);  // the first of equals
   CHECK(argmin(x).item() == 3);
   CHECK(argmax(x, {}, true).shape() == Shape{1, 1});
-  CHECK(argmin(views::transpose(x, 0, 1)).item() == 1);  // of the rows as they are seen
+  CHECK(argmin(views::transpose(x, 0, 1)).item() == 1);  // of the transposed rows
   CHECK(values_of(argmax(x, -1)) == Values{1, 1});
   CHECK(values_of(argmin(x, 0)) == Values{1, 0, 1});
   CHECK(argmax(full({}, 3)).item() == 0);
@@ -44,8 +44,8 @@ TEST_CASE("comparisons with numbers on either side") {
   CHECK(values_of(0 != x) == Values{1, 0, 1});
   CHECK(values_of(x == x) == Values{1, 1, 1});
   CHECK((x > 0).dtype() == boolean);
-  // As in PyTorch the number is rounded to the tensor's dtype, and whole tensors meet fractions in
-  // f32.
+  // As in PyTorch the number is rounded to the tensor's dtype, and integer tensors with fractions
+  // give f32.
   CHECK(values_of(full({1}, 0.1, bf16) == 0.1) == Values{1});
   CHECK(values_of(from({1, 2}, i64) > 1.5) == Values{0, 1});
   CHECK(values_of(from({1, 2}, i32) < (int64_t(1) << 40)) == Values{1, 1});
@@ -72,7 +72,7 @@ TEST_CASE("arithmetic of integers with numbers keeps integers, or gives f32") {
   CHECK((x + from({1, 1, 1}, f16)).dtype() == f16);
 }
 
-TEST_CASE("what integers and bools are refused") {
+TEST_CASE("operations that integers and bools are refused in") {
   CHECK(message_of<UsageError>([] {
           floor_divide(from({1, 2}, i64), from({1, 0}, i64));
         }) ==
@@ -109,7 +109,7 @@ TEST_CASE("one dimension as a number, sizes one by one") {
   CHECK(values_of(max(x, 0)) == Values{3, 4, 5});
   CHECK(values_of(any(x > 4, 1)) == Values{0, 1});
   CHECK(values_of(halftone::std(x, 1)) == Values{1, 1});
-  CHECK(sum(x, {}).rank() == 0);  // all of them, as ever
+  CHECK(sum(x, {}).rank() == 0);  // all dimensions, as before
   CHECK(permute(x, 1, 0).shape() == Shape{3, 2});
   CHECK(expand(ones({1, 3}), 4, -1).shape() == Shape{4, 3});
   CHECK(randn(2, 3).shape() == Shape{2, 3});
@@ -141,7 +141,7 @@ TEST_CASE("to(dtype) is a recorded cast") {
   CHECK(x.to(f32).body() == x.body());
 }
 
-TEST_CASE("i32 indices and targets are as good as i64") {
+TEST_CASE("i32 indices and targets work as i64 ones do") {
   const Tensor table = randn({5, 3}), logits = randn({4, 6});
   const Tensor rows = from({4, 0, 2}, i64), targets = from({1, 5, -100, 0}, i64);
   const auto same = [](const Tensor& a, const Tensor& b) { return values_of(a) == values_of(b); };
@@ -151,7 +151,7 @@ TEST_CASE("i32 indices and targets are as good as i64") {
   CHECK(same(one_hot(rows), one_hot(cast(rows, i32))));
 }
 
-TEST_CASE("masked_fill refuses what the dtype cannot hold") {
+TEST_CASE("masked_fill refuses values that the dtype cannot represent") {
   const Tensor mask = ones({2}, boolean);
   CHECK(message_of<UsageError>([&] { masked_fill(zeros({2}, f16), mask, -1e9); }) ==
         "[masked_fill] the value -1e+09 is not one of f16, whose largest is 65504. Use one that "
@@ -164,7 +164,7 @@ TEST_CASE("masked_fill refuses what the dtype cannot hold") {
   CHECK(values_of(masked_fill(zeros({2}, f16), mask, -INFINITY)) == Values(2, -INFINITY));
 }
 
-TEST_CASE("the deviation of short floats is taken in f32, and its gradient at 0 is 0") {
+TEST_CASE("the deviation of short floats is computed in f32, and its gradient at 0 is 0") {
   const Tensor far = from({700, 1300, 700, 1300}, f16);  // the variance is beyond f16
   CHECK(halftone::std(far).item() == doctest::Approx(346.41).epsilon(1e-3));
   CHECK(halftone::std(far).dtype() == f16);
@@ -173,7 +173,7 @@ TEST_CASE("the deviation of short floats is taken in f32, and its gradient at 0 
   CHECK(values_of(flat.grad()) == Values(4, 0));
 }
 
-TEST_CASE("a window that dilation carries over the image holds nothing") {
+TEST_CASE("a window whose dilation exceeds the image is empty") {
   for (const std::string_view backend : {"reference", "cpu"})
     for (const DType dtype : {f64, f32, bf16}) {
       const CpuBackendScope scope(backend);
@@ -198,7 +198,7 @@ TEST_CASE("cross-entropy with probabilities") {
         "[cross_entropy] ignore_index is 0, but the targets are probabilities. Leave it out.");
 }
 
-TEST_CASE("einsum says what it does not take") {
+TEST_CASE("einsum names the equations it does not support") {
   const Tensor m = ones({2, 3});
   const auto message = [&](std::string_view equation) {
     return message_of<Error>([&] { einsum(equation, m, m); });
@@ -208,7 +208,8 @@ TEST_CASE("einsum says what it does not take") {
   CHECK(message("ij->j").starts_with("[einsum] \"ij->j\": there are fewer operands in it than"));
   CHECK(message("ij,ij,ij").starts_with("[einsum] \"ij,ij,ij\": there are more operands in it"));
   CHECK(message("i..j,ij").starts_with("[einsum] \"i..j,ij\" has 4 letters for an operand"));
-  CHECK(message("..,ij").starts_with("[einsum] \"..,ij\": it has a character that is not a letter."));
+  CHECK(
+      message("..,ij").starts_with("[einsum] \"..,ij\": it has a character that is not a letter."));
   CHECK(
       message("ij,ij->ii").starts_with("[einsum] \"ij,ij->ii\": a letter is twice in the result."));
   CHECK(message("ij,ij->k").starts_with("[einsum] \"ij,ij->k\": the result has a letter of no"));

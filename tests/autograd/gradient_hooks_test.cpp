@@ -1,4 +1,4 @@
-// Hooks on gradients, and gradients without accumulation: autograd::grad. What PyTorch does, case
+// Hooks on gradients, and gradients without accumulation: autograd::grad. PyTorch's behavior, case
 // by case.
 #include <doctest/doctest.h>
 
@@ -36,11 +36,11 @@ TEST_CASE("a hook on a leaf sees the sum over all uses, once a pass, before grad
   CHECK(seen == std::vector<Values>{{6, 8}});
   CHECK(values(x.grad()) == Values{6, 8});
   sum(x).backward();
-  CHECK(seen.back() == Values{1, 1});  // of this pass, not of what has accumulated
+  CHECK(seen.back() == Values{1, 1});  // of this pass, not of the accumulated gradient
   CHECK(values(x.grad()) == Values{7, 9});
 }
 
-TEST_CASE("what a hook returns takes the gradient's place, for leaves and computed tensors") {
+TEST_CASE("the return value of a hook replaces the gradient, for leaves and computed tensors") {
   Tensor x = leaf({1, 2});
   const Tensor y = x * 2.0;
   HookHandle first = register_hook(y, [](const Tensor& g) { return g * 10.0; });
@@ -86,7 +86,7 @@ TEST_CASE("mistakes with hooks") {
         "dtype.");
 }
 
-TEST_CASE("grad() of leaves and of computed tensors leaves every grad() alone") {
+TEST_CASE("grad() of leaves and of computed tensors does not change any tensor's grad()") {
   const Tensor x = leaf({1, 2}), w = leaf({3, 4});
   const Tensor y = x * w, z = sum(y * y);
   const std::vector<Tensor> g = autograd::grad(z, {x, y}, {.retain_graph = true});
@@ -113,7 +113,7 @@ TEST_CASE("grad() of several outputs, with weights, and of an output itself") {
   CHECK(values(autograd::grad(one, {one})[0]) == Values{1});
 }
 
-TEST_CASE("grad() with hooks: they run, and what they return is the gradient") {
+TEST_CASE("grad() with hooks: they run, and their return value is the gradient") {
   const Tensor x = leaf({1, 2});
   register_hook(x, [](const Tensor& g) { return g * 2.0; });
   const Tensor y = x * 3.0;
@@ -153,7 +153,7 @@ TEST_CASE("mistakes with grad()") {
   CHECK_THROWS_AS(autograd::grad(sum(x), {x}, {.grad_outputs = {ones({2}, f64)}}), ShapeError);
 }
 
-TEST_CASE("undefined tensors are refused by name, wherever they turn up") {
+TEST_CASE("undefined tensors are refused by name, everywhere") {
   CHECK(
       message_of<UsageError>([] { Tensor{}.shape(); }) ==
       "[shape] a tensor is undefined, it has no shape. It was made by Tensor(), or is the gradient "

@@ -1,4 +1,4 @@
-// Who is told of complete gradients during backward(), when, and how often.
+// Calls of a listener for complete gradients during backward(): when, and how often.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -39,7 +39,7 @@ TEST_CASE("GradientListener: once, with the whole gradient, also of a leaf that 
   CHECK(told.times(b) == 1);
   CHECK(told.times(unused) == 0);
   CHECK(a.grad().to_vector<double>() == std::vector<double>{5, 8});
-  sum(a * b).backward();  // nobody listens any more
+  sum(a * b).backward();  // the listener is removed
   CHECK(told.times(a) == 1);
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("GradientListener: before the pass is over, so that a gradient may be 
   CHECK(!last.grad().defined());
 }
 
-TEST_CASE("GradientListener: a checkpointed segment hides leaves, so nobody is told") {
+TEST_CASE("GradientListener: a checkpointed segment hides leaves, so the listener is not called") {
   const Tensor a = leaf({1, 2}), hidden = leaf({3, 4});
   Told told;
   const GradientListenerScope scope(&told);
@@ -71,7 +71,8 @@ TEST_CASE("GradientListener: a checkpointed segment hides leaves, so nobody is t
   CHECK(hidden.grad().to_vector<double>() == std::vector<double>{2, 3});
 }
 
-TEST_CASE("GradientListener: leaves with hooks go untold, their gradient is there at the end") {
+TEST_CASE(
+    "GradientListener: it is not called for leaves with hooks; their gradient exists at the end") {
   const Tensor hooked = leaf({1, 2}), plain = leaf({3, 4});
   register_hook(hooked, [](const Tensor& gradient) { return gradient * 2.0; });
   Told told;
@@ -82,7 +83,7 @@ TEST_CASE("GradientListener: leaves with hooks go untold, their gradient is ther
   CHECK(hooked.grad().to_vector<double>() == std::vector<double>{6, 8});
 }
 
-TEST_CASE("GradientListener: after an error the next pass tells as ever") {
+TEST_CASE("GradientListener: after an error the next pass calls it as usual") {
   const Tensor a = leaf({1, 2}), b = leaf({3, 4});
   Told told;
   const GradientListenerScope scope(&told);

@@ -1,5 +1,5 @@
-// Numbers that no computation survives: they are refused by an error of ours that names the
-// operation, before anything overflows.
+// Numbers that make every computation overflow: they are refused before that, by halftone's error
+// that names the operation.
 #include <doctest/doctest.h>
 
 #include <climits>
@@ -63,7 +63,7 @@ TEST_CASE("hostile sizes: shapes") {
   CHECK(refusal([&] {
           interpolate(image, {.scale_factor = Factors(infinity, 1)});
         }).starts_with("[interpolate] scale_factor inf"));
-  // A step that is never taken, however long, is no mistake.
+  // A step that is never taken may have any length.
   CHECK(slice(x, 1, 1, 3, huge).shape() == Shape{2, 1});
   CHECK(slice(x, 1, -huge - 1, huge).shape() == Shape{2, 3});
   const Tensor wide = expand(one, {huge / 8});
@@ -181,7 +181,7 @@ TEST_CASE("hostile sizes: options of optimizers and schedules are finite") {
 }
 
 namespace {
-/// Says that it has so many samples, and has none.
+/// Returns this size, but has no samples.
 struct Pretender final : data::Dataset {
   int64_t samples;
   explicit Pretender(int64_t n) : samples(n) {}

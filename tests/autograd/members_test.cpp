@@ -64,7 +64,7 @@ TEST_CASE("members are recorded") {
   CHECK(values_of(x.grad()) == Values{0.25, 0.25, 6.25, 8.25});
 }
 
-TEST_CASE("of several sources for one place the last one stays") {
+TEST_CASE("of several sources for one position the last one stays") {
   Tensor source = from({1.0, 2, 3, 4}).set_requires_grad(), x = zeros(3).set_requires_grad();
   const Tensor y = scatter(x, 0, from({2, 0, 2, 0}), source);
   CHECK(values_of(y) == Values{4, 0, 3});
@@ -81,7 +81,7 @@ TEST_CASE("integers are multiplied modulo their size, however long the sum") {
   const Tensor c = matmul(a, b);
   CHECK(c.dtype() == u8);
   CHECK(values_of(c) == Values(1000, double(3 * 5 * 3000 % 256)));
-  const int64_t odd = (int64_t(1) << 55) + 1;  // no f64 has it
+  const int64_t odd = (int64_t(1) << 55) + 1;  // f64 cannot represent it
   CHECK(matmul(from({{odd}}), from({{3}})).to_vector<int64_t>()[0] == 3 * odd);
 }
 
@@ -168,7 +168,7 @@ TEST_CASE("arguments of images say what is wrong") {
         }).starts_with("[instance_norm] [2, 2, 1] f32 has one value per channel."));
 }
 
-TEST_CASE("arguments of what moves elements say what is wrong") {
+TEST_CASE("arguments of operations that move elements say what is wrong") {
   const Tensor x = ones({2, 3}), index = zeros({2, 3}, i64);
   CHECK(message_of([&] {
           scatter(x, 0, index, ones({1, 3}));

@@ -1,4 +1,4 @@
-// Gradients that are set by hand: what no update could read is refused.
+// Gradients that are set by hand: a gradient that no update can read is refused.
 #include <doctest/doctest.h>
 
 #include <halftone/core/factory.h>

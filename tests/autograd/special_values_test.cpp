@@ -42,7 +42,7 @@ void check_gradient(const Values& got, const Values& wanted) {
   CHECK(same(got, wanted));
 }
 
-TEST_CASE("NaN hands its gradient on") {
+TEST_CASE("NaN passes its gradient on") {
   check_gradient(gradient_of([](const Tensor& x) { return relu(x); }, {nan, -1, 0, 2}),
                  {1, 0, 0, 1});
   const Tensor other = from({1, nan, 1, 1});
@@ -78,7 +78,7 @@ TEST_CASE("a constant has no variance, and no gradient of its deviation") {
     }
 }
 
-TEST_CASE("a normalised group of one element has no gradient") {
+TEST_CASE("a normalized group of one element has no gradient") {
   Tensor x = from({3.0, 5.0}).clone().set_requires_grad();
   sum(layer_norm(reshape(x, {2, 1}), {1}) * from({0.7, -0.3})).backward();
   CHECK(x.grad().to_vector<double>() == Values{0, 0});
@@ -168,7 +168,7 @@ TEST_CASE("a size of 0 makes -1 ambiguous") {
   CHECK(reshape(zeros({0, 3}), {-1, 3}).shape() == Shape{0, 3});
 }
 
-TEST_CASE("what an operation saved must not be written before backward") {
+TEST_CASE("a tensor that an operation saved must not be written before backward") {
   Tensor w = from({2.0, 3.0}).clone().set_requires_grad();
   const Tensor x = from({5.0, 7.0}).clone();
   const Tensor loss = sum(w * x);
@@ -184,7 +184,7 @@ TEST_CASE("what an operation saved must not be written before backward") {
   CHECK_NOTHROW(shifted.backward());
 }
 
-TEST_CASE("running statistics may move between forward and backward") {
+TEST_CASE("running statistics may change between forward and backward") {
   Tensor x = randn({8, 2}).set_requires_grad();
   const Tensor mean = zeros({2}), variance = ones({2});
   const auto pass = [&] {

@@ -1,5 +1,5 @@
-// Operations defined outside the library: a struct is enough, and what it gets wrong is reported
-// under its name.
+// Operations defined outside the library: a struct is enough, and its errors are reported under its
+// name.
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/gradcheck.h>
@@ -22,14 +22,14 @@ struct Cube : UserOp {
 
 Tensor cube(const Tensor& x) { return apply(Cube{}, x); }
 
-TEST_CASE("a user's operation has its gradient, and sits in a graph like any other") {
+TEST_CASE("a user's operation has its gradient, and works in a graph like any other") {
   const Tensor x = from({-1, 0.5, 2}, f64).set_requires_grad();
   CHECK(gradcheck([](const std::vector<Tensor>& in) { return cube(tanh(in[0])); }, {x}));
   cube(x).backward(ones({3}, f64));
   CHECK(x.grad().to_vector<double>() == std::vector<double>{3, 0.75, 12});
 }
 
-/// y = x + sum of the rest: any number of inputs, gradients only where wanted.
+/// y = x + sum of the rest: any number of inputs, gradients only if required.
 struct AddAll : UserOp {
   static constexpr OpInfo info{"add_all", CastClass::widest_input};
   std::size_t count = 0;
@@ -54,7 +54,7 @@ TEST_CASE("an operation on any number of inputs") {
   CHECK_FALSE(b.grad().defined());
 }
 
-/// The identity with a gradient of whatever kind it is told to return.
+/// The identity, with a gradient of a chosen kind.
 struct Wrong : UserOp {
   static constexpr OpInfo info{"wrong", CastClass::as_is};
   std::vector<Tensor> answer;
@@ -88,7 +88,7 @@ TEST_CASE("a gradient that does not fit is an error that names the operation") {
   CHECK_NOTHROW(backward_through({Tensor{}}));
 }
 
-/// Rounds, and does not say what its derivative is.
+/// Rounds, and has no derivative.
 struct Floor : UserOp {
   static constexpr OpInfo info{"floor", CastClass::as_is};
   Tensor forward(const Tensor& x) { return cast(cast(x, i64), x.dtype()); }
@@ -102,7 +102,7 @@ TEST_CASE("an operation without backward fails when one is asked for") {
                        UnsupportedError);
 }
 
-/// Says what it was told about the gradients that are wanted.
+/// Records which gradients are required.
 struct Asking : UserOp {
   static constexpr OpInfo info{"asking", CastClass::as_is};
   std::array<bool, 2>* told;
@@ -116,7 +116,7 @@ struct Asking : UserOp {
   std::array<Tensor, 2> backward(const Tensor& dy) const { return {dy, dy}; }
 };
 
-TEST_CASE("an operation knows which gradients are wanted") {
+TEST_CASE("an operation knows which gradients are required") {
   std::array<bool, 2> told{};
   const Tensor a = ones({1}).set_requires_grad(), b = ones({1});
   apply(Asking(&told), a, b);
@@ -128,7 +128,7 @@ TEST_CASE("an operation knows which gradients are wanted") {
   CHECK(told == std::array{false, false});
 }
 
-/// Returns its input itself, and saves its output: neither may tie the graph into a knot.
+/// Returns its input itself, and saves its output: neither may make a cycle in the graph.
 struct Same : UserOp {
   static constexpr OpInfo info{"same", CastClass::as_is};
   Tensor saved{};

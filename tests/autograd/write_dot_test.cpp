@@ -1,4 +1,4 @@
-// write_dot(): the graph of a step as text, exactly; what is not a node of it is seen all the same.
+// write_dot(): the exact text of the graph of a step, and details that are not nodes of it.
 #include <doctest/doctest.h>
 
 #include <halftone/amp/autocast.h>
@@ -24,7 +24,7 @@ std::string dot(const Tensor& loss, const DotOptions& options = {}) {
   write_dot(loss, out, options);
   return out.str();
 }
-/// Everything behind the legend: nodes and edges.
+/// Returns the text after the legend: nodes and edges.
 std::string body(const std::string& text) {
   const std::string end = "</TABLE>>];\n";
   return text.substr(text.find(end) + end.size());
@@ -90,7 +90,7 @@ TEST_CASE("a leaf that is used twice is one box, and each use an edge") {
   CHECK(count(text, "p1 -> n2;") == 1);
 }
 
-TEST_CASE("casts under autocast: recorded ones, and those that the f32 gradient passes by") {
+TEST_CASE("casts under autocast: recorded ones, and those that the f32 gradient bypasses") {
   const Tensor w = weight({2, 3}), v = weight({2, 2});
   const Tensor loss = amp::autocast(bf16, [&] {
     const Tensor h = exp(linear(input({4, 3}), w));  // f32, computed from bf16
@@ -132,7 +132,7 @@ TEST_CASE("casts under autocast: recorded ones, and those that the f32 gradient 
   CHECK(test::contains(text, "#cfe3f7\">f32</TD><TD BGCOLOR=\"#fcd9a0\">bf16"));
 }
 
-TEST_CASE("what is kept is what the ledger counts, under every precision") {
+TEST_CASE("the kept bytes are those of the ledger, under every precision") {
   const auto check = [](nn::Layer& model, const Tensor& x, const Tensor& targets,
                         const amp::Region& region) {
     const int64_t before = memory_report().total_now;
@@ -140,7 +140,7 @@ TEST_CASE("what is kept is what the ledger counts, under every precision") {
       const Tensor logits = model(x);
       return cross_entropy(flatten(logits, 0, -2), flatten(targets));
     });
-    // The loss itself is nobody's: cross_entropy keeps no result.
+    // The loss itself is not charged to a node: cross_entropy keeps no result.
     const int64_t kept = memory_report().total_now - before - loss.bytes();
     PlainText wanted;
     wanted << "kept for backward: " << HumanBytes{kept};
@@ -164,7 +164,7 @@ TEST_CASE("what is kept is what the ledger counts, under every precision") {
   }
 }
 
-TEST_CASE("hostile names end no string and are no escapes") {
+TEST_CASE("hostile names neither end a string nor are escapes") {
   const Tensor a = weight({1});
   DotOptions options{.names = {{"a\"];\nx -> y;\\N\\", a}}};
   options.place_of = [](const Node&) { return "&lt;<b>\x01\xff\xc3\xa9 \xed\xa0\x80"; };
@@ -174,7 +174,7 @@ TEST_CASE("hostile names end no string and are no escapes") {
   CHECK(count(text, "\n") == 6);
 }
 
-TEST_CASE("places, hooks and taps are seen") {
+TEST_CASE("places, hooks and taps are shown") {
   struct Tap final : OpTap {
     Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
       return operation.run(inputs);
@@ -219,7 +219,7 @@ struct Cube : UserOp {
   std::array<Tensor, 1> backward(const Tensor& dy) const { return {dy * more[0] * 3.0}; }
 };
 
-TEST_CASE("an operation of a user's own keeps what its reader says") {
+TEST_CASE("an operation of a user keeps the tensors that its reader names") {
   const Tensor a = weight({8});
   const Tensor loss = sum(exp(apply(Cube{}, a)));
   const std::string unread = dot(loss);
@@ -250,14 +250,14 @@ TEST_CASE("a long chain is walked without recursion") {
   CHECK(test::contains(text, "n9999 -> n10000;\n  result"));
 }
 
-TEST_CASE("a graph that backward() used in part") {
+TEST_CASE("a graph of which backward() used a part") {
   const Tensor a = weight({1});
   const Tensor b = exp(a), c = tanh(b), d = sum(b);
   c.backward();
   CHECK(test::contains(dot(d), "1. exp\\nf32 [1]\\nfreed by backward()"));
 }
 
-TEST_CASE("what cannot be drawn is an error, and so is a file that cannot be written") {
+TEST_CASE("a tensor that cannot be drawn is an error, and so is a file that cannot be written") {
   std::ostringstream out;
   CHECK_THROWS_WITH_AS(write_dot({}, out),
                        "[write_dot] the tensor is undefined. Pass a computed tensor, such as a "

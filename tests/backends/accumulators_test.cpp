@@ -1,5 +1,5 @@
 // Products that add up on a grid: every backend's bits against a loop written here, layouts and
-// dtypes, and what a short accumulator does to long sums.
+// dtypes, and the effect of a short accumulator on long sums.
 #include <halftone/autograd/ops.h>
 #include <halftone/core/accumulator.h>
 #include <halftone/core/backend.h>
@@ -12,7 +12,7 @@
 namespace halftone::test::accumulators_test {
 namespace {
 
-/// c = a b + bias, added up as core/accumulator.h says, by its words.
+/// c = a b + bias, accumulated as core/accumulator.h describes.
 std::vector<float> summed(const Accumulator& accumulator, const Tensor& a, const Tensor& b,
                           const Tensor& bias) {
   const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
@@ -37,7 +37,7 @@ std::vector<float> summed(const Accumulator& accumulator, const Tensor& a, const
   return c;
 }
 
-TEST_CASE("accumulators: sums go onto the grid term by term, on every backend") {
+TEST_CASE("accumulators: sums are rounded to the grid term by term, on every backend") {
   Numbers numbers(14);
   const Tensor a = from_vector(numbers.many(5 * 70), {5, 70}),
                b = from_vector(numbers.many(70 * 300), {70, 300});
@@ -85,7 +85,7 @@ TEST_CASE("accumulators: batches, transposed and short operands") {
   }
 }
 
-/// What limits long sums (experiment E8): the relative error of a sum of 4096 positive terms.
+/// The limit of long sums (experiment E8): the relative error of a sum of 4096 positive terms.
 TEST_CASE("accumulators: long sums of positive numbers") {
   Numbers numbers(16);
   const int64_t k = 4096;

@@ -39,7 +39,7 @@ double distance(const Tensor& x, const Tensor& truth) {
   double largest = 0, scale = 1;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double d = std::abs(a[i] - b[i]);
-    largest = d <= largest ? largest : d;  // NaN counts as far
+    largest = d <= largest ? largest : d;  // NaN counts as a difference
     scale = std::max(scale, std::abs(b[i]));
   }
   return largest / scale;
@@ -70,7 +70,7 @@ TEST_CASE("attention of sizes around the blocks' edges equals the reference") {
         if (what == "added") options.mask = cast(randn({size.l, size.s}), dtype);
         const auto truth = results_of("reference", inputs, dy, options),
                    results = results_of("cpu", inputs, dy, options);
-        // Backward takes sum(w g) of a query from its rounded y, and adds up over queries.
+        // Backward computes sum(w g) of a query from its rounded y, and adds up over queries.
         const double terms = double(std::max(size.l, size.s));
         for (std::size_t i = 0; i < results.size(); ++i) {
           CAPTURE(i);
@@ -115,7 +115,7 @@ TEST_CASE("attention's memory grows linearly with the length") {
 }
 
 TEST_CASE("queries of one number, in any order of memory") {
-  // The stride of a dimension of size 1 says nothing about where results should lie.
+  // The stride of a dimension of size 1 does not determine the layout of results.
   for (const DType dtype : {f32, bf16, f64}) {
     manual_seed(3);
     const Tensor q = cast(transpose(randn({1, 5, 2}), 0, 2), dtype);

@@ -1,5 +1,5 @@
-// Batch norm: its kernels on every instruction set against loops in double, and what the backend
-// makes of them on tensors larger than a block.
+// Batch norm: its kernels on every instruction set against loops in double, and the results of the
+// backend on tensors larger than a block.
 #include <algorithm>
 
 #include "simd_levels.h"
@@ -13,7 +13,8 @@ namespace {
 
 constexpr double eps = 0x1p-23;
 
-/// Says where `got` is further from the truth than a few roundings of terms up to `scale`.
+/// Returns the place where `got` differs from the truth by more than a few roundings of terms up to
+/// `scale`.
 template <class Number, class Truth>
 std::string beyond(const std::vector<Number>& got, double scale, const Truth& truth) {
   for (std::size_t i = 0; i < got.size(); ++i)
@@ -46,7 +47,7 @@ TEST_CASE("batch-norm kernels") {
           }
         const auto sum = [&](const auto& term) {
           return [&, term](std::size_t j) {
-            double total = 0.5;  // sums are added to
+            double total = 0.5;  // sums add to a value
             for (std::size_t i = j; i < std::size_t(n); i += std::size_t(c)) total += term(i);
             return total;
           };
@@ -84,7 +85,7 @@ TEST_CASE("batch-norm kernels") {
   });
 }
 
-TEST_CASE("a maximum of zero lets NaN through") {
+TEST_CASE("a maximum of zero passes NaN on") {
   each_level([](const simd::Kernels& k) {
     const std::vector<float> x(40, std::nanf("")), one(40, 1.0f);
     std::vector<float> y(40);

@@ -1,6 +1,6 @@
-// The own bf16 product, on AMX or AVX512-BF16: against products in double, over sizes around the
-// edges of tiles and the cuts of the depth, in all memory orders. Inputs are bf16, so their
-// products are exact in f32, and only sums and the last rounding may be off.
+// halftone's own bf16 product, on AMX or AVX512-BF16: compared with products in double, over sizes
+// around the edges of tiles and the cuts of the depth, in all memory orders. Inputs are bf16, so
+// their products are exact in f32; only sums and the last rounding may differ.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -38,7 +38,7 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-/// a b without bias, and the sum of the magnitudes that went into each element.
+/// a b without bias, and for each element the sum of the magnitudes of its terms.
 struct Truth {
   Doubles sums, magnitudes;
 
@@ -59,8 +59,8 @@ simd::Matrix matrix_of(const Tensor& x) {
   return {x.raw_data(), simd::Element::bf16, x.strides()[0], x.strides()[1]};
 }
 
-/// Matrices go to the product itself; batches, and what a product in bf16 is too deep for, through
-/// the backend.
+/// Matrices use the product itself; batches, and depths that are too large for a product in bf16,
+/// use the backend.
 void multiply(const Tensor& a, const Tensor& b, const Tensor& bias, Tensor& c) {
   const int64_t k = a.size(-1);
   if (c.rank() == 3 || (c.dtype() == bf16 && k > cpu::bf16_depth))
@@ -83,7 +83,7 @@ Doubles product(const Tensor& a, const Tensor& b, const Tensor& bias, const Shap
   return c.to_vector<double>();
 }
 
-/// The elements that are further from the truth than sums in f32 and the rounding to `dtype` allow.
+/// The elements that differ more from the truth than sums in f32 and the rounding to `dtype` allow.
 int64_t count_wrong(const Doubles& got, const Truth& truth, const Doubles& bias, const Sizes& s,
                     DType dtype) {
   const double sum_eps = 0x1p-24 * double(s.k + 2), last_eps = dtype == bf16 ? 0x1p-8 : 0x1p-24;
@@ -134,16 +134,17 @@ TEST_CASE("own bf16 products: slices and chunks of the depth, blocks of c, sever
                         {300, 300, 33},
                         {130, 600, 1100},
                         {48, 128, 256},
-                        // Rows that stay where they lie, and those that would crowd in a cache.
+                        // Rows that are used in place, and rows that would conflict in a cache.
                         {100, 200, 384},
                         {72, 130, 1536},
                         {96, 160, 2048},
-                        // More blocks of columns than threads, which pack their rows together.
+                        // More blocks of columns than threads, whose threads pack the rows
+                        // together.
                         {130, 1100, 2200}})
     check(s);
 }
 
-TEST_CASE("own bf16 products: batches, also with a matrix that stands") {
+TEST_CASE("own bf16 products: batches, also with one matrix for all of them") {
   if (skipped()) return;
   const CpuBackendScope scope("cpu");
   const Sizes s{33, 18, 41};

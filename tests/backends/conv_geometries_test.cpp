@@ -1,5 +1,5 @@
-// Convolutions of geometries that nobody chose, forward and backward, beside the reference:
-// whatever oneDNN declines must be served by the own kernels.
+// Convolutions of random geometries, forward and backward, compared with the reference: halftone's
+// own kernels must compute every geometry that oneDNN declines.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -57,7 +57,7 @@ Results run(const ConvCase& c, DType dtype, const std::vector<Tensor>& values) {
           in[2].grad().to_vector<double>()};
 }
 
-/// A geometry with an output, or nothing.
+/// Returns a geometry with an output, or nothing.
 std::optional<ConvCase> drawn(std::mt19937& random) {
   const auto below = [&](int64_t n) { return int64_t(random() % uint64_t(n)); };
   ConvCase c;
@@ -96,7 +96,7 @@ TEST_CASE("convolutions of any geometry equal the reference, forward and backwar
                                      randn({c->out})};
     const DType dtype = std::array{f32, bf16, f16, f64}[std::size_t(compared % 4)];
     INFO(c->text(), " ", std::string(name(dtype)));
-    // Weights may lie in memory either way: nothing that is computed shows it.
+    // Weights may have either layout in memory; results must not depend on it.
     const std::vector<Tensor> same{values[0], channels_last(values[1]), values[2]};
     const Results fast = run(*c, dtype, values);
     CHECK(run(*c, dtype, same) == fast);
@@ -116,10 +116,10 @@ TEST_CASE("convolutions of any geometry equal the reference, forward and backwar
     for (std::size_t d : {0u, 1u}) beyond_stride += c->extra[d] >= c->stride[d];
     ++compared;
   }
-  CHECK(beyond_stride > 10);  // what oneDNN calls invalid was among them
+  CHECK(beyond_stride > 10);  // geometries that oneDNN calls invalid were among them
 }
 
-/// Leaves numbers behind in memory that the next operations are given.
+/// Leaves numbers in memory that the next operations get.
 void soil_memory() {
   std::vector<Tensor> soiled;
   for (int64_t n = 16; n <= int64_t(1) << 20; n *= 2)
@@ -152,7 +152,7 @@ TEST_CASE("weights of taps that touch no pixel have a gradient of 0") {
     }
 }
 
-TEST_CASE("an output padding of the dilation's, stride 1") {
+TEST_CASE("an output padding as large as the dilation, with stride 1") {
   for (const DType dtype : {f32, bf16, f16}) {
     const Tensor x = cast(randn({1, 2, 4, 4}), dtype), w = cast(randn({2, 3, 3, 3}), dtype);
     CHECK(conv_transpose2d(x, w, {}, {.output_padding = 1, .dilation = 2}).shape() ==

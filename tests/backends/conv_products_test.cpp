@@ -1,6 +1,7 @@
-// Convolution as implicit products, called directly: it serves where oneDNN does not, so other
-// tests may never meet it. In f32 and, on a CPU with instructions for it, in bf16. Beside the
-// reference in f64, of windows at every kind of edge; the same bits for any number of threads.
+// Convolution as implicit products, called directly: the backend uses it only if oneDNN declines,
+// so other tests may never run it. In f32 and, on a CPU with instructions for it, in bf16. Compared
+// with the reference in f64, for windows at every kind of edge; the same bits for any number of
+// threads.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -36,10 +37,10 @@ std::vector<Case> cases() {
        {.stride = {2, 2}, .padding = {2, 2}, .dilation = {2, 2}, .groups = 2}},
       {{1, 400, 5, 4}, {33, 400, 3, 2}, {.stride = {1, 1}, .padding = {1, 0}}},
       {{2, 5, 9, 9}, {7, 5, 3, 2}, {.stride = {3, 3}, .padding = {1, 1}}},
-      {{1, 8, 6, 6}, {8, 8, 2, 2}, {.stride = {3, 3}}},  // pixels that no window meets
+      {{1, 8, 6, 6}, {8, 8, 2, 2}, {.stride = {3, 3}}},  // pixels that are in no window
       {{2, 2, 4, 4},
        {4, 2, 3, 3},
-       {.stride = {1, 1}, .padding = {5, 5}}},  // windows beside the image
+       {.stride = {1, 1}, .padding = {5, 5}}},  // windows outside of the image
       {{1, 4, 9, 9}, {4, 4, 3, 3}, {.stride = {2, 2}, .padding = {2, 2}, .dilation = {4, 4}}},
       {{130, 9, 6, 6}, {40, 9, 3, 3}, {.stride = {1, 1}, .padding = {1, 1}}},
   };
@@ -56,7 +57,7 @@ double error(const Tensor& found, const Tensor& wanted) {
 
 Tensor in_f64(const Tensor& x) { return x.defined() ? cast(x, f64) : x; }
 
-/// y, dx and dw on so many threads.
+/// y, dx and dw on `threads` threads.
 using Results = std::array<Tensor, 3>;
 Results run(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& dy,
             const ConvGeometry& g, int threads) {

@@ -18,7 +18,7 @@ using simd::Matrix;
 constexpr double eps = 0x1p-23;
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// A matrix in one of the layouts that products meet, with its elements in double.
+/// A matrix in one of the layouts of operands, with its elements in double.
 struct Operand {
   int64_t rows, columns;
   bool transposed;
@@ -51,7 +51,7 @@ const std::vector<std::pair<bool, Element>>& layouts() {
   return all;
 }
 
-TEST_CASE("panels hold the operand, with zeros behind its edges") {
+TEST_CASE("panels hold the operand, with zeros after its edges") {
   each_level([](const simd::Kernels& k) {
     for (const auto& [transposed, element] : layouts())
       for (const int64_t outer : {1, 3, 16, 40})
@@ -145,8 +145,8 @@ TEST_CASE("the whole product, over slices of depth and blocks of columns") {
                     {.c = c.data(), .stride = s.n, .bias = bias.data()});
           CHECK(c == alone);
         }
-        // Every element of small products; of large ones a row and a column, and the corners with
-        // them.
+        // Every element of small products; of large ones a row and a column, with the
+        // corners.
         const bool all = s.m * s.n * s.k < 100'000;
         const double bound = (4 + std::sqrt(double(s.k))) * eps * 4 * std::sqrt(double(s.k));
         for (int64_t i = 0; i < s.m; ++i)

@@ -1,5 +1,5 @@
-// What is done to lists of gradients - check, unscale, scale, norm - on the CPU backend against the
-// reference, for every dtype, layout and number of threads.
+// Operations on lists of gradients (check, unscale, scale, norm) on the CPU backend, compared with
+// the reference for every dtype, layout and number of threads.
 #include <doctest/doctest.h>
 
 #include <omp.h>
@@ -18,7 +18,7 @@ namespace {
 using Values = std::vector<double>;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Tensors of several sizes and layouts; the large ones are worth several tasks.
+/// Tensors of several sizes and layouts; the large ones are split into several tasks.
 std::vector<Tensor> gradients(DType dtype) {
   manual_seed(40);
   std::vector<Tensor> all;
@@ -89,7 +89,7 @@ TEST_CASE("without a factor gradients are only checked") {
   }
 }
 
-TEST_CASE("a factor that overflows is not found_inf: gradients are checked as they are") {
+TEST_CASE("a factor that overflows is not found_inf: gradients are checked before scaling") {
   std::vector<Tensor> all{full({3000}, 1e30, f32), full({3000}, 60000, f16)};
   const Outcome got = unscaled("cpu", all, scalar(1e30));
   CHECK(got.found_inf == 0);
@@ -104,7 +104,7 @@ TEST_CASE("scaling and norms of short floats as the reference's") {
       const auto run = [&](std::string_view backend) {
         const CpuBackendScope scope(backend);
         std::vector<Tensor> all = gradients(dtype);
-        if (backend == "cpu") all.pop_back();  // the one with holes would go to the reference
+        if (backend == "cpu") all.pop_back();  // the one with holes would use the reference
         else all.back() = zeros({1}, dtype);
         backend_for(Device::cpu()).scale_all(all, scalar(0.3));
         Tensor total = zeros({}, total_dtype);

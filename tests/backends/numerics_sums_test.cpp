@@ -1,5 +1,5 @@
-// How far sums in f32 are off: beside the same in f64, on CPU backends. A result is as good as a
-// rounding of it or two, however many terms it has.
+// Errors of sums in f32 on CPU backends, compared with sums in f64. A result is as accurate as one
+// or two roundings of it, for any number of terms.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -29,8 +29,8 @@ Tensors results_in(DType dtype, const Function& function, const Tensors& inputs,
   return results;
 }
 
-/// The largest error among some of the results: roots of mean squares beside those of the truth, in
-/// units of the last place of f32.
+/// The largest error among some of the results: root mean squares relative to those of the truth,
+/// in units of the last place of f32.
 double error_of(const Function& function, const Tensors& inputs, const Tensor& dy,
                 const std::vector<std::size_t>& which) {
   const Tensors truth = results_in(f64, function, inputs, dy),
@@ -46,7 +46,7 @@ double error_of(const Function& function, const Tensors& inputs, const Tensor& d
   return worst;
 }
 
-/// Numbers that f32 holds.
+/// Numbers that are exact in f32.
 Tensor numbers(const Shape& shape) { return cast(cast(randn(shape), f32), f64); }
 
 template <class Body> void on_cpu_backends(const Body& body) {
@@ -70,7 +70,7 @@ TEST_CASE("sums of columns do not get worse with their length") {
   });
 }
 
-TEST_CASE("gradients of normalisations' weights are sums as good as their terms") {
+TEST_CASE("gradients of normalizations' weights are sums as accurate as their terms") {
   on_cpu_backends([] {
     const Function layer = [](const Tensors& in) {
       return layer_norm(in[0], {in[0].size(-1)}, in[1], in[2]);
@@ -91,7 +91,7 @@ TEST_CASE("gradients of normalisations' weights are sums as good as their terms"
 
 TEST_CASE("batch norm far from zero subtracts the mean first") {
   on_cpu_backends([] {
-    // The mean, 1000, has no digits to round: neither the result nor the gradient has an excuse.
+    // The mean, 1000, is exact: result and gradient have no reason for an error.
     std::vector<double> sides;
     for (int i = 0; i < 8 * 3 * 8 * 8; ++i) sides.push_back(i % 2 ? 1000.25 : 999.75);
     const Tensor x = from_vector<double>(sides, {8, 3, 8, 8}, f64);
@@ -108,7 +108,7 @@ TEST_CASE("batch norm far from zero subtracts the mean first") {
   });
 }
 
-TEST_CASE("the gradient of a convolution's bias is a sum like others") {
+TEST_CASE("the gradient of a convolution's bias is as accurate as other sums") {
   on_cpu_backends([] {
     for (const int64_t filters : {4, 16}) {
       CAPTURE(filters);

@@ -1,6 +1,6 @@
-// Where a straightforward formula loses digits, or the value itself: infinities beside what is
-// chosen, squares that overflow or vanish, means and sums in short floats, logarithms of sums
-// beside large maxima. On every backend, against numbers worked out by hand or in f64.
+// Cases in which a direct formula loses digits, or the value itself: infinities next to the chosen
+// element, squares that overflow or vanish, means and sums in short floats, logarithms of sums with
+// large maxima. On every backend, compared with numbers computed by hand or in f64.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -51,7 +51,7 @@ std::vector<Tensor> gradients_of(const Function& function, const std::vector<Ten
   return results;
 }
 
-TEST_CASE("nll_loss takes the target's entry, whatever the others are") {
+TEST_CASE("nll_loss takes the target's entry, for any values of the others") {
   everywhere([](Device device) {
     const Tensor target = from_vector<int64_t>({0}, {1}, i64, device);
     for (const DType dtype : tested_dtypes) {
@@ -91,7 +91,7 @@ TEST_CASE("losses of infinite logits that are not the target are finite") {
                                       {from({{-inf, 2, 2, -inf}}, f32, device)}, f32);
     CHECK(results[0].item() == doctest::Approx(std::log(2.0)));
     CHECK(values(results[1]) == std::vector<double>{0, -0.5, 0.5, 0});
-    // Smoothing asks for a share of every class.
+    // Smoothing includes every class.
     const Tensor first = from({{-inf, 2, 2}}, f32, device);
     CHECK(cross_entropy(first, target, {.label_smoothing = 0.1}).item() == inf);
   });
@@ -157,7 +157,7 @@ TEST_CASE("the gradient of norm in short floats is rounded once") {
   });
 }
 
-TEST_CASE("the logarithm of a sum of exponentials keeps its digits beside a large maximum") {
+TEST_CASE("the logarithm of a sum of exponentials keeps its digits next to a large maximum") {
   everywhere([](Device device) {
     const std::vector<double> small{0, 1, -1, -0.4375}, offsets{0, 1000, -1000, 20000};
     const double sum = std::exp(0.0) + std::exp(1.0) + std::exp(-1.0) + std::exp(-0.4375);
@@ -188,7 +188,7 @@ TEST_CASE("the logarithm of a sum of exponentials keeps its digits beside a larg
   });
 }
 
-TEST_CASE("logsumexp of nothing but -inf is -inf and has no gradient") {
+TEST_CASE("logsumexp of only -inf is -inf and has no gradient") {
   everywhere([](Device device) {
     for (const DType dtype : tested_dtypes) {
       const auto results = gradients_of([](const auto& in) { return logsumexp(in[0], 1); },
@@ -221,7 +221,7 @@ std::vector<double> attention_errors(const std::vector<Tensor>& inputs, const Te
   return errors;
 }
 
-TEST_CASE("gradients of attention with few queries or keys are as good as their dtype") {
+TEST_CASE("gradients of attention with few queries or keys are as accurate as their dtype") {
   everywhere([](Device device) {
     for (const DType dtype : {bf16, f16})
       for (const auto& [l, s, causal] : {std::tuple(3, 129, true),
@@ -261,7 +261,7 @@ TEST_CASE("attention to a single key has no gradients but the value's") {
 TEST_CASE("attention with scores in the thousands") {
   everywhere([](Device device) {
     manual_seed(6);
-    // Every score is 4096 and a few sixteenths, exactly, so that what is lost is the softmax's.
+    // Every score is exactly 4096 and a few sixteenths, so that only the softmax loses digits.
     const auto quarters = [&] {
       return cat({cast(randint(-4, 5, {1, 1, 33, 8}, i64, device), f64) * 0.25,
                   full({1, 1, 33, 1}, 64, f64, device)},
@@ -276,7 +276,7 @@ TEST_CASE("attention with scores in the thousands") {
   });
 }
 
-TEST_CASE("gradients through a mask are as good as their dtype") {
+TEST_CASE("gradients through a mask are as accurate as their dtype") {
   everywhere([](Device device) {
     manual_seed(7);
     const Tensor q = 2.0 * randn({2, 2, 9, 16}, f64, device),
@@ -323,7 +323,7 @@ Shape with_batch(const Shape& matrix, const Shape& batch) {
   return shape;
 }
 
-TEST_CASE("the gradient of a matrix that serves a whole batch is rounded once") {
+TEST_CASE("the gradient of a matrix that is used by a whole batch is rounded once") {
   everywhere([](Device device) {
     manual_seed(9);
     const auto draw = [&](const Shape& shape) { return randn(shape, f64, device); };
@@ -374,13 +374,13 @@ TEST_CASE("gradients of 1 x 1 weights with a stride and few channels") {
   });
 }
 
-TEST_CASE("ties of a maximum share its gradient, in short floats too") {
+TEST_CASE("ties of a maximum share its gradient, also in short floats") {
   everywhere([](Device device) {
     const Tensor x = zeros({1, 300}, bf16, device);
     const auto results = gradients_of([](const auto& in) { return max(in[0], {1}); }, {x}, bf16,
                                       full({1}, 3, f32, device));
     for (const double g : values(results[1])) CHECK(g == double(float(BFloat16(0.01f))));
-    // What is not the maximum gets nothing, also of an infinite gradient.
+    // Elements below the maximum get 0, also from an infinite gradient.
     const auto infinite =
         gradients_of([](const auto& in) { return max(in[0], {1}); }, {from({{1, 2}}, f32, device)},
                      f32, full({1}, inf, f32, device));

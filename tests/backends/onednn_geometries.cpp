@@ -32,7 +32,7 @@ Tensor channels_last(const Tensor& x) {
   backend_for(x).copy(x, y);
   return y;
 }
-/// A result to be written, full of NaN so that an unwritten element shows.
+/// A result to be written, full of NaN so that an unwritten element is found.
 Tensor soiled(const Shape& shape, DType dtype, bool images) {
   const Tensor y = full(shape, std::numeric_limits<double>::quiet_NaN(), dtype);
   return images ? channels_last(y) : y;

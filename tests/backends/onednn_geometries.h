@@ -1,6 +1,6 @@
-// The oneDNN primitives that the CPU backend uses, called directly on geometries drawn at random,
-// and compared with the reference to the bit: inputs are small integers, so that every order of a
-// sum gives the same f32, which is rounded once.
+// Calls the oneDNN primitives of the CPU backend directly on random geometries, and compares them
+// with the reference to the bit. Inputs are small integers, so that every order of a sum gives the
+// same f32, which is rounded once.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ enum class Primitive { conv, conv_backward_data, conv_backward_weights, matmul }
 std::span<const std::string_view> primitive_names();
 
 struct Comparison {
-  bool served = false;       // oneDNN took the work
+  bool served = false;       // oneDNN did the work
   std::string difference{};  // the geometry, and the first element that differs; empty: none
 };
 
-/// Draws a geometry and compares one call. `dtype`: of the inputs, f32 or bf16.
+/// Draws a geometry and compares one call. `dtype` is that of the inputs, f32 or bf16.
 Comparison compare_onednn(Primitive primitive, DType dtype, std::mt19937& random);
 
 }  // namespace halftone::test

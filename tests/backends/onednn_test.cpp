@@ -61,7 +61,7 @@ TEST_CASE("convolutions inside a parallel region of the caller equal those outsi
                       weight.grad().to_vector<double>(), product.to_vector<double>()};
   };
   const auto outside = results();
-  // Teams of other sizes add up in another order, so results differ by a rounding.
+  // Teams of other sizes add in another order, so results differ by a rounding.
   const auto close = [&](const auto& inside) {
     for (std::size_t k = 0; k < outside.size(); ++k) {
       double largest = 0;

@@ -8,7 +8,7 @@
 namespace halftone::test::opened_library_test {
 namespace {
 
-TEST_CASE("a library that is missing says which, and finds nothing") {
+TEST_CASE("a missing library is named in the refusal, and finds no functions") {
   OpenedLibrary library({"libno_such_library.so.1", "/nowhere/libno_such_library.so.1"});
   CHECK_FALSE(library.is_open());
   CHECK(contains(library.error(), "libno_such_library.so.1: cannot open shared object file"));
@@ -18,7 +18,7 @@ TEST_CASE("a library that is missing says which, and finds nothing") {
   CHECK_FALSE(library.complete());
 }
 
-TEST_CASE("the second name serves if the first cannot be opened") {
+TEST_CASE("the second name is used if the first cannot be opened") {
   OpenedLibrary library({"/nowhere/libm.so.6", "libm.so.6"});
   REQUIRE(library.is_open());
   CHECK(library.error().empty());
@@ -32,7 +32,7 @@ TEST_CASE("the second name serves if the first cannot be opened") {
   CHECK_FALSE(library.complete());
 }
 
-TEST_CASE("functions of a library are handed out only if it was not refused") {
+TEST_CASE("functions of a library are available only if it was not refused") {
   struct Functions {
     double (*cosine)(double) = nullptr;
   };

@@ -1,6 +1,6 @@
-// Pooling, casts by copy and sums of columns on the CPU backend against the reference, for floats
-// of all sizes: images whose channels fill vectors or do not, windows that overlap, touch or lie
-// apart.
+// Pooling, casts by copy and sums of columns on the CPU backend, compared with the reference for
+// floats of all sizes: images whose channels fill vectors or do not, and windows that overlap,
+// touch or are apart.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -52,7 +52,8 @@ Tensor like_images(const Shape& s, DType dtype) {
   return full({numel_of(s)}, 7, dtype).view_as(s, channels_last_strides(s), 0);
 }
 
-/// The first difference beyond `spacing`, of 1 or relatively; equal NaN and infinities are none.
+/// Returns the first difference beyond `spacing`, of 1 or relatively; equal NaN and infinities are
+/// not differences.
 std::string difference(const Tensor& got, const Tensor& wanted, double spacing) {
   const Values a = got.to_vector<double>(), b = wanted.to_vector<double>();
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -74,7 +75,7 @@ std::string described(const Windows& w, DType dtype) {
          std::to_string(w.geometry.kernel[0]) + ", stride " + std::to_string(w.geometry.stride[0]);
 }
 
-TEST_CASE("maxima and their places as the reference's") {
+TEST_CASE("maxima and their positions are the reference's") {
   for (const DType dtype : {f32, bf16, f16})
     for (const Windows& w : windows())
       for (const double special : {0.0, std::nan(""), -std::numeric_limits<double>::infinity()}) {
@@ -93,7 +94,7 @@ TEST_CASE("maxima and their places as the reference's") {
       }
 }
 
-TEST_CASE("gradients of maxima as the reference's") {
+TEST_CASE("gradients of maxima are the reference's") {
   for (const DType dtype : {f32, bf16, f16})
     for (const Windows& w : windows()) {
       INFO(described(w, dtype));
@@ -109,7 +110,7 @@ TEST_CASE("gradients of maxima as the reference's") {
     }
 }
 
-TEST_CASE("averages and their gradients as the reference's") {
+TEST_CASE("averages and their gradients are the reference's") {
   for (const DType dtype : {f32, bf16, f16})
     for (const Windows& w : windows()) {
       INFO(described(w, dtype));
@@ -128,7 +129,7 @@ TEST_CASE("averages and their gradients as the reference's") {
     }
 }
 
-TEST_CASE("adaptive averages and their gradients as the reference's") {
+TEST_CASE("adaptive averages and their gradients are the reference's") {
   for (const DType dtype : {f32, bf16, f16})
     for (const int64_t side : {1, 3, 7, 12}) {
       INFO(std::string(name(dtype)), " to ", side);
@@ -199,7 +200,7 @@ TEST_CASE("copies between layouts are the reference's, bit for bit") {
       }
 }
 
-TEST_CASE("sums of columns as the reference's") {
+TEST_CASE("sums of columns are the reference's") {
   for (const DType dtype : {f32, bf16, f16})
     for (const Shape& shape : {Shape{1, 1}, Shape{7, 3}, Shape{512, 1030}, Shape{513, 256},
                                Shape{3000, 32}, Shape{1500, 37}, Shape{2, 70001}})

@@ -1,6 +1,6 @@
 // Quantizers on tensors: every backend and instruction set gives the reference's bits for every
-// rounding, scaling and layout; what the scales mean, against loops written here; rotations,
-// skipping, random numbers, and the operation's gradient.
+// rounding, scaling and layout; the meaning of the scales, compared with loops written here;
+// rotations, skipping, random numbers, and the operation's gradient.
 #include <limits>
 
 #include <halftone/autograd/ops.h>
@@ -18,7 +18,8 @@ namespace {
 constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-/// Magnitudes over many binades, zeros of both signs, and now and then what no scale can help.
+/// Magnitudes over many binades, zeros of both signs, and some values that no scale brings into
+/// range.
 std::vector<float> awkward(int64_t count, uint64_t seed, bool special) {
   Numbers numbers(seed);
   std::vector<float> values;
@@ -84,7 +85,7 @@ TEST_CASE("quantize: the CPU backend gives the reference's bits") {
     }
 }
 
-TEST_CASE("quantize: short dtypes hold what they say they hold") {
+TEST_CASE("quantize: short dtypes represent the values that they promise") {
   for (const DType dtype : {bf16, f16}) {
     const Tensor x = cast(from_vector(awkward(40 * 96, 6, false), {40, 96}), dtype);
     for (const Quantizer& plain : scalings())
@@ -123,7 +124,7 @@ TEST_CASE("quantize: every instruction set gives the same bits") {
     });
 }
 
-TEST_CASE("quantize: lengths beside vectors, from any word of the random numbers on") {
+TEST_CASE("quantize: lengths near vectors, from any word of the random numbers on") {
   Quantizer quantizer{.grid = formats::e2m1, .rounding = Rounding::stochastic};
   const QuantizeNumbers n = numbers_of(quantizer);
   const std::vector<float> x = awkward(9001, 8, false);
@@ -143,7 +144,7 @@ TEST_CASE("quantize: lengths beside vectors, from any word of the random numbers
   });
 }
 
-/// A block's values by the definition of MX: nearest number of the grid times 2^e, in f64.
+/// A block's values by the definition of MX: the nearest number of the grid times 2^e, in f64.
 TEST_CASE("quantize: an MX block holds the nearest multiples of its power of two") {
   const std::vector<float> x = awkward(320, 9, false);
   const Tensor y = quantize(from_vector(x, {10, 32}), "mxfp6");
@@ -162,7 +163,7 @@ TEST_CASE("quantize: an MX block holds the nearest multiples of its power of two
   }
 }
 
-TEST_CASE("quantize: infinity, NaN and what saturates") {
+TEST_CASE("quantize: infinity, NaN and saturation") {
   const Tensor x = from({1, -1000, double(infinity), 3, double(nan), -double(infinity), 0.3, 2});
   const auto y = [&](const Quantizer& quantizer) {
     return quantize(x, quantizer).to_vector<float>();
@@ -175,14 +176,14 @@ TEST_CASE("quantize: infinity, NaN and what saturates") {
   const std::vector<float> e5m2 = y({.grid = formats::e5m2});
   CHECK(e5m2[2] == infinity);
   CHECK(e5m2[5] == -infinity);
-  // A scale that infinity or NaN would give is 1: the others are as without one.
+  // If infinity or NaN would give the scale, it is 1: the others are as without a scale.
   const std::vector<float> scaled = y({.grid = formats::e4m3, .scaling = Scaling::per_tensor()});
   CHECK(bits_of(scaled) == bits_of(e4m3));
   const std::vector<float> blocks = y({.grid = formats::e5m2, .scaling = Scaling::per_block(1, 4)});
   CHECK(blocks[2] == infinity);
   CHECK(std::isnan(blocks[4]));
   CHECK(blocks[3] == 3);
-  // Under a scale what is finite saturates also where the format has infinity.
+  // Under a scale, finite values saturate also in formats with infinity.
   const Tensor large = from({1000.0, 1});
   Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
   const Tensor s = scalar(1000);
@@ -205,7 +206,7 @@ TEST_CASE("quantize: layouts do not matter") {
     });
 }
 
-TEST_CASE("quantize: in place, and not where a step is skipped") {
+TEST_CASE("quantize: in place, and not if a step is skipped") {
   const Tensor x = from_vector(awkward(3 * 64, 11, false), {3, 64});
   for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
@@ -261,7 +262,8 @@ TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
         CHECK(std::abs(again[i] - double(x[i])) <= 1e-6 * std::sqrt(before));
     }
   }
-  // The matrix itself: the first number alone goes to all in equal parts; the last with signs.
+  // The matrix itself: the first number is spread over all elements in equal parts; the last one
+  // with signs.
   Tensor first = from({1.0, 0, 0, 0}), last = from({0.0, 0, 0, 1});
   Backend& backend = backend_for(first);
   backend.rotate(first, {.size = 4}, first);
@@ -274,18 +276,18 @@ TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
   backend.rotate(outlier, {.size = 16, .signs = 0x1234}, outlier);
   backend.largest_magnitude(outlier, largest);
   CHECK(largest.item() == 5);
-  // Groups lie within rows, and what fills none stays.
+  // Groups are within rows, and numbers that do not fill a group are unchanged.
   Tensor rest = from_vector<float>({1, 0, 3, 1, 0, 5}, {2, 3});
   backend.rotate(rest, {.size = 2}, rest);
   const float half = std::sqrt(0.5f);
   CHECK(rest.to_vector<float>() == std::vector<float>{half, half, 3, half, half, 5});
-  // A quantizer turns there and back: what its grid does not lose is what came.
+  // A quantizer rotates forward and back: the result is the input, except for the loss of its grid.
   Quantizer exact{.grid = formats::f32, .hadamard = 4, .hadamard_signs = 0b0110};
   const Tensor whole = from({1.0, 2, 3, 4, -1, 0, 8, 16});
   CHECK(quantize(whole, exact).to_vector<float>() == whole.to_vector<float>());
 }
 
-TEST_CASE("quantize: the gradient passes as it is, also where values saturated") {
+TEST_CASE("quantize: the gradient passes unchanged, also for values that saturated") {
   for (const char* name : {"e2m1", "mxfp4", "nvfp4", "fp8_tensor"}) {
     Tensor x = from({100, -0.01, 3, 0});
     x.set_requires_grad();
@@ -308,7 +310,7 @@ TEST_CASE("quantize: stochastic rounding draws from the generator, and repeats w
   const RandomKey before = default_generator().state();
   quantize(x, "e2m1");
   CHECK(default_generator().state().offset == before.offset);
-  // With one random bit the mean moves: the bit is 0 or a half.
+  // With one random bit the mean changes: the bit is 0 or a half.
   quantizer.random_bits = 1;
   const Tensor coarse = quantize(full({1000}, 0.2), quantizer);
   for (const float y : coarse.to_vector<float>()) CHECK(y == 0.0f);
@@ -326,7 +328,7 @@ TEST_CASE("quantize: scales from a history, for several tensors at once") {
   CHECK(history.to_vector<float>() == std::vector<float>{2, 0, 7, 0, 0, 0, 0, 0});
 }
 
-TEST_CASE("quantize: no byte stays behind") {
+TEST_CASE("quantize: all bytes are freed") {
   const int64_t before = memory_report(Device::cpu()).total_now;
   for (const char* name : {"e4m3", "mxfp4", "nvfp4", "fp8_tensor"}) quantize(ones({5, 64}), name);
   CHECK(memory_report(Device::cpu()).total_now == before);

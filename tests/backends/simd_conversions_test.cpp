@@ -1,5 +1,5 @@
 // bf16 and f16 on every instruction set: widening over all 65536 patterns, rounding over every
-// value, every midpoint and its neighbours. The truth is a search for the nearest value.
+// value, every midpoint and its neighbors. The truth is a search for the nearest value.
 #include "simd_levels.h"
 
 #include <algorithm>
@@ -28,20 +28,20 @@ struct Format {
     return exponent == 0 ? sign * std::ldexp(fraction, 1 - bias)
                          : sign * std::ldexp(1 + fraction, exponent - bias);
   }
-  /// What lies one step above the largest finite value, if the format went on.
+  /// The value one step above the largest finite value, if the format continued.
   double beyond_largest() const { return std::ldexp(1.0, 1 << (exponent_bits - 1)); }
 };
 
 const Format bf16_format{8, 7, &simd::Kernels::widen_bf16, &simd::Kernels::narrow_bf16};
 const Format f16_format{5, 10, &simd::Kernels::widen_f16, &simd::Kernels::narrow_f16};
 
-/// The bits of the value nearest to x; of two, the even one.
+/// Returns the bits of the value nearest to x; in a tie, the even one.
 class Nearest {
  public:
   explicit Nearest(const Format& format) : format_(format) {
     for (uint32_t bits = 0; bits < format.infinity_bits(); ++bits)
       values_.push_back(format.value(uint16_t(bits)));
-    values_.push_back(format.beyond_largest());  // stands for infinity
+    values_.push_back(format.beyond_largest());  // represents infinity
   }
   uint16_t operator()(float x) const {
     const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
@@ -76,7 +76,7 @@ void check_widening(const Format& format) {
   });
 }
 
-/// All values of the format, the points halfway between, their neighbours, and random floats.
+/// All values of the format, the midpoints between them, their neighbors, and random floats.
 std::vector<float> floats_to_round(const Nearest& nearest) {
   std::vector<float> x;
   const auto& values = nearest.values();
@@ -130,7 +130,7 @@ void check_nan(const Format& format) {
   });
 }
 
-/// Any number of elements from any address; nothing behind the end is written.
+/// Any number of elements from any address; nothing after the end is written.
 void check_edges(const Format& format) {
   Numbers numbers(2);
   const std::vector<float> x = numbers.many(4200, -100, 100);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Any bits: also subnormals, infinities and NaN.
+/// Arbitrary bits, including subnormals, infinities and NaN.
 std::vector<float> any_floats(uint64_t seed, int64_t count) {
   Numbers numbers(seed);
   std::vector<float> values{0.0f, -0.0f, infinity, -infinity, std::nanf(""), 1e-40f, -3e38f};
@@ -68,7 +68,7 @@ TEST_CASE("stochastic rounding starts anywhere in its stream") {
   });
 }
 
-TEST_CASE("one infinity or NaN is found wherever it is") {
+TEST_CASE("one infinity or NaN is found at every position") {
   each_level([&](const simd::Kernels& k) {
     for (const int64_t n : {1, 7, 16, 100})
       for (const float bad : {infinity, -infinity, std::nanf(""), 3e38f})

@@ -1,6 +1,6 @@
-// Elementwise formulas in float on every instruction set, against the same formula in double.
-// Errors are counted in units in the last place of the larger of result and input: where a formula
-// subtracts (gelu, affine, x - y), more cannot be asked of floats.
+// Elementwise formulas in float on every instruction set, compared with the same formula in double.
+// Errors are counted in units in the last place of the larger of result and input. If a formula
+// subtracts (gelu, affine, x - y), floats cannot be more accurate than that.
 #include "simd_levels.h"
 
 #include <limits>
@@ -13,10 +13,10 @@ template <class F> constexpr Domain domain_of() {
   else return {-3, 3};
 }
 
-/// Units that each formula may be off: a few for polynomials and divisions chained.
+/// The allowed error of each formula in units: a few for polynomials and chained divisions.
 constexpr double most_units = 8;
 
-/// Values over the formula's domain, and over ten times of it where it is defined everywhere.
+/// Values over the formula's domain, and over ten times of it if it is defined everywhere.
 template <class F> std::vector<float> inputs_for() {
   Numbers numbers(7);
   const Domain d = domain_of<F>();
@@ -43,7 +43,7 @@ template <class F> void check_unary(const simd::Kernels& k) {
   };
   CHECK(first_beyond(y, value, bound) == "");
 
-  // The derivative at the saved float, exactly that: times one, so that only it is measured.
+  // The derivative at exactly the saved float, times one, so that only the derivative is measured.
   const std::vector<float>& saved = F::saves == Saves::output ? y : x;
   const std::vector<float> dy(x.size(), 1.0f);
   k.unary_backward(call, saved.data(), dy.data(), dx.data(), int64_t(x.size()));
@@ -112,7 +112,7 @@ template <class F> void check_units(const simd::Kernels& k, double low, double h
         "");
 }
 
-TEST_CASE("exp, log, tanh and roots are good to two units over their whole range") {
+TEST_CASE("exp, log, tanh and roots are accurate to two units over their whole range") {
   each_level([](const simd::Kernels& k) {
     check_units<formula::Exp>(k, -87, 88, 2);
     check_units<formula::Exp>(k, -1e-3, 1e-3, 2);
@@ -131,7 +131,7 @@ TEST_CASE("exp, log, tanh and roots are good to two units over their whole range
   });
 }
 
-TEST_CASE("infinities, NaN and zeros come out as in double") {
+TEST_CASE("infinities, NaN and zeros give the results of double") {
   const float inf = std::numeric_limits<float>::infinity(),
               nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> x{inf,    -inf,    nan,    0.0f, -0.0f, inf,    -inf, nan, 0.0f,

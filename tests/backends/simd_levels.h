@@ -1,4 +1,4 @@
-// The SIMD tables that this CPU can run, for tests that hold each of them against scalar truth.
+// The SIMD tables that this CPU can run, for tests that compare each of them with scalar code.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ inline const std::vector<int64_t>& lengths() {
   return all;
 }
 
-/// A fixed sequence per seed.
+/// A sequence that depends only on the seed.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : state_(seed) {}

@@ -1,4 +1,4 @@
-// Sums, maxima, row kernels and pooling kernels of every instruction set against sums in double.
+// Sums, maxima, row kernels and pooling kernels of every instruction set, compared with double.
 #include "simd_levels.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ TEST_CASE("a long sum of ones is exact, far beyond where float stops counting") 
   });
 }
 
-TEST_CASE("the largest and the smallest element, wherever it is; NaN wins") {
+TEST_CASE("the largest and the smallest element, at every position; NaN wins") {
   Numbers numbers(21);
   const float inf = std::numeric_limits<float>::infinity();
   each_level([&](const simd::Kernels& k) {
@@ -62,7 +62,7 @@ TEST_CASE("the largest and the smallest element, wherever it is; NaN wins") {
   });
 }
 
-TEST_CASE("extremes of columns go on from what is there; NaN wins and stays") {
+TEST_CASE("extremes of columns continue from earlier values; NaN wins and stays") {
   Numbers numbers(25);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> x = numbers.many(40 * 200);
@@ -131,8 +131,8 @@ TEST_CASE("softmax, its logarithm and its backward") {
         std::vector<float> y(x.size()), dx(x.size());
         k.softmax(x.data(), n, logarithm, y.data());
         const std::vector<double> truth = exact_softmax(x, logarithm);
-        // exp(x - top) magnifies the rounding of its argument, up to 16; the logarithm is a
-        // difference of such.
+        // exp(x - top) magnifies the rounding of its argument, which is up to 16; the logarithm is
+        // a difference of such values.
         const auto bound_of = [&](std::size_t i) {
           return (32 + std::sqrt(double(n))) * eps * (logarithm ? 1 : truth[i]);
         };
@@ -175,7 +175,8 @@ TEST_CASE("sums of exponentials, also of infinities") {
 }
 
 TEST_CASE("sums along rows do not get worse with their length") {
-  // Tenths, which no float holds: each addition to a long sum would round the same way.
+  // Tenths, which floats cannot represent: each addition to a long sum would round in the same
+  // direction.
   const int64_t n = 1 << 20;
   const std::vector<float> x(std::size_t(n), 0.1f), ones(std::size_t(n), 1.0f);
   each_level([&](const simd::Kernels& k) {
@@ -195,7 +196,7 @@ TEST_CASE("sums along rows do not get worse with their length") {
   });
 }
 
-TEST_CASE("moments far from zero, and normalisation by them") {
+TEST_CASE("moments far from zero, and normalization by them") {
   Numbers numbers(25);
   each_level([&](const simd::Kernels& k) {
     for (const int64_t n : {1, 5, 32, 33, 1000}) {
@@ -207,7 +208,7 @@ TEST_CASE("moments far from zero, and normalisation by them") {
       float m;
       double v = 0;
       k.moments(x.data(), n, &m, &v);
-      // The mean is rounded at 100; the variance sees that rounding squared.
+      // The mean is rounded at 100; the variance contains the square of that rounding.
       CHECK(std::abs(double(m) - mean) <= (2 + std::sqrt(double(n))) * eps * 100);
       CHECK(std::abs(double(v) - variance) <= (2 + std::sqrt(double(n))) * eps * (variance + 1));
       std::vector<float> y(x.size());
@@ -226,7 +227,7 @@ TEST_CASE("moments far from zero, and normalisation by them") {
 
 // --- images
 
-TEST_CASE("the maximum of pixels keeps the place of the first, and NaN wins") {
+TEST_CASE("the maximum of pixels keeps the position of the first, and NaN wins") {
   const float nan = std::nanf("");
   const std::vector<float> a{1, 5, 2, nan, 0}, b{3, 5, 1, 7, nan}, c{2, 6, 2, nan, 9};
   const float* const pixels[] = {a.data(), b.data(), c.data()};

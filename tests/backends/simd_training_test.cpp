@@ -1,4 +1,4 @@
-// Optimizer kernels against their papers' formulas in double, and dropout against Philox.
+// Optimizer kernels compared with their papers' formulas in double, and dropout with Philox.
 #include "simd_levels.h"
 
 #include <array>
@@ -90,7 +90,7 @@ TEST_CASE("SGD with and without momentum on every instruction set") {
                        e.p -= 0.1 * (momentum > 0 ? step : g);
                      });
         }
-    // The first step fills the buffer, whatever is in it.
+    // The first step fills the buffer, for any earlier contents.
     float weight = 1, gradient = 0.5f, buffer = std::nanf("");
     float* states[3]{&buffer, nullptr, nullptr};
     k.update(numbers_of(rule::Sgd{.momentum = 0.9}, 0.5, 0), &gradient, &weight, states, 1);

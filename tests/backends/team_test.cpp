@@ -1,4 +1,4 @@
-// Teams of threads on a machine that is busy: the rule, and that regions really get smaller.
+// Teams of threads on a busy machine: the rule, and that regions do get smaller.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace halftone::test::team_test {
 
 constexpr int64_t ms = 1'000'000;
 
-TEST_CASE("a team gives up as many threads as had no core, never the last") {
+TEST_CASE("a team drops as many threads as had no core, never the last") {
   TeamSize team(8);
   CHECK(team.judge(0, 0.3) == 8);
   CHECK(team.judge(20 * ms, 2.2) == 6);
@@ -70,7 +70,7 @@ TEST_CASE("regions get smaller while other threads are busy, and the same number
     shrank = omp_get_max_threads() == 1;
   }
   CHECK(shrank);
-  CHECK(cpu_threads() == 2);  // what the program asked for
+  CHECK(cpu_threads() == 2);  // the requested number
   CHECK(matmul(x, w).to_vector<float>() == alone);
   CHECK(same);
   over = true;
@@ -86,7 +86,7 @@ TEST_CASE("operations work after fork, in one thread") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    alarm(20);  // a region that waits for a thread waits for ever
+    alarm(20);  // otherwise a region could wait forever for a thread
     _exit(omp_get_max_threads() == 1 && matmul(x, w).to_vector<float>() == before ? 0 : 1);
   }
   int status = 0;

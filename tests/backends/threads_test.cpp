@@ -14,14 +14,15 @@ using test::Threads;
 
 namespace {
 
-using Bits = std::vector<double>;  // every dtype widens to f64 exactly
+using Bits = std::vector<double>;  // f64 holds every dtype exactly
 
 Tensor numbers(const Shape& shape, DType dtype, uint64_t seed) {
   manual_seed(seed);
   return cast(rand(shape, f32) * 4.0 - 2.0, dtype);
 }
 
-/// The results of `work` on one thread equal those on two and on five, on both CPU backends.
+/// Checks that the results of `work` on one thread equal those on two and on five, on both CPU
+/// backends.
 template <class Work> void check_threads(const Work& work) {
   for (const std::string_view backend : {"reference", "cpu"})
     for (const DType dtype : {f64, f32, bf16, f16}) {

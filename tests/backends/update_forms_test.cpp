@@ -1,5 +1,6 @@
-// Optimizer steps of the CPU backend against the reference: every form of weights with every dtype
-// it allows, one and two threads. Forms are exact, so split weights and masters agree bit for bit.
+// Optimizer steps of the CPU backend compared with the reference: every form of weights with every
+// dtype it allows, one and two threads. Forms are exact, so split weights and masters agree to the
+// bit.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -33,7 +34,7 @@ bool has_companion(WeightForm form) {
   return form != WeightForm::plain && form != WeightForm::stochastic;
 }
 
-/// A slot whose companion holds something that only a weight in this form can hold.
+/// A slot whose companion has a value that is valid only for a weight in this form.
 UpdateSlot slot_of(const Setup& s, int64_t n, uint64_t seed) {
   manual_seed(seed);
   UpdateSlot slot;
@@ -52,7 +53,7 @@ UpdateSlot slot_of(const Setup& s, int64_t n, uint64_t seed) {
 
 using Values = std::vector<double>;
 
-/// The weights as the next step would read them.
+/// The weights as the next step reads them.
 Values weights_of(const UpdateSlot& slot) {
   Values upper = slot.parameter.to_vector<double>();
   if (!has_companion(slot.form)) return upper;
@@ -133,8 +134,8 @@ std::vector<Setup> setups() {
   return all;
 }
 
-/// The first element that is further off than f32 arithmetic on numbers around 2 explains, and
-/// rounding to another neighbour at `spacing` relatively; empty if there is none.
+/// Returns the first element whose error exceeds f32 arithmetic on numbers around 2 plus a rounding
+/// to another neighbor at `spacing` relatively; empty if there is none.
 std::string difference(const Values& got, const Values& wanted, double spacing) {
   constexpr double computed = 0x1p-19;
   if (got.size() != wanted.size()) return "sizes differ";
@@ -145,7 +146,7 @@ std::string difference(const Values& got, const Values& wanted, double spacing) 
   return {};
 }
 
-/// The spacing of weights in this form, as far as it is coarser than f32.
+/// The spacing of weights in this form, if it is coarser than f32.
 double weight_spacing(const Setup& s) {
   switch (s.form) {
     case WeightForm::plain:
@@ -183,7 +184,7 @@ std::string described(const Setup& s) {
          (s.factor ? ", factor" : "");
 }
 
-TEST_CASE("steps of every form and dtype as the reference's") {
+TEST_CASE("steps of every form and dtype are the reference's") {
   for (const NamedStep& step : steps())
     for (const Setup& s : setups())
       for (const int64_t n : {1, 7, 16, 1000}) {
@@ -192,7 +193,7 @@ TEST_CASE("steps of every form and dtype as the reference's") {
       }
 }
 
-TEST_CASE("large steps on one thread and on two as the reference's") {
+TEST_CASE("large steps on one thread and on two are the reference's") {
   const int64_t n = 100003;
   for (const NamedStep& step : steps())
     for (const Setup& s : setups()) {
@@ -210,7 +211,7 @@ TEST_CASE("large steps on one thread and on two as the reference's") {
     }
 }
 
-/// `count` steps of Adam; the parameter and the weights afterwards.
+/// Does `count` steps of Adam; returns the parameter and the weights.
 std::pair<Values, Values> trained(const Setup& s, int64_t n, int count, int threads) {
   const Threads now(threads);
   UpdateSlot slot = slot_of({WeightForm::master, bf16, s.gradient, s.state, false}, n, 9);
@@ -271,7 +272,7 @@ TEST_CASE("stochastic rounding of equal f32 results is the reference's, bit for 
   CHECK(run("cpu") == run("reference"));
 }
 
-TEST_CASE("layouts that differ, and lists in which some slots go to the reference") {
+TEST_CASE("layouts that differ, and lists in which the reference updates some slots") {
   const auto run = [](std::string_view backend) {
     const CpuBackendScope scope(backend);
     std::vector<UpdateSlot> slots;

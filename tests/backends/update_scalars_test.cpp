@@ -1,5 +1,5 @@
-// What an update reads from scalars on the device: whether to skip, the learning rate, the steps
-// done. For every optimizer and form of weights, on both CPU backends.
+// The scalars on the device that an update reads: whether to skip, the learning rate, the number of
+// steps. For every optimizer and form of weights, on both CPU backends.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -20,7 +20,7 @@ constexpr std::array forms{WeightForm::plain,         WeightForm::master, Weight
 enum class Kind { sgd, adam, adamw, rmsprop };
 constexpr std::array kinds{Kind::sgd, Kind::adam, Kind::adamw, Kind::rmsprop};
 
-/// Three slots: one of the given form, a plain f64 one, which the CPU backend leaves to the
+/// Three slots: one of the given form, a plain f64 one, which the CPU backend passes to the
 /// reference, and a plain f32 one.
 std::vector<UpdateSlot> slots_of(WeightForm form) {
   manual_seed(7);
@@ -41,7 +41,7 @@ std::vector<UpdateSlot> slots_of(WeightForm form) {
   return slots;
 }
 
-/// What an update is given beside the slots.
+/// The arguments of an update, besides the slots.
 struct Scalars {
   int64_t steps = 0;
   double lr = 0.1;
@@ -65,7 +65,7 @@ std::vector<Tensor> tensors_of(const UpdateSlot& slot) {
     if (x.defined()) all.push_back(x);
   return all;
 }
-/// Every byte of the slots, but those of the step counts.
+/// Returns every byte of the slots, except those of the step counts.
 std::string bytes_of(std::vector<UpdateSlot> slots) {
   std::string bytes;
   for (UpdateSlot& slot : slots) {
@@ -133,7 +133,7 @@ TEST_CASE("slots that have done different numbers of steps, in one call") {
   });
 }
 
-TEST_CASE("a rate on the device takes the place of lr") {
+TEST_CASE("a rate on the device replaces lr") {
   everywhere([](Kind kind, WeightForm form) {
     std::vector<UpdateSlot> plain = slots_of(form), slots = slots_of(form), other = slots_of(form);
     update(kind, plain, {.lr = 1.0 / 3});

@@ -1,5 +1,5 @@
-# Installs the build BUILD into WORK/prefix, then configures, builds and runs the project beside this
-# file against it, with nothing of the source tree in sight. FLAGS are the sanitizers', if any.
+# Installs the build BUILD into WORK/prefix, then configures, builds and runs the project in this folder against it, without access to the
+# source tree. FLAGS are the sanitizers', if any.
 file(REMOVE_RECURSE ${WORK})
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
@@ -31,7 +31,7 @@ if(EXISTS ${WORK}/build/consumer_lab)
   endif()
 endif()
 
-# The policies that are shipped come with it.
+# The installed policies come with it.
 file(GLOB policies RELATIVE ${CMAKE_CURRENT_LIST_DIR}/../../policies ${CMAKE_CURRENT_LIST_DIR}/../../policies/*.json)
 foreach(policy IN LISTS policies)
   if(NOT EXISTS ${WORK}/prefix/share/halftone/policies/${policy})

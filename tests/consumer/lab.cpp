@@ -1,4 +1,4 @@
-// A program of a user's own around halftone-lab's commands: every one of them, with another model.
+// A user's program that has all commands of halftone-lab, with another model.
 #include <halftone/halftone.h>
 #include <halftone/lab/lab.h>
 

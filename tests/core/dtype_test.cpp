@@ -1,4 +1,4 @@
-// The table of dtypes, promotion, and convert<>() where integers are involved.
+// The table of dtypes, promotion, and convert<>() for integers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -107,7 +107,7 @@ TEST_CASE("integers to integers wrap, and to floats round once") {
   CHECK(convert<int64_t>(uint8_t(200)) == 200);
   CHECK(convert<float>(int32_t(16777217)) == 16777216.0f);
   CHECK(convert<double>(int64_t(1) << 53) == 0x1p53);
-  // 2049 lies halfway between 2048 and 2050 in f16; 2051 between 2050 and 2052.
+  // 2049 is halfway between 2048 and 2050 in f16; 2051 between 2050 and 2052.
   CHECK(float(convert<Float16>(int32_t(2049))) == 2048);
   CHECK(float(convert<Float16>(int64_t(2051))) == 2052);
   // Through a float first, this would become a tie and round down.
@@ -145,7 +145,7 @@ TEST_CASE("double to float rounds to odd where it is inexact") {
   CHECK(std::signbit(round_to_odd(-0.0)));
 }
 
-TEST_CASE("visit_floating names who asked") {
+TEST_CASE("visit_floating names the caller") {
   for (const DType dtype : {f8_e4m3, f8_e5m2, i64, i32, i16, u8, boolean}) {
     const std::string message =
         message_of<DTypeError>([&] { visit_floating(dtype, "sinh", []<class T>() {}); });

@@ -1,5 +1,5 @@
-// How files are written: in one step, through links, never over what is no file, never under the
-// number of a standard stream.
+// How files are written: in one step, through links, never over something that is not a file, and
+// never with the number of a standard stream.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 namespace {
 using Write = std::function<void(const fs::path&)>;
 
-/// Everybody who writes files.
+/// Every writer of files in the library.
 const std::map<std::string, Write> writers{
     {"replace", [](const fs::path& path) { files::replace("test", path, "new"); }},
     {"require_replaceable", [](const fs::path& path) { files::require_replaceable("test", path); }},
@@ -72,7 +72,7 @@ std::size_t entries_in(const fs::path& path) {
 }
 }  // namespace
 
-TEST_CASE("files: devices, pipes, sockets and directories are refused and stay what they are") {
+TEST_CASE("files: devices, pipes, sockets and directories are refused and do not change") {
   const TemporaryDirectory directory;
   REQUIRE(mkfifo((directory / "pipe").c_str(), 0600) == 0);
   make_socket(directory / "socket");
@@ -101,7 +101,7 @@ TEST_CASE("files: devices, pipes, sockets and directories are refused and stay w
                  "cannot write /dev/stdout: Is "));
 }
 
-TEST_CASE("files: written through links, which stay; one that leads nowhere makes its target") {
+TEST_CASE("files: written through links, which stay; a dangling link makes its target") {
   for (const auto& [writer, write] : writers) {
     if (writer == "require_replaceable") continue;
     CAPTURE(writer);
@@ -162,7 +162,8 @@ TEST_CASE(
   CHECK(read_file(directory / "file") == "new");
 }
 
-TEST_CASE("files: no descriptor of ours is that of a standard stream, whatever was closed") {
+TEST_CASE(
+    "files: halftone's descriptors never have the number of a standard stream that was closed") {
   const TemporaryDirectory directory;
   write_file(directory / "input", "text");
   int saved[3];
@@ -239,7 +240,7 @@ TEST_CASE("the limit of a file's size is an error, not the end of the process") 
   CHECK(std::distance(fs::directory_iterator(directory.path()), {}) == 1);
 }
 
-TEST_CASE("another user's link in a directory of all is not followed") {
+TEST_CASE("another user's link in a directory for all users is not followed") {
   if (geteuid() != 0) {
     MESSAGE("skipped: only root can lay another user's link");
     return;
@@ -265,7 +266,7 @@ TEST_CASE("another user's link in a directory of all is not followed") {
   REQUIRE(lchown(shared.c_str(), 54322, gid_t(-1)) == 0);
   CHECK_FALSE(refusal(01777).empty());
   REQUIRE(lchown(link.c_str(), 0, gid_t(-1)) == 0);
-  CHECK(refusal(01777).empty());  // our own
+  CHECK(refusal(01777).empty());  // this user's own link
   fs::remove(victim);
   REQUIRE(lchown(link.c_str(), other, gid_t(-1)) == 0);
   CHECK_FALSE(refusal(01777).empty());

@@ -70,7 +70,7 @@ TEST_CASE("exp") {
   CHECK(f(-0.0f) == 1);
   CHECK(f(infinity) == infinity);
   CHECK(f(-infinity) == 0);
-  CHECK(std::isfinite(f(88.7228317f)));  // the largest whose result is a float
+  CHECK(std::isfinite(f(88.7228317f)));  // the largest argument whose result is a float
   CHECK(f(std::nextafter(88.7228317f, 100.0f)) == infinity);
   CHECK(f(1000) == infinity);
   CHECK(f(-1000) == 0);
@@ -79,7 +79,7 @@ TEST_CASE("exp") {
   CHECK(std::isnan(f(not_a_number)));
 }
 
-TEST_CASE("exp_below is exp, but for results that are no normal numbers") {
+TEST_CASE("exp_below is exp, except for results that are not normal numbers") {
   const auto f = [](float x) { return math::exp_below(x); };
   const auto same = [](double x) { return double(math::exp(float(x))); };
   check_bound(-87.33f, 1, 0, f, same);
@@ -126,7 +126,7 @@ TEST_CASE("tanh") {
             .error == 0);
 }
 
-TEST_CASE("what the C library does") {
+TEST_CASE("functions of the C library") {
   const float most = std::numeric_limits<float>::max();
   check_bound(
       -20, 88, 2, [](float x) { return math::expm1(x); }, [](double x) { return std::expm1(x); });

@@ -1,4 +1,4 @@
-// The ledger and the caching allocator below it: who holds how many bytes, peaks, and reuse of
+// The ledger and the caching allocator below it: the bytes of each use, peaks, and reuse of
 // blocks.
 #include <doctest/doctest.h>
 
@@ -17,7 +17,7 @@
 
 namespace halftone::test::memory_test {
 namespace {
-/// What a use holds more than at the start of the scope.
+/// The bytes of a use since the start of the scope.
 class Growth {
  public:
   int64_t operator()(MemoryUse use) const {
@@ -56,7 +56,7 @@ TEST_CASE("allocations are charged to the innermost scope, to the byte") {
     CHECK(growth(MemoryUse::gradient) == 7);
     CHECK(b.storage()->use() == MemoryUse::gradient);
     CHECK(growth.total() == 37);
-    b = Tensor{};  // released outside its scope: the charge goes where it was made
+    b = Tensor{};  // released outside its scope: charged where it was made
     CHECK(growth(MemoryUse::gradient) == 0);
     CHECK(growth(MemoryUse::parameter) == 18);
     const Tensor view = a.view_as({2}, {1}, 1);
@@ -228,7 +228,7 @@ TEST_CASE("a loop of tensors asks the system once") {
   CHECK(cache_statistics().system_allocations == before);
 }
 
-TEST_CASE("more memory than there is") {
+TEST_CASE("more memory than the machine has") {
   const Growth growth;
   const int64_t used = cache_statistics().used_bytes;
   CHECK(message_of<DeviceError>([] { cached_allocate((std::size_t(1) << 46) + 1); }) ==

@@ -1,5 +1,5 @@
-// Rounding onto grids against its definition in f64, which knows nothing of bits: every number of
-// every small format, every midpoint and their neighbours, floats of all magnitudes, all roundings.
+// Rounding onto grids against its definition in f64, which does not use bits: every number of every
+// small format, every midpoint and their neighbors, floats of all magnitudes, all roundings.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 bool same(float a, float b) { return bits_of(a) == bits_of(b) || (a != a && b != b); }
 
-/// A fixed sequence per seed.
+/// A sequence that depends only on the seed.
 class Words {
  public:
   explicit Words(uint64_t seed) : state_(seed) {}
@@ -37,7 +37,7 @@ class Words {
   uint64_t state_;
 };
 
-/// Whether a magnitude that lies `part` of the way from n units to n + 1 goes up.
+/// Returns whether a magnitude at the fraction `part` between n units and n + 1 is rounded up.
 bool goes_away(Rounding rounding, double n, double part, bool negative, uint32_t random) {
   const bool odd = std::fmod(n, 2.0) != 0;
   switch (rounding) {
@@ -88,8 +88,8 @@ std::vector<std::pair<std::string, NumberFormat>> all_formats() {
   return all;
 }
 
-/// The grid's numbers (of large grids, the first and last), what lies halfway, and what lies one
-/// float beside either.
+/// The grid's numbers (of large grids, the first and last), the midpoints, and the floats next to
+/// either.
 std::vector<float> places(const NumberFormat& format) {
   std::vector<float> all{0,         1,         infinity, std::numeric_limits<float>::max(),
                          0x1p-149f, 0x1p-126f, 0x1p-127f};
@@ -107,7 +107,7 @@ std::vector<float> places(const NumberFormat& format) {
   return all;
 }
 
-/// How often fast and slow rounding differ for a value and its negative, under all roundings.
+/// Counts how often fast and slow rounding differ for a value and its negative, in all roundings.
 class Comparison {
  public:
   Comparison(const NumberFormat& format, uint64_t seed) : format_(format), words_(seed) {
@@ -136,7 +136,7 @@ class Comparison {
   Grid grids_[rounding_count];
 };
 
-TEST_CASE("number_formats: rounding is what its definition says") {
+TEST_CASE("number_formats: rounding equals its definition") {
   int64_t comparisons = 0;
   for (const auto& [name, format] : all_formats()) {
     INFO(name);
@@ -145,7 +145,7 @@ TEST_CASE("number_formats: rounding is what its definition says") {
     Words words(2);
     for (int i = 0; i < 10000; ++i) {
       comparison.add(std::bit_cast<float>(words() & 0x7fffffffu));
-      // near the format's own magnitudes, of which random patterns show little
+      // near the format's own magnitudes, which random patterns seldom have
       comparison.add(
           std::ldexp(1 + float(words()) * 0x1p-32f, format.min_exponent - 12 + int(words() % 32)));
     }
@@ -155,7 +155,7 @@ TEST_CASE("number_formats: rounding is what its definition says") {
   CHECK(comparisons > 4000000);
 }
 
-TEST_CASE("number_formats: the short way of rounding is the long one, on grids that nobody named") {
+TEST_CASE("number_formats: the short way of rounding equals the long one, also on random grids") {
   Words words(5);
   int64_t wrong = 0;
   int grids = 0;
@@ -182,7 +182,8 @@ TEST_CASE("number_formats: the short way of rounding is the long one, on grids t
   CHECK(wrong == 0);
 }
 
-TEST_CASE("number_formats: every number of a format stays, and their order is that of codes") {
+TEST_CASE(
+    "number_formats: every number of a format is unchanged, and their order is that of codes") {
   for (const auto& [name, format] : all_formats()) {
     INFO(name);
     const int64_t count = count_of_numbers(format);
@@ -201,7 +202,7 @@ TEST_CASE("number_formats: every number of a format stays, and their order is th
   }
 }
 
-/// The published encodings: sign 0, exponent and fraction as the OCP specifications lay them out.
+/// The published encodings: sign 0, then exponent and fraction as in the OCP specifications.
 double decoded(int exponent_bits, int fraction_bits, int code) {
   const int bias = (1 << (exponent_bits - 1)) - 1, exponent = code >> fraction_bits;
   const double fraction = std::ldexp(double(code & ((1 << fraction_bits) - 1)), -fraction_bits);
@@ -221,7 +222,7 @@ TEST_CASE("number_formats: every code of the OCP formats decodes to a number of 
       CHECK(number_at(layout.format, code) ==
             decoded(layout.exponent_bits, layout.fraction_bits, code));
   }
-  REQUIRE(count_of_numbers(formats::e8m0) == 256);  // and 0, which e8m0 has not
+  REQUIRE(count_of_numbers(formats::e8m0) == 256);  // and 0, which e8m0 does not have
   for (int code = 0; code < 255; ++code)
     CHECK(number_at(formats::e8m0, code + 1) == std::ldexp(1.0, code - 127));
   REQUIRE(count_of_numbers(formats::int8) == 128);
@@ -276,7 +277,8 @@ TEST_CASE("number_formats: stochastic rounding is right on average, also far bel
     }
     CHECK(others == 0);
   }
-  // A probability of 2^-30, which so few draws do not show: exactly four of all 2^32 words.
+  // A probability of 2^-30, for which random draws would be too few: exactly four of all 2^32
+  // words.
   const float tiny = 0x1p-39f;  // of e4m3, whose smallest number is 2^-9
   CHECK(round_to(formats::e4m3, tiny, Rounding::stochastic, 0xffffffffu) == 0x1p-9f);
   CHECK(round_to(formats::e4m3, tiny, Rounding::stochastic, 0xfffffffcu) == 0x1p-9f);
@@ -313,7 +315,7 @@ std::string complaint(const NumberFormat& format) {
   return "";
 }
 
-TEST_CASE("number_formats: what is no grid") {
+TEST_CASE("number_formats: invalid grids") {
   CHECK(complaint({.significand_bits = 0}) ==
         "[grid] a grid has 0 significand bits. Choose 1 to 24.");
   CHECK(complaint({.significand_bits = 25}).find("25 significand bits") != std::string::npos);

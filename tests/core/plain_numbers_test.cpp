@@ -46,7 +46,7 @@ class Germany {
 };
 
 template <class Value> std::string printed(const Value& value) {
-  std::ostringstream text;  // of the global locale
+  std::ostringstream text;  // with the global locale
   text << value;
   return text.str();
 }
@@ -87,12 +87,12 @@ TEST_CASE("plain numbers: no global locale changes what is printed or written") 
   CHECK(test::contains(expected, "[1234, 5]"));
   CHECK(test::contains(expected, "shapes do not broadcast: [1234] and [56789]"));
   const Germany scope;
-  CHECK(printed(1234.5) == "1.234,5");  // there is something to resist
+  CHECK(printed(1234.5) == "1.234,5");  // the locale has an effect
   if (!scope.c_too) MESSAGE("skipped for printf: there is no locale de_DE.UTF-8");
   CHECK(everything() == expected);
 }
 
-TEST_CASE("plain numbers: a stream has its own locale back afterwards") {
+TEST_CASE("plain numbers: a stream gets its own locale back afterwards") {
   std::ostringstream out;
   out.imbue(std::locale(std::locale::classic(), new German));
   out << Shape{1234} << ' ' << 1234;

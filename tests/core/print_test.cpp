@@ -1,4 +1,4 @@
-// How tensors print, to the character.
+// The exact text of printed tensors.
 #include <doctest/doctest.h>
 
 #include <limits>

@@ -1,5 +1,5 @@
-// Quantizers as data: names, words, bytes, where their results fit, and the arithmetic of scales at
-// its edges. What they do to tensors: tests/backends/quantize_test.cpp.
+// Quantizers as data: names, words, bytes, dtypes of their results, and the arithmetic of scales at
+// its limits. Their effect on tensors: tests/backends/quantize_test.cpp.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ TEST_CASE("quantizers: names, words and bits") {
   CHECK(scale_rule_named("round") == std::nullopt);
 }
 
-TEST_CASE("quantizers: where results fit") {
+TEST_CASE("quantizers: dtypes that hold the results") {
   for (const char* name : {"e4m3", "bf16", "tf32", "mxfp8", "nvfp4", "fp8_tensor", "fp8_block"})
     CHECK(named(name).exact_in(f32));
   for (const char* name : {"e4m3", "e5m2", "bf16", "mxfp8", "mxfp4", "mxint8"})
@@ -150,7 +150,7 @@ TEST_CASE("quantizers: scales from a history, as a table") {
     CHECK(amax == 0);
     return scale;
   };
-  CHECK(step(0) == 1);  // nothing was seen: the scale stays
+  CHECK(step(0) == 1);  // no value was seen: the scale is unchanged
   CHECK(step(2) == 224);
   CHECK(step(7) == 64);
   CHECK(step(1) == 64);
@@ -158,7 +158,7 @@ TEST_CASE("quantizers: scales from a history, as a table") {
   CHECK(step(nan) == 64);
   CHECK(position == 4);
   CHECK(step(1) == 64);
-  CHECK(step(1) == 448);  // 7 has left
+  CHECK(step(1) == 448);  // the 7 has left the history
   quantizer.scaling.margin = 1;
   CHECK(step(4) == 56);
   quantizer.scaling.latest = true;
@@ -173,7 +173,7 @@ std::string complaint(const Accumulator& accumulator) {
   return "";
 }
 
-TEST_CASE("accumulators that are none") {
+TEST_CASE("invalid accumulators") {
   CHECK(complaint({.grid = formats::f16}) == "");
   CHECK(complaint({.grid = formats::f16, .rounding = Rounding::stochastic}) ==
         "[matmul] an accumulator rounds stochastically. Choose another rounding: products have no "

@@ -8,7 +8,7 @@
 namespace halftone::test::quoted_test {
 namespace {
 
-TEST_CASE("printable: letters of all languages stay, what a terminal obeys is spelled") {
+TEST_CASE("printable: letters of all languages are unchanged, control characters are escaped") {
   CHECK(printable("weights.0 \"a\\b\" \u00e4 \u4e2d \U0001f600") ==
         "weights.0 \"a\\b\" \u00e4 \u4e2d \U0001f600");
   CHECK(printable("a\nb\tc\r") == "a\\nb\\tc\\x0d");
@@ -19,7 +19,7 @@ TEST_CASE("printable: letters of all languages stay, what a terminal obeys is sp
         "\\u061c\\u200e\\u200f\\u202a\\u202e\\u2066\\u2069");
 }
 
-TEST_CASE("printable: bytes that are not UTF-8 are spelled one by one") {
+TEST_CASE("printable: bytes that are not UTF-8 are escaped one by one") {
   CHECK(printable("\xff\xfe") == "\\xff\\xfe");
   CHECK(printable("\x9b"
                   "2J") == "\\x9b2J");                    // C1 of Latin-1
@@ -32,7 +32,7 @@ TEST_CASE("printable: bytes that are not UTF-8 are spelled one by one") {
     CHECK(printable(printable(text)) == printable(text));
 }
 
-TEST_CASE("shortened, in_quotes: no half of a character") {
+TEST_CASE("shortened, in_quotes: characters are not cut in half") {
   CHECK(in_quotes("abc", 3) == "\"abc\"");
   CHECK(in_quotes("abcd", 3) == "\"abc...\"");
   CHECK(shortened("ab\u4e2d", 5) == "ab\u4e2d");
@@ -41,7 +41,7 @@ TEST_CASE("shortened, in_quotes: no half of a character") {
   CHECK(shortened("\x80\x80\x80\x80\x80\x80", 5) == "\\x80\\x80...");
 }
 
-TEST_CASE("listed: the first names, and how many more") {
+TEST_CASE("listed: the first names, and the number of the others") {
   CHECK(listed(std::vector<std::string>{}).empty());
   CHECK(listed(std::vector<std::string>{"a", "\x1b"}) == "a, \\x1b");
   CHECK(listed(std::vector<std::string>(90'000, "x"), 2) == "x, x and 89,998 more");

@@ -20,7 +20,7 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-/// The published algorithm with all 128 bits of the counter (ours leaves the upper 64 at 0).
+/// The published algorithm with all 128 bits of the counter (halftone's leaves the upper 64 at 0).
 Words philox(Words c, std::array<uint32_t, 2> k) {
   for (int round = 0; round < 10; ++round) {
     if (round > 0) k[0] += 0x9E3779B9, k[1] += 0xBB67AE85;
@@ -64,7 +64,7 @@ TEST_CASE("no integer is below 0") {
 
 TEST_CASE("Philox: the known answers of Random123") {
   CHECK(Philox::words(0, 0) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  // The others count beyond 64 bits: they hold the reference, and the reference holds ours.
+  // The others count beyond 64 bits: they check the reference, and the reference checks halftone's.
   CHECK(philox({}, {}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}) ==
         Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
@@ -85,13 +85,13 @@ TEST_CASE("words to floats on [0, 1)") {
   CHECK(Philox::uniform(0x80000000u) == 0.5f);
 }
 
-TEST_CASE("a generator hands out disjoint ranges, and repeats from a state") {
+TEST_CASE("a generator returns disjoint ranges, and repeats from a state") {
   Generator generator(42);
   const RandomKey a = generator.reserve(5), b = generator.reserve(1), c = generator.reserve(0),
                   d = generator.reserve(4);
   CHECK(a.seed == 42);
   CHECK(a.offset == 0);
-  CHECK(b.offset == 2);  // four numbers to a counter
+  CHECK(b.offset == 2);  // four numbers per counter
   CHECK(c.offset == 3);
   CHECK(d.offset == 3);
   CHECK(generator.state().offset == 4);
@@ -151,7 +151,7 @@ TEST_CASE("uniform, normal and integer tensors") {
   for (const DType dtype : {f64, f16, bf16}) {
     CAPTURE(name(dtype));
     const Moments short_uniform = moments_of(rand({many}, dtype));
-    // Rounding to a short format may reach 1, never pass it.
+    // Rounding to a short format may give 1, but not more.
     CHECK(short_uniform.low >= 0);
     CHECK(short_uniform.high <= 1);
     CHECK(std::abs(short_uniform.mean - 0.5) < 5 * std::sqrt(1 / 12.0) / root + epsilon(dtype));

@@ -1,6 +1,6 @@
-// Conversions between the short formats, float and double, held against an independent reference:
-// rounding done in double arithmetic, from nothing but the facts of the format. Every bit pattern,
-// every midpoint between neighbours and the numbers beside it, in both directions.
+// Conversions between the short formats, float and double, compared with an independent reference,
+// which rounds in double arithmetic and uses only the parameters of the format. Every bit pattern,
+// every midpoint between neighbors and the numbers next to it, in both directions.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 const double infinity = std::numeric_limits<double>::infinity();
 const double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Nearest value of the format, ties to even; beyond the largest finite value, `overflowed` with
-/// x's sign.
+/// Returns the nearest value of the format, ties to even; beyond the largest finite value,
+/// `overflowed` with x's sign.
 double rounded(double x, DType dtype, double overflowed) {
   if (x == 0 || std::isnan(x)) return x;
   if (std::isinf(x)) return std::copysign(overflowed, x);
@@ -82,7 +82,7 @@ TEST_CASE_TEMPLATE("every bit pattern survives the way to float and back", T, Fl
   int wrong = 0;
   for (unsigned bits = 0; bits < patterns<T>; ++bits) {
     const float wide = float(T::from_bits(typename Format<T>::Bits(bits)));
-    // A signalling NaN comes back quiet, with its sign and payload.
+    // A signaling NaN comes back quiet, with its sign and payload.
     wrong += T(wide).bits != (std::isnan(wide) ? bits | Format<T>::quiet : bits);
     wrong += convert<T>(double(wide)).bits != (std::isnan(wide) ? bits | Format<T>::quiet : bits);
   }
@@ -163,7 +163,7 @@ TEST_CASE_TEMPLATE("infinities, NaN and zeros", T, Float16, BFloat16, Float8E5M2
     CHECK(std::signbit(float(T(nan))) == std::signbit(nan));
     CHECK(std::isnan(float(convert<T>(not_a_number))));
   }
-  // A NaN whose payload lies in the bits that are cut off must not become an infinity.
+  // A NaN whose payload has only bits that are cut off must not become an infinity.
   CHECK(std::isnan(float(T(std::bit_cast<float>(0x7f800001u)))));
   CHECK(std::isnan(float(T(std::bit_cast<float>(0xff800001u)))));
 }

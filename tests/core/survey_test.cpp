@@ -1,4 +1,4 @@
-// Surveys: what is counted of each number, rows that add up, and what follows from them.
+// Surveys: the counts for each number, rows that add up, and conclusions from them.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ Tensor vector_of(const std::vector<float>& values) {
   return from_span<float>(values, {int64_t(values.size())}, f32);
 }
 
-/// y = Q(x) and the survey of it.
+/// y = Q(x) and its survey.
 Survey quantizing(const Tensor& x, const Quantizer& quantizer, Tensor* y = nullptr) {
   const Tensor row = new_survey_row({});
   const Tensor result = quantized(x, {.quantizer = quantizer, .survey = row});
@@ -32,7 +32,7 @@ Survey looking(const Tensor& x) {
   return Survey::from(row);
 }
 
-TEST_CASE("what e4m3 does to twenty numbers, by hand") {
+TEST_CASE("the effect of e4m3 on twenty numbers, by hand") {
   // Largest 448, smallest normal 2^-6, spacing below it 2^-9, half of that becomes 0.
   const Tensor x =
       vector_of({0.0f,      -0.0f,  1.0f,     -1.0f,     1.03f,        448.0f,     449.0f,
@@ -52,7 +52,7 @@ TEST_CASE("what e4m3 does to twenty numbers, by hand") {
   CHECK(s.smallest == doctest::Approx(1e-40).epsilon(1e-5));
 }
 
-TEST_CASE("what e5m2 cannot hold becomes infinite and enters no sum") {
+TEST_CASE("values that e5m2 cannot represent become infinite and are not in any sum") {
   const SurveySums s = quantizing(vector_of({1e5f, 2.0f, -1e9f}), {.grid = formats::e5m2}).sums;
   CHECK(s.to_infinity == 2);
   CHECK(s.saturated == 0);
@@ -129,8 +129,9 @@ TEST_CASE("an empty tensor and a scalar") {
   CHECK_FALSE(looking(zeros({4})).sufficient_lift(formats::f16));
 }
 
-TEST_CASE("the loss scale that a histogram asks for") {
-  // Gradients of 2^-30 and 2^-20: f16 holds nothing below 2^-25, and 2^15 at most.
+TEST_CASE("the loss scale that a histogram recommends") {
+  // Gradients of 2^-30 and 2^-20: the smallest number of f16 is about 2^-25, the largest power
+  // 2^15.
   std::vector<float> values(1000, 0x1.2p-20f);
   for (std::size_t i = 0; i < 500; ++i) values[i] = 0x1.1p-30f;
   const Survey s = looking(vector_of(values));
@@ -142,7 +143,7 @@ TEST_CASE("the loss scale that a histogram asks for") {
   CHECK(s.would_overflow(formats::f16, 36) == doctest::Approx(0.5));
 }
 
-TEST_CASE("a row that is none is refused") {
+TEST_CASE("an invalid row is refused") {
   CHECK_THROWS_WITH_AS(Survey::from(zeros({3}, f64)), doctest::Contains("[survey] a row is"),
                        UsageError);
 }

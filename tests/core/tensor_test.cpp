@@ -19,7 +19,7 @@ constexpr DType all[]{f64, f32, f16, bf16, f8_e4m3, f8_e5m2, i64, i32, u8, boole
 Values values_of(const Tensor& x) { return x.to_vector<double>(); }
 }  // namespace
 
-TEST_CASE("whole numbers stay whole numbers, unless a dtype is given") {
+TEST_CASE("whole numbers stay integers, unless a dtype is given") {
   const Tensor labels = from({0, 1, 2});
   CHECK(labels.dtype() == i64);
   CHECK(values_of(labels) == Values{0, 1, 2});
@@ -154,7 +154,7 @@ TEST_CASE("copies, handles and detached tensors") {
 }
 
 TEST_CASE("copies convert between all dtypes as convert<>() does") {
-  // Big enough for the vectorised paths, with a tail.
+  // Large enough for the vectorized paths, with a tail.
   Values values(1003);
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = std::ldexp(double(i % 301) - 150.3, int(i % 23) - 11);
@@ -208,8 +208,8 @@ TEST_CASE("view_as stays inside the storage") {
   CHECK(refused({2}, {1, 1}, 0));
   CHECK(message_of<ShapeError>([&] { x.view_as({-1}, {1}, 0); }) ==
         "[shape] negative size in [-1]. Sizes must be at least 0.");
-  CHECK(refused({3}, {-1}, 1));                                   // leaves at the front
-  CHECK(refused({2, 2}, {-4, 12}, 2));                            // leaves at both ends
+  CHECK(refused({3}, {-1}, 1));                                   // before the start
+  CHECK(refused({2, 2}, {-4, 12}, 2));                            // beyond both ends
   CHECK(refused({3}, {std::numeric_limits<int64_t>::max()}, 0));  // the reach overflows
   CHECK(refused({2, 2}, {int64_t(1) << 62, int64_t(1) << 62}, 0));
 }

@@ -1,4 +1,4 @@
-// Slots: a scope fills one, an inner scope fills or empties it, and what was there comes back.
+// Slots: a scope fills one, an inner scope fills or empties it, and the earlier value is restored.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -14,7 +14,7 @@ struct Listener {};
 using ListenerSlot = Slot<const Listener*>;
 using SharedSlot = Slot<std::shared_ptr<Listener>>;
 
-TEST_CASE("a scope fills a slot, an inner one replaces or empties it, and both put back") {
+TEST_CASE("a scope fills a slot, an inner one replaces or empties it, and both restore it") {
   const Listener outer, inner;
   CHECK(ListenerSlot::current() == nullptr);
   {
@@ -31,7 +31,7 @@ TEST_CASE("a scope fills a slot, an inner one replaces or empties it, and both p
   CHECK(ListenerSlot::current() == nullptr);
 }
 
-TEST_CASE("a scope puts back after an exception, and holds a shared value until then") {
+TEST_CASE("a scope restores after an exception, and holds a shared value until then") {
   auto listener = std::make_shared<Listener>();
   const std::weak_ptr<Listener> watched = listener;
   try {
@@ -43,7 +43,7 @@ TEST_CASE("a scope puts back after an exception, and holds a shared value until 
   CHECK(watched.expired());
 }
 
-TEST_CASE("other threads have slots of their own, and a value may stay") {
+TEST_CASE("other threads have their own slots, and a value may stay") {
   const Listener listener;
   {
     ListenerSlot::Scope filled(&listener);

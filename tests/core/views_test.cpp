@@ -1,6 +1,6 @@
-// Views against copies. The property test draws random shapes, permutes, slices and broadcasts
-// them, and asks reshape() for random other shapes: it must give a view exactly where strides can
-// express one.
+// Views compared with copies. The property test draws random shapes, permutes, slices and
+// broadcasts them, and asks reshape() for other random shapes. It must give a view exactly if
+// strides can express one.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ template <class Visit> void for_each_index(const Shape& shape, Visit visit) {
   }
 }
 
-/// Places in the storage, in row-major order of the elements: a view's meaning.
+/// Positions in the storage, in row-major order of the elements: they define a view.
 std::vector<int64_t> places_of(const Tensor& x) {
   std::vector<int64_t> places;
   for_each_index(x.shape(), [&](const Dims& index) {
@@ -35,8 +35,8 @@ std::vector<int64_t> places_of(const Tensor& x) {
   return places;
 }
 
-/// Whether some strides give these places under this shape: the only candidates are the distances
-/// of neighbours.
+/// Returns whether some strides give these positions in this shape: the only candidates are the
+/// distances between neighbors.
 bool can_be_strided(const std::vector<int64_t>& places, const Shape& shape) {
   const Strides row_major = contiguous_strides(shape);
   bool fits = true;
@@ -78,7 +78,7 @@ Tensor random_view(std::mt19937& random) {
   return x;
 }
 
-/// Some shape of as many elements, ones thrown in.
+/// Returns a random shape with as many elements, with dimensions of 1.
 Shape random_shape(std::mt19937& random, int64_t elements) {
   Shape shape;
   while (elements > 1 && shape.rank() < 6) {
@@ -95,7 +95,7 @@ Shape random_shape(std::mt19937& random, int64_t elements) {
 
 }  // namespace
 
-TEST_CASE("reshape gives a view exactly where strides can express it") {
+TEST_CASE("reshape gives a view exactly if strides can express it") {
   std::mt19937 random(5);
   int seen = 0, given = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -117,7 +117,7 @@ TEST_CASE("reshape gives a view exactly where strides can express it") {
     CHECK((copy.storage() == x.storage()) == possible);
   }
   CHECK(seen == 20000);
-  CHECK(given > 5000);  // both answers must have been asked for
+  CHECK(given > 5000);  // both answers must occur
   CHECK(given < 19000);
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("slice, transpose, permute, expand") {
   CHECK(views::expand(scalar(4), {2, 0}).numel() == 0);
 }
 
-TEST_CASE("copies only where the layout is another") {
+TEST_CASE("copies are made only if the layout differs") {
   const Tensor x = views::reshaped(arange(120, f32), {2, 3, 4, 5});
   CHECK(views::contiguous(x).storage() == x.storage());
   const Tensor last = views::channels_last(x);

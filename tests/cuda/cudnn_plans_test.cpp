@@ -1,6 +1,6 @@
-// cuDNN finds engines for the graphs of backends/cuda/cudnn on GPUs that are not there: their
-// descriptions are in tests/fixtures/gpus, in the format that cuDNN itself reads and writes. With
-// this, what runs on a GPU for the first time is at least something that cuDNN has compiled for it.
+// cuDNN finds engines for the graphs of backends/cuda/cudnn on GPUs that this machine does not
+// have. tests/fixtures/gpus has their descriptions, in the format that cuDNN itself reads and
+// writes. So cuDNN has compiled every graph before it first runs on a GPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST_CASE("cuDNN has engines for the convolutions of the models, forward and bac
   }
 }
 
-/// Whether an engine multiplies in tensor cores.
+/// Returns whether an engine multiplies in tensor cores.
 bool uses_tensor_cores(const Plan& plan) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t handle = engine.get();
@@ -136,7 +136,7 @@ TEST_CASE("cuDNN knows attention, forward and backward, packed and not, in deter
 
 TEST_CASE(
     "cuDNN knows attention on every GPU, in both short dtypes, at the lengths that it is given") {
-  // Multiples of 64, and others where there are many scores: attention_route.h.
+  // Multiples of 64, and other lengths if there are many scores: attention_route.h.
   for (const char* name : gpus) {
     const Target target = gpu(name);
     for (const DType dtype : {bf16, f16})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu_check.sh CHECK [TESTS TRAIN_STEP [LIBRARY_CALLS]]: what scripts/gpu_check.sh (CHECK) makes of machines as they are found. Programs
-# are stand-ins that say what they were called with; with TESTS and TRAIN_STEP, those of the emulated GPU, it is a dry run:
-# tests, steps and counts are those of that GPU. LIBRARY_CALLS is what a step of mlp_tiny calls (a regular expression; 1 or more).
+# gpu_check.sh CHECK [TESTS TRAIN_STEP [LIBRARY_CALLS]]: tests scripts/gpu_check.sh (CHECK) on simulated machines. Programs are substitutes
+# that print their arguments. With TESTS and TRAIN_STEP, which are programs of the emulated GPU, it is a dry run: tests, steps and counts
+# are those of that GPU. LIBRARY_CALLS is the number of calls in a step of mlp_tiny (a regular expression; 1 or more).
 set -uo pipefail
 check="$(realpath "$1")"
 work="$(mktemp -d)"
@@ -10,7 +10,7 @@ mkdir -p "$work"/{bin,build/{tools,tests/cuda,bench,examples}}
 export PATH="$work/bin:$PATH" BUILD="$work/build"
 report="$work/report.md"
 
-program() { # PATH, what it does on standard input
+program() { # PATH, with its text on standard input
   { echo '#!/usr/bin/env bash'; cat; } >"$work/$1"
   chmod +x "$work/$1"
 }
@@ -52,18 +52,18 @@ if (($# > 1)); then # on the emulated GPU
   exit
 fi
 
-# All is there but PyTorch.
+# Everything exists except PyTorch.
 run 0
 says '^# A check on Test GPU'
-for title in "machine" "operations on the GPU" "training, capture, memory on the GPU" "families of kernels beside the reference" \
+for title in "machine" "operations on the GPU" "training, capture, memory on the GPU" "families of kernels compared with the reference" \
   "launches of a step" "compute-sanitizer racecheck" "compute-sanitizer synccheck" "operations on the GPU, own kernels alone"; do
   says "^\| $title \| passed \| [0-9]+ \|"
 done
-says '^\| beside PyTorch \| not run: python3 cannot import torch'
+says '^\| compared with PyTorch \| not run: python3 cannot import torch'
 says 'gpt2_124m +amp-bf16 +10\.0 own kernels and +5\.0 calls of libraries a step'
 says 'sanitized with racecheck'
 
-# A part that fails, or takes too long, costs no other.
+# A part that fails, or takes too long, does not affect the others.
 program build/tests/halftone_tests <<<'[[ "$*" != */device/* ]] || { echo "half of it"; sleep 15; }; [[ "$*" != */ops/* ]] || exit 3'
 run 1 BUDGET=8
 says '^\| operations on the GPU \| \*\*exit 3\*\*'
@@ -72,7 +72,7 @@ says '^\| training, capture, memory on the GPU \| \*\*not done in [0-9] s\*\*'
 says '^\| launches of a step \| \*\*not begun: the 8 s of BUDGET are spent\*\*'
 grep -q 'failed: operations on the GPU;training, capture' "$work/output" || fail "the last line names no failures"
 
-# Who stops it in its middle has what was done until then; also without a chance to say so.
+# If it is interrupted, the report has the finished parts; also if it is killed.
 for signal in TERM KILL; do
   rm -f "$report"
   setsid "$check" "$report" >"$work/output" 2>&1 &
@@ -86,24 +86,24 @@ for signal in TERM KILL; do
   says '^\| operations on the GPU \| \*\*exit 3\*\*'
 done
 
-# No GPU that the build can use: tests would skip themselves, and that is not passed.
+# No GPU that the build can use: the tests would be skipped, which does not count as passed.
 program build/tools/halftone-info <<<'echo "cuda          absent: there is no NVIDIA driver. Install 580 or newer"'
 run 1 QUICK=1
 says '^\| halftone-info \| \*\*exit 1\*\*'
 says 'sees no GPU that it can use'
 if grep -q '| operations' "$report"; then fail "tests ran without a GPU"; fi
 
-# No driver, no build that works.
+# No driver, or no build that works.
 program build/tools/halftone-info <<<'exit 127'
 rm "$work/bin/nvidia-smi"
 run 1
 says '^\| machine \| \*\*exit 127\*\*'
 
-# A Python whose torch sees no GPU.
+# A Python whose torch finds no GPU.
 program build/tools/halftone-info <<<'echo "cuda          0: Test GPU (sm_90, 80000 MiB); CUDA 13.0"'
 program bin/python-with-torch <<<'echo "RuntimeError: no NVIDIA driver" >&2; exit 1'
 run 1 QUICK=1 PYTHON=python-with-torch
 says '^\| PyTorch \| \*\*exit 1\*\*'
 says '^\| compute-sanitizer racecheck \| not run: QUICK'
-if grep -q '| beside PyTorch' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
+if grep -q '| compared with PyTorch' "$report"; then fail "compared with a PyTorch that sees no GPU"; fi
 echo "as it should be"

@@ -1,5 +1,5 @@
-// The tests of tests/cuda_emulation that compare kernels with the reference, on a GPU: what they
-// ask of the emulated one beside the backend. A GPU has one order of threads, its own.
+// For the tests of tests/cuda_emulation that compare kernels with the reference, on a GPU: the
+// functions of the emulator that they call. A GPU has only its own order of threads.
 #include <halftone/backends/cuda/library_calls.h>
 
 #include "../cuda_emulation/emulator.h"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What compiled kernels must be, without a GPU: read from their PTX and from what ptxas says of it.
-#   static_kernels.sh NVCC INCLUDE ARCHITECTURE [MORE...]
-# PTX is that of the first architecture; ptxas makes machine code of it for each, which is also read where cuobjdump is found.
-# The tests ask for 80 alone, because of ptxas's time; by hand, 86, 89 and 90 as well (on 90 matmul spills one number).
-# No local memory and no spills in kernels for dense f32, f16 and bf16; registers within a budget that leaves room for two
-# blocks; loads of four numbers at once where a kernel is bound by memory; roots and quotients of updates rounded as IEEE
-# 754 says, so that they are those of the CPU; 16-bit floats rounded by one instruction.
+# Checks properties of compiled kernels without a GPU, from their PTX and from ptxas's output. static_kernels.sh NVCC
+# INCLUDE ARCHITECTURE [MORE...] PTX is that of the first architecture. ptxas compiles it for each architecture; if
+# cuobjdump is found, its output is checked as well. The tests use only 80, because ptxas is slow; by hand, use 86, 89 and
+# 90 as well (on 90 matmul spills one number). Kernels for dense f32, f16 and bf16 have no local memory and no spills, and
+# registers within a budget for two blocks. Kernels that are limited by memory load four numbers at once. Roots and
+# quotients of updates are rounded as IEEE 754 says, so that they equal those of the CPU; 16-bit floats are rounded by one
+# instruction.
 set -euo pipefail
 nvcc="$1" include="$2" architecture="$3"
 architectures=("${@:3}")
@@ -19,7 +19,7 @@ complain() {
   failures=$((failures + 1))
 }
 
-# The PTX of a file, once.
+# Makes the PTX of a file, once.
 ptx_of() {
   local ptx="$work/$1.ptx"
   [[ -e "$ptx" ]] || "$nvcc" -std=c++20 -O3 --expt-relaxed-constexpr -ptx "-arch=compute_$architecture" "-I$include" \
@@ -27,7 +27,7 @@ ptx_of() {
   echo "$ptx"
 }
 
-# FILE MOST_REGISTERS [PATTERN]: every kernel but those for f64, integers and strided tensors; only those whose names match.
+# FILE MOST_REGISTERS [PATTERN]: checks every kernel except those for f64, integers and strided tensors; only matching names.
 within_budget() {
   local sm
   for sm in "${architectures[@]}"; do within_budget_of "$sm" "$@"; done
@@ -55,7 +55,7 @@ within_budget_of() {
     END { print file ": " kernels " kernels, at most " largest " registers"; exit bad || kernels == 0 }' || failures=$((failures + 1))
 }
 
-# FILE has|has_no PATTERN, as an extended regular expression.
+# FILE has|has_no PATTERN, an extended regular expression.
 expect() {
   local ptx
   ptx="$(ptx_of "$1")"
@@ -79,7 +79,7 @@ expect max_pool has 'st\.global\.v4\.u8'
 within_budget accumulate 40 mixed_kernel
 expect accumulate has 'ld\.global(\.nc)?\.v4\.(u|b)16'
 expect accumulate has 'ld\.global(\.nc)?\.v4\.(f|u|b)32'
-# Two blocks of attention on a multiprocessor, in tensor cores.
+# Two blocks of attention fit on a multiprocessor, and use tensor cores.
 within_budget attention 128 'attention_kernel<.*Float16, 1>'
 within_budget attention_backward 128 'query_gradient_kernel<.*Float16, 1>'
 for file in attention attention_backward; do
@@ -92,7 +92,7 @@ for file in movement elementwise; do
   expect "$file" has 'cvt\.rn\.f16\.f32'
   expect "$file" has_no 'add\.s32.*, 32767;'
 done
-# FILE has|has_no OPCODE: the machine code that ptxas made above, for each architecture.
+# FILE has|has_no OPCODE: checks the machine code that ptxas made above, for each architecture.
 expect_code() {
   local sm count
   command -v cuobjdump > /dev/null || return 0

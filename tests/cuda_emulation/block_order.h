@@ -6,7 +6,8 @@
 
 namespace halftone::emulation {
 
-/// The n-th block to run: a permutation by a step and a start of the seed's choice. 0: ascending.
+/// Returns the n-th block to run: a permutation whose step and start the seed chooses. 0:
+/// ascending.
 inline uint64_t block_in_order(uint64_t n, uint64_t blocks, uint64_t seed) {
   if (seed == 0) return n;
   uint64_t step = seed % blocks + blocks / 3 + 1;

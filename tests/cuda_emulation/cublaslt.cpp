@@ -1,7 +1,7 @@
-// A stand-in for cuBLASLt that computes what its descriptors say, in double, element by element;
-// where they allow TF32, factors are rounded to it.
-// Addresses that are less aligned than the heuristic was told, and a bias below 16 bytes, are
-// refused where a GPU would fault. Tests can have any call refused.
+// A substitute for cuBLASLt that computes what its descriptors say, in double, element by element;
+// if they allow TF32, factors are rounded to it. It refuses addresses that are less aligned than
+// the heuristic was told, and a bias that is not aligned to 16 bytes, where a GPU would fault.
+// Tests can have any call refused.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ void store(cudaDataType_t type, void* data, int64_t i, double value) {
   }
 }
 
-/// What cublasLtMatmul was called with, for when its turn comes.
+/// The arguments of a call of cublasLtMatmul, until it runs.
 struct Call {
   EmulatedLtProduct product;
   EmulatedLtLayout a_layout, b_layout, d_layout;
@@ -61,7 +61,7 @@ struct Call {
   void* d;
 };
 
-/// A factor as the product sees it.
+/// Returns a factor as the product reads it.
 double load_factor(const EmulatedLtProduct& p, cudaDataType_t type, const void* data, int64_t i) {
   const double value = load(type, data, i);
   if (p.compute != CUBLAS_COMPUTE_32F_FAST_TF32 || type != CUDA_R_32F) return value;
@@ -120,7 +120,7 @@ bool aligned(const void* data, uint64_t bytes) {
   return bytes == 0 || reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-/// What tests want to be refused, and what happened.
+/// The refusals that tests ask for, and counts of what happened.
 struct Refusals {
   int status = 0, algorithms = 0;
   int64_t calls = 0, done = 0, refused = 0;
@@ -140,7 +140,7 @@ int64_t emulation::products_done() { return refusals().done; }
 int64_t emulation::products_refused() { return refusals().refused; }
 
 std::size_t cublasLtGetVersion() { return 130000; }
-const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the stand-in"; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "a status of the substitute"; }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   static EmulatedLtHandle only;
   return *handle = &only, CUBLAS_STATUS_SUCCESS;
@@ -190,8 +190,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   std::memcpy(&preference->values[attribute], value, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
-/// The alignments that the caller promised travel in the algorithm, and are held to; behind them
-/// its number.
+/// The alignments that the caller promised are stored in the algorithm, and are checked. The number
+/// of the algorithm follows them.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,

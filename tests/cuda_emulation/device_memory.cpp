@@ -1,4 +1,4 @@
-// Memory of the emulated GPU, as pages whose access is given and taken.
+// Memory of the emulated GPU: pages whose access is granted and revoked.
 #include "device_memory.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// The memory of the emulated GPU: a range of addresses of which parts are given out.
+// The memory of the emulated GPU: a range of addresses, from which allocations are made.
 #pragma once
 
 #include <cstddef>
@@ -6,16 +6,16 @@
 
 namespace halftone::emulation {
 
-/// Addresses are handed out once and never again, so that what is used after it was freed stops. A
-/// page without access follows each allocation; with HALFTONE_EMULATED_CLOSED all of it is without
-/// access while no kernel runs, which costs two system calls per kernel.
+/// Each address is allocated once only, so that a use after free faults. A page without access
+/// follows each allocation. With HALFTONE_EMULATED_CLOSED all pages are without access while no
+/// kernel runs, which costs two system calls per kernel.
 class DeviceMemory {
  public:
   DeviceMemory();
-  /// Ends at the end of its pages, but for what 256-byte alignment takes; a page without access
-  /// follows. Null if there is no more.
+  /// Returns memory whose end is the end of its last page, rounded down to 256-byte alignment; a
+  /// page without access follows. Null if the memory is exhausted.
   void* allocate(std::size_t bytes);
-  /// False if that was not allocated.
+  /// Returns false if `data` was not allocated.
   bool release(void* data);
   void open();
   void close();
@@ -24,7 +24,8 @@ class DeviceMemory {
     const std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
-  /// The allocation that has this address, or the nearest before it; empty if there is none.
+  /// Returns the allocation that contains this address, or the nearest before it; empty if none
+  /// does.
   Allocation allocation_at(const void* address) const;
   std::size_t total = std::size_t(8) << 30;
 
@@ -38,7 +39,7 @@ class DeviceMemory {
   std::byte* base_ = nullptr;
   std::size_t used_ = 0, allocated_ = 0;
   int depth_ = 0;
-  /// Without access for the host; then pages between allocations are open while a kernel runs.
+  /// Closes the memory for the host. Then pages between allocations are open while a kernel runs.
   const bool closed_;
   std::map<std::byte*, Pages> blocks_;
 };

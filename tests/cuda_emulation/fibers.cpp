@@ -1,6 +1,6 @@
-// The threads of a block as fibers on one operating system thread: each runs until it waits at a
-// barrier or a warp exchange; when nobody can run on, the waits that are complete are released. A
-// barrier that some threads never reach is an error here, as it is a hang on a GPU.
+// The threads of a block are fibers on one operating system thread. Each runs until it waits at a
+// barrier or a warp exchange. When all of them wait, the waits that are complete are released. A
+// barrier that some threads never reach is an error here, and a hang on a GPU.
 #include "fibers.h"
 
 #include <cstdio>
@@ -57,17 +57,17 @@ struct Fiber {
   void* stack_pointer = nullptr;
   std::byte* stack = nullptr;
   State state = State::done;
-  int rests = 0;          // turns, although it is ready
-  unsigned mask = 0;      // of the exchange it waits in
-  unsigned turn = 0;      // how many exchanges it has been through
-  uint64_t offered[2]{};  // by parity: nobody is two exchanges ahead of a lane of its own
+  int rests = 0;          // turns that it skips although it is ready
+  unsigned mask = 0;      // the lanes of the exchange that it waits in
+  unsigned turn = 0;      // the number of exchanges it has done
+  uint64_t offered[2]{};  // by parity: a lane is at most one exchange ahead
   uint3 index{};
 };
 
 struct Block {
   std::vector<Fiber> fibers;
   int threads = 0, current = 0;
-  bool running = false;  // a thread is
+  bool running = false;  // a thread runs
   void* scheduler = nullptr;
   const std::function<void()>* thread = nullptr;
   ThreadOrder order = ThreadOrder::ascending;
@@ -266,7 +266,8 @@ void block_barrier() {
 }
 
 namespace {
-/// Waits until all lanes of the mask are here; the parity under which they left their offers.
+/// Waits until all lanes of the mask are here. Returns the parity under which they left their
+/// offers.
 unsigned meet(unsigned mask, uint64_t value) {
   Fiber& fiber = block().fibers[std::size_t(block().current)];
   if (!(mask >> lane() & 1)) stop("a lane in an exchange whose mask leaves it out");

@@ -1,5 +1,5 @@
-// The state of the emulated GPU, behind one lock: what runtime.cpp (devices, memory), streams.cpp
-// (streams, events, graphs) and poison.cpp share.
+// The state of the emulated GPU, protected by one lock. runtime.cpp (devices, memory), streams.cpp
+// (streams, events, graphs) and poison.cpp share it.
 #pragma once
 
 #include <cstdint>
@@ -22,30 +22,30 @@ struct Machine {
   DeviceMemory memory;
   int64_t waits = 0, launches = 0;
   cudaError_t last_error = cudaSuccess;
-  cudaError_t found = cudaSuccess;  // by work that ran; the next wait says so
+  cudaError_t found = cudaSuccess;  // an error of work that ran, for the next wait
   int major = 9, minor = 0;         // compute capability
   int driver = 13000, multiprocessors = 4, devices = 1;
-  bool broken = false;  // by a kernel that left its memory: every call says so
+  bool broken = false;  // after a kernel that left its memory: every call fails
   int64_t allocations = 0, good_allocations = 0, bad_allocations = 0;
 };
 Machine& machine();
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-/// Notes an error for cudaGetLastError, and returns it.
+/// Stores an error for cudaGetLastError, and returns it.
 cudaError_t failed(cudaError_t error);
-/// Does the work, queues it, or records it while the stream is captured. With the lock.
+/// Does the work, queues it, or records it while the stream is captured. The caller has the lock.
 cudaError_t perform(cudaStream_t stream, Work work);
-/// Checks the shape of a launch, and performs what runs its threads.
+/// Checks the shape of a launch, and enqueues `work`, which runs its threads.
 cudaError_t launch_work(const cudaLaunchConfig_t& config, Work grid_of_threads);
-/// Does all work of all streams; false if some waits for others (enqueue_wait). With the lock.
+/// Does all work of all streams; false if some waits for other work (enqueue_wait). With the lock.
 bool run_all();
-/// Lets those go on. It is the caller's only lock.
+/// Lets the other work run. The caller holds no other lock.
 void nap(std::unique_lock<std::recursive_mutex>& lock);
 
-/// The device of the calling thread. Some calls want a stream or an event to be its.
+/// The device of the calling thread. Some calls require a stream or an event of this device.
 int current_device();
 
-/// A number from an environment variable, 0 if there is none.
+/// Returns a number from an environment variable; 0 if it is not set.
 uint64_t number_from(const char* variable);
 
 /// Poisoned memory: poison.cpp.
@@ -55,10 +55,10 @@ struct FreeBlock {
   void* data;
   std::size_t bytes;
 };
-/// What nobody has of the memory outside of captured graphs. Without the lock: the cache of the
-/// backend has one of its own.
+/// Returns the free memory outside of captured graphs. To be called without the lock: the cache of
+/// the backend has its own.
 std::vector<FreeBlock> free_blocks();
-/// A replay, between filling these blocks and looking at them.
+/// A replay, between filling these blocks and checking them.
 void replay_poisoned(const std::vector<FreeBlock>& blocks, const std::vector<Work>& replay);
 
 }  // namespace halftone::emulation

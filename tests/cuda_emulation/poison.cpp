@@ -1,8 +1,8 @@
-// Memory that holds NaNs where nobody may look. A captured graph is replayed with the addresses it
-// was captured with; what it touches must not be free for others meanwhile. So before each replay
-// all that is free outside of the pools of graphs is filled with a pattern, which is a NaN in every
-// floating dtype, and afterwards it must still be there: a replay that reads such memory gives
-// NaNs, one that writes there is found.
+// Fills memory that no replay may read with NaNs. A captured graph is replayed with the addresses
+// of its capture; the memory it uses must not be free for other work meanwhile. Before each replay
+// all free memory outside of the pools of graphs is filled with a pattern, which is a NaN in every
+// floating dtype. After the replay the pattern must be unchanged. A replay that reads such memory
+// gives NaNs; a replay that writes there is found.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -50,7 +50,7 @@ void replay_poisoned(const std::vector<FreeBlock>& blocks, const std::vector<Wor
     const auto* const wrong =
         std::find_if(first, first + bytes, [](std::byte b) { return b != pattern; });
     if (wrong == first + bytes) continue;
-    std::fprintf(stderr, "[cuda emulation] a replay wrote to byte %td of %zu that nobody has\n",
+    std::fprintf(stderr, "[cuda emulation] a replay wrote to byte %td of %zu that is free\n",
                  wrong - first, bytes);
     ++outside;
     machine().found = cudaErrorIllegalAddress;

@@ -1,7 +1,7 @@
-// A switch to another thread of the block at any access to memory. The kernels of this build are
-// compiled with -fsanitize=thread, for its calls before each access alone: they are answered here,
-// by handing over now and then. A kernel whose threads share memory without a barrier between then
-// gives other results than in order.
+// Switches to another thread of the block at any access to memory. The kernels of this build are
+// compiled with -fsanitize=thread, only for its calls before each access. These calls are
+// implemented here and switch now and then. A kernel whose threads share memory without a barrier
+// then gives results that differ from those in order.
 #include "races.h"
 
 #include "fibers.h"
@@ -11,7 +11,7 @@ namespace halftone::emulation {
 
 namespace {
 int undivided = 0;
-const uint64_t chance = number_from("HALFTONE_EMULATED_RACES");  // one access in so many; 0: none
+const uint64_t chance = number_from("HALFTONE_EMULATED_RACES");  // one access in `chance`; 0: none
 uint64_t state = 88172645463325252;
 
 void at_access() {
@@ -54,7 +54,7 @@ void __tsan_read_range(void*, unsigned long) { halftone::emulation::at_access();
 void __tsan_write_range(void*, unsigned long) { halftone::emulation::at_access(); }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
-// Of static variables' guards and of shared pointers: host code.
+// For guards of static variables and for shared pointers: host code.
 unsigned char __tsan_atomic8_load(const volatile unsigned char* at, int order) {
   return __atomic_load_n(at, order);
 }

@@ -1,5 +1,5 @@
-// Included first in the build of the kernels that looks for races: an atomic operation is not
-// divided by a switch to another thread.
+// Included first in the build that looks for races in kernels: a switch to another thread does not
+// interrupt an atomic operation.
 #pragma once
 
 #define atomicAdd plain_atomicAdd
@@ -13,7 +13,7 @@
 #undef atomicExch
 
 namespace halftone::emulation {
-/// While one lives, no other thread runs.
+/// While an object lives, no other thread runs.
 struct Undivided {
   Undivided();
   ~Undivided();

@@ -1,4 +1,4 @@
-// The runtime functions of the emulator that are about the device and its memory.
+// The runtime functions of the emulator for the device and its memory.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -69,7 +69,7 @@ void break_device(bool broken) {
 namespace {
 thread_local int device_of_thread = 0;
 
-/// Whether this call of cudaMalloc is one that was told to fail.
+/// Returns whether this call of cudaMalloc has to fail.
 bool told_to_fail() {
   Machine& m = machine();
   ++m.allocations;
@@ -78,7 +78,7 @@ bool told_to_fail() {
   return --m.bad_allocations, true;
 }
 
-/// Page-locked memory, by its start. Its pages go when it is freed: a copy that is late then stops.
+/// Page-locked memory, by its start. Freeing it unmaps its pages: a copy that is late then faults.
 std::map<void*, std::size_t>& locked_pages() {
   static auto* const instance = new std::map<void*, std::size_t>;
   return *instance;

@@ -1,6 +1,6 @@
-// Streams, events and captured graphs of the emulated GPU. All work is done when it is enqueued,
-// in order, or recorded while its stream is captured; deferred, it waits in the queue of its stream
-// as it would behind a slow device.
+// Streams, events and captured graphs of the emulated GPU. All work is done when it is enqueued, in
+// order, or recorded while its stream is captured. Deferred work waits in the queue of its stream,
+// as with a slow device.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -22,12 +22,12 @@ struct CUstream_st {
   };
   std::deque<Entry> queue;
   uint64_t enqueued = 0, done = 0;
-  std::unique_ptr<std::vector<Work>> captured{};  // while it is
+  std::unique_ptr<std::vector<Work>> captured{};  // while it is captured
   int device = current_device();
 };
 struct CUevent_st {
   cudaStream_t stream = nullptr;  // null: not recorded yet
-  uint64_t after = 0;             // complete when so much of the stream's work is done
+  uint64_t after = 0;             // complete when the stream has done this much work
   int device = current_device();
 };
 struct CUgraph_st {
@@ -42,7 +42,7 @@ namespace halftone::emulation {
 namespace {
 
 struct Streams {
-  CUstream_st legacy;  // the one that null names
+  CUstream_st legacy;  // the stream that null names
   std::vector<cudaStream_t> all{&legacy};
   uint64_t seed = number_from("HALFTONE_EMULATED_DEFERRED");
 };
@@ -51,7 +51,7 @@ Streams& streams() {
   return *instance;
 }
 
-/// The next of a sequence of numbers (Steele et al. 2014, SplitMix).
+/// Returns the next of a sequence of numbers (Steele et al. 2014, SplitMix).
 uint64_t random_number() {
   uint64_t z = streams().seed += 0x9e3779b97f4a7c15;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -61,8 +61,8 @@ uint64_t random_number() {
 
 cudaStream_t stream_of(cudaStream_t stream) { return stream ? stream : &streams().legacy; }
 
-/// Whether so much is done then: some may wait for others. Work may enqueue nothing, but may ask
-/// what is done.
+/// Returns whether `count` pieces are done afterwards: some may wait for others. Work may not
+/// enqueue, but may ask what is done.
 bool run_until(cudaStream_t stream, uint64_t count) {
   if (stream->done >= count) return true;
   const DeviceAccess access;
@@ -90,7 +90,7 @@ void queue(cudaStream_t stream, CUstream_st::Entry entry) {
   else run_until(stream, stream->enqueued);
 }
 
-/// What work found to be wrong.
+/// The error that work found.
 cudaError_t finding() {
   const cudaError_t found = std::exchange(machine().found, cudaSuccess);
   return found == cudaSuccess ? found : failed(found);

@@ -34,14 +34,14 @@ std::vector<std::string> words_of(std::string_view text) {
 
 using Words = std::vector<std::string>;
 
-/// The message for these two files; empty if they are taken.
+/// Returns the message for these two files; empty if they are accepted.
 std::string message_for(const std::string& vocabulary, const std::string& merges) {
   static const TemporaryDirectory directory;
   write_file(directory / "vocab.json", vocabulary);
   write_file(directory / "merges.txt", merges);
   return message_of<FormatError>([&] {
     const BytePairTokenizer tokenizer(directory / "vocab.json", directory / "merges.txt");
-    const std::string text = "Half precision\n\x01\xff";  // whatever was taken works
+    const std::string text = "Half precision\n\x01\xff";  // an accepted tokenizer works
     CHECK(tokenizer.decode(tokenizer.encode(text)) == text);
   });
 }
@@ -73,7 +73,7 @@ TEST_CASE("words are split as GPT-2's expression splits them") {
   CHECK(words_of(" ") == Words{" "});
 }
 
-TEST_CASE("any bytes come back") {
+TEST_CASE("any bytes round-trip") {
   const BytePairTokenizer tokenizer = trained();
   std::mt19937 random(1);
   for (int i = 0; i < 300; ++i) {
@@ -113,7 +113,7 @@ TEST_CASE("merging takes the leftmost of the lowest rank, as the naive loop does
   }
 }
 
-TEST_CASE("one endless word costs no square of its length") {
+TEST_CASE("the cost of one very long word does not grow with the square of its length") {
   const BytePairTokenizer tokenizer = trained();
   std::string word;
   for (int i = 0; i < 200000; ++i) word += "the"[i % 3];

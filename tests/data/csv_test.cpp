@@ -1,5 +1,5 @@
-// Tables: what the format allows, what is refused and with which line, columns as tensors; subsets
-// and splits.
+// Tables: valid files, refusals with their line, columns as tensors; subsets and
+// splits.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ TEST_CASE("quotes, separators, marks, no header") {
   CHECK(csv_from_text("a,b\n").numbers({"a", "b"}).shape() == Shape{0, 2});
 }
 
-TEST_CASE("what is no table, with the line where it ends to be one") {
+TEST_CASE("invalid tables, with the line of the error") {
   const auto message = [](std::string_view text) {
     return message_of<FormatError>([&] { csv_from_text(text); });
   };
@@ -65,10 +65,10 @@ TEST_CASE("what is no table, with the line where it ends to be one") {
         "whole cell, "
         "and write \"\" for a quote in it.");
   CHECK(message("a\n\"1\"2") ==
-        "[csv] the text, line 2: text behind a closing quote. Write \"\" for a quote in a cell.");
+        "[csv] the text, line 2: text after a closing quote. Write \"\" for a quote in a cell.");
   const CsvTable table = csv_from_text("a,b\n\n1,x\n,2\n");
   CHECK(message_of<FormatError>([&] { table.column("b"); }) ==
-        "[csv] the text, line 3, column \"b\": \"x\" is no number. Mend the file, or read the "
+        "[csv] the text, line 3, column \"b\": \"x\" is not a number. Fix the file, or read the "
         "column as "
         "classes.");
   CHECK(message_of<FormatError>([&] { table.column("a"); }).starts_with("[csv] the text, line 4"));

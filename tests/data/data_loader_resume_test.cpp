@@ -1,5 +1,5 @@
-// A loader that goes on in the middle of an epoch: the same batches as walking there, and nothing
-// collated on the way.
+// A loader that resumes in the middle of an epoch: it gives the batches of a full epoch, and does
+// not collate the skipped ones.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -50,7 +50,7 @@ std::vector<Seen> walk(DataLoader& loader) {
 }
 }  // namespace
 
-TEST_CASE("DataLoader.resume: the batches of walking there, none of the skipped collated") {
+TEST_CASE("DataLoader.resume: the batches of a full epoch, none of the skipped collated") {
   for (const int workers : {0, 1, 3}) {
     for (const bool shuffle : {false, true}) {
       for (const bool drop_last : {false, true}) {

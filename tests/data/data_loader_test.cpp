@@ -1,4 +1,4 @@
-// DataLoader: order, completeness, the worker's manners (early break, exceptions, memory),
+// DataLoader: order, completeness, the worker (early break, exceptions, memory),
 // resuming.
 #include <doctest/doctest.h>
 
@@ -52,7 +52,7 @@ std::vector<int64_t> flat(const Order& order) {
   return all;
 }
 
-/// Fails at one sample, counts the batches asked for.
+/// Fails at one sample; counts the requested batches.
 struct Failing final : Dataset {
   int64_t bad;
   std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
@@ -120,7 +120,7 @@ TEST_CASE("DataLoader's order depends on seed and epoch only") {
   CHECK(epoch_of(resumed) == first);
 
   DataLoader small(counting(8), {.shuffle = true,
-                                 .seed = 0});  // written down: the order is part of the interface
+                                 .seed = 0});  // fixed numbers: the order is part of the interface
   CHECK(flat(epoch_of(small)) == std::vector<int64_t>{3, 5, 1, 6, 7, 4, 2, 0});
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("DataLoader without a seed follows manual_seed()") {
   };
   CHECK(first_order(1) == first_order(1));
   CHECK(first_order(1) != first_order(2));
-  // Each loader draws one of its own, which options() has and other readings keep.
+  // Each loader draws its own seed, which options() returns; reading it again gives the same.
   manual_seed(1);
   const DataLoader one(counting(50), {.batch_size = 8, .shuffle = true}),
       two(counting(50), {.batch_size = 8, .shuffle = true});
@@ -142,7 +142,7 @@ TEST_CASE("DataLoader without a seed follows manual_seed()") {
   DataLoader again = one.with_options(one.options());
   CHECK(again.drew_seed());
   CHECK(epoch_of(again) == first_order(1));
-  // A seed that is given is taken, and draws nothing.
+  // A given seed is used, and draws nothing.
   manual_seed(1);
   const DataLoader given(counting(50), {.shuffle = true, .seed = 0});
   CHECK_FALSE(given.drew_seed());
@@ -150,7 +150,7 @@ TEST_CASE("DataLoader without a seed follows manual_seed()") {
   CHECK(default_generator().state().offset == 0);
 }
 
-TEST_CASE("a const DataLoader is walked over as another, and counts its epochs") {
+TEST_CASE("a const DataLoader is iterated as another, and counts its epochs") {
   const DataLoader loader(counting(20), {.batch_size = 8, .shuffle = true, .seed = 4});
   static_assert(std::ranges::input_range<const DataLoader>);
   std::vector<Order> epochs(2);
@@ -197,7 +197,7 @@ TEST_CASE("DataLoader's worker runs ahead by `prefetch` batches, no further") {
   for (int wait = 0; wait < 2000 && *dataset.calls < 4; ++wait)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  CHECK(*dataset.calls == 4);  // the loop's own and three waiting
+  CHECK(*dataset.calls == 4);  // that of the loop and three waiting
   CHECK(iterator->targets.item() == 0);
 }
 
@@ -214,7 +214,7 @@ TEST_CASE("an exception of the dataset comes out of the loop, after the batches 
   }
 }
 
-TEST_CASE("DataLoader charges batches to the inputs and leaves nothing behind") {
+TEST_CASE("DataLoader charges batches to the inputs and frees all memory") {
   for (const int prefetch : {0, 2}) {
     DataLoader loader(counting(64), {.batch_size = 8, .prefetch = prefetch});
     const MemoryReport before = memory_report();
@@ -239,7 +239,7 @@ TEST_CASE("after the first batches DataLoader takes no memory from the system") 
         2 * 2);  // at most: it ran further ahead than before
 }
 
-TEST_CASE("DataLoader explains what it cannot take") {
+TEST_CASE("DataLoader explains invalid arguments") {
   CHECK(message_of<UsageError>([] { DataLoader(counting(1), {.batch_size = 0}); }) ==
         "[DataLoader] batch_size is 0. Use 1 or more.");
   CHECK(message_of<UsageError>([] { DataLoader(counting(1), {.prefetch = -1}); }) ==

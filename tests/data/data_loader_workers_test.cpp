@@ -1,5 +1,5 @@
-// Several workers: the same batches as without any, exceptions where they belong, early ends, and
-// no more batches in memory than promised.
+// Several workers: the same batches as without workers, exceptions at their batches, early ends,
+// and at most the promised number of batches in memory.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -89,7 +89,7 @@ TEST_CASE("batches do not depend on the number of workers") {
     }
 }
 
-TEST_CASE("what a random sample looks like depends on seed, epoch and sample") {
+TEST_CASE("the content of a random sample depends on seed, epoch and sample") {
   const auto value = [](uint64_t seed, int64_t epoch, int64_t sample) {
     return EpochKey{seed, epoch}.generator_for(sample).next();
   };
@@ -99,9 +99,9 @@ TEST_CASE("what a random sample looks like depends on seed, epoch and sample") {
     for (int64_t epoch = 0; epoch < 4; ++epoch)
       for (int64_t sample = 0; sample < 64; ++sample) values.insert(value(seed, epoch, sample));
   CHECK(values.size() == 4 * 4 * 64);
-  CHECK(value(0, 0, 0) == 9999804923671263865u);  // written down: it is part of the interface
+  CHECK(value(0, 0, 0) == 9999804923671263865u);  // a fixed number: it is part of the interface
 
-  // In whichever order and batch a sample comes, it is the same sample.
+  // A sample is the same in every order and every batch.
   DataLoader rows(Noise(), {.batch_size = 1, .workers = 0, .seed = 9});
   DataLoader shuffled(Noise(), {.batch_size = 7, .shuffle = true, .workers = 0, .seed = 9});
   std::vector<std::pair<int64_t, int64_t>> one, other;
@@ -123,7 +123,7 @@ TEST_CASE("workers collate at the same time") {
   CHECK(dataset.calls->batches == 61);
 }
 
-TEST_CASE("an exception comes out at its batch, whatever other workers do") {
+TEST_CASE("an exception comes out at its batch, in any order of workers") {
   for (const int workers : {0, 1, 2, 4}) {
     for (const int64_t bad : {0, 7, 60}) {
       CAPTURE(workers);
@@ -196,14 +196,16 @@ TEST_CASE("an iterator outlives the loader and moves") {
   CHECK(samples == 61);
 }
 
-TEST_CASE("DataLoader explains a number of workers that it cannot take") {
+TEST_CASE("DataLoader explains an invalid number of workers") {
   for (const int workers : {-1, 1025})
     CHECK(message_of<UsageError>([&] { DataLoader(Noise(), {.workers = workers}); }) ==
           "[DataLoader] workers is " + std::to_string(workers) +
               ". Use 0 for no thread, or a number of threads up to 1024.");
 }
 
-TEST_CASE("workers that cannot all be made are stopped, and the error says how many there were") {
+TEST_CASE(
+    "if not all workers can be made, the others are stopped, and the error says how many there "
+    "were") {
   std::stop_source stop;
   std::atomic<int> running{0};
   const auto wait = [&] {
@@ -235,9 +237,9 @@ TEST_CASE("a DataLoader says that the system makes no more threads") {
   const rlim_t most = 2;  // of the user, with the process itself
   const pid_t child = fork();
   if (child == 0) {
-    alarm(20);  // it used to wait for ever
+    alarm(20);  // it used to wait forever
     const rlimit limit{most, most};
-    // Limits do not bind root, and other users may have processes: a user of our own, if possible.
+    // Root has no limits, and other users may have processes: use a separate user, if possible.
     const bool alone = geteuid() == 0 && setuid(54321) == 0;
     if (setrlimit(RLIMIT_NPROC, &limit) != 0) _exit(3);
     DataLoader loader(Noise(), {.batch_size = 8, .workers = 4});
@@ -256,7 +258,7 @@ TEST_CASE("a DataLoader says that the system makes no more threads") {
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("an iterator at its end refuses to go on") {
+TEST_CASE("an iterator at its end refuses to continue") {
   for (const int workers : {0, 2}) {
     DataLoader loader(Noise(), {.batch_size = 61, .workers = workers});
     DataLoader::Iterator iterator = loader.begin();

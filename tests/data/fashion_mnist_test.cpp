@@ -1,5 +1,5 @@
-// fashion_mnist: small files of the same form, the messages for wrong ones, and the real data where
-// it is installed.
+// fashion_mnist: small files of the same form, the messages for wrong ones, and the real data if it
+// is installed.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace halftone::test::fashion_mnist_test {
 using data::ByteImages, data::fashion_mnist, data::Split;
 
 namespace {
-/// An IDX file of these sizes (each below 256), all bytes alike.
+/// An IDX file of these sizes (each below 256), all bytes equal.
 std::string idx(std::initializer_list<int> sizes, char value = 0) {
   std::string text{0, 0, 8, char(sizes.size())};
   std::size_t total = 1;
@@ -79,7 +79,7 @@ TEST_CASE("fashion_mnist cross-checks its files") {
       "gives sample 0 the label 10, labels are 0 to 9. Check that this is the right file."));
 }
 
-TEST_CASE("fashion_mnist finds the real data through HALFTONE_DATA or where Debian puts it") {
+TEST_CASE("fashion_mnist finds the real data through HALFTONE_DATA or in Debian's folder") {
   ByteImages* loaded = nullptr;
   std::unique_ptr<ByteImages> dataset;
   try {

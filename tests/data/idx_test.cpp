@@ -29,7 +29,7 @@ void write_gzip(const std::filesystem::path& path, const std::string& bytes) {
   gzclose(file);
 }
 
-/// The message that reading these bytes gives.
+/// The error message for a file of these bytes.
 std::string message_for(const std::string& bytes) {
   const TemporaryDirectory directory;
   write_file(directory / "x.idx", bytes);
@@ -37,7 +37,7 @@ std::string message_for(const std::string& bytes) {
 }
 }  // namespace
 
-TEST_CASE("read_idx reads plain and compressed files alike") {
+TEST_CASE("read_idx reads plain and compressed files") {
   const TemporaryDirectory directory;
   write_file(directory / "plain", valid_file());
   write_gzip(directory / "packed.gz", valid_file());
@@ -90,11 +90,12 @@ TEST_CASE("read_idx explains what is wrong with a file") {
       "goes on after the 6 bytes that its header promises, [2, 3]. Fetch the file again."));
 }
 
-TEST_CASE("read_idx takes no promise of a header for granted") {
+TEST_CASE("read_idx does not rely on the sizes in a header") {
   const std::string half = bytes_of({0x7f, 0xff, 0xff, 0xff}),
                     full = bytes_of({0xff, 0xff, 0xff, 0xff});
   const std::string two_gib = bytes_of({0, 0, 8, 1}) + half;
-  CHECK(contains(message_for(two_gib + std::string(32, 'x')), "of 40 bytes, cannot hold the 2147483647 bytes"));
+  CHECK(contains(message_for(two_gib + std::string(32, 'x')),
+                 "of 40 bytes, cannot hold the 2147483647 bytes"));
   CHECK(contains(message_for(bytes_of({0, 0, 8, 1}) + full),
                  "promises [4294967295] bytes, the limit is 2147483648"));
   CHECK(contains(message_for(bytes_of({0, 0, 8, 4}) + full + full + full + full), "too large: "));

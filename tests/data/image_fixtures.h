@@ -1,4 +1,4 @@
-// The images that tests/fixtures/pytorch/image_fixtures.py made, and what Pillow made of them.
+// The images that tests/fixtures/pytorch/image_fixtures.py made, and Pillow's results for them.
 #pragma once
 
 #include <fstream>

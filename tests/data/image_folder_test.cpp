@@ -14,7 +14,7 @@ using namespace halftone::data;
 namespace fs = std::filesystem;
 
 namespace {
-/// An image of one colour.
+/// An image of one color.
 void write_image(const fs::path& path, int level, int64_t height = 4, int64_t width = 4) {
   fs::create_directories(path.parent_path());
   write_png(path, full({height, width, 3}, level, u8));
@@ -159,7 +159,7 @@ TEST_CASE("images of a batch must agree in size") {
                  "[Dataset] there is no sample 2: the dataset has 2"));
 }
 
-TEST_CASE("image_folder explains what it does not find") {
+TEST_CASE("image_folder explains what is missing") {
   const TemporaryDirectory root;
   const std::string name = root.path().string();
   CHECK(message_of<FormatError>([&] { image_folder(root / "none"); }) ==
@@ -179,7 +179,7 @@ TEST_CASE("image_folder explains what it does not find") {
         "[ImageFiles] label out of range: x.png has label 2 of 2 classes. Number classes from 0.");
 }
 
-TEST_CASE("ImageFiles leaves no memory behind") {
+TEST_CASE("ImageFiles frees all memory") {
   const TemporaryDirectory root;
   write_image(root / "a" / "1.png", 1);
   const MemoryReport before = memory_report();

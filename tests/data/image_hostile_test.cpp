@@ -1,6 +1,6 @@
-// Files that lie: every prefix, every flipped bit of a PNG, a sweep of random edits, sizes that
-// nobody has memory for, and the holes of stb_image 2.27 that image_header.cpp closes. The sweeps
-// mean most under the sanitizers.
+// Hostile files: every prefix, every flipped bit of a PNG, a sweep of random edits, sizes that
+// exceed the memory, and the errors of stb_image 2.27 that image_header.cpp prevents. The sweeps
+// find most under the sanitizers.
 #include <doctest/doctest.h>
 
 #include <zlib.h>
@@ -16,7 +16,7 @@ std::span<const uint8_t> as_bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-/// The message that decoding gives, empty if there is an image. Any other exception gets out.
+/// The error message of decoding; empty for an image. Other exceptions pass through.
 std::string message_for(const std::string& bytes, data::ImageOptions options = {}) {
   return message_of<FormatError>([&] { data::decode_image(as_bytes(bytes), "x", options); });
 }
@@ -31,7 +31,7 @@ std::string chunk(const std::string& type, const std::string& data) {
          big32(uint32_t(crc32(0, reinterpret_cast<const Bytef*>(body.data()), uInt(body.size()))));
 }
 
-/// between: chunks before the pixels.
+/// `between`: chunks before the pixels.
 std::string png(uint32_t width, uint32_t height, const std::string& stream, int depth = 8,
                 int colour = 2, const std::string& between = "") {
   const std::string header =
@@ -68,7 +68,7 @@ TEST_CASE("no prefix of an image is an image") {
     for (std::size_t length = 0; length < whole.size(); ++length) {
       const std::string part = whole.substr(0, length);
       accepted += message_for(part).empty();
-      message_for(part, {.accept_truncated = true});  // may be either, must not crash
+      message_for(part, {.accept_truncated = true});  // either result is allowed, a crash is not
     }
     CHECK(accepted == 0);
     CHECK(message_for(whole + "trailing bytes").empty());
@@ -109,7 +109,7 @@ TEST_CASE("a JPEG with flipped bits and other edits is an image or a FormatError
   CHECK(memory_report().now == before.now);
 }
 
-TEST_CASE("damage behind correct checksums of a PNG does no harm") {
+TEST_CASE("damage in PNG data with correct checksums does no harm") {
   std::mt19937 random(11);
   const std::string rows(8 * (1 + 8 * 3), '\1');
   const std::string stream = deflated(rows);
@@ -128,7 +128,7 @@ TEST_CASE("damage behind correct checksums of a PNG does no harm") {
   CHECK(refused > 1000);
 }
 
-TEST_CASE("sizes are refused before memory is taken for them") {
+TEST_CASE("sizes are refused before memory is allocated for them") {
   const std::string rows = deflated(std::string(100, '\0'));
   for (const auto& [width, height] : {std::pair{0x7fffffffu, 0x7fffffffu},
                                       {0xffffffffu, 1u},
@@ -139,7 +139,7 @@ TEST_CASE("sizes are refused before memory is taken for them") {
     CHECK(contains(message, "the image is too large: x promises"));
   }
   CHECK(contains(message_for(png(0, 4, rows)), "its header gives a size of 0"));
-  // Just inside of the limits, with next to nothing in the file.
+  // Just inside of the limits, with a very small file.
   CHECK(contains(message_for(png(8000, 8000, rows)), "damaged image: x: "));
 
   std::string jpeg = read_file(image_fixture("full.jpg"));
@@ -151,13 +151,13 @@ TEST_CASE("sizes are refused before memory is taken for them") {
   CHECK(contains(message_for(jpeg), "its frame header gives a size of 0"));
 }
 
-TEST_CASE("a compression bomb meets a limit that comes from its header") {
+TEST_CASE("a compression bomb exceeds a limit that follows from its header") {
   const std::string bomb = png(4, 4, deflated(std::string(std::size_t(16) << 20, '\0')));
   CHECK(bomb.size() < 100000);
   CHECK(contains(message_for(bomb), "it needs more memory than an image of its size does"));
 }
 
-TEST_CASE("a Huffman table with more codes than stb_image has room for is refused") {
+TEST_CASE("a Huffman table with more codes than stb_image can hold is refused") {
   const std::string jpeg = read_file(image_fixture("full.jpg"));
   const std::string counts = '\0' + std::string(15, '\0') + '\xff';
   const std::string too_many = '\x00' + std::string(14, '\0') + "\x10\xff";
@@ -188,7 +188,7 @@ TEST_CASE("a JPEG with endless tables or scans, or without the usual order, is r
   CHECK(contains(message_for(jpeg.substr(0, scan) + second + jpeg.substr(scan)), "second frame"));
 }
 
-TEST_CASE("tables that a JPEG never defines are not read from chance memory") {
+TEST_CASE("tables that a JPEG never defines are not read from uninitialized memory") {
   const std::string jpeg = read_file(image_fixture("full.jpg"));
   std::string without;
   for (std::size_t at = 0; at < jpeg.size();) {  // the same file without Huffman tables
@@ -217,12 +217,12 @@ TEST_CASE("a PNG must have its chunks in order") {
   CHECK(contains(message_for(start + header + header + rest), "its header is not its first chunk"));
   CHECK(contains(message_for(start + header + chunk("IEND", "")), "it has no pixels"));
   CHECK(contains(message_for(start + chunk("IHDR", "short") + rest), "not 13 bytes long"));
-  CHECK(contains(message_for(png(2, 2, "x", 3)), "there is no colour type 2 with 3 bits"));
-  CHECK(contains(message_for(png(2, 2, "x", 8, 5)), "there is no colour type 5 with 8 bits"));
+  CHECK(contains(message_for(png(2, 2, "x", 3)), "there is no color type 2 with 3 bits"));
+  CHECK(contains(message_for(png(2, 2, "x", 8, 5)), "there is no color type 5 with 8 bits"));
   CHECK(contains(message_for(good.substr(0, 40)), "truncated image: x: it ends before its last"));
 }
 
-TEST_CASE("a critical chunk of an unknown kind is refused by its place, others are skipped") {
+TEST_CASE("a critical chunk of an unknown kind is refused in every position, others are skipped") {
   const std::string stream = deflated(std::string(14, '\0'));
   for (const char* type : {"JUNK", "A\x1b[m", "\xc0\x80zz"})
     CHECK(message_for(png(2, 2, stream, 8, 2, chunk("teXt", "skipped") + chunk(type, "data"))) ==
@@ -231,12 +231,12 @@ TEST_CASE("a critical chunk of an unknown kind is refused by its place, others a
   CHECK(message_for(png(2, 2, stream, 8, 2, chunk("teXt", "skipped"))).empty());
 }
 
-TEST_CASE("pixels beyond the end of a PNG's palette are black, however often it is read") {
+TEST_CASE("pixels beyond the end of a PNG's palette are black, in repeated reads") {
   const std::string row("\0\0\1\2\xff", 5), stream = deflated(row);  // filter, four pixels
   const std::string image = png(4, 1, stream, 8, 3, chunk("PLTE", "redGRN"));
   const std::vector<double> expected{'r', 'e', 'd', 'G', 'R', 'N', 0, 0, 0, 0, 0, 0};
   for (int i = 0; i < 3; ++i) {
-    message_for(read_file(image_fixture("rgb.png")));  // other values where its tables will lie
+    message_for(read_file(image_fixture("rgb.png")));  // other values where its tables will be
     CHECK(data::decode_image(as_bytes(image), "x").to_vector<double>() == expected);
   }
   for (const char* palette : {"", "re", "redG"}) {

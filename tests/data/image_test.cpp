@@ -20,23 +20,23 @@ TEST_CASE("read_image decodes what Pillow decodes") {
     CHECK(image.dtype() == u8);
     REQUIRE(image.shape() == expected.shape());
     const bool exact = name.ends_with(".png");
-    // Other JPEG decoders round and upsample chroma differently: near the sharp edge of a picture
-    // this small that is a few levels.
+    // Other JPEG decoders round and upsample chroma differently: near the sharp edge of such a
+    // small picture that is a few levels.
     CHECK(largest_difference(image, expected) <= (exact ? 0 : 16));
   }
 }
 
-TEST_CASE("read_image gives grey images too") {
-  const Tensor grey = read_image(image_fixture("grey.png"), {.channels = Channels::grey}),
+TEST_CASE("read_image also gives gray images") {
+  const Tensor grey = read_image(image_fixture("grey.png"), {.channels = Channels::gray}),
                rgb = read_image(image_fixture("grey.png")),
-               mixed = read_image(image_fixture("rgb.png"), {.channels = Channels::grey});
+               mixed = read_image(image_fixture("rgb.png"), {.channels = Channels::gray});
   REQUIRE(grey.shape() == Shape{12, 17, 1});
   for (int64_t y : {0, 5, 11})
     for (int64_t x : {0, 8, 16}) {
       CHECK(grey.at({y, x, 0}) == rgb.at({y, x, 0}));
       CHECK(std::abs(grey.at({y, x, 0}) - mixed.at({y, x, 0})) <= 1);
     }
-  const Tensor jpeg = read_image(image_fixture("half.jpg"), {.channels = Channels::grey});
+  const Tensor jpeg = read_image(image_fixture("half.jpg"), {.channels = Channels::gray});
   CHECK(jpeg.shape() == Shape{12, 17, 1});
 }
 
@@ -49,9 +49,9 @@ TEST_CASE("write_png writes what read_image reads") {
 
   const Tensor grey = image_of(expected_images().at("grey"));
   write_png(path, grey);
-  CHECK(largest_difference(read_image(path, {.channels = Channels::grey}), grey) == 0);
+  CHECK(largest_difference(read_image(path, {.channels = Channels::gray}), grey) == 0);
   write_png(path, views::reshaped(grey, {grey.size(0), grey.size(1)}));
-  CHECK(largest_difference(read_image(path, {.channels = Channels::grey}), grey) == 0);
+  CHECK(largest_difference(read_image(path, {.channels = Channels::gray}), grey) == 0);
 
   // A part of a larger image: other strides, and an offset.
   const Tensor part = views::slice(views::slice(image, 0, 2, 5), 1, 3, 7);
@@ -114,14 +114,14 @@ TEST_CASE("read_image names the file that it cannot read") {
   CHECK(read_image(path, {.max_pixels = 204}).numel() == 612);
 }
 
-TEST_CASE("read_image goes by content, not by extension") {
+TEST_CASE("read_image detects the format by content, not by extension") {
   const TemporaryDirectory directory;
   write_file(directory / "png.jpg", read_file(image_fixture("rgb.png")));
   CHECK(largest_difference(read_image(directory / "png.jpg"),
                            read_image(image_fixture("rgb.png"))) == 0);
 }
 
-TEST_CASE("a truncated JPEG is an error unless it is asked for") {
+TEST_CASE("a truncated JPEG is an error unless the caller accepts it") {
   const TemporaryDirectory directory;
   const std::string whole = read_file(image_fixture("full.jpg"));
   write_file(directory / "x.jpg", whole.substr(0, whole.size() - 60));
@@ -131,14 +131,14 @@ TEST_CASE("a truncated JPEG is an error unless it is asked for") {
   const Tensor image = read_image(directory / "x.jpg", {.accept_truncated = true}),
                expected = read_image(image_fixture("full.jpg"));
   REQUIRE(image.shape() == expected.shape());
-  CHECK(image.at({0, 0, 0}) == expected.at({0, 0, 0}));   // the start is there
+  CHECK(image.at({0, 0, 0}) == expected.at({0, 0, 0}));   // the start is decoded
   write_file(directory / "y.jpg", whole.substr(0, 100));  // before any pixel
   CHECK(contains(
       message_of<FormatError>([&] { read_image(directory / "y.jpg", {.accept_truncated = true}); }),
       "truncated image"));
 }
 
-TEST_CASE("images are charged to the scope of the caller, and nothing stays behind") {
+TEST_CASE("images are charged to the scope of the caller, and all memory is freed") {
   const MemoryReport before = memory_report();
   {
     const MemoryScope scope(MemoryUse::input);

@@ -46,7 +46,7 @@ void write_cifar(const fs::path& directory, const std::vector<int>& labels) {
 }
 }  // namespace
 
-TEST_CASE("oxford_pets reads the lists as they are, with a byte order mark and CRLF too") {
+TEST_CASE("oxford_pets reads the published lists, also with a byte order mark and CRLF") {
   const std::string plain =
       "#Image CLASS-ID SPECIES BREED ID\nAbyssinian_100 1 1 1\namerican_bulldog_5 2 2 1\n"
       "\nAbyssinian_7 1 1 1\nyorkshire_terrier_9 37 2 25";
@@ -74,7 +74,7 @@ TEST_CASE("oxford_pets reads the lists as they are, with a byte order mark and C
   }
 }
 
-TEST_CASE("oxford_pets names the line that it cannot take") {
+TEST_CASE("oxford_pets names the line that it cannot read") {
   const auto message_for = [](const std::string& line) {
     return Pets("# comment\n" + line + "\n").message();
   };
@@ -122,7 +122,7 @@ TEST_CASE("oxford_pets says what to unpack") {
   write_file(root / "annotations" / "test.txt", "Abyssinian_1 1 1 1\n");
   CHECK(message_of<FormatError>([&] { oxford_pets({.split = Split::test, .directory = name}); }) ==
         "[oxford_pets] no directory images in " + name +
-            ". Unpack images.tar.gz beside annotations.");
+            ". Unpack images.tar.gz next to annotations.");
 }
 
 TEST_CASE("cifar10 reads five files, or one") {
@@ -174,7 +174,7 @@ TEST_CASE("cifar10 checks every length and label") {
                "[cifar10] no such file: " + name + "/data_batch_4.bin"));
 }
 
-TEST_CASE("images kept as bytes can be transformed before they are normalised") {
+TEST_CASE("images kept as bytes can be transformed before they are normalized") {
   const TemporaryDirectory root;
   write_cifar(root.path(), {0, 1, 2, 3});
   Cifar10Options options{
@@ -197,7 +197,7 @@ TEST_CASE("images kept as bytes can be transformed before they are normalised") 
   CHECK(plain == threaded);
   CHECK(plain[0] != plain[4]);
 
-  // Without a change the transform changes nothing.
+  // A transform that does nothing changes nothing.
   options.transform = [](const Tensor& image, Generator&) { return image; };
   const std::vector<int64_t> indices{3, 0, 7};
   const Tensor same = cifar10(options).batch(indices).inputs;

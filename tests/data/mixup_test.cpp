@@ -61,7 +61,7 @@ TEST_CASE("shares follow Beta(alpha, alpha)") {
   }
 }
 
-TEST_CASE("mixup explains what it cannot take") {
+TEST_CASE("mixup explains invalid arguments") {
   Generator random(1);
   const Tensor x = zeros({2, 3}), y = zeros({2}, i64);
   CHECK(message_of<UsageError>([&] {

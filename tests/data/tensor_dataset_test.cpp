@@ -1,4 +1,4 @@
-// TensorDataset and ByteImages: what a batch holds, and what the constructors refuse.
+// TensorDataset and ByteImages: the content of a batch, and refusals of the constructors.
 #include <doctest/doctest.h>
 
 #include <halftone/core/factory.h>
@@ -12,7 +12,7 @@ namespace halftone::test::tensor_dataset_test {
 
 using data::Batch, data::ByteImages, data::TensorDataset;
 
-TEST_CASE("TensorDataset collates rows in the order asked for") {
+TEST_CASE("TensorDataset collates rows in the requested order") {
   const TensorDataset dataset(from({{1.0, 2}, {3, 4}, {5, 6}}), from({10, 20, 30}, i64));
   CHECK(dataset.size() == 3);
   const std::vector<int64_t> indices{2, 0, 2};
@@ -34,7 +34,7 @@ TEST_CASE("TensorDataset accepts strided tensors and every dtype") {
   CHECK(batch.targets.dtype() == boolean);
 }
 
-TEST_CASE("TensorDataset explains what it cannot take") {
+TEST_CASE("TensorDataset explains invalid arguments") {
   CHECK(message_of<ShapeError>([] {
           TensorDataset(zeros({3, 2}), zeros({4}, i64));
         }) ==
@@ -56,7 +56,7 @@ TEST_CASE("TensorDataset explains what it cannot take") {
   }
 }
 
-TEST_CASE("ByteImages normalises per channel") {
+TEST_CASE("ByteImages normalizes per channel") {
   // Two images of two channels, 1 x 2 pixels.
   const Tensor images = from_vector<uint8_t>({0, 255, 51, 102, 1, 2, 3, 4}, {2, 2, 1, 2}, u8);
   const ByteImages dataset(images, from({1, 0}, i64),
@@ -72,7 +72,7 @@ TEST_CASE("ByteImages normalises per channel") {
   CHECK(plain.batch(indices).inputs.to_vector<float>()[1] == 1.0f);
 }
 
-TEST_CASE("ByteImages explains what it cannot take") {
+TEST_CASE("ByteImages explains invalid arguments") {
   const Tensor images = zeros({2, 1, 4, 4}, u8), labels = zeros({2}, i64);
   CHECK(contains(message_of<ShapeError>([&] {
                    ByteImages(zeros({2, 1, 4, 4}), labels);
@@ -87,7 +87,7 @@ TEST_CASE("ByteImages explains what it cannot take") {
         }) ==
         "[ByteImages] 3 values of mean for images of 1 channels. Give one value per channel.");
   CHECK(contains(message_of<UsageError>([&] { ByteImages(images, labels, {.std = {0}}); }),
-                 "cannot normalise channel 0: mean is 0, std is 0"));
+                 "cannot normalize channel 0: mean is 0, std is 0"));
   CHECK(
       message_of<UsageError>([&] {
         ByteImages(images, from({0, 2}, i64), {.class_names = {"a", "b"}});

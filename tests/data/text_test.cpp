@@ -16,7 +16,7 @@ namespace {
 std::vector<int64_t> values_of(const Tensor& x) { return x.to_vector<int64_t>(); }
 }  // namespace
 
-TEST_CASE("read_text reads all bytes but a byte order mark") {
+TEST_CASE("read_text reads all bytes except a byte order mark") {
   const TemporaryDirectory directory;
   const auto path = directory / "x.txt";
   write_file(path,
@@ -45,7 +45,7 @@ TEST_CASE("CharacterTokenizer numbers characters by code point") {
   CHECK(CharacterTokenizer("").vocabulary_size() == 0);
 }
 
-TEST_CASE("CharacterTokenizer explains what it does not know") {
+TEST_CASE("CharacterTokenizer explains unknown characters") {
   const CharacterTokenizer tokenizer("ab");
   CHECK(
       message_of<UsageError>([&] { tokenizer.encode("abz"); }) ==
@@ -70,7 +70,7 @@ TEST_CASE("CharacterTokenizer explains what it does not know") {
   }
 }
 
-TEST_CASE("TextDataset gives windows and the tokens one further on") {
+TEST_CASE("TextDataset gives windows and the tokens one position later") {
   const Tensor tokens = arange(10);
   const TextDataset dataset(tokens, {.context = 3});
   CHECK(dataset.size() == 3);
@@ -114,7 +114,7 @@ TEST_CASE("tokenize makes a tensor for TextDataset") {
   CHECK(values_of(tokens) == std::vector<int64_t>{2, 0, 1});
 }
 
-TEST_CASE("text explains what it cannot take") {
+TEST_CASE("text functions explain invalid arguments") {
   CHECK(message_of<ShapeError>([] { TextDataset(arange(4), {.context = 4}); }) ==
         "[TextDataset] too few tokens: 4 for a context of 4 and the target after it. Use more text "
         "or less context.");

@@ -1,4 +1,4 @@
-// Transforms against Pillow, to the bit, and what the random ones may and may not do.
+// Transforms compared with Pillow, to the bit, and the bounds of the random ones.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -49,7 +49,7 @@ TEST_CASE("resize_image is Pillow's antialiased bilinear filter") {
         0);
 }
 
-TEST_CASE("colours change as Pillow changes them") {
+TEST_CASE("colors change as Pillow changes them") {
   const nlohmann::json& expected = expected_images();
   const Tensor image = image_of(expected.at("image"));
   const auto factors = expected.at("factors").get<std::vector<double>>();
@@ -95,7 +95,7 @@ TEST_CASE("crops and flips move pixels and change none") {
   CHECK(largest_difference(flip_image(flip_image(x)), x) == 0);
 }
 
-TEST_CASE("random crops reach every place and only those") {
+TEST_CASE("random crops reach every position and only those") {
   std::set<int64_t> corners;
   for (uint64_t seed = 0; seed < 300; ++seed)
     corners.insert(bytes_of(run(RandomCrop{.size = 3}, numbered(4, 5), seed))[0]);
@@ -121,10 +121,10 @@ TEST_CASE("RandomResizedCrop takes parts of the right size, from images of any f
     const Tensor y = run(RandomResizedCrop{.size = 8}, numbered(20, 6, 3), seed);
     REQUIRE(y.shape() == Shape{8, 8, 3});
   }
-  // Nothing fits into a line: the middle part with the nearest aspect.
+  // Nothing fits into a line: the result is the middle part with the nearest aspect.
   CHECK(run(RandomResizedCrop{.size = 4}, numbered(1, 60)).shape() == Shape{4, 4, 1});
   CHECK(run(RandomResizedCrop{.size = 4}, numbered(25, 1)).shape() == Shape{4, 4, 1});
-  // All of a square is all of it.
+  // The largest part of a square is the square.
   const Tensor whole = numbered(8, 8);
   CHECK(largest_difference(
             run(
@@ -169,7 +169,7 @@ TEST_CASE("Compose applies steps in order, lambdas included") {
   CHECK(bytes_of(run(Compose{}, numbered(1, 1))) == std::vector<int64_t>{0});
 }
 
-TEST_CASE("transforms explain what they cannot take") {
+TEST_CASE("transforms explain invalid arguments") {
   const Tensor x = numbered(4, 4, 3);
   CHECK(message_of<ShapeError>([&] {
           run(Resize{.shorter_side = 2}, zeros({4, 4}, u8));
@@ -210,7 +210,7 @@ TEST_CASE("transforms explain what they cannot take") {
   CHECK(contains(message_of<UsageError>([&] {
                    run(Normalize{.std = {1, 0, 1}}, x);
                  }),
-                 "cannot normalise channel 1: mean is 0, std is 0"));
+                 "cannot normalize channel 1: mean is 0, std is 0"));
 }
 
 }  // namespace halftone::test::transforms_test

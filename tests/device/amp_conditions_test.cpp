@@ -1,5 +1,5 @@
-// Conditions of autocast and of the loss scale that only matter beside a GPU: dtypes of its own,
-// and what must be carried from one device to the other where an optimizer has parameters on both.
+// Conditions of autocast and of the loss scale that matter only with a GPU: dtypes per device, and
+// what must be copied between devices if an optimizer has parameters on both.
 #include <limits>
 
 #include <halftone/amp/loss_scale/device_loss_scale.h>
@@ -19,7 +19,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 Tensor leaf(Device device) { return ones({2}, f32, device).set_requires_grad(); }
 
-TEST_CASE("a region has a dtype for each kind of device, and one for both where it names one") {
+TEST_CASE("a region has a dtype for each kind of device, and one for both if it names one") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const Tensor here = ones({2, 2}), there = ones({2, 2}, f32, *gpu);
@@ -36,7 +36,7 @@ TEST_CASE("a region has a dtype for each kind of device, and one for both where 
   check({.dtype = std::nullopt, .cuda_dtype = f16}, std::nullopt, f16);
 }
 
-/// A parameter here and one there, both orders, and losses of them at a scale of 8.
+/// One parameter on each device, in both orders, and losses of them at a scale of 8.
 struct Divided {
   Tensor here = leaf(Device::cpu()), there;
   optim::Sgd sgd;
@@ -121,7 +121,7 @@ TEST_CASE("an overflow that is reported on one device reaches losses whose scale
   }
 }
 
-TEST_CASE("gradients on the GPU: nothing is known or read before it is asked for") {
+TEST_CASE("gradients on the GPU: no result is known or read before it is asked for") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   Tensor w = leaf(*gpu);
@@ -137,10 +137,11 @@ TEST_CASE("gradients on the GPU: nothing is known or read before it is asked for
   const std::vector<Tensor> gradients{w.grad()};
   const int64_t looked = backend_for(*gpu).waits();
   CHECK(amp::first_not_finite(gradients) == 0);
-  CHECK(backend_for(*gpu).waits() > looked);  // the flag lies beside the gradients
+  CHECK(backend_for(*gpu).waits() > looked);  // the flag is on the device of the gradients
 }
 
-TEST_CASE("the scale's state moves to the GPU as a whole, as workspace, and is handed out there") {
+TEST_CASE(
+    "the scale's state moves to the GPU as a whole, as workspace, and its value is read there") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const auto bytes = [&] { return memory_report(*gpu).now_of(MemoryUse::workspace); };
@@ -159,7 +160,7 @@ TEST_CASE("the scale's state moves to the GPU as a whole, as workspace, and is h
   CHECK(scale.read().growth_tracker == 0);
 }
 
-TEST_CASE("a scale that was handed out stays, also beside a captured step that reads the scale") {
+TEST_CASE("a returned scale does not change, also with a captured step that reads the scale") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   amp::DeviceLossScale scale({.init_scale = 8});
@@ -175,7 +176,7 @@ TEST_CASE("a scale that was handed out stays, also beside a captured step that r
   CHECK(scale.present().item() == 2);
 }
 
-TEST_CASE("gradients made under a scale on the CPU are brought to one on the GPU") {
+TEST_CASE("gradients made under a scale on the CPU are converted to one on the GPU") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   Tensor w = leaf(*gpu);

@@ -1,4 +1,4 @@
-// A captured step: the bits of the step itself, whatever it draws, schedules or skips.
+// A captured step gives the bits of the step itself, with random numbers, schedules and skips.
 #include <exception>
 #include <thread>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int steps = 7;
 
-/// Losses and final state of a run; each step on other inputs, at another rate.
+/// Losses and final state of a run; each step has other inputs and another rate.
 struct Trace {
   std::vector<Tensor> losses;
   optim::NamedTensors state;
@@ -80,7 +80,7 @@ TEST_CASE("a captured step under a policy gives the bits of the step itself") {
       doctest::Contains("which a captured step cannot do"), UsageError);
 }
 
-TEST_CASE("a probe leaves captured steps alone") {
+TEST_CASE("a probe does not change captured steps") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   DeviceCase c("mlp", "amp-bf16", *gpu);
@@ -98,10 +98,10 @@ TEST_CASE("a probe leaves captured steps alone") {
     counts[row.site + std::string(policy::name(row.role))] += row.survey.sums.count;
   const double weights = counts["0/linear.0weight"];
   const auto size = double(c.model->parameters()[0].numel());
-  CHECK(weights / size < steps);  // those before the capture, and none of its replays
+  CHECK(weights / size < steps);  // those before the capture, not its replays
 }
 
-TEST_CASE("a loss scale that moved on the device is the next step's, recorded or not") {
+TEST_CASE("the next step uses a loss scale that changed on the device, recorded or not") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   amp::DeviceLossScale scale({.init_scale = 8, .growth_interval = 1});
@@ -135,7 +135,7 @@ TEST_CASE("nll_loss and its gradient can be recorded") {
   CHECK(step.captured());
 }
 
-TEST_CASE("where work cannot be recorded every call runs the step") {
+TEST_CASE("if work cannot be recorded every call runs the step") {
   int calls = 0;
   CapturedStep step([&](const std::vector<Tensor>& in) {
     ++calls;
@@ -152,7 +152,7 @@ TEST_CASE("where work cannot be recorded every call runs the step") {
                        UnsupportedError);
 }
 
-TEST_CASE("the end of a recording that nobody began is refused on the GPU, too") {
+TEST_CASE("the end of a recording that was never begun is refused on the GPU as well") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   CHECK_THROWS_WITH_AS(backend_for(*gpu).end_capture(),
@@ -161,12 +161,12 @@ TEST_CASE("the end of a recording that nobody began is refused on the GPU, too")
   CHECK((zeros({2}, f32, *gpu) + 1.0).to_vector<float>()[1] == 1);
 }
 
-TEST_CASE("a captured step needs an input to tell the device by") {
+TEST_CASE("a captured step needs an input that gives its device") {
   int calls = 0;
   CapturedStep step([&](const std::vector<Tensor>&) { return ++calls, zeros({}); });
   for (const std::vector<Tensor>& inputs : {std::vector<Tensor>{}, {Tensor{}, zeros({2})}})
     CHECK_THROWS_WITH_AS(step(inputs),
-                         "[captured_step] there is no input to tell the device by. Pass one.",
+                         "[captured_step] got no input, which would set the device. Pass one.",
                          UsageError);
   CHECK(calls == 0);
 }
@@ -190,12 +190,12 @@ TEST_CASE("a captured step refuses other shapes, and steps that read back") {
   });
   reading({x}), reading({x});
   CHECK_THROWS_WITH_AS(reading({x}), doctest::Contains("read back to the host while"), UsageError);
-  CHECK(ones({2}, f32, *gpu).to_vector<float>()[0] == 1);  // the device goes on
+  CHECK(ones({2}, f32, *gpu).to_vector<float>()[0] == 1);  // the device continues
   CHECK_THROWS_AS(CapturedStep([](const std::vector<Tensor>& in) { return in[0]; }, {.warm_up = 0}),
                   UsageError);
 }
 
-/// What the call that records throws, after two that only ran; then the device goes on.
+/// The error of the call that records, after two calls that only ran; then the device continues.
 void check_refused(const CapturedStep::Step& work, const Tensor& x, const char* message) {
   CapturedStep step(work);
   step({x}), step({x});
@@ -217,10 +217,10 @@ TEST_CASE("a step that copies from the host, or nests, is refused when it is cap
   check_refused([&](const std::vector<Tensor>& in) { return inner(in); }, x,
                 "[captured_step] a step is being recorded already. Captures do not nest.");
   CHECK(inner({x}).to_vector<float>() == std::vector<float>(8, 2));
-  CHECK(inner.captured());  // by itself it may
+  CHECK(inner.captured());  // alone it may
 }
 
-TEST_CASE("what other threads do while a step is captured is no part of it") {
+TEST_CASE("work of other threads while a step is captured does not belong to it") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   Tensor count = zeros({}, f32, *gpu);
@@ -280,7 +280,7 @@ TEST_CASE("batch norm without momentum is refused when it is captured") {
                 "statistics, which a captured step cannot follow. Give it a momentum.");
 }
 
-TEST_CASE("what a captured step allocates is its own, and is given back with it") {
+TEST_CASE("memory that a captured step allocates is its own, and is given back with it") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const int64_t before = memory_report(*gpu).total_now;

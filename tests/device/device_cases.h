@@ -1,4 +1,4 @@
-// Small models of every kind on a device, under a strategy: what the tests of this folder train.
+// Small models of every kind on a device, under a strategy, for the tests of this folder.
 #pragma once
 
 #include <cstring>
@@ -61,7 +61,7 @@ struct DeviceCase {
   }
 };
 
-/// Bits, wherever they are.
+/// Returns the bits of a tensor on any device.
 inline bool equal_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = a.to(Device::cpu()).clone(), y = b.to(Device::cpu()).clone();
   return x.dtype() == y.dtype() && x.shape() == y.shape() &&

@@ -1,5 +1,5 @@
-// Tests of what only a GPU has. On a machine without one each says by name that it was skipped; the
-// emulated GPU of tests/cuda_emulation runs them all.
+// Tests of features that only a GPU has. On a machine without a GPU each test prints its name and
+// that it was skipped; the emulated GPU of tests/cuda_emulation runs them all.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -11,7 +11,7 @@
 
 namespace halftone::test {
 
-/// The first GPU; none if there is none, which is printed with the name of the running test.
+/// Returns the first GPU. Without a GPU it returns none and prints that with the name of the test.
 inline std::optional<Device> gpu_or_skip() {
   for (const BackendStatus& status : backend_statuses())
     if (status.name == "cuda" && status.backend) return Device::cuda();

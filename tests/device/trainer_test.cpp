@@ -1,4 +1,4 @@
-// A Trainer on a GPU: the bits of the loop by hand there, no wait in a step, and a resumption.
+// A Trainer on a GPU: the bits of the loop by hand, no wait in a step, and a resumed run.
 #include "../train/trainer_cases.h"
 #include "gpu.h"
 
@@ -60,7 +60,7 @@ TEST_CASE("a Trainer on the GPU has the bits of the loop by hand there, resumed 
   }
 }
 
-TEST_CASE("a Trainer's steps do not wait for the GPU, only what it logs does") {
+TEST_CASE("a Trainer's steps do not wait for the GPU, only its logging does") {
   const auto gpu = test::gpu_or_skip();
   if (!gpu) return;
   const Backend& backend = backend_for(*gpu);
@@ -70,7 +70,7 @@ TEST_CASE("a Trainer's steps do not wait for the GPU, only what it logs does") {
   OnDevice run(*gpu);
   Trainer trainer(run.parts.task(), run.parts.adamw,
                   quiet({.precision = "16-mixed",
-                         .max_steps = 16,  // of an epoch of 18
+                         .max_steps = 16,  // an epoch has 18
                          .accumulate_batches = 2,
                          .clip_norm = 1,
                          .log_every_steps = 16,

@@ -1,11 +1,11 @@
-// Training on a GPU: the losses of the CPU under every strategy, its bytes, and nothing that waits.
+// Training on a GPU: the losses of the CPU under every strategy, its bytes, and no waits.
 #include "device_cases.h"
 #include "gpu.h"
 
 namespace halftone::test::training_test {
 namespace {
 
-/// The two runs part by rounding, which each step feeds into the next.
+/// The two runs differ by rounding, which each step passes on to the next.
 double tolerance_of(const std::string& strategy) {
   if (strategy == "fp32") return 2e-4;
   return strategy.find("bf16") != std::string::npos ? 4 * epsilon(bf16) : 8 * epsilon(f16);
@@ -91,7 +91,7 @@ TEST_CASE("an overflow on the GPU skips the step and lowers the scale, as on the
   }
 }
 
-TEST_CASE("a state saved on the GPU goes on on the CPU") {
+TEST_CASE("a state saved on the GPU continues on the CPU") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   DeviceCase there("mlp", "o2-bf16", *gpu), here("mlp", "o2-bf16", Device::cpu());

@@ -14,7 +14,7 @@ std::vector<double> counted(int64_t n) {
   return values;
 }
 
-TEST_CASE("a tensor comes back from the GPU as it went, in every dtype") {
+TEST_CASE("a tensor comes back from the GPU unchanged, in every dtype") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   for (int d = 0; d < dtype_count; ++d)
@@ -36,7 +36,7 @@ TEST_CASE("copies larger than a page-locked buffer arrive whole, and the source 
   CHECK(sum(cast(y, f64)).item() == double(n));
 }
 
-TEST_CASE("views keep their layout on the way") {
+TEST_CASE("views keep their layout in a copy") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   const Tensor x = from_vector(counted(120), {2, 3, 4, 5}, f32);
@@ -72,7 +72,7 @@ TEST_CASE("tensors on two devices are refused by name") {
                        DeviceError);
 }
 
-TEST_CASE("a GPU that is not there is an error that says how many there are") {
+TEST_CASE("a GPU that does not exist is an error that says how many there are") {
   const auto gpu = gpu_or_skip();
   if (!gpu) return;
   CHECK_THROWS_WITH_AS(ones({2}, f32, Device::cuda(97)), doctest::Contains("there is no device 97"),
@@ -87,7 +87,7 @@ TEST_CASE("an index that is out of range is reported at the next wait, and nothi
   CHECK_THROWS_WITH_AS(rows.to_vector<float>(),
                        doctest::Contains("index 9 is out of range for a table of 4 rows"),
                        UsageError);
-  CHECK(ones({2}, f32, *gpu).to_vector<float>() == std::vector<float>{1, 1});  // and it is over
+  CHECK(ones({2}, f32, *gpu).to_vector<float>() == std::vector<float>{1, 1});  // no error left
   const Tensor logits = zeros({2, 5}, f32, *gpu), targets = from({1, -7}, i64, *gpu);
   CHECK_THROWS_WITH_AS(cross_entropy(logits, targets).item(),
                        doctest::Contains("target -7 is out of range for 5 classes"), UsageError);

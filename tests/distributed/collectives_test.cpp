@@ -1,4 +1,4 @@
-// What all ranks do together, on ranks that are threads.
+// Operations of all ranks together, on ranks that are threads.
 #include "thread_group.h"
 
 #include <doctest/doctest.h>
@@ -48,7 +48,7 @@ TEST_CASE("collectives: rank 0's tensors, of any dtype, shape and layout") {
   }
 }
 
-TEST_CASE("collectives: every rank hears who differs, and in what") {
+TEST_CASE("collectives: every rank learns which rank differs, and in what") {
   std::vector<std::string> heard(3);
   on_ranks(3, [&](ThreadRank& self) {
     const std::string text =
@@ -62,7 +62,7 @@ TEST_CASE("collectives: every rank hears who differs, and in what") {
           "alike.");
 }
 
-TEST_CASE("collectives: one text that goes on where the other ends differs") {
+TEST_CASE("collectives: a text differs from its own prefix") {
   on_ranks(2, [&](ThreadRank& self) {
     CHECK(message_of<UsageError>([&] {
             distributed::require_agreement(self, "agreement",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# failures.sh LAUNCH PROGRAM: whatever happens to one process of three, all end soon, with a status other than 0 and a
-# message that names it. Exit status 77, "skipped", without mpirun.
+# failures.sh LAUNCH PROGRAM: after any failure of one process of three, all end soon, with a status other than 0 and a message that names
+# it. Exit status 77, "skipped", without mpirun.
 set -euo pipefail
 launch="$1" program="$2"
 work="$(mktemp -d)"
@@ -37,7 +37,7 @@ HALFTONE_DISTRIBUTED_TIMEOUT=soon expect_end none 'HALFTONE_DISTRIBUTED_TIMEOUT.
 # Slurm's srun without an MPI.
 SLURM_STEP_NUM_TASKS=3 "$launch" 0 "$program" "${training[@]}" >"$work/out" 2>"$work/err" && { echo "trained alone under srun"; exit 1; }
 grep -q 'srun started 3 processes that cannot find each other.*--mpi=pmix' "$work/err" || { cat "$work/err"; exit 1; }
-# What all do wrong alike is said once, by rank 0.
+# An error of all ranks is printed once, by rank 0.
 mkdir "$work/taken" && "$launch" 0 "$program" "${training[@]}" directory="$work/taken" max_steps=1 >"$work/out"
 expect_end none '^\[rank 0\] .*saved under o2-bf16' directory="$work/taken" strategy=fp32
 [[ "$(grep -c '^\[rank' "$work/err")" == 1 ]] || { echo "said more than once:"; cat "$work/err"; exit 1; }

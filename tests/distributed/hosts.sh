@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# hosts.sh LAUNCH PROGRAM: three hosts on one machine, which are network namespaces on a bridge, each with a name of its own:
-# a training over TCP between them ends with the bits of one process, and where a link goes down in the middle of one, the
-# deadline names the rank behind it. Open MPI only. Exit status 77, "skipped", without mpirun, or where nobody may make
+# hosts.sh LAUNCH PROGRAM: three hosts on one machine, which are network namespaces on a bridge, each with its own name. A
+# training over TCP between them ends with the bits of one process. If a link goes down during a training, the deadline names
+# the rank on its other side. Open MPI only. Exit status 77, "skipped", without mpirun, or without the permission to make
 # namespaces.
 set -euo pipefail
 launch="$1" program="$2" prefix="ht$$"
@@ -26,7 +26,7 @@ for host in 0 1 2; do
   ip -n "$prefix-$host" link set lo up
   echo "$prefix-$host slots=1" >>"$work/hosts"
 done
-# What ssh would be: agent HOST COMMAND...
+# A substitute for ssh: agent HOST COMMAND...
 cat >"$work/agent" <<'AGENT'
 #!/usr/bin/env bash
 host="$1"
@@ -34,7 +34,7 @@ shift
 exec ip netns exec "$host" unshare --uts sh -c "hostname $host; exec $*"
 AGENT
 chmod +x "$work/agent"
-on_hosts() {  # ARGUMENTS...: the program on all three
+on_hosts() {  # ARGUMENTS...: runs the program on all three
   OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 ip netns exec "$prefix-0" unshare --uts sh -c \
     "hostname $prefix-0; exec mpirun --hostfile $work/hosts -n 3 --map-by node --bind-to none --mca plm_rsh_agent $work/agent --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 $program $*"
 }
@@ -45,7 +45,7 @@ diff "$work/alone" "$work/three" || { echo "other bits on three hosts"; exit 1; 
 
 export HALFTONE_DISTRIBUTED_TIMEOUT=3
 begin="$(date +%s)" status=0
-# Processes end by the deadline; mpirun itself waits for its daemon there, until the link is back.
+# Processes end by the deadline; mpirun itself waits for its daemon on that host, until the link is up again.
 (sleep 3; ip link set "$prefix-2" down; sleep 7; ip link set "$prefix-2" up) &
 on_hosts strategy=o2-bf16 model=mlp epochs=1000000 >"$work/out" 2>"$work/err" || status=$?
 took=$(($(date +%s) - begin))

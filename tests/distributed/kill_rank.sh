@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# kill_rank.sh LAUNCH PROGRAM STRATEGY [KILLS]: a training on several processes that saves after every step. A random one of
-# them is killed at a random moment; all must end within seconds. It goes on, each time on a random number of processes,
-# and ends with the bits of one that was left alone on one process. A run that ends before its kill is compared, too, and a
-# new one begins. The seed of the moments is printed; HALFTONE_KILL_SEED repeats them. Exit status 77 without mpirun.
+# kill_rank.sh LAUNCH PROGRAM STRATEGY [KILLS]: a training on several processes that saves after every step. A random process is killed at a
+# random moment; all must end within seconds. The training resumes, each time on a random number of processes, and ends with the bits of an
+# undisturbed one on one process. A run that ends before its kill is compared as well, and a new one begins. The seed of the moments is
+# printed; HALFTONE_KILL_SEED repeats them. Exit status 77 without mpirun.
 set -euo pipefail
 launch="$1" program="$2" strategy="$3" kills="${4:-3}"
 work="$(mktemp -d)"
@@ -11,7 +11,7 @@ RANDOM="${HALFTONE_KILL_SEED:=$(($(date +%s%N) % 32768))}"
 echo "seed $HALFTONE_KILL_SEED"
 training=(strategy="$strategy" model=mlp batches=6 epochs=12)
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
-ended() {  # whether none of these processes runs any more, within a second; nobody may have buried it yet
+ended() {  # whether all of these processes have ended within a second; zombies count as ended
   local pid
   for ((tries = 0; tries < 20; ++tries)); do
     for pid in "$@"; do
@@ -33,7 +33,7 @@ run() {  # RANKS: starts it in the background; launcher is the process that wait
   "$launch" "$1" "$program" "${training[@]}" directory="$root" >"$work/out" 2>"$work/err" &
   launcher=$!
 }
-finish() {  # what a run that was not killed has printed
+finish() {  # checks the output of a run that was not killed
   [[ "$(cat "$work/out")" == "$expected" ]] || { echo "after $killed kills: $(cat "$work/out" "$work/err") instead of $expected"; exit 1; }
   completed=$((completed + 1))
   root="$work/root$completed"
@@ -47,7 +47,7 @@ while ((killed < kills && attempts++ < 20 * kills)); do
   if ((${#ranks[@]} > 0)) && kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" 2>/dev/null; then
     begin="$(milliseconds)" status=0
     wait "$launcher" 2>/dev/null || status=$?
-    if ((status == 0)); then finish; continue; fi  # it was over
+    if ((status == 0)); then finish; continue; fi  # it had ended already
     took_to_end=$(($(milliseconds) - begin))
     ((took_to_end < 5000)) && ended "${ranks[@]}" || { echo "$took_to_end ms after the kill: ${ranks[*]}"; cat "$work/err"; exit 1; }
     killed=$((killed + 1))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# launch.sh N PROGRAM ARGUMENTS...: a program as N processes, as the tests of this folder start them: more processes than
-# cores, none bound to a core, as root, without ssh, over shared memory, and no longer than HALFTONE_LAUNCH_LIMIT seconds
-# (60). N = 0: the program alone, without a launcher. Exit status 77, "skipped", where there is no mpirun.
+# launch.sh N PROGRAM ARGUMENTS...: runs a program as N processes, for the tests of this folder: more processes than cores, not bound to
+# cores, as root, without ssh, over shared memory, and for at most HALFTONE_LAUNCH_LIMIT seconds (60). N = 0: the program alone, without a
+# launcher. Exit status 77, "skipped", without mpirun.
 set -euo pipefail
 count="$1"
 shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# lesson.sh LAUNCH PROGRAM: lesson 19 prints the same hash alone and on two processes, once, and each of two keeps half of
-# the optimizer's state. Exit status 77, "skipped", without mpirun.
+# lesson.sh LAUNCH PROGRAM: lesson 19 prints the same hash on one and on two processes, once. Each of two processes keeps half of the
+# optimizer's state. Exit status 77, "skipped", without mpirun.
 set -euo pipefail
 arguments=(--batches 8 --batches-per-step 4 --hash)
 alone="$("$1" 0 "$2" "${arguments[@]}" | tee /dev/stderr)"

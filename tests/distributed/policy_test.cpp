@@ -1,4 +1,4 @@
-// Policy files on several ranks: the scales, draws and rules of one.
+// Policy files on several ranks: the scales, draws and rules of one rank.
 #include "thread_group.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,7 @@ struct Run {
   std::vector<int64_t> batches{6, 6, 1, 6};  // of each step
   bool forward_twice = false;
   distributed::Options options{};
-  std::vector<optim::NamedTensors> states{};  // of rank 0 at the end, and the others' models
+  std::vector<optim::NamedTensors> states{};  // of rank 0 at the end, and the other ranks' models
 
   explicit Run(int ranks, const std::function<void(Run&)>& choose = {})
       : states(std::size_t(ranks)) {
@@ -160,7 +160,7 @@ TEST_CASE("policies on ranks: an overflow of one does not enter the histories") 
   CHECK(Run(1, with_scale).states[0].at("scaler.scale").item() < 1e38);
 }
 
-TEST_CASE("policies on ranks: a file brings its wire, and options may say another") {
+TEST_CASE("policies on ranks: a file sets its wire, and options may override it") {
   const auto wired = [](Run& run) {
     run.policy.replace(run.policy.find("\"seed\""), 0,
                        "\"communication\": {\"gradients\": \"f8_e4m3-sr\"}, ");
@@ -193,7 +193,7 @@ TEST_CASE("policies on ranks: a rule that matches nothing anywhere is refused on
     CHECK(message.starts_with("[policy everything] rule 1 (\"\") matches nothing in this model"));
 }
 
-TEST_CASE("policies on ranks: others of the same name are refused") {
+TEST_CASE("policies on ranks: other policies of the same name are refused") {
   std::string other = everything;
   other.replace(other.find("\"seed\": 4"), 9, "\"seed\": 5");
   on_ranks(2, [&](ThreadRank& self) {
@@ -206,7 +206,7 @@ TEST_CASE("policies on ranks: others of the same name are refused") {
   });
 }
 
-TEST_CASE("policies on ranks: a probe sees the batches of its own, and changes nothing") {
+TEST_CASE("policies on ranks: a probe sees the batches of its rank, and changes nothing") {
   const auto state_of = [](bool watched) {
     std::vector<optim::NamedTensors> states(2);
     on_ranks(2, [&](ThreadRank& self) {

@@ -1,7 +1,7 @@
-// rank_bytes [--measure]: what a rank keeps and sends for each parameter under every strategy, with
-// Adam: predicted for 1, 2, 4, 8 and 64 ranks. With --measure the processes that mpirun started
-// take a step under each, and compare the ledger with the prediction and the traffic with what the
-// table of shards says, to the byte. Exit status 1 if one is wrong.
+// rank_bytes [--measure]: prints the bytes that a rank keeps and sends for each parameter under
+// every strategy, with Adam, predicted for 1, 2, 4, 8 and 64 ranks. With --measure the processes
+// that mpirun started do a step under each strategy. They compare the ledger with the prediction,
+// and the traffic with the table of shards, to the byte. Exit status 1 if one differs.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -52,7 +52,7 @@ int64_t grown(const MemoryReport& before, const MemoryReport& now,
   return sum;
 }
 
-/// What the formulas say of this rank. predicted_bytes() is of the rank with most.
+/// The bytes of this rank by the formulas. predicted_bytes() is that of the rank with most.
 amp::StrategyBytes expected_of(const amp::Strategy& strategy, int64_t elements, int64_t own) {
   const auto& form = facts(strategy.form);
   const int64_t weight = size_of(strategy.weights);
@@ -70,7 +70,7 @@ bool equal(const std::string& what, int64_t counted, int64_t expected) {
   return false;
 }
 
-/// Of a writer of the state: of what ranks have parts of, rank 0 has the largest tensor whole.
+/// For a writer of the state: rank 0 holds the largest sharded tensor whole.
 bool measure_writing(const std::string& at, const amp::Training& training) {
   reset_peak_memory();
   int64_t largest = 0;
@@ -85,8 +85,8 @@ bool measure_writing(const std::string& at, const amp::Training& training) {
                largest);
 }
 
-/// The start: beside the model that is there before, or the longer one that it becomes, a rank has
-/// its own masters and what they were made of at most, and a few of the largest tensors.
+/// At the start a rank has the model as it was, or the longer one that it becomes; also at most its
+/// own masters, their source, and a few of the largest tensors.
 bool measure_start(std::string_view name) {
   constexpr int64_t layers = 24, width = 256, largest = width * width * 4;
   const amp::Strategy strategy = amp::Strategy::named(name);
@@ -120,7 +120,7 @@ bool measure(std::string_view name) {
   const int ranks = world().size(), rank = world().rank();
   const MemoryReport before = memory_report();
   manual_seed(1);
-  Run run(1003, true);  // which nothing divides
+  Run run(1003, true);  // which has no divisor
   const amp::StrategyBytes most = amp::predicted_bytes(strategy, run.model, run.adam, ranks);
   amp::Training training(strategy, run.model, run.adam);
   training.train_together();
@@ -143,7 +143,7 @@ bool measure(std::string_view name) {
   const std::string at(name);
   bool right =
       equal(at + " parameter", grown(before, now, {Use::parameter}), expected.parameter) &
-      equal(at + " beside", grown(before, now, {Use::master_weight, Use::compensation}),
+      equal(at + " companion", grown(before, now, {Use::master_weight, Use::compensation}),
             expected.beside) &
       equal(at + " gradient", grown(before, now, {Use::gradient, Use::master_gradient}),
             expected.gradient) &
@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
       return 2;
     }
     if (world().rank() == 0)
-      std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "beside", "sums",
+      std::printf("%-16s%10s%10s%10s%10s%10s\n", "rank 0, measured", "weights", "companion", "sums",
                   "optimizer", "sum");
     bool right = true;
     for (const std::string_view name : amp::Strategy::names())

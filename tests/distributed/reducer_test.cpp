@@ -1,4 +1,4 @@
-// Sums of gradients, on ranks that are threads, beside the naive loop over the batches.
+// Sums of gradients, on ranks that are threads, compared with the naive loop over the batches.
 #include "thread_group.h"
 
 #include <doctest/doctest.h>
@@ -19,16 +19,16 @@ namespace {
 constexpr int64_t batches = 12;
 const std::vector<int64_t> sizes{1, 63, 1024, 1025, 1000, 0, 300, 5000};
 const std::vector<DType> dtypes{f32, bf16, f16, f64, bf16, f32, f32, bf16};
-constexpr std::size_t unreached = 6;  // no batch has a gradient of it
+constexpr std::size_t unreached = 6;  // no batch has a gradient for it
 
-/// What batch j's backward leaves in parameter i: undefined for some.
+/// Returns the gradient of batch j for parameter i: undefined for some.
 Tensor gradient_of(int64_t batch, std::size_t i) {
   if (i == unreached || (batch + int64_t(i)) % 5 == 4) return {};
   Generator before = default_generator();
   manual_seed(uint64_t(100 * batch) + i);
   Tensor gradient = cast(randn({sizes[i]}), dtypes[i]);
   default_generator() = before;
-  if (i == 4) {  // what must come through
+  if (i == 4) {  // infinity and NaN must pass
     const float special[] = {-0.0F, INFINITY, NAN, 1e-40F};
     Tensor wide = cast(gradient, f32).clone();
     for (int k = 0; k < 4; ++k) wide.data<float>()[10 * k + batch % 3] = special[k];
@@ -41,7 +41,7 @@ distributed::WireFormat wire_named(std::string_view name) {
   return distributed::WireFormat::named(name);
 }
 
-/// Of what the wire draws for a parameter in batch j.
+/// Returns the key of the wire's random numbers for a parameter in batch j.
 RandomKey key_of(int64_t batch, std::size_t i) {
   RandomKey key{11, uint64_t(batch) << 34};
   for (std::size_t before = 0; before < i; ++before) key.offset += uint64_t(sizes[before] + 3) / 4;
@@ -62,7 +62,8 @@ Tensor naive_sum(std::size_t i, int64_t behind, std::string_view wire) {
   return sum;
 }
 
-/// The gradients after the steps' batches 0 to `behind`, on each rank: of its parts, if it has any.
+/// Returns the gradients after batches 0 to `behind` of the steps, on each rank; only its shards if
+/// parameters are sharded.
 std::vector<std::vector<Tensor>> reduced(int ranks, int64_t behind,
                                          const distributed::Options& options) {
   std::vector<std::vector<Tensor>> all(std::size_t(ranks), std::vector<Tensor>{});
@@ -71,7 +72,7 @@ std::vector<std::vector<Tensor>> reduced(int ranks, int64_t behind,
     for (std::size_t i = 0; i < sizes.size(); ++i)
       parameters.push_back(zeros({sizes[i]}, dtypes[i]).set_requires_grad());
     distributed::Reducer reducer(self, parameters, options);
-    for (int repeat = 0; repeat < 2; ++repeat) {  // a step leaves nothing to the next
+    for (int repeat = 0; repeat < 2; ++repeat) {  // a step must not affect the next one
       for (int64_t round = 0; round < behind; round += ranks) {
         const int64_t batch = round + self.rank();
         for (std::size_t i = 0; batch < behind && i < sizes.size(); ++i)
@@ -146,7 +147,7 @@ TEST_CASE("Reducer: error feedback is kept by batch of a step, on any number of 
         for (int64_t round = 0; round < behind; round += ranks) {
           const int64_t batch = round + self.rank();
           if (batch < behind) x.set_grad(full({3000}, 0.3 + double(batch) / 7));
-          reducer.begin_batch({}, step < 2 ? 1 : 4);  // the loss scale moves
+          reducer.begin_batch({}, step < 2 ? 1 : 4);  // the loss scale changes
           reducer.add_batches(batch < behind);
         }
         reducer.finish();
@@ -157,7 +158,7 @@ TEST_CASE("Reducer: error feedback is kept by batch of a step, on any number of 
     return all;
   };
   const std::vector<Tensor> alone = sums(1);
-  CHECK(!same_or_both_nan(alone[0], alone[2]));  // what was kept counts
+  CHECK(!same_or_both_nan(alone[0], alone[2]));  // the stored error has an effect
   for (const int ranks : {2, 3, 4}) {
     CAPTURE(ranks);
     const std::vector<Tensor> others = sums(ranks);
@@ -165,9 +166,9 @@ TEST_CASE("Reducer: error feedback is kept by batch of a step, on any number of 
   }
 }
 
-TEST_CASE("Reducer: each rank sends what others own, and what it owns to the others") {
+TEST_CASE("Reducer: each rank sends the parts that others own, and its own part to the others") {
   // 4096 f32 elements on two ranks: half of a gradient, then half of the sums, or of the updated
-  // parameter; a byte says who has gradients.
+  // parameter. One byte says which ranks have gradients.
   for (const bool shards : {false, true})
     on_ranks(2, [&](ThreadRank& self) {
       Tensor x = zeros({4096}).set_requires_grad();
@@ -197,7 +198,7 @@ TEST_CASE("Reducer: each rank sends what others own, and what it owns to the oth
     });
 }
 
-TEST_CASE("Reducer: parameters that are not row-major are not shared out") {
+TEST_CASE("Reducer: parameters that are not row-major are not sharded") {
   on_ranks(2, [](ThreadRank& self) {
     const std::vector<Tensor> parameters{views::transpose(zeros({2, 3}), 0, 1)};
     CHECK(message_of<UsageError>([&] { distributed::Reducer(self, parameters, {}); }) ==
@@ -208,7 +209,7 @@ TEST_CASE("Reducer: parameters that are not row-major are not shared out") {
   });
 }
 
-TEST_CASE("Reducer: in f8 a byte for each element goes, and a scale for each piece of 1024") {
+TEST_CASE("Reducer: f8 sends a byte for each element, and a scale for each piece of 1024") {
   on_ranks(2, [](ThreadRank& self) {
     Tensor x = zeros({2112}).set_requires_grad();
     const distributed::Options options{.wire = wire_named("f8_e4m3"), .shard_optimizer = false};
@@ -224,7 +225,7 @@ TEST_CASE("Reducer: in f8 a byte for each element goes, and a scale for each pie
   });
 }
 
-TEST_CASE("Reducer: what cannot be meant") {
+TEST_CASE("Reducer: contradictory settings") {
   ThreadRank::Post post;
   ThreadRank alone(post, 0, 1);
   const distributed::Options whole_numbers{.wire = distributed::WireFormat{.dtype = i32}};
@@ -248,8 +249,8 @@ struct Net {
   }
 };
 
-/// Three steps of 6 batches; rank 0's weights and seed count. The state of rank 0 at the end, and
-/// the others' models.
+/// Does three steps of 6 batches; rank 0's weights and seed are used. Returns the state of rank 0
+/// at the end, and the other ranks' models.
 std::vector<optim::NamedTensors> trained(const amp::Strategy& strategy, int ranks,
                                          const distributed::Options& options) {
   manual_seed(77);
@@ -304,7 +305,7 @@ TEST_CASE("train_together: the bits of one rank on 2, 3 and 4, under every strat
   }
 }
 
-TEST_CASE("train_together: the same where every rank keeps all, and in plain masters' steps") {
+TEST_CASE("train_together: the same if every rank keeps all, and in plain masters' steps") {
   check_bits(amp::Strategy::named("split-bf16"), {.shard_optimizer = false});
   amp::Strategy plain = amp::Strategy::named("o2-fp16");
   plain.fused_master = false;
@@ -338,7 +339,7 @@ TEST_CASE("train_together: calls out of order") {
   });
 }
 
-TEST_CASE("train_together: what a wire draws is of a batch") {
+TEST_CASE("train_together: random numbers of a wire depend on the batch") {
   on_ranks(1, [](ThreadRank& self) {
     Net net(1);
     amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
@@ -354,7 +355,7 @@ TEST_CASE("train_together: what a wire draws is of a batch") {
   });
 }
 
-TEST_CASE("train_together: a loss scale that moves between two batches of a step") {
+TEST_CASE("train_together: a loss scale that changes between two batches of a step") {
   on_ranks(1, [](ThreadRank& self) {
     Net net(1);
     amp::Training training(amp::Strategy::named("amp-fp16"), net.model, net.adamw);

@@ -2,7 +2,7 @@
 # same_bits.sh LAUNCH PROGRAM PART: trainings end with the same bits and the same metrics on any number of processes. Parts:
 #   strategies_on_2   every strategy on 1 and 2 processes
 #   strategies        every strategy on 3 and 4 processes, without shards, with small and large buckets
-#   wires             gradients that are rounded on their way
+# #   wires             gradients that are rounded for the transfer
 #   policies          policy files: scales from history, random rounding, a wire of their own
 #   shares            processes without a batch; checkpoints are the same bytes, and a training that stops and goes on, on
 #                     another number of processes each time, ends as one that was left alone
@@ -42,7 +42,7 @@ case "$part" in
   strategies_on_2)
     every_strategy
     same "$work/alone" 2
-    # Steps of fewer batches are other steps: the comparison sees that.
+    # Steps of fewer batches are different steps: the comparison must notice.
     run 0 "$work/fewer" strategy=fp32 batches=4
     ! grep -qF -f "$work/fewer" "$work/alone" || fail "batches=4 is batches=12"
     echo "$strategies strategies on 1 and 2 processes"
@@ -52,7 +52,7 @@ case "$part" in
     for ranks in 3 4; do same "$work/alone" "$ranks"; done
     # The same if every process stores and updates all parameters.
     same "$work/alone" 3 shard=0
-    # Any size of bucket: a parameter at a time, or all at the end of the pass.
+    # Any size of bucket: one parameter per bucket, or everything at the end of the pass.
     for bytes in 1 1000000; do
       run 2 "$work/buckets" strategy=fp32 model=resnet optimizer=sgd bucket_bytes=$bytes
       grep -qxF -f "$work/buckets" "$work/alone" || fail "bucket_bytes=$bytes: $(cat "$work/buckets")"

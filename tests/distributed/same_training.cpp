@@ -1,10 +1,10 @@
-// same_training KEY=VALUE...: small trainings whose steps have several batches, one after the
-// other, with a line for each: what it is, the checksum of everything that it is made of, its
-// metrics. The lines must not depend on the number of processes.
+// same_training KEY=VALUE...: runs small trainings whose steps have several batches, one after
+// another. Prints a line for each: its name, the checksum of all of its data, its metrics. The
+// lines must not depend on the number of processes.
 //   strategy=NAME, model=NAME, optimizer=NAME   one of each; without: all strategies, in turn with
 //                                               the models and optimizers
 //   batches=K  epochs=N  max_steps=N  wire=NAME  directory=DIR  shard=0: every rank keeps all
-//   average=1: averaged weights beside, which are validated
+//   average=1: validates averaged weights
 //   device=NAME  clip=NORM: of AdamW  limit=N: of the batches of an epoch
 //   fault=WHAT   what rank 1 does in the third step: see Fault
 #include <csignal>
@@ -39,7 +39,7 @@ uint32_t sum_of(const optim::NamedTensors& state) {
   return uint32_t(sum);
 }
 
-/// What can happen to a process in the middle of a training.
+/// An event for a process in the middle of a training.
 struct Fault final : train::Callback {
   std::string what;
   explicit Fault(std::string w) : what(std::move(w)) {}
@@ -62,7 +62,7 @@ struct Fault final : train::Callback {
   bool done_ = false;
 };
 
-/// Of 16 batches the last has 2 samples; a step of 12 of them is followed by one of 4.
+/// The last of 16 batches has 2 samples; a step of 12 batches is followed by one of 4.
 constexpr int64_t samples = 47, batch_size = 3;
 
 struct Case {
@@ -89,7 +89,7 @@ Case case_of(const std::string& model, const std::string& optimizer, int64_t siz
     c.model = std::make_unique<nn::models::ResNet>(
         nn::models::ResNet::Block::basic, std::array<int64_t, 4>{1, 1, 1, 1},
         nn::models::ResNetOptions{.classes = 4, .width = 4, .cifar_stem = true});
-  } else {  // dropout, batch norm over a vector; a weight that several ranks have parts of
+  } else {  // dropout, batch norm over a vector; a weight that is sharded over several ranks
     inputs = randn({samples, 20}), targets = randint(0, 4, {samples});
     c.model = std::make_unique<nn::Sequential>(nn::Linear(20, 160), nn::BatchNorm1d(160),
                                                nn::Gelu(), nn::Dropout(0.2), nn::Linear(160, 4));

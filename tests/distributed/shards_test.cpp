@@ -1,4 +1,4 @@
-// Parts of parameters, and what is made of them together, on ranks that are threads.
+// Shards of parameters, and results computed from all of them, on ranks that are threads.
 #include "thread_group.h"
 
 #include <doctest/doctest.h>
@@ -50,7 +50,7 @@ TEST_CASE("Shards: ranges follow each other, begin at cuts, and are about equal"
 
 const std::vector<int64_t> sizes{1, 1024, 40000, 0, 3000, 5000};
 
-/// Of which rank; the fifth parameter has no gradient.
+/// The gradients of a rank; the fifth parameter has no gradient.
 std::vector<Tensor> gradients(int ranks, int rank, DType dtype, double planted) {
   const Generator before = default_generator();
   manual_seed(11);
@@ -78,7 +78,7 @@ double naive_norm(double p, DType dtype, double planted) {
   return std::isinf(p) ? total : std::pow(total, 1 / p);
 }
 
-TEST_CASE("norms of parts have the same bits on any number of ranks") {
+TEST_CASE("norms of shards have the same bits on any number of ranks") {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const DType dtype : {f32, f64})
     for (const double p : {2.0, 1.0, 3.0, infinity})
@@ -108,7 +108,7 @@ TEST_CASE("norms of parts have the same bits on any number of ranks") {
 
 // --- trainings
 
-/// A linear layer of 12 to 300, of whose weight several ranks have parts.
+/// A linear layer of 12 to 300, whose weight is sharded over several ranks.
 struct Wide {
   nn::Sequential model;
   optim::AdamW adamw;
@@ -136,8 +136,8 @@ void take_steps(amp::Training& training, nn::Layer& model, int steps) {
   }
 }
 
-/// The state that so many ranks save after two steps, and what they end with if they load it and
-/// take one more.
+/// Returns the state that this number of ranks saves after two steps, and the state after they load
+/// it and do one more step.
 optim::NamedTensors saved_by(int ranks, const std::string& strategy) {
   optim::NamedTensors state;
   on_ranks(ranks, [&](ThreadRank& self) {
@@ -188,7 +188,7 @@ TEST_CASE("states: of another strategy, on several ranks") {
   CHECK(same_state(continued_on(3, "full-bf16", o2, amp::Convert::rounding), rounded));
 }
 
-TEST_CASE("states: what is wrong on rank 0 is thrown on all, and nothing has changed") {
+TEST_CASE("states: an error on rank 0 is thrown on all ranks, and nothing has changed") {
   const optim::NamedTensors good = saved_by(1, "o2-bf16");
   const std::string shape_wanted =
       " instead of [300, 12]. Load what was saved for the same parameters.";
@@ -270,7 +270,7 @@ struct Overflowing {
   optim::Sgd sgd{model.parameters(), {.lr = 0.1}};
 };
 
-TEST_CASE("an overflow in one rank's part skips the step of all") {
+TEST_CASE("an overflow in one rank's shard skips the step of all") {
   for (const bool clips : {false, true})
     on_ranks(3, [&](ThreadRank& self) {
       manual_seed(1);
@@ -288,14 +288,14 @@ TEST_CASE("an overflow in one rank's part skips the step of all") {
       CHECK(training.scaler().scale_value() == scale / 2);
       CHECK(training.first_overflow() == "weight");
       CHECK(net.model.weight.to_vector<double>() == before);
-      training.zero_grad();  // and the next one is taken
+      training.zero_grad();  // and the next step is done
       training.backward(sum(training.forward(net.model, ones({1, 1})) * full({1, 4096}, 1e-4)));
       CHECK(training.step());
       CHECK(training.skipped_steps() == 1);
     });
 }
 
-TEST_CASE("full weights of parts, and the optimizer after the training") {
+TEST_CASE("full weights from shards, and the optimizer after the training") {
   on_ranks(3, [](ThreadRank& self) {
     Wide net(3);
     optim::AdamW& adamw = net.adamw;
@@ -324,7 +324,7 @@ TEST_CASE("full weights of parts, and the optimizer after the training") {
   });
 }
 
-TEST_CASE("an optimizer that is not elementwise is not shared out, with the same bits") {
+TEST_CASE("an optimizer that is not elementwise is not sharded, with the same bits") {
   std::vector<optim::NamedTensors> ends;
   for (const int ranks : {1, 3})
     on_ranks(ranks, [&](ThreadRank& self) {
@@ -347,9 +347,10 @@ TEST_CASE("a model that is moved after train_together()") {
     amp::Training training(amp::Strategy::named("fp32"), net.model, net.adamw);
     training.train_together(self);
     net.model.to(bf16), net.model.to(f32);
-    CHECK(message_of<UsageError>([&] { take_steps(training, net.model, 1); }) ==
-          "[Training.backward] the model was moved or cast since train_together(), which left what "
-          "the optimizer updates behind. Do that before.");
+    CHECK(
+        message_of<UsageError>([&] { take_steps(training, net.model, 1); }) ==
+        "[Training.backward] the model was moved or cast after train_together(), so the optimizer "
+        "would update other tensors. Move or cast it before.");
   });
 }
 

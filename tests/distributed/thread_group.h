@@ -1,4 +1,4 @@
-// Ranks that are threads of this process: what distributed/ does, without a launcher.
+// Ranks that are threads of this process, for tests of distributed/ without a launcher.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace halftone::test {
 
 class ThreadRank final : public Communicator {
  public:
-  /// What has been sent and not yet taken, by sender and receiver.
+  /// Messages that are sent and not yet received, by sender and receiver.
   struct Post {
     std::mutex mutex;
     std::condition_variable arrived;
@@ -46,7 +46,7 @@ class ThreadRank final : public Communicator {
                                      std::vector<Message>(in.begin(), in.end()));
   }
   [[noreturn]] void abort(std::string_view) noexcept override { std::terminate(); }
-  /// For what the ranks of a test write together.
+  /// A lock for data that the ranks of a test write together.
   std::mutex& mutex() { return together_; }
 
  private:
@@ -62,7 +62,7 @@ class ThreadRank final : public Communicator {
         auto& letters = self.post_.letters[{message.peer, self.rank_}];
         if (!self.post_.arrived.wait_for(lock, std::chrono::seconds(20),
                                          [&] { return !letters.empty(); }))
-          throw std::runtime_error("nobody sent what \"" + what + "\" waits for");
+          throw std::runtime_error("no rank sent what \"" + what + "\" waits for");
         const std::string letter = std::move(letters.front());
         letters.pop_front();
         if (int64_t(letter.size()) != message.tensor.bytes())
@@ -76,7 +76,7 @@ class ThreadRank final : public Communicator {
   static inline std::mutex together_;
 };
 
-/// body(rank) on so many ranks at once; throws what the lowest rank that failed has thrown.
+/// Calls body(rank) on all ranks at once; throws the exception of the lowest rank that failed.
 inline void on_ranks(int size, const std::function<void(ThreadRank&)>& body) {
   ThreadRank::Post post;
   std::vector<std::exception_ptr> errors(std::size_t(size), nullptr);

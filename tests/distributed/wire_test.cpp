@@ -1,4 +1,4 @@
-// Wire formats beside core's quantizers, and what they must carry.
+// Wire formats compared with core's quantizers, and values that they must transmit.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,7 +24,7 @@ using distributed::WireFormat;
 
 std::vector<float> floats(const Tensor& x) { return x.to_vector<float>(); }
 
-/// Of many magnitudes, with zeros of both signs.
+/// Numbers of many magnitudes, with zeros of both signs.
 Tensor gradients(int64_t count, uint64_t seed, DType dtype = f32) {
   Generator before = default_generator();
   manual_seed(seed);
@@ -69,7 +69,7 @@ TEST_CASE("wire: names") {
   CHECK_THROWS_AS(check_wire({.dtype = f64}), UsageError);
 }
 
-TEST_CASE("wire: what a dtype holds is not touched") {
+TEST_CASE("wire: values that a dtype represents do not change") {
   for (const DType own : {f32, bf16, f16, f64})
     for (const char* wire : {"own", "f32", "own+feedback"}) {
       const Tensor x = gradients(100, 1, own);
@@ -117,7 +117,7 @@ TEST_CASE("wire: gradients that are short already") {
   CHECK(there_and_back(x, "f8_e4m3") != floats(wide));
 }
 
-TEST_CASE("wire: any range of it is what the whole has there") {
+TEST_CASE("wire: any range of a tensor has the values of the whole tensor there") {
   const Tensor x = gradients(5000, 6);
   for (const char* wire : {"own", "bf16-sr", "f16", "f8_e4m3"}) {
     const WireFormat format = WireFormat::named(wire);
@@ -133,7 +133,7 @@ TEST_CASE("wire: any range of it is what the whole has there") {
       CAPTURE(wire);
       CAPTURE(begin);
       const Payload part = whole.part(begin, count);
-      Payload arriving = Payload::empty(format, f32, begin, count);  // as another rank gets it
+      Payload arriving = Payload::empty(format, f32, begin, count);  // as another rank receives it
       const auto sent = part.tensors(), to_come = arriving.tensors();
       REQUIRE(sent.size() == to_come.size());
       for (std::size_t k = 0; k < sent.size(); ++k) {
@@ -146,7 +146,7 @@ TEST_CASE("wire: any range of it is what the whole has there") {
   }
 }
 
-TEST_CASE("wire: infinity and NaN travel, and touch nothing but their piece") {
+TEST_CASE("wire: infinity and NaN pass, and affect only their piece") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   Tensor x = gradients(3000, 8);
   const Tensor finite = x.clone();
@@ -172,7 +172,7 @@ TEST_CASE("wire: no finite number becomes infinite under a scale") {
     }
 }
 
-TEST_CASE("wire: random rounding is right on average, and its key decides alone") {
+TEST_CASE("wire: random rounding is unbiased, and depends only on its key") {
   const Tensor x = full({20000}, 1.0F + 0x1p-9F);  // a quarter of the way to bf16's next
   const WireFormat format = WireFormat::named("bf16-sr");
   const std::vector<float> y = floats(from_wire(to_wire(x, format, {3, 1})));
@@ -184,7 +184,7 @@ TEST_CASE("wire: random rounding is right on average, and its key decides alone"
   CHECK(floats(from_wire(to_wire(x, format, {4, 1}))) != y);
 }
 
-TEST_CASE("wire: with error feedback nothing is lost in the long run") {
+TEST_CASE("wire: with error feedback the errors do not accumulate") {
   const Tensor x = gradients(2000, 12);
   for (const char* wire : {"f8_e4m3", "f8_e5m2-sr", "bf16", "f16"}) {
     CAPTURE(wire);
@@ -202,7 +202,7 @@ TEST_CASE("wire: with error feedback nothing is lost in the long run") {
     for (std::size_t i = 0; i < 2000; ++i) {
       const double exact = steps * double(x.data<float>()[i]);
       fed += std::abs(sum[i] - exact), unfed += std::abs(plain[i] - exact);
-      // All that is missing is what the last rounding took.
+      // The only missing part is that of the last rounding.
       CHECK(sum[i] + double(rest.data<float>()[i]) ==
             doctest::Approx(exact).epsilon(1e-5 * std::abs(exact) + 1e-30));
     }
@@ -221,7 +221,7 @@ TEST_CASE("wire: error feedback follows the loss scale, and an overflow does not
   to_wire(x, format, {}, {rest, 0.5});
   const std::vector<float> after = floats(rest);
   for (std::size_t i = 0; i < 1024; ++i) CHECK(after[i] == kept[i] / 2);
-  CHECK(after[1029] != kept[1029] / 2);  // of a piece that was finite
+  CHECK(after[1029] != kept[1029] / 2);  // in a piece that was finite
 }
 
 }  // namespace

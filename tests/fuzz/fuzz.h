@@ -1,5 +1,5 @@
-// What the fuzz targets share: a claim that must hold, a reader that may only succeed or refuse in
-// the project's own words, files to read from, and the bounds of each target. A target is one
+// Shared code of the fuzz targets: a claim that must hold, a reader that may only succeed or refuse
+// with the project's own errors, files to read from, and the bounds of each target. A target is one
 // function, check(), which support.cpp calls with every input of libFuzzer.
 #pragma once
 
@@ -16,39 +16,39 @@
 
 namespace halftone::fuzz {
 
-/// Flags of libFuzzer that a target sets for itself; the command line may say otherwise.
+/// Flags of libFuzzer that a target sets; the command line overrides them.
 struct Limits {
   int longest_input;   // bytes
   int allocation_mib;  // an allocation of this size or more is a finding
-  int resident_mib;    // and so is a process that grows to this
+  int resident_mib;    // a process that grows to this is a finding as well
 };
 extern const Limits limits;
 
 void check(std::string_view bytes);
 
-/// Ends the process, for libFuzzer to keep the input, unless the claim holds.
+/// Ends the process unless the claim holds, so that libFuzzer keeps the input.
 void require(bool holds, std::string_view claim);
 
-/// The most that tensors have held at once since this input began, in bytes.
+/// The most bytes that tensors have had at once since this input began.
 int64_t peak_tensor_bytes();
 
-/// A directory of this process, in memory where the system has such a place.
+/// A directory of this process, in memory if the system has such a file system.
 const std::filesystem::path& scratch_directory();
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 std::string read_file(const std::filesystem::path& path);
 
-/// Exactly `count` parts: what separators leave, the last one with all of the rest. The separator
-/// is 0xff, which no UTF-8 has.
+/// Splits the input into exactly `count` parts; the last one has the rest. The separator is 0xff,
+/// which never occurs in UTF-8.
 std::vector<std::string> parts_of(std::string_view bytes, std::size_t count);
 
 /// Same dtype, shape and bytes.
 bool same(const Tensor& a, const Tensor& b);
 
-/// "[op] what is wrong: the values. What to do.", and nothing that a terminal would obey.
+/// Requires the form of core/error.h, without control characters.
 void require_message_form(std::string_view op, std::string_view message);
 
-/// What `read` returns, or nothing if it refuses with an error of one of the Kinds. Another kind is
-/// a finding, and so is any other exception, which nobody catches.
+/// Returns the result of `read`, or nothing if it refuses with an error of one of the Kinds. Every
+/// other exception is a finding, because it is not caught.
 template <class... Kinds, class Read> auto accepted(std::string_view op, Read&& read) {
   std::optional<decltype(read())> result;
   try {

@@ -1,7 +1,7 @@
-// Checkpoints. An input without 0xff is a text that both parsers get: what they accept is what they
-// would print. With 0xff it is four parts, manifest (empty: one that fits), state, model and
-// optimizer. As a directory they are accepted exactly if the manifest is the one of these files and
-// each file is valid by itself; saving it again changes nothing, a change of one byte is noticed.
+// Checkpoints. An input without 0xff is a text for both parsers: printing what they accept gives
+// the same text. With 0xff it has four parts, manifest (empty: one that fits), state, model and
+// optimizer. As a directory they are accepted exactly if the manifest is that of these files and
+// each file is valid by itself. Saving it again changes nothing, and a change of one byte is found.
 #include "fuzz.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace halftone::fuzz {
 
-// Checksums are taken through a buffer of the size of the file.
+// Checksums are computed through a buffer of the size of the file.
 const Limits limits{.longest_input = 4096, .allocation_mib = 1, .resident_mib = 256};
 
 namespace {
@@ -39,7 +39,7 @@ uint32_t sum_of(std::string_view bytes) {
   return uint32_t(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-/// The manifest of files with these bytes, in the order of listed_files.
+/// Returns the manifest of files with these bytes, in the order of listed_files.
 std::string true_manifest(const std::array<std::string_view, 3>& files) {
   Manifest manifest;
   std::ranges::transform(files, manifest.files.begin(), [](std::string_view bytes) {
@@ -48,11 +48,11 @@ std::string true_manifest(const std::array<std::string_view, 3>& files) {
   return train::manifest_text(manifest);
 }
 
-/// That both files of tensors are valid by themselves, and no name is in the wrong one.
+/// Returns whether both files of tensors are valid, and every name is in the right one.
 bool tensors_are_valid(const fs::path& path) {
   const auto load = [&](std::string_view name) {
-    return accepted<FormatError, UnsupportedError>(
-        "load_safetensors", [&] { return load_safetensors(path / name); });
+    return accepted<FormatError, UnsupportedError>("load_safetensors",
+                                                   [&] { return load_safetensors(path / name); });
   };
   const auto model = load(train::model_file), others = load(train::optimizer_file);
   return model && others && std::ranges::none_of(others->tensors, [](const auto& item) {
@@ -116,7 +116,7 @@ void check_directory(const std::vector<std::string>& parts) {
 void check(std::string_view bytes) {
   if (bytes.find('\xff') == std::string_view::npos) return check_texts(std::string(bytes));
   const std::vector<std::string> parts = parts_of(bytes, 4);
-  // A directory costs as much as fifty texts, so one input in eight becomes one.
+  // A directory costs as much as fifty texts, so one input in eight becomes a directory.
   if (sum_of(bytes) % 8 == 0) return check_directory(parts);
   check_texts(parts[0]);
   check_texts(parts[1]);

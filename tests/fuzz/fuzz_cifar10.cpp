@@ -1,5 +1,6 @@
-// CIFAR-10 batches: accepted exactly if the length is a number of records and every label is one,
-// and then pixels and labels are the file's. The five training files are links to the same bytes.
+// CIFAR-10 batches are accepted exactly if the length is a number of records and every label is
+// valid; then pixels and labels are those of the file. The five training files are links to the
+// same bytes.
 #include "fuzz.h"
 
 #include <numeric>
@@ -8,13 +9,13 @@
 
 namespace halftone::fuzz {
 
-// Four records, and five times two records, are far below.
+// Four records, and five times two records, are far below these limits.
 const Limits limits{.longest_input = 4 * 3073, .allocation_mib = 1, .resident_mib = 256};
 
 namespace {
 constexpr std::size_t pixels = 3072, record = 1 + pixels;
 
-/// Made once: the file of the test split, and links to it in the place of the others.
+/// Made once: the file of the test split, and links to it as the other files.
 const std::filesystem::path& test_file() {
   static const std::filesystem::path path = [] {
     const std::filesystem::path file = scratch_directory() / "test_batch.bin";
@@ -36,7 +37,7 @@ std::optional<data::ByteImages> read(data::Split split, int64_t images_per_file)
   });
 }
 
-/// Every record of `bytes`, once or more, is there in order.
+/// Requires every record of `bytes`, once or several times, in order.
 void require_records(const data::ByteImages& images, std::string_view bytes, std::size_t times) {
   const std::size_t count = bytes.size() / record;
   require(images.size() == int64_t(times * count), "there are as many images as records");

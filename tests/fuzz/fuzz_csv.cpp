@@ -1,4 +1,4 @@
-// Tables of comma-separated values. What is accepted has the form that it says, and is the same
+// Tables of comma-separated values. An accepted table has the form that it says, and is the same
 // table when it is written with every cell quoted.
 #include "fuzz.h"
 
@@ -42,7 +42,7 @@ void check(std::string_view bytes) {
     for (const int64_t number : classes.numbers.to_vector<int64_t>())
       require(number >= 0 && number < int64_t(classes.names.size()), "every class has a name");
   }
-  // A single column of blanks is how an empty line looks.
+  // A single column of blanks looks like an empty line.
   if (names.size() < 2) return;
   const std::optional<data::CsvTable> again = read(text, options);
   require(again.has_value() && again->columns() == names && again->rows() == table->rows(),

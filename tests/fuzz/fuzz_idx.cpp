@@ -1,5 +1,6 @@
-// IDX files. A plain file is accepted exactly if its header says what is there; the same bytes
-// compressed must fare alike; of a compressed file no tensor is larger than deflate can pack.
+// IDX files. A plain file is accepted exactly if its header describes its data; the same bytes
+// compressed must give the same result. A tensor from a compressed file is at most as large as
+// deflate can pack.
 #include "fuzz.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ std::string stored(std::string_view bytes) {
          little_endian(size, 4);
 }
 
-/// The shape of a plain file that should be accepted.
+/// The shape of a plain file that must be accepted.
 std::optional<Shape> expected_shape(std::string_view bytes) {
   const auto at = [&](std::size_t i) { return int64_t(uint8_t(bytes[i])); };
   if (!bytes.starts_with(std::string_view("\0\0\x08", 3)) || bytes.size() < 4) return {};

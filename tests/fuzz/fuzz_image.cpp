@@ -1,6 +1,7 @@
-// JPEG and PNG files. Grey and RGB, strict and accepting truncation: the same files are images,
-// of the size that the header says, and twice decoded is alike. What was read is written as a PNG
-// and read again. The mutator mends the checksums of a PNG, which hide the decoder otherwise.
+// JPEG and PNG files. Gray and RGB, strict and accepting truncation: the same files are images, of
+// the size in the header, and decoding twice gives the same. The image is written as a PNG and read
+// again. The mutator corrects the checksums of a PNG, because otherwise the decoder is never
+// reached.
 #include "fuzz.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 namespace halftone::fuzz {
 
-// image.cpp allows the decoder (1 + 64) * (1,024 + 64) * 76 bytes + 1 MiB + 4 files, in all.
+// image.cpp allows the decoder (1 + 64) * (1,024 + 64) * 76 bytes + 1 MiB + 4 files, in total.
 const Limits limits{.longest_input = 4096, .allocation_mib = 7, .resident_mib = 256};
 
 namespace {
@@ -28,7 +29,7 @@ std::optional<Tensor> decode(std::span<const uint8_t> bytes, Channels channels, 
   });
 }
 
-/// Strict or not makes no difference for a file that is complete.
+/// For a complete file, strict reading makes no difference.
 std::optional<Tensor> check_decoding(std::span<const uint8_t> bytes, Channels channels) {
   const std::optional<Tensor> strict = decode(bytes, channels, false);
   const std::optional<Tensor> tolerant = decode(bytes, channels, true);
@@ -60,7 +61,7 @@ void check_writing(const Tensor& image) {
 void check(std::string_view text) {
   const std::span bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   const std::optional<Tensor> rgb = check_decoding(bytes, Channels::rgb),
-                              grey = check_decoding(bytes, Channels::grey);
+                              grey = check_decoding(bytes, Channels::gray);
   require(rgb.has_value() == grey.has_value(), "what is an image does not depend on the channels");
   require(peak_tensor_bytes() <= 6 * max_pixels, "tensors are images within the limit");
   if (!rgb) return;

@@ -1,5 +1,5 @@
-// Policy files. What is accepted is written out, read again, and is then the same policy with the
-// same hash; what is refused says where. Files that extend files are not here: an input is one
+// Policy files. An accepted file is written, read again, and then is the same policy with the same
+// hash; a refusal gives the position. Files that extend files are not tested here: an input is one
 // text.
 #include "fuzz.h"
 
@@ -8,7 +8,7 @@
 
 namespace halftone::fuzz {
 
-// The shipped ones have at most 2,500 bytes; a tree of JSON is some ten times its text.
+// The installed policies have at most 2,500 bytes; a tree of JSON is about ten times its text.
 const Limits limits{.longest_input = 4096, .allocation_mib = 1, .resident_mib = 256};
 
 void check(std::string_view bytes) {

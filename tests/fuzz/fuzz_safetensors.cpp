@@ -1,6 +1,6 @@
-// safetensors files. What is accepted fills its file to the byte, and saving it and loading it
-// again changes nothing, nor does saving it twice. The mutator keeps the length of the header true,
-// or nearly every mutation would end at the first check.
+// safetensors files. An accepted file has no unused byte; saving and loading it again changes
+// nothing, and saving it twice gives the same. The mutator keeps the length of the header correct;
+// otherwise nearly every mutation would fail at the first check.
 #include "fuzz.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace halftone::fuzz {
 
-// A header of 4,096 bytes has at most some hundred entries.
+// A header of 4,096 bytes has at most about a hundred entries.
 const Limits limits{.longest_input = 4096, .allocation_mib = 1, .resident_mib = 256};
 
 namespace {

@@ -1,6 +1,6 @@
-// The two files of a byte-pair tokenizer, and a text: vocab.json, 0xff, merges.txt, 0xff, text.
-// With an accepted pair of files the text, whatever its bytes, is encoded and decoded to itself.
-// Without a vocabulary the merges get one that has all their tokens, so that most of them are
+// The two files of a byte-pair tokenizer, and a text: vocab.json, 0xff, merges.txt, 0xff,
+// text. With an accepted pair of files, any text is encoded and decoded to itself. Without a
+// vocabulary, one is made that has all tokens of the merges, so that most merges are
 // accepted.
 #include "fuzz.h"
 
@@ -11,7 +11,7 @@
 
 namespace halftone::fuzz {
 
-// A vocabulary of 8,192 bytes has some hundred tokens.
+// A vocabulary of 8,192 bytes has a few hundred tokens.
 const Limits limits{.longest_input = 8192, .allocation_mib = 1, .resident_mib = 256};
 
 namespace {
@@ -28,7 +28,7 @@ std::set<std::string> byte_characters() {
   return characters;
 }
 
-/// A vocabulary of all bytes and of what the lines of `merges` merge to.
+/// A vocabulary of all bytes and of all merged tokens of `merges`.
 std::string vocabulary_for(std::string_view merges) {
   static const std::set<std::string> bytes = byte_characters();
   std::set<std::string> tokens = bytes;
@@ -53,7 +53,7 @@ std::string vocabulary_for(std::string_view merges) {
   return text + '}';
 }
 
-/// Nothing but one object and what JSON calls white space.
+/// One object, and otherwise only JSON white space.
 bool is_one_object(std::string_view json) {
   const std::size_t last = json.find_last_not_of(" \t\r\n");
   return last != std::string_view::npos && json[last] == '}' &&

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh PROGRAM [flags of libFuzzer]: runs a fuzz target on a copy of its corpus, with its dictionary.
-# What it finds stays beside the program: new inputs in NAME/corpus until the next run, failures in
+# Results are stored next to the program: new inputs in NAME/corpus until the next run, failures in
 # NAME/failures.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"

@@ -1,6 +1,6 @@
-// The frame around check(), and the backend below it. Tensors come from the reference backend with
-// every allocation made by itself and to the byte: the address sanitizer then sees what a cache of
-// rounded blocks would hide, and libFuzzer's limit counts tensors too.
+// The frame around check(), and the backend below it. Tensors use the reference backend with a
+// separate, exact allocation each. The address sanitizer then finds errors that a cache of rounded
+// blocks would hide, and libFuzzer's limit counts tensors as well.
 #include "fuzz.h"
 
 #include <cstdio>
@@ -30,7 +30,7 @@ class ExactBackend final : public ReferenceBackend {
 };
 }  // namespace
 
-/// In the place of backends/registry.cpp and communicators.cpp.
+/// Replaces backends/registry.cpp and communicators.cpp.
 Backend& backend_for(Device device) {
   static ExactBackend backend;
   if (device.kind != DeviceKind::cpu)
@@ -48,7 +48,7 @@ namespace fuzz {
 namespace {
 namespace fs = std::filesystem;
 
-/// Removed when the process ends in order; a finding leaves it behind.
+/// Removed when the process exits normally; it remains after a finding.
 class Scratch {
  public:
   Scratch() {
@@ -125,7 +125,7 @@ void require_message_form(std::string_view op, std::string_view message) {
 
 extern "C" {
 
-/// A quarantine that leaves room below the limit of resident memory.
+/// A quarantine that stays below the limit of resident memory.
 const char* __asan_default_options() { return "quarantine_size_mb=8:detect_leaks=1"; }
 
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
@@ -135,7 +135,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
                                         "-rss_limit_mb=" + std::to_string(limits.resident_mib)};
   static std::vector<char*> all{(*argv)[0]};
   for (std::string& flag : flags) all.push_back(flag.data());
-  all.insert(all.end(), *argv + 1, *argv + *argc);  // later ones win
+  all.insert(all.end(), *argv + 1, *argv + *argc);  // later ones override earlier ones
   *argc = int(all.size());
   all.push_back(nullptr);
   *argv = all.data();
@@ -145,7 +145,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
   halftone::reset_peak_memory();
   halftone::fuzz::check({reinterpret_cast<const char*>(data), size});
-  halftone::fuzz::require(halftone::memory_report().total_now == 0, "no tensor is left behind");
+  halftone::fuzz::require(halftone::memory_report().total_now == 0, "no tensor is left");
   return 0;
 }
 

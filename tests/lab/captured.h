@@ -1,4 +1,4 @@
-// What commands print: a stream's text for a scope.
+// The output of commands: a stream's text for a scope.
 #pragma once
 
 #include <iostream>
@@ -7,8 +7,8 @@
 
 namespace halftone::test {
 
-/// What a command writes to a stream of the program, as if it were the first to write there. The
-/// stream has its own buffer and format again afterwards.
+/// Captures the text that a command writes to a stream of the program, in the format of a new
+/// stream. Afterwards the stream has its own buffer and format again.
 class Captured {
  public:
   explicit Captured(std::ostream& stream) : stream_(stream), before_(stream.rdbuf(text_.rdbuf())) {

@@ -10,8 +10,8 @@
 
 namespace halftone::test {
 
-/// A table as text. The first column begins after two spaces; the others end below the end of their
-/// heads, or further to the right, and two spaces part them.
+/// A table as text. The first column begins after two spaces. The others end below the end of their
+/// heads, or further to the right, with two spaces between them.
 class Columns {
  public:
   explicit Columns(const std::string& text) {
@@ -22,7 +22,7 @@ class Columns {
 
   int rows() const { return int(lines_.size()) - 1; }
   int columns() const { return int(starts_.size()); }
-  /// A cell without the spaces around it; row -1 has the heads.
+  /// Returns a cell without the spaces around it; row -1 has the heads.
   std::string cell(int row, int column) const {
     const std::string& line = lines_.at(std::size_t(row + 1));
     const std::size_t from = starts_.at(std::size_t(column));

@@ -1,5 +1,5 @@
 // The list of commands, and each command's flags: help names them, values out of range are
-// mistakes, and a parsed command line reaches the work.
+// mistakes, and the work gets the parsed options.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct Parsed {
   lab::Work work;
   explicit Parsed(const std::string& name) : work(command_named(name).add(app, context)) {}
 
-  /// The mistake in a command line; "" where there is none.
+  /// Returns the mistake in a command line; "" if there is none.
   std::string mistake(Words words) {
     std::ranges::reverse(words);
     try {
@@ -54,7 +54,7 @@ struct Parsed {
   }
 };
 
-/// A whole program: its exit code, and what it wrote.
+/// Runs a whole program: its exit code, and its output.
 struct Said {
   int code = 0;
   std::string output{}, errors{};

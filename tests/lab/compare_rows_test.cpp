@@ -1,5 +1,5 @@
 // Rows of a comparison against plain computations: rounding errors, differences, their order, and
-// what is written of them.
+// the written file and table.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -142,13 +142,13 @@ TEST_CASE("an input beyond the format's range is the first that deviates, with i
   };
   CHECK(first(100).ends_with("saturate"));
   CHECK(first(0.01).ends_with("underflow to 0"));
-  // With a bar above any error nothing deviates.
+  // With a limit above any error nothing deviates.
   const Comparison c = lab::compare(scaled(100), amp::Strategy::named("fp32"), e2m1,
                                     {.rounding = 1e9, .amplification = 1e9});
   CHECK(c.first == -1);
 }
 
-// --- what is written
+// --- the file and the table
 
 Comparison written() {
   Comparison c;
@@ -198,7 +198,7 @@ TEST_CASE("the file has every row, null where a number does not apply") {
 TEST_CASE("the table has what was rounded or computed from it, and marks the first") {
   const std::string text = lab::table_of(written());
   const Columns table(text.substr(0, text.find("\n\n") + 1));
-  REQUIRE(table.rows() == 2);  // b and d say nothing
+  REQUIRE(table.rows() == 2);  // b and d have nothing to show
   CHECK(table.at(0, "site") == "a");
   CHECK(table.at(0, "role") == "input");
   CHECK(table.at(0, "rounding") == "1.2");

@@ -96,7 +96,7 @@ TEST_CASE("a result, or a gradient, 1 + 2^-5 times what it should be is named fi
     for (const bool backward : {false, true}) {
       CAPTURE(sites[std::size_t(at)]);
       CAPTURE(backward);
-      // The task's forward function is wrapped, so that the fault stands inside of the region.
+      // The task's forward function is wrapped, so that the fault is inside of the region.
       const auto make = [&] {
         lab::Workload wrong = small_gpt();
         wrong.task.forward = [forward = wrong.task.forward, at, backward](const Tensor& x) {

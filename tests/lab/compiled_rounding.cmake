@@ -1,6 +1,6 @@
-# cmake -DCOMPILER=... -DSOURCE=... -DINCLUDE=... -DDIRECTORY=... -P: E18's formula under other flags. The formula must
-# have its bits under each; rounding by sums of floats must lose its own under -ffast-math, or this would show nothing.
-# Linked without the flags: with -ffast-math the linker adds code that makes subnormal numbers 0 in the whole program.
+# cmake -DCOMPILER=... -DSOURCE=... -DINCLUDE=... -DDIRECTORY=... -P: E18's formula under other flags. The formula must keep its bits under
+# each of them. Rounding by sums of floats must lose its own under -ffast-math, or the test would show nothing. Linked without the flags:
+# with -ffast-math the linker adds code that flushes subnormal numbers to 0 in the whole program.
 file(MAKE_DIRECTORY ${DIRECTORY})
 foreach(flags "-O0" "-O3" "-O3 -march=native" "-O3 -march=native -ffast-math")
   separate_arguments(list UNIX_COMMAND "${flags}")

@@ -1,12 +1,12 @@
 // The formula of core/number_format.h alone, compiled by compiled_rounding.cmake with flags that
-// the library never has. Says whether its hash is that of everywhere, and of how many of 1,000
+// the library never uses. Prints whether its hash is the usual one, and for how many of 1,000
 // numbers Veltkamp's splitting, the same rounding by sums of floats, is right.
 #include <cstdio>
 
 #include <halftone/lab/experiments/rounding_hash.h>
 
 namespace {
-/// x to 8 significand bits, as floats would do it.
+/// Rounds x to 8 significand bits, with sums of floats.
 float split(float x) {
   const float large = x * 65537.0f;
   return large - (large - x);

@@ -1,4 +1,4 @@
-// What experiments say: a check that misses is counted and shown, NaN misses every bar.
+// Checks of experiments: a check that misses is counted and shown, NaN misses every limit.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -42,7 +42,7 @@ std::vector<double> numbers_in(const std::string& text) {
   return numbers;
 }
 
-/// What codes 0, 1, 2, ... of an encoding without a sign mean: `exponent_bits`, then
+/// Returns the values of codes 0, 1, 2, ... of an encoding without a sign: `exponent_bits`, then
 /// `fraction_bits`, up to the largest number.
 std::vector<double> decoded(int exponent_bits, int fraction_bits, double largest) {
   const int bias = (1 << (exponent_bits - 1)) - 1, fractions = 1 << fraction_bits;

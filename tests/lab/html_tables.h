@@ -1,4 +1,4 @@
-// Tables of the report's pages, read again as texts of cells.
+// Tables of the report's pages, parsed to the texts of their cells.
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ inline std::string text_of_markup(std::string_view markup) {
   return text;
 }
 
-/// What is between the end of the tag `name` at or after `at` and its closing tag; moves `at`
-/// past it, or to npos if there is none.
+/// Returns the text between the end of the tag `name` at or after `at` and its closing tag. Moves
+/// `at` past it, or to npos if there is none.
 inline std::string_view content_of(std::string_view page, std::string_view name, std::size_t& at) {
   const std::string open = "<" + std::string(name), close = "</" + std::string(name) + ">";
   const auto begins = [&] {

@@ -1,4 +1,4 @@
-// Identities of runs: hashes of data and states, what differs between two, and results of finished
+// Identities of runs: hashes of data and states, differences between two, and results of finished
 // runs that are read back.
 #include <doctest/doctest.h>
 
@@ -156,7 +156,7 @@ TEST_CASE("the identity of a training has its own choices, and what they became"
     CHECK(chosen["optimizer"]["class"] == name);
     CHECK(chosen["optimizer"]["options"]["lr"] == 0.125);
   }
-  // A constant schedule is what a workload without any has; others depend on the steps.
+  // A constant schedule is the default of workloads; others depend on the steps.
   const auto schedule = [&](const char* name, int64_t steps) {
     return identity({.schedule = name}, steps)["schedule"]["hash"];
   };

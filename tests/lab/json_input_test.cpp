@@ -1,4 +1,4 @@
-// JSON of runs that is not ours: bounded before it is parsed.
+// JSON of runs from other sources: its size is limited before it is parsed.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -49,11 +49,11 @@ TEST_CASE("hostile lines are skipped, hostile documents refused, without memory 
 
 TEST_CASE("the value that is one too many is found wherever it is") {
   using lab::is_within_limits;
-  const std::string values(lab::most_json_values - 2, ',');  // with the brackets and itself: most
+  const std::string values(lab::most_json_values - 2, ',');  // with brackets: the maximum
   CHECK(is_within_limits("[" + values + "]"));
   CHECK_FALSE(is_within_limits("[[" + values + "]]"));
   CHECK(is_within_limits("[\"" + values + values + "\"]"));
-  // A text that is not closed hides what follows, and a parser refuses it.
+  // A string that is not closed hides the rest, and a parser refuses it.
   CHECK(is_within_limits("\"" + std::string(1000, '[')));
   CHECK(is_within_limits("\"\\"));
 }
@@ -148,7 +148,7 @@ TEST_CASE("lines: blank ones do not count, cut and refused ones do") {
   CHECK(read("{\"n\": 1}\n{\"n\": 2") == std::pair(int64_t(1), Seen{1}));
   CHECK(read("[1]\n{\"m\": 1}\nnull\n\xff\n{\"n\": 3}\n") == std::pair(int64_t(4), Seen{3}));
   CHECK(read("{\"n\": 1} {\"n\": 2}\n") == std::pair(int64_t(1), Seen{}));
-  // The longest line that is taken, and one byte more.
+  // The longest accepted line, and one byte more.
   const std::string frame = "{\"n\": 5, \"x\": \"\"}";
   const std::string filler(lab::most_line_bytes - frame.size(), 'x');
   CHECK(read("{\"n\": 5, \"x\": \"" + filler + "\"}").first == 0);

@@ -1,4 +1,4 @@
-// Workloads of linear layers alone, whose errors and bits a test can compute by itself.
+// Workloads of linear layers only, whose errors and bits a test can compute.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ inline std::vector<policy::Rule> rules_of(const std::string& list) {
   return policy::read_text(text, "rules").rules.rules;
 }
 
-/// A rule that puts the weight of the layer `path` onto a grid.
+/// A rule that puts the weight of the layer `path` on a grid.
 inline std::string weight_rule(const std::string& name, const std::string& path,
                                const std::string& quantizer) {
   return R"({"name": ")" + name + R"(", "match": {"op": "linear", "path": ")" + path +

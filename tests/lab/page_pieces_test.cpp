@@ -33,7 +33,7 @@ Page page_of(const std::string& text) { return PageReader(text).read(); }
 TEST_CASE("escaping leaves what a page can hold, and is undone by a reader") {
   for (const char* text : {"", "plain", "tab\tline\n", "ä≠漢\U0001F600", "100 % ± 1"})
     CHECK(escaped(text) == text);
-  CHECK(escaped("&amp;") == "&amp;amp;");  // a text, and not markup already
+  CHECK(escaped("&amp;") == "&amp;amp;");  // text, although it looks like markup
   CHECK(page_of("<p title=\"" + escaped("\"><b>") + "\">" + escaped("</p><i>") + "</p>").tags ==
         std::multiset<std::string>{"p"});
 }

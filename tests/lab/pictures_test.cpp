@@ -1,4 +1,4 @@
-// What pictures are made of: shares of bins, and steps of a workload.
+// Data of pictures: shares of bins, and steps of a workload.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -23,7 +23,7 @@ TEST_CASE("a distribution is in percent, from the first to the last bin that can
   CHECK(all.points.front().y == doctest::Approx(100.0 / 300));
   CHECK(all.points[1].y == 0);  // a gap inside is a zero
   CHECK(all.points.back().x == -5);
-  CHECK(all.points.back().y == 0);  // the staircase comes down
+  CHECK(all.points.back().y == 0);  // the staircase ends at 0
   const lab::svg::Curve seen = lab::distribution("x", counts, -10, 2, 0.01);
   REQUIRE(seen.points.size() == 2);
   CHECK(seen.points[0].x == -7);

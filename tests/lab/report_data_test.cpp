@@ -1,5 +1,5 @@
-// What the report is made of: runs into groups, differences paired by seed, surveys added up,
-// curves, and what happens where series are missing.
+// Data of the report: runs in groups, differences paired by seed, surveys added up, curves, and
+// missing series.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ using Path = std::filesystem::path;
 using Numbers = std::vector<double>;
 using Names = std::vector<std::string>;
 
-/// Folders of runs, and the report's data of all of them, in the order in which they were made.
+/// Folders of runs, and the report's data of all of them, in the order of creation.
 struct Runs {
   TemporaryDirectory directory{};
   std::vector<Path> paths{};
@@ -171,7 +171,7 @@ TEST_CASE("differences are paired by seed, whatever the order, relative to the b
   for (const auto& [seed, loss] : base) runs.add(summary_of("base", seed, loss));
   for (const auto& [seed, loss] : other) runs.add(summary_of("other", seed, loss));
   const ReportData data = runs.data();
-  // Seeds 5, 2, 1 are pairs; a loss of 0 has no share, and 4 is in no pair.
+  // Seeds 5, 2, 1 are pairs; a loss of 0 has no share, and 4 is not in a pair.
   CHECK(data.groups[1].paired(data.groups[0], "loss") == Numbers{0.5, 0.2, -0.25});
   CHECK(data.groups[0].paired(data.groups[0], "loss") == Numbers{0, 0, 0, 0});
   CHECK(data.groups[0].paired(data.groups[1], "absent").empty());
@@ -274,7 +274,7 @@ TEST_CASE("surveys of all runs, steps and inputs of a role are added up") {
   CHECK(input->scales == std::map<int64_t, std::pair<double, double>>{{0, {1, 2}}, {5, {6, 2}}});
   const lab::ReportTensor* const weight = group.tensor("r", Role::weight);
   REQUIRE(weight);
-  CHECK(weight->by_step.empty());  // nothing rounds there
+  CHECK(weight->by_step.empty());  // nothing is rounded there
   CHECK(group.tensor("q", Role::output)->scales.empty());
   CHECK_FALSE(group.tensor("s", Role::weight));
   CHECK_FALSE(group.tensor("absent", Role::input));
@@ -317,7 +317,7 @@ TEST_CASE("the resolved table is the first that a group has") {
   CHECK(data.groups[0].resolved[0].site == "x");
 }
 
-// --- what is no run
+// --- folders that are not runs
 
 TEST_CASE("comparisons and searches, by name or in folders of runs, are kept apart from runs") {
   Runs runs;

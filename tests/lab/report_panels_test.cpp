@@ -1,5 +1,5 @@
-// The report's panels, read as tables: each number against a plain computation from the data that
-// this file puts in.
+// The report's panels, read as tables: each number is compared with a plain computation from the
+// data that this file writes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ lab::ReportTensor tensor_of(double count, double to_zero, double sum_e2, const c
   return tensor;
 }
 
-/// The tables of a panel, which is well-formed.
+/// Returns the tables of a panel, which must be well-formed.
 std::vector<HtmlTable> tables_of(const std::string& panel) {
   CHECK(PageReader("<div>" + panel + "</div>").read().mistake == "");
   return html_tables(panel);
@@ -211,9 +211,9 @@ TEST_CASE("exponents: the worst tensor first, once under the policy where it is 
   CHECK(Cells(table[1].begin(), table[1].begin() + 4) == Cells{"s", "input", "b", "30"});
   CHECK(Cells(table[2].begin(), table[2].begin() + 4) == Cells{"r", "input", "a", "20"});
   CHECK(Cells(table[3].begin(), table[3].begin() + 4) == Cells{"q", "weight", "a", "-"});
-  // All numbers are in [1, 2): lifted above the smallest, as far as there is room below the
-  // largest.
-  CHECK(cell(table, 1, "scale for f16") == "2^-25");  // 2^-25 is the least that f16 does not lose
+  // All numbers are in [1, 2): the scale lifts them above the smallest number of the format, as far
+  // as the largest number allows.
+  CHECK(cell(table, 1, "scale for f16") == "2^-25");  // the least without losses
   CHECK(cell(table, 1, "scale for e4m3") == "2^-10");
 }
 

@@ -1,5 +1,5 @@
-// Strategies side by side, from the JSON of compare_strategies: the tables' cells, and files that
-// other programs wrote or broke.
+// Strategies in one table, from the JSON of compare_strategies: the tables' cells, and files that
+// other programs wrote or damaged.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

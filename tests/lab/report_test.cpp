@@ -1,4 +1,4 @@
-// The report of folders that this file writes: complete ones, large ones, broken ones.
+// The report of folders that this file writes: complete, large and damaged ones.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ constexpr const char* update_line =
     R"("seen":{"count":100,"lost":50,"du":0.25,"uu":1,"ww":100},"by_ulp":{"-3":25,"2":75}})"
     "\n";
 
-/// A run as `halftone-lab run` leaves it; quoted texts go into JSON as they are.
+/// A run as `halftone-lab run` writes it; quoted texts are copied into JSON unchanged.
 Path write_run(const TemporaryDirectory& directory, const std::string& policy, int seed,
                double loss, int sites = 3, const std::string& site_name = "layers.") {
   const Path folder = directory / (policy + "-" + std::to_string(seed));
@@ -82,7 +82,7 @@ constexpr const char* search =
 constexpr const char* strategies =
     R"([{"strategy":"fp32","test_accuracy":0.9,"ms":2},{"strategy":"o2-bf16","test_accuracy":0.9}])";
 
-/// What holds for every page.
+/// The properties of every page.
 void check_page(const std::string& page) {
   const Page read = PageReader(page).read();
   CHECK(read.mistake == "");
@@ -136,7 +136,7 @@ TEST_CASE("a folder of folders is all runs in it") {
   std::filesystem::create_directory(directory / "logs");
   write_file(directory / "sweep.json", "{}");
   CHECK(contains(report({.paths = {directory.path()}}), "2 runs, 2 policies"));
-  // As a shell's runs/* has it.
+  // As a shell expands runs/*.
   const std::string page = report({.paths = {directory / "a-0", directory / "b-0",
                                              directory / "logs", directory / "sweep.json"}});
   check_page(page);
@@ -241,7 +241,7 @@ TEST_CASE("broken files are told or left out, and never end the program") {
       CAPTURE(text);
       CHECK(contains(message(run), std::string(file) + ": no JSON"));
     }
-    // Of another shape: what is not there is left out.
+    // Another shape: missing parts are left out.
     for (
         const char* text :
         {"{}", R"({"policy":1,"seed":"x","loss":null,"bytes_at_peak":[1]})",
@@ -273,7 +273,7 @@ TEST_CASE("broken files are told or left out, and never end the program") {
     CHECK(contains(report({.paths = {run}}), std::string(file) + ": 1 line was skipped"));
     write_file(run / file, whole);
   }
-  // Numbers that only just are some.
+  // The largest and smallest valid numbers.
   write_file(run / "probe.jsonl",
              R"({"step":9007199254740992,"site":"x","role":"input","quantizer":"q","count":1e308,)"
              R"("zeros":-5,"to_zero":1e308,"sum_x2":1e308,"sum_e2":5e-324,"scale":1e308,)"

@@ -1,5 +1,5 @@
-// Folders of runs: what a run says of itself, a repetition with the same weights, differences by
-// name; and folders that no run has written, refused field by field.
+// Folders of runs: the recorded identity, a repetition with the same weights, differences by name;
+// and folders that no run has written, refused field by field.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ std::vector<lab::NamedWorkload> small() {
            }}};
 }
 
-/// A run of five steps in a folder of its own.
+/// A run of five steps in its own folder.
 struct Folder {
   TemporaryDirectory directory;
   std::filesystem::path path;
@@ -47,7 +47,7 @@ struct Folder {
     path = directory.path() / "small-amp-bf16-3";
     summary = Json::parse(read_file(path / "summary.json"));
   }
-  /// The message for a summary in which one entry has been changed; its beginning is checked.
+  /// The message for a summary with one changed entry; its beginning is checked.
   std::string refusal(const std::string& pointer, const Json& value) const {
     Json changed = summary;
     if (value.is_discarded()) changed = changed.patch({{{"op", "remove"}, {"path", pointer}}});

@@ -1,4 +1,4 @@
-// Folders of runs, read again: every field into its place, and hostile files into notes and
+// Folders of runs, read again: every field is read, and hostile files give notes and
 // FormatErrors.
 #include <doctest/doctest.h>
 
@@ -45,7 +45,7 @@ Rows rows_of(RunFolder& folder) {
   return rows;
 }
 
-// --- which paths are runs
+// --- paths that are runs
 
 TEST_CASE("a folder with any file of a run is one, an empty folder and other files are none") {
   for (const char* file : {"summary.json", "metrics.jsonl", "metrics.csv", "probe.jsonl",
@@ -191,7 +191,7 @@ TEST_CASE("metrics as comma-separated values, with quotes, spaces and gaps") {
                                                     {{"step", 5}}});
   REQUIRE(run.notes().size() == 1);
   CHECK(contains(run.notes()[0], "metrics.csv: 1 line was skipped"));
-  folder.with("metrics.jsonl", "{\"step\":9}\n");  // which comes first where both are
+  folder.with("metrics.jsonl", "{\"step\":9}\n");  // which comes first if both exist
   RunFolder both = folder.read();
   CHECK(metrics_of(both) == std::vector<MetricsLine>{{{"step", 9}}});
 }

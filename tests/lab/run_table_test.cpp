@@ -1,4 +1,4 @@
-// The table of trainings: what its cells say, against plain computations from the same numbers.
+// The table of trainings: its cells against plain computations from the same numbers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ RunResult result(const std::string& policy, uint64_t seed, double loss, double m
           .least_sqnr = std::numeric_limits<double>::infinity()};
 }
 
-/// A result of a run that was watched.
+/// A result of a run with telemetry.
 RunResult watched(const std::string& policy, uint64_t seed, double underflow, std::string site,
                   double sqnr, std::string noisy) {
   RunResult r = result(policy, seed, 1);
@@ -57,7 +57,7 @@ TEST_CASE("differences are paired by seed: their mean and Student's interval") {
   const Columns table = columns_of(runs);
   CHECK(table.at(1, "against base, 95 %") == wanted);
   CHECK(table.at(0, "against base, 95 %") == "");
-  // The pairs are the same ones whatever the order in which runs were made.
+  // The pairs are the same in any order of runs.
   std::swap(runs[1], runs[5]);
   CHECK(columns_of(runs).at(1, "against base, 95 %") == wanted);
   std::swap(runs[0], runs[4]);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# screenshot.sh PAGE: opens a page in headless Chromium, where it is installed, 400 and 1600 pixels wide, in both colour
-# schemes. No picture is blank, and the page is never wider than its window.
+# screenshot.sh PAGE: opens a page in headless Chromium, if it is installed, 400 and 1600 pixels wide, in both color schemes. No picture is
+# blank, and the page is never wider than its window.
 set -euo pipefail
 page="$(realpath "$1")"
 browser="$(command -v chromium || command -v chromium-browser || true)"
@@ -11,7 +11,7 @@ chromium() {
   timeout 300 "$browser" --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" "$@" 2>"$work/log"
 }
 
-# A window of Chromium is at least 500 wide; a frame is as wide as it is told.
+# A window of Chromium is at least 500 wide; a frame has the requested width.
 for width in 400 1600; do
   cat >"$work/frame.html" <<HTML
 <body style="margin:0"><iframe id="frame" src="file://$page" style="border:0;width:${width}px;height:1400px"></iframe>

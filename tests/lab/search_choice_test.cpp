@@ -1,5 +1,5 @@
-// What a search chooses, in which order it tries, what it drops and why: candidates whose errors
-// this file writes, on a model whose bits it can count.
+// The choices of a search: the order of candidates, the dropped ones and the reasons. This file
+// writes the candidates' errors, and can count the bits of the model.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ struct Chain {
     Measurement& measured = candidates.back().measured;
     measured = of_base, measured.bits -= 1, measured.bytes -= 100;
   }
-  /// As if each had been measured to add this.
+  /// As if each had been measured to add this error.
   void adds(const std::vector<double>& errors) {
     for (std::size_t i = 0; i < errors.size(); ++i) candidates[i].measured.added = errors[i];
   }
@@ -203,7 +203,8 @@ TEST_CASE("where all errors are larger than the budget, the last rules go") {
   policy::PolicyFile both = chain.base;
   both.rules.rules = space;
   const double measured = chain.trial.measure(both).added;
-  // Predicted to be 70 % of what they are: within the budget together, until they are measured.
+  // Their prediction is 70 % of the error: together they seem within the budget, until they are
+  // measured.
   for (Candidate& candidate : chain.candidates) candidate.measured.added *= 0.7;
   const double predicted =
       std::hypot(chain.candidates[0].measured.added, chain.candidates[1].measured.added);
@@ -252,7 +253,7 @@ TEST_CASE("sensitivity says of each rule what it adds, or why it cannot run") {
     CHECK(contains(chain.progress.str(), candidate.rule.name + ": "));
 }
 
-// --- what is printed and written
+// --- printed and written results
 
 Found written() {
   Found found;

@@ -1,4 +1,4 @@
-// Spaces of rules: which rules a workload's pass makes, what each asks for, and that each changes
+// Spaces of rules: the rules for a workload's pass, the fields of each, and that each changes
 // something.
 #include <doctest/doctest.h>
 

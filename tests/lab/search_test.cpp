@@ -1,5 +1,5 @@
 // Sensitivity and search: a planted sensitive layer is ranked first and never chosen, errors add up
-// as squares, and what is found is a policy.
+// as squares, and the result is a policy.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using lab::Found;
 using lab::Measurement;
 using lab::Trial;
 
-/// The difference of two nearly equal numbers: a format of few bits makes noise of it.
+/// The difference of two nearly equal numbers: in a format of few bits it is noise.
 struct Cancelling final : nn::Layer {
   nn::Linear linear{32, 32};
   Tensor forward(const Tensor& x) const override { return (linear(x) + 64.0) - 64.0; }

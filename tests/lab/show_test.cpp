@@ -1,4 +1,4 @@
-// halftone-lab show, as a program reads it: JSON of every workload, and of two policies.
+// halftone-lab show for programs: JSON of every workload, and of two policies.
 #include <doctest/doctest.h>
 
 #include <iostream>

@@ -16,8 +16,8 @@ using lab::Interval;
 using lab::interval_of;
 using lab::median;
 
-/// The probability that |T| < t for Student's T with n degrees of freedom: Simpson's rule over the
-/// density Gamma((n + 1) / 2) / (sqrt(n pi) Gamma(n / 2)) (1 + x^2 / n)^(-(n + 1) / 2).
+/// Returns the probability that |T| < t for Student's T with n degrees of freedom: Simpson's rule
+/// over the density Gamma((n + 1) / 2) / (sqrt(n pi) Gamma(n / 2)) (1 + x^2 / n)^(-(n + 1) / 2).
 double probability_within(double t, double n) {
   const double scale =
       std::exp(std::lgamma((n + 1) / 2) - std::lgamma(n / 2)) / std::sqrt(n * std::acos(-1.0));

@@ -1,4 +1,4 @@
-// Plots as text: two whole ones, ticks, and what is hostile in numbers and names.
+// Plots as text: two complete plots, ticks, and hostile numbers and names.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -127,7 +127,7 @@ TEST_CASE("text is escaped, and what is no text replaced") {
   CHECK(escaped("\xC0\xAF") == odd + odd);            // / in two bytes
   CHECK(escaped("\xED\xA0\x80") == odd + odd + odd);  // half of a pair
   CHECK(escaped("\xEF\xBF\xBF") == odd);              // U+FFFF
-  CHECK(escaped("\xE2\x80\xAE") == odd);              // turns what follows around
+  CHECK(escaped("\xE2\x80\xAE") == odd);              // reverses the direction of writing
 }
 
 TEST_CASE("long names keep their begin and end") {

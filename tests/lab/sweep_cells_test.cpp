@@ -1,5 +1,5 @@
 // From axes to cells: values as JSON, nested fields, products of axes, names of files, ranges of
-// seeds, and what is refused.
+// seeds, and refusals.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# sweep_killed.sh HALFTONE_LAB: a second sweep of the folder is refused while the first is at work; runs end with a sweep that
-# is killed; then the folder is free again.
+# sweep_killed.sh HALFTONE_LAB: a second sweep of the folder is refused while the first runs. Killing a sweep ends its runs; then the folder
+# is free again.
 set -euo pipefail
 lab="$1"
 work="$(mktemp -d)"
@@ -8,7 +8,7 @@ trap 'kill -9 "$sweep" 2>/dev/null || true; rm -rf "$work"' EXIT
 fail() { echo "$*"; exit 1; }
 arguments=(sweep fp32 --workload student_teacher --steps 100000000 --axis lr=0.001,0.002 --jobs 2 --out "$work/s")
 runs() { cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | { grep -o "run $work/s/policies/" || true; } | wc -l; }
-wait_for() {  # COUNT: until so many runs are alive, at most 20 s
+wait_for() {  # COUNT: until this number of runs is alive, at most 20 s
   for _ in $(seq 200); do
     [[ "$(runs)" != "$1" ]] || return 0
     sleep 0.1

@@ -1,5 +1,5 @@
 // Workloads of the laboratory: shapes, numbers of parameters and operations by hand; names, and
-// what is refused.
+// refusals.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -60,8 +60,8 @@ TEST_CASE("synthetic models have as many parameters as their layers say") {
     CAPTURE(name);
     CHECK(parameters_of(*lab::make_synthetic(name).model) == count);
   }
-  // A block of ResNet-18 has two convolutions with batch norm; three stages begin with one of 1
-  // x 1.
+  // A block of ResNet-18 has two convolutions with batch norm; three stages begin with a 1 x 1
+  // convolution.
   const auto stage = [](int64_t in, int64_t out) {
     return conv(in, out, 3) + 3 * conv(out, out, 3) + 8 * out +
            (in == out ? 0 : conv(in, out, 1) + 2 * out);
@@ -220,7 +220,7 @@ TEST_CASE("without an optimizer of its own a workload has AdamW at its rate") {
   const Workload gpt = lab::make_workload("gpt_tiny");
   CHECK(gpt.clip_norm == 1);
   CHECK(lab::optimizer_of(gpt)->lr() == gpt.lr);
-  // Rates rise for a twentieth of the steps and one more, and fall to a twentieth of the largest.
+  // Rates rise for a twentieth of the steps plus one, and fall to a twentieth of the largest.
   const optim::LrSchedule rates = gpt.schedule(100);
   CHECK(rates.at(0) < rates.at(5));
   CHECK(rates.at(6) == doctest::Approx(1));

@@ -69,12 +69,12 @@ std::vector<json> objects_of(const Path& run) {
   return objects;
 }
 
-/// Values by statistic, of rows that are all of one place.
+/// Returns values by statistic, from rows that all belong to one site.
 std::map<std::string, double> values_of(const std::vector<Row>& rows) {
   std::map<std::string, double> values;
   for (const Row& row : rows)
     values[row.statistic] = row.value.empty() ? NAN : std::stod(row.value);
-  CHECK(values.size() == rows.size());  // each once
+  CHECK(values.size() == rows.size());  // each statistic once
   return values;
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("derived statistics follow from the counts and sums") {
   is("bias", 1.96 / 980);
   // 980 errors: mean 0.002, variance (24.75 - 980 * 0.002^2) / 979.
   is("bias_t", 0.002 / std::sqrt((24.75 - 980 * 0.002 * 0.002) / 979 / 980));
-  is("mean_relative_error", 44.0 / 880);  // without zeros and what is not finite, before or after
+  is("mean_relative_error", 44.0 / 880);  // without zeros, infinities and NaN, before or after
   is("root_mean_square", std::sqrt(2475.0 / 990));
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("numbers that cannot be said are empty cells, infinite ones are inf") 
   const auto value = [&](const char* name) {
     return std::ranges::find(rows, name, &Row::statistic)->value;
   };
-  CHECK(value("underflow") == "");  // of no numbers other than 0
+  CHECK(value("underflow") == "");  // of no numbers except 0
   CHECK(value("sqnr") == "");
   CHECK(value("saturation") == "0");
   CHECK(value("would_underflow_f16") == "");

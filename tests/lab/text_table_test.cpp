@@ -1,4 +1,4 @@
-// Numbers and tables as experiments print them, and the settings that experiments share.
+// Numbers and tables as experiments print them, and settings that experiments share.
 #include <doctest/doctest.h>
 
 #include <algorithm>

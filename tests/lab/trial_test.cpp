@@ -28,8 +28,8 @@ float exact(float x) { return x; }
 float e4m3(float x) { return round_to(formats::e4m3, x); }
 float e8m4(float x) { return round_to(*number_format_named("e8m4"), x); }
 
-/// Gradients of mean((x' W'^T + b - y)^2) by weight and bias, and the loss, in f64: x' and W' are x
-/// and W where `of_x` and `of_w` put them.
+/// Gradients of mean((x' W'^T + b - y)^2) by weight and bias, and the loss, in f64. `of_x` and
+/// `of_w` map x and W to x' and W'.
 struct Plain {
   std::vector<double> gradients{};
   double loss = 0;
@@ -65,7 +65,7 @@ struct OneLayer {
   static lab::Workload make() { return linear_workload({inputs, outputs}, 2 * rows, rows); }
   Trial trial{make, amp::Strategy::named("fp32"), {.batches = 2, .warm_up = 0}};
 
-  /// Measured of the two batches together: errors against f32, by this file's sums.
+  /// Errors against f32, measured on the two batches together, by this file's sums.
   void check_errors(const Measurement& measured, Rounds of_x, Rounds of_w) const {
     std::vector<double> difference, all;
     double loss_difference = 0, losses = 0;
@@ -88,7 +88,7 @@ TEST_CASE("errors of gradients and losses are those of a plain computation") {
   OneLayer one;
   const Measurement weight = one.trial.measure(with_rules(weight_rule("w", "0", "e4m3")));
   one.check_errors(weight, exact, e4m3);
-  CHECK(weight.added == weight.error);  // the base is the reference until another is set
+  CHECK(weight.added == weight.error);  // the base is the reference until another one is set
   const std::string input = R"({"match": {"op": "linear"}, "input": "e8m4"})";
   one.check_errors(one.trial.measure(with_rules(input)), e8m4, exact);
   one.check_errors(one.trial.measure(with_rules(input + ", " + weight_rule("w", "0", "e4m3"))),
@@ -103,7 +103,7 @@ TEST_CASE("what is added is against the base, in units of the reference's gradie
   CHECK(of_base.added == 0);
   CHECK(of_base.error > 0);
   CHECK(one.trial.measure(base).added == 0);
-  // From the base back to f32 is as far as from f32 to the base.
+  // The distance from the base back to f32 is that from f32 to the base.
   const Measurement back = one.trial.measure(policy::named_or_read("fp32"));
   CHECK(back.error == 0);
   CHECK(back.added == doctest::Approx(of_base.error));
@@ -177,7 +177,7 @@ TEST_CASE("a warm-up trains: other weights, and the batches after it, round the 
   };
   CHECK(weights(0) == make().model->named_parameters().front().second.to_vector<float>());
   CHECK(weights(1) != weights(0));
-  CHECK(weights(7) != weights(1));  // data of two batches, over and over
+  CHECK(weights(7) != weights(1));  // data of two batches, repeated
   CHECK(weights(7) == weights(7));
 }
 

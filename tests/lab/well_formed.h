@@ -1,5 +1,5 @@
-// Whether a page is well-formed XML, its elements and attributes: as much of a parser as that
-// takes.
+// Checks whether a page is well-formed XML, and lists its elements and attributes: a parser of
+// minimal size.
 #pragma once
 
 #include <cctype>
@@ -11,7 +11,7 @@
 namespace halftone::test {
 
 struct Page {
-  std::string mistake{};  // the first, with what is around it; "" where there is none
+  std::string mistake{};  // the first, with the text around it; "" if there is none
   std::multiset<std::string> ids{}, tags{};
   std::vector<std::string> links{};  // of href and src
 };
@@ -36,7 +36,7 @@ class PageReader {
     page_.mistake = what + " before: " + std::string(rest_.substr(0, 60));
   }
 
-  /// Bytes below a space other than line ends and tabs are no XML.
+  /// Bytes below a space other than line ends and tabs are not allowed in XML.
   void character() {
     const auto byte = static_cast<unsigned char>(rest_.front());
     if (byte < ' ' && byte != '\n' && byte != '\t') return wrong("a control character");

@@ -1,4 +1,4 @@
-// Workloads: each follows its seed, also those that bench/train_step measures.
+// Workloads: each depends on its seed, also those that bench/train_step measures.
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>

@@ -1,4 +1,4 @@
-// Where operations stand: which module is being called when one begins, the same when a
+// The site of an operation: the module being called when it begins. It is the same when a
 // checkpointed segment runs again.
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@
 namespace halftone::test::call_scope_test {
 namespace {
 
-/// Writes down "path/op.ordinal" of every operation.
+/// Records "path/op.ordinal" of every operation.
 class Surveyor final : public InputCaster {
  public:
   explicit Surveyor(nn::Module& model) {
@@ -42,7 +42,7 @@ class Surveyor final : public InputCaster {
 
 using Words = std::vector<std::string>;
 
-TEST_CASE("an operation stands in the module that is being called") {
+TEST_CASE("the site of an operation is the module that is being called") {
   nn::Sequential model(nn::Linear(3, 4), nn::Relu(), nn::Linear(4, 2));
   const auto surveyor = std::make_shared<Surveyor>(model);
   const CasterScope region(surveyor);
@@ -60,7 +60,7 @@ struct Twice final : nn::Layer {
   void describe(nn::Fields& field) override { field("inner", inner); }
 };
 
-TEST_CASE("equal operations of one call are numbered, and each call counts anew") {
+TEST_CASE("equal operations of one call are numbered, and each call counts from the start") {
   Twice model;
   const auto surveyor = std::make_shared<Surveyor>(model);
   const CasterScope region(surveyor);
@@ -71,7 +71,7 @@ TEST_CASE("equal operations of one call are numbered, and each call counts anew"
   CHECK(surveyor->seen == twice);
 }
 
-TEST_CASE("a part that is no module has a label; modules that are no layers have scopes, too") {
+TEST_CASE("a part that is not a module has a label; modules that are not layers also have scopes") {
   nn::models::Gpt gpt({.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .width = 4});
   const auto surveyor = std::make_shared<Surveyor>(gpt);
   const CasterScope region(surveyor);
@@ -88,7 +88,7 @@ TEST_CASE("a part that is no module has a label; modules that are no layers have
   for (const std::string& place : other->seen) CHECK(place.starts_with("/"));
 }
 
-TEST_CASE("a checkpointed segment finds the same places when it runs again") {
+TEST_CASE("a checkpointed segment has the same sites when it runs again") {
   Twice model;
   const auto surveyor = std::make_shared<Surveyor>(model);
   const Tensor x = ones({2, 3}).set_requires_grad();

@@ -1,4 +1,4 @@
-// nn::clone: the same values, nothing shared; and recurrent cells, which are layers of one step.
+// nn::clone: the same values, no shared data; and recurrent cells, which are layers of one step.
 #include <doctest/doctest.h>
 
 #include <halftone/nn/models/gpt.h>
@@ -46,7 +46,7 @@ TEST_CASE(
   CHECK(copy.parameters().size() == model.parameters().size());
 }
 
-TEST_CASE("clones of models; one of other arguments is refused") {
+TEST_CASE("clones of models; a clone of other arguments is refused") {
   nn::models::LeNet lenet;
   nn::models::LeNet copy = nn::clone(lenet);
   CHECK(values(copy.parameters()[0]) == values(lenet.parameters()[0]));

@@ -1,4 +1,4 @@
-// Initialisers: ranges and moments of the formulas of torch.nn.init, reproducibility, and error
+// Initializers: ranges and moments of the formulas of torch.nn.init, reproducibility, and error
 // messages.
 #include <doctest/doctest.h>
 
@@ -123,7 +123,7 @@ TEST_CASE("orthogonal") {
   }
 }
 
-TEST_CASE("initialisers repeat with the seed, bump the version, and write through views") {
+TEST_CASE("initializers repeat with the seed, bump the version, and write through views") {
   manual_seed(5);
   const std::vector<double> first = init::normal(empty({9})).to_vector<double>();
   CHECK(init::normal(empty({9})).to_vector<double>() != first);
@@ -141,7 +141,7 @@ TEST_CASE("initialisers repeat with the seed, bump the version, and write throug
   CHECK(init::normal(empty({0, 3})).numel() == 0);
 }
 
-TEST_CASE("initialisers' errors") {
+TEST_CASE("initializers' errors") {
   CHECK_THROWS_WITH_AS(init::uniform(empty({2}), 1, 0),
                        "[init.uniform] low 1 is above high 0. Swap them.", UsageError);
   CHECK_THROWS_WITH_AS(init::normal(empty({2}), 0, -1),

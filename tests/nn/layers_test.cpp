@@ -11,7 +11,7 @@
 namespace halftone::test::layers_test {
 namespace {
 
-/// The largest magnitude lies below the bound, but not far below.
+/// Requires that the largest magnitude is below the bound, but not far below.
 void check_bound(const Tensor& x, double bound) {
   double largest = 0;
   for (const double value : x.to_vector<double>()) largest = std::max(largest, std::abs(value));
@@ -111,7 +111,7 @@ TEST_CASE("LayerNorm, RmsNorm, GroupNorm") {
   const nn::RmsNorm rms(4);
   const double r = 1 / std::sqrt(7.5);
   check_close(rms(from({{1.0, 2, 3, 4}})), {r, 2 * r, 3 * r, 4 * r});
-  // Without eps of its own: the spacing of the dtype, here of f32, which is visible beside tiny
+  // Without an explicit eps: the spacing of the dtype, here of f32, which is visible next to tiny
   // values.
   check_close(rms(full({1, 4}, 1e-4)), std::vector<double>(4, 1e-4 / std::sqrt(1e-8 + 0x1p-23)),
               1e-5);
@@ -180,7 +180,7 @@ TEST_CASE("InstanceNorm tracks the averages over samples, and uses them in evalu
   CHECK_THROWS_AS(nn::InstanceNorm2d(0), UsageError);
 }
 
-TEST_CASE("BatchNorm takes low-precision images with f32 parameters, and checks ranks") {
+TEST_CASE("BatchNorm accepts low-precision images with f32 parameters, and checks ranks") {
   const nn::BatchNorm2d norm(2);
   CHECK(norm(rand({2, 2, 3, 3}, bf16)).dtype() == bf16);
   CHECK(norm.running_mean.dtype() == f32);
@@ -199,7 +199,7 @@ TEST_CASE("BatchNorm takes low-precision images with f32 parameters, and checks 
                        UsageError);
 }
 
-TEST_CASE("Dropout scales what it keeps, and rests in evaluation") {
+TEST_CASE("Dropout scales the elements it keeps, and does nothing in evaluation") {
   manual_seed(3);
   nn::Dropout dropout(0.25);
   const std::vector<double> y = dropout(ones({4000})).to_vector<double>();
@@ -267,7 +267,7 @@ TEST_CASE("Sequential") {
 
   nn::Sequential outer(std::move(model), nn::Relu());
   CHECK(outer.named_parameters().front().first == "0.0.weight");
-  nn::Sequential moved(std::move(outer));  // moves, does not nest
+  nn::Sequential moved(std::move(outer));  // moves the module, does not nest it
   CHECK(moved.named_parameters().front().first == "0.0.weight");
 }
 

@@ -110,10 +110,10 @@ TEST_CASE("the LSTM classifier reads tokens") {
   CHECK_THROWS_WITH_AS(LstmClassifier(0), "[Embedding] count is 0. Use 1 or more.", UsageError);
 }
 
-TEST_CASE("a GPT that keeps keys and values reads a text in pieces as at once") {
+TEST_CASE("a GPT that keeps keys and values gives the same logits for a text in pieces") {
   manual_seed(3);
   Gpt model({.vocabulary = 50, .context = 16, .layers = 2, .heads = 3, .width = 24});
-  for (const Tensor& p : model.parameters())  // GPT-2's first values make attention nearly even
+  for (const Tensor& p : model.parameters())  // GPT-2's first values make attention nearly uniform
     if (p.rank() == 2) nn::init::normal(p, 0, 0.3);
   const std::vector<std::vector<int64_t>> ways{{12}, std::vector<int64_t>(12, 1), {5, 1, 4, 2}};
   for (const std::vector<int64_t>& pieces : ways) {
@@ -134,7 +134,7 @@ TEST_CASE("a GPT refuses caches that do not fit") {
   const NoGrad no_grad;
   model(text, past);
   CHECK_THROWS_WITH_AS(model(randint(0, 50, {2, 3}), past),
-                       "[Gpt] the tokens are [2, 3], behind 6 others. They must be [n, l], all "
+                       "[Gpt] the tokens are [2, 3], after 6 others. They must be [n, l], all "
                        "together at most the context 8.",
                        ShapeError);
   CHECK_THROWS_WITH_AS(model(randint(0, 50, {1, 2}), past),
@@ -146,11 +146,11 @@ TEST_CASE("a GPT refuses caches that do not fit") {
                        "[Gpt] the cache is of a model with 2 layers, this one has 1. Begin with an "
                        "empty one.",
                        UsageError);
-  CHECK(past.length == 6);  // and stays as it was
+  CHECK(past.length == 6);  // and does not change
   CHECK(model(randint(0, 50, {2, 2}), past).shape() == Shape{2, 2, 50});
 }
 
-TEST_CASE("a GPT trusts no cache that it has not filled") {
+TEST_CASE("a GPT refuses a cache that it has not filled") {
   Gpt model({.vocabulary = 50, .context = 8, .layers = 2, .heads = 2, .width = 8});
   const NoGrad no_grad;
   const Tensor text = randint(0, 50, {1, 2});

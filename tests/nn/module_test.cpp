@@ -1,4 +1,4 @@
-// Module: names, counts, modes, conversion of storage under handles that others hold, and the
+// Module: names, counts, modes, conversion of storage that several handles share, and the
 // ledger.
 #include <doctest/doctest.h>
 
@@ -165,7 +165,7 @@ TEST_CASE("LeNet learns two images") {
   CHECK(loss.item() < 1);  // from ln 10
 }
 
-TEST_CASE("to(dtype) keeps what already fits") {
+TEST_CASE("to(dtype) keeps tensors that have the dtype already") {
   nn::Linear layer(2, 2);
   sum(layer(ones({1, 2}))).backward();
   const Storage* storage = layer.weight.storage().get();
@@ -186,7 +186,7 @@ TEST_CASE("the ledger knows parameters and buffers to the byte") {
   CHECK(memory_report().now == before.now);
 }
 
-TEST_CASE("a walk of one's own may pass over modules") {
+TEST_CASE("a user's walk may skip modules") {
   struct WithoutNorms final : nn::Fields {
     Names names;
     void parameter(const std::string& path, nn::Parameter&) override { names.push_back(path); }
@@ -199,7 +199,7 @@ TEST_CASE("a walk of one's own may pass over modules") {
   CHECK(walk.names == Names{"inner.weight", "inner.bias", "tail.2.weight"});
 }
 
-/// Names that a describe() gives to its two layers, and to a parameter.
+/// Names that describe() gives to the two layers, and to a parameter.
 struct Called final : nn::Layer {
   nn::Linear first{3, 3}, second{3, 3};
   nn::Parameter scale{ones({3})};
@@ -222,13 +222,13 @@ TEST_CASE("two fields of one name are refused by every walk") {
   CHECK(message_of<UsageError>([] { Called("a", "b", "a.weight").eval(); }) == text("a.weight"));
   nn::Sequential deep(nn::Linear(3, 3), Called("fc", "fc", "scale"));
   CHECK(message_of<UsageError>([&] { deep.named_modules(); }) == text("1.fc"));
-  // After an error the next walk works, and two modules may each have a field of one name.
+  // After an error the next walk works, and two modules may each have a field of the same name.
   CHECK(Called("a", "b", "scale").parameters().size() == 5);
   CHECK(nn::Sequential(Called("a", "b", "scale"), Called("a", "b", "scale")).parameters().size() ==
         10);
 }
 
-/// A tree that may have itself, or what is above it, among its branches.
+/// A tree that may contain itself or one of its ancestors.
 struct Tree final : nn::Module {
   nn::Linear leaf{2, 2};
   nn::Module* branch = nullptr;

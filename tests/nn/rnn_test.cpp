@@ -48,13 +48,13 @@ TEST_CASE("recurrent layers: shapes of outputs and states") {
   const Tensor x = rand({7, 5, 3});
   const nn::GruOutput whole = gru(x);
   CHECK(whole.y.shape() == Shape{7, 5, 4});
-  // A sequence in two parts, the state handed over, is the sequence.
+  // A sequence in two parts, with the state passed on, equals the whole sequence.
   const nn::GruOutput first = gru(slice(x, 0, 0, 3));
   const nn::GruOutput rest = gru(slice(x, 0, 3, 7), first.h);
   CHECK(rest.h.to_vector<double>() == whole.h.to_vector<double>());
 }
 
-TEST_CASE("dropout lies between the layers, while training") {
+TEST_CASE("dropout is between the layers, in training") {
   manual_seed(1);
   nn::Lstm layer(3, 4, {.layers = 2, .dropout = 0.5});
   const Tensor x = rand({4, 2, 3});
@@ -81,7 +81,7 @@ TEST_CASE("under autocast recurrent layers run in low precision, their gradients
   loss.backward();
   for (const Tensor& p : lstm.parameters()) CHECK(p.grad().dtype() == f32);
   for (const Tensor& p : gru.parameters()) CHECK(p.grad().dtype() == f32);
-  // PyTorch's CPU lists know the LSTM only.
+  // PyTorch's CPU lists contain only the LSTM.
   amp::autocast(amp::CastPolicy::preset("pytorch-cpu").with(bf16), [&] {
     CHECK(lstm(x).y.dtype() == bf16);
     CHECK(gru(x).y.dtype() == f32);
@@ -90,7 +90,7 @@ TEST_CASE("under autocast recurrent layers run in low precision, their gradients
     amp::autocast(amp::CastPolicy::preset(preset).with(bf16), [&] { lstm(x), gru(x); });
 }
 
-TEST_CASE("recurrent layers refuse what does not fit") {
+TEST_CASE("recurrent layers refuse inputs that do not fit") {
   CHECK_THROWS_WITH_AS(nn::Lstm(0, 4), "[Lstm] the input size is 0. Use 1 or more.", UsageError);
   CHECK_THROWS_WITH_AS(nn::Gru(4, 0), "[Gru] the hidden size is 0. Use 1 or more.", UsageError);
   CHECK_THROWS_WITH_AS(nn::Gru(4, 4, {.layers = 0}), "[Gru] layers is 0. Use 1 or more.",

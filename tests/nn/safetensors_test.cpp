@@ -16,7 +16,7 @@
 
 namespace halftone::test::safetensors_test {
 namespace {
-/// A file of this header, whose length is told truly, and this data.
+/// A file with this header, its correct length, and this data.
 std::string file_of(const std::string& header, const std::string& data = "") {
   const uint64_t length = header.size();
   std::string text(sizeof length, '\0');
@@ -118,7 +118,7 @@ TEST_CASE("load_safetensors charges the caller's scope and takes entries in any 
   CHECK(file.tensors.at("none").shape() == Shape{5, 0});
 }
 
-TEST_CASE("save_safetensors replaces a file at once or leaves it alone") {
+TEST_CASE("save_safetensors replaces a file in one step or does not change it") {
   const TemporaryDirectory directory;
   const auto files = [&] {
     return std::distance(std::filesystem::directory_iterator(directory.path()), {});
@@ -128,7 +128,7 @@ TEST_CASE("save_safetensors replaces a file at once or leaves it alone") {
   CHECK(load_safetensors(directory / "x").tensors.at("a").item() == 2);
   CHECK(files() == 1);
 
-  // A disk that is full after a page, as far as this process can tell.
+  // For this process the disk is full after a page.
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = signal(SIGXFSZ, SIG_IGN);
@@ -146,7 +146,7 @@ TEST_CASE("save_safetensors replaces a file at once or leaves it alone") {
   CHECK(files() == 1);
 }
 
-TEST_CASE("save_safetensors explains what it cannot write") {
+TEST_CASE("save_safetensors explains tensors that it cannot write") {
   const TemporaryDirectory directory;
   const Tensor x = from({1.0});
   const std::string missing = (directory / "no" / "x").string();
@@ -183,7 +183,7 @@ TEST_CASE("save_safetensors explains what it cannot write") {
   CHECK(contains(refused({{"a", x}}, many), "100001 entries reach the limit of 100000"));
 }
 
-TEST_CASE("load_safetensors refuses files that are no safetensors at all") {
+TEST_CASE("load_safetensors refuses files in other formats") {
   const TemporaryDirectory directory;
   const std::string missing = (directory / "missing").string();
   CHECK(message_of<FormatError>([&] { load_safetensors(missing); }) ==
@@ -209,7 +209,7 @@ TEST_CASE("load_safetensors refuses files that are no safetensors at all") {
   CHECK(contains(message_for(file_of("\xef\xbb\xbf{}")), "the header does not start with '{'"));
 }
 
-TEST_CASE("load_safetensors refuses headers that are no JSON") {
+TEST_CASE("load_safetensors refuses headers that are not JSON") {
   const auto refused = [](const std::string& header) {
     return contains(message_for(file_of(header)), "the header is not valid JSON at byte ");
   };
@@ -219,11 +219,11 @@ TEST_CASE("load_safetensors refuses headers that are no JSON") {
   CHECK(refused("{} x"));
   CHECK(refused("{\"a\":" + entry("U8", "[0]", "[0,0]") + ",}"));
   CHECK(refused("{/* comment */}"));
-  CHECK(refused("{\"\xff\":1}"));          // no UTF-8
+  CHECK(refused("{\"\xff\":1}"));          // not UTF-8
   CHECK(refused("{\"\xed\xa0\x80\":1}"));  // a surrogate in UTF-8
   CHECK(refused("{\"\xc0\xaf\":1}"));      // overlong
   CHECK(refused("{}\xff"));
-  CHECK(refused(std::string("{}\0more", 7)));  // behind a zero byte
+  CHECK(refused(std::string("{}\0more", 7)));  // after a zero byte
   CHECK(refused("{\"a\":NaN}"));
   CHECK(refused("{\"a\":" + entry("U8", "[01]", "[0,1]") + "}"));
   CHECK(contains(message_for(file_of("{\"\x01\":1}")),
@@ -260,7 +260,7 @@ TEST_CASE("load_safetensors refuses headers of another form") {
   CHECK(contains(message("{\"a\":" + entry("u8", "[1]", "[0,1]") + "}"), "unknown dtype \"u8\""));
 
   CHECK(contains(message("{\"a\":" + entry("U8", "[-1]", "[0,1]") + "}"),
-                 "a negative number stands in the header"));
+                 "a negative number is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1.0]", "[0,1]") + "}"),
                  "the number 1.0, no whole number"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1e0]", "[0,1]") + "}"),
@@ -268,27 +268,28 @@ TEST_CASE("load_safetensors refuses headers of another form") {
   CHECK(contains(message("{\"a\":" + entry("U8", "[18446744073709551616]", "[0,1]") + "}"),
                  "no whole number of 64"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[\"1\"]", "[0,1]") + "}"),
-                 "a string stands in the header"));
+                 "a string is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[[1]]", "[0,1]") + "}"),
-                 "an array stands in the header"));
+                 "an array is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "1", "[0,1]") + "}"),
-                 "a number stands in the header"));
+                 "a number is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "null", "[0,1]") + "}"),
-                 "null stands in the header"));
+                 "null is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1]", "[0]") + "}"),
                  "data_offsets of tensor \"a\" has 1 numbers"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1]", "[0,1,2]") + "}"),
-                 "a number stands in the header"));
+                 "a number is not allowed in the header"));
   CHECK(contains(message("{\"a\":" + entry("U8", "[1]", "{}") + "}"),
-                 "an object stands in the header"));
+                 "an object is not allowed in the header"));
   CHECK(contains(message("{\"a\":{\"dtype\":8}}"),
-                 "a number stands in the header where it may not, after the key "
+                 "a number is not allowed in the header, after the key "
                  "\"dtype\""));
-  CHECK(contains(message("{\"a\":[]}"), "an array stands in the header"));
-  CHECK(contains(message("{\"a\":true}"), "true or false stands in the header"));
-  CHECK(contains(message("{\"__metadata__\":null}"), "null stands in the header"));
-  CHECK(contains(message("{\"__metadata__\":{\"k\":1}}"), "a number stands in the header"));
-  CHECK(contains(message("{\"__metadata__\":{\"k\":{}}}"), "an object stands in the header"));
+  CHECK(contains(message("{\"a\":[]}"), "an array is not allowed in the header"));
+  CHECK(contains(message("{\"a\":true}"), "true or false is not allowed in the header"));
+  CHECK(contains(message("{\"__metadata__\":null}"), "null is not allowed in the header"));
+  CHECK(contains(message("{\"__metadata__\":{\"k\":1}}"), "a number is not allowed in the header"));
+  CHECK(
+      contains(message("{\"__metadata__\":{\"k\":{}}}"), "an object is not allowed in the header"));
 }
 
 TEST_CASE("load_safetensors refuses offsets that do not tile the data") {
@@ -331,7 +332,7 @@ TEST_CASE("load_safetensors refuses offsets that do not tile the data") {
                  "do not fit into 1 bytes"));
 }
 
-TEST_CASE("load_safetensors names what is valid but cannot be held") {
+TEST_CASE("load_safetensors names valid entries that it cannot hold") {
   for (const auto& [dtype, bytes] : {std::pair{"I8", 1}, {"U16", 2}, {"U32", 4}, {"U64", 8}}) {
     const std::string file =
         file_of("{\"w\":" + entry(dtype, "[1]", "[0," + std::to_string(bytes) + "]") + "}",
@@ -365,7 +366,7 @@ TEST_CASE("load_safetensors bounds names, entries and depth") {
   for (int i = 0; i < 100000; ++i) many += '"', many += std::to_string(i), many += "\":\"\",";
   CHECK(contains(message_for(file_of(many)), "more than 100000 entries in the header"));
   CHECK(contains(message_for(file_of("{\"a\":" + std::string(1000000, '['))),
-                 "an array stands in the header"));
+                 "an array is not allowed in the header"));
   std::string nested;
   for (int i = 0; i < 100000; ++i) nested += "{\"a\":";
   CHECK(contains(message_for(file_of(nested)), "unknown field \"a\" of tensor \"a\""));
@@ -379,7 +380,7 @@ TEST_CASE("load_safetensors survives random damage") {
   std::mt19937 random(1);
   int loaded = 0, refused = 0;
   for (int i = 0; i < 800; ++i) {
-    // Three in four hit the header only, with its length told truly, so that they get past the
+    // Three in four change only the header and set its length correctly, so that they pass the
     // first checks.
     const std::string bytes = i % 4 == 0 ? mutated(good, random)
                                          : file_of(mutated(good.substr(8, header_end - 8), random),

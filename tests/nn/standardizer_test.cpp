@@ -1,4 +1,4 @@
-// Columns made comparable, and the way back, also through a file.
+// Columns scaled to mean 0 and deviation 1, and the way back, also through a file.
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
@@ -11,7 +11,7 @@ namespace halftone::test::standardizer_test {
 using Values = std::vector<double>;
 static Values values(const Tensor& x) { return x.to_vector<double>(); }
 
-TEST_CASE("columns made comparable, and the way back") {
+TEST_CASE("columns are standardized, and converted back") {
   const Tensor x = from({{1.0, 5, 2}, {3, 5, 4}});
   const auto standard = nn::Standardizer::of(x);
   CHECK(values(standard(x)) == Values{-1, 0, -1, 1, 0, 1});
@@ -22,7 +22,7 @@ TEST_CASE("columns made comparable, and the way back") {
   CHECK_THROWS_AS(nn::Standardizer::of(empty({0, 3})), ShapeError);
 }
 
-TEST_CASE("a column that never changes becomes 0, whatever its number") {
+TEST_CASE("a constant column becomes 0, for any number") {
   for (const double constant : {0.1, 1e-30, -3e30, 1.0 / 3})
     for (const int64_t rows : {1, 3, 1000}) {
       const Tensor x = full({rows, 1}, constant);
@@ -32,7 +32,7 @@ TEST_CASE("a column that never changes becomes 0, whatever its number") {
     }
 }
 
-TEST_CASE("a model's file holds its means and deviations, which no optimizer sees") {
+TEST_CASE("a model's file holds its means and deviations, which no optimizer trains") {
   struct Model final : nn::Module {
     nn::Standardizer scale{2};
     nn::Linear last{2, 1};

@@ -21,7 +21,7 @@ TEST_CASE("state_dict holds parameters and buffers, without history, sharing dat
   CHECK(state.at("0.weight").to_vector<double>() == std::vector<double>(4, 7));
 }
 
-TEST_CASE("a file brings back every value, also across dtypes") {
+TEST_CASE("a file restores every value, also across dtypes") {
   const test::TemporaryDirectory directory;
   nn::Sequential saved(nn::Linear(3, 2), nn::BatchNorm1d(2));
   saved(rand({4, 3}));
@@ -80,7 +80,7 @@ TEST_CASE("everything that does not fit is reported together, and nothing change
   CHECK(model.parameters()[1].to_vector<double>() == before);
 }
 
-TEST_CASE("without strict, what agrees is loaded and the rest reported") {
+TEST_CASE("without strict, the matching entries are loaded and the rest reported") {
   nn::Linear layer(2, 2);
   const std::vector<double> bias = layer.bias.to_vector<double>();
   const nn::LoadReport report = nn::load_state_dict(

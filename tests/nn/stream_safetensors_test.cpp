@@ -1,4 +1,4 @@
-// A file of tensors that are not all there at once.
+// A file of tensors that are not all in memory at once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace halftone::test::stream_safetensors_test {
 namespace {
 
-TEST_CASE("stream_safetensors asks for one tensor after the other, and writes the same bytes") {
+TEST_CASE("stream_safetensors asks for one tensor after another, and writes the same bytes") {
   const TemporaryDirectory directory;
   const NamedTensors tensors{{"weight", from({{1, 2}, {3, 4}}, bf16)},
                              {"count", scalar(3, i64)},
@@ -40,7 +40,7 @@ TEST_CASE("stream_safetensors asks for one tensor after the other, and writes th
   CHECK(asked == std::vector<std::string>{"count", "bias", "empty", "weight", "text"});
 }
 
-TEST_CASE("stream_safetensors refuses what was not announced") {
+TEST_CASE("stream_safetensors refuses tensors that were not announced") {
   const TemporaryDirectory directory;
   const TensorSource source{.infos = {{.name = "a", .dtype = f32, .shape = {2}}},
                             .tensor = [](const std::string&) {

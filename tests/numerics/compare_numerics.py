@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rounding errors of halftone beside PyTorch's: random operations, forward and backward, in six modes.
+"""Compares the rounding errors of halftone and PyTorch: random operations, forward and backward, in six modes.
 
 usage: compare_numerics.py RUN_CASES [--cases N] [--seed N] [--backend reference|cpu|cuda] [--only OP[,OP]] [--keep DIR]
 RUN_CASES is the program of tests/numerics/run_cases.cpp. Needs torch and safetensors. Inputs are rounded to the mode's

@@ -78,7 +78,7 @@ def cosine(a, b):
 
 
 def windows(size, kernel, stride, padding, dilation=(1, 1)):
-    """Of every output pixel and tap the place in an image with a zero behind its last pixel, and whether it is inside."""
+    """Returns, for every output pixel and tap, the position in an image with a zero after its last pixel, and whether it is inside."""
     places, inside = [], []
     for d in range(2):
         out = (size[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1

@@ -4,7 +4,7 @@
 //   BACKEND  reference cpu cuda
 // A case is {"op": .., "inputs": how many, "constants": how many, "attributes": {..}}. Case 7's
 // inputs are tensors 7.x0, 7.x1 ..; its constants (indices, masks: no gradient) 7.c0 ..; the
-// gradient of its result 7.dy. What comes back: 7.y, 7.g0 .., as f64.
+// gradient of its result 7.dy. The results are 7.y, 7.g0 .., as f64.
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -25,7 +25,7 @@ using namespace halftone;
 using Tensors = std::vector<Tensor>;
 using nlohmann::json;
 
-/// What a case computes from: tensors and attributes.
+/// The inputs of a case: tensors and attributes.
 struct Call {
   Tensors x, c;
   const json& attributes;

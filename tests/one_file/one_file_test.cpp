@@ -16,8 +16,8 @@
 namespace halftone::test::one_file_test {
 namespace {
 
-/// Floats of every exponent and sign, with the fractions that rounding finds hard: ties, and their
-/// neighbors.
+/// Floats of every exponent and sign, with fractions that are difficult for rounding: ties, and
+/// their neighbors.
 std::vector<float> hard_floats() {
   std::vector<float> result;
   for (uint32_t upper = 0; upper < 0x10000; ++upper)
@@ -52,7 +52,7 @@ TEST_CASE("one file: random words") {
   }
 }
 
-/// How many floats a form of the file stores, or reads, with other bits than the library's.
+/// The number of floats for which a form of the file stores, or reads, other bits than the library.
 template <class Form> int differences(one_file::Form form) {
   int wrong = 0;
   uint32_t random = 0;
@@ -146,7 +146,8 @@ struct Pair {
     return result;
   }
 
-  /// The difference of the losses of one step. Without `updates` the library leaves its weights.
+  /// The difference of the losses of one step. Without `updates` the library does not change its
+  /// weights.
   double step(const data::Batch& batch, bool updates = true) {
     const Tensor images = views::contiguous(batch.inputs).reshape({batch.inputs.size(0), 784});
     std::vector<int> labels;
@@ -182,7 +183,7 @@ template <class F> void each_training(F f) {
     }
 }
 
-/// The f32 weights, whatever their form is.
+/// The f32 weights, in any form.
 one_file::Floats weights_of(const one_file::Parameter& p, one_file::Form form) {
   one_file::Floats weights = p.node->value.load(), companions = p.companion.load();
   companions.resize(weights.size());
@@ -230,8 +231,8 @@ double relative_error(const one_file::Floats& by_file, const std::vector<float>&
 }
 
 // Sums in another order have other last bits of f32. A rounding to 16 bits seldom shows that, and
-// then moves one number by a whole spacing. A rounding too many, or too few, would move all numbers
-// by a fifth of epsilon, in every batch: hence the best of three.
+// then changes one number by a whole spacing. An extra or a missing rounding would change all
+// numbers by a fifth of epsilon, in every batch; so the test uses the best of three.
 TEST_CASE("one file: gradients of a step") {
   for (const one_file::Strategy& strategy : one_file::strategies) {
     CAPTURE(strategy.name);
@@ -252,8 +253,8 @@ TEST_CASE("one file: gradients of a step") {
   }
 }
 
-/// A number that moved by a spacing changes all later losses, and those of f16 as much as those of
-/// bf16. With the small learning rates below the training does not magnify it.
+/// A number that changes by a spacing changes all later losses, those of f16 as much as those of
+/// bf16. With the small learning rates below, the training does not magnify it.
 double tolerance_of_losses(const one_file::Strategy& strategy) {
   return computes_in(strategy) == f32 ? 64 * epsilon(f32) : 2 * epsilon(bf16);
 }
@@ -273,7 +274,7 @@ TEST_CASE("one file: losses of 100 steps") {
   });
 }
 
-TEST_CASE("one file: steps that overflow are skipped, and the loss scale moves") {
+TEST_CASE("one file: steps that overflow are skipped, and the loss scale changes") {
   manual_seed(1);
   const one_file::Strategy& strategy = one_file::strategies.at(2);
   REQUIRE(strategy.scales_loss);

@@ -1,6 +1,6 @@
-// For every operation in AllOps, on every backend: the result is the oracle's in each dtype, other
-// backends agree with the reference, errors say what they should, and no byte stays
-// behind.
+// For every operation in AllOps, on every backend: the result is that of the oracle in each
+// dtype, other backends agree with the reference, errors have the expected text, and all bytes
+// are freed.
 #include "ops/properties.h"
 
 #include <halftone/core/memory_ledger.h>
@@ -125,7 +125,7 @@ TEST_CASE("wrong inputs give the stated error") {
   });
 }
 
-/// Inputs that some case leaves out.
+/// Returns the inputs that some case leaves out.
 bool is_optional(const OpSamples& samples, std::size_t position) {
   for (const Case& test : samples.cases)
     if (position < test.inputs.size() && test.inputs[position].kind == InputKind::absent)

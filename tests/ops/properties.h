@@ -1,5 +1,5 @@
-// What the property files share: walking the table, running a case forward and backward, and
-// tolerances, which follow from the dtype and the length of the sums, never from typing them.
+// Shared code of the property files: walking the table, running a case forward and backward, and
+// tolerances, which are computed from the dtype and the length of the sums.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -16,15 +16,15 @@ namespace halftone::test {
 /// The table of tests/ops/samples.h, built once (properties.cpp).
 const std::vector<OpSamples>& all_samples();
 
-/// A backend that the table runs on, and where its tensors are.
+/// A backend that the table runs on, and the device of its tensors.
 struct Target {
   std::string_view backend;
   Device device;
 };
-/// Those that this machine has (properties.cpp); HALFTONE_TEST_BACKENDS=cuda,cpu leaves others
-/// out.
+/// The backends of this machine (properties.cpp); HALFTONE_TEST_BACKENDS=cuda,cpu selects some of
+/// them.
 const std::vector<Target>& targets();
-/// Those where the same numbers give the same bits whatever their dtype was before they were
+/// The backends on which the same numbers give the same bits for any dtype before they were
 /// widened.
 inline std::vector<Target> cpu_targets() {
   std::vector<Target> found = targets();
@@ -32,7 +32,7 @@ inline std::vector<Target> cpu_targets() {
   return found;
 }
 
-/// Until it ends, inputs of cases are made for this target.
+/// For its scope, inputs of cases are made for this target.
 class TargetScope {
  public:
   explicit TargetScope(const Target& target) : before_(test_device()) {
@@ -54,7 +54,7 @@ inline constexpr std::array<DType, 4> tested_dtypes{f64, f32, bf16, f16};
 template <class Body> void each_op(const Body& body) {
   for (std::size_t i = 0; i < all_samples().size(); ++i) {
     const OpSamples& samples = all_samples()[i];
-    // Two operations are called pow: the position keeps subcases apart.
+    // Two operations are named pow: the position tells their subcases apart.
     const std::string label = std::to_string(i) + " " + samples.name;
     SUBCASE(label.c_str()) { body(samples); }
   }
@@ -96,7 +96,7 @@ struct Tolerance {
   double relative = 0, scaled = 0, absolute = 0;
 };
 
-/// Arithmetic is f32 for short floats: what rounding errors inside a kernel are made of.
+/// Arithmetic is f32 for short floats: the rounding errors inside a kernel are those of f32.
 inline double compute_epsilon(DType dtype) { return dtype == f64 ? epsilon(f64) : epsilon(f32); }
 
 /// Rounding errors are independent enough to grow with the square root of their number: n terms
@@ -112,7 +112,7 @@ inline DType result_dtype(const Case& test, DType dtype) {
   return test.output ? coarser(*test.output, dtype) : dtype;
 }
 
-/// One rounding of the result to the dtype, one of each intermediate that is kept in it, and the
+/// One rounding of the result to the dtype, one of each intermediate that is stored in it, and the
 /// kernel's own errors.
 inline Tolerance forward_tolerance(const Case& test, DType dtype) {
   const DType kept = result_dtype(test, dtype);
@@ -133,7 +133,7 @@ inline Tolerance gradient_tolerance(const Case& test, DType dtype, int64_t terms
 
 inline Tolerance twice(Tolerance t) { return {2 * t.relative, 2 * t.scaled, 2 * t.absolute}; }
 
-/// Empty if `got` is close to `wanted`, else the worst element.
+/// Returns an empty text if `got` is close to `wanted`, otherwise the worst element.
 inline std::string mismatch(const Values& got, const Values& wanted, const Tolerance& t) {
   if (got.size() != wanted.size())
     return std::to_string(got.size()) + " values instead of " + std::to_string(wanted.size());
@@ -170,10 +170,10 @@ inline Tensor seed_for(const Tensor& y) {
 
 struct Outcome {
   Tensor y;
-  Tensors gradients;  // one per input; undefined where none is wanted
+  Tensors gradients;  // one per input; undefined if not required
 };
 
-/// The inputs as leaves, those that can be differentiated requiring gradients.
+/// Returns the inputs as leaves; those that can be differentiated require gradients.
 inline Tensors leaves_of(const Case& test, const Tensors& inputs) {
   Tensors leaves;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -183,7 +183,7 @@ inline Tensors leaves_of(const Case& test, const Tensors& inputs) {
   return leaves;
 }
 
-/// Forward, and backward from `seed` (or seed_for) where the case has a gradient.
+/// Forward, and backward from `seed` (or seed_for) if the case has a gradient.
 inline Outcome run_case(const Case& test, const Tensors& inputs, const Tensor& seed = {}) {
   const Tensors leaves = leaves_of(test, inputs);
   Outcome outcome{test.call(leaves), {}};

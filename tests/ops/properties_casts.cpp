@@ -1,5 +1,5 @@
-// Cast classes, with a caster that does what they ask for and nothing more: an
-// operation under it equals, bit for bit, the same operation on inputs cast by hand.
+// Cast classes, with a caster that does exactly what they ask for: an operation under it equals,
+// bit for bit, the same operation on inputs cast by hand.
 #include "ops/properties.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 bool eligible(const Tensor& x) { return x.defined() && is_floating(x.dtype()) && x.dtype() != f64; }
 
-/// The dtype that an input of `dtype` gets beside the others; a class decides.
+/// The dtype that an input of `dtype` gets among the other inputs, by its class.
 DType target_dtype(CastClass wanted, const Tensors& inputs, DType dtype) {
   if (wanted == CastClass::low_precision) return bf16;
   if (wanted == CastClass::full_precision) return f32;
@@ -52,7 +52,7 @@ class ClassCaster final : public InputCaster {
   }
 };
 
-/// Input i of a case in dtypes[i % n]; integers and bools as they are.
+/// Returns input i of a case in dtypes[i % n]; integers and bools do not change.
 Tensors mixed_inputs(const Case& test, std::span<const DType> dtypes) {
   Tensors inputs = inputs_of(test, f32);
   std::size_t next = 0;
@@ -62,9 +62,9 @@ Tensors mixed_inputs(const Case& test, std::span<const DType> dtypes) {
   return inputs;
 }
 
-/// On the CPU. A GPU reads as many elements at a time as have 16 bytes, so that sums of short
-/// floats and of what they were widened to run in another order: a few roundings of f32 may differ
-/// there.
+/// Only on the CPU. A GPU reads as many elements at a time as have 16 bytes, so sums of short
+/// floats and of the same values widened run in another order: a few roundings of f32 may
+/// differ.
 void check_same_bits(const Tensor& a, const Tensor& b) {
   REQUIRE(a.defined() == b.defined());
   if (!a.defined()) return;
@@ -75,7 +75,7 @@ void check_same_bits(const Tensor& a, const Tensor& b) {
   CHECK(mismatch(a.to_vector<double>(), b.to_vector<double>(), on_cpu ? Tolerance{} : few) == "");
 }
 
-/// Runs the case under a caster and by hand; the caster reports what it saw.
+/// Runs the case under a caster and by hand; the caster reports the inputs that it got.
 void check_class(const OpSamples& samples, const Case& test, const Tensors& inputs,
                  ClassCaster& report) {
   const Tensors leaves = leaves_of(test, inputs), same = leaves_of(test, inputs);
@@ -85,7 +85,7 @@ void check_class(const OpSamples& samples, const Case& test, const Tensors& inpu
     const CasterScope region(caster);
     y = test.call(leaves);
     const int calls = caster->calls;
-    // In the region still: backward must not consult it. A checkpoint runs its segment again.
+    // Still in the region: backward must not consult it. A checkpoint runs its segment again.
     if (test.gradient) y.backward(seed_for(y));
     if (samples.name != "checkpoint") CHECK(caster->calls == calls);
     report.seen.merge(caster->seen);
@@ -98,9 +98,9 @@ void check_class(const OpSamples& samples, const Case& test, const Tensors& inpu
     INFO("gradient of input ", i);
     REQUIRE(leaves[i].grad().defined());
     CHECK(leaves[i].grad().dtype() == inputs[i].dtype());
-    // Where something lies between the cast by hand and the operation (broadcasting, a transposed
-    // view), only the caster's gradient comes straight in f32; and a gradient that a widening
-    // operation writes in a short float is rounded once, by hand twice.
+    // If there is a step between the cast by hand and the operation (broadcasting, a transposed
+    // view), only the caster's gradient comes directly in f32. A gradient that a widening operation
+    // writes in a short float is rounded once, by hand twice.
     const bool same_roundings = samples.cast_class != CastClass::low_precision &&
                                 samples.cast_class != CastClass::full_precision;
     if (test.broadcast || !same_roundings) {
@@ -112,7 +112,7 @@ void check_class(const OpSamples& samples, const Case& test, const Tensors& inpu
   }
 }
 
-TEST_CASE("the cast class is honoured: as the same operation on inputs cast by hand") {
+TEST_CASE("the cast class is followed: as the same operation on inputs cast by hand") {
   const std::vector<std::vector<DType>> mixes{{f32}, {bf16}, {f64}, {f32, bf16}, {f16, bf16}};
   each_op([&](const OpSamples& samples) {
     ClassCaster report;
@@ -129,7 +129,7 @@ TEST_CASE("the cast class is honoured: as the same operation on inputs cast by h
   });
 }
 
-/// An operation that looks at the pipeline's state from inside.
+/// An operation that reads the pipeline's state from inside.
 struct Probe : UserOp {
   static constexpr OpInfo info{"probe", CastClass::as_is};
   bool* clean_forward = nullptr;

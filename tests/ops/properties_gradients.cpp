@@ -18,7 +18,7 @@ int64_t differentiable_elements(const Tensors& leaves) {
   return count;
 }
 
-/// What rounding does to a difference quotient of the contracted result.
+/// The effect of rounding on a difference quotient of the contracted result.
 double quotient_noise(const Tensor& y) {
   double total = 0;
   for (const double v : y.to_vector<double>()) total += std::abs(v);
@@ -80,7 +80,7 @@ TEST_CASE(
     const Tensors inputs = inputs_of(test, dtype);
     const Outcome low = run_case(test, inputs);
     const Tensor seed = seed_for(low.y);
-    // Operations with a fixed result dtype (cast) start from that in f64 too.
+    // Operations with a fixed result dtype (cast) start from that dtype also in f64.
     const Outcome wide = run_case(test, widened(inputs), test.output ? seed : cast(seed, f64));
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!test.inputs[i].differentiable()) continue;

@@ -1,5 +1,5 @@
-// What readers say that operations keep (autograd/saved_tensors.h) is what the ledger counts, to
-// the byte, for every operation: none keeps a tensor where they do not look.
+// The saved tensors that readers list (autograd/saved_tensors.h) equal the ledger's bytes for every
+// operation: none keeps a tensor that its reader does not list.
 #include <algorithm>
 #include <set>
 
@@ -11,7 +11,7 @@
 namespace halftone::test::properties_saved {
 namespace {
 
-/// The storages that the nodes behind a tensor keep, and its own.
+/// The storages that the nodes of a tensor's graph keep, and its own.
 std::set<const Storage*> storages_behind(const Tensor& y) {
   static const std::vector<OperationReader> readers = catalogue_readers();
   std::set<const Storage*> storages{y.storage().get()};

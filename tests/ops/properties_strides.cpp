@@ -1,5 +1,5 @@
-// The memory layout of inputs does not matter: every operation gives for permuted, stepped,
-// expanded and channels-last views what it gives for contiguous tensors of the same values.
+// The memory layout of inputs does not matter: every operation gives the same results for permuted,
+// stepped, expanded and channels-last views as for contiguous tensors of the same values.
 #include "ops/properties.h"
 
 #include <limits>
@@ -23,7 +23,7 @@ Tensor reversed(const Tensor& x) {
   return views::with_strides(x, strides);
 }
 
-/// Every second element of a larger tensor; what lies between must not be read.
+/// Every second element of a larger tensor; the elements between them must not be read.
 Tensor stepped(const Tensor& x) {
   Shape larger = x.shape();
   if (x.rank() == 0) larger = {3};
@@ -59,7 +59,7 @@ void check_layout(const Case& test, const Tensors& inputs, Layout layout, DType 
     contiguous.push_back(x.defined() ? views::contiguous(strided.back()) : x);
   }
   const Outcome plain = run_case(test, contiguous), other = run_case(test, strided);
-  // Repeated values have no variance: what is left of it is the square of a rounding error.
+  // Repeated values have variance 0: the computed variance is the square of a rounding error.
   double rounding = 0;
   for (const Tensor& x : contiguous)
     if (x.defined()) rounding = std::max(rounding, largest_magnitude(x.to_vector<double>()));
@@ -92,7 +92,7 @@ TEST_CASE("strided inputs equal contiguous ones") {
   });
 }
 
-TEST_CASE("dropout's mask runs in memory order, and backward repeats it") {
+TEST_CASE("dropout's mask follows memory order, and backward repeats it") {
   for (const Target& target : targets()) {
     const TargetScope scope(target);
     const Tensor x = views::channels_last(ones({2, 3, 4, 5}, f32, test_device())),

@@ -1,6 +1,6 @@
 // The hook around an operation, for every operation: one that changes nothing changes no bit and
-// leaves no byte, each gradient can be asked for alone, and another instance beside computes what
-// the operation does.
+// frees all its bytes, each gradient can be computed alone, and another instance of the operation
+// computes the same.
 #include <algorithm>
 #include <bit>
 
@@ -13,7 +13,7 @@
 namespace halftone::test::properties_taps {
 namespace {
 
-/// Hands a tap to every operation but casts.
+/// Gives a tap to every operation except casts.
 class TapCaster final : public InputCaster {
  public:
   explicit TapCaster(std::shared_ptr<OpTap> tap) : tap_(std::move(tap)) {}
@@ -39,7 +39,7 @@ struct Identity : OpTap {
   }
 };
 
-/// Asks for the gradient of each input on its own.
+/// Computes the gradient of each input separately.
 struct OneByOne final : Identity {
   std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
     std::vector<Tensor> gradients;
@@ -52,7 +52,7 @@ struct OneByOne final : Identity {
   }
 };
 
-/// Computes the operation twice: what is handed on and what goes back are the second one's.
+/// Computes the operation twice, and passes on the result and the gradients of the second one.
 struct Aside final : Identity {
   std::vector<std::shared_ptr<Node>> shadows{};
   Tensor forward(std::span<const Tensor> inputs, Computation& operation) override {
@@ -70,7 +70,7 @@ struct Aside final : Identity {
   }
   std::vector<Tensor> backward(Node& node, const Tensor& dy) override {
     std::vector<Tensor> own = node.backward(dy);
-    // Backward goes through equal operations in the opposite order.
+    // Backward visits equal operations in the opposite order.
     const auto same = [&](const auto& shadow) { return shadow->info == node.info; };
     const auto last = std::find_if(shadows.rbegin(), shadows.rend(), same);
     if (last == shadows.rend()) return own;
@@ -107,7 +107,7 @@ void check_same(const Outcome& a, const Outcome& b) {
 template <class Tap> void check_tap(bool counts_bytes) {
   constexpr std::array dtypes{f32, bf16};
   each_case(dtypes, [&](const OpSamples& samples, const Case& test, DType dtype) {
-    if (samples.name == "cast") return;  // no caster is asked for casts
+    if (samples.name == "cast") return;  // casters are not asked for casts
     const Tensors inputs = inputs_of(test, dtype);
     const RandomKey state = default_generator().state();
     const int64_t before = memory_report(test_device()).total_now;
@@ -122,7 +122,7 @@ template <class Tap> void check_tap(bool counts_bytes) {
     }
     check_same(plain, tapped);
     if (counts_bytes) {
-      // Some calls do nothing: a cast to the dtype that is there, dropout of nothing.
+      // Some calls do nothing: a cast to the same dtype, dropout with probability 0.
       const bool computed = std::ranges::none_of(
           inputs, [&](const Tensor& x) { return x.defined() && x.storage() == plain.y.storage(); });
       CHECK((!computed || tap->forwards > 0));
@@ -132,19 +132,19 @@ template <class Tap> void check_tap(bool counts_bytes) {
   });
 }
 
-TEST_CASE("a tap that changes nothing changes no bit and leaves no byte") {
+TEST_CASE("a tap that changes nothing changes no bit and frees all its bytes") {
   check_tap<Identity>(true);
 }
 
-TEST_CASE("each gradient can be asked for alone, with the bits that it has among the others") {
+TEST_CASE("each gradient can be computed alone, with the bits that it has among the others") {
   check_tap<OneByOne>(false);
 }
 
-TEST_CASE("another instance of an operation computes what it does, forward and backward") {
+TEST_CASE("another instance of an operation computes the same, forward and backward") {
   check_tap<Aside>(false);
 }
 
-// --- what a tap must not do
+// --- mistakes of a tap
 
 struct Misbehaves final : OpTap {
   enum Fault { never_runs, other_dtype, other_shape, other_gradient } fault;
@@ -168,7 +168,7 @@ Tensor exp_under(Misbehaves::Fault fault, const Tensor& x) {
   return exp(x);
 }
 
-TEST_CASE("a tap that does not run the operation, or hands on something else, is refused") {
+TEST_CASE("a tap that does not run the operation, or returns something else, is refused") {
   const Tensor x = ones({3}).set_requires_grad();
   CHECK_THROWS_WITH_AS(exp_under(Misbehaves::never_runs, x),
                        "[exp] its tap did not run it, so that it has nothing to go back with. Call "

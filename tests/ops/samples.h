@@ -1,5 +1,5 @@
 // The operation table: samples of every operation in AllOps. An operation without a Samples
-// specialisation is an incomplete type here, so it does not compile.
+// specialization is an incomplete type here, so it does not compile.
 #pragma once
 
 #include "ops/samples_attention.h"

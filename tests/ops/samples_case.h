@@ -1,5 +1,5 @@
-// The vocabulary of the operation table: a case is a set of inputs, a call through the public
-// functions, and an oracle, a naive f64 computation that uses nothing of the library but shapes.
+// The vocabulary of the operation table. A case is a set of inputs, a call through the public
+// functions, and an oracle: a naive f64 computation that uses only shapes from the library.
 // tests/ops/samples.h collects the cases, tests/ops/properties*.cpp checks them.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace halftone::test {
 using Values = std::vector<double>;
 using Tensors = std::vector<Tensor>;
 
-/// A row-major array of doubles: what oracles read and write.
+/// A row-major array of doubles, which oracles read and write.
 struct Array {
   Shape shape{};
   Values values{};
@@ -40,7 +40,7 @@ struct Array {
   template <class... I> double operator()(I... index) const {
     return (*this)[Dims{int64_t(index)...}];
   }
-  /// The element that broadcasting puts at `index` of a larger shape.
+  /// The element that broadcasting assigns to `index` of a larger shape.
   double broadcast(const Dims& index) const {
     Dims own = Dims::filled(shape.rank(), 0);
     for (int d = 0; d < shape.rank(); ++d)
@@ -67,7 +67,7 @@ template <class Value> Array array_of(const Shape& shape, const Value& value) {
 }
 
 /// data: the dtype under test, differentiable. constant: the same without a gradient.
-/// wide: a parameter that stays f32 beside short data. The others are what they say.
+/// wide: a parameter that stays f32 with short data. The others have the dtype of their name.
 enum class InputKind { data, constant, wide, integers, condition, absent };
 
 struct Input {
@@ -75,8 +75,8 @@ struct Input {
   Domain domain{-2, 2};
   InputKind kind = InputKind::data;
   bool distinct = false;        // a shuffled arithmetic sequence, exact in every dtype: no ties
-  std::vector<double> avoid{};  // kinks that values stay 0.05 or more away from
-  Values given{};               // these values instead of drawn ones
+  std::vector<double> avoid{};  // kinks; values differ from them by 0.05 or more
+  Values given{};               // these values instead of random ones
 
   bool floating() const {
     return kind == InputKind::data || kind == InputKind::constant || kind == InputKind::wide;
@@ -99,12 +99,12 @@ struct Case {
   std::function<Tensor(const Tensors&)> call;
   std::function<Array(const Arrays&)> oracle;
 
-  int64_t reduced = 1;            // terms in the longest sum behind one result
-  std::optional<DType> output{};  // the result's dtype, where it is not the inputs'
-  bool gradient = true;           // false: comparisons, positions
+  int64_t reduced = 1;            // terms in the longest sum of a result
+  std::optional<DType> output{};  // the result's dtype, if it is not that of the inputs
+  bool gradient = true;           // false: no gradient (comparisons, positions)
   bool smooth = true;             // false: a rounding or a step inside; no finite differences
   bool any_strides = true;        // false: the result depends on the memory order (dropout)
-  bool broadcast = false;         // expanded first, in the dtype from before any cast
+  bool broadcast = false;         // expanded first, in the dtype before any cast
   int roundings = 0;              // intermediate results that are rounded to the dtype
   double condition = 1;           // by how much the function itself magnifies relative errors
 };
@@ -119,23 +119,23 @@ template <class Kind> ErrorCase error(std::string message, std::function<void()>
           [](const Error& e) { return dynamic_cast<const Kind*>(&e) != nullptr; }};
 }
 
-/// What an operation does with two floating inputs of different dtypes.
+/// The result of an operation for two floating inputs of different dtypes.
 enum class Mixed { promotes, refuses, accepts };
 
 struct OpSamples {
   std::vector<Case> cases;
   std::vector<ErrorCase> errors{};
-  bool any_dtype = false;  // also takes integers
+  bool any_dtype = false;  // also accepts integers
   Mixed mixed = Mixed::promotes;
   std::string name{};  // filled in from OpInfo, as is the next
   CastClass cast_class = CastClass::as_is;
 };
 
-/// The samples of an operation: static OpSamples make(). Not defined for an operation without any,
-/// so an operation that nobody wrote samples for does not compile.
+/// The samples of an operation: static OpSamples make(). Not defined for an operation without
+/// samples, so such an operation does not compile.
 template <class Op> struct Samples;
 
-/// A fixed sequence of numbers per seed (Vigna's splitmix64): tests repeat.
+/// A sequence of numbers that depends only on the seed (Vigna's splitmix64), so that tests repeat.
 class Draw {
  public:
   explicit Draw(uint64_t seed) : state_(seed) {}
@@ -185,7 +185,7 @@ inline DType dtype_for(const Input& input, DType under_test) {
   return under_test;
 }
 
-/// Where the inputs of cases are: see Target in properties.h.
+/// The device of the inputs of cases: see Target in properties.h.
 inline Device& test_device() {
   static Device device = Device::cpu();
   return device;

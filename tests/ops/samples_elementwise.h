@@ -1,4 +1,4 @@
-// Samples of the elementwise operations. What is particular to a formula is one line in
+// Samples of the elementwise operations. Each formula has one line of its own in
 // samples_truth.h.
 #pragma once
 
@@ -11,17 +11,17 @@ template <class F> constexpr Domain domain_of() {
   else return {-3, 3};
 }
 
-/// Formulas of two inputs that jump where the quotient is a whole number: the first input is a
-/// tenth away from the multiples of every second one.
+/// Formulas of two inputs that jump if the quotient is a whole number: the first input is a tenth
+/// away from the multiples of every second one.
 template <class F>
 inline constexpr bool jumps = is_in_list<F, TypeList<formula::Remainder, formula::FloorDivide>>;
 
-/// Formulas of two inputs with a kink where they are equal, or one apart: their inputs come from
-/// two interleaved grids of eighths, which never meet.
+/// Formulas of two inputs with a kink if they are equal, or one apart: their inputs come from two
+/// interleaved grids of eighths, which have no number in common.
 template <class F>
 inline constexpr bool kinked =
     is_in_list<F, TypeList<formula::Maximum, formula::Minimum, formula::AbsoluteError,
-                         formula::SmoothL1, formula::Huber>>;
+                           formula::SmoothL1, formula::Huber>>;
 
 // --- cases
 
@@ -33,7 +33,7 @@ template <class F> Case unary_case(std::string name, F f, const Shape& shape) {
               [f](const Arrays& in) {
                 return array_of(in[0].shape, [&](const Dims& i) { return truth(f, in[0][i]); });
               },
-          .condition = 4};  // f32 elementary functions: some units in the last place
+          .condition = 4};  // f32 elementary functions: a few units in the last place
 }
 
 /// The same formula with other attributes than its defaults.
@@ -65,7 +65,7 @@ inline std::vector<Case> attribute_cases(formula::Mish) {
 }
 template <class F> std::vector<Case> attribute_cases(F) { return {}; }
 
-/// What a formula gives for integers.
+/// The result of a formula for integers.
 template <class F> Case integer_case(F f) {
   return {.name = "integers",
           .inputs = {integers({2, 4}, {-7, -1, 0, 1, 2, 300, -70000, 5})},
@@ -92,7 +92,8 @@ template <class F> struct Samples<Unary<F>> {
       cases.push_back(unary_case("one of rank " + std::to_string(shape.rank()), F{}, shape));
     cases.push_back(unary_case("longer than a block", F{}, {3, 701}));
     for (Case& more : attribute_cases(F{})) cases.push_back(std::move(more));
-    if constexpr (is_in_list<F, TypeList<formula::Affine, formula::Clamp>>) cases.push_back(integer_case(F{-2, 3}));
+    if constexpr (is_in_list<F, TypeList<formula::Affine, formula::Clamp>>)
+      cases.push_back(integer_case(F{-2, 3}));
     else if constexpr (takes_integers<F>) cases.push_back(integer_case(F{}));
     const std::string name(F::info.name);
     return {.cases = cases,
@@ -104,7 +105,7 @@ template <class F> struct Samples<Unary<F>> {
   }
 };
 
-/// Two input shapes and what they broadcast to.
+/// Two input shapes and their common broadcast shape.
 struct Pairing {
   Shape a, b, result;
 };
@@ -160,7 +161,7 @@ template <class F> Case binary_case(std::string name, F f, const Pairing& p) {
   return test;
 }
 
-/// An error of broadcasting that `call` makes of [2, 3] and [2, 4].
+/// The error of broadcasting when `call` gets [2, 3] and [2, 4].
 inline ErrorCase broadcast_error(std::string_view op, std::function<void()> call) {
   return error<ShapeError>(
       "[" + std::string(op) +
@@ -169,7 +170,7 @@ inline ErrorCase broadcast_error(std::string_view op, std::function<void()> call
       std::move(call));
 }
 
-/// What single formulas have beyond broadcasting: attributes, and functions with rules of their
+/// Cases of single formulas beyond broadcasting: attributes, and functions with rules of their
 /// own.
 template <class F> void add_particulars(F, OpSamples&) {}
 inline void add_particulars(formula::SmoothL1, OpSamples& samples) {
@@ -222,7 +223,7 @@ template <class F> struct Samples<Binary<F>> {
     std::vector<Case> cases;
     for (const Pairing& p : pairings()) cases.push_back(binary_case(pairing_name(p), F{}, p));
     cases.push_back(binary_case("longer than a block", F{}, {{3, 701}, {701}, {3, 701}}));
-    if constexpr (takes_integers<F> && !std::same_as<F, formula::Pow>)  // that is no pow() of f64
+    if constexpr (takes_integers<F> && !std::same_as<F, formula::Pow>)  // which is not pow() of f64
       cases.push_back(integer_pairs_case<F>());
     const std::string name(F::info.name);
     OpSamples samples{

@@ -5,7 +5,7 @@
 
 namespace halftone::test {
 
-/// Calls body(iy, ix, ky, kx) for the places of a window that lie inside an image of h x w.
+/// Calls body(iy, ix, ky, kx) for the positions of a window that are inside an image of h x w.
 template <class Body>
 void each_place(const Conv2dOptions& o, int64_t oy, int64_t ox, int64_t kh, int64_t kw, int64_t h,
                 int64_t w, const Body& body) {
@@ -66,7 +66,7 @@ template <> struct Samples<Conv2d> {
                   of("no bias", {2, 3, 5, 5}, {4, 3, 3, 3}, false),
                   of("padded", {1, 2, 4, 4}, {3, 2, 3, 3}, true, {.padding = 1}),
                   of("strided", {2, 3, 7, 7}, {4, 3, 3, 3}, true, {.stride = 2, .padding = 1}),
-                  of("strided, a rest behind the last window", {1, 2, 8, 7}, {2, 2, 3, 2}, true,
+                  of("strided, a rest after the last window", {1, 2, 8, 7}, {2, 2, 3, 2}, true,
                      {.stride = {3, 2}}),
                   of("dilated", {1, 2, 7, 8}, {3, 2, 3, 2}, true,
                      {.padding = {2, 1}, .dilation = {2, 3}}),
@@ -200,7 +200,7 @@ template <> struct Samples<ConvTranspose2d> {
   }
 };
 
-/// The elements of each window as a pooling sees them; `padding` counts the places outside.
+/// The elements of each window in a pooling; `padding` counts the positions outside.
 template <class Of>
 Case pooling(std::string name, const Shape& x, const PoolOptions& o,
              std::function<Tensor(const Tensor&)> call, Of of, bool no_ties) {
@@ -209,7 +209,7 @@ Case pooling(std::string name, const Shape& x, const PoolOptions& o,
   const auto size = [&](int64_t in, int64_t kernel, int64_t step, int64_t padding,
                         int64_t dilation) {
     int64_t windows = conv_size(in, kernel, step, padding, dilation);
-    const int64_t next = windows * step - padding;  // where one more window would begin
+    const int64_t next = windows * step - padding;  // start of the window that would come next
     const int64_t reach = (windows - 1) * step - padding + (kernel - 1) * dilation + 1;
     return windows + int64_t(o.ceil_mode && next < in && reach < in + padding);
   };
@@ -265,7 +265,7 @@ inline std::vector<PoolSample> pool_samples() {
       {"overlapping", {1, 2, 7, 7}, {.kernel = 3, .stride = 2}},
       {"padded", {1, 3, 5, 5}, {.kernel = 3, .stride = 2, .padding = 1}},
       {"not square", {2, 2, 5, 7}, {.kernel = {2, 3}, .stride = Pair{1, 2}, .padding = {1, 0}}},
-      {"a rest behind the last window", {1, 2, 5, 5}, {.kernel = 2}},
+      {"a rest after the last window", {1, 2, 5, 5}, {.kernel = 2}},
       {"every place", {1, 4, 4, 3}, {.kernel = 3, .stride = 1, .padding = 1}},
       {"one by one", {1, 2, 3, 3}, {.kernel = 1}},
       {"more than 256 places", {1, 1, 27, 9}, {.kernel = {26, 9}, .stride = 1, .padding = {0, 1}}},

@@ -8,7 +8,7 @@
 
 namespace halftone::test {
 
-/// The place that an index names, from the place of the index.
+/// The position that an index names, from the position of the index.
 inline Dims named_by(const Arrays& in, Dims i, int dim) {
   if (i.rank() > 0) i[dim] = int64_t(in[1][i]);
   return i;
@@ -26,7 +26,7 @@ template <> struct Samples<Gather> {
                 },
             .reduced = numel_of(shape)};
   }
-  /// index_select is made of it.
+  /// index_select uses this operation.
   static Case select_case(std::string name, const Shape& x, int dim, Values index) {
     const int d = dim < 0 ? dim + x.rank() : dim;
     Shape result = x;

@@ -12,7 +12,7 @@ inline Array product_of(const Array& a, const Array& b, const Shape& result) {
     Dims at = index, bt = index;
     double sum = 0;
     const int r = index.rank();
-    // One more index than a broadcast read takes: the summed one replaces a column or a row.
+    // One more index than a broadcast read has: the summed one replaces a column or a row.
     for (int64_t p = 0; p < k; ++p) {
       at[r - 1] = p, bt[r - 2] = p;
       sum += a.broadcast(at) * b.broadcast(bt);
@@ -29,7 +29,7 @@ template <> struct Samples<Matmul> {
             .oracle = [c](const Arrays& in) { return product_of(in[0], in[1], c); },
             .reduced = a[a.rank() - 1]};
   }
-  /// Shapes [m, k] and [k, n], either held transposed in memory.
+  /// Shapes [m, k] and [k, n], either one stored transposed.
   static Case transposed(std::string name, bool a_too) {
     Case test = of(std::move(name), {5, 7}, {7, 9}, {5, 9});
     test.inputs[1].shape = {9, 7};

@@ -1,4 +1,4 @@
-// Samples of the normalisations. All of them are one oracle: elements that share statistics form a
+// Samples of the normalizations. All of them use one oracle: elements that share statistics form a
 // group; the affine parameters are read by another index.
 #pragma once
 
@@ -29,7 +29,7 @@ Array normalized(const Array& x, const Array& weight, const Array& bias, double 
 
 enum class AffineInputs { both, weight, none, wide };
 
-/// x, weight and bias of a normalisation; `wide`: parameters that stay f32 beside short data.
+/// x, weight and bias of a normalization; `wide`: parameters that stay f32 with short data.
 inline std::vector<Input> norm_inputs(const Shape& x, const Shape& affine, AffineInputs which) {
   const InputKind kind = which == AffineInputs::wide ? InputKind::wide : InputKind::data;
   const Input parameter{.shape = affine, .domain = {0.5, 1.5}, .kind = kind};
@@ -66,18 +66,18 @@ template <> struct Samples<LayerNorm> {
                   of("wide parameters", {5, 6}, {6}, wide), of("long rows", {3, 600}, {600}, both),
                   of("large eps", {4, 9}, {9}, both, 0.5), of("no rows", {0, 4}, {4}, both)},
         .errors = {error<ShapeError>(
-                       "[layer_norm] [2, 3] f32 does not end in the normalised shape [4]. The last "
+                       "[layer_norm] [2, 3] f32 does not end in the normalized shape [4]. The last "
                        "dimensions must equal it.",
                        [] {
                          layer_norm(ones({2, 3}), {4});
                        }),
                    error<ShapeError>(
-                       "[layer_norm] [2, 3] f32 does not end in the normalised shape [].",
+                       "[layer_norm] [2, 3] f32 does not end in the normalized shape [].",
                        [] {
                          layer_norm(ones({2, 3}), {});
                        }),
                    error<ShapeError>(
-                       "[layer_norm] weight or bias is [2] f32, the normalised shape is [3]. They "
+                       "[layer_norm] weight or bias is [2] f32, the normalized shape is [3]. They "
                        "must agree.",
                        [] {
                          layer_norm(ones({2, 3}), {3}, ones({2}));
@@ -113,12 +113,12 @@ template <> struct Samples<RmsNorm> {
                   of("no parameters", {4, 9}, {9}, none), of("wide parameters", {5, 6}, {6}, wide),
                   of("long rows", {3, 600}, {600}, weight)},
         .errors = {error<ShapeError>(
-                       "[rms_norm] [2, 3] f32 does not end in the normalised shape [4].",
+                       "[rms_norm] [2, 3] f32 does not end in the normalized shape [4].",
                        [] {
                          rms_norm(ones({2, 3}), {4});
                        }),
                    error<ShapeError>(
-                       "[rms_norm] weight or bias is [2] f32, the normalised shape is [3].",
+                       "[rms_norm] weight or bias is [2] f32, the normalized shape is [3].",
                        [] {
                          rms_norm(ones({2, 3}), {3}, ones({2}));
                        })},
@@ -194,7 +194,7 @@ template <> struct Samples<InstanceNorm> {
   }
 };
 
-/// Where statistics must be that go with x; an undefined x is refused later.
+/// The device of the statistics for x; an undefined x is refused later.
 inline Device device_of(const Tensor& x) { return x.defined() ? x.device() : Device{}; }
 
 template <> struct Samples<BatchNorm> {
@@ -206,7 +206,7 @@ template <> struct Samples<BatchNorm> {
             .inputs = norm_inputs(x, {x[1]}, which),
             .call =
                 [=](const Tensors& in) {
-                  // Statistics of its own for each call: training moves them.
+                  // Each call has its own statistics, because training changes them.
                   const Device device = device_of(in[0]);
                   const Tensor mean = tracked ? zeros({x[1]}, f32, device) : Tensor{},
                                var = tracked ? ones({x[1]}, f32, device) : Tensor{};
@@ -285,7 +285,7 @@ template <> struct Samples<BatchNorm> {
 };
 
 template <> struct Samples<BatchNormRelu> {
-  /// A case of batch norm, then a residual of +-4 or none, then relu: the sign is seldom in doubt.
+  /// A case of batch norm, then a residual of +-4 or none, then relu: the sign is seldom ambiguous.
   static Case of(Case test, bool training, bool has_residual) {
     const Shape shape = test.inputs[0].shape;
     Input residual{.shape = shape};

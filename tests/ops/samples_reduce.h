@@ -1,5 +1,5 @@
-// Samples of the reductions. One walker groups the input's elements by the result they belong to;
-// what is computed of a group is the oracle.
+// Samples of the reductions. One walker groups the input's elements by their result; the oracle
+// computes the result of a group.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace halftone::test {
 
-/// Which dimensions, under which name; `length` elements fall into one result.
+/// The dimensions to reduce, and a name; `length` elements are reduced to one result.
 struct Over {
   std::string name;
   Shape shape;

@@ -1,5 +1,5 @@
-// Samples of interpolation. The oracle is its definition as a sum over all pixels: a pixel counts 1
-// minus its distance to the place that is asked for, where that is positive.
+// Samples of interpolation. The oracle is its definition as a sum over all pixels: the weight of a
+// pixel is 1 minus its distance to the requested position, if that is positive.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace halftone::test {
 
 template <> struct Samples<Interpolate> {
-  /// What input i counts for output o along one axis of `in` and `out` places.
+  /// The weight of input i in output o along one axis of `in` and `out` positions.
   static double weight(const InterpolateOptions& o, double factor, int64_t in, int64_t out,
                        int64_t to, int64_t from) {
     const double step = o.scale_factor ? 1 / factor : double(in) / double(out);

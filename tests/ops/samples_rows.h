@@ -1,4 +1,4 @@
-// Samples of softmax and its kin, and of the losses over classes.
+// Samples of softmax and related operations, and of the losses over classes.
 #pragma once
 
 #include "ops/samples_reduce.h"
@@ -94,7 +94,7 @@ template <> struct Samples<LogSumExp> {
   }
 };
 
-/// A loss over classes, as both class losses have it: logits, targets and the options.
+/// A loss over classes, in the form of both class losses: logits, targets and the options.
 struct ClassLoss {
   std::string name;
   Shape logits;

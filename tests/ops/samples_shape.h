@@ -75,7 +75,7 @@ template <> struct Samples<Reshape> {
                                      [] {
                                        reshape(ones({2, 3}), {4, -1});
                                      }),
-                   error<ShapeError>("[flatten] start 2 is behind end 1 for rank 3. Swap them.",
+                   error<ShapeError>("[flatten] start 2 is after end 1 for rank 3. Swap them.",
                                      [] {
                                        flatten(ones({2, 3, 2}), 2, 1);
                                      })},

@@ -1,5 +1,5 @@
-// What each formula is: truth(), the value in f64 through the C library, and kinks(), where it has
-// no derivative.
+// The definition of each formula: truth(), the value in f64 through the C library, and kinks(), the
+// points without a derivative.
 #pragma once
 
 #include "ops/samples_case.h"

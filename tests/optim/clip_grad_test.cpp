@@ -23,7 +23,7 @@ Tensor with_gradient(const std::vector<double>& gradient, DType dtype = f32) {
 
 }  // namespace
 
-TEST_CASE("the norm is taken over all gradients together") {
+TEST_CASE("the norm is that of all gradients together") {
   const Tensor a = with_gradient({3, 0}), b = with_gradient({4}),
                idle = zeros({2}).set_requires_grad();
   const uint64_t version = a.grad().storage()->version();
@@ -34,7 +34,7 @@ TEST_CASE("the norm is taken over all gradients together") {
   CHECK_FALSE(idle.grad().defined());
 }
 
-TEST_CASE("gradients within the limit stay bit for bit as they are") {
+TEST_CASE("gradients within the limit do not change a bit") {
   const Tensor a = with_gradient({0.3, -0.4});
   const std::vector<float> before = a.grad().to_vector<float>();
   const Tensor norm = clip_grad_norm({a}, 1);
@@ -56,7 +56,7 @@ TEST_CASE("the norm of f16 gradients does not overflow in f16") {
   CHECK(a.grad().to_vector<double>()[0] == doctest::Approx(std::sqrt(0.5)).epsilon(0.001));
 }
 
-TEST_CASE("what is not finite shows, or throws if asked to") {
+TEST_CASE("a value that is not finite is visible, or throws on request") {
   const double infinity = std::numeric_limits<double>::infinity();
   const Tensor a = with_gradient({infinity, 1}), b = with_gradient({std::nan(""), 1});
   CHECK_THROWS_WITH_AS(

@@ -1,5 +1,5 @@
-// Steps that the update itself may skip, step counts on the device, and rates for captured steps:
-// the same numbers as an optimizer that the host tells what to do.
+// Steps that the update itself may skip, step counts on the device, and rates for captured steps.
+// They give the numbers of an optimizer that the host controls.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -39,7 +39,7 @@ const std::vector<Named> optimizers{
     {"Rmsprop",
      of<optim::Rmsprop>(optim::RmspropOptions{.lr = 0.1, .momentum = 0.5, .centered = true})}};
 
-/// Two parameters under an optimizer, maybe with a form of weights, and gradients by number.
+/// Two parameters under an optimizer, with or without a form of weights, and numbered gradients.
 struct Run {
   Parameters parameters;
   std::unique_ptr<optim::Optimizer> inner;
@@ -58,13 +58,13 @@ struct Run {
   void give(int step) {
     manual_seed(uint64_t(100 + step));
     for (Tensor& x : parameters) x.set_grad(cast(randn(x.shape()), x.dtype()));
-    if (step % 3 == 2) parameters[1].set_grad({});  // falls behind in its count
+    if (step % 3 == 2) parameters[1].set_grad({});  // its count stays one lower
   }
   optim::NamedTensors state() {
     optim::NamedTensors all = copy_of(optimizer().state_dict());
     for (std::size_t i = 0; i < parameters.size(); ++i)
       all["parameter" + std::to_string(i)] = parameters[i].detach().clone();
-    all.erase("rounding");  // counts skipped steps, too
+    all.erase("rounding");  // counts skipped steps as well
     return all;
   }
 };
@@ -81,7 +81,7 @@ template <class Test> void every_run(const Test& test) {
       }
 }
 
-TEST_CASE("a skip that is 0 changes no bit of a step, and one that is not leaves everything") {
+TEST_CASE("a skip that is 0 changes no bit of a step, and another one changes nothing") {
   every_run([](const auto& make, std::optional<WeightForm> form) {
     Run run = make(), wanted = make();
     const Tensor half = scalar(0.5);
@@ -97,7 +97,7 @@ TEST_CASE("a skip that is 0 changes no bit of a step, and one that is not leaves
       else wanted.optimizer().step();
       CHECK(same_state(run.state(), wanted.state()));
     }
-    run.give(20), wanted.give(20);  // and plain steps go on counting
+    run.give(20), wanted.give(20);  // and plain steps continue to count
     run.optimizer().step(), wanted.optimizer().step();
     CHECK(same_state(run.state(), wanted.state()));
   });
@@ -119,7 +119,7 @@ TEST_CASE("device counts start from the host's, and from loaded states") {
       backend_for(Device::cpu()).copy(run.parameters[i], resumed.parameters[i]);
     both(3, resumed);
     CHECK(same_state(resumed.state(), wanted.state()));
-    // Loading puts the counts of an optimizer that has some back.
+    // Loading restores the counts of an optimizer that has some.
     run.optimizer().load_state_dict(copy_of(resumed.optimizer().state_dict()));
     CHECK(same_state(run.optimizer().state_dict(), resumed.optimizer().state_dict()));
   });
@@ -135,7 +135,7 @@ TEST_CASE("a state of nothing but skipped steps is that of no steps") {
   }
 }
 
-TEST_CASE("momentum that is turned on after steps on the device starts as a first step does") {
+TEST_CASE("momentum that is turned on after steps on the device begins as in a first step") {
   const auto made = [] {
     return Run(of<optim::Sgd>(optim::SgdOptions{.lr = 0.5, .dampening = 0.5}), {});
   };
@@ -149,7 +149,7 @@ TEST_CASE("momentum that is turned on after steps on the device starts as a firs
   }
 }
 
-TEST_CASE("counts are optimizer state, 8 bytes each, and there only where they are used") {
+TEST_CASE("counts are optimizer state, 8 bytes each, and exist only if they are used") {
   const auto held = [] { return memory_report().now_of(MemoryUse::optimizer_state); };
   const int64_t before = held();
   Run run(of<optim::AdamW>(optim::AdamWOptions{}), {});
@@ -183,7 +183,7 @@ TEST_CASE("an optimizer of a user reads the flag by itself") {
 
 // --- captures
 
-/// Says that it records, while it runs; and what it was asked for.
+/// Reports that it records, while it runs, and stores the calls that it got.
 struct Recording final : ReferenceBackend {
   bool on = false;
   std::vector<Tensor> rates, counts;
@@ -217,7 +217,7 @@ TEST_CASE("captured steps read rate and counts from the device, others the rate 
   CHECK(rate.item() == 0.1);
   CHECK(backend.counts.at(0).item() == 2);
   backend.on = false;
-  // What a replay would read, after the rate has changed.
+  // The values that a replay reads after the rate has changed.
   adamw.set_lr(0.25);
   CHECK(rate.item() == 0.25);
   adamw.options().lr = 0.5;

@@ -1,4 +1,4 @@
-// Parameter groups, zero_grad, the state dictionary, and what the ledger says of an optimizer.
+// Parameter groups, zero_grad, the state dictionary, and the ledger's bytes of an optimizer.
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
@@ -46,7 +46,7 @@ TEST_CASE("groups have their own options, and can be added") {
   CHECK(optimizer.group_parameters(1)[0].body() == b.body());
 
   CHECK_THROWS_WITH_AS(optimizer.set_lr(-2, 1), "[Sgd] lr is -2. Use 0 or more.", UsageError);
-  CHECK(optimizer.lr(1) == 0.75);  // as it was
+  CHECK(optimizer.lr(1) == 0.75);  // unchanged
   CHECK_THROWS_WITH_AS(optimizer.options(3),
                        "[Sgd] there is no parameter group 3 among 3. Count from 0.", UsageError);
   CHECK_THROWS_WITH_AS(optimizer.add_group({.parameters = {a}}),
@@ -66,7 +66,7 @@ TEST_CASE("zero_grad drops gradients or writes zeros") {
   CHECK_FALSE(p.grad().defined());
 }
 
-TEST_CASE("a step holds no gradient back") {
+TEST_CASE("a step keeps no reference to a gradient") {
   const Tensor p = leaf({1000});
   AdamW optimizer({p});
   for (int i = 0; i < 2; ++i) {
@@ -138,7 +138,7 @@ TEST_CASE("the state dictionary has PyTorch's names") {
     CHECK(rmsprop.state_dict().contains(name));
 }
 
-TEST_CASE_TEMPLATE("a resumed optimizer goes on as if it had not stopped", Kind, Sgd, Adam, AdamW,
+TEST_CASE_TEMPLATE("a resumed optimizer continues as if it had not stopped", Kind, Sgd, Adam, AdamW,
                    Rmsprop) {
   const Tensor a = leaf({4}), b = leaf({4});
   Kind first({a});
@@ -163,7 +163,7 @@ TEST_CASE("loading copies, keeps dtypes, and charges optimizer_state") {
   give_gradients({p});
   optimizer.step();
   NamedTensors state = optimizer.state_dict();
-  state.at("state.0.exp_avg") = full({10}, 0.5, f16);  // as somebody saved it
+  state.at("state.0.exp_avg") = full({10}, 0.5, f16);  // saved in another dtype
   const int64_t before = state_bytes();
   AdamW other({p});
   other.load_state_dict(state);

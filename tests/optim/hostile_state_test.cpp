@@ -1,5 +1,5 @@
-// States of optimizers that no optimizer has written: refused by the name of the entry, and nothing
-// has changed.
+// States of optimizers that no optimizer has written: the error names the entry, and nothing has
+// changed.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -67,7 +67,7 @@ TEST_CASE("steps are counts, moments have the dtypes of states") {
   }
 }
 
-TEST_CASE("names of a state are printable, and not all of thousands are told") {
+TEST_CASE("names of a state are printable, and long lists of them are shortened") {
   Stepped test;
   CHECK(contains(test.refusal("\x1b[2J", zeros({1})), "fit: \\x1b[2J is unknown. Load"));
   optim::NamedTensors state = test.optimizer.state_dict();

@@ -1,4 +1,4 @@
-// Lion, LAMB and Muon: beside their published formulas in f64, and under every form of weights.
+// Lion, LAMB and Muon: compared with their published formulas in f64, under every form of weights.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ double norm(const Values& x) {
   return std::sqrt(sum);
 }
 
-/// A formula updates a whole parameter of some shape; it keeps its own state. t = 1, 2, ...
+/// A formula updates a whole parameter of some shape; it stores its own state. t = 1, 2, ...
 using Formula = std::function<void(int t, const Shape& shape, Values& p, const Values& g)>;
 
 Formula lion(const LionOptions& o) {
@@ -112,7 +112,7 @@ Formula muon(const MuonOptions& o) {
   };
 }
 
-/// Six steps from a parameter of that shape: the optimizer in f64 and the formula agree.
+/// Does six steps from a parameter of that shape: the optimizer in f64 and the formula agree.
 template <class O, class Options>
 void compare(const Options& options, const Shape& shape, const Formula& formula, double start = 1) {
   const auto count = std::size_t(numel_of(shape));
@@ -144,7 +144,7 @@ TEST_CASE("Lion follows its algorithm") {
     const LionOptions options{.lr = 0.01, .weight_decay = decay};
     compare<Lion>(options, {37}, lion(options));
   }
-  // Where the momentum is 0 there is no direction.
+  // A momentum of 0 has no direction.
   Tensor p = ones({2}).set_requires_grad();
   Lion optimizer({p}, 0.5);
   p.set_grad(from({0.0, 2.0}));
@@ -152,7 +152,7 @@ TEST_CASE("Lion follows its algorithm") {
   CHECK(p.to_vector<double>() == Values{1, 0.5});
 }
 
-TEST_CASE("LAMB's step is as long as the parameter says") {
+TEST_CASE("the length of LAMB's step is determined by the parameter") {
   for (const double decay : {0.0, 0.1}) {
     const LambOptions options{.lr = 0.01, .weight_decay = decay};
     compare<Lamb>(options, {3, 11}, lamb(options));
@@ -172,7 +172,7 @@ TEST_CASE("Muon makes momentum orthogonal") {
       }
 }
 
-TEST_CASE("Muon updates what is no matrix as AdamW does") {
+TEST_CASE("Muon updates parameters that are not matrices as AdamW does") {
   Tensor p = from_vector(random_values(9, 0), {9}, f64).set_requires_grad(),
          q = p.detach().clone().set_requires_grad();
   Muon muon({p}, {.lr = 0.01, .vector_lr_factor = 0.5});
@@ -220,7 +220,7 @@ const std::vector<std::pair<std::string, Make>> makers{
      [](std::vector<Tensor> p) { return std::make_unique<Muon>(p, MuonOptions{.lr = 0.01}); }},
 };
 
-/// The weights after eight steps along the same bf16 gradients, from weights that bf16 can hold.
+/// The weights after eight steps with the same bf16 gradients, from weights that are exact in bf16.
 struct Trained {
   Values weights, parameter;
   bool operator==(const Trained&) const = default;
@@ -285,14 +285,14 @@ TEST_CASE("compensated and stochastic weights of every optimizer stay near the f
     };
     const Trained kahan = keep(WeightForm::kahan), stochastic = keep(WeightForm::stochastic);
     CHECK(distance(kahan.weights, wide.weights) < 0x1p-13);
-    // Each of eight roundings is off by less than a spacing of a weight below 2.
+    // Each of eight roundings has an error below a spacing of a weight below 2.
     CHECK(distance(stochastic.weights, wide.weights) < 8 * 0x1p-7);
     CHECK(distance(stochastic.weights, wide.weights) > 0);
     CHECK(moved > 0.01);
   }
 }
 
-TEST_CASE("a step that is skipped leaves everything as it was") {
+TEST_CASE("a skipped step changes nothing") {
   for (const auto& [name, make] : makers) {
     INFO(name);
     Tensor p = from_vector(random_values(12, 0), {3, 4}, f32).set_requires_grad();

@@ -37,7 +37,7 @@ TEST_CASE("schedules, step by step") {
   check_table(LrSchedule([](int64_t step) { return double(step); }), {0, 1, 2});
 }
 
-TEST_CASE("schedules refuse what makes no sense") {
+TEST_CASE("schedules refuse invalid options") {
   CHECK_THROWS_WITH_AS(LrSchedule::cosine(0), "[LrSchedule.cosine] steps is 0. Use 1 or more.",
                        UsageError);
   CHECK_THROWS_WITH_AS(LrSchedule::linear(-1), "[LrSchedule.linear] steps is -1. Use 1 or more.",
@@ -63,7 +63,7 @@ TEST_CASE("the scheduler multiplies each group's own rate") {
   CHECK(optimizer.lr(1) == 0.25);
 }
 
-TEST_CASE("a scheduler resumes, with the rates of before") {
+TEST_CASE("a scheduler resumes with its earlier rates") {
   Sgd first({leaf()}, {.lr = 2}), second({leaf()}, {.lr = 7});
   LrScheduler a(first, LrSchedule::linear(4)), b(second, LrSchedule::linear(4));
   a.step();

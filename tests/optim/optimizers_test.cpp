@@ -16,7 +16,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-/// A rule updates one number: step t = 1, 2, ..., gradient g; it keeps its own state.
+/// A rule updates one number: step t = 1, 2, ..., gradient g; it stores its own state.
 using Rule = std::function<double(int t, double p, double g)>;
 
 Tensor leaf(const Values& values, DType dtype = f32) {
@@ -25,7 +25,7 @@ Tensor leaf(const Values& values, DType dtype = f32) {
 
 double gradient_at(int t, std::size_t i) { return std::sin(1.7 * t + double(i)) + 0.1 * double(i); }
 
-/// Runs `steps` steps on three numbers and compares with the rule, made anew for each number.
+/// Runs `steps` steps on three numbers and compares with the rule, made again for each number.
 void compare(Optimizer& optimizer, const Tensor& parameter, const std::function<Rule()>& make_rule,
              int steps = 6) {
   Values expected = parameter.to_vector<double>();
@@ -135,7 +135,7 @@ TEST_CASE("a first AdamW step moves by the learning rate, computed by hand") {
   CHECK(p.item() == doctest::Approx(0.899));
 }
 
-TEST_CASE("parameters without gradients are passed over and keep their own step count") {
+TEST_CASE("parameters without gradients are skipped and keep their own step count") {
   Tensor a = leaf({1}), b = leaf({1});
   Adam optimizer({a, b}, {.lr = 0.1});
   a.set_grad(from({1.0}));
@@ -182,7 +182,7 @@ TEST_CASE("low-precision parameters are updated in f32, with f32 state unless to
   CHECK(p.dtype() == bf16);
 }
 
-TEST_CASE("a step bumps the version of what it wrote") {
+TEST_CASE("a step bumps the version of the tensors it wrote") {
   Tensor p = leaf({1}), frozen = leaf({1});
   Sgd optimizer({p, frozen}, {.lr = 1});
   const uint64_t before = p.storage()->version(), other = frozen.storage()->version();

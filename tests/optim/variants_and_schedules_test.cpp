@@ -1,5 +1,5 @@
-// AMSGrad, maximize, schedules, plateaus and p-norms, each beside PyTorch's formula in f64 or its
-// published numbers.
+// AMSGrad, maximize, schedules, plateaus and p-norms, each compared with PyTorch's formula in f64
+// or its published numbers.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -85,7 +85,7 @@ TEST_CASE("AMSGrad: under masters and split weights, saved and resumed") {
   }
 }
 
-TEST_CASE("maximize: SGD and RMSprop go the other way, also under a loss scale") {
+TEST_CASE("maximize: SGD and RMSprop go in the opposite direction, also under a loss scale") {
   for (const bool scaled : {false, true}) {
     Tensor up = from({1.0, 2}).set_requires_grad(), down = from({1.0, 2}).set_requires_grad();
     optim::Sgd rises({up}, {.lr = 0.5, .momentum = 0.9, .maximize = true});

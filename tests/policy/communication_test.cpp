@@ -1,4 +1,4 @@
-// The wire of a policy file: errors, the way there and back, what strategies get of it.
+// The wire of a policy file: errors, reading and writing, and the wire of strategies.
 #include <doctest/doctest.h>
 
 #include "policy_cases.h"
@@ -41,10 +41,10 @@ TEST_CASE("a wire is written, read, hashed and given to the strategy") {
                  "\"parameters\": \"own\"\n  }"));
   CHECK(policy::write(policy::read_text(policy::write(file), "again")) == policy::write(file));
   CHECK(policy::hash(file) != policy::hash(plain));
-  CHECK(!contains(policy::write(plain), "communication"));  // as it was before there were wires
+  CHECK(!contains(policy::write(plain), "communication"));  // as in versions without wires
   const amp::Strategy strategy = policy::parse(text);
   CHECK(name(strategy.wire) == "bf16-sr+feedback");
-  CHECK(!strategy.session);  // nobody else has to know
+  CHECK(!strategy.session);  // other code does not need it
   CHECK(policy::write(policy::file_of(strategy)) == policy::write(file));
   amp::Strategy from_code = amp::Strategy::named("amp-bf16");
   from_code.wire = distributed::WireFormat::named("f16");

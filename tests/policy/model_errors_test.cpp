@@ -1,4 +1,4 @@
-// What a policy file says and a model cannot do: errors that name policy, rule or site.
+// Entries of a policy file that a model does not support: errors that name policy, rule or site.
 #include <doctest/doctest.h>
 
 #include "policy/session_cases.h"
@@ -7,7 +7,7 @@
 namespace halftone::test::model_errors_test {
 namespace {
 
-/// The message of one pass, or of making the training, under a rule.
+/// Returns the message of one pass, or of making the training, under a rule.
 std::string message_of_pass(nn::Sequential model, const Tensor& x, const std::string& rules,
                             const std::string& more = "") {
   return message_of<UsageError>([&] {
@@ -19,7 +19,7 @@ std::string message_of_pass(nn::Sequential model, const Tensor& x, const std::st
   });
 }
 
-TEST_CASE("batch norm has no operands of its own for backward") {
+TEST_CASE("batch norm has no separate operands for backward") {
   CHECK(message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::BatchNorm1d(4)), randn({5, 6}),
                         R"({"name": "values", "input": "e4m3", "input.backward": "e5m2"})") ==
         "[policy t] rule 0 (\"values\") at 1/batch_norm.0: batch_norm cannot be computed twice, so "
@@ -27,14 +27,14 @@ TEST_CASE("batch norm has no operands of its own for backward") {
         "place.");
 }
 
-TEST_CASE("an accumulator that a path or a class brings to a convolution") {
+TEST_CASE("an accumulator that a path or a class gives to a convolution") {
   CHECK(message_of_pass(nn::Sequential(nn::Conv2d(1, 2, 3)), randn({1, 1, 5, 5}),
                         R"({"match": {"asks": "low_precision"},
                             "accumulate": {"format": "e8m7"}})") ==
         "[policy t] 0/conv2d.0: conv2d has no emulated accumulator. linear and matmul do.");
 }
 
-TEST_CASE("TF32 where there is none") {
+TEST_CASE("TF32 in a place without TF32") {
   const auto under = [](const std::string& rule) {
     return message_of_pass(nn::Sequential(nn::Linear(6, 4), nn::Relu()), randn({5, 6}), rule);
   };

@@ -1,4 +1,4 @@
-// Overflows that are planted at every site in turn are found there; what runs again changes
+// Overflows are planted at every site in turn and found there; the repeated pass changes
 // nothing.
 #include <doctest/doctest.h>
 
@@ -24,7 +24,7 @@ nn::models::Gpt small_gpt() {
   return nn::models::Gpt({.vocabulary = 23, .context = 8, .layers = 2, .heads = 2, .width = 16});
 }
 
-/// A training of a small GPT in which one tensor can be spoilt.
+/// A training of a small GPT in which a test can spoil one tensor.
 struct Planted {
   nn::models::Gpt model = small_gpt();
   optim::AdamW adamw{model.parameters(), {.lr = 1e-3}};
@@ -131,7 +131,8 @@ TEST_CASE("a weight that is too large is found at its product, of every layer in
   CHECK(planted == 8);
 }
 
-TEST_CASE("a gradient that overflows is found, with the loss scale that would have done") {
+TEST_CASE(
+    "a gradient that overflows is found, with the loss scale that would have been small enough") {
   Planted p("amp-fp16", 0x1p40);
   CHECK_FALSE(p.step());
   const std::optional<Overflow> found = p.explain();
@@ -142,7 +143,7 @@ TEST_CASE("a gradient that overflows is found, with the loss scale that would ha
   std::ostringstream text;
   text << *found;
   CHECK(text.str().find(" would do") != std::string::npos);
-  // It would: with that scale the step is taken, with twice as much it is not.
+  // With that scale the step is done, with twice as much it is skipped.
   Planted with("amp-fp16", found->enough), twice("amp-fp16", 2 * found->enough);
   CHECK(with.step());
   CHECK_FALSE(twice.step());
@@ -184,7 +185,7 @@ TEST_CASE("a function without loss is an error") {
                        UsageError);
 }
 
-TEST_CASE("a function that fails leaves the session's numbers where they were") {
+TEST_CASE("a function that fails does not change the session's numbers") {
   const auto strategy =
       policy::parse(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3"})"));
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
@@ -205,7 +206,7 @@ TEST_CASE("a function that fails leaves the session's numbers where they were") 
   CHECK(pass() == before);
 }
 
-TEST_CASE("data that are not finite are said to be so") {
+TEST_CASE("data that are not finite are reported as such") {
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(amp::Strategy::named("amp-fp16"), model, sgd);

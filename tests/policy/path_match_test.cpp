@@ -1,5 +1,5 @@
-// Patterns for paths of modules: which match what, which are errors, and which path is the nearest
-// to one that matches nothing.
+// Patterns for paths of modules: their matches, invalid ones, and the nearest path to one that
+// matches nothing.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -31,7 +31,7 @@ const Paths paths{"",
                   "transformer.ln_f",
                   "lm_head"};
 
-/// Which of the paths match, by their place in the list.
+/// Returns the positions of the matching paths in the list.
 std::vector<int> matching(std::string_view text, const Paths& all = paths) {
   const PathPattern pattern("test", text);
   ListSizes lists = policy::list_sizes_of(all);
@@ -65,7 +65,7 @@ TEST_CASE("a path is itself; one star is one segment, two are any number, none a
   CHECK(matching("transformer.h.0.attn.c_attn.more").empty());
 }
 
-TEST_CASE("stars stand for letters within a segment, too") {
+TEST_CASE("stars may also match letters within a segment") {
   CHECK(matching("**.c_*") == Places{4, 5, 6, 7, 8});
   CHECK(matching("**.*_proj") == Places{5, 7});
   CHECK(matching("**.c_*r*j") == Places{5, 7});
@@ -86,7 +86,7 @@ TEST_CASE("braces are alternatives of one segment") {
   CHECK(matching("transformer.h.{0,10}") == Places{2});
 }
 
-TEST_CASE("brackets count members of a list, from its end where they are negative") {
+TEST_CASE("brackets count members of a list, from its end if they are negative") {
   CHECK(matching("transformer.h.[0].**") == Places{2, 3, 4, 5});
   CHECK(matching("transformer.h.[-1].**") == Places{8, 9});
   CHECK(matching("transformer.h.[10].**") == Places{8, 9});
@@ -98,20 +98,20 @@ TEST_CASE("brackets count members of a list, from its end where they are negativ
   CHECK(matching("transformer.h.[5:3].**").empty());
   CHECK(matching("transformer.h.[11].**").empty());
   CHECK(matching("transformer.h.[-12].**").empty());
-  CHECK(matching("transformer.[0].**").empty());  // no list
+  CHECK(matching("transformer.[0].**").empty());  // not a list
   const Paths layers{"0", "1", "2", "2.0", "2.1"};
   CHECK(matching("[-1]", layers) == Places{2});
   CHECK(matching("[0:-1]", layers) == Places{0, 1});
   CHECK(matching("[-1].[-1]", layers) == Places{4});
 }
 
-TEST_CASE("lists are what has children called 0, 1, 2, ...") {
+TEST_CASE("lists are modules with children named 0, 1, 2, ...") {
   CHECK(policy::list_sizes_of({"h.0", "h.0.x", "h.10", "h.2.y"}) == ListSizes{{"h", 11}});
   CHECK(policy::list_sizes_of({"a.0.b.0", "a.0.b.1", "3", "a.x"}) ==
         ListSizes{{"", 4}, {"a.0.b", 2}});
 }
 
-TEST_CASE("patterns that could match nothing, or not what was meant, are errors") {
+TEST_CASE("patterns that can match nothing, or that are ambiguous, are errors") {
   CHECK(refusal_of("transformer.h.[-1") ==
         "[policy p] \"transformer.h.[-1\" has a brace or bracket that does not close.");
   CHECK(refusal_of("a.{b,c") ==
@@ -126,7 +126,7 @@ TEST_CASE("patterns that could match nothing, or not what was meant, are errors"
   CHECK(refusal_of("h[0].attn") ==
         "[policy p] \"h[0].attn\" has a bracket within a segment. Write h.[0].");
   for (const std::string bad : {"{a,{b,c}}", "{a}{b}", "{a[0]}", "[{0}]", "a.{b}c{d}"})
-    CHECK_MESSAGE(contains(refusal_of(bad), "within or beside one another"), bad);
+    CHECK_MESSAGE(contains(refusal_of(bad), "nested or adjacent braces or brackets"), bad);
   CHECK(contains(refusal_of("h.*.{attn.c_attn,mlp.c_fc}"), "has a dot within braces"));
   for (const std::string bad : {".a", "a.", "a..b", "."})
     CHECK_MESSAGE(contains(refusal_of(bad), "has a segment of no letters"), bad);
@@ -144,7 +144,7 @@ TEST_CASE("many stars cost no time") {
   CHECK_FALSE(PathPattern("test", "*a*a*a*a*a*a*a*a*a*a*b").matches(std::string(900, 'a'), {}));
 }
 
-TEST_CASE("except leaves places out, and a rule names operations and what they ask for") {
+TEST_CASE("except removes sites, and a rule names operations and their cast classes") {
   nn::models::Gpt model({.vocabulary = 8, .context = 4, .layers = 3, .heads = 1, .width = 4});
   Paths modules;
   for (const auto& [path, module] : model.named_modules()) modules.push_back(path);

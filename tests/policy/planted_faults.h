@@ -68,7 +68,7 @@ class SpoiltTap final : public OpTap {
   double forward_, backward_;
 };
 
-/// Around the caster of a region: the factors are those of operation number `at`, casts left out.
+/// Wraps the caster of a region: the factors apply to operation number `at`, not counting casts.
 class Planter final : public InputCaster {
  public:
   Planter(int at, double forward, double backward)

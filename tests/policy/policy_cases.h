@@ -1,4 +1,4 @@
-// Policies as texts of a test: with some entries, and the message for those that are refused.
+// Policies as texts of a test: with some entries, and the message for refused ones.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Policy files that are refused: every error with its place and words.
+// Policy files that are refused: every error with its position and text.
 #include <doctest/doctest.h>
 
 #include "policy_cases.h"
@@ -6,7 +6,7 @@
 namespace halftone::test::policy_errors_test {
 namespace {
 
-TEST_CASE("what is not JSON is an error with line and column") {
+TEST_CASE("text that is not JSON is an error with line and column") {
   CHECK(refusal_of_text("{\n  \"a\": 1,\n  // remark\n}") ==
         "line 3, column 3: not JSON. Remarks go into \"about\".");
   CHECK(refusal_of_text("") == "line 1, column 1: not JSON. Remarks go into \"about\".");
@@ -20,7 +20,7 @@ TEST_CASE("what is not JSON is an error with line and column") {
         "the entry \"seed\" is there twice in one object. Keep one of them.");
   CHECK(refusal_of(R"("rules": [{"match": {"op": "add", "op": "mul"}}])") ==
         "the entry \"op\" is there twice in one object. Keep one of them.");
-  // A message ends at it, and would say half of what was wrong.
+  // A message would end at it, and lose the rest of the error.
   CHECK(refusal_of("\"rules\": [{\"match\": {\"path\": \"a{\\u0000\"}}]") ==
         "the text \"a{\\x00\" has a character U+0000. Leave it out.");
   CHECK(refusal_of("\"formats\": {\"a\\u0000\": 3}") ==
@@ -243,7 +243,7 @@ TEST_CASE("rules") {
   CHECK(contains(refusal_of_rule(R"("optional": "yes")"), "/rules/0/optional: expected true or"));
 }
 
-TEST_CASE("a grid that the dtype of computation cannot hold is refused where that is named") {
+TEST_CASE("a grid that the dtype of computation cannot represent is refused, with its position") {
   CHECK(
       refusal_of_rule(R"("compute": "bf16", "input": "fp8_block")") ==
       "/rules/0/input: the grid of \"input\" is e4m3, blocks of 1x128 with f32 scales, which bf16 "
@@ -271,9 +271,9 @@ TEST_CASE("accumulators") {
                  "/rules/0/accumulate/chunk: expected a whole number from 0 to "));
 }
 
-TEST_CASE("no letter reaches a terminal that it would obey") {
+TEST_CASE("control characters never reach a terminal") {
   const std::string refused = "a name has 1 to 100 letters, all of them printable.";
-  // Controls of Latin 1, and what turns the direction of writing.
+  // Controls of Latin 1, and characters that reverse the direction of writing.
   for (const char* letter : {"\\u0080", "\\u009b", "\\u009f", "\\u202a", "\\u202e", "\\u2066",
                              "\\u2069", "\\u007f", "\\u001f"}) {
     CAPTURE(letter);
@@ -293,21 +293,21 @@ TEST_CASE("no letter reaches a terminal that it would obey") {
     const std::string spelled = code < "0080" ? "\\x" + code.substr(2) : letter;
     CHECK(contains(message, "there is no strategy named \"" + spelled + '"'));
   }
-  // Their neighbours are letters.
+  // Their neighbors are letters.
   for (const char* letter : {"\\u00a0", "\\u2029", "\\u202f", "\\u2065", "\\u206a", "\\u00e4"}) {
     CAPTURE(letter);
     CHECK(refusal_of_rule("\"name\": \"" + std::string(letter) + '"') == "accepted");
   }
 }
 
-TEST_CASE("entries that cannot be meant together") {
+TEST_CASE("entries that contradict each other") {
   CHECK(refusal_of_rule(R"("match": {"op": []})") ==
         "/rules/0/match/op: the list names no operation. Leave \"op\" out where all are meant.");
   CHECK(
       refusal_of(R"("lists": {"low_precision": ["linear", "add"], "as_is": ["mul", "linear"]})") ==
-      "/lists/as_is/1: linear stands in \"low_precision\" already. Keep one of them.");
+      "/lists/as_is/1: linear is in \"low_precision\" already. Keep one of them.");
   CHECK(refusal_of(R"("lists": {"as_is": ["mul", "mul"]})") ==
-        "/lists/as_is/1: mul stands in \"as_is\" already. Keep one of them.");
+        "/lists/as_is/1: mul is in \"as_is\" already. Keep one of them.");
   CHECK(refusal_of(R"("quantizers": {"none": "e4m3"})") ==
         "/quantizers/none: \"none\" is a word of rules. Choose another name.");
   CHECK(contains(refusal_of(R"("quantizers": {"as_used": "e4m3"})"), "is a word of rules."));
@@ -343,7 +343,7 @@ TEST_CASE("entries that cannot be meant together") {
   CHECK(refusal_of(R"("extends": "full-bf16", "optimizer": {"parameters": "e4m3"})") == "accepted");
 }
 
-TEST_CASE("what has no effect is refused, unless it is the default") {
+TEST_CASE("entries without effect are refused, unless they are the default") {
   const std::string of = "this has no effect: it is of ";
   CHECK(refusal_of_quantizer(R"("format": "e4m3", "random_bits": 8)") ==
         "/quantizers/q/random_bits: " + of + "stochastic rounding. Leave it out.");

@@ -1,4 +1,4 @@
-// Reading policy files: everything that they may say, files that extend files, and writing them
+// Reading policy files: every entry, files that extend files, and writing them
 // again.
 #include <doctest/doctest.h>
 
@@ -119,7 +119,7 @@ TEST_CASE("the whole grammar is read") {
   CHECK(file.rules.rules[1].match.to_step == policy::Match{}.to_step);
   CHECK(file.rules.rules[1].match.except.size() == 2);
 
-  // Written out and read again it says the same.
+  // Written and read again it is the same.
   const std::string written = policy::write(file);
   const PolicyFile again = policy::read_text(written, "again");
   CHECK(policy::write(again) == written);
@@ -128,7 +128,7 @@ TEST_CASE("the whole grammar is read") {
   CHECK(policy::hash(file).size() == 16);
 }
 
-TEST_CASE("a small file is fp32; scales of the loss are words, numbers, objects") {
+TEST_CASE("a small file is fp32; loss scales are words, numbers, objects") {
   const PolicyFile plain = file_of("");
   CHECK(plain.rules.empty());
   amp::Strategy fp32 = amp::Strategy::named("fp32");
@@ -146,7 +146,7 @@ TEST_CASE("a small file is fp32; scales of the loss are words, numbers, objects"
   CHECK_FALSE(file_of(R"("extends": "amp-bf16", "autocast": null)").base.autocast);
 }
 
-TEST_CASE("a name of one's own comes before one that every file knows, and after its line") {
+TEST_CASE("a file's own name takes precedence over a predefined one, from its line on") {
   const PolicyFile file = file_of(R"(
     "quantizers": {"first": "mxfp8", "mxfp8": "e5m2", "second": "mxfp8"},
     "rules": [{"input": "first", "output": "mxfp8", "bias": "second"}])");
@@ -156,7 +156,7 @@ TEST_CASE("a name of one's own comes before one that every file knows, and after
   CHECK(roles.at(policy::Role::bias).quantizer.grid == formats::e5m2);
 }
 
-TEST_CASE("names are whole names: long ones, and such as a JSON pointer escapes") {
+TEST_CASE("names are whole names: long ones, and names that a JSON pointer escapes") {
   const std::string same(200, 'q');
   const PolicyFile file =
       file_of(R"("formats": {"f/~": {"exponent": 5, "fraction": 1}}, "quantizers": {")" + same +
@@ -169,7 +169,7 @@ TEST_CASE("names are whole names: long ones, and such as a JSON pointer escapes"
   CHECK(policy::write(policy::read_text(policy::write(file), "x")) == policy::write(file));
 }
 
-TEST_CASE("files extend files beside them; the rules of the base come first") {
+TEST_CASE("files extend files next to them; the rules of the base come first") {
   const TemporaryDirectory folder;
   write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16",
     "about": "below", "quantizers": {"q": "mxfp8"}, "seed": 3,
@@ -186,10 +186,10 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
   CHECK(file.rules.rules[0].name == "one");
   CHECK(file.rules.rules[1].roles.at(policy::Role::input).quantizer.rounding ==
         Rounding::stochastic);
-  // Everything is in what is written, so that it needs no file beside it.
+  // The written file is complete, so that it needs no file next to it.
   CHECK(policy::write(policy::read_text(policy::write(file), "x")) == policy::write(file));
 
-  // Also where the path is a bare name.
+  // Also if the path is only a name.
   const std::filesystem::path before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
   const std::string hash = policy::hash(policy::read("top.json"));
@@ -203,7 +203,7 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
              R"({"halftone_policy": 1, "name": "orphan", "extends": "nobody.json"})");
   CHECK(contains(refusal_of_file("orphan.json"), "[policy orphan.json] /extends: cannot read "));
   CHECK(contains(refusal_of_file("absent.json"), "[policy absent.json] cannot read "));
-  CHECK(contains(refusal_of_file("."), "it is no regular file"));
+  CHECK(contains(refusal_of_file("."), "it is not a regular file"));
   write_file(folder / "turned.json",
              "{\"halftone_policy\": 1, \"name\": \"x\", \"extends\": \"\\u202e\\u001b.json\"}");
   const std::string turned = refusal_of_file("turned.json");
@@ -216,14 +216,14 @@ TEST_CASE("files extend files beside them; the rules of the base come first") {
              R"({"halftone_policy": 1, "name": "self", "extends": "self.json"})");
   CHECK(refusal_of_file("self.json") ==
         "[policy self.json] /extends: more than 8 files extend one another, perhaps in a circle.");
-  // An error is of the file that it is in.
+  // An error names the file that it is in.
   write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base", "rules": 1})");
   CHECK(refusal_of_file("top.json") == "[policy base.json] /rules: expected a list, got a number.");
   write_file(folder / "large.json", std::string((1 << 20) + 1, ' '));
   CHECK(contains(refusal_of_file("large.json"), "has 1048577 bytes. At most 1048576 make sense."));
 }
 
-TEST_CASE("a base is found from the file that names it, wherever that is") {
+TEST_CASE("a base is found relative to the file that names it") {
   const TemporaryDirectory folder;
   std::filesystem::create_directories(folder / "below/deeper");
   const auto extending = [&](const std::string& name, const std::string& base) {
@@ -233,12 +233,12 @@ TEST_CASE("a base is found from the file that names it, wherever that is") {
   write_file(folder / "base.json",
              R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16"})");
   CHECK(extending("below/up.json", "../base.json") == bf16);
-  CHECK(extending("down.json", "below/up.json") == bf16);  // whose own base is beside down.json
+  CHECK(extending("down.json", "below/up.json") == bf16);  // its own base is next to down.json
   CHECK(extending("below/deeper/up.json", "../up.json") == bf16);
   CHECK(extending("below/deeper/whole.json", (folder / "base.json").string()) == bf16);
 }
 
-TEST_CASE("a file takes away what its base puts onto grids") {
+TEST_CASE("a file removes grids of its base") {
   const TemporaryDirectory folder;
   write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base",
     "optimizer": {"parameters": "e8m15", "states": {"exp_avg": "bf16", "exp_avg_sq": "bf16"}}})");
@@ -248,7 +248,7 @@ TEST_CASE("a file takes away what its base puts onto grids") {
   CHECK_FALSE(file.rules.parameters);
   CHECK(file.rules.states.size() == 1);
   CHECK(file.rules.states.contains("exp_avg_sq"));
-  // A rule of the base that computes in "low" goes with the base's autocast.
+  // A rule of the base that computes in "low" is dropped with the base's autocast.
   write_file(folder / "base.json", R"({"halftone_policy": 1, "name": "base", "extends": "amp-bf16",
     "rules": [{"compute": "low"}]})");
   write_file(folder / "top.json", R"({"halftone_policy": 1, "name": "top", "extends": "base.json",
@@ -258,7 +258,7 @@ TEST_CASE("a file takes away what its base puts onto grids") {
         "autocast, and there is none. Say \"bf16\" or \"f16\", or add \"autocast\".");
 }
 
-TEST_CASE("a chain of eight files is none too long") {
+TEST_CASE("a chain of eight files is not too long") {
   const TemporaryDirectory folder;
   for (int i = 0; i < 8; ++i)
     write_file(folder / (std::to_string(i) + ".json"),

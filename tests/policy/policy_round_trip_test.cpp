@@ -1,4 +1,4 @@
-// What is written is what is read: from files, and from code that says more than a file can.
+// Written policies are read unchanged: from files, and from code that can express more than a file.
 #include <doctest/doctest.h>
 
 #include <halftone/amp/cast_policy.h>
@@ -17,8 +17,8 @@ using policy::Role;
 
 const std::string one_rule = R"("rules": [{"match": {"op": "linear"}, "input": )";
 
-/// The message of write() for a rule with that quantizer, without "[policy.write] "; "" if it is
-/// written, and is then what is read.
+/// Returns the message of write() for a rule with that quantizer, without "[policy.write] "; "" if
+/// it is written and then read unchanged.
 std::string refusal_to_write(const PolicyFile& file) {
   const std::string message = message_of<UsageError>([&] {
     const PolicyFile again = policy::read_text(policy::write(file), "again");
@@ -50,7 +50,7 @@ TEST_CASE("every quantizer of the grammar survives writing") {
     const PolicyFile file = test::file_of(one_rule + quantizer + "}]");
     CHECK(refusal_to_write(file).empty());
   }
-  // What "like" brings along and another rounding has no use for is at its default.
+  // A setting that "like" copies, and that another rounding does not use, has its default.
   const PolicyFile file = test::file_of(R"("quantizers": {
     "a": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8},
     "b": {"like": "a", "rounding": "up"}}, )" +
@@ -59,7 +59,7 @@ TEST_CASE("every quantizer of the grammar survives writing") {
   CHECK(refusal_to_write(file).empty());
 }
 
-TEST_CASE("what no file can say is not written") {
+TEST_CASE("settings that no file can express are not written") {
   Quantizer q{.grid = formats::e4m3};
   q.grid.min_exponent = -8;
   CHECK(refusal_to_write(with_input(q)) ==
@@ -100,7 +100,7 @@ TEST_CASE("strategies that reading would refuse are not written") {
   CHECK(contains(refusal_to_write(file), "/for/0: gpt, lenet, "));
 }
 
-TEST_CASE("entries of operations that are a user's own are not written") {
+TEST_CASE("entries for operations of a user are not written") {
   static constexpr OpInfo mine("swish_gate", CastClass::as_is);
   auto own = std::make_shared<amp::CastPolicy>();
   (*own)["softmax"] = CastClass::low_precision;
@@ -112,7 +112,7 @@ TEST_CASE("entries of operations that are a user's own are not written") {
                  "the policy of amp-bf16 has entries of operations that are not the library's"));
 }
 
-TEST_CASE("a strategy that was loaded and changed is written as it is now") {
+TEST_CASE("a strategy that was loaded and changed is written in its present state") {
   const std::string text =
       text_of(R"("extends": "amp-bf16", "seed": 4, )" + one_rule + R"("mxfp8"}])");
   amp::Strategy strategy = policy::parse(text);
@@ -130,7 +130,7 @@ TEST_CASE("a strategy that was loaded and changed is written as it is now") {
   nn::Linear model(2, 2);
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   const amp::Training training(strategy, model, sgd);
-  CHECK(policy::session_of(training).settings().seed == 5);  // the rules draw by it
+  CHECK(policy::session_of(training).settings().seed == 5);  // the rules draw with it
   amp::Strategy plain = amp::Strategy::named("full-bf16-sr");
   plain.seed = 5;
   CHECK(policy::file_of(plain).base.seed == 5);

@@ -1,5 +1,5 @@
-// Probes: what they count is what happened, watching changes no bit, updates are those of a
-// simulation by hand, and nothing is left behind.
+// Probes: their counts are right, watching changes no bit, updates are those of a simulation by
+// hand, and all memory is freed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -125,7 +125,7 @@ TEST_CASE("a region's casts are rows, with the numbers of f16") {
   CHECK(gradient->loss_scale == 65536);
 }
 
-TEST_CASE("steps, paths and roles that were asked for, and no others") {
+TEST_CASE("steps, paths and roles that were requested, and no others") {
   Steps steps(policy_with(""));
   policy::Probe probe(steps.training, {.every = 2,
                                        .first = 1,
@@ -206,7 +206,7 @@ TEST_CASE("updates of bf16 weights are those of a simulation by hand") {
   CHECK(wanted.lost > 0.5 * wanted.count);
 }
 
-TEST_CASE("masters, remainders and compensation keep what forward does not see") {
+TEST_CASE("masters, remainders and compensation keep the part that forward does not see") {
   for (const char* name : {"o2-bf16", "split-bf16", "full-bf16-kahan"}) {
     CAPTURE(name);
     nn::Sequential model((manual_seed(1), nn::Linear(64, 32)));
@@ -225,7 +225,7 @@ TEST_CASE("masters, remainders and compensation keep what forward does not see")
   }
 }
 
-TEST_CASE("parameters on a grid are looked at after they went there") {
+TEST_CASE("parameters on a grid are surveyed after they were rounded to it") {
   Steps steps(policy_with("", R"(, "optimizer": {"parameters": "e4m3"})"));
   policy::Probe probe(steps.training, {.every = 1});
   steps.step(1);
@@ -233,7 +233,7 @@ TEST_CASE("parameters on a grid are looked at after they went there") {
   CHECK(probe.updates()[0].stored.lost_share() > 0.3);
 }
 
-TEST_CASE("histories show the scale that was used beside the one that would have been right") {
+TEST_CASE("histories show the scale that was used next to the right one") {
   Steps steps(policy_with(
       R"({"match": {"op": "linear"}, "input": {"format": "e4m3", "scale": {"per": "tensor", "from": "history", "history": 4}}})"));
   policy::Probe probe(steps.training, {.every = 1});
@@ -274,7 +274,8 @@ TEST_CASE("lines are JSON, and a file that cannot be written is an error") {
   CHECK_THROWS_AS(probe.save(directory.path() / "none" / "probe.jsonl"), FormatError);
 }
 
-TEST_CASE("two probes at once, and options out of range, are errors; afterwards nothing watches") {
+TEST_CASE(
+    "two probes at once, and options out of range, are errors; afterwards no probe is active") {
   Steps steps(policy_with(""));
   {
     const policy::Probe probe(steps.training);
@@ -296,14 +297,14 @@ TEST_CASE("a probe may outlive its training, also one that stopped within a samp
     gone.training.forward([&](const Tensor& in) { return gone.model(in); }, numbers({5, 6}, 1));
   }
   Steps other(policy_with(""));
-  other.step(0);  // its updates are not the probe's
+  other.step(0);  // its updates do not go to the probe
   CHECK_FALSE(probe->rows().empty());
   CHECK(probe->updates().empty());
   probe.reset();
   other.step(1);
 }
 
-TEST_CASE("a probe leaves nothing in a checkpoint of a training without policy") {
+TEST_CASE("a probe adds nothing to a checkpoint of a training without policy") {
   nn::Sequential model((manual_seed(1), nn::Linear(4, 3)));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(amp::Strategy::named("amp-bf16"), model, sgd);

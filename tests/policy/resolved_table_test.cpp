@@ -1,4 +1,4 @@
-// What show prints of a policy: every step, every field, and what differs between two.
+// The output of show for a policy: every step, every field, and differences between two.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -38,7 +38,7 @@ std::string input_rule(const std::string& quantizer, const std::string& more = "
   return policy_with(R"({"match": {"op": "linear"}, "input": )" + quantizer + "}", more);
 }
 
-TEST_CASE("a resolved hash knows every field that has an effect, and no name") {
+TEST_CASE("a resolved hash depends on every field that has an effect, and on no name") {
   std::vector<std::string> texts{input_rule(R"("e4m3")"), input_rule(R"("e5m2")"),
                                  input_rule(R"("e4m3")", R"(, "seed": 1)"),
                                  input_rule(R"("e4m3")", R"(, "evaluation": "reference")")};
@@ -66,7 +66,7 @@ TEST_CASE("a resolved hash knows every field that has an effect, and no name") {
     CAPTURE(text);
     CHECK(hashes.insert(Resolved(text).hash()).second);
   }
-  // The same by another name, in more rules, or in words that change nothing.
+  // The same with another name, in more rules, or in words that change nothing.
   const std::string usual = Resolved(texts[0]).hash();
   CHECK(Resolved(input_rule(R"("mine")", R"(, "quantizers": {"mine": "e4m3"})")).hash() == usual);
   CHECK(Resolved(policy_with(R"({"match": {"path": "0"}, "input": "e4m3"},
@@ -80,7 +80,7 @@ TEST_CASE("a resolved hash knows every field that has an effect, and no name") {
             .hash() == usual);
 }
 
-TEST_CASE("what differs between two policies is their content, not what they call it") {
+TEST_CASE("differences between two policies are those of their content, not of their names") {
   const auto with = [](const std::string& quantizer, const std::string& more = "") {
     return input_rule(R"("forward")", R"(, "quantizers": {"forward": )" + quantizer + "}" + more);
   };
@@ -98,7 +98,7 @@ TEST_CASE("what differs between two policies is their content, not what they cal
         "steps)\n");
   CHECK(policy::resolved_difference(now.session(), now.session()).empty());
 
-  // What a description leaves out stands behind it.
+  // Settings that a description omits follow it.
   const auto in_format = [&](const std::string& more) {
     return Resolved(with(R"({"format": {"exponent": 5, "fraction": 2)" + more + "}}"));
   };
@@ -113,7 +113,7 @@ TEST_CASE("what differs between two policies is their content, not what they cal
                  "(e4m3, scaled per tensor {least 2})"));
 }
 
-TEST_CASE("a wire stands in the table, in JSON, in the hash and among differences") {
+TEST_CASE("a wire is in the table, in JSON, in the hash and among differences") {
   const Resolved plain(policy_with("{}")),
       wired(policy_with("{}", R"(, "communication": {"gradients": "f8_e4m3"})"));
   CHECK(contains(wired.table(), "gradients, on their way to the sum: f8_e4m3\n"));
@@ -129,8 +129,8 @@ TEST_CASE("a wire stands in the table, in JSON, in the hash and among difference
   CHECK(found["communication"]["after"].is_null());
 }
 
-TEST_CASE("grids of parameters and states, seed and evaluation differ, too") {
-  const Resolved plain(policy_with("{}"));  // a rule that says nothing
+TEST_CASE("grids of parameters and states, seed and evaluation differ as well") {
+  const Resolved plain(policy_with("{}"));  // a rule without settings
   const Resolved grids(
       policy_with("", R"(, "optimizer": {"parameters": "e8m15", "states": {"exp_avg": "bf16"}},
                            "seed": 3, "evaluation": "reference")"));
@@ -159,8 +159,8 @@ TEST_CASE("grids of parameters and states, seed and evaluation differ, too") {
   CHECK(site["after"]["treatment"][0]["does"]["input"]["format"]["significand_bits"] == 4);
 }
 
-TEST_CASE("rules of steps reach what they match when they hold") {
-  // "late" begins in a step that nobody has seen.
+TEST_CASE("rules of steps apply to their matches when they hold") {
+  // "late" begins in a step that no pass has reached.
   const Resolved resolved(
       policy_with(R"({"name": "late", "match": {"op": "linear", "steps": [100, null]},
                       "compute": "f32", "input": "fp8_tensor"},
@@ -199,7 +199,7 @@ TEST_CASE("layers of a list that a rule leaves out by their numbers are a warnin
   CHECK(contains(table_with(rule("2")), "by number and leaves 0, 4, 6, which"));
   CHECK_FALSE(contains(table_with(rule("{0,2,4,6}")), "warning"));
   CHECK_FALSE(contains(table_with(rule("{0,2,4}") + ", " + rule("6")), "warning"));
-  // Brackets count members, and stars leave none out.
+  // Brackets count members, and stars match all of them.
   CHECK_FALSE(contains(table_with(rule("[0:-1]")), "warning"));
   CHECK_FALSE(contains(table_with(rule("*")), "warning"));
 }
@@ -213,7 +213,7 @@ std::string table_of_pass(Model& model, const Tensor& x, const std::string& rule
   return policy::resolved_table(session_in(training));
 }
 
-TEST_CASE("attention and transposed convolution are products, too") {
+TEST_CASE("attention and transposed convolution are products as well") {
   nn::models::Gpt gpt({.vocabulary = 16, .context = 8, .layers = 2, .heads = 2, .width = 16});
   const std::string linear = R"({"match": {"op": "linear"}, "input": "e4m3"})";
   const std::string table = table_of_pass(gpt, randint(0, 16, {2, 8}), linear);
@@ -230,7 +230,7 @@ TEST_CASE("attention and transposed convolution are products, too") {
                  "products that no rule reaches: none\n"));
 }
 
-TEST_CASE("a pattern within a list of blocks names the blocks that it leaves") {
+TEST_CASE("a pattern within a list of blocks names the blocks that it leaves out") {
   nn::models::Gpt gpt({.vocabulary = 16, .context = 8, .layers = 4, .heads = 2, .width = 16});
   CHECK(contains(
       table_of_pass(

@@ -27,7 +27,7 @@ inline std::string policy_with(const std::string& rules, const std::string& more
          more + "}";
 }
 
-/// A linear layer in a model, a session made of rules, and one pass through it.
+/// A linear layer in a model, a session with these rules, and one pass through it.
 struct Pass {
   nn::Sequential model;
   optim::Sgd sgd;

@@ -1,4 +1,4 @@
-// What a session refuses: what an operation cannot do, rules without effect, damaged states.
+// Refusals of a session: unsupported operations, rules without effect, damaged states.
 #include <doctest/doctest.h>
 
 #include <utility>
@@ -8,7 +8,7 @@
 namespace halftone::test::session_errors_test {
 namespace {
 
-TEST_CASE("what an operation cannot do, and rules that match nothing, are errors") {
+TEST_CASE("settings that an operation does not support, and rules that match nothing, are errors") {
   Pass inexact(R"({"halftone_policy": 1, "name": "t", "extends": "amp-bf16", "rules": [
     {"match": {"op": "linear"}, "input": "fp8_block"}]})");
   CHECK_THROWS_WITH_AS(inexact.run(),
@@ -22,7 +22,7 @@ TEST_CASE("what an operation cannot do, and rules that match nothing, are errors
   CHECK_THROWS_AS(session.require_all_rules_used(), UsageError);
 }
 
-TEST_CASE("a state that no optimizer has is an error of the first step") {
+TEST_CASE("a state that the optimizer does not have is an error of the first step") {
   Steps misspelt(policy_with("", R"(, "optimizer": {"states": {"exp_average": "bf16"}})"));
   CHECK_THROWS_WITH_AS(misspelt.step(0),
                        "[policy t] there is no state of an optimizer named \"exp_average\". Did "
@@ -30,7 +30,7 @@ TEST_CASE("a state that no optimizer has is an error of the first step") {
                        UsageError);
 }
 
-TEST_CASE("a damaged state is refused, and what was there goes on") {
+TEST_CASE("a damaged state is refused, and the session continues with its own") {
   Steps damaged(policy_with(delayed_policy)), plain(policy_with(delayed_policy));
   damaged.step(0), plain.step(0);
   auto& session = *damaged.training.region().session;

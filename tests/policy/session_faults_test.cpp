@@ -1,6 +1,6 @@
-// Sessions where a training is not a straight line: segments and parts without gradients, errors
-// that are caught, places that two modules share, regions inside one another, states that are
-// loaded between rules. And rules that cannot be followed, which are told before anything changed.
+// Sessions in unusual trainings: segments and parts without gradients, errors that are caught,
+// sites that two modules share, nested regions, states that are loaded between rules. And rules
+// that cannot be followed, which are reported before anything changed.
 #include <doctest/doctest.h>
 
 #include <stdexcept>
@@ -27,7 +27,9 @@ double loss_of_step(Steps& steps, uint64_t number, bool checkpointed) {
   return loss.item();
 }
 
-TEST_CASE("what fills no group of a rotation stays, whatever lies in new memory") {
+TEST_CASE(
+    "elements that do not fill a group of a rotation are unchanged, for any contents of new "
+    "memory") {
   for (const char* poison : {"nothing", "ones", "infinities"}) {
     INFO(poison);
     std::vector<Tensor> junk;
@@ -42,13 +44,13 @@ TEST_CASE("what fills no group of a rotation stays, whatever lies in new memory"
     static const std::vector<float> first = steps.weights();
     CHECK(steps.weights() == first);
   }
-  // Columns 0 to 3 of each row are a group, 4 and 5 none: these are rounded as they are.
+  // Columns 0 to 3 of each row are a group; 4 and 5 are not, and are rounded without rotation.
   const Quantizer rotated{.grid = formats::e4m3, .hadamard = 4};
   const Tensor y = quantized(full({3, 6}, 1.0), {.quantizer = rotated});
   CHECK(floats(y) == std::vector<float>(18, 1.0F));
 }
 
-TEST_CASE("a reference in evaluation is one of whole passes") {
+TEST_CASE("a reference in evaluation applies to whole passes") {
   const std::string policy =
       policy_with(R"({"match": {"op": "linear"}, "input": "e2m1", "weight": "e2m1"})",
                   R"(, "evaluation": "reference")");
@@ -70,7 +72,7 @@ TEST_CASE("a reference in evaluation is one of whole passes") {
         floats(plain.training.forward([&](const Tensor& in) { return plain.model(in); }, x)));
 }
 
-TEST_CASE("operands without gradients in a training pass move their scales") {
+TEST_CASE("operands without gradients in a training pass update their scales") {
   Steps steps(policy_with(delayed_policy));
   steps.training.zero_grad();
   const Tensor y = steps.training.forward(
@@ -105,12 +107,12 @@ TEST_CASE("a rule that matches nothing is an error of the first step, which chan
                        "[policy t] no operation has met its rules before the first step. Run the "
                        "model inside of training.forward().",
                        UsageError);
-  // One whose steps are yet to come matches.
+  // A rule whose steps come later matches.
   Steps later(policy_with(R"({"match": {"path": "0", "steps": [5, null]}, "input": "e4m3"})"));
   later.step(0);
 }
 
-TEST_CASE("no grid that its dtype cannot hold is accepted, whatever the role") {
+TEST_CASE("a grid that its dtype cannot represent is refused, for every role") {
   const auto refusal = [](const std::string& rule) {
     Steps steps(
         R"({"halftone_policy": 1, "name": "t", "extends": "amp-bf16", "rules": [{"match": {"op": "linear"}, )" +
@@ -130,7 +132,7 @@ TEST_CASE("no grid that its dtype cannot hold is accepted, whatever the role") {
     CHECK(refusal(entry + "\"fp8_tensor\", \"compute\": \"f32\"") == "accepted");
     CHECK(refusal(entry + "\"mxfp8\"") == "accepted");
   }
-  // A result that is handed on in fewer bits leaves its grid.
+  // A result that is rounded to fewer bits leaves its grid.
   CHECK(refusal(R"("compute": "f32", "result": "bf16", "output": "fp8_tensor")")
             .find("the grid of \"output\"") != std::string::npos);
 }
@@ -150,7 +152,7 @@ struct Normed {
   }
 };
 
-TEST_CASE("after an error in a forward pass the session goes on") {
+TEST_CASE("after an error in a forward pass the session continues") {
   Normed normed(R"({"name": "values", "input": "e4m3", "input.backward": "e4m3"})");
   CHECK_THROWS_WITH_AS(
       normed.step(),
@@ -175,7 +177,7 @@ TEST_CASE("a rule of later steps that cannot be followed is refused before the f
   CHECK(floats(normed.model.parameters()[0]) == before);
 }
 
-TEST_CASE("a training that is resumed where no rule holds goes on with the same bits") {
+TEST_CASE("a training that is resumed in steps without rules continues with the same bits") {
   const auto with = [](const char* steps) {
     std::string rule = delayed_policy;
     return rule.insert(rule.find("\"op\": \"linear\"") + 14, std::string(", \"steps\": ") + steps);
@@ -189,7 +191,7 @@ TEST_CASE("a training that is resumed where no rule holds goes on with the same 
   CHECK(second.weights() == whole.weights());
 }
 
-TEST_CASE("scales that another policy of the same name left are not taken") {
+TEST_CASE("scales of another policy with the same name are not loaded") {
   const auto policy = [](const char* format) {
     return policy_with(R"({"match": {"op": "linear"}, "input": {"format": ")" +
                        std::string(format) +
@@ -238,7 +240,7 @@ TEST_CASE("an operand that backward uses as forward did is drawn once") {
   CHECK(max(difference).item() < 1e-6);
 }
 
-TEST_CASE("a training inside a region without a session has passes of its own") {
+TEST_CASE("a training inside a region without a session has its own passes") {
   Steps steps(policy_with(
       R"({"match": {"op": "linear"}, "input": {"format": "e2m1", "rounding": "stochastic"}})"));
   const Tensor x = numbers({5, 6}, 3);
@@ -247,7 +249,7 @@ TEST_CASE("a training inside a region without a session has passes of its own") 
   };
   const amp::Autocast outer(amp::Region{.enabled = false});
   CHECK(draw(steps) != draw(steps));
-  // And inside another training's.
+  // Also inside another training's region.
   Steps other(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3"})"));
   other.training.forward(
       [&](const Tensor& in) {
@@ -257,7 +259,7 @@ TEST_CASE("a training inside a region without a session has passes of its own") 
       x);
 }
 
-/// Two blocks that call one layer which belongs to neither.
+/// Two blocks that call one layer, which belongs to neither.
 struct SharesGelu final : nn::Layer {
   nn::Linear linear{4, 4};
   Tensor forward(const Tensor& x) const override {
@@ -267,7 +269,7 @@ struct SharesGelu final : nn::Layer {
   void describe(nn::Fields& field) override { field("linear", linear); }
 };
 
-TEST_CASE("a layer that no module names stands where it is called") {
+TEST_CASE("the site of a layer that no module names is that of its call") {
   nn::Sequential model((SharesGelu()), (SharesGelu()));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(
@@ -280,7 +282,7 @@ TEST_CASE("a layer that no module names stands where it is called") {
   CHECK(treated == std::vector<std::string>{"1/gelu.0"});
 }
 
-/// A place where the right operand is data first and a parameter later.
+/// A site whose right operand is data first and a parameter later.
 struct ChangesItsMind final : nn::Layer {
   nn::Parameter w{numbers({4, 4}, 1)};
   mutable bool by_weight = false;
@@ -288,7 +290,7 @@ struct ChangesItsMind final : nn::Layer {
   void describe(nn::Fields& field) override { field("w", w); }
 };
 
-TEST_CASE("an operand's role is what it is now") {
+TEST_CASE("an operand's role is its present one") {
   ChangesItsMind model;
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   amp::Training training(
@@ -301,7 +303,7 @@ TEST_CASE("an operand's role is what it is now") {
   CHECK(floats(run()) == floats(matmul(x, quantize(model.w, "e2m1"))));
 }
 
-TEST_CASE("what is drawn for a parameter depends on its name alone") {
+TEST_CASE("the random numbers of a parameter depend only on its name") {
   const std::string policy = policy_with(
       "", R"(, "optimizer": {"parameters": {"format": "e2m1", "rounding": "stochastic"}})");
   // Equal values under two names, at the start.

@@ -1,5 +1,5 @@
-// A rulebook at work: operands and gradients are rounded where the rules say, to the bit of a model
-// written by hand; nothing else changes; steps, passes, histories and states go on.
+// A rulebook in use: operands and gradients are rounded at the sites of its rules, to the bit of a
+// model written by hand. Nothing else changes; steps, passes, histories and states continue.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -38,11 +38,11 @@ TEST_CASE("operands, result and gradients of a linear layer are those written by
   CHECK(floats(pass.y) == floats(on(*quantizer_named("bf16"), linear(x, w, b))));
   CHECK(floats(pass.x.grad()) == floats(on(*quantizer_named("bf16"), matmul(dy, w))));
   CHECK(floats(pass.layer().weight.grad()) == floats(on(e4m3, matmul(transpose(dy, 0, 1), x))));
-  // Of the gradient as it came; grad_weight is of biases, too.
+  // From the gradient before rounding; grad_weight includes biases.
   CHECK(floats(pass.layer().bias.grad()) == floats(on(e4m3, sum(pass.seed(), {0}))));
 }
 
-TEST_CASE("backward sees operands and gradients of its own where a rule says so") {
+TEST_CASE("backward uses operands and gradients of its own if a rule says so") {
   Pass pass(policy_with(R"({"match": {"op": "linear"}, "input": "e4m3", "weight": "e4m3",
     "grad_output": "e5m2", "input.backward": "e2m1", "weight.backward": "e5m2",
     "grad_output.weight": "e4m3"})"));
@@ -56,7 +56,7 @@ TEST_CASE("backward sees operands and gradients of its own where a rule says so"
         floats(matmul(transpose(on(e4m3, dy), 0, 1), on(*quantizer_named("e2m1"), pass.x))));
 }
 
-TEST_CASE("blocks lie along what a product sums over") {
+TEST_CASE("blocks are along the dimension that a product sums over") {
   const std::string tile =
       R"({"format": "e4m3", "scale": {"per": "block", "block": [1, 4], "format": "f32"}})";
   Pass pass(policy_with(R"({"match": {"op": "linear"}, "grad_output.weight": )" + tile +
@@ -81,7 +81,7 @@ TEST_CASE("a gradient passes a saturated element as any other") {
   CHECK(floats(pass.x.grad()) == floats(matmul(pass.seed(), pass.layer().weight.detach())));
 }
 
-TEST_CASE("compute and result are casts; rules that say nothing change no bit") {
+TEST_CASE("compute and result are casts; rules without settings change no bit") {
   Pass plain(policy_with(R"({"match": {"op": "linear", "path": "none.**"}, "input": "e4m3",
                              "optional": true})")),
       low(policy_with(R"({"match": {"op": "linear"}, "compute": "bf16", "result": "f32"})"));
@@ -94,7 +94,7 @@ TEST_CASE("compute and result are casts; rules that say nothing change no bit") 
         floats(cast(linear(cast(low.x.detach(), bf16), cast(w, bf16), cast(b, bf16)), f32)));
 }
 
-TEST_CASE("an accumulator reaches all three products") {
+TEST_CASE("an accumulator applies to all three products") {
   const std::string rule =
       R"({"match": {"op": "linear"}, "accumulate": {"format": "e8m7", "rounding": "toward_zero"}})";
   Pass pass(policy_with(rule)), plain(policy_with(""));
@@ -108,7 +108,7 @@ TEST_CASE("an accumulator reaches all three products") {
 
 // --- schedules, passes, histories
 
-TEST_CASE("rules of steps begin and end with them") {
+TEST_CASE("rules of steps begin and end at their steps") {
   const std::string rule = R"({"match": {"op": "linear", "steps": [1, 2]}, "input": "e2m1"})";
   Steps scheduled(policy_with(rule)), plain(policy_with(""));
   scheduled.step(0), plain.step(0);
@@ -146,7 +146,7 @@ TEST_CASE("delayed scaling follows the published rule, infinity and margin inclu
   }
 }
 
-TEST_CASE("a training that is saved and loaded goes on with the same bits") {
+TEST_CASE("a training that is saved and loaded continues with the same bits") {
   const TemporaryDirectory directory;
   Steps whole(policy_with(delayed_policy)), first(policy_with(delayed_policy)),
       second(policy_with(delayed_policy));
@@ -161,7 +161,7 @@ TEST_CASE("a training that is saved and loaded goes on with the same bits") {
   CHECK_THROWS_AS(second.training.load_state_dict(state), UsageError);
 }
 
-TEST_CASE("what one layer draws does not depend on another's rules") {
+TEST_CASE("the random numbers of one layer do not depend on another layer's rules") {
   const auto rule = [](const std::string& path, const std::string& what) {
     return R"({"match": {"op": "linear", "path": ")" + path + R"("}, )" + what + "}";
   };
@@ -175,7 +175,7 @@ TEST_CASE("what one layer draws does not depend on another's rules") {
   CHECK(first(one) != first(other));
 }
 
-TEST_CASE("a checkpointed segment is treated alike, drawn numbers included") {
+TEST_CASE("a checkpointed segment is treated equally, including random numbers") {
   const std::string text = policy_with(
       R"({"match": {"op": "linear"}, "input": {"format": "e4m3", "rounding": "stochastic",
          "scale": {"per": "tensor", "from": "history", "history": 2}},
@@ -198,7 +198,7 @@ TEST_CASE("a checkpointed segment is treated alike, drawn numbers included") {
   }
 }
 
-TEST_CASE("a segment that runs again belongs to its own pass, though another has begun since") {
+TEST_CASE("a segment that runs again belongs to its own pass, although another has begun since") {
   const std::string text = policy_with(
       R"({"match": {"op": "linear"}, "input": {"format": "e4m3", "rounding": "stochastic"}})");
   const auto gradients = [&](bool checkpoints) {
@@ -219,7 +219,7 @@ TEST_CASE("a segment that runs again belongs to its own pass, though another has
   CHECK(gradients(true) == gradients(false));
 }
 
-TEST_CASE("evaluation: the same treatment, or none, and nothing moves") {
+TEST_CASE("evaluation: the same treatment, or none, and no state changes") {
   const std::string rule = R"({"match": {"op": "linear"}, "input": "e2m1"})";
   Steps same(policy_with(rule)), reference(policy_with(rule, R"(, "evaluation": "reference")")),
       plain(policy_with(""));
@@ -256,9 +256,9 @@ std::vector<float> trained(const amp::Strategy& strategy, Options options) {
 }
 
 TEST_CASE("emulated bf16 is native bf16, bit for bit, after 500 steps") {
-  // Every product in f32, every tensor on the bf16 grid, activations handed on in bf16. On the
-  // reference: products of bf16 run in another order than those of f32 where a CPU has
-  // instructions for them.
+  // Every product in f32, every tensor on the bf16 grid, results rounded to bf16. On the reference
+  // backend: products of bf16 run in another order than those of f32 if a CPU has instructions for
+  // them.
   const CpuBackendScope reference("reference");
   const auto emulated = [](const std::string& states) {
     return policy::parse(policy_with(

@@ -1,4 +1,4 @@
-// The policies in policies/: each is what it says it is, survives writing, and trains the models
+// The policies in policies/: each matches its description, survives writing, and trains the models
 // that it is for, with every rule in use.
 #include <doctest/doctest.h>
 
@@ -38,7 +38,7 @@ std::vector<fs::path> shipped() {
 
 struct Case {
   std::unique_ptr<nn::Layer> model;
-  Tensor inputs, targets;  // classes of what the model's last dimension is over
+  Tensor inputs, targets;  // classes of the model's last dimension
 };
 
 /// The models that files are for, small.
@@ -87,7 +87,7 @@ TEST_CASE("the twelve strategies as files are the strategies") {
   }
 }
 
-TEST_CASE("the published recipes are there") {
+TEST_CASE("the published recipes exist") {
   for (const std::string_view name :
        {"deepseek_v3", "deepseek_v3_accumulator", "te_delayed_hybrid", "te_current", "mxfp8",
         "mxfp6", "mxfp4", "mxfp4_backward", "nvfp4", "ms_amp_o2", "qpytorch_low8",
@@ -103,7 +103,7 @@ TEST_CASE("the published recipes are there") {
   }
 }
 
-TEST_CASE("every shipped policy survives writing") {
+TEST_CASE("every installed policy survives writing") {
   CHECK(shipped().size() == 26);
   for (const fs::path& path : shipped()) {
     CAPTURE(path);
@@ -117,7 +117,8 @@ TEST_CASE("every shipped policy survives writing") {
   }
 }
 
-TEST_CASE("every shipped policy trains the models that it is for, and all of its rules are used") {
+TEST_CASE(
+    "every installed policy trains the models that it is for, and all of its rules are used") {
   for (const fs::path& path : shipped()) {
     const PolicyFile file = policy::read(path);
     for (const std::string& name : models_of(file)) {
@@ -158,7 +159,7 @@ TEST_CASE("recipes come near the training that they extend") {
   }
 }
 
-TEST_CASE("states and weights lie on their grids after a step") {
+TEST_CASE("states and weights are on their grids after a step") {
   const auto on_grid = [](const Tensor& x, const NumberFormat& grid) {
     return std::ranges::all_of(x.to(f32).to_vector<float>(), [&](float v) {
       return round_to(grid, v, Rounding::nearest_even) == v;
@@ -184,7 +185,7 @@ TEST_CASE("states and weights lie on their grids after a step") {
   CHECK(momenta == 6);
 }
 
-TEST_CASE("policies in the documents are policies") {
+TEST_CASE("policies in the documents are valid") {
   const TemporaryDirectory folder;
   fs::copy_file(policies_directory() / "mxfp8.json", folder / "mxfp8.json");
   std::vector<PolicyFile> found;
@@ -202,7 +203,7 @@ TEST_CASE("policies in the documents are policies") {
   CHECK(found[1].rules.rules.size() == 2);
 }
 
-TEST_CASE("every rule of nvfp4 leaves the last block and the head alone") {
+TEST_CASE("every rule of nvfp4 excludes the last block and the head") {
   Case c = make_case("gpt");
   optim::AdamW optimizer(c.model->parameters());
   amp::Training training(policy::load(policies_directory() / "nvfp4.json"), *c.model, optimizer);

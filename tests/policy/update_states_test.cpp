@@ -1,5 +1,5 @@
-// Updates of what lies on grids by policy: states of the optimizer, and how far apart a grid's
-// numbers are.
+// Updates of values on grids by policy: states of the optimizer, and the spacing of a grid's
+// numbers.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace halftone::test::update_states_test {
 namespace {
-/// The only row of "0.weight" (which the policies below leave sites of) with that state.
+/// The only row of "0.weight" (the policies below have no other sites) with that state.
 policy::UpdateRow row_of(const policy::Probe& probe, const std::string& state) {
   for (const policy::UpdateRow& row : probe.updates())
     if (row.state == state && row.parameter == "0.weight") return row;
@@ -53,7 +53,7 @@ TEST_CASE("updates of states on a grid are those of a simulation by hand") {
   CHECK(row.dtype == f32);
   check_sums(row.stored, wanted);
   CHECK(bins_below(row, -1) == under_half);
-  CHECK(row_of(probe, "").stored.count > 0);  // the parameter's, beside it
+  CHECK(row_of(probe, "").stored.count > 0);  // that of the parameter, in the same row
   for (const policy::UpdateRow& other : probe.updates()) CHECK(other.state != "exp_avg_sq");
 }
 
@@ -73,7 +73,7 @@ TEST_CASE(
   CHECK(policy::json_lines({}, {row}).find(R"("state":"exp_avg_sq")") != std::string::npos);
 }
 
-TEST_CASE("by_ulp is in the spacing of an unscaled grid, and empty where scales stretch it") {
+TEST_CASE("by_ulp is in the spacing of an unscaled grid, and empty if scales change the spacing") {
   const auto bins = [](const std::string& grid) {
     Steps steps(policy_with("", R"(, "optimizer": {"parameters": )" + grid + "}"));
     steps.step(0);
@@ -87,7 +87,7 @@ TEST_CASE("by_ulp is in the spacing of an unscaled grid, and empty where scales 
   CHECK(coarse[0] == coarse[3]);
   CHECK(coarse[1] > 0);
   CHECK(coarse[1] <=
-        coarse[2]);  // below a quarter of a unit nothing moves, also next to powers of two
+        coarse[2]);  // below a quarter of a unit nothing changes, also next to powers of two
   CHECK(bins(R"("bf16")")[1] < coarse[1]);
   CHECK(bins(R"("fp8_tensor")")[0] == 0);
 }

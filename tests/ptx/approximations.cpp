@@ -1,6 +1,7 @@
-// Instructions whose results PTX bounds and does not fix (.approx): the nearest number, or, with
-// HALFTONE_PTX_NUDGE=1, one that is off by as much as "PTX ISA" allows, always the same for the
-// same number, as on a GPU. ex2 at whole numbers is exact: NVIDIA's own expf builds on it.
+// Instructions whose results PTX bounds but does not define (.approx). They give the nearest
+// number, or, with HALFTONE_PTX_NUDGE=1, one with the largest error that "PTX ISA" allows, always
+// the same for the same number, as on a GPU. ex2 at whole numbers is exact: NVIDIA's own expf
+// relies on it.
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -19,7 +20,7 @@ bool nudges() {
   return on;
 }
 
-/// A number within `most` units in the last place of x.
+/// Returns a number within `most` units in the last place of x.
 float nudged(float x, int most) {
   if (!nudges() || !std::isnormal(x)) return x;
   const uint32_t bits = bits_as<uint32_t>(x);
@@ -46,7 +47,7 @@ struct Ex2Ftz {
 struct RcpFtz {
   float operator()(float x) const { return flushed(nudged(1.0f / flushed(x), 1)); }
 };
-/// The upper halves of the bits alone: about 20 bits are right.
+/// Uses only the upper halves of the bits: about 20 bits are right.
 struct RcpFtzOfDouble {
   double operator()(double x) const {
     constexpr uint64_t upper = 0xffffffff00000000;

@@ -33,7 +33,7 @@ struct Fma {
     else return std::fma(a, b, c);
   }
 };
-/// Division of integers by zero gives all ones on NVIDIA's hardware; PTX leaves it open.
+/// Division of integers by zero gives all ones on NVIDIA's hardware; PTX does not define it.
 struct Div {
   template <class T> T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
@@ -50,7 +50,7 @@ struct Rem {
     return T(a % b);
   }
 };
-/// A number wins over a NaN, and -0 is less than +0.
+/// If one operand is a NaN, the result is the other one. -0 is less than +0.
 struct Min {
   template <class T> T operator()(T a, T b) const {
     if constexpr (std::is_floating_point_v<T>) {

@@ -101,7 +101,7 @@ void Block::go(Group group) {
   } while (step(group, kernel_.code[std::size_t(group.at)]));
 }
 
-/// The threads for which the guard holds; the others are in others_.
+/// Returns the threads for which the guard holds; the others are in others_.
 Block::Guarded Block::guarded(const Group& group, const Instruction& i) {
   const Threads& threads = group.threads;
   const int count = int(threads.size());
@@ -158,7 +158,7 @@ bool Block::arrive(Group& group, const Guarded& taken) {
   return false;
 }
 
-/// Whether the threads are whole warps, and their masks name all lanes: the usual case.
+/// Returns whether the threads are whole warps and their masks name all lanes: the usual case.
 bool Block::all_present(const Instruction& i, const Threads& threads) const {
   const int count = int(threads.size());
   if (threads[0] % warp_size != 0 || count % warp_size != 0 ||

@@ -1,5 +1,5 @@
-// Runs the threads of a block: groups of threads that are at the same instruction. A group that is
-// at the lowest instruction goes first, so that threads which took different branches meet again.
+// Runs the threads of a block as groups of threads that are at the same instruction. A group that
+// is at the lowest instruction runs first, so that threads of different branches meet again.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace halftone::ptx {
 
-/// The order in which threads run. `in_step`: all threads of a block are one group, as far as branches let them.
-/// Otherwise each warp has groups of its own: warp after warp, or another one after a few
-/// instructions. A kernel without races gives the same result under all of them.
+/// The order in which threads run. `in_step`: all threads of a block are one group, as far as
+/// branches let them. Otherwise each warp has its own groups: warp after warp, or another warp
+/// after a few instructions. A kernel without races gives the same result in all orders.
 enum class Order : uint8_t { in_step, ascending, descending, shuffled };
 
 class Block {
@@ -24,7 +24,7 @@ class Block {
   using Threads = std::vector<uint16_t>;
   struct Group {
     int at;
-    int warp;  // -1: of all
+    int warp;  // -1: all warps
     Threads threads;
   };
   struct Guarded {
@@ -33,18 +33,18 @@ class Block {
   };
 
   void start();
-  /// Barriers and exchanges that are complete; throws if threads wait for others that never come.
+  /// Completes barriers and exchanges; throws if threads wait for others that never come.
   void release();
   Group take_next();
   void go(Group group);
-  /// Runs one instruction; false if the group ends here.
+  /// Runs one instruction; returns false if the group ends here.
   bool step(Group& group, const Instruction& instruction);
   bool branch(Group& group, const Instruction& instruction, const Guarded& taken);
   bool leave(Group& group, const Guarded& taken);
   bool arrive(Group& group, const Guarded& taken);
   bool exchange(Group& group, const Instruction& instruction, const Guarded& taken);
   bool all_present(const Instruction& instruction, const Threads& threads) const;
-  /// Splits off the lanes of warps in which every lane of the mask is here.
+  /// Splits off the lanes of warps in which every lane of the mask has arrived.
   Threads complete(const Instruction& instruction, Threads& threads) const;
   void ready(int at, int warp, Threads threads) { put(ready_, {at, warp, std::move(threads)}); }
   static void put(std::vector<Group>& groups, Group group);
@@ -58,7 +58,7 @@ class Block {
   uint64_t random_state_;
   std::vector<Group> ready_{}, at_barrier_{}, in_exchange_{};
   std::vector<bool> gone_{};
-  int left_ = 0;  // threads that are not gone
+  int left_ = 0;  // threads that have not ended
   Threads taken_{}, others_{};
   uint64_t most_steps_, steps_ = 0;  // instructions, each counted once for the group that ran it
 };

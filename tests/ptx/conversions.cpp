@@ -1,4 +1,5 @@
-// Conversions between types. A 16-bit float is in a register of 16 bits, an 8-bit integer too.
+// Conversions between types. A 16-bit float uses a register of 16 bits; an 8-bit integer does as
+// well.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -57,7 +58,8 @@ struct Up {
   template <class T> T operator()(T a) const { return std::ceil(a); }
 };
 
-/// The nearest integer that To has. A NaN gives 0, from f64 or to 64 bits the highest bit alone.
+/// Returns the nearest integer of type To. A NaN gives 0; from f64 or to 64 bits, only the highest
+/// bit.
 template <class To, class Round> struct Saturated {
   template <class From> To operator()(From a) const {
     constexpr bool wide = sizeof(To) == 8 || sizeof(From) == 8;
@@ -90,8 +92,8 @@ struct Unit {
   float operator()(float a) const { return a > 0 ? (a < 1 ? a : 1.0f) : 0.0f; }
 };
 
-/// 16-bit floats, by the CPU's instructions or by integers: not by the code that is tested. Every
-/// NaN becomes 0x7fff, as the hardware has it.
+/// 16-bit floats, converted by the CPU's instructions or by integers, and not by the tested code.
+/// Every NaN becomes 0x7fff, as on hardware.
 struct FromHalf {
   float operator()(uint16_t a) const { return _cvtsh_ss(a); }
 };

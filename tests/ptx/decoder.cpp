@@ -1,5 +1,5 @@
-// Makes instructions of a kernel's text: registers become rows, labels places in the code, and
-// calls the body of the function, in place.
+// Makes instructions from a kernel's text: registers become rows, labels become positions in the
+// code, and each call becomes the body of its function.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -64,7 +64,7 @@ class Decoder {
   std::map<std::string, int> labels_{};
   std::vector<std::pair<std::size_t, std::string>> jumps_{};
   int inlined_ = 0, depth_ = 0;
-  // of the instruction that is read
+  // of the instruction being read
   const Operation* operation_ = nullptr;
   Instruction instruction_{};
   std::vector<Operand> operands_{};
@@ -137,7 +137,7 @@ void Decoder::move(const std::vector<std::string_view>& parts) {
   instruction_.results = packs ? 1 : pieces;
 }
 
-/// By the width of the register that has the byte.
+/// Selects by the width of the register that has the byte.
 void Decoder::low_byte(const std::vector<std::string_view>& parts) {
   const Symbol* const symbol = parts.size() == 2 ? symbols_.find(parts[1]) : nullptr;
   if (!symbol) fail("a byte that is not of a register");
@@ -145,7 +145,7 @@ void Decoder::low_byte(const std::vector<std::string_view>& parts) {
   operands_ = {value(parts[0], operation_->widths[0]), value(parts[1], symbol->width)};
 }
 
-/// A load or a store: the registers decide how many bytes of them are used.
+/// A load or a store: the registers decide how many of their bytes are used.
 void Decoder::access(std::string_view registers, std::string_view place, std::size_t most) {
   if (most != 2) fail("an access to memory of another form");
   const bool loads = operation_->form == Form::load, vector = registers[0] == '{';
@@ -316,7 +316,7 @@ void Decoder::body(std::size_t open, const std::string& prefix) {
   symbols_.close_scope();
 }
 
-/// A register that is read, and that no instruction writes.
+/// A register that is read, but that no instruction writes.
 void Decoder::find_unwritten() const {
   std::vector<bool> written(kernel_.register_bytes);
   for (const FilledRow& row : kernel_.filled) written[row.row] = true;

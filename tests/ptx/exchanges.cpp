@@ -1,5 +1,5 @@
-// Shuffles and votes between the lanes of a warp. The block has made sure that every lane of a mask is
-// here (block.cpp).
+// Shuffles and votes between the lanes of a warp. Before them, the block has checked that every
+// lane of a mask has arrived (block.cpp).
 #include <array>
 #include <string>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int warp_size = 32;
 
-/// Calls f(first, count) for the part of the lanes that each warp has.
+/// Calls f(first, count) for the lanes of each warp.
 template <class F> void each_warp(const Lanes& lanes, F f) {
   for (int first = 0; first < lanes.count;) {
     int last = first;
@@ -25,7 +25,7 @@ template <class F> void each_warp(const Lanes& lanes, F f) {
 enum Direction : uint8_t { up, down, butterfly, index };
 struct Source {
   int lane;
-  bool inside;  // of the segment; otherwise a lane keeps its own value
+  bool inside;  // in the segment; otherwise a lane keeps its own value
 };
 /// "PTX ISA", shfl: c has a mask of segments (bits 8 to 12) and a clamp (bits 0 to 4).
 Source source_of(int lane, uint32_t b, uint32_t c, uint8_t direction) {

@@ -1,5 +1,5 @@
-// The format is that of NVIDIA's fatbinary tool (nvcc 12 and 13): a header, then entries, of which
-// each has a header and a payload: PTX or machine code, compressed with zstd or not at all.
+// The format is that of NVIDIA's fatbinary tool (nvcc 12 and 13): a header, then entries. Each
+// entry has a header and a payload: PTX or machine code, compressed with zstd or not.
 #include "fat_binary.h"
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Wrapper {
 struct Header {
   uint32_t magic;
   uint16_t version, header_bytes;
-  uint64_t bytes;  // after the header
+  uint64_t bytes;  // without the header
 };
 struct Entry {
   uint16_t kind, version;
@@ -32,7 +32,7 @@ struct Entry {
   uint32_t compressed_bytes, options;
   uint16_t minor, major;
   uint32_t architecture, name_offset, name_bytes;
-  uint64_t flags, reserved, bytes;  // `bytes`: when it is decompressed
+  uint64_t flags, reserved, bytes;  // `bytes`: after decompression
 };
 static_assert(sizeof(Entry) == 64);
 constexpr uint32_t wrapper_magic = 0x466243b1, data_magic = 0xba55ed50;

@@ -24,7 +24,7 @@ template <class T> void multiply_add(Machine& m, const Instruction& i, const Lan
   lanes.each([=](int l) { d[l] = std::fma(product * a[l], b[l], other * c[l]); });
 }
 
-/// The products of a stretch of code without branches whose factors still have their values.
+/// The products in code without branches whose factors still have their values.
 class Products {
  public:
   void forget() { by_row_.clear(); }
@@ -64,7 +64,7 @@ void fuse_sum(Kernel& kernel, Instruction& sum, const Products& products, bool s
   }
 }
 
-/// Rows of constants that are powers of two: a product with one is exact, so fusing changes
+/// Rows of constants that are powers of two. A product with one is exact, so fusing changes
 /// nothing.
 std::set<uint32_t> powers_of_two(const Kernel& kernel) {
   std::set<uint32_t> rows;

@@ -1,5 +1,5 @@
-// ptxas may make one multiply-add of a product and a sum that do not say .rn. With
-// HALFTONE_PTX_FUSE=1 the interpreter does so wherever it may: results must be good either way.
+// ptxas may fuse a product and a sum without .rn to one multiply-add. With HALFTONE_PTX_FUSE=1 the
+// interpreter fuses wherever ptxas may: results must be right either way.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace halftone::ptx {
 
 bool fuses();
 void fuse(Kernel& kernel);
-/// Multiply-adds that were made so far.
+/// Returns the number of fused multiply-adds.
 int64_t fused_sums();
 
 }  // namespace halftone::ptx

@@ -22,7 +22,7 @@ struct Not {
   template <class T> T operator()(T a) const { return T(~a); }
 };
 
-/// Shifts by more bits than a number has are shifts by all of them.
+/// A shift by more bits than a number has shifts all of them out.
 template <class T> T left(T a, uint32_t by) {
   return by >= 8 * sizeof(T) ? T(0) : T(uint64_t(a) << by);
 }
@@ -60,7 +60,7 @@ template <class T> void popc(Machine& m, const Instruction& i, const Lanes& lane
   lanes.each([=](int l) { d[l] = uint32_t(std::popcount(a[l])); });
 }
 
-/// d = b, with the lowest bits of a at a place, as many as a length says.
+/// Writes b to d, and as many of the lowest bits of a as the length says at a position.
 template <class T> void bfi(Machine& m, const Instruction& i, const Lanes& lanes) {
   T* const d = m.result<T>(i);
   const T *const a = m.value<T>(i, 1), *const b = m.value<T>(i, 2);
@@ -71,7 +71,7 @@ template <class T> void bfi(Machine& m, const Instruction& i, const Lanes& lanes
   });
 }
 
-/// Four bytes of eight, each chosen by four bits; the highest of them replicates the sign.
+/// Selects four bytes of eight, each by four bits; the highest of them replicates the sign.
 void prmt(Machine& m, const Instruction& i, const Lanes& lanes) {
   uint32_t* const d = m.result<uint32_t>(i);
   const uint32_t *const a = m.value<uint32_t>(i, 1), *const b = m.value<uint32_t>(i, 2),

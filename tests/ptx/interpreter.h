@@ -1,4 +1,4 @@
-// A small kernel, written in a test: its memory before and after it has run.
+// A small kernel that a test writes: its memory before and after a run.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -56,7 +56,7 @@ inline std::vector<uint32_t> words_after(const std::string& module, std::vector<
   return words;
 }
 
-/// The result that one thread computes with a body that leaves it in %r2.
+/// Returns the result that one thread computes with a body that leaves it in %r2.
 inline uint32_t result_of(const std::string& body) {
   return words_after(with_kernel(body + "st.global.u32 [%rd3], %r2;\n"), {0}, {.threads = 1})[0];
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t alignment = 128;
 
-/// Memory that starts at a multiple of 128 and is filled with what is a NaN as a float.
+/// Memory that starts at a multiple of 128, filled with a pattern that is a NaN as a float.
 class Memory {
  public:
   std::byte* filled(std::size_t bytes) {
@@ -76,7 +76,7 @@ void Machine::fail(const std::string& what) const {
 void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& parameters) {
   decode(kernel);
   check_size(kernel, launch, parameters.size());
-  static Memory registers, shared, local, constants;  // large, and kept from launch to launch
+  static Memory registers, shared, local, constants;  // large, and kept between launches
   Machine m;
   m.kernel = &kernel, m.find_allocation = launch.find_allocation;
   m.threads = int(launch.block[0] * launch.block[1] * launch.block[2]);

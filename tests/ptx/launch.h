@@ -17,10 +17,10 @@ struct Launch {
   Order order = Order::in_step;
   uint64_t block_order = 0;  // of the emulated GPU: set_block_order()
   FindAllocation find_allocation = nullptr;
-  uint64_t most_steps = uint64_t(1) << 32;  // of a block, before it is said not to end
+  uint64_t most_steps = uint64_t(1) << 32;  // per block, after which it counts as endless
 };
 
-/// The kernel's parameters, one after another as it has them. Throws Fault.
+/// The kernel's parameters, one after another in its own order. Throws Fault.
 void run(Kernel& kernel, const Launch& launch, const std::vector<std::byte>& parameters);
 
 }  // namespace halftone::ptx

@@ -1,6 +1,6 @@
-// A decoded instruction, and the state of the block that runs it. A register is a row: one
-// value for each thread of the block. Immediate values and %tid are rows too, filled before the
-// block starts, so that every instruction is a loop over rows.
+// A decoded instruction, and the state of the block that runs it. A register is a row: one value
+// for each thread of the block. Immediate values and %tid are also rows, filled before the block
+// starts, so that every instruction is a loop over rows.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ struct Operand {
   uint32_t row = 0;          // where the row starts, in bytes for each thread
   uint8_t width = 0;         // bytes of a value
   bool inverted = false;     // a predicate after !
-  int64_t displacement = 0;  // of an address
+  int64_t displacement = 0;  // added to an address
 };
 
 /// Threads of a block that execute an instruction, in ascending order.
 struct Lanes {
   const uint16_t* list;
   int count;
-  bool dense;  // they follow each other
+  bool dense;  // they are adjacent
 
   Lanes(const uint16_t* first, int n)
       : list(first), count(n), dense(n > 0 && first[n - 1] - first[0] + 1 == n) {}
@@ -51,7 +51,7 @@ struct Kernel;
 using Run = void (*)(Machine&, const Instruction&, const Lanes&);
 
 /// The effect of an instruction on the order of execution. `exchange`: the lanes of a warp meet
-/// there.
+/// here.
 enum class Flow : uint8_t { next, branch, leave, barrier, exchange };
 
 struct Operation;
@@ -64,10 +64,10 @@ struct Instruction {
   Space space = Space::generic;
   bool guarded = false, guard_inverted = false;
   bool whole_warp = false;  // wmma: it has no mask
-  uint8_t variant = 0;      // operations of one function
+  uint8_t variant = 0;      // selects one of the operations of a function
   uint32_t guard = 0;       // row
   int target = -1;
-  uint32_t text = 0;  // where it is in the module's text
+  uint32_t text = 0;  // position in the module's text
 };
 
 struct Range {
@@ -76,7 +76,7 @@ struct Range {
     return address >= first && size <= bytes && address - first <= bytes - size;
   }
 };
-/// Which allocation of global memory an address is in; nothing if it is in none.
+/// The allocation of global memory that contains an address; empty if none does.
 using FindAllocation = Range (*)(uint64_t address);
 
 /// A block, while it runs.
@@ -86,7 +86,7 @@ struct Machine {
   int threads = 0;
   std::size_t padded = 0;  // values of a row
   std::byte* registers = nullptr;
-  /// By Space: where address 0 is, and the addresses that are allowed; in global memory, those of
+  /// By Space: the location of address 0, and the allowed addresses; for global memory, those of
   /// the allocation that was used last.
   std::byte* bases[4]{};
   Range ranges[4]{};
@@ -104,7 +104,7 @@ struct Machine {
   template <class T> const T* value(const Instruction& i, int n) const {
     return row<T>(i.operands[n]);
   }
-  /// The memory at an address, after its bounds and its alignment were checked.
+  /// Returns the memory at an address, after a check of its bounds and its alignment.
   std::byte* memory(Space space, uint64_t address, uint32_t bytes, int thread) {
     const Range& range = ranges[int(space)];
     if (!range.holds(address, bytes) || address % bytes != 0)

@@ -1,6 +1,6 @@
-// Tensor cores: wmma of 16 x 16 x 16. Which lane has which element of a tile is not said by PTX;
+// Tensor cores: wmma of 16 x 16 x 16. PTX does not define which lane has which element of a tile;
 // here element e of lane t is number 8 t + e in the order of rows. A tile of f16 has eight
-// registers, of which four repeat the others.
+// registers; four of them repeat the others.
 #include <array>
 #include <cstring>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 constexpr int side = 16, lane_elements = 8, warp_size = 32;
 enum Variant : uint8_t { rows = 0, columns = 1, is_bf16 = 2 };
 
-/// A tile in memory: its address and its stride must be those of all lanes.
+/// A tile in memory: all lanes must have the same address and stride.
 struct Tile {
   std::byte* data;
   uint64_t stride;

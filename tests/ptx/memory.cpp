@@ -21,7 +21,7 @@ std::string hexadecimal(uint64_t number) {
 
 }  // namespace
 
-/// A fault, or an address in global memory that is in another allocation than the last.
+/// Throws a fault, or finds another allocation of global memory for an address than the last one.
 std::byte* Machine::checked_memory(Space space, uint64_t address, uint32_t bytes, int thread) {
   const std::string access = std::to_string(bytes) + " bytes at " + hexadecimal(address) +
                              ", thread " + std::to_string(thread);
@@ -41,7 +41,7 @@ std::byte* Machine::checked_memory(Space space, uint64_t address, uint32_t bytes
 
 namespace {
 
-/// Calls access(lane, memory) for each lane. The first operand of `i` in memory is an address.
+/// Calls access(lane, memory) for each lane. The first memory operand of `i` is an address.
 template <class F>
 void each_address(Machine& m, const Operand& operand, Space space, uint32_t bytes,
                   const Lanes& lanes, F access) {
@@ -56,7 +56,7 @@ void each_address(Machine& m, const Operand& operand, Space space, uint32_t byte
   }
 }
 
-/// Whether the numbers of the lanes follow each other in memory; then the first address.
+/// Returns the first address if the numbers of the lanes are adjacent in memory.
 template <class T>
 const uint64_t* consecutive(Machine& m, const Operand& operand, const Lanes& lanes) {
   if (!lanes.dense || operand.width != 8) return nullptr;
@@ -103,7 +103,7 @@ void store(Machine& m, const Instruction& i, const Lanes& lanes) {
                });
 }
 
-/// Sign or zeros extend what is narrower than its register.
+/// A value that is narrower than its register is extended by its sign or by zeros.
 template <class Type>
 void add_access(Operations& all, const std::string& start, Form form, Space space,
                 uint8_t elements) {
@@ -157,7 +157,7 @@ struct CompareAndSwap {
   template <class T> T operator()(T old, T b, T c) const { return old == b ? c : old; }
 };
 
-/// Threads take turns, in the order of the lanes.
+/// Threads run one after another, in the order of the lanes.
 template <class T, class Op> void atomic(Machine& m, const Instruction& i, const Lanes& lanes) {
   T* const d = m.result<T>(i);
   const T *const b = m.value<T>(i, 2), *const c = i.operand_count > 3 ? m.value<T>(i, 3) : b;
@@ -188,7 +188,7 @@ void add_memory(Operations& all) {
                                     {"local", Space::local}})
     add_accesses<U8, S8, U16, S16, B16, U32, S32, B32, U64, S64, B64, F32, F64>(
         all, std::string("ld.") + name, Form::load, space);
-  // A parameter of a call is memory of the thread.
+  // A parameter of a call is in the thread's memory.
   for (const auto& [name, space] : {std::pair("global", Space::generic),
                                     {"param", Space::local},
                                     {"shared", Space::shared},

@@ -75,7 +75,7 @@ void add_variable(Module& module, std::string_view statement) {
   module.variables[std::string(d.name)] = variable;
 }
 
-/// Reads what starts at `at`, and returns where the next starts.
+/// Reads the item that starts at `at`, and returns the start of the next one.
 std::size_t read_item(Module& module, std::size_t at) {
   const std::string_view text = module.text;
   for (const std::string_view directive : {".version", ".target", ".address_size"})

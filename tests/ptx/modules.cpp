@@ -15,8 +15,8 @@ namespace {
 
 struct Modules {
   std::map<const void*, std::unique_ptr<Module>> all{};
-  /// HALFTONE_PTX_COVERAGE=file: a line for each kernel, and for each instruction of those that
-  /// ran.
+  /// HALFTONE_PTX_COVERAGE=file: writes a line for each kernel, and for each instruction of kernels
+  /// that ran.
   ~Modules();
 };
 Modules& modules() {

@@ -1,4 +1,4 @@
-// The modules of a program, and what of them was executed.
+// The modules of a program, and a record of the instructions that ran.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace halftone::ptx {
 
-/// Remembers a fat binary of the program.
+/// Registers a fat binary of the program.
 void register_binary(const void* wrapper);
-/// The module of a fat binary, which is read when it is first asked for.
+/// Returns the module of a fat binary, and reads it at the first call.
 Module& module_of(const void* wrapper);
-/// Those of all fat binaries of the program.
+/// Returns the modules of all fat binaries of the program.
 std::vector<Module*> all_modules();
 
 }  // namespace halftone::ptx

@@ -1,4 +1,4 @@
-// Copies between registers, and registers made of several, or taken apart.
+// Copies between registers; several registers packed into one, or one unpacked.
 #include <cstring>
 #include <string>
 

@@ -17,7 +17,7 @@ void nothing(Machine&, const Instruction&, const Lanes&) {}
 
 void swap_values(Kernel& kernel, Instruction& i) {
   std::vector<Operand> operands(i.operands, i.operands + i.operand_count);
-  // The predicate of a selection is no value.
+  // The predicate of a selection is not a value.
   const std::size_t last = operands.size() - (i.operation->name.starts_with("selp") ? 2 : 1);
   if (last < i.results + 1u || operands[last].width != operands[last - 1].width)
     throw Fault("[ptx] there are no two values to swap: " + std::string(kernel.text_of(i)));

@@ -5,10 +5,10 @@
 
 namespace halftone::ptx {
 
-/// KIND: `drop` (it does nothing, a jump is not taken), `swap` (its last two values change places),
-/// `invert` (its guard, or the guard of a selection). Nothing if the kernel is another one.
+/// KIND: `drop` (it does nothing, a jump is not taken), `swap` (its last two values are exchanged),
+/// `invert` (its guard, or the guard of a selection). Does nothing if the kernel is another one.
 void mutate(Kernel& kernel);
-/// The same, as an order of its own.
+/// The same, with the change as an argument.
 void mutate(Kernel& kernel, std::size_t place, std::string_view kind);
 
 }  // namespace halftone::ptx

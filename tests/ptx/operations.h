@@ -1,5 +1,5 @@
-// The instructions that are known, by their whole spelling: what is not in this table, or has a
-// modifier that is not, ends the test.
+// The known instructions, by their whole spelling: an instruction or a modifier that is not in this
+// table ends the test.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace halftone::ptx {
 
-/// How the operands of an instruction are written.
+/// The form of an instruction's operands.
 enum class Form : uint8_t {
   plain,       // results, then values
   carry,       // the same; a carry is the second result
   move,        // plain, or one side in braces
-  low_byte,    // d, and a register of any width of which a byte is used
+  low_byte,    // d, and a register of any width, one byte of which is used
   load,        // d, [address]
   store,       // [address], values
   atomic,      // d, [address], values
@@ -35,15 +35,15 @@ enum class Form : uint8_t {
 struct Operation {
   std::string name;
   Form form = Form::plain;
-  /// Bytes of the register of each operand; of the elements for memory. The last is that of all
-  /// that follow.
+  /// Bytes of the register of each operand; of the elements for memory. The last one applies to all
+  /// further operands.
   std::vector<uint8_t> widths{};
   uint8_t results = 1;
   Run run = nullptr;
   Flow flow = Flow::next;
   Space space = Space::generic;
   uint8_t variant = 0;
-  uint8_t elements = 1;                        // of a vector in memory
+  uint8_t elements = 1;                        // per vector in memory
   Run by_width[3]{};                           // for registers of 2, 4, 8 bytes
   Run packing = nullptr, unpacking = nullptr;  // moves with braces
 };
@@ -58,7 +58,7 @@ class Operations {
   std::map<std::string, Operation, std::less<>> all_;
 };
 
-/// All of them.
+/// Returns all of them.
 const Operations& operations();
 
 void add_arithmetic(Operations& all);

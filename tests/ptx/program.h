@@ -1,4 +1,4 @@
-// PTX as nvcc writes it: a module is a file, of which kernels are decoded when they first run.
+// PTX as nvcc writes it: a module is a file whose kernels are decoded when they first run.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,9 @@ struct Kernel {
   uint32_t parameter_bytes = 0;
 
   bool decoded = false;
-  bool mutated = false;  // mutant.h: registers are filled anew for each block
+  bool mutated = false;  // mutant.h: registers are filled again for each block
   std::vector<Instruction> code{};
-  std::vector<uint64_t> executed{};  // how often each of them
+  std::vector<uint64_t> executed{};  // by instruction: how often it ran
   std::deque<std::vector<Operand>> operands{};
   std::vector<FilledRow> filled{};
   uint32_t register_bytes = 0, shared_bytes = 0, local_bytes = 0;
@@ -53,7 +53,7 @@ struct Kernel {
 struct Variable {
   bool shared = false;
   uint32_t bytes = 0, alignment = 1;
-  std::byte* data = nullptr;  // of a global one
+  std::byte* data = nullptr;  // for a global variable
 };
 struct Function {
   std::size_t header, body;
@@ -69,27 +69,27 @@ struct Module {
   explicit Module(std::string ptx);
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
-  /// Throws Fault if there is none of this name.
+  /// Throws Fault if no kernel has this name.
   Kernel& kernel(std::string_view name);
-  /// The variable in global memory that has this address.
+  /// Returns the variable in global memory at this address.
   Range variable_at(uint64_t address) const;
 };
 
-/// Reads a kernel's instructions, once. Throws Fault at the first that is not known.
+/// Reads a kernel's instructions, once. Throws Fault at the first unknown one.
 void decode(Kernel& kernel);
 
 // --- pieces of text
 std::string_view trimmed(std::string_view text);
-/// Parts between commas that are outside of brackets.
+/// Returns the parts between commas that are outside of brackets.
 std::vector<std::string_view> split(std::string_view text);
 bool is_word(char c);
-/// Bytes of a type as PTX spells it (f32, pred); 0 if there is none of that name.
+/// Returns the bytes of a type as PTX spells it (f32, pred); 0 if PTX has no such type.
 uint8_t bytes_of(std::string_view type);
-/// The } of the { at `open`.
+/// Returns the position of the } for the { at `open`.
 std::size_t end_of_braces(std::string_view text, std::size_t open);
 /// The name of the kernel or function whose header starts at `at`, without the list of its results.
 std::string_view name_after(std::string_view text, std::size_t at);
-/// 12, -7, 0x1F, 0f3F800000, 0d3FF0000000000000: the bits.
+/// Returns the bits of 12, -7, 0x1F, 0f3F800000, 0d3FF0000000000000.
 uint64_t number(std::string_view text);
 
 /// `.align 8 .b8 name[16]`, `.u64 name`, or the same after .param, .shared, ...

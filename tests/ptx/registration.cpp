@@ -1,6 +1,6 @@
 // The part of libcudart that nvcc's host code calls: it registers fat binaries and kernels, and
-// starts kernels. The rest is the emulated GPU's (../cuda_emulation): streams, events, graphs,
-// memory. Objects that nvcc made for a real GPU link with both, unchanged.
+// starts kernels. The emulated GPU (../cuda_emulation) implements the rest: streams, events,
+// graphs, memory. Objects that nvcc made for a real GPU link with both, unchanged.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -52,7 +52,7 @@ std::map<const void*, Registered>& registered() {
   return *instance;
 }
 
-/// No test goes on after a fault of a kernel: memory may be wrong.
+/// A fault of a kernel ends the program: memory may be wrong.
 template <class F> auto or_end(F f) {
   try {
     return f();
@@ -77,8 +77,8 @@ std::vector<std::byte> copied_parameters(const Kernel& kernel, void** arguments)
   return bytes;
 }
 
-/// HALFTONE_PTX_BLOCKS=n: grids have at most n blocks. Every kernel walks in grid strides, so that
-/// is slower, never wrong (backends/cuda/launch.h).
+/// HALFTONE_PTX_BLOCKS=n: grids have at most n blocks. Every kernel has a grid-stride loop, so
+/// fewer blocks are slower, never wrong (backends/cuda/launch.h).
 unsigned fewer(unsigned blocks) {
   static const uint64_t most = emulation::number_from("HALFTONE_PTX_BLOCKS");
   return most == 0 ? blocks : unsigned(std::min<uint64_t>(blocks, most));
@@ -100,7 +100,7 @@ cudaError_t start(const cudaLaunchConfig_t& config, const void* function, void**
                                 });
 }
 
-/// <<<grid, block>>> leaves its numbers here for the stub of the kernel.
+/// <<<grid, block>>> stores its numbers here for the stub of the kernel.
 std::vector<cudaLaunchConfig_t>& configurations() {
   static auto* const instance = new std::vector<cudaLaunchConfig_t>;
   return *instance;

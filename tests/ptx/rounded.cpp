@@ -1,5 +1,5 @@
-// Sums and products that are rounded to zero, down or up: MXCSR says so while they run, and this
-// file is compiled with -frounding-math.
+// Sums and products that are rounded toward zero, down or up. MXCSR sets the mode while they run,
+// and this file is compiled with -frounding-math.
 #include <cmath>
 #include <initializer_list>
 #include <string>

@@ -7,9 +7,9 @@ namespace halftone::ptx {
 
 namespace {
 
-constexpr uint64_t no_row = ~uint64_t(0);  // until it is used
+constexpr uint64_t no_row = ~uint64_t(0);  // before it is used
 
-/// Makes room in a kernel's shared or local memory.
+/// Allocates a range in a kernel's shared or local memory.
 uint32_t place_in(uint32_t& size, uint32_t bytes, uint32_t alignment) {
   const uint32_t place = (size + alignment - 1) / alignment * alignment;
   size = place + bytes;

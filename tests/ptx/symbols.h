@@ -1,4 +1,4 @@
-// Names of a kernel: registers, variables, parameters, labels of scopes; and the rows they get.
+// The names of a kernel: registers, variables, parameters, labels of scopes; and their rows.
 #pragma once
 
 #include <map>
@@ -25,17 +25,17 @@ class Symbols {
   void close_scope() { scopes_.pop_back(); }
   /// .reg, .shared, .local or .param in a body.
   void declare(std::string_view directive);
-  /// A parameter of a function that is inlined is what the caller gave.
+  /// A parameter of an inlined function is the caller's argument.
   void declare(std::string_view name, const Symbol& symbol) { scopes_.back().names[name] = symbol; }
-  /// Null if nothing is called so.
+  /// Returns null if the name is not defined.
   const Symbol* find(std::string_view name);
 
   uint32_t new_row(uint8_t width);
-  /// A row that has this value for all threads.
+  /// Returns a row that has this value for all threads.
   Operand constant(uint8_t width, uint64_t bits);
-  /// %tid.x, %ctaid.x, %ntid.x, %nctaid.x and those of y and z. False if it is none of these.
+  /// %tid.x, %ctaid.x, %ntid.x, %nctaid.x and those of y and z. Returns false for other names.
   bool special(std::string_view name, Operand& operand);
-  /// The row of the carry flag.
+  /// Returns the row of the carry flag.
   Operand carry();
 
  private:

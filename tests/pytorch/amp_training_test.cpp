@@ -15,12 +15,12 @@
 namespace halftone::test::amp_training_test {
 namespace {
 
-/// A mode of the fixture and the strategy of the same arithmetic. `loss`: how far losses may be
-/// apart, relatively. They end near exp(-5): the gap of two logits is 5, and rounding it once, by
-/// half a spacing, moves the loss by 5/2 epsilon of itself; in f32 only the order of sums differs.
-/// Under autocast PyTorch rounds the gradients of weights to bf16, halftone does not. In bf16
-/// throughout it rounds the optimizer's state after each of its operations, halftone once per step:
-/// twice as much.
+/// A mode of the fixture and the strategy with the same arithmetic. `loss` is the allowed relative
+/// difference of losses. They end near exp(-5): the gap of two logits is 5, and rounding it once,
+/// by half a spacing, changes the loss by 5/2 epsilon of itself. In f32 only the order of sums
+/// differs. Under autocast PyTorch rounds the gradients of weights to bf16, halftone does not. In
+/// bf16 throughout it rounds the optimizer's state after each of its operations, halftone once per
+/// step: so twice as much.
 struct Mode {
   const char *pytorch, *strategy;
   DType arithmetic;  // of products, and so of the gradients
@@ -72,10 +72,10 @@ struct Run {
   }
 };
 
-/// Final weights (masters, where there are any). What they have moved by is as wrong as four
-/// roundings: of input, weight, activation and gradient; in f32, where Adam's quotient of small
-/// sums shows as well, as the tolerance of a sum over the steps. Weights that are themselves
-/// rounded in every step drift by half a spacing times the root of the number of steps.
+/// Compares final weights (masters, if they exist). The error of their movement is that of four
+/// roundings: of input, weight, activation and gradient. In f32, where Adam's quotient of small
+/// sums is visible as well, it is the tolerance of a sum over the steps. Weights that are
+/// themselves rounded in every step drift by half a spacing times the root of the number of steps.
 void compare_weights(Run& run, const Cases& stored, const std::string& key, const Mode& mode) {
   const amp::MasterWeights* masters = run.training.masters();
   const NamedTensors& wanted = stored.at(key + (masters ? "/final/master" : "/final"));
@@ -91,7 +91,7 @@ void compare_weights(Run& run, const Cases& stored, const std::string& key, cons
       allowed += std::sqrt(steps) * epsilon(bf16) / 2 * largest_magnitude(want);
     const Tensor weight = masters ? masters->weight(index) : cast(parameter.detach(), f32);
     CHECK(difference(weight, want, allowed) == "");
-    CHECK(allowed < movement / 4);  // tells a trained model from an untrained one
+    CHECK(allowed < movement / 4);  // a trained model differs from an untrained one by more
     ++index;
   }
 }

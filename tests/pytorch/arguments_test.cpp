@@ -1,4 +1,4 @@
-// Arguments beyond the usual ones, and operations that are made of others, against PyTorch:
+// Unusual arguments, and operations that consist of others, against PyTorch:
 // tests/fixtures/pytorch/argument_fixtures.py has the same operations by name.
 #include "operation_case.h"
 
@@ -254,7 +254,7 @@ Results of_letters(const std::string& equation, const Arguments& in) {
 
 }  // namespace
 
-TEST_CASE("pytorch: arguments, and operations made of others") {
+TEST_CASE("pytorch: arguments, and operations that consist of others") {
   Table table = numbers();
   for (Table& more : std::array{reductions(), losses(), images(), movements()}) table.merge(more);
   const auto cases = load_cases("arguments");

@@ -8,7 +8,7 @@ namespace {
 Tensor sdpa(const Inputs& in, const AttentionOptions& options) {
   return scaled_dot_product_attention(in["q"], in["k"], in["v"], options);
 }
-/// The layer of 12 features and 3 heads with a case's weights, which receive the gradients.
+/// A layer of 12 features and 3 heads with a case's weights, which receive the gradients.
 nn::MultiheadAttention layer_of(const Inputs& in) {
   nn::MultiheadAttention layer(12, 3);
   const auto take = [&](nn::Parameter& to, const char* name) {

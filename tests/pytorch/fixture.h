@@ -1,7 +1,7 @@
-// Comparison with PyTorch: reads what tests/fixtures/pytorch/make_fixtures.py stored, runs the same case
-// here, in f64 and in f32 and on every CPU backend, and compares the output and every gradient. A
-// case is "name/x", "name/y", "name/dx". Tolerances come from the spacing of the dtype and the
-// length of the longest sum that a case can hold.
+// Comparison with PyTorch: reads the results that tests/fixtures/pytorch/make_fixtures.py stored,
+// runs the same case here, in f64 and in f32 and on every CPU backend, and compares the output and
+// every gradient. A case is "name/x", "name/y", "name/dx". Tolerances follow from the spacing of
+// the dtype and the length of the longest sum of a case.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ inline Tensor find(const NamedTensors& tensors, const std::string& name) {
   return found == tensors.end() ? Tensor{} : found->second;
 }
 
-/// What the rounding errors of a sum of `terms` numbers up to `scale` may come to: they grow as the
+/// The bound for the rounding errors of a sum of `terms` numbers up to `scale`. They grow with the
 /// root of the number of terms (Higham & Mary 2019); 8 of them cover the few roundings before and
 /// after the sum.
 inline double tolerance(DType dtype, int64_t terms, double scale) {
@@ -57,7 +57,8 @@ inline double largest_magnitude(const Tensor& x) {
   return largest;
 }
 
-/// Says where two tensors differ by more than `tolerance`; empty if they do not. NaN equals NaN.
+/// Returns the place where two tensors differ by more than `tolerance`; empty if none does. NaN
+/// equals NaN.
 inline std::string difference(const Tensor& got, const Tensor& want, double tolerance) {
   std::ostringstream text;
   if (!got.defined()) return "nothing was computed";
@@ -77,7 +78,7 @@ inline std::string difference(const Tensor& got, const Tensor& want, double tole
   return {};
 }
 
-/// The inputs of a case by name; an undefined tensor where it has none of that name.
+/// The inputs of a case by name; an undefined tensor for a name that it does not have.
 class Inputs {
  public:
   explicit Inputs(NamedTensors tensors) : tensors_(std::move(tensors)) {}
@@ -114,8 +115,7 @@ inline void compare_case(const NamedTensors& stored, const Call& compute, DType 
 }
 
 /// Runs a table of computations against the cases of the same names, all of them, in f64 and f32.
-inline void compare_all(const std::map<std::string, NamedTensors>& cases,
-                        const Calls& table) {
+inline void compare_all(const std::map<std::string, NamedTensors>& cases, const Calls& table) {
   for (const std::string_view backend : {"reference", "cpu"}) {
     const CpuBackendScope scope(backend);
     for (const auto& [name, compute] : table) {
@@ -130,9 +130,8 @@ inline void compare_all(const std::map<std::string, NamedTensors>& cases,
   }
 }
 
-/// The cases that a table does not compute, in one line: a fixture that nobody reads is no test.
-inline std::string forgotten(const std::map<std::string, NamedTensors>& cases,
-                             const Calls& table) {
+/// Prints the cases that a table does not compute, in one line: unused fixtures test nothing.
+inline std::string forgotten(const std::map<std::string, NamedTensors>& cases, const Calls& table) {
   std::string names;
   for (const auto& [name, tensors] : cases)
     if (!table.contains(name)) names += name + ' ';

@@ -1,5 +1,5 @@
-// Losses, elementwise functions, reductions and embeddings against PyTorch, with what happens at
-// kinks, ties and ignored targets: tests/fixtures/pytorch/function_fixtures.py has the same
+// Losses, elementwise functions, reductions and embeddings against PyTorch, including kinks,
+// ties and ignored targets. tests/fixtures/pytorch/function_fixtures.py has the same
 // options.
 #include "fixture.h"
 

@@ -1,5 +1,5 @@
-// GPT-2 against Hugging Face's transformers on PyTorch: the file that the library saved, the logits
-// of it in f32 and bf16, and the losses of 20 steps of AdamW in f32 and under autocast
+// GPT-2 against Hugging Face's transformers on PyTorch: the file that the library saved, its logits
+// in f32 and bf16, and the losses of 20 steps of AdamW in f32 and under autocast
 // (tests/fixtures/pytorch/gpt_fixtures.py).
 #include <cstdlib>
 #include <fstream>
@@ -42,7 +42,8 @@ TEST_CASE("pytorch: logits of a GPT-2") {
     const Tensor logits = stored.at("logits");
     CHECK(difference(model(inputs), logits, 1e-4 * largest_magnitude(logits)) == "");
     model.to(bf16);
-    // PyTorch's bf16 logits are one rounding history, ours another: both lie around the f32 ones.
+    // PyTorch's bf16 logits have one rounding history, halftone's another: both are near the f32
+    // ones.
     const double allowed = tolerance(bf16, 4, largest_magnitude(logits));
     CHECK(difference(model(inputs), stored.at("logits_bf16"), allowed) == "");
   }
@@ -75,7 +76,7 @@ TEST_CASE("pytorch: training of a GPT-2") {
   }
 }
 
-TEST_CASE("GPT: what Hugging Face's transformers loads") {
+TEST_CASE("GPT: files that Hugging Face's transformers loads") {
   nn::models::Gpt model = loaded();
   const TemporaryDirectory directory;
   nn::models::save_gpt2(model, directory / "folder");
@@ -126,7 +127,7 @@ TEST_CASE("GPT: sizes, ties and files") {
   const NamedTensors state = nn::state_dict(model);
   CHECK(state.at("lm_head.weight").body() == state.at("transformer.wte.weight").body());
   CHECK(state.contains("transformer.h.1.mlp.c_proj.bias"));
-  // What halftone saves has linear weights and all names; it loads the same way.
+  // Files that halftone saves have linear weights and all names, and load the same way.
   const TemporaryDirectory directory;
   nn::save(model, directory / "saved.safetensors");
   nn::models::Gpt other({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 32});

@@ -1,5 +1,5 @@
-// First values against PyTorch's. The two generators differ, so what is compared are the moments
-// and extremes of two samples of the same size; the tolerances are those of sampling.
+// Initial values against PyTorch's. The two generators differ, so the test compares moments and
+// extremes of two samples of the same size; the tolerances are those of sampling.
 #include <algorithm>
 
 #include <halftone/core/random.h>
@@ -28,8 +28,8 @@ Moments moments_of(const Tensor& x) {
 enum class Extremes { bounded, open };
 
 /// Two independent samples of n numbers: means differ by std sqrt(2 / n), standard deviations by at
-/// most std / sqrt(n), each times 5 for one chance in a million. Extremes of a bounded sample lie
-/// within 20 / n of the range of its bounds, except once in e^20.
+/// most std / sqrt(n), each times 5 for a chance of one in a million. Extremes of a bounded sample
+/// are within 20 / n of the range of its bounds, except once in e^20.
 void compare(const std::map<std::string, NamedTensors>& cases, const std::string& name,
              const Tensor& x, Extremes extremes) {
   CAPTURE(name);
@@ -46,7 +46,7 @@ void compare(const std::map<std::string, NamedTensors>& cases, const std::string
 
 }  // namespace
 
-TEST_CASE("pytorch: first values of layers") {
+TEST_CASE("pytorch: initial values of layers") {
   manual_seed(3);
   const auto cases = load_cases("init");
   const auto layer = [&](const std::string& name, const auto& made) {
@@ -62,7 +62,7 @@ TEST_CASE("pytorch: first values of layers") {
   compare(cases, "embedding_weight", nn::Embedding(400, 64).weight, Extremes::open);
 }
 
-TEST_CASE("pytorch: initialisers") {
+TEST_CASE("pytorch: initializers") {
   manual_seed(4);
   const auto cases = load_cases("init");
   const std::pair<std::string, Tensor> weights[]{{"matrix", empty({300, 200})},

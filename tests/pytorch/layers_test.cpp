@@ -1,4 +1,4 @@
-// Convolutions, pools and normalisations against PyTorch: tests/fixtures/pytorch/layer_fixtures.py
+// Convolutions, pools and normalizations against PyTorch: tests/fixtures/pytorch/layer_fixtures.py
 // has the same options.
 #include <halftone/nn/norm.h>
 #include <halftone/nn/state_dict.h>
@@ -37,7 +37,7 @@ Call rms_norm_over(Shape shape, double eps) {
   return [=](const Inputs& in) { return rms_norm(in["x"], shape, in["w"], eps); };
 }
 
-/// Three training steps and one in evaluation. The tensors of step i are called x<i>, y<i>, ...
+/// Three training steps and one in evaluation. The tensors of step i are named x<i>, y<i>, ...
 template <class Layer>
 void compare_batch_norm(const NamedTensors& stored, std::optional<double> momentum, DType dtype) {
   Layer layer(stored.at("w").numel(), {.momentum = momentum});
@@ -121,7 +121,7 @@ TEST_CASE("pytorch: pools") {
   compare_all(cases, table);
 }
 
-TEST_CASE("pytorch: normalisations of single samples") {
+TEST_CASE("pytorch: normalizations of single samples") {
   const auto cases = load_cases("norm");
   compare_all(cases, {
                          {"layer", layer_norm_over({10})},

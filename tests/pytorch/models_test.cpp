@@ -11,7 +11,7 @@
 namespace halftone::test::models_test {
 namespace {
 
-// Two float32 trainings drift apart: each step feeds the last one's rounding errors back.
+// Two f32 trainings diverge slowly: each step adds to the last one's rounding errors.
 constexpr double relative_tolerance = 1e-4;
 
 /// Images are stored as bytes.
@@ -43,8 +43,8 @@ void compare_training(const std::map<std::string, NamedTensors>& cases, const st
     CHECK(std::abs(loss.item() - losses[step]) <= relative_tolerance * losses[step]);
     CHECK(std::abs(total.item() - norms[step]) <= relative_tolerance * norms[step]);
   }
-  // Adam divides by the root of a gradient's square: where a gradient is all rounding error, so is
-  // its step.
+  // Adam divides by the root of a gradient's square: if a gradient is only rounding error, its step
+  // is as well.
   CHECK(difference(model(batch(stored, 0)), logits_after,
                    10 * relative_tolerance * largest_magnitude(logits_after)) == "");
 }

@@ -1,4 +1,4 @@
-// Number formats beside other implementations of them: gfloat (rounding), ml_dtypes and PyTorch
+// Number formats compared with other implementations: gfloat (rounding), ml_dtypes and PyTorch
 // (codes and casts), torchao (MX), TransformerEngine's order of operations (NVFP4), DeepSeek-V3's
 // tiles. No difference is allowed: tests/fixtures/pytorch/number_format_fixtures.py.
 #include "fixture.h"
@@ -24,14 +24,14 @@ const Tensor& stored(const std::string& name, const std::string& tensor) {
 
 uint32_t comparable(float x) { return x != x ? 0x7fc00000u : std::bit_cast<uint32_t>(x); }
 
-/// FNV-1a over the words, as the script's.
+/// FNV-1a over the words, as in the script.
 int64_t checksum(const std::vector<float>& values) {
   uint64_t total = 0xcbf29ce484222325u;
   for (const float value : values) total = (total ^ comparable(value)) * 0x100000001b3u;
   return int64_t(total);
 }
 
-/// How many of the stored numbers, which are the first, are others.
+/// Returns how many of the stored numbers, which are the first ones, differ.
 int64_t differences(const std::vector<float>& got, const Tensor& wanted) {
   const std::vector<float> want = wanted.to_vector<float>();
   REQUIRE(got.size() >= want.size());
@@ -56,7 +56,7 @@ std::vector<uint32_t> words(std::size_t count, uint64_t seed) {
   return all;
 }
 
-/// 65536 floats: one half near 1, one half of any pattern.
+/// 65536 floats: one half near 1, one half random patterns.
 std::vector<float> floats_to_round() {
   const auto near = words(32768, 2), exponents = words(32768, 3), anywhere = words(32768, 1);
   std::vector<float> all;
@@ -121,7 +121,7 @@ std::vector<float> result_of(const Tensor& x, const Quantizer& quantizer) {
   return quantized(x, {.quantizer = quantizer}).to_vector<float>();
 }
 
-TEST_CASE("pytorch: MX is torchao's, under its four rules") {
+TEST_CASE("pytorch: MX equals torchao's, under its four rules") {
   each_backend([] {
     for (const char* name : {"mxfp8", "mxfp8-e5m2", "mxfp6", "mxfp6-e3m2", "mxfp4"})
       for (const char* rule : {"floor", "ceil", "rceil", "even"}) {

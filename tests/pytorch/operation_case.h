@@ -15,7 +15,7 @@ struct Arguments {
 using Results = std::vector<Tensor>;
 using Operation = std::function<Results(const Arguments&)>;
 
-/// Empty if equal up to a few roundings, zeros with their signs where they have exact results.
+/// Returns "" if equal up to a few roundings; zeros must have equal signs if results are exact.
 inline std::string compared(const Tensor& got, const Tensor& wanted) {
   if (got.dtype() != wanted.dtype() || got.shape() != wanted.shape()) {
     std::ostringstream text;

@@ -1,6 +1,6 @@
 // Operations on integers, by indices, sorting and rearranging against PyTorch, with the dtypes of
-// their results: tests/fixtures/pytorch/operation_fixtures.py has the cases and what their
-// attributes mean.
+// their results. tests/fixtures/pytorch/operation_fixtures.py has the cases and the meaning of
+// their attributes.
 #include "operation_case.h"
 
 namespace halftone::test::operations_test {

@@ -137,7 +137,7 @@ TEST_CASE("pytorch: learning-rate schedules") {
     LrScheduler scheduler(optimizer, schedule);
     for (std::size_t step = 0; step < rates.size(); ++step) {
       CAPTURE(step);
-      // PyTorch multiplies step by step, we evaluate a formula: as many roundings as steps.
+      // PyTorch multiplies step by step, halftone evaluates a formula: as many roundings as steps.
       CHECK(std::abs(schedule.at(int64_t(step)) - rates[step]) <=
             tolerance(f64, int64_t(step) + 1, 1));
       CHECK(optimizer.lr() == schedule.at(int64_t(step)));

@@ -17,7 +17,7 @@ const std::pair<std::string, nn::RecurrentOptions> layouts[]{
     {"bidirectional", {.bidirectional = true}},
     {"everything", {.layers = 3, .batch_first = true, .bidirectional = true}}};
 
-/// A floating tensor of the case, undefined where there is none; a leaf if its gradient is stored.
+/// A floating tensor of the case, undefined if it does not exist; a leaf if its gradient is stored.
 Tensor leaf_of(const NamedTensors& stored, const std::string& name, DType dtype) {
   if (!stored.contains(name)) return {};
   Tensor x = cast(stored.at(name), dtype);
@@ -44,7 +44,7 @@ void compare_layer(const std::map<std::string, NamedTensors>& cases, const std::
     const nn::GruOutput result = layer(x, h0);
     outputs = {{"y", result.y}, {"h", result.h}};
   }
-  // The longest way of a rounding error: through all steps of all layers, 5 terms in each sum.
+  // The longest path of a rounding error: through all steps of all layers, 5 terms in each sum.
   const double allowed = tolerance(dtype, 5 * 5 * options.layers, 1);
   Tensor total = scalar(0, dtype);
   for (const auto& [key, y] : outputs) {

@@ -1,4 +1,4 @@
-// Interpolation against PyTorch, in bf16 too: tests/fixtures/pytorch/function_fixtures.py has the
+// Interpolation against PyTorch, also in bf16: tests/fixtures/pytorch/function_fixtures.py has the
 // same options.
 #include "fixture.h"
 

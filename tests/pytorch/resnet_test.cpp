@@ -31,10 +31,10 @@ nlohmann::json names_and_shapes(const nn::Module& module) {
   return table;
 }
 
-/// For resnet_names.py to load with strict=True: the weights, and logits that they gave.
+/// Writes the weights and their logits, which resnet_names.py loads with strict=True.
 void save_with_logits(const std::filesystem::path& folder, const std::string& name, ResNet& model) {
   const Tensor x = rand({2, 3, 64, 64});
-  model(x);  // moves the running statistics from where they start
+  model(x);  // changes the running statistics
   model.eval();
   const NoGrad no_grad;
   nn::save(model, folder / (name + ".safetensors"));

@@ -1,4 +1,4 @@
-// U-Net and the LSTM classifier against their twins in PyTorch
+// U-Net and the LSTM classifier against the same models in PyTorch
 // (tests/fixtures/pytorch/model_layers.py).
 #include <halftone/nn/models/lstm_classifier.h>
 #include <halftone/nn/models/unet.h>

@@ -1,6 +1,6 @@
-// A model of nn/models/ against what tests/fixtures/pytorch/model_fixtures.py stored of its twin in
-// PyTorch: logits in f32 and in bf16 throughout, and the losses of training in f32 and under
-// autocast.
+// Compares a model of nn/models/ with the same model in PyTorch, from the results of
+// tests/fixtures/pytorch/model_fixtures.py: logits in f32 and in bf16 throughout, and the losses of
+// training in f32 and under autocast.
 #pragma once
 
 #include <halftone/amp/amp.h>
@@ -13,22 +13,22 @@ namespace halftone::test {
 
 struct WholeModel {
   double lr;  // as in the fixture
-  int depth;  // roundings behind one another: layers with weights
+  int depth;  // consecutive roundings: layers with weights
 };
 
-/// The reference, which is slow, shows the first steps only.
+/// The reference, which is slow, runs only the first steps.
 inline constexpr std::size_t steps_of_reference = 4;
 inline std::size_t steps_on(std::string_view backend, const Tensor& losses) {
   const auto all = std::size_t(losses.numel());
   return backend == "reference" ? std::min(all, steps_of_reference) : all;
 }
 
-/// Two f32 trainings drift apart: each step feeds the last one's rounding errors back.
+/// Two f32 trainings diverge slowly: each step adds to the last one's rounding errors.
 inline constexpr double logits_tolerance = 1e-4, losses_tolerance = 1e-3;
 /// Under autocast every activation is rounded to bf16, whose epsilon is 8e-3, and errors average.
 inline constexpr double bf16_losses_tolerance = 2e-2;
 
-/// Batch `index` modulo the number of them. Images are stored as bytes.
+/// Returns batch `index` modulo their number. Images are stored as bytes.
 inline Tensor batch_of(const NamedTensors& stored, std::size_t index) {
   const Tensor x = stored.at("x");
   const Tensor batch = select(x, 0, int64_t(index) % x.size(0));

@@ -1,11 +1,11 @@
-# References into the code, from pages, READMEs and comments: "path:line (`text`)" must have that text at that line, give or take
-# three; links to files of the project must lead somewhere; and a path such as core/tensor.h must exist, from the root or from the
-# folder of the file that names it.
+# References into the code, from pages, READMEs and comments: "path:line (`text`)" must have that text at that line, give or take three.
+# Links to files of the project must exist. A path such as core/tensor.h must exist, from the root or from the folder of the file that names
+# it.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 set(references "")
 set(paths 0)
-# Trees of other projects that pages and comments name, and what a build makes.
+# Trees of other projects that pages and comments name, and outputs of a build.
 set(elsewhere "^(build|ATen|aten|python|flashlight|tensorflow|torchvision)/")
 
 # Every path in `text`, of `page`.
@@ -52,7 +52,7 @@ foreach(page IN LISTS pages commented)
   file(READ ${ROOT}/${page} text)
   string(REGEX REPLACE "\n *//+ ?" " " text "${text}")
   string(REGEX REPLACE "[ \n]+" " " text "${text}")
-  # Brackets and semicolons mean something in CMake's lists.
+  # Brackets and semicolons have a meaning in CMake's lists.
   string(REPLACE ";" "," text "${text}")
   string(REPLACE "](" " LINK(" text "${text}")
   string(REGEX REPLACE "[][]" "" text "${text}")

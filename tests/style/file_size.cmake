@@ -1,4 +1,4 @@
-# A file should be readable in a sitting: over 400 lines it wants to be two.
+# A file should be readable in one sitting: over 400 lines it should be two.
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 list(REMOVE_ITEM all_files examples/one_file.cpp)  # style.one_file allows it 600
 foreach(file IN LISTS all_files)

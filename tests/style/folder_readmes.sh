@@ -38,7 +38,7 @@ for folder in "${described[@]}"; do
   done < <(find "$folder" -mindepth 1 -maxdepth 1 -type d ! -name __pycache__ -printf '%f\n' | LC_ALL=C sort)
   for path in $paths; do
     [[ "$path" =~ \.(h|cpp|cu|sh|py)$ && ! "$path" =~ ^\. && "$path" != /* && "$path" != build/* ]] || continue
-    # What is left of a pattern (`e*_x.cu`, `<name>.h`) is not a name.
+    # The rest of a pattern (`e*_x.cu`, `<name>.h`) is not a name.
     grep -qE "(^|[^A-Za-z0-9_/.*>}-])${path//./\\.}" <<< "$code" || continue
     [[ -e "$folder/$path" || -e "$path" ]] || fail "$readme: there is no \`$path\`"
   done

@@ -1,5 +1,5 @@
-# A write in place that does not bump the version of its storage leaves stale casts behind: outside of kernels there is
-# one place that does it, core/in_place.h.
+# A write in place that does not bump the version of its storage leaves stale casts. Outside of kernels only core/in_place.h writes in
+# place.
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 foreach(file IN LISTS all_files)
   if(NOT file MATCHES "\\.(h|cpp|cu)$" OR file MATCHES "^(backends|tests)/" OR

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Each folder of the library links against the folders that layers.cmake names, and no others: what the objects of a
-# folder leave undefined must be defined there. Includes alone do not show it: a declaration can be written by hand.
+# Each folder of the library links against the folders that layers.cmake names, and no others: the undefined symbols of a folder's objects
+# must be defined there. Includes alone do not show it: a declaration can be written by hand.
 # Usage: layer_symbols.sh NM LAYERS.CMAKE FOLDER OBJECT... [-- FOLDER OBJECT...]...
 set -euo pipefail
 nm=$1 layers=$2
@@ -22,8 +22,8 @@ done | c++filt | awk -v layers="$layers" '
         gsub(/[")]/, "", list)
         may[folder] = " " folder " " list " "
       }
-    # The references that point upward, as docs/architecture.md lists them: the registries of backends and of engines, and what a
-    # Tensor knows of gradients. Slots are virtual functions and need no symbol.
+    # The references that point upward, as docs/architecture.md lists them: the registries of backends and of engines, and the gradient
+    # members of Tensor. Slots are virtual functions and need no symbol.
     upward["halftone::backend_for"] = "backends"
     upward["halftone::backend_statuses"] = "backends"
     upward["halftone::kernels_of"] = "backends"
@@ -44,7 +44,7 @@ done | c++filt | awk -v layers="$layers" '
     for (key in wanted) {
       split(key, part, SUBSEP)
       folder = part[1]; symbol = part[2]
-      if (!(symbol in defined)) continue  # of another library, or of nobody: the linker says so
+      if (!(symbol in defined)) continue  # of another library, or undefined: the linker reports it
       count = split(defined[symbol], owners, " ")
       fine = 0
       for (i = 1; i <= count; ++i) if (index(may[folder], " " owners[i] " ")) fine = 1

@@ -1,5 +1,5 @@
-# Who may use whom: each folder itself and the folders named here, nothing else. It keeps the promise that amp/ can be
-# deleted and everything below still compiles. Read by layering.cmake (includes) and layer_symbols.sh (linked symbols).
+# The allowed uses: each folder may use itself and the folders named here. So amp/ can be deleted and everything below it still compiles.
+# Read by layering.cmake (includes) and layer_symbols.sh (linked symbols).
 set(may_core "")
 set(may_autograd core)
 set(may_distributed autograd core)

@@ -1,5 +1,5 @@
-// Compiled with the project's options and run: what fast-math would delete must still be there.
-// Each check is a pattern that loss scaling or a compensated sum relies on.
+// Compiled with the project's options and run: checks that the compiler kept code that fast-math
+// would delete. Each check is a pattern that loss scaling or a compensated sum relies on.
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -25,7 +25,7 @@ bool any_not_finite(const std::vector<float>& values) {
 }  // namespace
 
 int main() {
-  // volatile: the compiler may not know the values, only the rules.
+  // volatile: the compiler cannot know the values.
   volatile float not_a_number = std::numeric_limits<float>::quiet_NaN();
   volatile float infinity = std::numeric_limits<float>::infinity();
   volatile float big = 1e8f, one = 1, negative_zero = -0.0f, ten = 10;

@@ -1,5 +1,5 @@
-# No target may be compiled with a flag that lets the compiler assume there is no NaN or infinity, or
-# reorder sums: loss scaling lives on NaN checks. Nor may a source switch it on for itself.
+# No target may be compiled with a flag that lets the compiler assume that NaN and infinity do not occur, or reorder sums: loss scaling
+# needs NaN checks. No source may switch it on for itself.
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 set(forbidden
     "-(ffast-math|Ofast|ffinite-math-only|fassociative-math|funsafe-math-optimizations|freciprocal-math|fno-signed-zeros)")

@@ -1,5 +1,5 @@
-# examples/one_file.cpp is what it says: at most 600 lines, and C++20 with its standard library alone. It is compiled alone, without
-# warnings, by the compiler of the build and by clang++ if there is one. COMPILER, CLANG and WORK come from the command line.
+# examples/one_file.cpp has at most 600 lines, and uses only C++20 with its standard library. It is compiled alone, without warnings, by the
+# compiler of the build and by clang++ if there is one. COMPILER, CLANG and WORK come from the command line.
 cmake_minimum_required(VERSION 3.25)
 set(file ${ROOT}/examples/one_file.cpp)
 file(READ ${file} text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# page_is_the_lesson.sh ROOT COMPILER INCLUDE WORK: each block of C++ in docs/your_own_data.md is a piece of lesson 14, but for
-# white space, or compiles by itself.
+# page_is_the_lesson.sh ROOT COMPILER INCLUDE WORK: each block of C++ in docs/your_own_data.md is a piece of lesson 14, except for white
+# space, or compiles by itself.
 set -euo pipefail
 root=$1 compiler=$2 include=$3 work=$4
 rm -rf "$work" && mkdir -p "$work"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# plain_words.sh ROOT ALLOWED PATH...: pages (.md) and comments of code (.h, .cpp, .cu) use plain words. Each PATH is a file or a folder below
-# ROOT. The script prints every marker of a sentence that has to be read twice. It fails if all pages together, or the comments of a top-level
-# folder, have more than 1 marker in 1,000 words, or a file of more than 300 words has more than 3 in 1,000. A PATH that begins with - is left
-# out. A line of ALLOWED, "file | phrase | reason", permits markers in the sentences of that file that have that phrase; an entry that permits
-# nothing is an error. Code blocks, `code` and the addresses of links are not prose.
+# plain_words.sh ROOT ALLOWED PATH...: pages (.md) and comments of code (.h, .cpp, .cu, .sh, .cmake) use plain words. Each PATH is a file or
+# a folder below ROOT. The script prints every marker of a sentence that has to be read twice. It fails if all pages together, or the
+# comments of a top-level folder, have more than 1 marker in 1,000 words, or a file of more than 300 words has more than 3 in 1,000. A PATH
+# that begins with - is left out. A line of ALLOWED, "file | phrase | reason", permits markers in the sentences of that file that have that
+# phrase; an entry that permits nothing is an error. Code blocks, `code` and the addresses of links are not prose.
 set -euo pipefail
 (($# > 2)) || { echo "usage: plain_words.sh ROOT ALLOWED PATH..."; exit 1; }
 cd "$1"
@@ -14,12 +14,13 @@ for path in "$@"; do
   [[ -e "${path#-}" ]] || { echo "no file or folder ${path#-}"; exit 1; }
   if [[ "$path" == -* ]]; then without+=(-path "${path#-}" -prune -o); else paths+=("$path"); fi
 done
-mapfile -t files < <(find "${paths[@]}" "${without[@]}" -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) -print | LC_ALL=C sort -u)
+mapfile -t files < <(find "${paths[@]}" "${without[@]}" -type f \( -name '*.md' -o -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.sh' \
+  -o -name '*.cmake' -o -name CMakeLists.txt \) -print | LC_ALL=C sort -u)
 ((${#files[@]} > 0)) || { echo "no pages and no sources in: $*"; exit 1; }
 
 awk -v allowed="$allowed" '
 BEGIN {
-  # The pattern of a marker sees a sentence in lower case with a space at both ends; w: what may come before and after a word.
+  # The pattern of a marker gets a sentence in lower case with a space at both ends; w: the characters allowed before and after a word.
   w = "[^a-z0-9_-]"
   pattern["nobody, somebody, whoever"] = w "(nobody|somebody|whoever)" w
   pattern["behind, beside"] = w "(behind|beside)" w
@@ -64,7 +65,7 @@ function flush(   n, i, parts, text) {  # a paragraph, heading, table cell or it
 function add(text) { if (block == "") block_line = FNR; block = block " " text }
 FNR == 1 {
   flush()
-  file = FILENAME; fenced = 0; page = file ~ /\.md$/; group = file; sub(/\/.*/, "", group); group = page ? "pages" : "comments of " group
+  file = FILENAME; fenced = 0; page = file ~ /\.md$/; hash = file ~ /(\.sh|\.cmake|CMakeLists\.txt)$/; group = file; sub(/\/.*/, "", group); group = page ? "pages" : "comments of " group
 }
 page && /^ *```/ { flush(); fenced = !fenced; next }
 page && fenced { next }
@@ -76,6 +77,9 @@ page && /^ *\|/ {
 page && /^ *$/ { flush(); next }
 page && /^#/ { flush(); sub(/^#+ /, ""); add($0); flush(); next }
 page { if (/^ *([-*]|[0-9]+\.) /) flush(); sub(/^ *([-*]|[0-9]+\.) /, ""); add($0); next }
+hash && /^#!/ { next }
+hash && /^ *#/ { sub(/^ *# ?/, ""); if (/^ *$/) flush(); else add($0); next }
+hash { flush(); if (match($0, /[^"$({]  ?# /)) { add(substr($0, RSTART + RLENGTH)); flush() } next }
 /^ *\/\/\/?/ { sub(/^ *\/\/\/?/, ""); if (/^ *$/) flush(); else add($0); next }
 { flush(); if (match($0, /[^:"]\/\/ /)) { add(substr($0, RSTART + RLENGTH)); flush() } }
 END {

@@ -11,7 +11,7 @@ while IFS=: read -r file _ text; do
   grep -qF "| \`$name\` | \`$file\` |" docs/architecture.md || { echo "docs/architecture.md has no row | \`$name\` | \`$file\` |"; failed=1; }
 done < <(grep -rnE '^using [A-Za-z]+ = Slot<' --include='*.h' core autograd distributed nn optim data amp policy train)
 ((count >= 6)) || { echo "only $count slots were found: is $1 the root?"; exit 1; }
-# What the engine is told by the user's own thread is no slot: whether to record, which module calls.
+# State that the user's thread sets for the engine is not a slot: whether to record, which module calls.
 by_hand=$(grep -rlE '^ *(inline|static inline|static inline constinit) thread_local' --include='*.h' core autograd distributed nn optim data amp policy train |
           grep -vxF -e core/thread_slot.h -e autograd/grad_mode.h -e autograd/call_scope.h || true)
 [[ -z "$by_hand" ]] || { echo "use Slot of core/thread_slot.h in: $by_hand"; failed=1; }

@@ -1,5 +1,5 @@
-# The project's own source files, for the scripts beside this one: C++ into `cpp_files`, and those
-# with CMake and shell scripts into `all_files`, all relative to ROOT.
+# The project's own source files, for the scripts in this folder: C++ in `cpp_files`, and those with CMake and shell scripts in `all_files`,
+# all relative to ROOT.
 get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(cpp_files halftone.h)
 set(all_files CMakeLists.txt)

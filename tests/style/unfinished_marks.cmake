@@ -1,4 +1,4 @@
-# Finished work has no notes to self. (A mark is a whole word: a pattern for mkdtemp is none.)
+# Finished work has no notes to self. (A mark is a whole word: a pattern for mkdtemp is not a mark.)
 include(${CMAKE_CURRENT_LIST_DIR}/sources.cmake)
 foreach(file IN LISTS all_files)
   if(file STREQUAL "tests/style/unfinished_marks.cmake")

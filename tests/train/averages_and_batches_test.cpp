@@ -1,5 +1,5 @@
-// Averaged weights under every strategy and over restarts, rates lowered on a plateau, least
-// numbers of steps, batches of several tensors, predictions, and what a task refuses.
+// Averaged weights under every strategy and over restarts, rates lowered on a plateau, minimum
+// numbers of steps, batches of several tensors, predictions, and refusals of a task.
 #include "trainer_cases.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ using train::WeightAverage;
 
 std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 
-/// The weight itself, whatever keeps it.
+/// Returns the weight itself, from any form.
 Tensor weight_now(Trainer& trainer, std::size_t i) {
   const Tensor parameter = trainer.training().optimizer().parameters()[i];
   if (trainer.training().masters() && size_of(parameter.dtype()) < size_of(f32))
@@ -53,7 +53,7 @@ TEST_CASE("WeightAverage: the averages of the weights themselves, under every st
   }
 }
 
-TEST_CASE("WeightAverage: a plain mean; validations measure it, training does not notice") {
+TEST_CASE("WeightAverage: a plain mean; validations measure it, training is not affected") {
   const auto average = std::make_shared<WeightAverage>(train::WeightAverageOptions{.decay = {}});
   const TrainerOptions plain{.max_steps = 6, .validate_every_steps = 2};
   TrainerOptions averaged = plain;
@@ -99,7 +99,7 @@ TEST_CASE("WeightAverage: in checkpoints, to the bit") {
   }
 }
 
-TEST_CASE("WeightAverage: what it refuses") {
+TEST_CASE("WeightAverage: invalid options are refused") {
   CHECK_THROWS_AS(WeightAverage({.decay = 1}), UsageError);
   CHECK_THROWS_AS(WeightAverage({.every_steps = 0}), UsageError);
   const auto average = std::make_shared<WeightAverage>();
@@ -110,7 +110,7 @@ TEST_CASE("WeightAverage: what it refuses") {
   CHECK_THROWS_AS(other.trainer.validate(trainer_loader()), UsageError);
 }
 
-TEST_CASE("LrOnPlateau: lowers the rate, and remembers over a restart") {
+TEST_CASE("LrOnPlateau: lowers the rate, and keeps its state over a restart") {
   const TemporaryDirectory directory;
   const auto run = [&](int64_t epochs) {
     const auto hooks = std::make_shared<Hooks>();
@@ -126,7 +126,7 @@ TEST_CASE("LrOnPlateau: lowers the rate, and remembers over a restart") {
     one.trainer.fit(trainer_loader(), trainer_loader());
     return one.parts.adamw.lr();
   };
-  CHECK(run(2) == 1e-2);  // the first is the best so far, the second is borne
+  CHECK(run(2) == 1e-2);  // the first is the best so far, the second is within the patience
   CHECK(run(3) == 5e-3);
   CHECK(run(5) == 2.5e-3);
   TrainerRun scheduled({.max_epochs = 1,
@@ -137,7 +137,7 @@ TEST_CASE("LrOnPlateau: lowers the rate, and remembers over a restart") {
   CHECK_THROWS_AS(blind.trainer.fit(trainer_loader()), UsageError);
 }
 
-TEST_CASE("Trainer: a wish to stop waits for min_steps and min_epochs; limits do not") {
+TEST_CASE("Trainer: a request to stop waits for min_steps and min_epochs; limits do not") {
   const auto steps = [](TrainerOptions options) {
     const auto hooks = std::make_shared<Hooks>();
     hooks->step_end = [](Trainer& trainer) {
@@ -234,7 +234,7 @@ TEST_CASE(
   CHECK_THROWS_AS(train::Mixup(4, {.alpha = -1}), UsageError);
 }
 
-TEST_CASE("outputs [n, 1] beside targets [n] are refused, by losses, tasks and metrics") {
+TEST_CASE("outputs [n, 1] with targets [n] are refused, by losses, tasks and metrics") {
   nn::Sequential model(nn::Linear(4, 1));
   optim::Sgd sgd(model.parameters());
   Trainer trainer(train::regression(model), sgd, quiet({.max_epochs = 1}));
@@ -298,7 +298,7 @@ TEST_CASE("a parameter that no describe() names is found at the first backward p
                           "describe() names: "));
   for (const char* part : {"[4] f32", "[4, 4] f32", "field(\"name\", member)"})
     CHECK(contains(message, part));
-  // Parameters of another module, which its own describe() names, are that module's business.
+  // Parameters of another module, which its own describe() names, do not count here.
   nn::Linear teacher(12, 4);
   static_cast<void>(teacher.parameters());
   TrainerCase student;

@@ -1,4 +1,4 @@
-// The ready-made callbacks around a Trainer.
+// The predefined callbacks with a Trainer.
 #include "trainer_cases.h"
 
 #include <cmath>
@@ -38,7 +38,7 @@ TEST_CASE("EarlyStopping: patience, direction, least improvement, NaN") {
         3);
 }
 
-/// A run whose fifth batch has a NaN in it, and the weights after its last good step.
+/// A run whose fifth batch has a NaN, and the weights after its last good step.
 struct Spoilt {
   std::shared_ptr<Hooks> hooks = std::make_shared<Hooks>();
   std::shared_ptr<train::NanPolicy> policy;
@@ -55,7 +55,7 @@ struct Spoilt {
     };
   }
   bool finite() {
-    for (const auto& [name, x] : nn::state_dict(run.parts.model))  // running statistics, too
+    for (const auto& [name, x] : nn::state_dict(run.parts.model))  // also running statistics
       for (const double value : x.to_vector<double>())
         if (!std::isfinite(value)) return false;
     return true;
@@ -70,7 +70,7 @@ TEST_CASE("EarlyStopping needs a validation, and stays stopped over restarts") {
         "second loader, or leave this out.");
   const TemporaryDirectory directory;
   for (int start = 0; start < 3; ++start) {
-    // Two of a kind, on one metric: each keeps its own state.
+    // Two callbacks of one kind, on one metric: each keeps its own state.
     const auto patient =
         std::make_shared<train::EarlyStopping>(train::EarlyStoppingOptions{.patience = 50});
     const auto hasty = std::make_shared<train::EarlyStopping>(
@@ -109,10 +109,10 @@ TEST_CASE("NanPolicy: stop, drop the step, or fail; the weights stay good") {
 
   Spoilt unwatched({.every_batches = 1000});
   unwatched.run.trainer.fit(trainer_loader());
-  CHECK_FALSE(unwatched.finite());  // what the policy is for
+  CHECK_FALSE(unwatched.finite());  // the case that the policy prevents
 }
 
-TEST_CASE("NanPolicy: patience counts steps, also where each has a good batch") {
+TEST_CASE("NanPolicy: patience counts steps, also if each has a good batch") {
   const auto policy = std::make_shared<train::NanPolicy>(
       train::NanPolicyOptions{.action = train::OnNan::drop_step, .patience = 3});
   const auto hooks = std::make_shared<Hooks>();
@@ -128,7 +128,7 @@ TEST_CASE("NanPolicy: patience counts steps, also where each has a good batch") 
   CHECK(policy->dropped_steps() == 3);
 }
 
-TEST_CASE("NanPolicy: a restart looks at the same batches") {
+TEST_CASE("NanPolicy: a restart checks the same batches") {
   const auto fit = [](const std::filesystem::path& directory, int64_t steps) {
     const auto policy = std::make_shared<train::NanPolicy>(
         train::NanPolicyOptions{.action = train::OnNan::drop_step, .every_batches = 3});
@@ -171,7 +171,7 @@ TEST_CASE(
         "[Trainer] a callback made a batch of 16 samples one of 3. Keep their number.");
 }
 
-TEST_CASE("the state of callbacks is distrusted: anything that is a number will do") {
+TEST_CASE("the state of callbacks may be wrong: any number is accepted") {
   const double wild[] = {std::numeric_limits<double>::quiet_NaN(), 1e300, -1e300, -0.5};
   for (const double value : wild) {
     train::EarlyStopping stopping;
@@ -183,7 +183,7 @@ TEST_CASE("the state of callbacks is distrusted: anything that is a number will 
   }
 }
 
-TEST_CASE("NanPolicy: overflows of scaled gradients are the scaler's business") {
+TEST_CASE("NanPolicy: overflows of scaled gradients are left to the scaler") {
   amp::Strategy strategy = amp::Strategy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p+30;
   const auto policy = std::make_shared<train::NanPolicy>();

@@ -1,4 +1,4 @@
-// Checkpoints of a few tensors, and what tests do to them.
+// Checkpoints of a few tensors, and operations of tests on them.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,7 @@ inline std::set<std::string> names_in(const fs::path& directory) {
   return names;
 }
 
-/// What load_checkpoint() says; it must be a FormatError of this format, or nothing.
+/// Returns the message of load_checkpoint(); it must be a FormatError of this format, or nothing.
 inline std::string refusal(const fs::path& path) {
   const std::string message = message_of<FormatError>([&] { train::load_checkpoint(path); });
   return message.empty() || message.starts_with("[checkpoint] ") ? message : "NOT OURS: " + message;

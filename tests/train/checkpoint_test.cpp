@@ -1,5 +1,5 @@
-// One checkpoint: written and read back, damaged in every way, hostile, and written where the
-// system refuses.
+// One checkpoint: written and read back, damaged in every way, hostile, and written to a system
+// that refuses.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -131,7 +131,7 @@ TEST_CASE("checkpoint: flipped, cut, longer and missing files are refused") {
   CHECK(contains(refusal(directory / "nothing"), "cannot open"));
 }
 
-/// A text with the first `from` in it made `to`.
+/// Returns a text in which `to` replaces the first `from`.
 std::string with(std::string text, const std::string& from, const std::string& to) {
   REQUIRE(contains(text, from));
   return text.replace(text.find(from), from.size(), to);
@@ -165,7 +165,7 @@ TEST_CASE("checkpoint: hostile manifests") {
   for (const char* text : {"", "[]", "null", "{}", "3", "\"x\"", "{\"format\":[]}"}) refused(text);
 }
 
-TEST_CASE("checkpoint: hostile states and tensors behind a valid manifest") {
+TEST_CASE("checkpoint: hostile states and tensors with a valid manifest") {
   const TemporaryDirectory directory;
   save_checkpoint(directory / "a", small_checkpoint(1));
   const fs::path path = directory / "a";
@@ -202,7 +202,7 @@ TEST_CASE("checkpoint: hostile states and tensors behind a valid manifest") {
   CHECK(contains(refusal(path), "a tensor of the model is in"));
 }
 
-TEST_CASE("checkpoint: targets that exist, and names that are none") {
+TEST_CASE("checkpoint: targets that exist, and invalid names") {
   const TemporaryDirectory directory;
   save_checkpoint(directory / "a", small_checkpoint(1));
   write_file(directory / "file", "kept");
@@ -239,8 +239,9 @@ TEST_CASE("checkpoint: targets that exist, and names that are none") {
   CHECK(names_in(directory.path()) == before);
 }
 
-TEST_CASE("checkpoint: a file that may not grow, at every size") {
-  // RLIMIT_FSIZE refuses writes beyond a size, as a full disk does, after what fits was written.
+TEST_CASE("checkpoint: a file whose size is limited, at every size") {
+  // RLIMIT_FSIZE refuses writes beyond a size, as a full disk does, after it wrote the bytes that
+  // fit.
   const TemporaryDirectory directory;
   save_checkpoint(directory / "first", small_checkpoint(1));
   struct rlimit before {};

@@ -1,4 +1,4 @@
-// Many checkpoints: which count, which is the latest, which are kept, what is removed.
+// Many checkpoints: which count, which is the latest, which are kept, which are removed.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -21,7 +21,7 @@ void save_with(const fs::path& root, int64_t step, double accuracy) {
 
 void damage(const fs::path& path) {
   std::string bytes = read_file(path / "model.safetensors");
-  bytes.back() = char(bytes.back() ^ 1);  // the size stays
+  bytes.back() = char(bytes.back() ^ 1);  // the size is unchanged
   write_file(path / "model.safetensors", bytes);
 }
 
@@ -33,7 +33,7 @@ std::vector<int64_t> steps_in(const fs::path& root) {
 using Steps = std::vector<int64_t>;
 }  // namespace
 
-TEST_CASE("checkpoints: listed by step, without temporaries, torn ones and strangers") {
+TEST_CASE("checkpoints: listed by step, without temporaries, damaged ones and other files") {
   const TemporaryDirectory root;
   CHECK(train::valid_checkpoints(root / "missing").empty());
   CHECK(!train::latest_checkpoint(root / "missing"));
@@ -59,7 +59,7 @@ TEST_CASE("checkpoints: listed by step, without temporaries, torn ones and stran
                  "[checkpoint] cannot list"));
 }
 
-TEST_CASE("checkpoints: removing takes checkpoints and nothing else") {
+TEST_CASE("checkpoints: only checkpoints are removed") {
   const TemporaryDirectory root;
   save_checkpoint(root / "a", small_checkpoint(1));
   save_checkpoint(root / "damaged", small_checkpoint(2));
@@ -91,16 +91,16 @@ TEST_CASE("checkpoints: the last are kept, and a damaged one never counts") {
   CHECK(steps_in(root.path()) == Steps{2, 3, 4, 5});
   damage(root / checkpoint_name(5));
   train::keep_last(root.path(), 1);
-  CHECK(steps_in(root.path()) == Steps{4});  // 5 would have been kept in its place
+  CHECK(steps_in(root.path()) == Steps{4});  // 5 would have been kept instead
   CHECK(contains(message_of<UsageError>([&] { train::keep_last(root.path(), 0); }), "the last 0"));
   write_file(root / checkpoint_name(4) / "notes.txt", "why this one matters");
   save_with(root.path(), 6, 0);
   CHECK(train::keep_last(root.path(), 1) ==
-        std::vector<fs::path>{root / std::string(checkpoint_name(5))});  // now that 6 is safe
+        std::vector<fs::path>{root / std::string(checkpoint_name(5))});  // now that 6 is complete
   CHECK(steps_in(root.path()) == Steps{4, 6});
 }
 
-TEST_CASE("checkpoints: the best by a metric are kept beside the last") {
+TEST_CASE("checkpoints: the best by a metric are kept in addition to the last") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const std::vector<double> accuracies{0.5, 0.9, nan, 0.7, 0.9, 0.6, nan};
   const auto filled = [&](const fs::path& root) {
@@ -127,7 +127,7 @@ TEST_CASE("checkpoints: the best by a metric are kept beside the last") {
                  "no metric"));
 }
 
-TEST_CASE("checkpoints: only names that the library gives are its own to remove") {
+TEST_CASE("checkpoints: the library removes only names that it gives") {
   using train::step_of_name;
   CHECK(step_of_name("step-000000120") == 120);
   CHECK(step_of_name("step-000000120-2") == 120);
@@ -150,26 +150,27 @@ TEST_CASE("checkpoints: only names that the library gives are its own to remove"
   CHECK(train::free_name(root.path(), 4) == root / "step-000000004");
 }
 
-TEST_CASE("checkpoints: a keeper reads nothing before something has to go, and nothing twice") {
+TEST_CASE(
+    "checkpoints: retention reads nothing before it must remove something, and nothing twice") {
   const TemporaryDirectory root;
   train::Keeper keeper(root.path());
   const train::Retention retention{.last = 3};
   for (const int64_t step : {1, 2, 3}) save_with(root.path(), step, 0);
-  // As long as nothing goes, damage is not even seen; then it is.
+  // Damage is not even noticed as long as nothing is removed; then it is.
   damage(root / checkpoint_name(3));
   CHECK(keeper.keep(retention).empty());
   save_with(root.path(), 4, 0);
-  CHECK(keeper.keep(retention).empty());  // 4, 2 and 1 are the last that are whole
+  CHECK(keeper.keep(retention).empty());  // 4, 2 and 1 are the last undamaged ones
   save_with(root.path(), 5, 0);
   CHECK(keeper.keep(retention) == std::vector<fs::path>{root / checkpoint_name(1)});
   CHECK(steps_in(root.path()) == Steps{2, 4, 5});
-  // What was verified and has changed since is verified again.
+  // A verified checkpoint that has changed since is verified again.
   damage(root / checkpoint_name(5));
   save_with(root.path(), 6, 0);
   CHECK(keeper.keep(retention).empty());
   CHECK(steps_in(root.path()) == Steps{2, 4, 6});
 
-  // The bytes of what is known are not read: without permission it is valid all the same.
+  // Bytes that are known are not read: without permission the checkpoint is still valid.
   const TemporaryDirectory other;
   train::Keeper reader(other.path());
   for (const int64_t step : {1, 2, 3}) save_with(other.path(), step, 0);
@@ -199,7 +200,7 @@ TEST_CASE("checkpoints: a copy under a higher number is as old as its step") {
   CHECK(names_in(root.path()) == std::set<std::string>{checkpoint_name(4)});
 }
 
-TEST_CASE("checkpoints: damaged ones are named, with what is wrong") {
+TEST_CASE("checkpoints: damaged ones are named, with the reason") {
   const TemporaryDirectory root;
   CHECK(train::damaged_checkpoints(root / "missing").empty());
   for (const int64_t step : {1, 2, 3, 4}) save_with(root.path(), step, 0);
@@ -218,7 +219,7 @@ TEST_CASE("checkpoints: damaged ones are named, with what is wrong") {
                                  " is not that of its manifest");
 }
 
-TEST_CASE("checkpoints: what killed processes left is removed, what is being written stays") {
+TEST_CASE("checkpoints: leftovers of killed processes are removed, files being written stay") {
   const TemporaryDirectory root;
   save_checkpoint(root / "a", small_checkpoint(1));
   fs::create_directories(root / ".tmp-b-123-1");

@@ -1,5 +1,5 @@
-// One training at a time in a directory: in this process, in another one, and where the file system
-// has no locks.
+// One training at a time in a directory: in this process, in another one, and on a file system
+// without locks.
 #include <doctest/doctest.h>
 
 #include <cerrno>
@@ -33,8 +33,8 @@ TEST_CASE("DirectoryLock: held once, named, and free again when its holder ends"
     const DirectoryLock lock(directory.path());
     CHECK(lock.holds());
     const std::string message = message_of<UsageError>([&] { DirectoryLock(directory.path()); });
-    CHECK(contains(message, "[Trainer] another process is at work in " +
-                                directory.path().string() + ": " + self));
+    CHECK(contains(message, "[Trainer] another process is at work in " + directory.path().string() +
+                                ": " + self));
     CHECK(contains(message, ", since 20"));
     CHECK(contains(message, " UTC. Wait for its end, stop it, or name another directory."));
     CHECK(contains(read_file(directory / ".lock"), self));
@@ -65,7 +65,7 @@ TEST_CASE("DirectoryLock: a process that is killed leaves none") {
   CHECK(DirectoryLock(directory.path()).holds());
 }
 
-TEST_CASE("DirectoryLock: a file system without locks keeps nobody out, and says so") {
+TEST_CASE("DirectoryLock: a file system without locks refuses no process, and a note says so") {
   const TemporaryDirectory directory;
   for (const auto system : {no_locks, not_supported}) {
     const DirectoryLock first(directory.path(), "test", system),
@@ -75,7 +75,7 @@ TEST_CASE("DirectoryLock: a file system without locks keeps nobody out, and says
   }
 }
 
-TEST_CASE("Trainer: another one does not get into its directory while it trains") {
+TEST_CASE("Trainer: another one cannot use its directory while it trains") {
   const TemporaryDirectory directory;
   const train::TrainerOptions options{
       .max_epochs = 1, .directory = directory.path(), .resume = true};
@@ -91,7 +91,7 @@ TEST_CASE("Trainer: another one does not get into its directory while it trains"
   TrainerRun first(outer);
   CHECK(first.trainer.fit(trainer_loader()).epochs == 1);
   CHECK(contains(message, "[Trainer] another process is at work in " + directory.path().string()));
-  // Afterwards it does, and the first may go on when the second has ended.
+  // Afterwards it can, and the first may continue when the second has ended.
   TrainerRun second(options);
   CHECK(second.trainer.fit(trainer_loader()).epochs == 1);
   CHECK(first.trainer.fit(trainer_loader()).epochs == 1);
@@ -108,7 +108,7 @@ TEST_CASE("DirectoryLock: a file with another name is neither locked nor written
   CHECK(DirectoryLock(directory.path()).holds());
 }
 
-TEST_CASE("DirectoryLock: what another program wrote as its holder is printable") {
+TEST_CASE("DirectoryLock: the holder's name from another program is printable") {
   const TemporaryDirectory directory;
   const DirectoryLock lock(directory.path());
   write_file(directory / ".lock", "\x1b[2J\u202e\xff\nmore");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# disk_full.sh PROGRAM [STRATEGY]: a training on a file system that is too small for its checkpoints, of many sizes. It
-# ends with a clear error, without temporaries, and what it had saved is complete: given room, it goes on from there
-# and ends with the bits of one that had room. Exit status 77, "skipped", where nobody may mount.
+# disk_full.sh PROGRAM [STRATEGY]: a training on a file system that is too small for its checkpoints, of many sizes. It ends with a clear
+# error and without temporaries, and its saved checkpoints are complete. Given room, it resumes and ends with the bits of an undisturbed
+# one. Exit status 77, "skipped", without the permission to mount.
 set -euo pipefail
 program="$1" strategy="${2:-o2-bf16}"
 if [[ "${3:-}" != inside ]]; then

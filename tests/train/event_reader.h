@@ -1,5 +1,5 @@
-// A reader of TensorBoard's event files for the tests: TFRecord framing with its CRCs, then just
-// enough of protocol buffers. It shares no code with the writer but the checked CRC.
+// A reader of TensorBoard's event files for the tests: TFRecord framing with its CRCs, then a
+// minimal parser of protocol buffers. It shares no code with the writer except the checked CRC.
 #pragma once
 
 #include <bit>
@@ -68,7 +68,7 @@ struct Event {
   std::vector<std::pair<std::string, std::string>> texts{};
 };
 
-/// Throws std::runtime_error for wrong CRCs and what ends early.
+/// Throws std::runtime_error for wrong CRCs and truncated files.
 inline std::vector<Event> read_events(std::string_view file) {
   std::vector<Event> events;
   while (!file.empty()) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# every_call.sh PROGRAM MODE CALL...: a training of three steps that saves after each and removes what is older than
-# the last two, with each of its system calls of these names in turn
-#   MODE fail  failing as on a full disk: an error of ours, and no temporary left;
-#   MODE kill  being the moment at which the process is killed.
-# Then the training is started again: it goes on from the newest checkpoint that has its final name, and ends with the
-# bits of one that was left alone. Exit status 77, "skipped", where strace is absent or may not trace.
+# every_call.sh PROGRAM MODE CALL...: a training of three steps that saves after each and removes all but
+# the last two checkpoints. Each of its system calls of these names in turn fails as on a full disk (MODE
+# fail: halftone's error, and no temporary left) or is the moment at which the process is killed (MODE
+# kill). Then the training is started again: it resumes from the newest checkpoint that has its final name,
+# and ends with the bits of an undisturbed one. Exit status 77, "skipped", if strace is absent or may not
+# trace.
 set -euo pipefail
 program="$1" mode="$2" strategy=o2-bf16
 shift 2
@@ -26,7 +26,7 @@ for call in "$@"; do
     rm -rf "$work/root"
     mkdir -p "$root"
     status=0
-    # In a shell of its own, whose report that somebody was killed goes with its errors.
+    # In a separate shell, whose report of a killed process goes to its errors.
     (strace -f -qq -o "$work/log" -e trace="$call" -e inject="$call:$fault:when=$n" \
       "$program" "$strategy" "$work/root" 3 >"$work/out" 2>"$work/err"; exit $?) 2>/dev/null || status=$?
     if ! grep -q -e INJECTED -e SIGKILL "$work/log"; then break; fi  # there are fewer than n

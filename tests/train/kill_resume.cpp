@@ -1,7 +1,7 @@
 // kill_resume STRATEGY DIRECTORY STEPS: a Trainer that saves a checkpoint after every step, keeps
-// the last two, and goes on from the latest when it is started again. At the end it prints a
-// checksum of everything that the training is made of. kill_resume.sh kills it; every_call.sh makes
-// its system calls fail.
+// the last two, and resumes from the latest when it is started again. At the end it prints a
+// checksum of the whole state of the training. kill_resume.sh kills it; every_call.sh makes its
+// system calls fail.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -26,7 +26,7 @@ uint32_t sum_of(const optim::NamedTensors& state) {
   return uint32_t(sum);
 }
 
-/// Says where it goes on from.
+/// Prints where it resumes.
 struct Announcement final : train::Callback {
   void on_fit_start(train::Trainer& trainer) override {
     if (const int64_t step = trainer.position().step; step > 0)

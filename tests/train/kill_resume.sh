@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# kill_resume.sh PROGRAM STRATEGY [KILLS [STEPS [SIGNAL]]]: kills a training that saves after every step at random
-# moments (with SIGKILL, 9, unless told otherwise), lets it go on, and compares the bits at its end, and the logs, with
-# those of a training that was left alone.
-# What has its final name when a process is killed must be complete: the next one has to go on from the newest.
-# A run that ends before all kills are done is compared, too, and a new one begins. The seed of the moments is
-# printed; HALFTONE_KILL_SEED repeats them.
+# kill_resume.sh PROGRAM STRATEGY [KILLS [STEPS [SIGNAL]]]: kills a training that saves after every step at
+# random moments (with SIGKILL, 9, by default), lets it resume, and compares its final bits and its logs with
+# those of an undisturbed training. A checkpoint that has its final name when a process is killed must be
+# complete: the next process has to resume from the newest. A run that ends before all kills are done is
+# compared as well, and a new one begins. The seed of the moments is printed; HALFTONE_KILL_SEED repeats
+# them.
 set -euo pipefail
 program="$1" strategy="$2" kills="${3:-10}" steps="${4:-40}" signal="${5:-9}"
 work="$(mktemp -d)"
@@ -22,19 +22,19 @@ echo "alone: $expected, $took ms"
 killed=0 resumed=0 completed=0 round=0
 root="$work/round0"
 checkpoints="$root/checkpoints"
-newest_step() {  # of the checkpoints that have their final name; nothing if there are none
+newest_step() {  # among the checkpoints that have their final name; nothing if there are none
   mkdir -p "$checkpoints"
   find "$checkpoints" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1 | sed 's/^step-0*//'
 }
-check_resumed() {  # FROM: what the process that wrote err had to find
+check_resumed() {  # FROM: the checkpoint that the process that wrote err had to find
   if [[ -z "$1" ]]; then return; fi
   if grep -q "^resumed after step $1\$" "$work/err"; then
     resumed=$((resumed + 1))
   elif grep -q . "$work/err" || [[ "$2" == 0 ]]; then
     echo "step $1 was there, but:"; cat "$work/err"; exit 1
-  fi  # else killed before it said anything
+  fi  # else it was killed before it printed anything
 }
-# The last record of each step: its number and the loss. Steps that were run again are there twice.
+# The last record of each step: its number and the loss. Steps that were run again have two records.
 csv_losses() {
   awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) if ($i == "train/loss") c = i; next } { last[$1] = $c }
            END { for (step in last) print step, last[step] }' "$1/metrics.csv" | sort -n

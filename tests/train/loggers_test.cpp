@@ -1,4 +1,4 @@
-// The three log files agree with each other, survive resumption and crashes, and say what is wrong.
+// The three log files agree with each other, survive resumption and crashes, and report errors.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -55,7 +55,7 @@ TEST_CASE("CRC-32C has the values of RFC 3720, B.4") {
 
 TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
   const TemporaryDirectory temporary;
-  // read_tensorboard.py wants the files after the test.
+  // read_tensorboard.py reads the files after the test.
   const char* const kept = std::getenv("HALFTONE_TEST_LOGS");
   const std::filesystem::path directory = kept ? kept : temporary.path();
   const std::vector<std::string> names = {"train/loss", "accuracy, \"top-5\"", "\xc3\xa9tat"};
@@ -113,7 +113,7 @@ TEST_CASE("CSV, JSON lines and TensorBoard hold the same records") {
   }
 }
 
-TEST_CASE("text goes to all three") {
+TEST_CASE("text is written to all three") {
   const TemporaryDirectory directory;
   const std::string text = "lr = 0.1\n\"quoted\", \xc3\xa9";
   CsvLogger csv(directory / "log.csv");
@@ -153,7 +153,7 @@ TEST_CASE("a new name adds a column to the whole CSV file, in this run and the n
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) == 2);
 }
 
-TEST_CASE("resumed logs go on: a broken last line is cut, event files lie beside each other") {
+TEST_CASE("resumed logs continue: a broken last line is cut, event files are next to each other") {
   const TemporaryDirectory directory;
   test::write_file(directory / "log.jsonl", "{\"step\": 1, \"time\": 1, \"a\": 2}\n{\"ste");
   { JsonLinesLogger(directory / "log.jsonl").log(LogRecord{2, 2.5, {}}); }
@@ -199,7 +199,7 @@ TEST_CASE("mistakes are errors that log nothing") {
                  "cannot make the directory"));
 }
 
-/// No file may grow beyond this within the scope: a disk that is full.
+/// No file may grow beyond this size within the scope, as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
@@ -219,7 +219,7 @@ class FileSizeLimit {
   sighandler_t handler_;
 };
 
-TEST_CASE("a CSV file that cannot be rewritten for a new column stays as it is") {
+TEST_CASE("a CSV file that cannot be rewritten for a new column does not change") {
   const TemporaryDirectory directory;
   CsvLogger log(directory / "log.csv");
   const NamedNumber a[] = {{"a", 1}}, both[] = {{"a", 2}, {"b", 3}};
@@ -237,7 +237,7 @@ TEST_CASE("a CSV file that cannot be rewritten for a new column stays as it is")
   CHECK(read_file(directory / "log.csv") == "step,time,a,b\n1,10,1,\n3,30,1,\n4,40,2,3\n");
 }
 
-TEST_CASE("a full disk is an error; what waits is written once there is room") {
+TEST_CASE("a full disk is an error; waiting lines are written once there is room") {
   // A limit on the file's size stops a write in the middle of a line.
   const TemporaryDirectory directory;
   LogFile file("test", directory / "log", LogFile::Tail::keep);
@@ -273,7 +273,7 @@ TEST_CASE("a log call costs microseconds") {
     const std::chrono::duration<double, std::micro> taken =
         std::chrono::steady_clock::now() - start;
     MESSAGE("microseconds per call of 4 numbers: ", taken.count() / calls);
-    CHECK(taken.count() / calls < 100);  // sanitizers and busy machines included
+    CHECK(taken.count() / calls < 100);  // also with sanitizers and on busy machines
   }
 }
 

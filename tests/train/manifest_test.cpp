@@ -1,5 +1,5 @@
-// The two JSON files of a checkpoint by themselves: what stands where a whole number belongs is
-// named, never converted. Everything around them is in checkpoint_test.cpp.
+// The two JSON files of a checkpoint alone: an entry that is not a whole number is named, never
+// converted. The rest is in checkpoint_test.cpp.
 #include <doctest/doctest.h>
 
 #include <halftone/train/checkpoints/manifest.h>
@@ -14,7 +14,7 @@ namespace {
 const char* const no_whole_numbers[] = {
     "1.0", "1e3", "1e300", "-0.5", "true", "null", "\"1\"", "[]", "18446744073709551616"};
 
-/// The message of parsing `text` with what follows `field` replaced.
+/// Returns the message of parsing `text` with another value after `field`.
 template <class Parse>
 std::string message_for(const Parse& parse, std::string text, const std::string& field,
                         const std::string& value) {

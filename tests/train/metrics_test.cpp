@@ -1,4 +1,4 @@
-// Metrics against naive computations in double, on the CPU and, where there is one, on a GPU.
+// Metrics against naive computations in double, on the CPU and, if there is one, on a GPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using test::contains;
 using test::message_of;
 
-/// The rows whose target has fewer than k classes ahead of it; the definition, row by row.
+/// Counts the rows whose target has fewer than k classes ahead of it: the definition, row by row.
 double naive_top_k(const Tensor& logits, const Tensor& targets, int64_t k, double& counted) {
   const auto x = logits.to_vector<double>();
   const auto t = targets.to_vector<int64_t>();
@@ -87,7 +87,7 @@ TEST_CASE("metrics on a GPU are those of the CPU") {
   CHECK(window.value() == 3);
 }
 
-/// Means of batches whose sizes only their device knows, one of them empty; taken up after three.
+/// Means of batches whose sizes only their device knows, one of them empty; resumed after three.
 void check_tensor_weights(Device device) {
   RunningMean whole, resumed;
   double total = 0, weight = 0;
@@ -104,7 +104,7 @@ void check_tensor_weights(Device device) {
   CHECK(resumed.weight() == weight);
 }
 
-TEST_CASE("sums of metrics depend neither on the order of batches nor on how they are shared out") {
+TEST_CASE("sums of metrics depend neither on the order of batches nor on their distribution") {
   manual_seed(5);
   const auto batch = [] {
     const Tensor t = randn({7}) * 3e3 + 1e6;
@@ -181,7 +181,7 @@ TEST_CASE("updates do not wait for a GPU, values do") {
     mean.update(loss, 8), window.update(loss), perplexity.update(loss, 8);
     accuracy.update(logits, targets);
   };
-  update();  // the first makes the class numbers
+  update();  // the first update makes the class numbers
   const int64_t before = backend.waits();
   for (int i = 0; i < 10; ++i) update();
   CHECK(backend.waits() == before);
@@ -190,7 +190,7 @@ TEST_CASE("updates do not wait for a GPU, values do") {
   CHECK((window.value() > 0 && accuracy.value() >= 0));
 }
 
-TEST_CASE("top-k accuracy: a NaN is never right, nor is a target that names no class") {
+TEST_CASE("top-k accuracy: a NaN is never right, and neither is a target that is not a class") {
   const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
   const auto top = [](int64_t k, std::initializer_list<double> logits, int64_t target) {
     TopKAccuracy metric(k);
@@ -229,7 +229,7 @@ TEST_CASE("means weigh by samples, sum in f64, and begin again after reset()") {
   CHECK(mean.value() == doctest::Approx(double(0.1f)).epsilon(1e-12));
 }
 
-TEST_CASE("a metric keeps its own numbers, records nothing and follows no policy") {
+TEST_CASE("a metric has its own numbers, records nothing and ignores policies") {
   Tensor loss = from({0.1}).set_requires_grad();
   RunningMean mean;
   WindowMean window(3);
@@ -245,7 +245,7 @@ TEST_CASE("a metric keeps its own numbers, records nothing and follows no policy
   CHECK(accuracy.value() == 0);
 }
 
-TEST_CASE("a window forgets") {
+TEST_CASE("a window drops old values") {
   WindowMean window(3);
   CHECK(std::isnan(window.value()));
   const double values[] = {5, 1, 7, 2, 4}, weights[] = {1, 2, 3, 4, 5};
@@ -260,7 +260,7 @@ TEST_CASE("a window forgets") {
   CHECK(std::isnan(window.value()));
 }
 
-TEST_CASE("perplexity of even odds is the number of classes, over batches of any size") {
+TEST_CASE("perplexity of equal probabilities is the number of classes, over batches of any size") {
   Perplexity perplexity;
   for (const int64_t rows : {3, 8}) {
     const Tensor logits = zeros({rows, 50});
@@ -269,7 +269,7 @@ TEST_CASE("perplexity of even odds is the number of classes, over batches of any
   CHECK(perplexity.value() == doctest::Approx(50).epsilon(1e-6));
 }
 
-TEST_CASE("metrics refuse what they cannot count") {
+TEST_CASE("metrics refuse inputs that they cannot count") {
   TopKAccuracy top5(5);
   const auto update = [&](const Tensor& logits, const Tensor& targets) {
     return [=, &top5] { top5.update(logits, targets); };

@@ -1,5 +1,5 @@
 // Telemetry of a Trainer's run: the same bits with it, a file of JSON lines, numbers in the log;
-// and what a Trainer says of a step that was skipped.
+// and the Trainer's note on a skipped step.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -16,7 +16,8 @@
 namespace halftone::test::precision_monitor_test {
 namespace {
 
-TEST_CASE("a monitored training has the bits of one that is not, file and log its numbers") {
+TEST_CASE(
+    "a monitored training has the bits of an unmonitored one, file and log have its numbers") {
   const TemporaryDirectory directory;
   TrainerRun plain({.precision = "bf16-mixed", .max_steps = 12, .log_every_steps = 3});
   plain.trainer.fit(trainer_loader());
@@ -43,7 +44,7 @@ TEST_CASE("a monitored training has the bits of one that is not, file and log it
   CHECK(steps == std::set<int64_t>{0, 4, 8});
 }
 
-TEST_CASE("a skipped step is explained, and training goes on with the same bits") {
+TEST_CASE("a skipped step is explained, and training continues with the same bits") {
   amp::Strategy strategy = amp::Strategy::named("amp-fp16");
   strategy.loss_scale.init_scale = 0x1p40;
   const TemporaryDirectory directory;

@@ -1,4 +1,4 @@
-// The progress line in a pseudo-terminal and in a file: what stands there, how wide, how often.
+// The progress line in a pseudo-terminal and in a file: its text, its width, its frequency.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::size_t count(const std::string& text, char c) {
   return std::size_t(std::count(text.begin(), text.end(), c));
 }
 
-TEST_CASE("a status line says what fits, and never more") {
+TEST_CASE("a status line has the parts that fit, and never more") {
   const ProgressField fields[] = {
       {"loss", 0.45678}, {"accuracy", 0.9312, Shown::percent}, {"loss scale", 65536, Shown::count}};
   const ProgressState state{.epoch = 2,
@@ -97,7 +97,7 @@ TEST_CASE("on a terminal one line is redrawn, ten times a second at most, within
   CHECK(std::size_t(described) == drawn);
 }
 
-TEST_CASE("the line follows the window, notes stand above it, colours can be refused") {
+TEST_CASE("the line follows the window, notes are above it, colors can be refused") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", "1");
   if (!test::has_terminals()) return;
   Terminal terminal(120);
@@ -114,7 +114,7 @@ TEST_CASE("the line follows the window, notes stand above it, colours can be ref
   terminal.resize(24);
   const std::string narrow = draw();
   CHECK(screen(narrow, widest)[0] == "epoch 1  step    2/1000");
-  terminal.resize(0);  // one that does not know
+  terminal.resize(0);  // one without a known width
   const std::string wide = draw();
   screen(wide, widest);
   CHECK(widest == 79);
@@ -191,7 +191,7 @@ TEST_CASE("a step that draws nothing costs far less than a microsecond") {
                piped = cost({.interval = 1 << 30, .output = file});
   std::fclose(file);
   MESSAGE("nanoseconds per step: terminal ", live, ", file ", piped);
-  CHECK(live < 5000);  // sanitizers and busy machines included
+  CHECK(live < 5000);  // also with sanitizers and on busy machines
   CHECK(piped < 5000);
 }
 

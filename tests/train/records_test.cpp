@@ -1,5 +1,5 @@
-// What a training tells, without a Trainer: rows, the last numbers and their way through a
-// checkpoint, lines for people.
+// Records of a training, without a Trainer: rows, the last numbers and their checkpoint, notes for
+// users.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 namespace halftone::test::records_test {
 namespace {
 
-/// Keeps what it is told: "3: a=7 b=2; ".
+/// Stores the records it gets: "3: a=7 b=2; ".
 struct Listener final : train::Logger {
   std::string heard{};
   int flushes = 0;
@@ -46,7 +46,7 @@ TEST_CASE("Records: a row has each name once, and goes to every logger once") {
   CHECK(two->heard == one->heard);
 }
 
-TEST_CASE("Records: the last number of a name stays known, and unknown names are answered") {
+TEST_CASE("Records: the last number of a name is kept, and unknown names are errors") {
   train::Records records;
   CHECK_FALSE(records.last("val/loss"));
   records.log("val/loss", 2, 1), records.log("val/loss", 0.5, 4), records.log("lr", 1, 4);
@@ -59,7 +59,7 @@ TEST_CASE("Records: the last number of a name stays known, and unknown names are
   CHECK(contains(message, "Did you mean \"val/loss\"?"));
 }
 
-TEST_CASE("Records: a checkpoint brings the last numbers back, and ranks only those of its step") {
+TEST_CASE("Records: a checkpoint restores the last numbers, and ranks only those of its step") {
   train::Records records;
   records.log("val/loss", 0.25, 4), records.log("train/loss", 3, 6);
   train::CheckpointState state{.step = 6};
@@ -75,7 +75,7 @@ TEST_CASE("Records: a checkpoint brings the last numbers back, and ranks only th
   const auto logger = std::make_shared<Listener>();
   resumed.loggers = {logger};
   resumed.write(6);
-  CHECK(logger->heard.empty());  // what was logged before is no row of this run
+  CHECK(logger->heard.empty());  // earlier records are not rows of this run
 }
 
 TEST_CASE("Records: notes go to the progress bar, if there is one") {

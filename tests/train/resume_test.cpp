@@ -1,4 +1,4 @@
-// A training that stopped in the middle of an epoch and went on from its checkpoint ends with the
+// A training that stopped in the middle of an epoch and resumed from its checkpoint ends with the
 // bits of one that never stopped, under every strategy.
 #include <halftone/train/checkpoints/resume.h>
 
@@ -43,7 +43,7 @@ struct Run {
     manual_seed(seed + 7);
   }
 
-  /// Goes on to a step; calls `done` after it, while the loader stands in its epoch.
+  /// Continues up to a step; calls `done` after it, while the loader is within its epoch.
   void train_to(
       int64_t last, const std::function<void()>& done = [] {}) {
     while (at.step < last) {
@@ -64,7 +64,7 @@ struct Run {
 };
 }  // namespace
 
-TEST_CASE("resume: the same bits as never having stopped") {
+TEST_CASE("resume: the same bits as without a stop") {
   for (const std::string_view strategy : amp::Strategy::names()) {
     CAPTURE(strategy);
     const TemporaryDirectory root;
@@ -78,7 +78,7 @@ TEST_CASE("resume: the same bits as never having stopped") {
       first.train_to(saved_after,
                      [&] { save_training(path, first.training, first.at, &first.scheduler); });
     }
-    Run second(strategy, 55);  // other weights, another generator: all of it must come back
+    Run second(strategy, 55);  // other weights, another generator: all must be restored
     second.resume(path);
     CHECK(second.at.step == saved_after);
     CHECK(second.at.epoch == 1);
@@ -118,7 +118,7 @@ TEST_CASE("resume: another model, strategy or schedule is refused, and nothing h
   refused(wider, root / "o2", &wider.scheduler);
   refused(plain, root / "o2", &plain.scheduler);
   refused(split, root / "o2", &split.scheduler);
-  CHECK(test::contains(refused(same, root / "o2", nullptr), "a schedule that nobody takes"));
+  CHECK(test::contains(refused(same, root / "o2", nullptr), "a schedule without a scheduler"));
   CHECK(test::contains(refused(same, root / "bare", &same.scheduler), "no schedule"));
   CHECK(test::contains(refused(same, root / "missing", &same.scheduler), "cannot open"));
   train::load_training(root / "bare", same.training);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# sync_order.sh PROGRAM: what a loss of power depends on and no kill shows: every file of a checkpoint is synchronised
-# before it gets its name, their directory before the checkpoint gets its own, and the parent after that; an old
-# checkpoint is removed only then. Exit status 77, "skipped", where strace is absent or may not trace.
+# sync_order.sh PROGRAM: checks the order of calls that matters for a loss of power and that no kill shows. Every file of a checkpoint is
+# synchronized before it gets its name, their directory before the checkpoint gets its name, and the parent after that. Only then an old
+# checkpoint is removed. Exit status 77, "skipped", if strace is absent or may not trace.
 set -euo pipefail
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
@@ -10,7 +10,7 @@ strace -qq -y -o "$work/log" true 2>/dev/null || { echo "strace may not trace he
 strace -f -qq -y -o "$work/log" -e trace=fsync,rename,renameat2,unlinkat "$1" fp32 "$work/run" 3 >/dev/null 2>&1
 
 root="$work/run/checkpoints" previous=0
-after_previous() {  # WHAT PATTERN: there is such a call after the previous one
+after_previous() {  # WHAT PATTERN: requires such a call after the previous one
   local line
   line="$(grep -nE "$2" "$work/log" | cut -d: -f1 | awk -v p="$previous" '$1 > p' | head -1)"
   [[ -n "$line" ]] || { echo "step $step: no $1 after line $previous:"; cat "$work/log"; exit 1; }

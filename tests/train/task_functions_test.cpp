@@ -1,4 +1,4 @@
-// Functions that a task, a metric or a source of tensors lacks: an error says which.
+// Functions that a task, a metric or a source of tensors lacks: an error names them.
 #include <doctest/doctest.h>
 
 #include <halftone/train/task_steps.h>

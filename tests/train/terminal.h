@@ -1,4 +1,4 @@
-// A pseudo-terminal for tests of what people see, and what it shows.
+// A pseudo-terminal for tests of terminal output, and a reader of its contents.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class Variable {
   std::optional<std::string> before_{};
 };
 
-/// Some containers have no /dev/pts: tests that need a terminal end where this is false.
+/// Some containers have no /dev/pts: tests that need a terminal end if this is false.
 inline bool has_terminals() {
   const int master = posix_openpt(O_RDWR | O_NOCTTY);
   const bool has = master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0;
@@ -44,7 +44,7 @@ inline bool has_terminals() {
   return slave >= 0;
 }
 
-/// A pseudo-terminal: a program's side as a FILE, and what arrived at the other.
+/// A pseudo-terminal: a program's side as a FILE, and the bytes that arrived at the other side.
 class Terminal {
  public:
   explicit Terminal(int columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -85,8 +85,8 @@ class Terminal {
   std::FILE* slave_ = nullptr;
 };
 
-/// What a terminal shows: the last text of each line, without escape sequences. `widest` becomes
-/// the length of the longest text that was ever drawn.
+/// Returns the visible text of a terminal: the last text of each line, without escape sequences.
+/// Sets `widest` to the length of the longest text that was ever drawn.
 inline std::vector<std::string> screen(const std::string& bytes, std::size_t& widest) {
   std::vector<std::string> lines(1);
   widest = 0;

@@ -1,5 +1,5 @@
-// Steps of several batches in one process: what several processes would compute, by hand and by a
-// Trainer; and what becomes of them when a training resumes.
+// Steps of several batches in one process: the results of several processes, by hand and by a
+// Trainer; and their fate when a training resumes.
 #include "trainer_cases.h"
 
 namespace halftone::test::trainer_batches_test {
@@ -43,7 +43,7 @@ TEST_CASE("Trainer: steps of several batches have the bits of the loop by hand")
   }
 }
 
-TEST_CASE("Trainer: a wire holds in steps of one batch, too, by options or by a policy") {
+TEST_CASE("Trainer: a wire also applies in steps of one batch, by options or by a policy") {
   amp::Strategy strategy = amp::Strategy::named("fp32");
   strategy.wire = distributed::WireFormat::named("f8_e4m3-sr");
   const auto weights = [](train::TrainerOptions options) {
@@ -65,8 +65,8 @@ TEST_CASE("Trainer: a wire holds in steps of one batch, too, by options or by a 
         "summed up. Call train_together() before the first step, also for one process.");
 }
 
-TEST_CASE("Trainer: their gradients are summed in f32, whatever the weights are") {
-  // 256 + 1 is 256 in bf16: of 16 batches' gradients 1 behind one of 256, nothing would be left.
+TEST_CASE("Trainer: their gradients are summed in f32, for any dtype of the weights") {
+  // 256 + 1 is 256 in bf16: gradients of 1 from 16 batches, after one of 256, would be lost.
   nn::Sequential model(nn::Linear(1, 1, {.bias = false}));
   optim::Sgd sgd(model.parameters(), {.lr = 1});
   amp::Training training =
@@ -93,17 +93,17 @@ TEST_CASE("Trainer: a training that resumes keeps the batches of its steps") {
   TrainerRun begun(options(3, 1));
   CHECK(begun.trainer.fit(trainer_loader()).steps == 1);
 
-  // In the middle of an epoch others are refused.
+  // In the middle of an epoch other numbers of batches are refused.
   TrainerRun other(options(2, 0));
   CHECK(message_of<UsageError>([&] { other.trainer.fit(trainer_loader()); }) ==
-        "[Trainer] the training stands in the middle of an epoch whose steps have 3 batches; "
+        "[Trainer] the training is in the middle of an epoch whose steps have 3 batches; "
         "accumulate_batches is 2. Go on with 3.");
   TrainerRun rest(options(0, 0));
   CHECK(rest.trainer.fit(trainer_loader()).steps == 4);
   CHECK(same_state(rest.state(), alone.state()));
 }
 
-TEST_CASE("Trainer: between two epochs steps may become others") {
+TEST_CASE("Trainer: the number of batches per step may change between two epochs") {
   const TemporaryDirectory directory;
   for (const auto& [accumulate, epochs, steps] :
        {std::tuple<int64_t, int64_t, int64_t>{3, 1, 2}, {2, 2, 5}, {0, 3, 8}}) {

@@ -10,7 +10,7 @@ namespace halftone::test {
 
 constexpr int64_t trainer_samples = 72;
 
-/// 12 features, 4 classes; what the classes are can be learned.
+/// 12 features, 4 classes; the classes can be learned.
 inline data::DataLoader trainer_loader(const data::DataLoaderOptions& options = {
                                            .batch_size = 16, .shuffle = true, .seed = 3}) {
   const Generator before = default_generator();
@@ -44,7 +44,7 @@ inline train::TrainerOptions quiet(train::TrainerOptions options = {}) {
   return options;
 }
 
-/// A Trainer over a case of its own.
+/// A Trainer with its own case.
 struct TrainerRun {
   TrainerCase parts;
   train::Trainer trainer;
@@ -54,7 +54,7 @@ struct TrainerRun {
   optim::NamedTensors state() { return copy_of(trainer.training().state_dict()); }
 };
 
-/// A callback of lambdas.
+/// A callback made of lambdas.
 struct Hooks final : train::Callback {
   std::function<void(train::Trainer&)> step_end, validation_end, fit_start;
   std::function<void(data::Batch&)> batch;

@@ -1,5 +1,5 @@
-// What a Trainer finds in its directory: damage that it refuses or sets aside, options that have
-// changed, permissions that are missing; and what it says when a signal ends it.
+// The Trainer's directory: damage that it refuses or sets aside, options that have changed, missing
+// permissions; and the note when a signal ends a training.
 #include <omp.h>
 
 #include <cstdio>
@@ -50,7 +50,7 @@ void damage(const fs::path& checkpoint) {
   write_file(checkpoint / "model.safetensors", bytes);
 }
 
-TEST_CASE("Trainer: where every checkpoint is damaged it refuses, says why, and can start over") {
+TEST_CASE("Trainer: if every checkpoint is damaged it refuses, says why, and can start over") {
   const TemporaryDirectory directory;
   const fs::path here = directory.path(), root = here / "checkpoints";
   TrainerRun(saving(here, 4)).trainer.fit(trainer_loader());
@@ -83,7 +83,7 @@ TEST_CASE("Trainer: where every checkpoint is damaged it refuses, says why, and 
   const std::string anew = read_file(here / "metrics.csv");
   CHECK(std::count(anew.begin(), anew.end(), '\n') == 1 + 3);
 
-  // With something to go on from it stays; without resume it is set aside in any case.
+  // An undamaged checkpoint is resumed and stays; without resume it is set aside in any case.
   over.max_steps = 5;
   CHECK(contains(said(over), "resumed after step 3"));
   over.resume = false;
@@ -110,9 +110,9 @@ TEST_CASE("Trainer: a user's copy of a checkpoint stays") {
   CHECK(train::valid_checkpoints(directory / "checkpoints").size() == 3);
 }
 
-TEST_CASE("Trainer: what the checkpoint says against the program is told, with both numbers") {
+TEST_CASE("Trainer: differences between checkpoint and program are noted, with both numbers") {
   const TemporaryDirectory directory;
-  CHECK_FALSE(contains(said(saving(directory.path(), 5)), "checkpoint"));  // an epoch
+  CHECK_FALSE(contains(said(saving(directory.path(), 5)), "checkpoint"));  // one epoch
   const std::string same = said(saving(directory.path(), 5));
   CHECK(contains(same, "resumed after step 5"));
   CHECK_FALSE(contains(same, "which counts"));
@@ -137,7 +137,7 @@ TEST_CASE("Trainer: what the checkpoint says against the program is told, with b
                  "lr is 0.01 in the checkpoint, which counts, and 0.5"));
 }
 
-TEST_CASE("Trainer: what it may not read or write is an error of ours") {
+TEST_CASE("Trainer: files without permission are an error of the library") {
   const TemporaryDirectory directory;
   const fs::path here = directory / "run";
   TrainerRun(saving(here, 4)).trainer.fit(trainer_loader());
@@ -167,7 +167,7 @@ TEST_CASE("Trainer: what it may not read or write is an error of ours") {
   REQUIRE(chmod(here.c_str(), 0755) == 0);
 }
 
-TEST_CASE("Trainer: after SIGHUP it has saved, too, and every signal says where") {
+TEST_CASE("Trainer: it also saves after SIGHUP, and every signal's note says where") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const TemporaryDirectory directory;
     TrainerOptions options = saving(directory.path(), 9);
@@ -186,11 +186,13 @@ TEST_CASE("Trainer: after SIGHUP it has saved, too, and every signal says where"
                                             : "(SIGTERM)"));
     options.directory.clear(), options.checkpoints = {},
                                options.resume = options.json_lines = false;
-    CHECK(contains(said(options), ": nothing was saved, for there is no directory\n"));
+    CHECK(contains(said(options), ": nothing was saved, because there is no directory\n"));
   }
 }
 
-TEST_CASE("StopSignals: two at a time share what came, and the last one puts the handlers back") {
+TEST_CASE(
+    "StopSignals: two objects at a time share the signals, and the last one restores the "
+    "handlers") {
   using train::StopSignals;
   const auto handler = [](int signal) {
     struct sigaction now {};
@@ -215,13 +217,14 @@ TEST_CASE("StopSignals: two at a time share what came, and the last one puts the
   CHECK(StopSignals::received() == 0);
 }
 
-/// What a process of its own ends with: a training that prints into a pipe which nobody reads.
+/// Runs a training in a separate process that prints into a pipe without a reader; returns how it
+/// ended.
 int status_of_unread_training(const fs::path& directory, bool prints_itself) {
   int unread[2];
   REQUIRE(pipe(unread) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    omp_set_num_threads(1);  // the threads of the parent are not here
+    omp_set_num_threads(1);  // the threads of the parent do not exist here
     ::signal(SIGPIPE, SIG_DFL);
     close(unread[0]);
     TrainerOptions options = saving(directory, 6);

@@ -1,5 +1,5 @@
-// What a Trainer shows and writes: the line on a terminal and in a pipe, three log files that
-// agree, over a restart, too, and the summary of the model.
+// The Trainer's output: the line on a terminal and in a pipe, three log files that agree, also over
+// a restart, and the summary of the model.
 #include "trainer_cases.h"
 
 #include <cstdio>
@@ -59,7 +59,7 @@ Records from_json_lines(const fs::path& path) {
   return records;
 }
 
-/// Of all event files of a directory, by their names.
+/// Reads all event files of a directory, in the order of their names.
 Records from_tensorboard(const fs::path& directory) {
   Records records;
   std::set<fs::path> files;
@@ -144,7 +144,7 @@ TEST_CASE("Trainer: on a terminal one line within 80 columns, with metrics, scal
   CHECK(lines[2].starts_with("epoch 2/2  step 5/5  loss "));
 }
 
-TEST_CASE("Trainer: in a pipe whole lines, and silence when asked for") {
+TEST_CASE("Trainer: in a pipe whole lines, and silence on request") {
   const TemporaryDirectory directory;
   const auto printed = [&](TrainerOptions options) {
     std::FILE* const file = std::fopen((directory / "out").c_str(), "w");
@@ -179,7 +179,7 @@ TEST_CASE("model_summary: parts, parameters, bytes per strategy") {
   CHECK(lines[5] ==
         "Sequential                                     19460 parameters, 4100 of them "
         "frozen");
-  // Linear 0: 13312 elements of 2 + 4 bytes beside, gradient 2, state 8; the norm's 2048 of f32.
+  // Linear 0: 13312 elements of 2 + 4 bytes, gradient 2, state 8; the norm's 2048 of f32.
   CHECK(lines[8] == "> o2-bf16               0.04      0.07      0.03      0.12      0.26");
 }
 

@@ -1,4 +1,4 @@
-// Options that cannot be meant, and data that does not fit them: the message, and nothing changed.
+// Contradictory options, and data that does not fit them: the message, and nothing changed.
 #include "trainer_cases.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 using train::Trainer;
 using train::TrainerOptions;
 
-/// What the constructor says; the model must be what it was.
+/// Returns the constructor's message; the model must be unchanged.
 std::string refused(TrainerOptions options) {
   TrainerCase c;
   const auto before = copy_of(nn::state_dict(c.model));

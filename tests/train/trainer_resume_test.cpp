@@ -1,5 +1,5 @@
-// A Trainer that was stopped and started again: the same bits, under every strategy; and whom it
-// refuses.
+// A Trainer that was stopped and started again: the same bits, under every strategy; and the
+// trainings that it refuses to resume.
 #include "trainer_cases.h"
 
 #include <set>
@@ -41,17 +41,17 @@ TEST_CASE("Trainer: resumed in the middle of an epoch, the same bits, under ever
       TrainerRun first(saving(directory / "parts", precision, 8));
       first.trainer.fit(trainer_loader(), trainer_loader());
     }
-    // Other weights, another generator: all of it must come back.
+    // Other weights, another generator: all must be restored.
     TrainerRun second(saving(directory / "parts", precision, last_step), 55);
     const auto result = second.trainer.fit(trainer_loader(), trainer_loader());
     CHECK(result.steps == last_step);
-    CHECK(result.metrics == expected.metrics);  // running means of the epoch, too
+    CHECK(result.metrics == expected.metrics);  // also running means of the epoch
     CHECK(same_state(second.state(), whole.state()));
     CHECK(train::valid_checkpoints(directory / "parts/checkpoints").size() == 2);
   }
 }
 
-TEST_CASE("Trainer: a loader that drew its seed goes on with the one of the checkpoint") {
+TEST_CASE("Trainer: a loader that drew its seed resumes with the one of the checkpoint") {
   const TemporaryDirectory directory;
   const data::DataLoaderOptions unseeded{.batch_size = 16, .shuffle = true};
   TrainerRun whole(saving(directory / "whole", "32-true", last_step));
@@ -71,7 +71,7 @@ TEST_CASE("Trainer: a loader that drew its seed goes on with the one of the chec
                   UsageError);
 }
 
-TEST_CASE("Trainer: a finished training that is resumed ends at once with what it had") {
+TEST_CASE("Trainer: a finished training that is resumed ends at once with its earlier result") {
   const TemporaryDirectory directory;
   TrainerRun first(saving(directory.path(), "32-true", 10));
   const auto before = first.trainer.fit(trainer_loader(), trainer_loader());
@@ -82,7 +82,7 @@ TEST_CASE("Trainer: a finished training that is resumed ends at once with what i
   CHECK(same_state(first.state(), second.state()));
 }
 
-TEST_CASE("Trainer: a damaged newest checkpoint is passed over, left alone, and replaced") {
+TEST_CASE("Trainer: a damaged newest checkpoint is skipped, not changed, and replaced") {
   const TemporaryDirectory directory;
   TrainerRun whole(saving(directory / "whole", "32-true", last_step));
   whole.trainer.fit(trainer_loader());
@@ -97,7 +97,7 @@ TEST_CASE("Trainer: a damaged newest checkpoint is passed over, left alone, and 
   CHECK(same_state(second.state(), whole.state()));
 }
 
-TEST_CASE("Trainer: keeps the last and the best by what was measured at their very weights") {
+TEST_CASE("Trainer: keeps the last and the best by the metrics of exactly their weights") {
   for (const bool larger : {false, true}) {
     const TemporaryDirectory directory;
     const auto hooks = std::make_shared<Hooks>();
@@ -130,7 +130,7 @@ TEST_CASE("Trainer: keeps the last and the best by what was measured at their ve
         "[Trainer] there is no metric named \"val/los\". Did you mean \"val/loss\"?");
 }
 
-TEST_CASE("Trainer: a refused start leaves what was there, and can be mended") {
+TEST_CASE("Trainer: a refused start changes nothing, and can be repeated") {
   const TemporaryDirectory directory;
   const fs::path here = directory / "run";
   {
@@ -152,7 +152,7 @@ TEST_CASE("Trainer: a refused start leaves what was there, and can be mended") {
   CHECK(train::latest_checkpoint(here / "checkpoints")->state.step == last_step);
 }
 
-TEST_CASE("Trainer: all metrics survive a restart, whenever they were logged") {
+TEST_CASE("Trainer: all metrics survive a restart, from every step") {
   const TemporaryDirectory directory;
   const auto fit = [&](const char* name, int64_t steps) {
     TrainerOptions options = saving(directory / name, "32-true", steps);
@@ -166,7 +166,7 @@ TEST_CASE("Trainer: all metrics survive a restart, whenever they were logged") {
   CHECK(whole.contains("train/loss"));
 }
 
-TEST_CASE("Trainer: a lower limit closes the epoch that a resumed run stands in") {
+TEST_CASE("Trainer: a lower limit closes the epoch in which a resumed run is") {
   const TemporaryDirectory directory;
   {
     TrainerRun first(saving(directory.path(), "32-true", 3));
@@ -183,7 +183,7 @@ TEST_CASE("Trainer: a lower limit closes the epoch that a resumed run stands in"
   CHECK(epochs == std::vector<int64_t>{1, 2, 2, 3});
 }
 
-TEST_CASE("Trainer: a signal interrupts a validation, and the next run makes up for it") {
+TEST_CASE("Trainer: a signal interrupts a validation, and the next run repeats it") {
   const TemporaryDirectory directory;
   const auto stopped = std::make_shared<Hooks>();
   TrainerOptions options = saving(directory.path(), "32-true", last_step);
@@ -210,7 +210,7 @@ TEST_CASE("Trainer: a signal interrupts a validation, and the next run makes up 
   CHECK(validated == std::vector<int64_t>{5, 10});
 }
 
-TEST_CASE("Trainer: max_time counts the runs before, not the time between them") {
+TEST_CASE("Trainer: max_time includes the earlier runs, not the time between them") {
   const TemporaryDirectory directory;
   TrainerRun first(saving(directory.path(), "32-true", 5));
   CHECK(first.trainer.fit(trainer_loader()).seconds < 60);
@@ -224,7 +224,7 @@ TEST_CASE("Trainer: max_time counts the runs before, not the time between them")
   CHECK(result.reason == "max_time is over");
 }
 
-TEST_CASE("Trainer: early stopping counts on over a restart") {
+TEST_CASE("Trainer: early stopping continues its count over a restart") {
   const auto fit = [](const fs::path& directory, int64_t epochs) {
     const auto stopping = std::make_shared<train::EarlyStopping>(
         train::EarlyStoppingOptions{.patience = 3, .min_delta = 1e9});
@@ -233,7 +233,7 @@ TEST_CASE("Trainer: early stopping counts on over a restart") {
     return TrainerRun(options).trainer.fit(trainer_loader(), trainer_loader());
   };
   const TemporaryDirectory directory;
-  // The first validation is better than nothing, three are not better by 1e9.
+  // The first validation is better than none, three are not better by 1e9.
   CHECK(fit(directory / "whole", 100).epochs == 4);
   CHECK(fit(directory / "parts", 2).reason == "max_epochs is reached");
   const auto result = fit(directory / "parts", 100);
@@ -267,7 +267,7 @@ TEST_CASE("Trainer: after a signal the step is finished and saved") {
   }
 }
 
-/// What fit() says to a training that resumes another one.
+/// Returns the message of fit() for a training that resumes another one.
 std::string refused(const fs::path& directory, const TrainerOptions& options,
                     data::DataLoader loader = trainer_loader(), int64_t width = 20) {
   TrainerRun run(options, 1, width);
@@ -278,7 +278,7 @@ std::string refused(const fs::path& directory, const TrainerOptions& options,
   return message;
 }
 
-TEST_CASE("Trainer: refuses what does not belong to it, and nothing is lost") {
+TEST_CASE("Trainer: refuses checkpoints that do not belong to it, and nothing is lost") {
   const TemporaryDirectory directory;
   const fs::path here = directory / "run";
   {
@@ -289,7 +289,7 @@ TEST_CASE("Trainer: refuses what does not belong to it, and nothing is lost") {
   CHECK(contains(refused(here, saving(here, "bf16-true", last_step)), "fp32"));
   CHECK(contains(refused(here, options, trainer_loader(), 21), "[21, 12]"));
   CHECK(contains(refused(here, options, trainer_loader({.batch_size = 8})),
-                 "[Trainer] the training stands in the middle of an epoch whose batch_size is 16; "
+                 "[Trainer] the training is in the middle of an epoch whose batch_size is 16; "
                  "that of this loader is 8. Go on with the loader that it had."));
   for (const data::DataLoaderOptions& other :
        {data::DataLoaderOptions{.batch_size = 16, .shuffle = true, .seed = 4},
@@ -318,7 +318,7 @@ TEST_CASE("Trainer: refuses what does not belong to it, and nothing is lost") {
   CHECK(elsewhere.trainer.fit(trainer_loader()).steps == last_step);
 }
 
-TEST_CASE("Trainer: directories that cannot be made, and such that hold no checkpoint") {
+TEST_CASE("Trainer: directories that cannot be made, and directories without a checkpoint") {
   const TemporaryDirectory directory;
   write_file(directory / "file", "x");
   TrainerRun taken(saving(directory / "file", "32-true", 3));

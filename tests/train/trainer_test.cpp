@@ -43,7 +43,7 @@ optim::NamedTensors by_trainer(std::string precision) {
   return run.state();
 }
 
-TEST_CASE("Trainer: a metric that is not there is an error that says which are") {
+TEST_CASE("Trainer: a metric that does not exist is an error that lists the metrics") {
   TrainerRun run({.max_epochs = 1});
   const train::FitResult result = run.trainer.fit(trainer_loader());
   CHECK(result.metrics.at("train/loss_epoch") > 0);
@@ -79,7 +79,7 @@ TEST_CASE("Trainer: Lightning's words name strategies") {
         "[Trainer] there is no precision named \"bf16-mixd\". Did you mean \"bf16-mixed\"?");
 }
 
-/// Steps on all samples at once, in batches of 16 that are accumulated or one of 64.
+/// Does steps on all samples at once, in accumulated batches of 16 or one of 64.
 std::vector<Tensor> accumulated(const amp::Strategy& strategy, int64_t batch, int64_t accumulate) {
   manual_seed(1);
   nn::Sequential model(nn::Linear(12, 20), nn::Gelu(), nn::Linear(20, 4));
@@ -88,7 +88,7 @@ std::vector<Tensor> accumulated(const amp::Strategy& strategy, int64_t batch, in
                   quiet({.strategy = strategy, .max_steps = 6, .accumulate_batches = accumulate}));
   const train::FitResult result = trainer.fit(trainer_loader({.batch_size = batch, .seed = 3}));
   CHECK(result.steps == 6);
-  CHECK(result.epochs == 3);  // a step of 64 samples, one of the 8 that are left
+  CHECK(result.epochs == 3);  // a step of 64 samples, and one of the other 8
   CHECK(trainer.training().skipped_steps() == 0);
   return model.parameters();
 }
@@ -98,8 +98,9 @@ TEST_CASE("Trainer: 4 batches of 16, accumulated, equal one of 64") {
     CAPTURE(name);
     const amp::Strategy strategy = amp::Strategy::named(name);
     const auto small = accumulated(strategy, 16, 4), large = accumulated(strategy, 64, 1);
-    // Sums of the same numbers in another order, rounded once or in four parts; what autocast or
-    // the weights round to decides. Six steps with a rate of 0.1 and momentum 0.9.
+    // Sums of the same numbers in another order, rounded once or in four parts; the dtype of
+    // autocast or of the weights determines the error. Six steps with a rate of 0.1 and momentum
+    // 0.9.
     const DType rounds = strategy.autocast.value_or(strategy.weights);
     const double unit = epsilon(rounds);
     for (std::size_t i = 0; i < small.size(); ++i) {
@@ -113,7 +114,7 @@ TEST_CASE("Trainer: a last step of fewer and smaller batches is the mean over it
   // 72 samples: steps of 32 + 32 + 8 in batches of 8 are those of batches of 32.
   const auto weights = [](int64_t batch, int64_t accumulate) {
     TrainerRun run({.precision = "64-true", .max_epochs = 2, .accumulate_batches = accumulate});
-    run.parts.model.eval();  // batch norm and dropout see batches, not steps
+    run.parts.model.eval();  // batch norm and dropout depend on batches, not on steps
     run.trainer.fit(trainer_loader({.batch_size = batch}));
     return run.parts.model.parameters();
   };
@@ -171,11 +172,11 @@ TEST_CASE("Trainer: the first limit ends the training") {
   CHECK(timed.steps > 0);
   TrainerRun again({.max_epochs = 2});
   again.trainer.fit(trainer_loader());
-  CHECK(again.trainer.fit(trainer_loader()).steps == 2 * steps_per_epoch);  // nothing is left to do
+  CHECK(again.trainer.fit(trainer_loader()).steps == 2 * steps_per_epoch);  // all steps are done
   CHECK(ended({.max_steps = 2, .limit_train_batches = 1}).epochs == 2);
 }
 
-TEST_CASE("Trainer: validation is an evaluation of everything, and leaves no trace") {
+TEST_CASE("Trainer: validation evaluates all samples, and changes nothing") {
   TrainerRun run({.max_epochs = 2});
   auto& norm = dynamic_cast<nn::BatchNorm1d&>(run.parts.model[1]);
   norm.training = false;  // frozen by its owner
@@ -207,7 +208,7 @@ TEST_CASE("Trainer: validation is an evaluation of everything, and leaves no tra
   CHECK(run.parts.model[3].training);
 }
 
-TEST_CASE("Trainer: the sanity check meets a broken validation before the first step") {
+TEST_CASE("Trainer: the sanity check finds a broken validation before the first step") {
   TrainerRun run({.max_epochs = 1});
   const data::DataLoader broken(data::TensorDataset(randn({4, 13}), randint(0, 4, {4})));
   CHECK_THROWS_AS(run.trainer.fit(trainer_loader(), broken), ShapeError);
@@ -233,7 +234,7 @@ TEST_CASE("Trainer: fast_dev_run and overfit_batches") {
   for (std::size_t i = 2; i < seen.size(); ++i) CHECK(seen[i] == seen[i % 2]);
 }
 
-TEST_CASE("Trainer: what is behind a limit is not fetched") {
+TEST_CASE("Trainer: batches beyond a limit are not fetched") {
   struct Broken final : data::Dataset {
     data::TensorDataset good{randn({64, 12}), randint(0, 4, {64})};
     int64_t size() const override { return 64; }
@@ -250,7 +251,7 @@ TEST_CASE("Trainer: what is behind a limit is not fetched") {
   CHECK(quick.trainer.fit(loader, loader).steps == 2);
 }
 
-TEST_CASE("Trainer: the order of hooks, and where it stands in them") {
+TEST_CASE("Trainer: the order of hooks, and their position") {
   struct Order final : train::Callback {
     std::string order{};
     void on_validation_end(Trainer&) override { order += 'V'; }
@@ -267,7 +268,7 @@ TEST_CASE("Trainer: the order of hooks, and where it stands in them") {
   CHECK(order->order == "s1Vs2s3Vs4Vs5E Vs6s7Vs8s9Vs10E ");
 }
 
-TEST_CASE("Trainer: after an exception fit() goes on, and a step counts as a whole") {
+TEST_CASE("Trainer: after an exception fit() continues, and a step counts as a whole") {
   const auto hooks = std::make_shared<Hooks>();
   int64_t batches = 0;
   hooks->batch = [&](data::Batch&) {
@@ -278,7 +279,7 @@ TEST_CASE("Trainer: after an exception fit() goes on, and a step counts as a who
   CHECK(run.trainer.position().step == 2);
   CHECK(run.trainer.position().batches == 4);
   CHECK(message_of<UsageError>([&] { run.trainer.fit(trainer_loader()); }) ==
-        "[Trainer] the training stands in the middle of an epoch whose batch_size is 8; that of "
+        "[Trainer] the training is in the middle of an epoch whose batch_size is 8; that of "
         "this loader is 16. Go on with the loader that it had.");
   CHECK(run.trainer.fit(trainer_loader({.batch_size = 8})).steps == 10);
 
@@ -293,7 +294,7 @@ TEST_CASE("Trainer: after an exception fit() goes on, and a step counts as a who
   CHECK(again.trainer.fit(trainer_loader()).epochs == 2);
 }
 
-TEST_CASE("Trainer: an epoch's means weigh by what counts, whatever the batches") {
+TEST_CASE("Trainer: an epoch's means weigh the counted targets, for any batches") {
   const auto measured = [](int64_t batch) {
     manual_seed(4);
     nn::models::Gpt gpt({.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .width = 8});
@@ -311,7 +312,7 @@ TEST_CASE("Trainer: an epoch's means weigh by what counts, whatever the batches"
   CHECK(one.at("val/perplexity") == doctest::Approx(all.at("val/perplexity")).epsilon(1e-6));
 }
 
-TEST_CASE("Trainer: a task of one's own, and the ready ones") {
+TEST_CASE("Trainer: a user's task, and the predefined ones") {
   manual_seed(5);
   nn::Sequential model(nn::Linear(12, 1));
   optim::Sgd sgd(model.parameters(), {.lr = 0.1});

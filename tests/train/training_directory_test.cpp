@@ -1,4 +1,4 @@
-// A training's directory without a Trainer: what it goes on from, refuses, sets aside, keeps and
+// A training's directory without a Trainer: what it resumes from, refuses, sets aside, keeps and
 // removes.
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@ void save(TrainingDirectory& directory, int64_t step) {
                  [&](const fs::path& path) { save_checkpoint(path, small_checkpoint(step)); });
 }
 
-TEST_CASE("TrainingDirectory: it keeps what the retention says, and goes on from the newest") {
+TEST_CASE("TrainingDirectory: it keeps checkpoints by the retention, and resumes from the newest") {
   const TemporaryDirectory temporary;
   const fs::path here = temporary / "a/run", root = here / "checkpoints";
   const DirectoryOptions options{.retention = {.last = 2}, .resume = true};
@@ -53,7 +53,7 @@ TEST_CASE("TrainingDirectory: it keeps what the retention says, and goes on from
   CHECK(resumed.holds(found->state));
 }
 
-TEST_CASE("TrainingDirectory: what an earlier training left is refused, or set aside and told") {
+TEST_CASE("TrainingDirectory: files of an earlier training are refused, or set aside with a note") {
   const TemporaryDirectory temporary;
   const fs::path here = temporary.path(), old = here / "old-1";
   std::string told;
@@ -86,7 +86,7 @@ TEST_CASE("TrainingDirectory: what an earlier training left is refused, or set a
   CHECK(anew.loggers().empty());
 }
 
-TEST_CASE("TrainingDirectory: logs without checkpoints are refused or set aside, too") {
+TEST_CASE("TrainingDirectory: logs without checkpoints are also refused or set aside") {
   for (const std::string name : {"metrics.csv", "metrics.jsonl", "tensorboard"}) {
     CAPTURE(name);
     const TemporaryDirectory temporary;

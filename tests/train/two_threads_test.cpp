@@ -1,5 +1,5 @@
-// Two trainings at once, in two threads of one process: each ends with the bits that it would have
-// had alone. In the preset `tsan` races between them would show here.
+// Two trainings at once, in two threads of one process: each ends with the bits of the same
+// training alone. In the preset `tsan` races between them would be found.
 #include "trainer_cases.h"
 
 #include <thread>

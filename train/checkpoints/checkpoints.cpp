@@ -101,7 +101,7 @@ void remove_checkpoint(const fs::path& given) {
     const std::string file = entry.filename().string();
     if (file != manifest_file && std::ranges::find(listed_files, file) == listed_files.end())
       fail<UsageError>("checkpoint", path.string(), " holds ", in_quotes(file),
-                       ", which is no file of a checkpoint. Nothing was removed.");
+                       ", which is not a file of a checkpoint. Nothing was removed.");
     any = true;
   }
   if (!any)

@@ -64,7 +64,7 @@ Checkpoint of_rank_0(Communicator* group, const std::function<Checkpoint()>& rea
 
 /// Returns rank 0's tensors on all ranks.
 optim::NamedTensors told_to_all(Communicator* group, const optim::NamedTensors& tensors) {
-  return group ? distributed::broadcast(*group, "tensors beside a training's", tensors) : tensors;
+  return group ? distributed::broadcast(*group, "tensors next to a training's", tensors) : tensors;
 }
 }  // namespace
 
@@ -85,7 +85,7 @@ CheckpointState load_training(Checkpoint checkpoint, std::string_view from, amp:
   optim::NamedTensors kept =
       told_to_all(training.group(), take_part(checkpoint.tensors, others_prefix));
   if (schedule.empty() != !scheduler)
-    fail<UsageError>("checkpoint", scheduler ? "no schedule" : "a schedule that nobody takes",
+    fail<UsageError>("checkpoint", scheduler ? "no schedule" : "a schedule without a scheduler",
                      " is in ", from, ". Resume with what was saved.");
 
   optim::Optimizer& optimizer = training.optimizer();
@@ -128,7 +128,7 @@ void require_same_loader(const std::map<std::string, double>& before, const data
   for (const auto& [name, here] : loader_numbers(now)) {
     const auto there = before.find(name);
     if (there == before.end() || there->second != here)
-      fail<UsageError>("Trainer", "the training stands in the middle of an epoch whose ",
+      fail<UsageError>("Trainer", "the training is in the middle of an epoch whose ",
                        name.substr(name.rfind('.') + 1), " is ",
                        there == before.end() ? "unknown" : shown({there->second}),
                        "; that of this loader is ", shown({here}),

@@ -25,7 +25,7 @@ bool is_utf8(std::string_view text) {
 
 void check_log_name(std::string_view name) {
   if (name.empty() || name == "step" || name == "time")
-    fail<UsageError>("log", "'", name, "' is no name for a number. Choose another one.");
+    fail<UsageError>("log", "'", name, "' is not a valid name for a number. Choose another one.");
   for (const char c : name)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
       fail<UsageError>("log", "the name '", name, "' has a control character. Leave it out.");

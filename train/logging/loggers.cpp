@@ -125,11 +125,11 @@ void CsvLogger::write(const LogRecord& record) {
 void CsvLogger::write_text(int64_t step, double seconds, std::string_view name,
                            std::string_view text) {
   // Text is rare, so the file is opened for this one call.
-  LogFile beside("CsvLogger", file_.path().string() + ".txt", LogFile::Tail::keep);
-  beside.append("step " + std::to_string(step) + ", " + std::string(name) + ":\n" +
-                    std::string(text) + "\n\n",
-                seconds);
-  beside.flush();
+  LogFile texts("CsvLogger", file_.path().string() + ".txt", LogFile::Tail::keep);
+  texts.append("step " + std::to_string(step) + ", " + std::string(name) + ":\n" +
+                   std::string(text) + "\n\n",
+               seconds);
+  texts.flush();
 }
 
 JsonLinesLogger::JsonLinesLogger(const std::filesystem::path& path)

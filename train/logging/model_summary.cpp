@@ -35,7 +35,7 @@ std::string model_summary(nn::Module& model, optim::Optimizer& optimizer,
         class_name(typeid(model)).c_str(), static_cast<long long>(model.parameter_count()),
         static_cast<long long>(frozen));
   print(text, "%-18s%10s%10s%10s%10s%10s\n", ranks > 1 ? "MiB, of a rank" : "MiB", "weights",
-        "beside", "gradients", "optimizer", "sum");
+        "companion", "gradients", "optimizer", "sum");
   const auto row = [&](const char* mark, const amp::Strategy& strategy) {
     const amp::StrategyBytes bytes = amp::predicted_bytes(strategy, model, optimizer, ranks);
     print(text, "%s %-16.40s%10.2f%10.2f%10.2f%10.2f%10.2f\n", mark, strategy.name.c_str(),

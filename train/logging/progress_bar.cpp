@@ -34,7 +34,7 @@ ProgressBar::ProgressBar(const ProgressOptions& options) : options_(options) {
                      ", interval ", options.interval, ". Use 0 for what is unknown, and 1 or more ",
                      "for the interval.");
   live_ = isatty(fileno(options.output)) && environment("TERM") != "dumb";
-  colour_ = live_ && environment("NO_COLOR").empty();
+  color_ = live_ && environment("NO_COLOR").empty();
   state_.epochs = options.epochs, state_.steps = options.steps_per_epoch;
   state_.unit = options.unit;
   epoch_start_ = drawn_ = Clock::now();
@@ -63,7 +63,7 @@ void ProgressBar::draw() {
   // column stays free, because some terminals break the line there.
   const int64_t columns = columns_of(fileno(options_.output)) - 1;
   unfinished_ = state_.step != state_.steps;
-  print('\r' + status_line(state_, columns, colour_) + "\33[K" + (unfinished_ ? "" : "\n"));
+  print('\r' + status_line(state_, columns, color_) + "\33[K" + (unfinished_ ? "" : "\n"));
 }
 
 void ProgressBar::note(std::string_view text) {

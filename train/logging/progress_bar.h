@@ -79,7 +79,7 @@ class ProgressBar {
   ProgressOptions options_;
   ProgressState state_{};
   std::vector<ProgressField> fields_{};  // reused, to keep its memory
-  bool live_ = false, colour_ = false;
+  bool live_ = false, color_ = false;
   bool unfinished_ = false;  // a live line is visible without its line break
   int64_t units_ = 0, steps_before_ = 0;
   Clock::time_point epoch_start_{}, drawn_{};

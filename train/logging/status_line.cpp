@@ -44,12 +44,12 @@ bool add(std::string& line, const std::string& part, int64_t columns) {
   return true;
 }
 
-std::string bar(const ProgressState& s, int64_t columns, bool colour) {
+std::string bar(const ProgressState& s, int64_t columns, bool color) {
   const int64_t inside = std::min(columns, widest_bar) - 2;
   const double share = std::clamp(double(s.step) / double(s.steps), 0.0, 1.0);
   const auto full = std::size_t(share * double(inside));
   const std::string done(full, '#'), left(std::size_t(inside) - full, '.');
-  return colour ? "[\33[32m" + done + "\33[0m" + left + "]" : "[" + done + left + "]";
+  return color ? "[\33[32m" + done + "\33[0m" + left + "]" : "[" + done + left + "]";
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ std::string shown_text(double x, Shown shown) {
   return printed(size == 0 || (size >= 1e-3 && size < 1e4) ? "%.4f" : "%.3e", x);
 }
 
-std::string status_line(const ProgressState& s, int64_t columns, bool colour) {
+std::string status_line(const ProgressState& s, int64_t columns, bool color) {
   std::string line = counts_text(s);
   const auto cut = std::size_t(std::max<int64_t>(columns, 0));
   if (line.size() > cut) return line.substr(0, cut);
@@ -78,7 +78,7 @@ std::string status_line(const ProgressState& s, int64_t columns, bool colour) {
   line += eta;
   const int64_t left = columns - int64_t(line.size()) - gap;
   if (s.steps > 0 && left >= narrowest_bar && columns < std::numeric_limits<int64_t>::max())
-    line.insert(head, std::string(gap, ' ') + bar(s, left, colour));
+    line.insert(head, std::string(gap, ' ') + bar(s, left, color));
   return line;
 }
 

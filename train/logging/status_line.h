@@ -35,9 +35,9 @@ struct ProgressState {
 
 /// Returns one line of at most `columns` characters: counts, fields, rate, time left, and a bar if
 /// at least 10 columns are free. If the parts do not all fit, they are left out in this order: the
-/// bar, the rate, the time left, then the last fields. `colour` adds escape sequences, which take
+/// bar, the rate, the time left, then the last fields. `color` adds escape sequences, which take
 /// no columns.
-std::string status_line(const ProgressState& state, int64_t columns, bool colour);
+std::string status_line(const ProgressState& state, int64_t columns, bool color);
 /// Returns the whole line without a bar, for files and pipes.
 std::string status_line(const ProgressState& state);
 

@@ -28,7 +28,7 @@ struct InterpolateOptions {
 /// it, weighted by their distances (bilinear).
 struct Interpolate {
   static constexpr OpInfo info{"interpolate", CastClass::full_precision,
-                               "weights of neighbours add up to 1 only to the last place"};
+                               "weights of neighbors add up to 1 only to the last place"};
   InterpolateOptions options;
   bool f32_result = false;
   InterpolationGeometry geometry{};

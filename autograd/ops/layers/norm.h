@@ -14,7 +14,7 @@ inline Tensor as_rows(std::string_view op, const Tensor& x, const Shape& normali
   bool fits = extra >= 0 && normalized.rank() > 0 && numel_of(normalized) > 0;
   for (int i = 0; fits && i < normalized.rank(); ++i) fits = x.shape()[extra + i] == normalized[i];
   if (!fits)
-    fail<ShapeError>(op, described(x), " does not end in the normalised shape ", normalized,
+    fail<ShapeError>(op, described(x), " does not end in the normalized shape ", normalized,
                      ". The last dimensions must equal it.");
   const int64_t n = numel_of(normalized);
   return as_shape(views::contiguous(x), {x.numel() / n, n});
@@ -26,7 +26,7 @@ inline void check_affine(std::string_view op, const Shape& normalized, const Ten
                          const Tensor& bias) {
   for (const Tensor* p : {&weight, &bias})
     if (p->defined() && (p->shape() != normalized || !is_floating(p->dtype())))
-      fail<ShapeError>(op, "weight or bias is ", described(*p), ", the normalised shape is ",
+      fail<ShapeError>(op, "weight or bias is ", described(*p), ", the normalized shape is ",
                        normalized, ". They must agree.");
 }
 inline Tensor contiguous_or_undefined(const Tensor& x) {
@@ -127,7 +127,7 @@ struct InstanceNorm {
   Tensor forward(const Tensor& in, const Tensor& w, const Tensor& b) {
     check::floating("instance_norm", in);
     if (in.rank() < 3 || in.shape()[1] == 0)
-      fail<ShapeError>("instance_norm", described(in), " has no channels, or nothing to normalise ",
+      fail<ShapeError>("instance_norm", described(in), " has no channels, or nothing to normalize ",
                        "in them. The input must be [n, c, ...] with a dimension after c.");
     norm.groups = in.shape()[1], norm.needs = needs;
     return norm.forward(in, w, b);

@@ -1,6 +1,6 @@
 // The part of cuBLASLt's interface that backends/cuda/cublaslt uses, for the emulated build. The
-// stand-in (../cublaslt.cpp) computes what the descriptors say, so that leading dimensions,
-// transposes, batches and epilogues are tested without a GPU; names and types are cuBLASLt's.
+// substitute (../cublaslt.cpp) computes what the descriptors say, so that leading dimensions,
+// transposes, batches and epilogues are tested without a GPU. Names and types are cuBLASLt's.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Conversions of bf16 for the emulated build: the framework's own, which round as the hardware
-// does, with the one NaN that the hardware knows.
+// Conversions of bf16 for the emulated build. They are the framework's own, which round as the
+// hardware does and make the one NaN of the hardware.
 #pragma once
 
 #include <halftone/core/short_floats.h>

@@ -1,5 +1,5 @@
-// Conversions of f16 for the emulated build: the framework's own, which round as the hardware does,
-// with the one NaN that the hardware knows.
+// Conversions of f16 for the emulated build. They are the framework's own, which round as the
+// hardware does and make the one NaN of the hardware.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // The part of the CUDA runtime and of CUDA C++ that backends/cuda uses, for g++ on a machine
-// without a GPU: the .cu files compile against this header unchanged, and the emulator
-// (../emulator.cpp) runs their kernels on the CPU, thread by thread. It stands before the toolkit's
-// headers in the include path of the emulated build only.
+// without a GPU. The .cu files compile against this header unchanged, and the emulator
+// (../emulator.cpp) runs their kernels on the CPU, thread by thread. Only in the emulated build it
+// comes before the toolkit's headers in the include path.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-// --- the language. Blocks run one after another, so what a block shares may be static.
+// --- the language. Blocks run one after another, so shared variables of a block may be static.
 #define __global__
 #define __device__
 #define __host__
@@ -35,7 +35,7 @@ inline dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
 
 namespace halftone::emulation {
-/// What a lane of a warp brings to an exchange, and what it takes away: see emulator.h.
+/// The value that a lane of a warp brings to an exchange, and its result: see emulator.h.
 uint64_t exchange(unsigned mask, uint64_t value, int (*source)(int lane, int argument),
                   int argument);
 unsigned ballot(unsigned mask, bool value);

@@ -1,6 +1,6 @@
 // Tensor cores for the emulated build: the part of nvcuda::wmma that backends/cuda uses. Tiles are
-// 16 x 16 x 16; a lane has 8 neighbours of a row of the result, and of the factors what makes them,
-// so that a product needs no exchange. As on hardware, only whole matrices have a meaning.
+// 16 x 16 x 16. A lane has 8 neighbors of a row of the result, and the elements of the factors for
+// them, so that a product needs no exchange. As on hardware, only whole matrices have a meaning.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum layout_t { mem_row_major, mem_col_major };
 
 template <class Use, int m, int n, int k, class T, class Layout = void> struct fragment {
   static_assert(m == 16 && n == 16 && k == 16);
-  // matrix_a: a row; matrix_b: 8 columns, one behind the other; accumulator: 8 places of a row.
+  // matrix_a: a row; matrix_b: 8 columns, one after the other; accumulator: 8 elements of a row.
   static constexpr int count = std::is_same_v<Use, matrix_a>   ? 16
                                : std::is_same_v<Use, matrix_b> ? 128
                                                                : 8;
@@ -39,7 +39,7 @@ template <class T> float value_of(const T* at) {
   if constexpr (std::is_same_v<T, __half>) return __half2float(element);
   else return float(halftone::BFloat16::from_bits(element.bits));
 }
-/// What hardware requires of an address and of the distance of rows.
+/// The hardware's requirements for an address and for the distance between rows.
 inline void require_aligned(const void* data, unsigned step, std::size_t element) {
   if (reinterpret_cast<std::uintptr_t>(data) % 32 != 0 || step * element % 16 != 0) std::abort();
 }

@@ -1,12 +1,13 @@
-// The part of NCCL's interface that backends/cuda/nccl uses, for the emulated build. The stand-in
-// (../nccl/nccl.cpp) is a shared library, found as the real one is; names and numbers are NCCL's.
+// The part of NCCL's interface that backends/cuda/nccl uses, for the emulated build. The substitute
+// (../nccl/nccl.cpp) is a shared library that is loaded as the real one is. Names and numbers are
+// NCCL's.
 #pragma once
 
 #include <cstddef>
 
 #include <cuda_runtime.h>
 
-/// Of the runtime, and asked by nobody else.
+/// For the runtime only.
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device);
 
 #define NCCL_VERSION_CODE 22809

@@ -1,11 +1,11 @@
-// A stand-in for NCCL between emulated GPUs: Unix sockets, and a thread for each communicator. As
-// with the real one nothing is sent before the stream comes to it, the stream goes on when all of a
-// group has come and gone, the host waits for neither, and answers are ncclInProgress at first.
-// Harder than that: a process with more than one group under way, or with messages of other sizes
-// than its peer's, gets bytes in the wrong place.
+// A substitute for NCCL between emulated GPUs: Unix sockets, and a thread for each communicator. As
+// with the real NCCL, nothing is sent before the stream reaches it, and the stream continues when a
+// whole group has been sent and received. The host waits for neither, and answers are
+// ncclInProgress at first. It is stricter than NCCL: a process with more than one group at a time,
+// or with messages of other sizes than its peer's, gets bytes in the wrong place.
 //
-//   HALFTONE_EMULATED_NCCL="version=22000"   what ncclGetVersion() says
-//   HALFTONE_EMULATED_NCCL="fail=5"          rank 1 finds an error after so many groups
+//   HALFTONE_EMULATED_NCCL="version=22000"   the result of ncclGetVersion()
+//   HALFTONE_EMULATED_NCCL="fail=5"          rank 1 finds an error after 5 groups
 #include <nccl.h>
 
 #include <atomic>
@@ -56,7 +56,7 @@ int number_of(const char* name, int otherwise) {
 
 sockaddr_un address_of(const ncclUniqueId& id, int rank, socklen_t& length) {
   sockaddr_un address{};
-  address.sun_family = AF_UNIX;  // a name that begins with 0 is in no file system
+  address.sun_family = AF_UNIX;  // a name that begins with 0 is not in a file system
   const int n =
       std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "%s.%d", id.internal, rank);
   length = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + std::size_t(n));
@@ -72,7 +72,7 @@ struct ncclComm {
   std::atomic<ncclResult_t> state = ncclInProgress;
   std::vector<int> sockets{};
   std::mutex mutex{};
-  std::deque<std::shared_ptr<Group>> groups{};  // whose turn in the stream has come
+  std::deque<std::shared_ptr<Group>> groups{};  // groups that the stream has reached
 
   void run();
   void connect_all();
@@ -103,7 +103,7 @@ void ncclComm::connect_all() {
   close(listener);
 }
 
-/// Whether the other side is still there.
+/// Returns whether the other side is still connected.
 bool ncclComm::move(Pair& pair, int socket) {
   if (pair.sent < pair.out.size()) {
     const ssize_t n = send(socket, pair.out.data() + pair.sent, pair.out.size() - pair.sent,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# nccl.sh LAUNCH TRAINING INFO DIRECTORY: processes with an emulated GPU each, over the emulated NCCL in that directory, end
-# with the bits of one process, also where work waits in its stream, and where the host has to carry (no NCCL, one that is
-# too old, one GPU for two). Where NCCL fails, or a process is gone, all end with a message. Exit status 77 without mpirun.
+# nccl.sh LAUNCH TRAINING INFO DIRECTORY: processes with one emulated GPU each, over the emulated NCCL in that directory, end with the bits
+# of one process. Also if work waits in its stream, and if the host sends the data (no NCCL, one that is too old, one GPU for two). If NCCL
+# fails, or a process ends, all end with a message. Exit status 77 without mpirun.
 set -euo pipefail
 launch="$1" training="$2" info="$3" directory="$4"
 work="$(mktemp -d)"
@@ -15,8 +15,8 @@ mkdir "$work/broken" && echo nothing >"$work/broken/libnccl.so.2"
 [[ "$(LD_LIBRARY_PATH="$work/broken" "$info" | grep '^nccl')" =~ "absent: $work/broken/libnccl.so.2: file too short. Install NCCL" ]] ||
   fail "halftone-info: $(LD_LIBRARY_PATH="$work/broken" "$info")"
 
-# Every way that gradients and weights take: shares and whole ones, wires on the GPU and on the host, short and long weights.
-check() {  # RANKS WHO-CARRIES ARGUMENTS...: LINE is what one process ends with
+# Every path of gradients and weights: shards and whole ones, wires on the GPU and on the host, short and long weights.
+check() {  # RANKS WHO-SENDS ARGUMENTS...: LINE is the last line of one process
   local ranks="$1" who="$2"
   shift 2
   with "$ranks" "$training" device=cuda epochs=1 "$@" >"$work/out" 2>"$work/err" || { (($? != 77)) || exit 77; fail "$ranks: $*"; }
@@ -38,7 +38,7 @@ done
 HALFTONE_EMULATED_NCCL=version=22000 check 2 "rank 0: NCCL 2.20.0 is left out: this build has the headers of 2.28.9" $case
 HALFTONE_EMULATED_BUS=one check 2 "ranks 0 and 1 have one GPU, .* one, and NCCL wants one for each" $case
 directory="$work/broken" check 2 "rank 0: .*file too short" $case
-export HALFTONE_CUDA_LIBRARIES=off  # the own products, too, have other bits
+export HALFTONE_CUDA_LIBRARIES=off  # halftone's own products have other bits
 line="$("$launch" 0 "$training" device=cuda epochs=1 $case)"
 check 3 "rank 0: HALFTONE_CUDA_LIBRARIES=off" $case
 unset HALFTONE_CUDA_LIBRARIES

@@ -1,4 +1,4 @@
-// f32 products with and without TF32, which the stand-in for cuBLASLt rounds to.
+// f32 products with and without TF32, to which the substitute for cuBLASLt rounds.
 #include <doctest/doctest.h>
 
 #include <halftone/core/allow_tf32.h>
@@ -34,10 +34,10 @@ TEST_CASE(
   const auto exact = product(a, b), of_rounded = product(rounded(a), rounded(b));
   CHECK(exact != of_rounded);
   set_allow_tf32(true);
-  CHECK(product(a, b) == of_rounded);  // another plan than that of the same shapes before
+  CHECK(product(a, b) == of_rounded);  // not the plan of the same shapes before
   set_allow_tf32(false);
   CHECK(product(a, b) == exact);
-  // Short floats and f64 are what they are.
+  // Short floats and f64 do not change.
   for (const DType dtype : {bf16, f64}) {
     const Tensor x = a.to(dtype), y = b.to(dtype);
     const auto before = product(x, y);
@@ -51,7 +51,7 @@ struct Products {
   std::vector<float> y, dx, dweight;
   bool operator==(const Products&) const = default;
 };
-/// Of a linear layer on the GPU under a rule.
+/// The results of a linear layer on the GPU under a rule.
 Products products_under(const std::string& rule) {
   Pass pass(policy_with(rule));
   pass.model.to(Device::cuda());
@@ -74,12 +74,12 @@ TEST_CASE("a policy's \"tf32\" holds for its operations, forward and backward, a
                            "grad_output": "tf32"})"));
   CHECK(products_under(R"({"match": {"path": "nowhere"}, "compute": "tf32", "optional": true})") ==
         exact);
-  set_allow_tf32(true);  // for all others, too
+  set_allow_tf32(true);  // for all other products as well
   CHECK(products_under(R"({"match": {"op": "linear"}})") == allowed);
   set_allow_tf32(false);
 }
 
-TEST_CASE("what \"tf32\" says stands in the table, in JSON and in the hash") {
+TEST_CASE("the setting \"tf32\" is in the table, in JSON and in the hash") {
   const auto resolved = [](const std::string& compute) {
     auto pass = std::make_unique<Pass>(
         policy_with(R"({"match": {"op": "linear"}, "compute": ")" + compute + "\"}"));

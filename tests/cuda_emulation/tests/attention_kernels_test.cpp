@@ -1,6 +1,6 @@
 // Attention and its gradients around the edges of blocks of queries, keys and columns; masks of
 // every kind, rows without keys, dropout.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -39,26 +39,26 @@ void check_attention(const AttentionCase& c, Kind kind, DType dtype) {
   };
   const int64_t parts = size_of(dtype) < 4 ? 1 : 2;
   Tensor y = empty_like(dy), log_sum_exp = empty({parts, 2, 2, c.l}, statistics(dtype));
-  // Weights of short floats are rounded before they meet the values: each is off by half an
-  // epsilon of the dtype at most, and their sum is 1, or what dropout makes of it.
+  // Weights of short floats are rounded before they are multiplied by the values. Each is off by at
+  // most half an epsilon of the dtype, and their sum is 1, or what dropout makes of it.
   const double of_weights = size_of(dtype) < 4 ? 2 * epsilon(dtype) / epsilon(f32) : 0;
-  check_beside_reference(
+  check_against_reference(
       {q, k, v, mask}, {y}, 64 + of_weights * largest_of(v),
       [&](Backend& backend, const Tensors& in, Tensors& out) {
         Tensor aside = empty(log_sum_exp.shape(), log_sum_exp.dtype(), out[0].device());
         backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, out[0], aside);
       });
-  check_beside_reference(
+  check_against_reference(
       {q, k, v, mask}, {log_sum_exp}, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
         Tensor aside = empty(y.shape(), dtype, out[0].device());
         backend.attention(in[0], in[1], in[2], expanded(in[3]), settings, aside, out[0]);
       });
   const CpuBackendScope reference("reference");
   backend_for(q).attention(q, k, v, expanded(mask), settings, y, log_sum_exp);
-  // Backward takes sum(w g) of a query from its rounded y, and bf16 gradients of scores are
+  // Backward computes sum(w g) of a query from its rounded y, and bf16 gradients of scores are
   // rounded.
   const double rounding = 8 * epsilon(dtype) / epsilon(statistics(dtype));
-  check_beside_reference(
+  check_against_reference(
       {q, k, v, mask, y, log_sum_exp, dy}, {empty_like(q), empty_like(k), empty_like(v)},
       256 + rounding, [&](Backend& backend, const Tensors& in, Tensors& out) {
         backend.attention_backward(in[0], in[1], in[2], expanded(in[3]), settings, in[4], in[5],

@@ -1,4 +1,4 @@
-// Which lengths of attention get a plan of cuDNN's, and attention at a length that is rounded up.
+// Lengths of attention for which cuDNN makes a plan, and attention at a length that is rounded up.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -10,7 +10,7 @@
 namespace halftone::cuda {
 namespace {
 
-TEST_CASE("text that grows by one token a call needs few plans, training gets cuDNN") {
+TEST_CASE("text that grows by one token a call needs few plans, and training uses cuDNN") {
   std::set<int64_t> lengths;
   for (int64_t l = 1; l <= 2048; ++l) switch (attention_route(12, l, l, true)) {
       case AttentionRoute::own_kernels: CHECK(l < 600); break;
@@ -18,7 +18,7 @@ TEST_CASE("text that grows by one token a call needs few plans, training gets cu
       case AttentionRoute::lengthened: CHECK(l > 500); lengths.insert((l + 63) / 64 * 64);
     }
   CHECK(lengths.size() == 2048 / 64);
-  for (int64_t s = 1; s <= 256; ++s)  // one query at a time, to keys that are kept
+  for (int64_t s = 1; s <= 256; ++s)  // one query at a time, with cached keys
     CHECK(attention_route(12, 1, s, false) == AttentionRoute::own_kernels);
   CHECK(attention_route(8 * 12, 1024, 1024, true) == AttentionRoute::library);
   CHECK(attention_route(64 * 12, 197, 197, false) == AttentionRoute::library);

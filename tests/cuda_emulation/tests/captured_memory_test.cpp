@@ -1,6 +1,6 @@
-// Memory of captured steps: what a step used while it was captured stays out of the hands of others
-// as long as it can be replayed. On an emulated GPU that fills free memory with NaNs between
-// replays and looks whether a replay wrote there.
+// Memory of captured steps: memory that a step used during its capture is not given to other work
+// as long as the step can be replayed. The emulated GPU fills free memory with NaNs between replays
+// and checks whether a replay wrote there.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -15,7 +15,7 @@
 namespace halftone::cuda {
 namespace {
 
-TEST_CASE("what is released while a pool is filled is kept until that pool is dissolved") {
+TEST_CASE("a block that is released while a pool is filled is kept until that pool is dissolved") {
   for (const bool caching : {true, false}) {
     CAPTURE(caching);
     test::CountingSource from;
@@ -34,7 +34,8 @@ TEST_CASE("what is released while a pool is filled is kept until that pool is di
   }
 }
 
-TEST_CASE("memory of one graph that is released while another is recorded is the other's, too") {
+TEST_CASE(
+    "memory of one graph that is released while another is recorded also belongs to the other") {
   test::CountingSource from;
   BlockCache cache(from.source());
   const int first = cache.begin_pool();
@@ -67,7 +68,7 @@ TEST_CASE("nothing is given back while a pool is filled, also if there is no mor
   CHECK(cache.allocate(std::size_t(6) << 20) != nullptr);
 }
 
-TEST_CASE("while a pool is filled, other threads get blocks that are not of it") {
+TEST_CASE("while a pool is filled, other threads get blocks from outside of it") {
   test::CountingSource from;
   BlockCache cache(from.source());
   void* const free = cache.allocate(1000);
@@ -82,7 +83,7 @@ TEST_CASE("while a pool is filled, other threads get blocks that are not of it")
   CHECK(own != others);
 }
 
-TEST_CASE("a step that releases what it used while it was captured goes on using it") {
+TEST_CASE("a step that releases memory during its capture continues to use it") {
   const test::Poisoned poisoned;
   const Device gpu = Device::cuda();
   const int64_t outside = emulation::replays_outside();
@@ -96,7 +97,7 @@ TEST_CASE("a step that releases what it used while it was captured goes on using
   const Tensor x = full({1000}, 5, f32, gpu);
   for (int i = 0; i < 5; ++i) {
     CHECK(step({x}).to_vector<float>() == std::vector<float>(1000, 10));
-    const Tensor other = full({3000}, 7, f32, gpu);  // must not be what the step writes to
+    const Tensor other = full({3000}, 7, f32, gpu);  // must not get the step's memory
     step({x});
     CHECK(other.to_vector<float>() == std::vector<float>(3000, 7));
   }

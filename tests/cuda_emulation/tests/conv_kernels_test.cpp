@@ -1,6 +1,6 @@
-// Convolutions and their gradients: strides, padding, dilation, groups of one channel, of few, and
-// of enough for tiles.
-#include "beside_reference.h"
+// Convolutions and their gradients: strides, padding, dilation, and groups of one channel, of few
+// channels, and of enough channels for tiles.
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -25,18 +25,18 @@ void check_conv(const ConvCase& c, DType dtype, DType weight_gradient) {
   const Tensor x = images({c.images, c.in, c.height, c.width}, dtype), dy = images(pixels, dtype),
                w = randn({c.out, c.in / g.groups, c.kh, c.kw}, dtype), bias = randn({c.out}, dtype);
   for (const Tensor& some : {Tensor{}, bias})
-    check_beside_reference({x, w, some}, {empty_like(dy)}, 64,
-                           [&](Backend& backend, const Tensors& in, Tensors& out) {
-                             backend.conv(in[0], in[1], in[2], g, out[0]);
-                           });
-  check_beside_reference({dy, w}, {empty_like(x)}, 64,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.conv_backward_data(in[0], in[1], g, out[0]);
-                         });
-  check_beside_reference({x, dy}, {empty(w.shape(), weight_gradient), empty({c.out}, dtype)}, 256,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.conv_backward_weights(in[0], in[1], g, out[0], out[1]);
-                         });
+    check_against_reference({x, w, some}, {empty_like(dy)}, 64,
+                            [&](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.conv(in[0], in[1], in[2], g, out[0]);
+                            });
+  check_against_reference({dy, w}, {empty_like(x)}, 64,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.conv_backward_data(in[0], in[1], g, out[0]);
+                          });
+  check_against_reference({x, dy}, {empty(w.shape(), weight_gradient), empty({c.out}, dtype)}, 256,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.conv_backward_weights(in[0], in[1], g, out[0], out[1]);
+                          });
 }
 
 TEST_CASE("kernels: convolutions in tiles") {

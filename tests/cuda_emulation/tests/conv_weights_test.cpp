@@ -1,5 +1,5 @@
-// Weights of convolutions in cuDNN's order: permuted once for a version, also where a step is
-// recorded, which changes them with every replay.
+// Weights of convolutions in cuDNN's order: permuted once for a version. A recorded step, which
+// changes them with every replay, does the same.
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/conv_weights.h>
@@ -37,11 +37,12 @@ TEST_CASE("a weight is permuted once for a version of it") {
     const Tensor other = w.view_as({4, 6, 3, 3}, {54, 9, 3, 1}, 0);
     CHECK(channels_last_weight(context, other).shape() == other.shape());
   }
-  // The copy went with the weight.
+  // The copy was freed with the weight.
   CHECK(memory_report(Device::cuda()).now_of(MemoryUse::workspace) == held);
 }
 
-TEST_CASE("1x1 kernels lie so already, and no copy is kept of what is no weight") {
+TEST_CASE(
+    "1x1 kernels are in this order already, and no copy is kept of other tensors than weights") {
   const Context& context = backend().context();
   const Tensor narrow = randn({6, 4, 1, 1}).to(Device::cuda());
   CHECK(channels_last_weight(context, narrow).raw_data() == narrow.raw_data());
@@ -55,7 +56,7 @@ TEST_CASE("a recorded step permutes the weight that each replay finds") {
   Tensor w = weight(MemoryUse::parameter);
   backend().fill(1, w);
   Tensor seen = zeros(w.shape(), f32, Device::cuda());
-  channels_last_weight(context, w);  // one of this version is there, outside of the recording
+  channels_last_weight(context, w);  // a copy of this version exists, outside of the recording
   backend().begin_capture();
   backend().copy(channels_last_weight(context, w), seen);
   const auto again = channels_last_weight(context, w);
@@ -69,7 +70,7 @@ TEST_CASE("a recorded step permutes the weight that each replay finds") {
     work->replay(0, 0);
     CHECK(seen.to_vector<float>() == std::vector<float>(std::size_t(w.numel()), value));
   }
-  // The copy of the recording is not there for others: no replay may have filled it yet.
+  // Other work does not see the copy of the recording: perhaps no replay has filled it yet.
   CHECK(channels_last_weight(context, w).to_vector<float>() ==
         std::vector<float>(std::size_t(w.numel()), 5));
 }

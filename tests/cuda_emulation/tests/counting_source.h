@@ -1,4 +1,4 @@
-// A source of slabs for the cache of device memory that counts what it gave.
+// A source of slabs for the cache of device memory that counts the slabs.
 #pragma once
 
 #include <cstdlib>

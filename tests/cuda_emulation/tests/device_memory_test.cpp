@@ -1,4 +1,4 @@
-// The cache of device memory against a source that counts, running out of memory, and what the
+// The cache of device memory with a source that counts, running out of memory, and calls that the
 // runtime refuses.
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using test::CountingSource;
 
-TEST_CASE("size classes hold what they are asked for, waste at most a quarter, and are in order") {
+TEST_CASE("size classes hold the requested size, waste at most a quarter, and are in order") {
   std::size_t last = 0, last_index = 0;
   for (std::size_t bytes : {0, 1, 511, 512, 513, 2048, 2049, 5000, 70000, 1 << 20, (1 << 20) + 1}) {
     const SizeClass c = size_class(bytes, 512);
@@ -32,7 +32,7 @@ TEST_CASE("size classes hold what they are asked for, waste at most a quarter, a
   }
 }
 
-TEST_CASE("freed blocks are handed out again, small ones share a slab") {
+TEST_CASE("freed blocks are allocated again, small ones share a slab") {
   CountingSource from;
   BlockCache cache(from.source());
   std::set<void*> first;
@@ -48,14 +48,14 @@ TEST_CASE("freed blocks are handed out again, small ones share a slab") {
   CHECK(cache.allocate(std::size_t(5) << 20) == large);
 }
 
-TEST_CASE("when the source has no more, what nobody uses is given back first") {
+TEST_CASE("when the source has no more, unused blocks are given back first") {
   CountingSource from;
   from.limit = std::size_t(8) << 20;
   BlockCache cache(from.source());
   void* const small = cache.allocate(100);
   void* const large = cache.allocate(std::size_t(4) << 20);
   cache.release(large, std::size_t(4) << 20);
-  void* const other = cache.allocate(std::size_t(5) << 20);  // only with the large one's room
+  void* const other = cache.allocate(std::size_t(5) << 20);  // only with the large block's memory
   CHECK(other != nullptr);
   CHECK(cache.allocate(std::size_t(5) << 20) == nullptr);
   cache.release(other, std::size_t(5) << 20), cache.release(small, 100);
@@ -71,7 +71,7 @@ TEST_CASE("a pool keeps its blocks to itself until it is dissolved") {
   const int pool = cache.begin_pool();
   void* const inside = cache.allocate(1000);
   CHECK(inside != before);
-  CHECK(cache.allocate(1000) != before);  // the pool does not take from others
+  CHECK(cache.allocate(1000) != before);  // the pool takes only its own
   cache.end_pool();
   cache.release(inside, 1000);
   CHECK(cache.allocate(1000) == before);
@@ -82,7 +82,8 @@ TEST_CASE("a pool keeps its blocks to itself until it is dissolved") {
   CHECK(found);
 }
 
-TEST_CASE("what is free in the pool of a captured graph is not given back before the graph goes") {
+TEST_CASE(
+    "free memory in the pool of a captured graph is not given back before the graph is destroyed") {
   for (const bool caching : {true, false}) {
     CAPTURE(caching);
     CountingSource from;
@@ -102,7 +103,7 @@ TEST_CASE("what is free in the pool of a captured graph is not given back before
   }
 }
 
-TEST_CASE("a GPU that the kernels are not compiled for is an error that says which they need") {
+TEST_CASE("a GPU that the kernels are not compiled for is an error that says which GPU they need") {
   emulation::set_compute_capability(7, 5);
   CHECK_THROWS_WITH_AS(Context(0),
                        doctest::Contains("emulated GPU, has compute capability 7.5. The kernels "
@@ -115,7 +116,7 @@ TEST_CASE("a GPU that the kernels are not compiled for is an error that says whi
 __global__ void set_to_seven(int* at) { *at = 7; }
 
 TEST_CASE("a kernel that cannot start is an error that says why, and the next one starts") {
-  Context context(0);  // with a stream of its own: others see its work when it has waited
+  Context context(0);  // with its own stream: other streams see its work after it has waited
   const Tensor x = zeros({1}, i32, Device::cuda());
   backend_for(x).synchronize();
   CHECK_THROWS_WITH_AS(launch(context, set_to_seven, {dim3(1), dim3(2048)}, x.data<int32_t>()),

@@ -1,5 +1,5 @@
-// The emulated GPU where it is harder than a real one: work that waits in its stream, events that
-// are not ready, copies that are late, memory that is poisoned.
+// The parts of the emulated GPU that are stricter than a real one: work that waits in its stream,
+// events that are not ready, copies that are late, poisoned memory.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 __global__ void add_to(int* at, int value) { *at += value; }
 
-/// A stream of its own, and an int on the device.
+/// Its own stream, and an int on the device.
 struct Machinery {
   const Context context{0};
   int* at = nullptr;
@@ -39,7 +39,7 @@ struct Machinery {
 };
 
 TEST_CASE("deferred, work waits for the host, events are not ready, and copies are late") {
-  // Until it may run by chance, which is one time in sixteen.
+  // Until it may run by chance, which happens one time in sixteen.
   bool late = false;
   for (uint64_t seed = 1; seed < 50 && !late; ++seed) {
     const test::Deferred deferred(seed);
@@ -63,7 +63,7 @@ TEST_CASE("deferred, work waits for the host, events are not ready, and copies a
   CHECK(late);
 }
 
-TEST_CASE("deferred, work runs some time also if nobody waits, and before memory is freed") {
+TEST_CASE("deferred, work runs eventually without a wait, and before memory is freed") {
   const test::Deferred deferred(3);
   Machinery m;
   cudaMemsetAsync(m.at, 0, sizeof(int), m.context.stream());
@@ -91,7 +91,7 @@ TEST_CASE("poisoned, device memory starts as NaNs") {
   cudaFree(at);
 }
 
-TEST_CASE("poisoned, a replay that writes to memory that nobody has is found") {
+TEST_CASE("poisoned, a replay that writes to free memory is found") {
   const Device gpu = Device::cuda();
   void* block = backend_for(gpu).allocate(512);
   const int64_t before = emulation::replays_outside();
@@ -106,7 +106,7 @@ TEST_CASE("poisoned, a replay that writes to memory that nobody has is found") {
   {
     const test::Poisoned poisoned;
     cudaGraphLaunch(executable, context.stream());
-    CHECK(cudaStreamSynchronize(context.stream()) == cudaSuccess);  // the block is somebody's
+    CHECK(cudaStreamSynchronize(context.stream()) == cudaSuccess);  // the block is in use
     backend_for(gpu).release(block, 512);
     cudaGraphLaunch(executable, context.stream());
     CHECK(cudaStreamSynchronize(context.stream()) == cudaErrorIllegalAddress);

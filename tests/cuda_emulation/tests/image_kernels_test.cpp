@@ -1,6 +1,6 @@
 // Pooling and interpolation of images whose channels fill packs or do not, with windows that
-// overlap, touch or lie apart; and the closed forms of which outputs read an input.
-#include "beside_reference.h"
+// overlap, touch or are apart; and the closed form of the outputs that read an input.
+#include "against_reference.h"
 
 #include <limits>
 
@@ -30,16 +30,16 @@ void check_max_pool(const Tensor& x, const PoolGeometry& g, DType places) {
   INFO(described(x), ", kernel ", g.kernel[0], ", stride ", g.stride[0]);
   Tensor y = images(shape, x.dtype());
   Tensor argmax = empty({numel_of(shape)}, places).view_as(shape, channels_last_strides(shape), 0);
-  check_beside_reference({x}, {y, argmax}, 0,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.max_pool(in[0], g, out[0], out[1]);
-                         });
+  check_against_reference({x}, {y, argmax}, 0,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.max_pool(in[0], g, out[0], out[1]);
+                          });
   const CpuBackendScope reference("reference");
   backend_for(x).max_pool(x, g, y, argmax);
-  check_beside_reference({images(shape, x.dtype()), argmax}, {empty_like(x)}, 32,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.max_pool_backward(in[0], in[1], g, out[0]);
-                         });
+  check_against_reference({images(shape, x.dtype()), argmax}, {empty_like(x)}, 32,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.max_pool_backward(in[0], in[1], g, out[0]);
+                          });
 }
 
 TEST_CASE("kernels: max pooling and its gradient") {
@@ -62,25 +62,25 @@ TEST_CASE("kernels: average pooling, sliding and adaptive, and their gradients")
       INFO(described(x));
       for (const PoolGeometry& g : geometries) {
         const Tensor y = images(pooled(x.shape(), g), dtype);
-        check_beside_reference({x}, {empty_like(y)}, 16,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.avg_pool(in[0], g, out[0]);
-                               });
-        check_beside_reference({y}, {empty_like(x)}, 16,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.avg_pool_backward(in[0], g, out[0]);
-                               });
+        check_against_reference({x}, {empty_like(y)}, 16,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.avg_pool(in[0], g, out[0]);
+                                });
+        check_against_reference({y}, {empty_like(x)}, 16,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.avg_pool_backward(in[0], g, out[0]);
+                                });
       }
       for (const int64_t out_size : {1, 3, 7, 20}) {
         const Tensor y = images({2, channels, out_size, 5}, dtype);
-        check_beside_reference({x}, {empty_like(y)}, 16,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.adaptive_avg_pool(in[0], out[0]);
-                               });
-        check_beside_reference({y}, {empty_like(x)}, 16,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.adaptive_avg_pool_backward(in[0], out[0]);
-                               });
+        check_against_reference({x}, {empty_like(y)}, 16,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.adaptive_avg_pool(in[0], out[0]);
+                                });
+        check_against_reference({y}, {empty_like(x)}, 16,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.adaptive_avg_pool_backward(in[0], out[0]);
+                                });
       }
     }
 }
@@ -91,14 +91,14 @@ void check_interpolate(const Shape& from, int64_t height, int64_t width, DType d
   const InterpolationGeometry g{
       mode, align_corners, {double(from[2]) / double(height), double(from[3]) / double(width)}};
   INFO(described(x), " to ", described(y), ", mode ", int(mode), ", aligned ", align_corners);
-  check_beside_reference({x}, {empty_like(y)}, 16,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.interpolate(in[0], g, out[0]);
-                         });
-  check_beside_reference({y}, {empty_like(x)}, 64,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.interpolate_backward(in[0], g, out[0]);
-                         });
+  check_against_reference({x}, {empty_like(y)}, 16,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.interpolate(in[0], g, out[0]);
+                          });
+  check_against_reference({y}, {empty_like(x)}, 64,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.interpolate_backward(in[0], g, out[0]);
+                          });
 }
 
 TEST_CASE("kernels: interpolation and its gradient") {
@@ -113,7 +113,8 @@ TEST_CASE("kernels: interpolation and its gradient") {
       }
 }
 
-TEST_CASE("outputs that read an input, in closed form, are those whose windows contain it") {
+TEST_CASE(
+    "the closed form of the outputs that read an input gives those whose windows contain it") {
   const auto check = [](const auto& windows) {
     for (int64_t i = 0; i < windows.in; ++i) {
       const Range readers = windows.readers(i);

@@ -1,5 +1,5 @@
 // Elements gathered by indices along a dimension, their adjoint, the order of rows, and integers.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 #include <halftone/core/error.h>
 #include <halftone/core/formulas.h>
@@ -25,16 +25,16 @@ TEST_CASE("kernels: elements by index along each dimension") {
           if (d != dim) part = views::slice(part, d, 0, shape[d]);
         return part;
       };
-      check_beside_reference({x, index}, {empty(shape, dtype)}, 0,
-                             [=](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gather(reached(in[0]), dim, in[1], out[0]);
-                             });
-      if (dtype == u8 || dtype == boolean) continue;  // sums leave them
-      check_beside_reference({numbers(shape, dtype), index}, {x}, 60,
-                             [=](Backend& backend, const Tensors& in, Tensors& out) {
-                               Tensor part = reached(out[0]);
-                               backend.scatter_add(in[0], dim, in[1], part);
-                             });
+      check_against_reference({x, index}, {empty(shape, dtype)}, 0,
+                              [=](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gather(reached(in[0]), dim, in[1], out[0]);
+                              });
+      if (dtype == u8 || dtype == boolean) continue;  // sums do not support them
+      check_against_reference({numbers(shape, dtype), index}, {x}, 60,
+                              [=](Backend& backend, const Tensors& in, Tensors& out) {
+                                Tensor part = reached(out[0]);
+                                backend.scatter_add(in[0], dim, in[1], part);
+                              });
     }
 }
 
@@ -50,14 +50,14 @@ TEST_CASE("kernels: the order of rows") {
           Tensor part = views::slice(x, 1, 0, 5);
           backend_for(x).copy(views::expand(odd, {rows, 5}), part);
         }
-        check_beside_reference({x}, {empty({rows, n}, i64)}, 0,
-                               [=](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.argsort(in[0], descending, out[0]);
-                               });
+        check_against_reference({x}, {empty({rows, n}, i64)}, 0,
+                                [=](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.argsort(in[0], descending, out[0]);
+                                });
       }
 }
 
-TEST_CASE("kernels: an index out of range along a dimension is reported, nothing is touched") {
+TEST_CASE("kernels: an index out of range along a dimension is reported, and nothing is written") {
   Backend& backend = backend_for(Device::cuda());
   const Tensor x = randn({2, 4}, f32).to(Device::cuda());
   const Tensor index =
@@ -84,19 +84,19 @@ TEST_CASE("kernels: formulas of integers") {
                   for (const DType dtype : {i64, i32}) {
                     Tensor u = empty({6}, dtype), v = empty({6}, dtype);
                     backend_for(u).copy(a, u), backend_for(v).copy(b, v);
-                    check_beside_reference({u, v}, {empty({6}, dtype)}, 0,
-                                           [](Backend& backend, const Tensors& in, Tensors& out) {
-                                             backend.binary(call_of<BinaryFormulas>(F{}), in[0],
-                                                            in[1], out[0]);
-                                           });
+                    check_against_reference({u, v}, {empty({6}, dtype)}, 0,
+                                            [](Backend& backend, const Tensors& in, Tensors& out) {
+                                              backend.binary(call_of<BinaryFormulas>(F{}), in[0],
+                                                             in[1], out[0]);
+                                            });
                   }
                 });
   for_each_type(
       TypeList<formula::Neg, formula::Abs, formula::Sign, formula::Square>{}, [&]<class F>() {
-        check_beside_reference({a}, {empty({6}, i64)}, 0,
-                               [](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.unary(call_of<UnaryFormulas>(F{}), in[0], out[0]);
-                               });
+        check_against_reference({a}, {empty({6}, i64)}, 0,
+                                [](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.unary(call_of<UnaryFormulas>(F{}), in[0], out[0]);
+                                });
       });
 }
 

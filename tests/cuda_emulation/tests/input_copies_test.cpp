@@ -1,5 +1,6 @@
-// Large inputs come in a stream of their own: beside the computation, never before their source is
-// read or after it is changed, and never into memory that earlier kernels still use.
+// Large inputs are copied in their own stream, at the same time as the computation. A copy never
+// starts before its source is complete, never reads it after a change, and never writes to memory
+// that earlier kernels still use.
 #include <doctest/doctest.h>
 
 #include <halftone/autograd/ops.h>
@@ -20,7 +21,7 @@ Tensor moved(const Tensor& x) {
   return x.to(Device::cuda());
 }
 
-TEST_CASE("large inputs arrive in order with the computation, whatever the streams do") {
+TEST_CASE("large inputs arrive in order with the computation, in every order of streams") {
   for (const uint64_t seed : {3, 11, 29, 58}) {
     CAPTURE(seed);
     const Deferred deferred(seed);
@@ -31,7 +32,7 @@ TEST_CASE("large inputs arrive in order with the computation, whatever the strea
       std::fill_n(batch.data<float>(), large, float(step));
       const Tensor there = moved(batch);
       std::fill_n(batch.data<float>(), large, -1.0f);  // the next batch is collated here
-      // Memory that is released here is that of the next input, which must not arrive before this
+      // Memory that is released here goes to the next input, which must not arrive before this one
       // was read.
       Tensor y = there;
       for (int k = 0; k < 3; ++k) y = y * 1.0 + 0.0;
@@ -43,7 +44,7 @@ TEST_CASE("large inputs arrive in order with the computation, whatever the strea
   }
 }
 
-TEST_CASE("a large input is copied and waited for, all else is only copied") {
+TEST_CASE("a large input is copied and waited for, everything else is only copied") {
   const Device gpu = Device::cuda();
   const Tensor x = full({large}, 4, f32);
   const auto enqueued = [&](MemoryUse use) {
@@ -59,7 +60,7 @@ TEST_CASE("a large input is copied and waited for, all else is only copied") {
   CHECK(enqueued(MemoryUse::parameter) == 1);
 }
 
-TEST_CASE("without memory for them inputs are copied as all else is") {
+TEST_CASE("without memory for them inputs are copied as everything else is") {
   const Tensor x = full({large * 8}, 2, f32);
   emulation::set_total_memory(emulation::allocated_bytes() + (std::size_t(26) << 20));
   const Tensor there = moved(x);

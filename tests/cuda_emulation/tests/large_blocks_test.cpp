@@ -1,4 +1,4 @@
-// Blocks above 1 MiB: cut from slabs, joined again, and never one on top of another.
+// Blocks above 1 MiB are cut from slabs and joined again, and never overlap.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 using test::CountingSource;
 constexpr std::size_t mib = std::size_t(1) << 20;
 
-TEST_CASE("large blocks share slabs, and take room that others left") {
+TEST_CASE("large blocks share slabs, and use the ranges of freed blocks") {
   CountingSource from;
   BlockCache cache(from.source());
   std::vector<void*> blocks;
@@ -29,7 +29,7 @@ TEST_CASE("large blocks share slabs, and take room that others left") {
   CHECK(cache.statistics().reserved == 50 * mib);
 }
 
-TEST_CASE("the best room is the smallest that is large enough") {
+TEST_CASE("the smallest range that is large enough is used") {
   CountingSource from;
   BlockCache cache(from.source());
   void* const five = cache.allocate(5 * mib);
@@ -41,7 +41,7 @@ TEST_CASE("the best room is the smallest that is large enough") {
   CHECK(cache.allocate(4 * mib) == five);
 }
 
-TEST_CASE("slabs that lie side by side stay two") {
+TEST_CASE("adjacent slabs stay separate") {
   std::vector<std::byte> memory(64);
   FreeRanges ranges;
   ranges.add(memory.data(), 32), ranges.add(memory.data() + 32, 32);
@@ -70,7 +70,7 @@ TEST_CASE("a slab of which a block is used is not given back, one that is all fr
   CHECK(from.held == 0);
 }
 
-TEST_CASE("where a slab of the usual size is too much, a block gets one of its own size") {
+TEST_CASE("if a slab of the usual size is too much, a block gets a slab of its own size") {
   CountingSource from;
   from.limit = 8 * mib;
   BlockCache cache(from.source());
@@ -79,7 +79,8 @@ TEST_CASE("where a slab of the usual size is too much, a block gets one of its o
   CHECK(cache.allocate(5 * mib) == nullptr);
 }
 
-TEST_CASE("large blocks of a pool stay in it until it is dissolved, and those beside it are kept") {
+TEST_CASE(
+    "large blocks of a pool stay in it until it is dissolved, and blocks next to it are kept") {
   CountingSource from;
   BlockCache cache(from.source());
   void* const before = cache.allocate(4 * mib);

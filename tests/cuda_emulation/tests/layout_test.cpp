@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t huge = (int64_t(1) << 33) + 5;
 
-TEST_CASE("a layout merges what lies together and keeps the rest in order of steps") {
+TEST_CASE("a layout merges adjacent dimensions and keeps the rest in order of steps") {
   const Shape shape{2, 3, 4};
   const Layout<1> dense(shape, {contiguous_strides(shape)});
   CHECK(dense.depth == 1);
@@ -30,7 +30,7 @@ TEST_CASE("a layout merges what lies together and keeps the rest in order of ste
   CHECK(empty.turns == 0);
 }
 
-TEST_CASE("every element is visited once, where its strides say") {
+TEST_CASE("every element is visited once, at the place that its strides give") {
   const Shape shape{3, 1, 5, 2};
   const Strides a{10, 10, 2, 1}, b{1, 0, 3, 15};
   const Layout<2> layout(shape, {a, b});
@@ -58,7 +58,7 @@ TEST_CASE("more than 2^31 elements are counted in 64 bits") {
   CHECK(border.at_turn(border.turns - 1, true).of[0] == 2 * (border.turns - 1));
 }
 
-TEST_CASE("launch shapes: at least one block, never more than a grid takes, no overflow") {
+TEST_CASE("launch shapes: at least one block, never more than the grid's limit, no overflow") {
   CHECK(blocks_for(0, 256) == 1);
   CHECK(blocks_for(1, 256) == 1);
   CHECK(blocks_for(256, 256) == 1);
@@ -69,7 +69,8 @@ TEST_CASE("launch shapes: at least one block, never more than a grid takes, no o
   CHECK(blocks_for(huge, 256, 1000) == 1000);
 }
 
-TEST_CASE("chunks of a list of tensors belong to the tensor they begin in, empty ones to none") {
+TEST_CASE(
+    "chunks of a list of tensors belong to the tensor they begin in, empty tensors have none") {
   ItemList<int, 8> list;
   const int64_t sizes[] = {0, 1, chunk_length, 0, chunk_length + 1, huge, 5};
   int item = 0;

@@ -1,5 +1,5 @@
-// cuBLASLt that refuses when it is called: the own kernel computes, nothing fails, and who computed
-// is counted and said.
+// If cuBLASLt refuses a call, halftone's own kernel computes and nothing fails. The backend counts
+// and reports which of the two computed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ TEST_CASE("a product that cuBLASLt refuses when it is called is computed by the 
       CHECK(product() == product.wanted);
       emulation::refuse_products(0, 0);
       CHECK(by(By::own_kernel) == own + 1);
-      // Not asked again: the plan is dropped, with and without a bias.
+      // It is not asked again: the plan is dropped, with and without a bias.
       const int64_t refused = emulation::products_refused();
       CHECK(product() == product.wanted);
       CHECK(emulation::products_refused() == refused);
@@ -78,7 +78,7 @@ TEST_CASE("if cuBLASLt refuses one algorithm, the next of its proposals is taken
   CHECK(emulation::products_refused() == refused + 2);
 }
 
-TEST_CASE("want of memory inside cuBLASLt is tried once more, and not remembered") {
+TEST_CASE("lack of memory inside cuBLASLt is tried once more, and not remembered") {
   const Product product(601, f32);
   const int64_t before = by(By::cublaslt);
   emulation::refuse_products(CUBLAS_STATUS_ALLOC_FAILED, 1);
@@ -109,7 +109,7 @@ TEST_CASE("a bias that is not aligned to 16 bytes is not given to cuBLASLt") {
     }
 }
 
-TEST_CASE("who computed is in the description of the backend") {
+TEST_CASE("the description of the backend says which library or kernel computed") {
   const Product product(901, f32);
   product();
   for (const BackendStatus& status : backend_statuses())
@@ -120,7 +120,7 @@ TEST_CASE("who computed is in the description of the backend") {
     }
 }
 
-TEST_CASE("what cuBLASLt declines is said once where somebody wants to know") {
+TEST_CASE("a product that cuBLASLt declines is reported once to the observer") {
   const Product product(951, bf16);
   const std::size_t before = declined_calls().size();
   set_log_wanted(true);
@@ -132,7 +132,7 @@ TEST_CASE("what cuBLASLt declines is said once where somebody wants to know") {
   REQUIRE(said.size() == before + 1);
   CHECK(said.back() ==
         "[cuda] cuBLASLt declined matmul of [951, 24] bf16 and [24, 10] bf16 and a bias [10] bf16 "
-        "into [951, 10] bf16: a status of the stand-in");
+        "into [951, 10] bf16: a status of the substitute");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The gradient of a bias, summed by the product that makes the gradient of the weights.
+// The product that computes the gradient of the weights also sums the gradient of a bias.
 #include <doctest/doctest.h>
 
 #include <halftone/halftone.h>
@@ -31,7 +31,7 @@ Gradients gradients_of(const Tensor& x, const Tensor& weight, const Tensor& bias
           wants_bias ? b.grad().to_vector<float>() : std::vector<float>{}, started, done};
 }
 
-TEST_CASE("the gradient of a bias takes no kernel of its own") {
+TEST_CASE("the gradient of a bias needs no separate kernel") {
   manual_seed(3);
   for (const DType dtype : {f32, bf16, f16}) {
     INFO(std::string(name(dtype)));
@@ -43,7 +43,7 @@ TEST_CASE("the gradient of a bias takes no kernel of its own") {
     CHECK(with.products == 2);
     CHECK(with.weight == without.weight);
     CHECK(with.x == without.x);
-    // Refused, it is summed by a pass of its own.
+    // If that is refused, a separate pass sums it.
     emulation::refuse_algorithms(3);
     const Gradients alone = gradients_of(x, weight, bias, true);
     emulation::refuse_algorithms(0);
@@ -54,7 +54,7 @@ TEST_CASE("the gradient of a bias takes no kernel of its own") {
   }
 }
 
-TEST_CASE("f64 and rows that are none have gradients of their bias, too") {
+TEST_CASE("f64 and empty rows have gradients of their bias as well") {
   const Gradients wide =
       gradients_of(randn({5, 3}, f64), randn({2, 3}, f64), randn({2}, f64), true);
   CHECK(wide.bias.size() == 2);
@@ -74,7 +74,7 @@ TEST_CASE("under autocast the gradient of an f32 bias is summed in f32") {
     const amp::Autocast autocast(bf16);
     mean(layer(x)).backward();
   }
-  CHECK(emulation::products_done() - products == 2);  // forward; x wants no gradient
+  CHECK(emulation::products_done() - products == 2);  // forward; x needs no gradient
   CHECK(layer.bias.grad().dtype() == f32);
   for (const float g : layer.bias.grad().to_vector<float>())
     CHECK(g == doctest::Approx(1.0 / 16).epsilon(1e-2));

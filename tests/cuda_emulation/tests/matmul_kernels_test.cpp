@@ -1,6 +1,6 @@
 // Matrix products around the edges of tiles and strips, in every layout, with the depth split and
 // in large tiles.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -28,12 +28,12 @@ void check_product(const ProductCase& c) {
                b = matrix(c.batches, c.k, c.n, c.dtype, c.b_transposed),
                bias = c.bias ? randn({c.n}, c.dtype) : Tensor{};
   const Shape shape = c.batches > 0 ? Shape{c.batches, c.m, c.n} : Shape{c.m, c.n};
-  check_beside_reference({a, b, bias}, {empty(shape, c.result)}, 8 + double(c.k) / 2,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           Tensor left = seen(in[0], c.a_transposed);
-                           if (c.one_a) left = views::expand(left, {c.batches, c.m, c.k});
-                           backend.matmul(left, seen(in[1], c.b_transposed), in[2], out[0]);
-                         });
+  check_against_reference({a, b, bias}, {empty(shape, c.result)}, 8 + double(c.k) / 2,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            Tensor left = seen(in[0], c.a_transposed);
+                            if (c.one_a) left = views::expand(left, {c.batches, c.m, c.k});
+                            backend.matmul(left, seen(in[1], c.b_transposed), in[2], out[0]);
+                          });
 }
 
 TEST_CASE("kernels: matrix products around the edges of tiles") {

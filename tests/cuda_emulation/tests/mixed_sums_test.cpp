@@ -1,6 +1,6 @@
-// Sums and differences of f32 and short floats: one kernel, forward, for residuals as for gradients
-// that are added to f32 ones.
-#include "beside_reference.h"
+// Sums and differences of f32 and short floats: one kernel, forward, for residuals and for
+// gradients that are added to f32 gradients.
+#include "against_reference.h"
 
 #include <halftone/halftone.h>
 
@@ -15,13 +15,13 @@ TEST_CASE("sums and differences of two dtypes") {
     for (const Shape& shape : {Shape{1}, Shape{3}, Shape{7, 149}, Shape{40000}}) {
       INFO(std::string(name(of_a)), " and ", std::string(name(of_b)), " of ", numel_of(shape));
       const Tensors in{randn(shape, of_a), randn(shape, of_b)}, out{zeros(shape)};
-      check_beside_reference(in, out, 1, [](Backend& backend, const Tensors& x, Tensors& y) {
+      check_against_reference(in, out, 1, [](Backend& backend, const Tensors& x, Tensors& y) {
         backend.binary(call_of<BinaryFormulas>(formula::Add{}), x[0], x[1], y[0]);
       });
-      check_beside_reference(in, out, 1, [](Backend& backend, const Tensors& x, Tensors& y) {
+      check_against_reference(in, out, 1, [](Backend& backend, const Tensors& x, Tensors& y) {
         backend.binary(call_of<BinaryFormulas>(formula::Sub{}), x[0], x[1], y[0]);
       });
-      check_beside_reference({in[0]}, {in[1]}, 1, [](Backend& b, const Tensors& x, Tensors& y) {
+      check_against_reference({in[0]}, {in[1]}, 1, [](Backend& b, const Tensors& x, Tensors& y) {
         b.accumulate(x[0], y[0]);
       });
     }
@@ -66,7 +66,7 @@ TEST_CASE("mixed sums broadcast: the gradient is summed before it is rounded") {
   }
 }
 
-TEST_CASE("f16 beside bf16, and f64 beside either, are promoted as ever") {
+TEST_CASE("f16 with bf16, and f64 with either, are promoted as usual") {
   const Device gpu = Device::cuda();
   CHECK((full({3}, 1.5, f16, gpu) + full({3}, 2.0, bf16, gpu)).dtype() == f32);
   CHECK((full({3}, 1.5, f64, gpu) + full({3}, 2.0, bf16, gpu)).dtype() == f64);

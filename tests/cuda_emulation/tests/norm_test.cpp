@@ -1,11 +1,11 @@
-// Layer, RMS, group and batch norm with row lengths and channel counts beside the sizes of packs,
+// Layer, RMS, group and batch norm with row lengths and channel counts near the sizes of packs,
 // warps and blocks.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
 
-/// A row offset of 100 makes a variance of squares minus square of means worthless.
+/// With a row offset of 100, mean of squares minus square of the mean loses all accuracy.
 Tensor shifted(const Shape& shape, DType dtype) {
   Tensor x = randn(shape, statistics(dtype));
   for (int64_t i = 0; i < x.numel(); ++i) {
@@ -32,22 +32,22 @@ void check_layer_norm(const NormCase& c) {
   const Tensor weight = randn({c.n}, c.weights),
                bias = c.centred ? randn({c.n}, c.weights) : Tensor{};
   const Tensor mean = c.centred ? empty({c.rows}, wide) : Tensor{}, rstd = empty({c.rows}, wide);
-  // In f64 the reference's own sum, one element after another, is what differs.
+  // In f64 the difference comes from the reference's own sum, element after element.
   const double epsilons = 400 + double(c.n) / 8;
-  check_beside_reference({x, weight, bias}, {empty({c.rows, c.n}, c.result), mean, rstd}, epsilons,
-                         [](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.layer_norm(in[0], in[1], in[2], 1e-5, out[0], out[1], out[2]);
-                         });
+  check_against_reference({x, weight, bias}, {empty({c.rows, c.n}, c.result), mean, rstd}, epsilons,
+                          [](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.layer_norm(in[0], in[1], in[2], 1e-5, out[0], out[1], out[2]);
+                          });
   const Tensor dy = randn({c.rows, c.n}, c.result),
                means = c.centred ? randn({c.rows}, wide) : Tensor{};
   const Tensor in = randn({c.rows, c.n}, c.dtype), scales = rand({c.rows}, wide);
-  check_beside_reference({in, weight, means, scales, dy},
-                         {empty_like(in), empty_like(weight), empty_like(weight)},
-                         8 + 4 * std::sqrt(double(c.rows + c.n)),
-                         [](Backend& backend, const Tensors& from, Tensors& out) {
-                           backend.layer_norm_backward(from[0], from[1], from[2], from[3], from[4],
-                                                       out[0], out[1], out[2]);
-                         });
+  check_against_reference({in, weight, means, scales, dy},
+                          {empty_like(in), empty_like(weight), empty_like(weight)},
+                          8 + 4 * std::sqrt(double(c.rows + c.n)),
+                          [](Backend& backend, const Tensors& from, Tensors& out) {
+                            backend.layer_norm_backward(from[0], from[1], from[2], from[3], from[4],
+                                                        out[0], out[1], out[2]);
+                          });
 }
 
 TEST_CASE("kernels: layer norm, RMS norm and their gradients") {
@@ -71,18 +71,18 @@ TEST_CASE("kernels: group norm and its gradient") {
         const Tensor x = randn({2, 6, spatial}, dtype), weight = randn({6}, wide),
                      bias = randn({6}, wide), statistic = empty({2, groups}, wide);
         INFO(described(x), ", groups ", groups);
-        check_beside_reference({x, weight, bias}, {empty_like(x), statistic, statistic}, 400,
-                               [](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.group_norm(in[0], in[1], in[2], 1e-1, out[0], out[1],
-                                                    out[2]);
-                               });
-        check_beside_reference({x, weight, randn({2, groups}, wide), rand({2, groups}, wide),
-                                randn({2, 6, spatial}, dtype)},
-                               {empty_like(x), empty_like(weight), empty_like(weight)}, 200,
-                               [](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.group_norm_backward(in[0], in[1], in[2], in[3], in[4],
-                                                             out[0], out[1], out[2]);
-                               });
+        check_against_reference({x, weight, bias}, {empty_like(x), statistic, statistic}, 400,
+                                [](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.group_norm(in[0], in[1], in[2], 1e-1, out[0], out[1],
+                                                     out[2]);
+                                });
+        check_against_reference({x, weight, randn({2, groups}, wide), rand({2, groups}, wide),
+                                 randn({2, 6, spatial}, dtype)},
+                                {empty_like(x), empty_like(weight), empty_like(weight)}, 200,
+                                [](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.group_norm_backward(in[0], in[1], in[2], in[3], in[4],
+                                                              out[0], out[1], out[2]);
+                                });
       }
 }
 
@@ -102,24 +102,24 @@ void check_batch_norm(const BatchCase& c) {
   const Tensor weight = randn({channels}, c.adds ? wide : c.dtype), bias = randn({channels}, f32);
   const Tensor mean = randn({channels}, wide), variance = rand({channels}, wide);
   INFO(described(x), ", relu ", c.relu, ", residual ", c.adds);
-  check_beside_reference({images_or_rows(shifted(c.shape, c.dtype))}, {mean, variance}, 64,
-                         [](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.batch_norm_statistics(in[0], out[0], out[1]);
-                         });
-  check_beside_reference({x, mean, variance, weight, bias, residual}, {empty_like(x)}, 64,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.batch_norm(in[0], in[1], in[2], 1e-1, in[3], in[4], in[5],
-                                              c.relu, out[0]);
-                         });
+  check_against_reference({images_or_rows(shifted(c.shape, c.dtype))}, {mean, variance}, 64,
+                          [](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.batch_norm_statistics(in[0], out[0], out[1]);
+                          });
+  check_against_reference({x, mean, variance, weight, bias, residual}, {empty_like(x)}, 64,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.batch_norm(in[0], in[1], in[2], 1e-1, in[3], in[4], in[5],
+                                               c.relu, out[0]);
+                          });
   const Tensor output = c.relu ? random() : Tensor{};
   const Tensor dresidual = c.adds ? empty_like(x) : Tensor{};
-  check_beside_reference({x, mean, variance, weight, output, random()},
-                         {empty_like(x), empty_like(weight), empty_like(bias), dresidual}, 1000,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.batch_norm_backward(in[0], in[1], in[2], 1e-1, in[3], in[4],
-                                                       in[5], c.training, out[0], out[1], out[2],
-                                                       out[3]);
-                         });
+  check_against_reference({x, mean, variance, weight, output, random()},
+                          {empty_like(x), empty_like(weight), empty_like(bias), dresidual}, 1000,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.batch_norm_backward(in[0], in[1], in[2], 1e-1, in[3], in[4],
+                                                        in[5], c.training, out[0], out[1], out[2],
+                                                        out[3]);
+                          });
 }
 
 TEST_CASE("kernels: batch norm, its statistics and its gradient") {

@@ -1,10 +1,10 @@
-// Optimizer kernels, lists of tensors and random numbers beside the reference.
+// Optimizer kernels, lists of tensors and random numbers, compared with the reference.
 #include <halftone/autograd/ops.h>
 #include <halftone/core/error.h>
 #include <halftone/core/loss_scale.h>
 #include <halftone/core/weight_form.h>
 
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -31,13 +31,13 @@ std::optional<DType> companion_of(const FormCase& c) {
   }
 }
 
-/// Whether the weight is what parameter and companion are together.
+/// Whether the weight is stored in two parts, parameter and companion.
 bool in_both(const FormCase& c) {
   return c.form == WeightForm::split || c.form == WeightForm::split_rounded ||
          c.form == WeightForm::kahan;
 }
 
-/// Parameter and companion of each size.
+/// Returns parameter and companion of each size.
 Tensors weights_of(const FormCase& c, const std::vector<Shape>& shapes) {
   Tensors tensors;
   for (const Shape& shape : shapes) {
@@ -53,9 +53,10 @@ Tensors weights_of(const FormCase& c, const std::vector<Shape>& shapes) {
 }
 
 /// The compared tensors: parameter, companion and three states of each size. nvcc contracts
-/// products and sums, g++ does not: a weight of two parts may then be cut in another place, so the
-/// parameter is the whole weight, in f32. The first state is far above the square of the third, or
-/// the variance of a centered RMSprop would be what rounding leaves of their difference.
+/// products and sums, g++ does not. A weight of two parts may then be split differently, so
+/// `parameter` is the whole weight, in f32. The first state is far above the square of the third;
+/// otherwise the variance of a centered RMSprop would be only the rounding error of their
+/// difference.
 Tensors results_of(const FormCase& c, const std::vector<Shape>& shapes, const Tensors& weights) {
   Tensors tensors;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -66,7 +67,7 @@ Tensors results_of(const FormCase& c, const std::vector<Shape>& shapes, const Te
   return tensors;
 }
 
-/// The f32 weight of which a parameter and its companion are the parts.
+/// The f32 weight that a parameter and its companion store in two parts.
 Tensor whole_weight(const FormCase& c, const Tensor& parameter, const Tensor& companion) {
   const auto first = parameter.to_vector<float>(), second = companion.to_vector<float>();
   std::vector<float> whole(first.size());
@@ -92,7 +93,8 @@ std::vector<UpdateSlot> slots_of(const FormCase& c, const Tensors& in, const Ten
   return slots;
 }
 
-TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the reference") {
+TEST_CASE(
+    "optimizer kernels: every form, many tensors of many sizes, compared with the reference") {
   std::vector<Shape> shapes;
   for (const int64_t n : {0, 1, 3, 4, 5, 4096, 4097, 31}) shapes.push_back({n});
   for (int i = 0; i < 30; ++i) shapes.push_back({2, 7 + i});  // more than one list
@@ -106,7 +108,7 @@ TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the
     Tensors inputs = gradients;
     if (in_both(c)) inputs.insert(inputs.end(), weights.begin(), weights.end());
     const auto with_slots = [&](const auto& step) {
-      check_beside_reference(
+      check_against_reference(
           inputs, results, 64, [&](Backend& backend, const Tensors& in, Tensors& out) {
             std::vector<UpdateSlot> slots = slots_of(c, in, out, in[shapes.size()]);
             const auto parts = std::span(in).subspan(shapes.size() + 1);
@@ -134,7 +136,7 @@ TEST_CASE("optimizer kernels: every form, many tensors of many sizes, beside the
   }
 }
 
-/// Every rule, with what it needs of three states.
+/// Every rule, with the three states that it requires.
 const UpdateRule every_rule[] = {rule::Adam{.weight_decay = 0.1, .amsgrad = true},
                                  rule::Sgd{.momentum = 0.9, .nesterov = true},
                                  rule::Rmsprop{.momentum = 0.5, .centered = true},
@@ -158,18 +160,18 @@ TEST_CASE(
     }
     gradients.push_back(full({}, 0.5, f32));
     for (const UpdateRule& rule : every_rule)
-      check_beside_reference(gradients, results, 64,
-                             [&](Backend& b, const Tensors& in, Tensors& out) {
-                               std::vector<UpdateSlot> slots = slots_of(c, in, out, in.back());
-                               b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
-                             });
+      check_against_reference(gradients, results, 64,
+                              [&](Backend& b, const Tensors& in, Tensors& out) {
+                                std::vector<UpdateSlot> slots = slots_of(c, in, out, in.back());
+                                b.update(slots, {.rule = rule, .lr = 0.01, .steps = 3});
+                              });
   }
 }
 
-TEST_CASE("many tensors take few launches, with the bits that they get one by one") {
+TEST_CASE("many tensors take few launches, with the bits that each gets alone") {
   const Device gpu = Device::cuda();
   Backend& backend = backend_for(gpu);
-  constexpr std::size_t count = 300;  // the longer lists hold fewer slots, and more gradients
+  constexpr std::size_t count = 300;  // the longer lists hold fewer slots and more gradients
   manual_seed(8);
   Tensors gradients, weights, first, second;
   for (std::size_t i = 0; i < count; ++i) {
@@ -213,7 +215,7 @@ TEST_CASE("many tensors take few launches, with the bits that they get one by on
   CHECK(emulation::kernel_launches() - all == 2);  // the numbers of the step, and the step
 }
 
-TEST_CASE("an update that is skipped changes nothing, one that is not counts itself") {
+TEST_CASE("a skipped update changes nothing, another one counts itself") {
   const Device gpu = Device::cuda();
   for (const double skip : {0.0, 1.0, std::nan("")}) {
     CAPTURE(skip);
@@ -246,10 +248,10 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
     gradients.push_back(views::slice(randn({40, 6}, dtype), 1, 0, 3, 2));  // not dense
     Tensors results = gradients;
     results.back() = randn({40, 3}, dtype);
-    // The squares of what is no f64 are summed in f32 pieces.
+    // The squares of all dtypes but f64 are summed in f32 pieces.
     results.push_back(zeros({}, f32)), results.push_back(zeros({}, dtype == f64 ? f64 : f32));
     const Tensor factor = full({}, 0.25, f32);
-    check_beside_reference({factor}, results, 64, [](Backend& b, const Tensors& in, Tensors& out) {
+    check_against_reference({factor}, results, 64, [](Backend& b, const Tensors& in, Tensors& out) {
       const std::size_t count = out.size() - 2;
       b.unscale(std::span(out).first(count), in[0], out[count]);
       b.sum_of_squares(std::span<const Tensor>(out).first(count), out[count + 1]);
@@ -261,13 +263,13 @@ TEST_CASE("lists of gradients: scaling, the check, the sum of squares") {
 TEST_CASE("lists of gradients that are not dense") {
   for (const DType dtype : {f64, f32}) {
     const Tensor factor = full({}, 0.25, f32);
-    check_beside_reference({factor}, {randn({40, 6}, dtype), zeros({}, f32), zeros({}, f64)}, 64,
-                           [](Backend& b, const Tensors& in, Tensors& out) {
-                             Tensors part{views::slice(out[0], 1, 0, 3, 2)};
-                             b.unscale(part, in[0], out[1]);
-                             b.sum_of_squares(part, out[2]);
-                             b.scale_all(part, in[0]);
-                           });
+    check_against_reference({factor}, {randn({40, 6}, dtype), zeros({}, f32), zeros({}, f64)}, 64,
+                            [](Backend& b, const Tensors& in, Tensors& out) {
+                              Tensors part{views::slice(out[0], 1, 0, 3, 2)};
+                              b.unscale(part, in[0], out[1]);
+                              b.sum_of_squares(part, out[2]);
+                              b.scale_all(part, in[0]);
+                            });
   }
 }
 
@@ -320,20 +322,20 @@ TEST_CASE("random numbers are the CPU's, number for number") {
     for (const int64_t n : {0, 1, 4, 1021}) {
       INFO(std::string(name(dtype)), ", ", n);
       const RandomKey key{.seed = 9, .offset = 1234567890123};
-      check_beside_reference({rand({n}, dtype)},
-                             {zeros({n}, dtype), zeros({n}, dtype), zeros({n}, dtype)}, 8,
-                             [&](Backend& b, const Tensors& in, Tensors& out) {
-                               b.uniform(-1, 2, key, out[0]);
-                               b.normal(1, 2, key, out[1]);
-                               b.dropout(in[0], 0.3, key, out[2]);
-                             });
+      check_against_reference({rand({n}, dtype)},
+                              {zeros({n}, dtype), zeros({n}, dtype), zeros({n}, dtype)}, 8,
+                              [&](Backend& b, const Tensors& in, Tensors& out) {
+                                b.uniform(-1, 2, key, out[0]);
+                                b.normal(1, 2, key, out[1]);
+                                b.dropout(in[0], 0.3, key, out[2]);
+                              });
     }
-  check_beside_reference({}, {zeros({999}, i64)}, 0, [](Backend& b, const Tensors&, Tensors& out) {
+  check_against_reference({}, {zeros({999}, i64)}, 0, [](Backend& b, const Tensors&, Tensors& out) {
     b.random_integers(-5, 1000, {.seed = 2, .offset = 7}, out[0]);
   });
 }
 
-TEST_CASE("random integers of a range that no word covers are refused") {
+TEST_CASE("random integers of a range that does not fit a word are refused") {
   Tensor x = zeros({3}, i64, Device::cuda());
   Backend& backend = backend_for(x);
   constexpr int64_t words = int64_t(1) << 32;
@@ -347,7 +349,7 @@ TEST_CASE("random integers of a range that no word covers are refused") {
                          doctest::Contains("the range must hold 1 to 2^32 integers"), UsageError);
 }
 
-TEST_CASE("the loss scale on the device goes where the pure function goes") {
+TEST_CASE("the loss scale on the device is that of the pure function") {
   const Device gpu = Device::cuda();
   for (const HysteresisRule rule :
        {HysteresisRule::apex, HysteresisRule::megatron, HysteresisRule::deepspeed}) {
@@ -366,7 +368,7 @@ TEST_CASE("the loss scale on the device goes where the pure function goes") {
       CHECK(tracker.item() == double(state.growth_tracker));
       CHECK(left.item() == double(state.overflows_left));
     }
-    CHECK(scale.storage()->version() == 60);  // who keeps a copy must know that it is old
+    CHECK(scale.storage()->version() == 60);  // owners of a copy must know that it is old
   }
 }
 

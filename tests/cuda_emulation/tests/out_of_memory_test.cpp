@@ -1,6 +1,6 @@
-// Device memory that runs out at any allocation of a training step, once (what is unused is given
-// back, the step goes on) and for good (an error): afterwards the same step gives the bits that it
-// gives undisturbed. With HALFTONE_CUDA_CACHE=off every tensor is an allocation.
+// Device memory is exhausted at any allocation of a training step: once (unused memory is given
+// back, the step continues) or permanently (an error). Afterwards the same step gives the bits of
+// an undisturbed run. With HALFTONE_CUDA_CACHE=off every tensor is an allocation.
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/cuda_backend.h>
@@ -62,7 +62,7 @@ Counts fail_each(Training& run, const optim::NamedTensors& wanted, int failures,
       CHECK(equal_bits(run.state(), wanted));
       continue;
     }
-    // All of the step was done, or nothing but that random numbers were drawn.
+    // Either the whole step was done, or nothing except that random numbers were drawn.
     const optim::NamedTensors now = run.state();
     const bool moved = !equal_bits(now.at("generator"), run.before.at("generator"));
     optim::NamedTensors unchanged = run.before;
@@ -74,7 +74,7 @@ Counts fail_each(Training& run, const optim::NamedTensors& wanted, int failures,
   }
 }
 
-TEST_CASE("memory that runs out at any allocation of a step leaves nothing behind") {
+TEST_CASE("memory that runs out at any allocation of a step leaves no bytes allocated") {
   const bool exact = environment_variable("HALFTONE_CUDA_CACHE") != nullptr;
   for (const auto& [kind, strategy] :
        {std::pair{"mlp", "amp-fp16"}, std::pair{"mlp", "o2-bf16"}, std::pair{"gpt", "amp-bf16"}}) {
@@ -89,7 +89,7 @@ TEST_CASE("memory that runs out at any allocation of a step leaves nothing behin
     const Counts once = fail_each(run, wanted, 1, stride),
                  twice = fail_each(run, wanted, 2, stride);
     CHECK(once.attempts > (exact ? 25 : 0));
-    CHECK(once.threw == 0);  // what is unused was given back, and the second attempt succeeded
+    CHECK(once.threw == 0);  // unused memory was given back, and the second attempt succeeded
     CHECK(twice.threw > 0);
     run.restore();
     CHECK(memory_report(Device::cuda()).total_now <= ledger);

@@ -1,5 +1,5 @@
-// What becomes of a library's refusals: what it does not support is remembered, what it cannot do
-// now is tried again. Without any library.
+// Refusals of a library: an unsupported call is remembered, a call that cannot be done now is tried
+// again. The test uses no library.
 #include <doctest/doctest.h>
 
 #include <deque>
@@ -15,7 +15,7 @@ struct Plan {
 };
 using Cache = PlanCache<int, Plan>;
 
-/// A library that answers as it is told, then that all is well.
+/// A library that first gives the answers of a list, and then success.
 struct Told {
   std::deque<Answer> to_make{}, to_run{};
   int made = 0, ran = 0, trims = 0, last = -1;
@@ -55,7 +55,7 @@ TEST_CASE("a plan is made once and runs each time") {
   CHECK(library.trims == 0);
 }
 
-TEST_CASE("what is not supported is asked for once") {
+TEST_CASE("an unsupported call is asked for once") {
   Cache cache(10);
   Told library{.to_make = {unsupported}};
   const Outcome first = cache.run(1, library.calls());
@@ -69,7 +69,7 @@ TEST_CASE("what is not supported is asked for once") {
   CHECK(running.ran == 0);
 }
 
-TEST_CASE("want of memory: what is unused is given back, and the same is tried again at once") {
+TEST_CASE("lack of memory: unused memory is given back, and the same call is tried again at once") {
   Cache cache(10);
   Told library{.to_make = {not_now}, .to_run = {not_now}};
   CHECK(cache.run(1, library.calls()).answer == done);
@@ -78,7 +78,7 @@ TEST_CASE("want of memory: what is unused is given back, and the same is tried a
   CHECK(library.ran == 1);
 }
 
-TEST_CASE("want of memory is not remembered for ever") {
+TEST_CASE("lack of memory is not remembered forever") {
   Cache cache(10);
   Told library{.to_make = {not_now, not_now}};
   CHECK(cache.run(1, library.calls()).answer == not_now);
@@ -89,7 +89,7 @@ TEST_CASE("want of memory is not remembered for ever") {
   CHECK(library.made == 1);
 }
 
-TEST_CASE("an error that stays is asked about ever less often") {
+TEST_CASE("a persistent error is asked about less and less often") {
   Cache cache(10);
   Told library{.to_make = std::deque<Answer>(10'000, not_now)};
   for (int i = 0; i < 1000; ++i) CHECK(cache.run(1, library.calls()).answer == not_now);
@@ -100,7 +100,7 @@ TEST_CASE("an error that stays is asked about ever less often") {
   CHECK(calls <= 1024);
 }
 
-TEST_CASE("the plans that were used longest ago go when there are too many, after a wait") {
+TEST_CASE("the least recently used plans are dropped when there are too many, after a wait") {
   int waits = 0;
   PlanCache<int, Plan> cache(100, [&] { ++waits; });
   Told library;
@@ -118,14 +118,14 @@ TEST_CASE("the plans that were used longest ago go when there are too many, afte
   CHECK(library.made == 1001);
 }
 
-TEST_CASE("declined calls do not fill the cache, either") {
+TEST_CASE("declined calls do not fill the cache either") {
   Cache cache(100);
   Told library{.to_make = std::deque<Answer>(1000, unsupported)};
   for (int key = 0; key < 1000; ++key) cache.run(key, library.calls());
   CHECK(cache.size() <= 101);
 }
 
-TEST_CASE("a plan that is recorded stays, and nothing is given up meanwhile") {
+TEST_CASE("a plan that is recorded stays, and nothing is dropped meanwhile") {
   int waits = 0;
   PlanCache<int, Plan> cache(10, [&] { ++waits; });
   Told library;
@@ -146,7 +146,7 @@ TEST_CASE(
     CHECK(answer_of_cudnn(status) == not_now);
 }
 
-TEST_CASE("a declined call is said once, with its reason") {
+TEST_CASE("a declined call is reported once, with its reason") {
   const std::size_t before = declined_calls().size();
   for (int i = 0; i < 3; ++i)
     say_declined(By::cudnn, Family::conv, "[7, 7] of this test", i == 0 ? "no engine" : "again");

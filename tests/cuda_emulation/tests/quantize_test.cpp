@@ -1,6 +1,6 @@
-// Quantizers on the GPU: the reference's bits for every rounding and scaling, at sizes beside those
-// of warps and groups of four, and what a captured step does to random numbers.
-#include "beside_reference.h"
+// Quantizers on the GPU: the reference's bits for every rounding and scaling, at sizes near those
+// of warps and groups of four, and the effect of a captured step on random numbers.
+#include "against_reference.h"
 
 #include <limits>
 
@@ -21,8 +21,8 @@ int64_t differences(const Values& got, const Values& wanted) {
   return count;
 }
 
-/// As check_beside_reference(), but that no rounding is forgiven. nvcc can contract nothing in these
-/// kernels: they say of each product and sum how it is rounded (tests/ptx holds that).
+/// As check_against_reference(), but without tolerance for rounding. nvcc can contract nothing in
+/// these kernels: each product and sum names its rounding (tests/ptx checks that).
 void check_bits(const Tensors& in, const Tensors& out, const KernelCall& call) {
   using emulation::ThreadOrder;
   const CpuBackendScope reference("reference");

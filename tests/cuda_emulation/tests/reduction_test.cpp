@@ -1,5 +1,5 @@
 // Reductions of every kind at the edges of packs, warps, blocks and pieces.
-#include "beside_reference.h"
+#include "against_reference.h"
 
 namespace halftone::test {
 namespace {
@@ -7,7 +7,7 @@ namespace {
 constexpr Reduction kinds[] = {Reduction::sum, Reduction::mean, Reduction::sum_of_squares,
                                Reduction::max, Reduction::min,  Reduction::prod};
 
-/// Which of the dimensions of x go: bit d of `mask`.
+/// The dimensions of x that are reduced: bit d of `mask`.
 Shape reduced_shape(const Shape& from, int mask) {
   Shape shape = from;
   for (int d = 0; d < from.rank(); ++d)
@@ -21,10 +21,10 @@ void check_reduce(Reduction kind, const Tensor& x, int mask, DType result,
   const Shape seen = view ? view(x).shape() : x.shape();
   const Tensor y = empty(reduced_shape(seen, mask), result);
   const double terms = double(x.numel()) / double(std::max<int64_t>(1, y.numel()));
-  check_beside_reference({x}, {y}, 8 + terms / 2,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.reduce(kind, view ? view(in[0]) : in[0], out[0]);
-                         });
+  check_against_reference({x}, {y}, 8 + terms / 2,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.reduce(kind, view ? view(in[0]) : in[0], out[0]);
+                          });
 }
 
 TEST_CASE("kernels: reductions of matrices along each and both dimensions") {
@@ -51,7 +51,7 @@ TEST_CASE("kernels: reductions of strided and of short tensors into f32") {
       }
 }
 
-TEST_CASE("kernels: reductions of long stretches are cut into pieces") {
+TEST_CASE("kernels: reductions of long ranges are cut into pieces") {
   check_reduce(Reduction::sum, randn({1, 300007}, f32), 3, f32);
   check_reduce(Reduction::sum_of_squares, randn({1, 300008}, bf16), 3, f32);
   check_reduce(Reduction::max, randn({1, 300007}, f16), 3, f16);
@@ -64,28 +64,28 @@ TEST_CASE("kernels: reductions keep NaN, and integers exact") {
   check_reduce(Reduction::sum, randint(0, 1 << 30, {3001}), 1, i64);
 }
 
-TEST_CASE("kernels: places of extremes and running sums") {
+TEST_CASE("kernels: positions of extremes and running sums") {
   for (const DType dtype : floating_dtypes)
     for (const int64_t n : {1, 7, 33, 257, 1025, 9001})
       for (const bool flag : {false, true}) {
         Tensor x = empty({5, n}, dtype);
         backend_for(x).copy(randint(0, 9, {5, n}), x);  // with ties
         INFO(described(x), ", ", flag);
-        check_beside_reference({x}, {empty({5}, i64)}, 0,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.arg_reduce(flag, in[0], out[0]);
-                               });
-        check_beside_reference({x}, {empty({5, n}, statistics(dtype))}, 8,
-                               [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                 backend.cumulative_sum(in[0], flag, out[0]);
-                               });
+        check_against_reference({x}, {empty({5}, i64)}, 0,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.arg_reduce(flag, in[0], out[0]);
+                                });
+        check_against_reference({x}, {empty({5, n}, statistics(dtype))}, 8,
+                                [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                  backend.cumulative_sum(in[0], flag, out[0]);
+                                });
       }
   const Tensor with_nan = from({{1, std::nan(""), 3, std::nan("")}, {-1, -1, -2, -2}}, f32);
   for (const bool largest : {false, true})
-    check_beside_reference({with_nan}, {empty({2}, i64)}, 0,
-                           [&](Backend& backend, const Tensors& in, Tensors& out) {
-                             backend.arg_reduce(largest, in[0], out[0]);
-                           });
+    check_against_reference({with_nan}, {empty({2}, i64)}, 0,
+                            [&](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.arg_reduce(largest, in[0], out[0]);
+                            });
 }
 
 }  // namespace

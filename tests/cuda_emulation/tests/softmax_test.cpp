@@ -1,6 +1,6 @@
-// Softmax and cross-entropy on rows of every length class: in a warp, in a block, too long to be
-// held; packs that cross rows.
-#include "beside_reference.h"
+// Softmax and cross-entropy on rows of every length class: in a warp, in a block, and too long to
+// be held; packs that cross rows.
+#include "against_reference.h"
 
 #include <halftone/core/error.h>
 
@@ -16,19 +16,19 @@ TEST_CASE("kernels: softmax, its logarithm, their gradients, log-sum-exp") {
         for (const bool logarithm : {false, true}) {
           const Tensor x = randn({3, n}, dtype), y = empty({3, n}, result);
           INFO(described(x), ", logarithm ", logarithm);
-          check_beside_reference({x}, {y}, 16,
-                                 [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                   backend.softmax(in[0], logarithm, out[0]);
-                                 });
+          check_against_reference({x}, {y}, 16,
+                                  [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                    backend.softmax(in[0], logarithm, out[0]);
+                                  });
           const Tensor log_y = randn({3, n}, result), dy = randn({3, n}, result);
-          check_beside_reference({log_y, dy}, {empty({3, n}, dtype)}, 8 + 4 * std::sqrt(double(n)),
-                                 [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                   backend.softmax_backward(in[0], in[1], logarithm, out[0]);
-                                 });
-          check_beside_reference({x}, {empty({3}, result)}, 16,
-                                 [&](Backend& backend, const Tensors& in, Tensors& out) {
-                                   backend.log_sum_exp(in[0], out[0]);
-                                 });
+          check_against_reference({log_y, dy}, {empty({3, n}, dtype)}, 8 + 4 * std::sqrt(double(n)),
+                                  [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                    backend.softmax_backward(in[0], in[1], logarithm, out[0]);
+                                  });
+          check_against_reference({x}, {empty({3}, result)}, 16,
+                                  [&](Backend& backend, const Tensors& in, Tensors& out) {
+                                    backend.log_sum_exp(in[0], out[0]);
+                                  });
         }
 }
 
@@ -39,24 +39,24 @@ TEST_CASE("kernels: rows with infinite values") {
     values[1] = inf, values[std::size_t(n)] = -inf, values[std::size_t(3 * n)] = std::nan("");
     std::fill_n(values.begin() + 2 * n, n, -inf);
     const Tensor x = from_vector(values, {4, n}, f32);
-    check_beside_reference({x}, {empty({4, n}, f32)}, 16,
-                           [](Backend& backend, const Tensors& in, Tensors& out) {
-                             backend.softmax(in[0], false, out[0]);
-                           });
-    check_beside_reference({x}, {empty({4}, f32)}, 16,
-                           [](Backend& backend, const Tensors& in, Tensors& out) {
-                             backend.log_sum_exp(in[0], out[0]);
-                           });
+    check_against_reference({x}, {empty({4, n}, f32)}, 16,
+                            [](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.softmax(in[0], false, out[0]);
+                            });
+    check_against_reference({x}, {empty({4}, f32)}, 16,
+                            [](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.log_sum_exp(in[0], out[0]);
+                            });
   }
 }
 
-TEST_CASE("kernels: softmax of dtypes that no kernel is compiled for goes through copies") {
+TEST_CASE("kernels: softmax of dtypes without a compiled kernel uses copies") {
   const Tensor x = randn({3, 10}, f32);
   for (const DType dtype : {f16, f64})
-    check_beside_reference({x}, {empty({3, 10}, dtype)}, 1e10 * epsilon(f32),
-                           [](Backend& backend, const Tensors& in, Tensors& out) {
-                             backend.softmax(in[0], false, out[0]);
-                           });
+    check_against_reference({x}, {empty({3, 10}, dtype)}, 1e10 * epsilon(f32),
+                            [](Backend& backend, const Tensors& in, Tensors& out) {
+                              backend.softmax(in[0], false, out[0]);
+                            });
 }
 
 /// logits, targets, class weights, row scale; losses, row weights, maximum and sum of each row.
@@ -69,12 +69,12 @@ void check_cross_entropy(int64_t rows, int64_t n, DType dtype, double smoothing,
   const Tensor weights = weighted ? rand({n}, wide) : Tensor{};
   const CrossEntropySettings settings{smoothing, -100};
   const Tensor row = empty({rows}, wide);
-  check_beside_reference({logits, targets, weights}, {row, row, empty({2, rows}, wide)}, 64,
-                         [&](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.cross_entropy(in[0], in[1], in[2], settings, out[0], out[1],
-                                                 out[2]);
-                         });
-  check_beside_reference(
+  check_against_reference({logits, targets, weights}, {row, row, empty({2, rows}, wide)}, 64,
+                          [&](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.cross_entropy(in[0], in[1], in[2], settings, out[0], out[1],
+                                                  out[2]);
+                          });
+  check_against_reference(
       {logits, targets, weights, scale}, {empty({rows, n}, dtype)}, 64,
       [&](Backend& backend, const Tensors& in, Tensors& out) {
         const Device device = in[0].device();
@@ -94,7 +94,7 @@ TEST_CASE("kernels: cross-entropy and its gradient") {
   check_cross_entropy(2, 50257, bf16, 0.1, false);
 }
 
-TEST_CASE("kernels: a target out of range is reported, and nothing outside is read") {
+TEST_CASE("kernels: a target out of range is reported, and nothing out of bounds is read") {
   Backend& backend = backend_for(Device::cuda());
   const Tensor logits = randn({3, 10}, f32).to(Device::cuda());
   const Tensor targets = from_vector(std::vector<int64_t>{4, 10, -1}, {3}, i64).to(Device::cuda());
@@ -103,7 +103,7 @@ TEST_CASE("kernels: a target out of range is reported, and nothing outside is re
          totals = empty({2, 3}, f32, Device::cuda()), dlogits = empty_like(logits);
   backend.cross_entropy(logits, targets, weights, {}, losses, row_weights, totals);
   CHECK_THROWS_WITH_AS(backend.synchronize(), doctest::Contains("is out of range for 10 classes"),
-                       UsageError);  // of two
+                       UsageError);  // the second of two
   CHECK(losses.to_vector<double>()[1] == 0);
   CHECK(losses.to_vector<double>()[2] == 0);
   CHECK(std::isfinite(losses.to_vector<double>()[0]));

@@ -1,6 +1,6 @@
-// Surveys on the GPU: the reference's counts to the bit, its sums up to the order of addition, and
-// rows that add up over calls.
-#include "beside_reference.h"
+// Surveys on the GPU: the reference's exact counts, its sums up to the order of addition, and rows
+// that accumulate over calls.
+#include "against_reference.h"
 
 #include <limits>
 

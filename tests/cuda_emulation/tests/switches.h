@@ -1,4 +1,4 @@
-// Switches of the emulated GPU, for as long as a variable lives; then as they were in the program.
+// Sets switches of the emulated GPU for the lifetime of a variable, then restores them.
 #pragma once
 
 #include "emulator.h"

@@ -1,6 +1,6 @@
-// Rows of a table and their gradient, with many positions of one row, stretches that rows cross,
-// and more than one digit to sort by; cells of recurrent nets.
-#include "beside_reference.h"
+// Rows of a table and their gradient, with many positions of one row, pieces that rows cross, and
+// more than one digit to sort by; cells of recurrent networks.
+#include "against_reference.h"
 
 #include <halftone/core/error.h>
 
@@ -13,28 +13,28 @@ TEST_CASE("kernels: gathered rows") {
       Tensor table = empty({50, width}, dtype);
       backend_for(table).copy(randint(0, 100, {50, width}), table);
       INFO(described(table));
-      check_beside_reference({table, random_indices(67, 50)}, {empty({67, width}, dtype)}, 0,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gather_rows(in[0], in[1], out[0]);
-                             });
+      check_against_reference({table, random_indices(67, 50)}, {empty({67, width}, dtype)}, 0,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gather_rows(in[0], in[1], out[0]);
+                              });
     }
 }
 
 void check_scatter(int64_t rows, int64_t width, int64_t count, int64_t different, DType dtype,
                    DType dtable) {
   INFO(count, " of ", different, " into ", rows, " x ", width, ", ", dtype, " to ", dtable);
-  check_beside_reference({randn({count, width}, dtype), random_indices(count, different)},
-                         {empty({rows, width}, dtable)}, 8 + 4 * std::sqrt(double(count)),
-                         [](Backend& backend, const Tensors& in, Tensors& out) {
-                           backend.scatter_add_rows(in[0], in[1], 1, out[0]);
-                         });
+  check_against_reference({randn({count, width}, dtype), random_indices(count, different)},
+                          {empty({rows, width}, dtable)}, 8 + 4 * std::sqrt(double(count)),
+                          [](Backend& backend, const Tensors& in, Tensors& out) {
+                            backend.scatter_add_rows(in[0], in[1], 1, out[0]);
+                          });
 }
 
 TEST_CASE("kernels: gradients of gathered rows") {
   for (const DType dtype : floating_dtypes) {
     check_scatter(50, 3, 67, 50, dtype, dtype);
     check_scatter(50, 16, 0, 50, dtype, dtype);
-    check_scatter(3, 16, 1000, 3, dtype, dtype);  // rows that cross many stretches
+    check_scatter(3, 16, 1000, 3, dtype, dtype);  // rows that cross many pieces
     check_scatter(1, 8, 1, 1, dtype, dtype);
     check_scatter(70000, 8, 3000, 70000, dtype, dtype);  // three digits
     check_scatter(300, 8, 2500, 300, dtype, statistics(dtype));
@@ -45,7 +45,7 @@ TEST_CASE("kernels: gradients of gathered rows") {
     for (const DType dtable : {f16, bf16}) check_scatter(20, width, 100, 20, f32, dtable);
 }
 
-TEST_CASE("kernels: an index out of range is reported, and nothing outside is touched") {
+TEST_CASE("kernels: an index out of range is reported, and nothing out of bounds is touched") {
   Backend& backend = backend_for(Device::cuda());
   const Tensor table = randn({4, 8}, f32).to(Device::cuda());
   const Tensor indices = from_vector(std::vector<int64_t>{2, 4, -7}, {3}, i64).to(Device::cuda());
@@ -71,29 +71,29 @@ TEST_CASE("kernels: steps of recurrent cells") {
       const auto random = [&](int64_t width, DType of) { return randn({n, width}, of); };
       const auto result = [&](int64_t width, DType of) { return empty({n, width}, of); };
       INFO(h, " states of ", dtype);
-      check_beside_reference({random(4 * h, dtype), random(4 * h, wide), random(h, wide)},
-                             {result(4 * h, dtype), result(h, wide), result(h, dtype)}, 16,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.lstm_cell(in[0], in[1], in[2], out[0], out[1], out[2]);
-                             });
-      check_beside_reference({random(4 * h, dtype), random(h, wide), random(h, wide),
-                              random(h, dtype), random(h, wide)},
-                             {random(h, wide), result(4 * h, dtype)}, 64,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.lstm_cell_backward(in[0], in[1], in[2], in[3], in[4], out[0],
-                                                          out[1]);
-                             });
-      check_beside_reference({random(3 * h, dtype), random(3 * h, wide), random(h, dtype)},
-                             {result(4 * h, dtype), result(h, dtype)}, 16,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gru_cell(in[0], in[1], in[2], out[0], out[1]);
-                             });
-      check_beside_reference({random(4 * h, dtype), random(h, dtype), random(h, dtype)},
-                             {random(h, wide), result(3 * h, dtype), result(3 * h, dtype)}, 64,
-                             [](Backend& backend, const Tensors& in, Tensors& out) {
-                               backend.gru_cell_backward(in[0], in[1], in[2], out[0], out[1],
-                                                         out[2]);
-                             });
+      check_against_reference({random(4 * h, dtype), random(4 * h, wide), random(h, wide)},
+                              {result(4 * h, dtype), result(h, wide), result(h, dtype)}, 16,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.lstm_cell(in[0], in[1], in[2], out[0], out[1], out[2]);
+                              });
+      check_against_reference({random(4 * h, dtype), random(h, wide), random(h, wide),
+                               random(h, dtype), random(h, wide)},
+                              {random(h, wide), result(4 * h, dtype)}, 64,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.lstm_cell_backward(in[0], in[1], in[2], in[3], in[4],
+                                                           out[0], out[1]);
+                              });
+      check_against_reference({random(3 * h, dtype), random(3 * h, wide), random(h, dtype)},
+                              {result(4 * h, dtype), result(h, dtype)}, 16,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gru_cell(in[0], in[1], in[2], out[0], out[1]);
+                              });
+      check_against_reference({random(4 * h, dtype), random(h, dtype), random(h, dtype)},
+                              {random(h, wide), result(3 * h, dtype), result(3 * h, dtype)}, 64,
+                              [](Backend& backend, const Tensors& in, Tensors& out) {
+                                backend.gru_cell_backward(in[0], in[1], in[2], out[0], out[1],
+                                                          out[2]);
+                              });
     }
 }
 

@@ -1,5 +1,5 @@
-// Two GPUs in one program (HALFTONE_EMULATED_DEVICES=2): each call reaches the device that it is
-// for, whichever was used last.
+// Two GPUs in one program (HALFTONE_EMULATED_DEVICES=2): each call reaches its own device, and not
+// the one that was used last.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -17,7 +17,7 @@ struct Trained {
   bool operator==(const Trained&) const = default;
 };
 
-/// A few steps on a device; between them something else is done on the other one.
+/// A few steps on a device; between them the other device does other work.
 Trained trained_on(Device device, Device other, bool captured) {
   manual_seed(7);
   nn::Sequential model(nn::Linear(20, 16), nn::Gelu(), nn::Linear(16, 4));
@@ -62,7 +62,7 @@ TEST_CASE("two GPUs") {
   CHECK_THROWS_AS(ones({3}).to(Device::cuda(emulation::devices())), DeviceError);
 }
 
-TEST_CASE("after an illegal access an allocation says that, and not that memory is out") {
+TEST_CASE("after an illegal access an allocation reports the access, and not a lack of memory") {
   const Device gpu = Device::cuda();
   const Tensor x = ones({5}).to(gpu);
   emulation::break_device(true);

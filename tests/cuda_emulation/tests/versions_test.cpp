@@ -1,4 +1,4 @@
-// Drivers and libraries of other versions than this build's: what is refused, and what is said.
+// Drivers and libraries of other versions than this build's: refusals and messages.
 #include <doctest/doctest.h>
 
 #include <halftone/backends/cuda/launch.h>
@@ -13,7 +13,7 @@
 namespace halftone::cuda {
 namespace {
 
-TEST_CASE("what results depend on does not change with what was computed") {
+TEST_CASE("the list of what results depend on does not change with computations") {
   const std::string before = kernels_of(Device::cuda());
   const Tensor x = ones({4, 4}, f32, Device::cuda());
   Tensor y = empty({4, 4}, f32, Device::cuda());
@@ -22,7 +22,7 @@ TEST_CASE("what results depend on does not change with what was computed") {
   CHECK(before.starts_with("cuda: emulated GPU (sm_90), CUDA 13.0, cuBLASLt "));
 }
 
-TEST_CASE("a driver older than the toolkit: which one is needed") {
+TEST_CASE("a driver older than the toolkit: the message names the required one") {
   CHECK(driver_advice(0, 13000) ==
         "there is no NVIDIA driver (libcuda.so.1). This build has CUDA 13.0: install the driver "
         "580.65.06 or newer");
@@ -48,7 +48,7 @@ TEST_CASE("with a driver that is too old the backend says so") {
 
 __global__ void nothing() {}
 
-TEST_CASE("an error of the runtime under an older driver says which one is needed") {
+TEST_CASE("an error of the runtime under an older driver says which driver is needed") {
   const Context context(0);
   emulation::set_driver_version(12040);
   std::string said;
@@ -60,7 +60,7 @@ TEST_CASE("an error of the runtime under an older driver says which one is neede
         std::string::npos);
 }
 
-TEST_CASE("cuBLASLt older than the headers, and of another major version, is left out") {
+TEST_CASE("cuBLASLt older than the headers, or of another major version, is not used") {
   CHECK(cublaslt_refusal(130100, 130100).empty());
   CHECK(cublaslt_refusal(130205, 130100).empty());
   CHECK(cublaslt_refusal(130101, 130104).empty());  // a patch changes no interface
@@ -70,14 +70,14 @@ TEST_CASE("cuBLASLt older than the headers, and of another major version, is lef
   CHECK_FALSE(cublaslt_refusal(120900, 130100).empty());
 }
 
-TEST_CASE("cuDNN for another major version of CUDA is left out") {
+TEST_CASE("cuDNN for another major version of CUDA is not used") {
   CHECK(cudnn_refusal(13000, 13020).empty());
   CHECK(cudnn_refusal(12090, 13000) ==
         "cuDNN is left out: it was made for CUDA 12, and this build has 13.0. Install the one for "
         "CUDA 13, or point HALFTONE_CUDNN_ROOT at it");
 }
 
-TEST_CASE("NCCL older than the headers, and of another major version, is left out") {
+TEST_CASE("NCCL older than the headers, or of another major version, is not used") {
   CHECK(nccl_version_text(22809) == "2.28.9");
   CHECK(nccl_refusal(22809, 22809).empty());
   CHECK(nccl_refusal(22901, 22809).empty());

@@ -1,4 +1,4 @@
-// The PTX of all kernels of this program: every instruction is known.
+// The PTX of all kernels of this program has only known instructions.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -27,12 +27,12 @@ TEST_CASE("an instruction or a modifier that is not known ends the run with its 
   check_fault(with_kernel("", ".surprise 7\n", ".surprise 7;\n"), "not a declaration");
 }
 
-TEST_CASE("a register that nothing writes is not read") {
+TEST_CASE("reading a register that no instruction writes is a fault") {
   check_body("add.s32 %r2, %r1, %r3;\n", "a register that nothing writes is read: `add.s32");
   check_body("@%p1 mov.b32 %r2, %r1;\n", "nothing writes");
 }
 
-TEST_CASE("accesses outside of memory, and those that are not aligned, name the thread") {
+TEST_CASE("accesses out of bounds, and accesses that are not aligned, name the thread") {
   check_body("ld.global.u32 %r2, [%rd3+256];\n", "in no allocation: 4 bytes at 0x");
   check_body("ld.global.u32 %r2, [%rd3+2];\n", "not aligned: 4 bytes at 0x");
   check_body("ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%rd3];\n", "not aligned: 16 bytes");

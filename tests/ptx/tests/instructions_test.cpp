@@ -8,7 +8,7 @@
 namespace halftone::test::instructions {
 namespace {
 
-/// As PTX writes a number: 0f3F800000.
+/// A number in PTX's form: 0f3F800000.
 std::string ptx_float(float x) {
   char text[16];
   std::snprintf(text, sizeof text, "0f%08X", std::bit_cast<uint32_t>(x));
@@ -25,7 +25,7 @@ uint32_t integer(const std::string& operation, const std::string& operands) {
   return result_of(operation + " %r2, " + operands + ";\n");
 }
 
-TEST_CASE("sums are rounded as they say") {
+TEST_CASE("sums are rounded as their modifier says") {
   const float one_up = std::nextafter(1.0f, 2.0f), one_down = std::nextafter(1.0f, 0.0f);
   CHECK(sum("add.f32", 1, 0x1p-30f) == 1);
   CHECK(sum("add.rz.f32", 1, 0x1p-30f) == 1);
@@ -33,14 +33,14 @@ TEST_CASE("sums are rounded as they say") {
   CHECK(sum("add.rm.f32", 1, 0x1p-30f) == 1);
   CHECK(sum("add.rm.f32", -1, -0x1p-30f) == -one_up);
   CHECK(sum("add.rp.f32", 1, 0x1p-30f) == one_up);
-  CHECK(sum("add.f32", 1, 0x1p-30f) == 1);  // the mode was put back
+  CHECK(sum("add.f32", 1, 0x1p-30f) == 1);  // the mode was restored
   const std::string operands =
       ptx_float(0x1p-15f) + ", " + ptx_float(0x1p-15f) + ", " + ptx_float(1);
   CHECK(float_of("fma.rz.f32", operands) == 1);
   CHECK(float_of("fma.rp.f32", operands) == one_up);
 }
 
-TEST_CASE("a number wins over a NaN, and zeros have an order") {
+TEST_CASE("a number has priority over a NaN, and zeros have an order") {
   const float nan = std::nanf("");
   CHECK(sum("max.f32", nan, -3) == -3);
   CHECK(sum("min.f32", -3, nan) == -3);
@@ -125,7 +125,7 @@ TEST_CASE("registers taken apart, and addresses with a displacement") {
                     {0xff00}, {.threads = 1}) == std::vector<uint32_t>{0xffffffff});
 }
 
-TEST_CASE("a product and a sum are fused where they may be, and nowhere else") {
+TEST_CASE("a product and a sum are fused where fusing is allowed, and nowhere else") {
   // (1 + e)^2 - 1 - 2 e is e^2 if the product is not rounded, and 0 if it is.
   const auto rest = [](const char* mul, const char* between, bool fused) {
     const std::string x = ptx_float(1 + 0x1p-12f), y = ptx_float(1 + 0x1p-11f);
@@ -143,7 +143,7 @@ TEST_CASE("a product and a sum are fused where they may be, and nowhere else") {
   words_after(doubled, {0}, {.threads = 1, .fused = true});
   CHECK(ptx::fused_sums() == before);  // exact without it
   CHECK(rest("mul.f32", "mov.f32 %f2, 0f00000000;\n", true) == 0);
-  CHECK(rest("mul.f32", "L:\n", true) == 0x1p-24f);  // nothing jumps there
+  CHECK(rest("mul.f32", "L:\n", true) == 0x1p-24f);  // no jump leads there
   CHECK(rest("mul.f32", "setp.eq.u32 %p1, %r1, 1;\n@%p1 bra L;\nL:\n", true) == 0);
 }
 

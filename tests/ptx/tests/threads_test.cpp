@@ -15,7 +15,7 @@ std::vector<uint32_t> counted(std::size_t n) {
   std::iota(words.begin(), words.end(), 0u);
   return words;
 }
-/// Words of 96 threads that hold their own numbers, under each order.
+/// The words of 96 threads that store their own numbers, in each order.
 template <class F> void check_words(const std::string& body, F wanted, unsigned threads = 96) {
   for (const Order order : orders) {
     CAPTURE(int(order));
@@ -33,7 +33,7 @@ TEST_CASE("threads that took different branches meet again") {
       [](uint32_t t) { return std::max(t & 3, 1u) * 10 + 0x88888888; });
 }
 
-TEST_CASE("calls keep their registers and their memory apart") {
+TEST_CASE("calls keep their registers and their memory separate") {
   const std::string function =
       ".func (.param .b32 f_result) f(.param .b32 f_param_0)\n{\n.reg .b32 %r<4>;\n.reg .pred "
       "%p<2>;\n"
@@ -56,7 +56,7 @@ const std::string shared_words =
     "add.s32 %r2, %r2, %r3;\nst.shared.u32 [%r2], %r1;\n";
 const std::string next_word = "ld.shared.u32 %r4, [%r2+4];\nst.global.u32 [%rd3], %r4;\n";
 
-TEST_CASE("a barrier orders what threads share; without it the orders differ") {
+TEST_CASE("a barrier orders accesses to shared memory; without it the orders differ") {
   check_words(
       shared_words + "bar.sync 0;\nsetp.eq.u32 %p1, %r1, 95;\n@%p1 bra L;\n" + next_word + "L:\n",
       [](uint32_t t) { return t < 95 ? t + 1 : t; });
@@ -69,7 +69,7 @@ TEST_CASE("a barrier orders what threads share; without it the orders differ") {
   CHECK(descending[31] == 32);
 }
 
-TEST_CASE("shared memory and registers hold no numbers that a kernel did not write") {
+TEST_CASE("shared memory and registers hold only numbers that a kernel wrote") {
   const std::string read =
       ".shared .align 4 .b8 s[128];\nmov.b32 %r2, s;\nld.shared.u32 %r3, [%r2];\nst.global.u32 "
       "[%rd3], %r3;\n";
@@ -107,9 +107,9 @@ TEST_CASE("atomics of all threads of all blocks") {
   }
 }
 
-TEST_CASE("a product of tiles is that of three loops") {
-  // Factors of bf16 in words 0 .. 127 and 128 .. 255, the result from word 256 on. The second is
-  // stored by columns.
+TEST_CASE("a product of tiles equals that of three loops") {
+  // Factors of bf16 in words 0 .. 127 and 128 .. 255, the result from word 256 on. The second
+  // factor is stored by columns.
   std::vector<uint32_t> words(512);
   const auto value = [](int n) { return float((n * 7 + 3) % 11 - 5); };
   for (int n = 0; n < 512; n += 2)

@@ -1,5 +1,5 @@
-// A kernel called on the emulated GPU and on the reference backend, with the same numbers: results
-// must agree, and must not depend, to the last bit, on the order in which threads and blocks run.
+// Calls a kernel on the emulated GPU and on the reference backend with the same numbers. Results
+// must agree, and their bits must not depend on the order in which threads and blocks run.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -21,8 +21,8 @@ namespace halftone::test {
 using Tensors = std::vector<Tensor>;
 using KernelCall = std::function<void(Backend&, const Tensors& in, Tensors& out)>;
 
-/// A copy of dense x on a device, in the same order of dimensions, `offset` elements into its
-/// storage: vector loads are not aligned then.
+/// Returns a copy of dense x on a device, in the same order of dimensions, `offset` elements into
+/// its storage: vector loads are then not aligned.
 inline Tensor placed(const Tensor& x, Device device, int64_t offset) {
   if (!x.defined()) return x;
   const int64_t n = x.numel();
@@ -49,8 +49,9 @@ inline std::vector<Values> values_after(const KernelCall& call, const Tensors& i
   return values;
 }
 
-/// "" or where a value is further from the wanted one than a rounding to the dtype and `epsilons`
-/// of the arithmetic at the size of the largest value (at least 1).
+/// Returns "" or the place of a value that differs too much from the expected one. Allowed: a
+/// rounding to the dtype and `epsilons` of the arithmetic at the size of the largest value (at
+/// least 1).
 inline std::string difference(const Values& got, const Values& wanted, DType dtype,
                               double epsilons) {
   double largest = 1;
@@ -74,14 +75,14 @@ inline bool same_bits(const Values& a, const Values& b) {
   return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
-/// `out` are results before the call: their dtypes, layouts, and what is updated in place.
-inline void check_beside_reference(const Tensors& in, const Tensors& out, double epsilons,
-                                   const KernelCall& call) {
+/// `out` holds the results before the call: their dtypes, layouts, and values updated in place.
+inline void check_against_reference(const Tensors& in, const Tensors& out, double epsilons,
+                                    const KernelCall& call) {
   using emulation::ThreadOrder;
   const CpuBackendScope reference("reference");
   const std::vector<Values> wanted = values_after(call, in, out, Device::cpu(), 0);
   for (const int64_t offset : {0, 1}) {
-    // Where work waits in its stream, it is that which is tested: one run of each is enough.
+    // If work waits in its stream, the test is about that: one run of each is enough.
     if (emulation::deferred() && offset == 0) continue;
     std::vector<Values> first;
     for (const ThreadOrder order :
