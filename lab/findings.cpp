@@ -9,7 +9,7 @@ namespace halftone::lab {
 
 void Findings::say(std::string_view what, const std::string& value, const std::string& bar,
                    bool right) {
-  ++checked_, missed_ += !right;
+  checks_.push_back({std::string(what), value, bar, right}), missed_ += !right;
   out_ << "  " << (right ? "ok      " : "MISSED  ") << what << ": " << value << ", " << bar << '\n';
 }
 

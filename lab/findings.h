@@ -4,6 +4,7 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace halftone::lab {
 
@@ -25,14 +26,20 @@ class Findings {
   void different(std::string_view what, std::string_view value, std::string_view other);
   void exactly(std::string_view what, double value, double wanted);
 
+  struct Check {
+    std::string what, value, bar;
+    bool passes;
+  };
+  const std::vector<Check>& checks() const { return checks_; }
   int missed() const { return missed_; }
-  int checked() const { return checked_; }
+  int checked() const { return int(checks_.size()); }
 
  private:
   void say(std::string_view what, const std::string& value, const std::string& bar, bool right);
   bool thorough_;
   std::ostream& out_;
-  int checked_ = 0, missed_ = 0;
+  std::vector<Check> checks_{};
+  int missed_ = 0;
 };
 
 }  // namespace halftone::lab

@@ -42,6 +42,8 @@ std::string processor() {
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 }  // namespace
 
+std::string version() { return HALFTONE_VERSION; }
+
 std::span<const std::string_view> identity_fields() { return fields; }
 
 // --- what a run is

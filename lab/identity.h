@@ -11,6 +11,9 @@
 
 namespace halftone::lab {
 
+/// The version of the library: "1.0.0".
+std::string version();
+
 /// Returns the fields of summary.json that identify the run, in their order.
 std::span<const std::string_view> identity_fields();
 

@@ -13,7 +13,9 @@
 
 #include <halftone/core/quoted.h>
 #include <halftone/lab/commands/commands.h>
-#include <halftone/lab/commands/sweep.h>
+#include <halftone/core/names.h>
+#include <halftone/lab/identity.h>
+#include <halftone/lab/processes.h>
 
 namespace halftone::lab {
 
@@ -26,7 +28,12 @@ std::span<const Command> commands() {
       {"picture", "Draws one effect of a short format in a small training.", add_picture},
       {"run", "Trains under policies from the same seeds: losses, times, telemetry.", add_run},
       {"sweep", "Trains over the product of axes; continues where it was stopped.", add_sweep},
+      {"gate",
+       "Trains pairs until the difference of two policies is known: within a bound, or not.",
+       add_gate},
       {"rerun", "Repeats a run from its folder, and compares the weights.", add_rerun},
+      {"diff", "Compares two runs tensor by tensor: the first that has other bits.", add_diff,
+       false},
       {"compare", "Compares a batch under two policies, and with what their formats predict.",
        add_compare},
       {"explain", "Trains until a step is skipped, and says which tensor overflowed.", add_explain},
@@ -61,11 +68,21 @@ std::string printable_lines(std::string_view text) {
   return lines;
 }
 
+/// Throws UsageError for a first argument that is neither a command nor a flag.
+void require_known_command(int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string_view> names;
+  for (const Command& command : commands()) names.emplace_back(command.name);
+  if (std::ranges::find(names, argv[1]) == names.end())
+    fail_unknown_name("halftone-lab", "command", argv[1], names);
+}
+
 int main_with(int argc, char** argv, const NamedWorkload* own) {
   std::signal(SIGPIPE, SIG_IGN);
-  end_with_sweep();
+  end_with_parent();
   CLI::App app("Shows what short number formats do to tensors and trainings.");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "halftone-lab " + version());
   int threads = 0;  // 0: OpenMP's default
   try {
     const Context context(own);
@@ -78,12 +95,13 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
             ->check(CLI::Range(1, 1024));
       added.emplace_back(subcommand, command.add(*subcommand, context));
     }
+    require_known_command(argc, argv);
     app.parse(argc, argv);
     if (threads > 0) omp_set_num_threads(threads);
     for (const auto& [command, work] : added)
       if (command->parsed()) return work();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;  // prints the help or the error
+    return app.exit(error) == 0 ? exit_yes : exit_mistake;  // prints the help or the error
   } catch (const Error& error) {
     std::cerr << printable_lines(error.what());
   } catch (const std::filesystem::filesystem_error& error) {
@@ -93,7 +111,7 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
   } catch (const nlohmann::json::exception&) {
     std::cerr << "[halftone-lab] a text is not UTF-8. Write names and values in UTF-8.\n";
   } catch (const std::exception& error) { std::cerr << printable_lines(error.what()); }
-  return 1;
+  return exit_mistake;
 }
 }  // namespace
 

@@ -20,4 +20,12 @@ void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
   out << ". Its rules may mean other layers.\n";
 }
 
+void note_noise(std::ostream& out, const std::string& workload,
+                const std::vector<NamedWorkload>& own) {
+  if (trains_on_noise(workload, own))
+    out << "note: " << workload
+        << " trains on one batch of noise. Its losses are no evidence for or "
+           "against a policy.\n";
+}
+
 }  // namespace halftone::lab

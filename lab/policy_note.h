@@ -14,4 +14,8 @@ namespace halftone::lab {
 void note_other_model(std::ostream& out, const policy::PolicyFile& policy,
                       const std::string& workload, const std::vector<NamedWorkload>& own);
 
+/// Writes a line if the workload trains on noise, where losses of policies say little.
+void note_noise(std::ostream& out, const std::string& workload,
+                const std::vector<NamedWorkload>& own);
+
 }  // namespace halftone::lab

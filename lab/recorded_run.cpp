@@ -125,9 +125,15 @@ std::optional<RunResult> finished_run(std::string_view op, const std::filesystem
     fail<FormatError>(op, file.string(), " has no number \"", name,
                       "\". Remove the folder, and this run is done again.");
   };
+  const auto optional = [&](const char* name) {
+    return number_in(summary, name).value_or(std::nan(""));
+  };
   return RunResult{.policy = policy,
                    .seed = seed,
                    .loss = needed("loss"),
+                   .late_loss = optional("late_loss"),
+                   .validation_loss = optional("validation_loss"),
+                   .validation_accuracy = optional("validation_accuracy"),
                    .milliseconds = needed("milliseconds_per_step"),
                    .skipped = count_in(summary, "skipped_steps").value_or(0),
                    .least_sqnr = std::numeric_limits<double>::infinity(),

@@ -17,8 +17,10 @@
 #include <halftone/lab/setting.h>
 #include <halftone/lab/statistics.h>
 #include <halftone/lab/table.h>
+#include <halftone/lab/trace.h>
 #include <halftone/policy/policy.h>
 #include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/telemetry/observation.h>
 #include <halftone/policy/telemetry/worst_rows.h>
 #include <halftone/train/environment.h>
 #include <halftone/train/trainer.h>
@@ -33,8 +35,11 @@ using Clock = std::chrono::steady_clock;
 /// Collects the losses and times of steps, and the results of a probe.
 class Watcher final : public train::Callback {
  public:
-  explicit Watcher(int64_t every) : every_(every) {}
+  Watcher(int64_t every, int64_t trace) : every_(every) {
+    if (trace > 0) tracer = std::make_shared<Tracer>(trace);
+  }
   void on_fit_start(train::Trainer& trainer) override {
+    if (tracer) observation_.emplace("run", trainer.training(), tracer);
     if (every_ > 0) probe_.emplace(trainer.training(), policy::ProbeOptions{.every = every_});
   }
   void on_batch_start(train::Trainer&, data::Batch&) override { began_ = Clock::now(); }
@@ -49,15 +54,17 @@ class Watcher final : public train::Callback {
     worst.add(probe_->rows(), probe_->updates());
     probe_->clear();
   }
-  void on_fit_end(train::Trainer&) override { probe_.reset(); }
+  void on_fit_end(train::Trainer&) override { probe_.reset(), observation_.reset(); }
 
   std::vector<double> losses{}, seconds{};
   std::string lines{};  // lines of probe.jsonl
   policy::WorstRows worst{};
+  std::shared_ptr<Tracer> tracer{};
 
  private:
   int64_t every_;
   std::optional<policy::Probe> probe_{};
+  std::optional<policy::Observation> observation_{};
   Clock::time_point began_{};
 };
 
@@ -74,7 +81,11 @@ policy::Json summary_of(const RunOptions& options, const RunResult& result,
   summary["policy_hash"] = result.policy_hash, summary["resolved_hash"] = result.resolved_hash;
   summary.update(settings);
   summary.update(identity_of_place());
+  const auto number = [](double x) { return std::isnan(x) ? policy::Json() : policy::Json(x); };
   summary.update(policy::Json{{"loss", result.loss},
+                              {"late_loss", result.late_loss},
+                              {"validation_loss", number(result.validation_loss)},
+                              {"validation_accuracy", number(result.validation_accuracy)},
                               {"milliseconds_per_step", result.milliseconds},
                               {"skipped_steps", result.skipped},
                               {"weights_hash", result.weights_hash},
@@ -90,13 +101,14 @@ policy::Json summary_of(const RunOptions& options, const RunResult& result,
 
 void write_folder(const std::filesystem::path& folder, const RunResult& result,
                   const policy::PolicyFile& file, const policy::PolicySession& session,
-                  const std::string* probe_lines) {
+                  const std::string* probe_lines, const Tracer* tracer) {
   const auto put = [&](const char* name, const std::string& text) {
     files::replace("run", folder / name, text);
   };
   put("policy.json", policy::write(file));
   put("resolved.json", policy::resolved_json(session));
   if (probe_lines) put("probe.jsonl", *probe_lines);
+  if (tracer) put("trace.jsonl", tracer->lines());
   put("summary.json", result.summary);
 }
 
@@ -144,52 +156,73 @@ std::vector<NamedPolicy> read_all(const std::vector<std::string>& policies) {
   return read;
 }
 
-RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& own,
+/// Everything that a run needs before it trains.
+struct Prepared {
+  Workload work;
+  std::unique_ptr<optim::Optimizer> optimizer{};
+  std::optional<data::DataLoader> train{}, validation{};
+  optim::NamedTensors state{};  // of --from
+  policy::Json settings{};
+  std::filesystem::path folder{};  // empty: no files
+  RunResult result{};
+  std::optional<RunResult> done{};  // the run was finished before
+};
+
+Prepared prepared(const RunOptions& options, const std::vector<NamedWorkload>& own,
                   const NamedPolicy& named, uint64_t seed) {
-  const policy::PolicyFile& file = named.file;
   const Choices& choices = options.choices;
-  Workload work = make_workload(options.workload, seed, own);
-  choose(work, choices);
-  const std::unique_ptr<optim::Optimizer> optimizer = optimizer_of(work);
-  const auto watcher = std::make_shared<Watcher>(options.probe);
-  RunResult result{.policy = named.name, .seed = seed};
-  std::filesystem::path folder;
-  if (!options.out.empty())
-    folder = options.out / (options.workload + "-" + result.policy + "-" + std::to_string(seed));
-  result.policy_hash = policy::hash(file);
-  const data::DataLoader loader = work.train();
-  std::optional<data::DataLoader> validation;
-  if (work.validation) validation = work.validation();
+  Prepared p{.work = make_workload(options.workload, seed, own)};
+  choose(p.work, choices);
+  p.optimizer = optimizer_of(p.work);
+  p.result = {.policy = named.name, .seed = seed, .policy_hash = policy::hash(named.file)};
+  if (!options.out.empty()) p.folder = options.out / run_name(options.workload, named.name, seed);
+  p.train = p.work.train();
+  if (p.work.validation) p.validation = p.work.validation();
   policy::Json from;
-  optim::NamedTensors state;
   if (!choices.from.empty()) {
-    state = trained_state(choices.from);
-    from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(state)}};
+    p.state = trained_state(choices.from);
+    from = {{"path", std::filesystem::absolute(choices.from).string()}, {"hash", hash_of(p.state)}};
   }
-  policy::Json settings{{"policy_hash", result.policy_hash},
-                        {"workload", options.workload},
-                        {"seed", seed},
-                        {"steps", options.steps},
-                        {"lr", work.lr}};
-  settings.update(identity_of_training(work, choices, *optimizer, loader,
-                                       validation ? &*validation : nullptr, options.steps));
-  settings["from"] = from;
-  if (!folder.empty())
-    if (auto done = done_already(folder, result, settings, options.probe)) return *done;
-  const bool files = !folder.empty();
-  if (files && !options.set_aside)
-    if (const auto left = train::left_by_training(folder); !left.empty())
-      fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ", folder.string(),
-                       ". Pass --set-aside to move it to old-1 there, choose another folder, or "
-                       "remove it.");
-  train::Trainer trainer(work.task, *optimizer,
-                         {.strategy = policy::watched_strategy_of(file),
+  p.settings = {{"policy_hash", p.result.policy_hash},
+                {"workload", options.workload},
+                {"seed", seed},
+                {"steps", options.steps},
+                {"lr", p.work.lr}};
+  p.settings.update(identity_of_training(p.work, choices, *p.optimizer, *p.train,
+                                         p.validation ? &*p.validation : nullptr, options.steps));
+  p.settings["from"] = from;
+  if (p.folder.empty()) return p;
+  p.done = done_already(p.folder, p.result, p.settings, options.probe);
+  if (p.done || options.set_aside) return p;
+  if (const auto left = train::left_by_training(p.folder); !left.empty())
+    fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ", p.folder.string(),
+                     ". Set .set_aside to move it to old-1 there, choose another folder, or "
+                     "remove it.");
+  return p;
+}
+
+/// The policy's strategy with random numbers of its own for each seed of a run. Seed 0 has those of
+/// the policy.
+amp::Strategy strategy_for(const policy::PolicyFile& file, uint64_t seed) {
+  amp::Strategy strategy = policy::watched_strategy_of(file);
+  strategy.seed += seed * 0x9e3779b97f4a7c15;  // odd, so that no two seeds give the same
+  return strategy;
+}
+
+/// Trains; nullopt if a signal ended the training.
+std::optional<RunResult> trained(const RunOptions& options, Prepared p,
+                                 const policy::PolicyFile& file) {
+  RunResult& result = p.result;
+  const bool files = !p.folder.empty();
+  const auto watcher = std::make_shared<Watcher>(options.probe, options.trace);
+  train::Trainer trainer(p.work.task, *p.optimizer,
+                         {.strategy = strategy_for(file, result.seed),
                           .max_steps = options.steps,
-                          .clip_norm = work.clip_norm,
-                          .schedule = work.schedule,
+                          .clip_norm = p.work.clip_norm,
+                          .schedule = p.work.schedule,
                           .validate_every_epochs = 0,
                           .sanity_check_batches = 0,
-                          .directory = folder,
+                          .directory = p.folder,
                           .checkpoints = files ? train::CheckpointOptions{.every_epochs = 0}
                                                : train::CheckpointOptions{},
                           .set_aside = files && options.set_aside,
@@ -198,14 +231,22 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
                           .log_every_steps = std::max<int64_t>(1, options.steps / 100),
                           .progress_bar = false,
                           .model_summary = false,
-                          .callbacks = {watcher}});
-  if (!choices.from.empty()) start_from(state, trainer.training());
+                          .callbacks = {watcher},
+                          .exit_on_signal = false});
+  if (!p.state.empty()) start_from(p.state, trainer.training());
   reset_peak_memory();
-  trainer.fit(loader);
+  if (trainer.fit(*p.train).signal != 0) return {};
   policy::PolicySession& session = policy::session_of(trainer.training());
   session.require_all_rules_used();
-  result.loss =
-      validation ? trainer.validate(*validation).at("val/loss") : tail_mean(watcher->losses);
+  result.late_loss = tail_mean(watcher->losses);
+  result.validation_loss = result.validation_accuracy = std::nan("");
+  if (p.validation) {
+    const train::MetricValues metrics = trainer.validate(*p.validation);
+    result.validation_loss = metrics.at("val/loss");
+    if (const auto top = metrics.find("val/top1"); top != metrics.end())
+      result.validation_accuracy = top->second;
+  }
+  result.loss = p.validation ? result.validation_loss : result.late_loss;
   result.milliseconds = 1e3 * median(watcher->seconds);
   result.skipped = trainer.training().skipped_steps();
   result.worst_underflow = watcher->worst.underflow;
@@ -213,16 +254,25 @@ RunResult run_one(const RunOptions& options, const std::vector<NamedWorkload>& o
   result.least_sqnr = watcher->worst.sqnr, result.least_sqnr_site = watcher->worst.sqnr_at;
   result.updates = watcher->worst.stored;
   result.resolved_hash = policy::resolved_hash(session);
-  result.weights_hash = hash_of(work.model->parameters());
-  result.summary = summary_of(options, result, settings).dump(1) + "\n";
+  result.weights_hash = hash_of(p.work.model->parameters());
+  result.summary = summary_of(options, result, p.settings).dump(1) + "\n";
   if (files)
-    write_folder(folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr);
+    write_folder(p.folder, result, file, session, options.probe > 0 ? &watcher->lines : nullptr,
+                 watcher->tracer.get());
   return result;
 }
 }  // namespace
 
+std::string run_name(const std::string& workload, const std::string& policy, uint64_t seed) {
+  return workload + "-" + short_name(policy) + "-" + std::to_string(seed);
+}
+
 std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
                            std::ostream& progress) {
+  if (options.trace < 0 || (options.trace > 0 && (options.probe > 0 || options.out.empty())))
+    fail<UsageError>("run", "a trace every ", options.trace, " steps, a probe every ",
+                     options.probe,
+                     ". A trace needs --out, and no probe: one observer watches at a time.");
   if (options.steps < 1 || options.probe < 0 || options.policies.empty() || options.seeds.empty())
     fail<UsageError>("run", options.policies.size(), " policies, ", options.seeds.size(),
                      " seeds, ", options.steps, " steps, a probe every ", options.probe,
@@ -233,61 +283,25 @@ std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWor
                      ". A run is repeated by the same command, not by another seed of its number.");
   for (const NamedPolicy& policy : policies)
     note_other_model(progress, policy.file, options.workload, own);
+  if (!options.out.empty() && options.seeds.size() * policies.size() > 1)
+    for (const uint64_t seed : options.seeds)
+      for (const NamedPolicy& policy : policies)
+        static_cast<void>(prepared(options, own, policy, seed));  // throws what is wrong
   std::vector<RunResult> results;
   for (const uint64_t seed : options.seeds)
     for (const NamedPolicy& policy : policies) {
-      results.push_back(run_one(options, own, policy, seed));
-      const RunResult& r = results.back();
+      Prepared p = prepared(options, own, policy, seed);
+      std::optional<RunResult> result =
+          p.done ? p.done : trained(options, std::move(p), policy.file);
+      if (!result) return results;
+      const RunResult& r = results.emplace_back(*std::move(result));
       progress << r.policy << ", seed " << seed << (r.was_there ? ": is there, loss " : ": loss ")
                << number(r.loss) << ", " << number(r.milliseconds, 3) << " ms per step";
       if (r.skipped > 0) progress << ", " << r.skipped << " steps skipped";
       progress << std::endl;
+      if (options.after) options.after(r);
     }
   return results;
-}
-
-std::string table_of(const std::vector<RunResult>& runs) {
-  std::vector<std::string> policies;
-  for (const RunResult& r : runs)
-    if (std::ranges::find(policies, r.policy) == policies.end()) policies.push_back(r.policy);
-  const auto of = [&](const std::string& policy) {
-    std::vector<const RunResult*> own;
-    for (const RunResult& r : runs)
-      if (r.policy == policy) own.push_back(&r);
-    return own;
-  };
-  const std::vector<const RunResult*> base = of(policies.front());
-  Table table({"policy", "loss", "against " + policies.front() + ", 95 %", "ms/step", "skipped",
-               "updates lost", "worst underflow", "", "least SQNR", ""});
-  for (const std::string& policy : policies) {
-    const std::vector<const RunResult*> own = of(policy);
-    std::vector<double> losses, shares, times;
-    int64_t skipped = 0;
-    policy::UpdateSums updates;
-    const RunResult *under = own.front(), *noisy = own.front();
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      losses.push_back(own[i]->loss), times.push_back(own[i]->milliseconds);
-      const auto twin = std::ranges::find(base, own[i]->seed, &RunResult::seed);
-      if (twin != base.end()) shares.push_back(own[i]->loss / (*twin)->loss - 1);
-      skipped += own[i]->skipped;
-      updates.add(own[i]->updates);
-      if (own[i]->worst_underflow > under->worst_underflow) under = own[i];
-      if (own[i]->least_sqnr < noisy->least_sqnr) noisy = own[i];
-    }
-    const Interval difference = interval_of(shares);
-    const bool paired = policy != policies.front() && !shares.empty();
-    std::string against = paired ? percent(difference.mean) : "";
-    if (!against.empty() && std::isfinite(difference.half))
-      against += " +- " + percent(difference.half);
-    const bool watched = std::isfinite(noisy->least_sqnr);
-    table.row({policy, number(interval_of(losses).mean), against, number(median(times), 3),
-               std::to_string(skipped), updates.count > 0 ? percent(updates.lost_share()) : "",
-               watched ? percent(under->worst_underflow) : "", under->worst_site,
-               watched ? fixed(noisy->least_sqnr, 1) + " dB" : "", noisy->least_sqnr_site});
-  }
-  std::ostringstream text;
-  text << table;
-  return text.str();
 }
 
 }  // namespace halftone::lab

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -12,15 +13,20 @@
 
 namespace halftone::lab {
 
+struct RunResult;
+
 struct RunOptions {
   std::string workload{};
   std::vector<std::string> policies{};  // files, or names of strategies
   std::vector<uint64_t> seeds{0};
   int64_t steps = 300;
   int64_t probe = 0;  // telemetry every n steps; 0: none
+  int64_t trace = 0;  // hashes of all tensors every n steps, for `diff`; 0: none
   Choices choices{};
   std::filesystem::path out{};  // a folder per run; empty: no files
   bool set_aside = false;       // moves the files of an unfinished run in the folder to old-1/
+  /// Called after each run, finished ones included.
+  std::function<void(const RunResult&)> after{};
 };
 
 /// One training. Its folder, if there is one: policy.json, resolved.json, metrics.jsonl,
@@ -28,8 +34,10 @@ struct RunOptions {
 struct RunResult {
   std::string policy{};
   uint64_t seed = 0;
-  double loss = 0;          // of the validation data; without any, the mean of the last tenth of
-                            // the steps
+  double loss = 0;             // validation_loss, or late_loss without validation data
+  double late_loss = 0;        // mean of the last tenth of the steps
+  double validation_loss = 0;  // NaN without validation data, like validation_accuracy
+  double validation_accuracy = 0;
   double milliseconds = 0;  // per step, validation left out
   int64_t skipped = 0;
   double worst_underflow = 0, least_sqnr = 0;
@@ -40,15 +48,27 @@ struct RunResult {
   bool was_there = false;  // the run finished earlier and was only read
 };
 
-/// Runs all trainings one after the other, except those that are finished in `out`. Reports each to
-/// `progress`. Throws what policies, workloads and the Trainer throw. Throws UsageError for a
-/// folder with a run of other settings, or with files of an unfinished run (unless `set_aside` is
-/// true).
+/// Runs all trainings one after the other, except those that are finished in `out`; all folders are
+/// checked before the first. Reports each to `progress`. After a signal it returns what is
+/// finished, with fewer results than policies times seeds. The run's seed changes the random
+/// numbers of stochastic rounding: the policy's seed plus a multiple of the run's. Throws what
+/// policies, workloads and the Trainer throw. Throws UsageError for a folder with a run of other
+/// settings, or with files of an unfinished run (unless `set_aside` is true).
 std::vector<RunResult> run(const RunOptions& options, const std::vector<NamedWorkload>& own,
                            std::ostream& progress);
 
 /// Returns a line per policy: the mean loss over the seeds; its difference from the first policy,
 /// paired by seed, with a 95 % interval (Student's t); the time; and the worst sites.
 std::string table_of(const std::vector<RunResult>& runs);
+/// Returns a line for each policy whose seeds are too few to tell a difference of 0.5 %.
+std::string remarks_on(const std::vector<RunResult>& runs);
+/// Returns {"format": 1, "runs": [the content of each summary.json]}.
+std::string json_of(const std::vector<RunResult>& runs);
+
+/// Parses "0..4", "0,3,7" or a mix. Throws UsageError for other texts and for repeated seeds.
+std::vector<uint64_t> seeds_of(const std::string& text);
+
+/// Returns the name of a run's folder: "gpt_tiny-mxfp8-0" for policies/mxfp8.json and seed 0.
+std::string run_name(const std::string& workload, const std::string& policy, uint64_t seed);
 
 }  // namespace halftone::lab

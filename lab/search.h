@@ -61,6 +61,8 @@ Found search(const Trial& trial, const policy::PolicyFile& base, const Measureme
 
 /// Returns a line per candidate, the smallest error first.
 std::string table_of(const std::vector<Candidate>& candidates, const Measurement& base);
+/// Returns the base and the candidates as JSON.
+std::string json_of(const std::vector<Candidate>& candidates, const Measurement& base);
 /// Returns the search result and the frontier as text.
 std::string table_of(const Found& found, const SearchOptions& options);
 /// Returns the search result as JSON for the report (docs/telemetry.md, search.json).

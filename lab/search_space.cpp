@@ -30,6 +30,19 @@ std::vector<ResolvedSite> sites_of(const policy::PolicyFile& base, const Workloa
 
 bool is_product(const ResolvedSite& site) { return site.flops > 0; }
 
+/// Whether the blocks of a tensor depend on the dimension that a product sums over.
+bool has_direction(const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
+  return scaling.per == Scaling::Per::block && scaling.rows != scaling.columns;
+}
+
+/// The use of an operand in the other product of backward.
+Role use_in_backward(Role role) {
+  return role == Role::input    ? Role::input_backward
+         : role == Role::weight ? Role::weight_backward
+                                : Role::grad_output_weight;
+}
+
 /// The treatment that a rule requests.
 class Wish {
  public:
@@ -67,7 +80,15 @@ class Wish {
       if (!region_) rule["result"] = "f32";
       return;
     }
-    for (const Role role : roles) rule[std::string(policy::name(role))] = to_;
+    const Quantizer quantizer = *quantizer_named(to_);
+    // The region's dtype cannot hold numbers under such scales.
+    if (region_ && !quantizer.exact_in(*region_))
+      rule["compute"] = "f32", rule["result"] = halftone::name(*region_);
+    for (const Role role : roles) {
+      rule[std::string(policy::name(role))] = to_;
+      // Backward products sum over other dimensions, and need blocks along those.
+      if (has_direction(quantizer)) rule[std::string(policy::name(use_in_backward(role)))] = to_;
+    }
   }
 
  private:

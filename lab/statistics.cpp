@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
+#include <numbers>
 #include <numeric>
 
 namespace halftone::lab {
@@ -17,31 +17,62 @@ double median(std::vector<double> numbers) {
 }
 
 namespace {
-
-/// The 0.975 quantile of Student's t: up to 30 degrees of freedom from a table, above with the
-/// first terms of its expansion around the normal distribution's z (Abramowitz & Stegun 26.7.5).
-double student_quantile(std::size_t freedom) {
-  constexpr double quantiles[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                                  2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                                  2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                                  2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
-  if (freedom <= std::size(quantiles)) return quantiles[freedom - 1];
-  constexpr double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z;
-  const auto n = double(freedom);
-  return z + (z3 + z) / (4 * n) + (5 * z5 + 16 * z3 + 3 * z) / (96 * n * n);
+/// The probability that |T| <= t (Abramowitz & Stegun 26.7.3 and 26.7.4, exact for whole degrees of
+/// freedom).
+double probability_within(double t, int64_t freedom) {
+  const double angle = std::atan(t / std::sqrt(double(freedom)));
+  const double sine = std::sin(angle), cosine = std::cos(angle);
+  const bool odd = freedom % 2 == 1;
+  double term = odd ? cosine : 1, sum = 0;
+  for (int64_t power = odd ? 1 : 0; power <= freedom - 2; power += 2) {
+    sum += term;
+    term *= cosine * cosine * double(power + 1) / double(power + 2);
+  }
+  return odd ? (angle + sine * sum) * 2 / std::numbers::pi : sine * sum;
 }
-
 }  // namespace
+
+double student_quantile(int64_t freedom, double confidence) {
+  double low = 0, high = 1e4;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (probability_within(middle, freedom) < confidence ? low : high) = middle;
+  }
+  return high;
+}
 
 Interval interval_of(const std::vector<double>& numbers) {
   const auto n = double(numbers.size());
   Interval result{.mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / n,
                   .half = std::numeric_limits<double>::infinity()};
   if (numbers.size() < 2) return result;
+  result.half =
+      student_quantile(int64_t(numbers.size()) - 1) * deviation_of(numbers) / std::sqrt(n);
+  return result;
+}
+
+double deviation_of(std::span<const double> numbers) {
+  const auto n = double(numbers.size());
+  if (numbers.size() < 2) return std::numeric_limits<double>::infinity();
+  const double mean = std::accumulate(numbers.begin(), numbers.end(), 0.0) / n;
   double squares = 0;
-  for (const double x : numbers) squares += (x - result.mean) * (x - result.mean);
-  const std::size_t freedom = numbers.size() - 1;
-  result.half = student_quantile(freedom) * std::sqrt(squares / double(freedom) / n);
+  for (const double x : numbers) squares += (x - mean) * (x - mean);
+  return std::sqrt(squares / (n - 1));
+}
+
+int64_t pairs_needed(double deviation, int64_t first, double half) {
+  if (first < 2 || !(half > 0) || !std::isfinite(deviation)) return most_pairs;
+  const double ratio = student_quantile(first - 1) * deviation / half;
+  return std::max(
+      first, ratio * ratio < double(most_pairs) ? int64_t(std::ceil(ratio * ratio)) : most_pairs);
+}
+
+Interval two_stage_interval(std::span<const double> differences, int64_t first, double confidence) {
+  Interval result = interval_of({differences.begin(), differences.end()});
+  const auto used = std::size_t(std::min<int64_t>(first, std::ssize(differences)));
+  if (used < 2) return result;
+  result.half = student_quantile(int64_t(used) - 1, confidence) *
+                deviation_of(differences.first(used)) / std::sqrt(double(differences.size()));
   return result;
 }
 

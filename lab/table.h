@@ -12,9 +12,12 @@ namespace halftone::lab {
 std::string number(double value, int digits = 4);
 /// Writes `digits` digits after the point.
 std::string fixed(double value, int digits);
+/// Returns the shortest text that reads back as the same number.
+std::string exact(double value);
 /// Writes a share of 1 as "12.3 %".
 std::string percent(double share);
 
+/// Columns whose cells are all empty are not printed.
 class Table {
  public:
   explicit Table(std::vector<std::string> heads) : rows_{std::move(heads)} {}

@@ -9,7 +9,7 @@ foreach(isa avx2 baseline)
   expect(lab.experiment_E17_${isa} OUTPUT "E17 passes" COMMAND halftone-lab experiment E17)
   set_tests_properties(lab.experiment_E17_${isa} PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=1;HALFTONE_MAX_ISA=${isa}")
 endforeach()
-expect(lab.unknown_experiment EXIT 1 MESSAGE "no experiment named .E33.. Did you mean .E3." COMMAND halftone-lab experiment E33)
+expect(lab.unknown_experiment EXIT 2 MESSAGE "no experiment named .E33.. Did you mean .E3." COMMAND halftone-lab experiment E33)
 
 # The commands on a small workload.
 set(telemetry ${CMAKE_CURRENT_BINARY_DIR}/lab_runs)
@@ -17,9 +17,9 @@ add_test(NAME lab.clean_runs COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry})
 set_tests_properties(lab.clean_runs PROPERTIES FIXTURES_SETUP lab_runs)
 expect(lab.run OUTPUT "updates lost.*amp-bf16 .* dB .*full-bf16 .* [1-9][0-9.]* %" MESSAGE "amp-bf16, seed 1: loss"
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
-expect(lab.run_of_other_steps EXIT 1 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: steps: 20 there, 5 here"
+expect(lab.run_of_other_steps EXIT 2 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: steps: 20 there, 5 here"
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 5 --out ${telemetry})
-expect(lab.run_with_other_telemetry EXIT 1 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: probe: 10 there, 5 here"
+expect(lab.run_with_other_telemetry EXIT 2 MESSAGE "there is a run of other settings in .*student_teacher-amp-bf16-0: probe: 10 there, 5 here"
        COMMAND halftone-lab run amp-bf16 --workload student_teacher --steps 20 --probe 5 --out ${telemetry})
 expect(lab.run_again OUTPUT "policy +loss.*amp-bf16 .*full-bf16 " MESSAGE "full-bf16, seed 1: is there, loss"
        COMMAND halftone-lab run amp-bf16 full-bf16 --workload student_teacher --steps 20 --seeds 0,1 --probe 10 --out ${telemetry})
@@ -28,16 +28,16 @@ set_tests_properties(lab.run_of_other_steps lab.run_with_other_telemetry lab.run
 # The folders of these runs as a page, as rows, and in a browser if there is one.
 set(page ${CMAKE_CURRENT_BINARY_DIR}/lab_report.html)
 expect(lab.report OUTPUT "^report: [^\n]*lab_report.html\n$" COMMAND halftone-lab report ${telemetry} -o ${page})
-expect(lab.table OUTPUT "run,policy,seed,step,site,role,input,statistic,value.*full-bf16,1,10,0.weight,update,0,lost_share,0[.][0-9]"
+expect(lab.table OUTPUT "run,policy,workload,seed,step,site,role,input,statistic,value.*full-bf16,student_teacher,1,10,0.weight,update,0,lost_share,0[.][0-9]"
        COMMAND halftone-lab table ${telemetry} --csv)
-expect(lab.table_jsonl OUTPUT "{.run.:.student_teacher-amp-bf16-0.,.policy.:.amp-bf16.,.seed.:0," COMMAND halftone-lab table ${telemetry} --jsonl)
+expect(lab.table_jsonl OUTPUT "{.run.:.student_teacher-amp-bf16-0.,.policy.:.amp-bf16.,.workload.:.student_teacher.,.seed.:0," COMMAND halftone-lab table ${telemetry} --jsonl)
 set_tests_properties(lab.report lab.table lab.table_jsonl PROPERTIES FIXTURES_REQUIRED lab_first_run)
 set_tests_properties(lab.report PROPERTIES FIXTURES_SETUP lab_page)
 add_test(NAME lab.report_in_a_browser COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/screenshot.sh ${page})
 set_tests_properties(lab.report_in_a_browser PROPERTIES FIXTURES_REQUIRED lab_page SKIP_RETURN_CODE 77)
-expect(lab.report_nothing EXIT 1 MESSAGE ".report. /nowhere: no run lies there. Give folders" COMMAND halftone-lab report /nowhere)
-expect(lab.report_nowhere EXIT 1 MESSAGE "cannot write /nowhere/x.html" COMMAND halftone-lab report ${telemetry} -o /nowhere/x.html)
-expect(lab.table_nothing EXIT 1 MESSAGE ".table. /nowhere: no run lies there" COMMAND halftone-lab table /nowhere)
+expect(lab.report_nothing EXIT 2 MESSAGE ".report. /nowhere: no run lies there. Give folders" COMMAND halftone-lab report /nowhere)
+expect(lab.report_nowhere EXIT 2 MESSAGE "cannot write /nowhere/x.html" COMMAND halftone-lab report ${telemetry} -o /nowhere/x.html)
+expect(lab.table_nothing EXIT 2 MESSAGE ".table. /nowhere: no run lies there" COMMAND halftone-lab table /nowhere)
 expect(lab.compare_json OUTPUT "nothing deviates" COMMAND halftone-lab compare amp-bf16 --workload student_teacher --json ${telemetry}_compare.json)
 set_tests_properties(lab.compare_json PROPERTIES FIXTURES_SETUP lab_comparison)
 expect(lab.report_of_a_comparison OUTPUT "report: " COMMAND halftone-lab report ${telemetry}_compare.json -o ${page}.2.html)
@@ -53,18 +53,18 @@ expect(lab.explain_wired OUTPUT "step 1 skipped: .*a loss scale of .* would do"
 expect(lab.explain_wired_nothing OUTPUT "no step of 3 was skipped"
        COMMAND halftone-lab explain ${CMAKE_CURRENT_BINARY_DIR}/wired.json --workload student_teacher --steps 3)
 expect(lab.explain_nothing OUTPUT "no step of 3 was skipped" COMMAND halftone-lab explain fp32 --workload student_teacher --steps 3)
-expect(lab.unknown_workload EXIT 1 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)
+expect(lab.unknown_workload EXIT 2 MESSAGE "no workload named .gpt_tinny.. Did you mean .gpt_tiny." COMMAND halftone-lab show fp32 --workload gpt_tinny)
 expect(lab.run_without_files OUTPUT "policy +loss.*fp32 " COMMAND halftone-lab run fp32 --workload student_teacher --steps 3)
-expect(lab.run_same_names EXIT 1 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/policies/fp32.json
+expect(lab.run_same_names EXIT 2 MESSAGE "two policies are called fp32" COMMAND halftone-lab run fp32 ${PROJECT_SOURCE_DIR}/policies/fp32.json
        --workload student_teacher --steps 3)
-expect(lab.run_negative_seed EXIT 1 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got -1" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
+expect(lab.run_negative_seed EXIT 2 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got .-1" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3
        --seeds=0,-1)
-expect(lab.compare_negative_seed EXIT 1 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got -1" COMMAND halftone-lab compare fp32 --seed -1)
+expect(lab.compare_negative_seed EXIT 2 MESSAGE "a seed is a whole number from 0 to 2.64 - 1, got -1" COMMAND halftone-lab compare fp32 --seed -1)
 expect(lab.run_other_model OUTPUT "policy +loss" MESSAGE "note: qpytorch-low8 is for lenet and mlp, and gpt_tiny trains gpt"
        COMMAND halftone-lab run ${PROJECT_SOURCE_DIR}/policies/qpytorch_low8.json --workload gpt_tiny --steps 1)
 expect(lab.show_diff_json OUTPUT "\"before\".*\"from\": \"current\".*\"after\".*\"from\": \"history\"" COMMAND halftone-lab show
-       ${PROJECT_SOURCE_DIR}/policies/te_current.json --diff ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --json)
-expect(lab.run_same_seeds EXIT 1 MESSAGE "a seed is given twice" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3 --seeds 1,1)
+       ${PROJECT_SOURCE_DIR}/policies/te_current.json --diff ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.json --workload mlp_tiny --json -)
+expect(lab.run_same_seeds EXIT 2 MESSAGE "has a seed twice" COMMAND halftone-lab run fp32 --workload student_teacher --steps 3 --seeds 1,1)
 
 # Sensitivity and search; the result is a policy that every command accepts.
 expect(lab.sensitivity OUTPUT ".the base.*linear -> mxfp8 .* %" COMMAND halftone-lab sensitivity fp32 --to mxfp8 --workload student_teacher
@@ -75,12 +75,12 @@ expect(lab.search_record OUTPUT "wrote|report" COMMAND halftone-lab report ${tel
 expect(lab.search_found OUTPUT "0/linear.0 .*input=" COMMAND halftone-lab show ${telemetry}_found/found.json --workload student_teacher)
 set_tests_properties(lab.search PROPERTIES FIXTURES_SETUP lab_found)
 set_tests_properties(lab.search_found lab.search_record PROPERTIES FIXTURES_REQUIRED lab_found)
-expect(lab.search_nothing EXIT 1 MESSAGE "no rule of the space .ops. to low changes amp-bf16" COMMAND halftone-lab sensitivity amp-bf16
+expect(lab.search_nothing EXIT 2 MESSAGE "no rule of the space .ops. to low changes amp-bf16" COMMAND halftone-lab sensitivity amp-bf16
        --workload student_teacher --batches 1 --warm-up 0)
-expect(lab.search_no_json EXIT 1 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
-expect(lab.search_in_the_way EXIT 1 MESSAGE "mxfp8.json is there, and no earlier search made it" COMMAND halftone-lab search fp32
+expect(lab.search_no_json EXIT 2 MESSAGE "found.txt is no name of a policy" COMMAND halftone-lab search fp32 --out found.txt)
+expect(lab.search_in_the_way EXIT 2 MESSAGE "mxfp8.json is there, and no earlier search made it" COMMAND halftone-lab search fp32
        --out ${PROJECT_SOURCE_DIR}/policies/mxfp8.json)
-expect(lab.search_no_out EXIT 1 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
+expect(lab.search_no_out EXIT 2 MESSAGE "no file for the policy. Add --out" COMMAND halftone-lab search fp32 --seeds 1)
 
 # A sweep: 4 cells of 2 seeds. A second sweep has nothing to do; other steps are another sweep.
 add_test(NAME lab.clean_sweep COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_sweep)
@@ -90,11 +90,11 @@ set(sweep halftone-lab sweep ${PROJECT_SOURCE_DIR}/policies/te_delayed_hybrid.js
 expect(lab.sweep OUTPUT "te_delayed_hybrid-lr=0.001-history=16 .*te_delayed_hybrid-lr=0.003-history=64 " MESSAGE ".8/8. "
        COMMAND ${sweep} --steps 5)
 expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "8 of 8 runs are there" COMMAND ${sweep} --steps 5)
-expect(lab.sweep_other_steps EXIT 1 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6," COMMAND ${sweep} --steps 6)
+expect(lab.sweep_other_steps EXIT 2 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6," COMMAND ${sweep} --steps 6)
 set_tests_properties(lab.sweep PROPERTIES FIXTURES_REQUIRED lab_sweep FIXTURES_SETUP lab_swept)
 set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept)
 add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
-expect(lab.sweep_bad_field EXIT 1 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
+expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
        --workload student_teacher --steps 3 --axis lr=-1,0.001 --out ${telemetry}_failing_sweep)
@@ -113,14 +113,14 @@ add_test(NAME lab.tamper COMMAND sed -i -e "s/\"weights_hash\": \"[0-9a-f]*/\"we
 expect(lab.rerun_of_others EXIT 1 OUTPUT "differs: threads: 9.* there, .*weights: 0123456789abcdef there, [0-9a-f]+ here, others"
        COMMAND halftone-lab rerun ${tampered} --check)
 expect(lab.rerun_without_check OUTPUT "0123456789abcdef there, [0-9a-f]+ here, others" COMMAND halftone-lab rerun ${tampered})
-expect(lab.rerun_of_nothing EXIT 1 MESSAGE "^.rerun. .*summary.json: there is no such file. Give the folder of a run" COMMAND halftone-lab rerun ${telemetry})
+expect(lab.rerun_of_nothing EXIT 2 MESSAGE "^.rerun. .*summary.json: there is no such file. Give the folder of a run" COMMAND halftone-lab rerun ${telemetry})
 set_tests_properties(lab.rerun lab.rerun_of_nothing PROPERTIES FIXTURES_REQUIRED lab_first_run)
 set_tests_properties(lab.tamper PROPERTIES FIXTURES_REQUIRED lab_first_run FIXTURES_SETUP lab_tampered)
 set_tests_properties(lab.rerun_of_others lab.rerun_without_check PROPERTIES FIXTURES_REQUIRED lab_tampered)
 expect(lab.run_from OUTPUT "policy +loss.*full-bf16 " COMMAND halftone-lab run full-bf16 --workload student_teacher --steps 3 --schedule constant
        --from ${telemetry}/student_teacher-amp-bf16-0)
 set_tests_properties(lab.run_from PROPERTIES FIXTURES_REQUIRED lab_first_run)
-expect(lab.run_unknown_optimizer EXIT 1 MESSAGE "no optimizer named .adamv.. Did you mean .adamw." COMMAND halftone-lab run fp32
+expect(lab.run_unknown_optimizer EXIT 2 MESSAGE "no optimizer named .adamv.. Did you mean .adamw." COMMAND halftone-lab run fp32
        --workload student_teacher --steps 3 --optimizer adamv)
 expect(lab.show_why OUTPUT "why, by what operations ask for.*  linear +low_precision +most of the time" COMMAND halftone-lab show amp-bf16)
 
@@ -132,5 +132,5 @@ foreach(picture exponents loss-scale bytes updates staircase)
   set_tests_properties(lab.picture_${picture} PROPERTIES FIXTURES_SETUP picture_${picture})
   set_tests_properties(lab.picture_${picture}_drawn PROPERTIES FIXTURES_REQUIRED picture_${picture})
 endforeach()
-expect(lab.picture_unknown EXIT 1 MESSAGE "exponent.*Did you mean \"exponents\"" COMMAND halftone-lab picture exponent -o x.svg)
-expect(lab.picture_nowhere EXIT 1 MESSAGE "no-such-folder" COMMAND halftone-lab picture bytes -o no-such-folder/x.svg)
+expect(lab.picture_unknown EXIT 2 MESSAGE "exponent.*Did you mean \"exponents\"" COMMAND halftone-lab picture exponent -o x.svg)
+expect(lab.picture_nowhere EXIT 2 MESSAGE "no-such-folder" COMMAND halftone-lab picture bytes -o no-such-folder/x.svg)

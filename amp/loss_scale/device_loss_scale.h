@@ -7,6 +7,8 @@
 
 namespace halftone::amp {
 
+using halftone::HysteresisRule, halftone::LossScale, halftone::LossScaleOptions, halftone::next;
+
 class DeviceLossScale {
  public:
   /// Starts on the CPU, at init_scale.

@@ -9,7 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <halftone/lab/workloads/workload.h>
+#include <halftone/lab/lab.h>
 
 namespace halftone::lab {
 
@@ -39,9 +39,11 @@ Work add_formats(CLI::App& app, const Context& context);
 Work add_show(CLI::App& app, const Context& context);
 Work add_graph(CLI::App& app, const Context& context);
 Work add_picture(CLI::App& app, const Context& context);
+Work add_gate(CLI::App& app, const Context& context);
 Work add_run(CLI::App& app, const Context& context);
 Work add_sweep(CLI::App& app, const Context& context);
 Work add_rerun(CLI::App& app, const Context& context);
+Work add_diff(CLI::App& app, const Context& context);
 Work add_compare(CLI::App& app, const Context& context);
 Work add_explain(CLI::App& app, const Context& context);
 Work add_sensitivity(CLI::App& app, const Context& context);

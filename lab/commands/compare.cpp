@@ -336,20 +336,20 @@ Work add_compare(CLI::App& app, const Context& context) {
       ->capture_default_str();
   add_workload(app, options->workload, context);
   add_seed(app, options->seed);
-  app.add_option("--json", options->json,
-                 "also writes the result to a file: runs/RUN/compare.json for the report");
+  add_json(app, options->json);
   return [options, &context] {
     const auto make = [&] { return make_workload(options->workload, options->seed, context.own); };
-    if (!options->json.empty()) files::require_replaceable("--json", options->json);
+    require_json(options->json);
+    std::ostream& words = words_next_to(options->json);
+    name_workload(words, options->workload, context.own, false);
     const policy::PolicyFile file = policy::named_or_read(options->policy);
     note_other_model(std::cerr, file, options->workload, context.own);
     const Comparison found = compare(make, policy::named_or_loaded(options->reference),
                                      policy::strategy_of(file), {.seed = options->seed});
-    if (!options->json.empty())
-      files::replace(
-          "--json", options->json,
-          json_of(found, {options->policy, options->reference, options->workload}, options->seed));
-    std::cout << table_of(found);
+    write_json(
+        options->json,
+        json_of(found, {options->policy, options->reference, options->workload}, options->seed));
+    words << table_of(found);
     return 0;
   };
 }

@@ -8,6 +8,7 @@ namespace halftone::lab {
 struct ExperimentOptions {
   std::string name = "all";
   bool thorough = false;  // --long
+  std::string json{};     // empty: none; -: standard output
 };
 
 /// Runs the experiments and prints to standard output. Returns the exit code: 1 if a check failed.

@@ -5,15 +5,29 @@
 #include <iostream>
 #include <optional>
 
+#include <halftone/core/plain_numbers.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/policy/telemetry/overflow.h>
+#include <halftone/policy/file/json_value.h>
 #include <halftone/policy/file/policy_file.h>
 
 namespace halftone::lab {
 
+namespace {
+/// step: of the skipped step, or the number of steps if none was skipped.
+std::string json_of(int64_t step, bool skipped, const std::string& why) {
+  policy::Json json{{"format", 1}, {"step", step}, {"skipped", skipped}};
+  json["why"] = why.empty() ? policy::Json() : policy::Json(why);
+  return json.dump(1) + "\n";
+}
+}  // namespace
+
 int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>& own) {
   const policy::PolicyFile file = policy::named_or_read(options.policy);
+  require_json(options.json);
+  std::ostream& words = words_next_to(options.json);
+  name_workload(words, options.workload, own, false);
   note_other_model(std::cerr, file, options.workload, own);
   amp::Strategy strategy = policy::strategy_of(file);
   if (options.scale > 0) strategy.loss_scale.init_scale = options.scale;
@@ -40,18 +54,21 @@ int run_explain(const ExplainOptions& options, const std::vector<NamedWorkload>&
       if (!stepped || !std::isfinite(loss.item())) {
         const auto found =
             policy::explain_overflow(training, [&] { return loss_of(work, training, batch); });
-        std::cout << "step " << step << (stepped ? ": " : " skipped: ");
-        if (found) std::cout << *found << '\n';
-        else std::cout << "a second run of it is finite everywhere\n";
-        return 0;
+        PlainText text;
+        if (found) text << *found;
+        else text << "a second run of it is finite everywhere";
+        words << "step " << step << (stepped ? ": " : " skipped: ") << text.str() << '\n';
+        write_json(options.json, json_of(step, !stepped, text.str()));
+        return exit_yes;
       }
       if (step == options.steps) break;
     }
-  std::cout << "no step of " << step << " was skipped";
+  words << "no step of " << step << " was skipped";
   if (training.scaler().enabled())
-    std::cout << "; the loss scale is " << training.scaler().scale_value();
-  std::cout << '\n';
-  return 0;
+    words << "; the loss scale is " << training.scaler().scale_value();
+  words << '\n';
+  write_json(options.json, json_of(step, false, ""));
+  return exit_yes;
 }
 
 Work add_explain(CLI::App& app, const Context& context) {
@@ -65,6 +82,7 @@ Work add_explain(CLI::App& app, const Context& context) {
   app.add_option("--scale", options->scale, "initial loss scale; default: the policy's")
       ->check(CLI::PositiveNumber);
   add_seed(app, options->seed);
+  add_json(app, options->json);
   return [options, &context] { return run_explain(*options, context.own); };
 }
 

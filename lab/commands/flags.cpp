@@ -2,7 +2,12 @@
 #include <halftone/lab/commands/flags.h>
 
 #include <charconv>
+#include <iostream>
 
+#include <halftone/core/error.h>
+#include <halftone/core/files.h>
+#include <halftone/core/quoted.h>
+#include <halftone/lab/policy_note.h>
 #include <halftone/lab/workloads/choices.h>
 
 namespace halftone::lab {
@@ -14,7 +19,8 @@ std::string list_of(std::span<const std::string_view> names) {
 }
 
 void add_policy(CLI::App& app, std::string& policy) {
-  app.add_option("policy", policy, "a file (x.json), or a strategy's name")->required();
+  app.add_option("policy", policy, "a file (x.json), a strategy, or a shipped policy (mxfp8)")
+      ->required();
 }
 
 void add_workload(CLI::App& app, std::string& workload, const Context& context) {
@@ -38,11 +44,18 @@ CLI::Validator is_seed() {
 void add_seed(CLI::App& app, uint64_t& seed) {
   app.add_option("--seed", seed)->capture_default_str()->check(is_seed());
 }
+
 void add_seeds(CLI::App& app, std::vector<uint64_t>& seeds, const std::string& about) {
-  app.add_option("--seeds", seeds, about)->delimiter(',')->check(is_seed());
+  app.add_option_function<std::string>(
+      "--seeds",
+      [&seeds](const std::string& text) {
+        try {
+          seeds = seeds_of(text);
+        } catch (const UsageError& error) { throw CLI::ValidationError(error.what()); }
+      },
+      about);
 }
 
-namespace {
 /// Adds the flags for settings that may differ from the workload's.
 void add_choices(CLI::App& app, Choices& choices) {
   app.add_option("--lr", choices.lr, "learning rate; default: the workload's")
@@ -54,7 +67,6 @@ void add_choices(CLI::App& app, Choices& choices) {
                  "a trained state to start from: a run's folder, a checkpoint, or a file of "
                  "Training::save(); a state of another policy is converted");
 }
-}  // namespace
 
 void add_training(CLI::App& app, RunOptions& options, const Context& context) {
   app.add_option("--workload", options.workload, context.names)->capture_default_str();
@@ -63,6 +75,30 @@ void add_training(CLI::App& app, RunOptions& options, const Context& context) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   add_choices(app, options.choices);
+}
+
+void add_json(CLI::App& app, std::string& path) {
+  app.add_option("--json", path, "the result for programs: a file, or - for standard output");
+}
+
+void require_json(const std::string& path) {
+  if (!path.empty() && path != "-") files::require_replaceable("--json", path);
+}
+
+void write_json(const std::string& path, const std::string& text) {
+  if (path == "-") std::cout << text;
+  else if (!path.empty()) files::replace("--json", path, text);
+}
+
+std::ostream& words_next_to(const std::string& json_path) {
+  return json_path == "-" ? std::cerr : std::cout;
+}
+
+void name_workload(std::ostream& out, const std::string& workload,
+                   const std::vector<NamedWorkload>& own, bool by_losses) {
+  if (const auto named = workload_named(workload, own))
+    out << "workload " << named->name << ": " << named->about << '\n';
+  if (by_losses) note_noise(std::cerr, workload, own);
 }
 
 }  // namespace halftone::lab

@@ -10,6 +10,7 @@
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
 #include <halftone/lab/commands/flags.h>
+#include <nlohmann/json.hpp>
 
 namespace ht = halftone;
 using ht::lab::FormatsOptions;
@@ -93,6 +94,37 @@ void print_quantizers(const std::vector<std::string_view>& names,
   }
 }
 
+std::string json_of(const std::vector<ht::NamedFormat>& formats,
+                    const std::vector<std::string_view>& names,
+                    const std::vector<Sample>& samples) {
+  using Json = nlohmann::ordered_json;
+  const auto ratios = [&](const ht::Quantizer& quantizer) {
+    Json list = Json::object();
+    for (const Sample& sample : samples) {
+      const double ratio = signal_to_noise(sample.x, quantizer);
+      list[sample.name] = std::isinf(ratio) ? Json() : Json(ratio);
+    }
+    return list;
+  };
+  Json all{{"format", 1}, {"formats", Json::array()}, {"quantizers", Json::array()}};
+  for (const auto& [name, format] : formats)
+    all["formats"].push_back({{"name", name},
+                              {"bits", int(format.bits)},
+                              {"significand_bits", format.significand_bits},
+                              {"largest", format.max},
+                              {"smallest", ht::number_at(format, 1)},
+                              {"infinity", bool(format.infinity)},
+                              {"signal_to_noise_db", ratios({.grid = format})}});
+  for (const std::string_view name : names) {
+    const ht::Quantizer quantizer = *ht::quantizer_named(name);
+    all["quantizers"].push_back({{"name", name},
+                                 {"about", ht::described(quantizer)},
+                                 {"bits", quantizer.bits_per_element()},
+                                 {"signal_to_noise_db", ratios(quantizer)}});
+  }
+  return all.dump(1) + "\n";
+}
+
 /// Prints all numbers of a short format, in the order of their codes.
 void print_numbers(const ht::NumberFormat& format) {
   const int64_t count = ht::count_of_numbers(format);
@@ -164,6 +196,7 @@ int halftone::lab::run_formats(const FormatsOptions& options) {
   if (options.samples < 1024)
     ht::fail<ht::UsageError>("halftone-lab formats", options.samples,
                              " samples are too few. Take at least 1024.");
+  ht::lab::require_json(options.json);
   const std::vector<Sample> samples = samples_of(options.samples);
   if (options.check) return check_numbers(samples);
   std::vector<ht::NamedFormat> formats;
@@ -177,6 +210,8 @@ int halftone::lab::run_formats(const FormatsOptions& options) {
     formats.assign(ht::named_formats().begin(), ht::named_formats().end());
     quantizers.assign(ht::ready_made_quantizers().begin(), ht::ready_made_quantizers().end());
   }
+  ht::lab::write_json(options.json, json_of(formats, quantizers, samples));
+  if (options.json == "-") return ht::lab::exit_yes;
   if (!formats.empty()) print_formats(formats, samples);
   if (!formats.empty() && !quantizers.empty()) std::cout << '\n';
   if (!quantizers.empty()) print_quantizers(quantizers, samples);
@@ -195,6 +230,7 @@ Work add_formats(CLI::App& app, const Context&) {
                "compares with expected numbers; exit code 1 if one differs");
   app.add_option("--samples", options->samples, "random numbers to measure signal to noise")
       ->capture_default_str();
+  add_json(app, options->json);
   return [options] { return run_formats(*options); };
 }
 

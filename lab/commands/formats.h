@@ -11,6 +11,7 @@ struct FormatsOptions {
   std::vector<std::string> names{};  // formats and quantizers; empty: all named ones
   bool check = false;                // compares with published and derived numbers
   int64_t samples = int64_t(1) << 20;
+  std::string json{};  // empty: none; -: standard output
 };
 
 /// Prints tables to standard output. Returns the exit code. Throws UsageError for unknown names.

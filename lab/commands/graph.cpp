@@ -172,7 +172,7 @@ int run_graph(const GraphOptions& options, const std::vector<NamedWorkload>& own
 
 Work add_graph(CLI::App& app, const Context& context) {
   auto options = std::make_shared<GraphOptions>();
-  options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
+  options->workload = context.workload;
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
   app.add_option("-o,--output", options->output,

@@ -236,6 +236,9 @@ std::span<const std::string_view> picture_names() {
 }
 
 int run_picture(const PictureOptions& options, const Own& own) {
+  if (options.output.extension() != ".svg")
+    fail<UsageError>(picture_command, options.output.string(),
+                     ": the drawing is SVG. Name a file that ends in .svg.");
   files::require_replaceable(picture_command, options.output);
   std::string drawing;
   if (options.name == "exponents") drawing = exponents(options.workload, own);

@@ -19,22 +19,30 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
     fail<UsageError>("rerun", policy::printable(there.options.choices.from.string()),
                      ", with which the run began, is not there. Say where it is: --from.");
   const RunOptions& run_options = there.options;
-  std::cout << policy::printable(options.folder.string()) << ": " << run_options.steps
-            << " steps of " << policy::printable(run_options.workload) << ", seed "
-            << run_options.seeds[0] << std::endl;
+  require_json(options.json);
+  std::ostream& words = words_next_to(options.json);
+  words << policy::printable(options.folder.string()) << ": " << run_options.steps << " steps of "
+        << policy::printable(run_options.workload) << ", seed " << run_options.seeds[0]
+        << std::endl;
   std::ostringstream progress;
   const RunResult here = run(run_options, own, progress).at(0);
   const std::vector<std::string> others =
       differences(there.summary, policy::parsed_json("rerun", here.summary));
-  for (const std::string& line : others)
-    std::cout << "differs: " << policy::printable(line) << '\n';
+  for (const std::string& line : others) words << "differs: " << policy::printable(line) << '\n';
   const bool same = here.weights_hash == there.weights_hash;
-  std::cout << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
-            << (same ? "the same" : "others") << '\n';
+  words << "weights: " << there.weights_hash << " there, " << here.weights_hash << " here, "
+        << (same ? "the same" : "others") << '\n';
   if (!same && others.empty())
-    std::cout << "nothing that is recorded differs: look at what the compiler was told, and at "
-                 "libraries\n";
-  return same || !options.check ? 0 : 1;
+    words << "nothing that is recorded differs: look at what the compiler was told, and at "
+             "libraries\n";
+  write_json(options.json, policy::Json{{"format", 1},
+                                        {"weights_there", there.weights_hash},
+                                        {"weights_here", here.weights_hash},
+                                        {"same", same},
+                                        {"differences", others}}
+                                   .dump(1) +
+                               "\n");
+  return same || !options.check ? exit_yes : exit_no;
 }
 
 Work add_rerun(CLI::App& app, const Context& context) {
@@ -42,6 +50,7 @@ Work add_rerun(CLI::App& app, const Context& context) {
   app.add_option("run", options->folder, "the folder of a run")->required();
   app.add_flag("--check", options->check, "exit code 1 if the weights differ");
   app.add_option("--from", options->from, "present path of the state that the run began with");
+  add_json(app, options->json);
   return [options, &context] { return run_rerun(*options, context.own); };
 }
 

@@ -13,6 +13,7 @@ struct RerunOptions {
   std::filesystem::path from{};  // present path of the state that the run began with; empty: the
                                  // recorded path
   bool check = false;            // exit code 1 if the weights differ
+  std::string json{};            // empty: none; -: standard output
 };
 /// Trains as the folder says and writes nothing. Prints how this environment differs from the
 /// recorded one, and both hashes of the weights. Returns the exit code.

@@ -6,20 +6,46 @@
 namespace halftone::lab {
 
 Work add_run(CLI::App& app, const Context& context) {
-  auto options = std::make_shared<RunOptions>();
-  options->workload = context.workload;
-  app.add_option("policies", options->policies,
-                 "files (x.json), or strategies' names; the others are compared with the first")
+  struct Options {
+    RunOptions run{.set_aside = true};
+    std::string json{};
+  };
+  auto options = std::make_shared<Options>();
+  RunOptions& run = options->run;
+  run.workload = context.workload;
+  app.add_option("policies", run.policies,
+                 "files (x.json), strategies, or shipped policies (mxfp8); the others are compared "
+                 "with the first")
       ->required();
-  add_seeds(app, options->seeds, "seeds of the runs, separated by commas");
-  add_training(app, *options, context);
-  app.add_option("--out", options->out, "writes a folder for each run into this one");
-  app.add_flag("--set-aside", options->set_aside,
-               "moves the files of an unfinished run to old-1, old-2, ... in its folder");
+  add_seeds(app, run.seeds, "seeds of the runs: 0..4 or 0,3,7; default: 0");
+  add_training(app, run, context);
+  app.add_option(
+      "--out", run.out,
+      "writes a folder for each run into this one. Finished runs in it are read, and files of "
+      "unfinished runs move to old-1, old-2, ... in their folders");
+  app.add_option("--trace", run.trace,
+                 "hashes of all tensors every N steps, for halftone-lab diff; needs --out")
+      ->check(CLI::PositiveNumber);
+  add_json(app, options->json);
   return [options, &context] {
-    const std::vector<RunResult> runs = run(*options, context.own, std::cerr);
-    std::cout << table_of(runs);
-    return 0;
+    require_json(options->json);
+    name_workload(words_next_to(options->json), options->run.workload, context.own);
+    std::vector<RunResult> done;
+    options->run.after = [&](const RunResult& result) { done.push_back(result); };
+    const auto print = [&] {
+      if (!done.empty()) words_next_to(options->json) << table_of(done) << remarks_on(done);
+      write_json(options->json, json_of(done));
+    };
+    try {
+      lab::run(options->run, context.own, std::cerr);
+    } catch (...) {
+      print();
+      throw;
+    }
+    print();
+    if (done.size() == options->run.policies.size() * options->run.seeds.size()) return exit_yes;
+    std::cerr << "stopped; the same command with --out goes on with what is left\n";
+    return exit_undecided;
   };
 }
 

@@ -2,6 +2,7 @@
 // result.
 #include <halftone/lab/commands/search.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include <halftone/core/files.h>
@@ -41,6 +42,10 @@ struct Ranking {
     candidates = sensitivity(trial, base, space, std::cerr);
   }
 };
+
+bool all_refused(const std::vector<Candidate>& candidates) {
+  return std::ranges::all_of(candidates, [](const Candidate& c) { return !c.refused.empty(); });
+}
 
 constexpr std::string_view made_by = "halftone-lab search ";
 
@@ -82,9 +87,13 @@ void name_policy(policy::PolicyFile& file, const SearchCommand& command) {
 }  // namespace
 
 int run_sensitivity(const SensitivityOptions& options, const std::vector<NamedWorkload>& own) {
+  require_json(options.json);
+  std::ostream& words = words_next_to(options.json);
+  name_workload(words, options.workload, own, false);
   const Ranking ranking(options, own);
-  std::cout << table_of(ranking.candidates, ranking.of_base);
-  return 0;
+  words << table_of(ranking.candidates, ranking.of_base);
+  write_json(options.json, json_of(ranking.candidates, ranking.of_base));
+  return all_refused(ranking.candidates) ? exit_no : exit_yes;
 }
 
 int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& own) {
@@ -93,30 +102,37 @@ int run_search(const SearchCommand& command, const std::vector<NamedWorkload>& o
   if (!command.seeds.empty() && command.out.empty())
     fail<UsageError>("search", "trainings are asked for, but no file for the policy. Add --out.");
   if (!command.out.empty()) check_place_for(command.out);
+  require_json(command.of.json);
+  std::ostream& words = words_next_to(command.of.json);
+  name_workload(words, command.of.workload, own);
   Ranking ranking(command.of, own);
   Found found = search(ranking.trial, ranking.base, ranking.of_base, std::move(ranking.candidates),
                        options, std::cerr);
-  std::cout << table_of(found.candidates, found.base) << '\n' << table_of(found, options);
-  if (command.out.empty()) return 0;
+  words << table_of(found.candidates, found.base) << '\n' << table_of(found, options);
+  write_json(command.of.json, json_of(found, options));
+  // A policy equal to the base is neither written nor trained.
+  if (all_refused(found.candidates) || found.chosen.empty()) return exit_no;
+  if (command.out.empty()) return exit_yes;
   name_policy(found.policy, command);
   files::replace("search", command.out, policy::write(found.policy));
   files::replace("search", record_of(command.out), json_of(found, options));
-  std::cout << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
-  if (command.seeds.empty()) return 0;
-  std::cout << '\n'
-            << table_of(run({.workload = command.of.workload,
-                             .policies = {command.of.policy, command.out.string()},
-                             .seeds = command.seeds,
-                             .steps = command.steps},
-                            own, std::cerr));
-  return 0;
+  words << "policy " << policy::hash(found.policy) << ": " << command.out.string() << '\n';
+  if (command.seeds.empty()) return exit_yes;
+  words << '\n'
+        << table_of(run({.workload = command.of.workload,
+                         .policies = {command.of.policy, command.out.string()},
+                         .seeds = command.seeds,
+                         .steps = command.steps},
+                        own, std::cerr));
+  return exit_yes;
 }
 
 namespace {
 /// Adds the flags that sensitivity and search share.
 void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& context) {
   options.workload = context.workload;
-  app.add_option("policy", options.policy, "the base: a file (x.json), or a strategy's name")
+  app.add_option("policy", options.policy,
+                 "the base: a file (x.json), a strategy, or a shipped policy (mxfp8)")
       ->required();
   app.add_option(
          "--space", options.space,
@@ -135,6 +151,7 @@ void add_ranking(CLI::App& app, SensitivityOptions& options, const Context& cont
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   add_seed(app, options.seed);
+  add_json(app, options.json);
 }
 }  // namespace
 
@@ -155,8 +172,7 @@ Work add_search(CLI::App& app, const Context& context) {
       ->check(CLI::PositiveNumber);
   app.add_option("--out", options->out,
                  "writes the policy (x.json); candidates and frontier go to x.search.json");
-  add_seeds(app, options->seeds,
-            "trains the base and the result from these seeds, separated by commas");
+  add_seeds(app, options->seeds, "trains the base and the result from these seeds: 0..4 or 0,3,7");
   app.add_option("--steps", options->steps, "steps of these trainings")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

@@ -16,6 +16,7 @@ struct SensitivityOptions {
   int64_t warm_up = 20;
   int batches = 4;
   uint64_t seed = 0;
+  std::string json{};  // empty: none; -: standard output
 };
 
 struct SearchCommand {

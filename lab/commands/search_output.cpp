@@ -32,6 +32,17 @@ Json json_of(const Measurement& measured) {
           {"bytes", measured.bytes},           {"bits", measured.bits}};
 }
 
+Json json_of(const std::vector<Candidate>& candidates) {
+  Json list = Json::array();
+  for (const Candidate& candidate : candidates) {
+    Json one{{"name", candidate.rule.name}};
+    if (candidate.refused.empty()) one.update(json_of(candidate.measured));
+    else one["refused"] = candidate.refused;
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
 const char* word_of(Objective objective) {
   switch (objective) {
     case Objective::bytes: return "bytes";
@@ -93,6 +104,11 @@ std::string table_of(const Found& found, const SearchOptions& options) {
   return text.str();
 }
 
+std::string json_of(const std::vector<Candidate>& candidates, const Measurement& base) {
+  return Json{{"format", 1}, {"base", json_of(base)}, {"candidates", json_of(candidates)}}.dump(1) +
+         "\n";
+}
+
 std::string json_of(const Found& found, const SearchOptions& options) {
   Json json{{"format", 1},
             {"objective", word_of(options.objective)},
@@ -102,13 +118,7 @@ std::string json_of(const Found& found, const SearchOptions& options) {
             {"measured", json_of(found.measured)},
             {"chosen", found.chosen},
             {"dropped", found.dropped}};
-  json["candidates"] = Json::array();
-  for (const Candidate& candidate : found.candidates) {
-    Json one{{"name", candidate.rule.name}};
-    if (candidate.refused.empty()) one.update(json_of(candidate.measured));
-    else one["refused"] = candidate.refused;
-    json["candidates"].push_back(std::move(one));
-  }
+  json["candidates"] = json_of(found.candidates);
   json["frontier"] = Json::array();
   for (const FrontierPoint& point : found.frontier) {
     Json one{{"names", point.names}, {"predicted", point.predicted}};

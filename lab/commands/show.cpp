@@ -27,6 +27,8 @@ class Shown {
         training_(policy::watched_strategy_of(file_), *work_.model, *optimizer_) {
     training_.backward(loss_of(work_, training_, example_of(work_)));
     session().require_all_rules_used();
+    // A step finds states that the optimizer does not have.
+    if (!file_.rules.states.empty()) training_.step();
   }
   const policy::PolicyFile& file() const { return file_; }
   const amp::Strategy& strategy() const { return training_.strategy(); }
@@ -56,15 +58,15 @@ std::string line_of(amp::Strategy strategy) {
   text << strategy;
   return text.str();
 }
-void print_difference(const Shown& shown, const Shown& other, bool json) {
+void print_difference(const Shown& shown, const Shown& other, const std::string& json) {
   const std::string before = line_of(shown.strategy()), after = line_of(other.strategy());
-  if (json) {
+  if (!json.empty()) {
     policy::Json all =
         policy::Json::parse(policy::resolved_difference_json(shown.session(), other.session()));
     if (before != after) all["strategy"] = {{"before", before}, {"after", after}};
-    std::cout << all.dump(2) << '\n';
-    return;
+    write_json(json, all.dump(2) + '\n');
   }
+  if (json == "-") return;
   std::string text = policy::resolved_difference(shown.session(), other.session());
   if (before != after) text += "- " + before + "\n+ " + after + '\n';
   std::cout << (text.empty() ? "no site differs, and nothing else does\n" : text);
@@ -88,6 +90,7 @@ void print_reasons(const policy::PolicySession& session) {
 }  // namespace
 
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) {
+  require_json(options.json);
   const Shown shown(options.policy, make_workload(options.workload, 0, own));
   note_other_model(std::cerr, shown.file(), options.workload, own);
   if (!options.other.empty()) {
@@ -96,10 +99,8 @@ int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) 
     print_difference(shown, other, options.json);
     return 0;
   }
-  if (options.json) {
-    std::cout << policy::resolved_json(shown.session());
-    return 0;
-  }
+  write_json(options.json, policy::resolved_json(shown.session()));
+  if (options.json == "-") return 0;
   std::cout << shown.strategy() << "\npolicy " << policy::hash(shown.file()) << ", on "
             << options.workload << "\n\n"
             << policy::resolved_table(shown.session());
@@ -110,11 +111,11 @@ int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own) 
 
 Work add_show(CLI::App& app, const Context& context) {
   auto options = std::make_shared<ShowOptions>();
-  options->workload = context.own.empty() ? "mlp_tiny" : context.workload;
+  options->workload = context.workload;
   add_policy(app, options->policy);
   add_workload(app, options->workload, context);
   app.add_option("--diff", options->other, "another policy: prints only its differences");
-  app.add_flag("--json", options->json, "prints JSON, for programs");
+  add_json(app, options->json);
   return [options, &context] { return run_show(*options, context.own); };
 }
 

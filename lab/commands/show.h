@@ -10,7 +10,7 @@ namespace halftone::lab {
 
 struct ShowOptions {
   std::string policy, workload, other{};  // other: prints only its differences from policy
-  bool json = false;                      // applies to differences also
+  std::string json{};                     // empty: none; -: standard output
 };
 /// Prints to standard output, and notes to standard error. Returns the exit code.
 int run_show(const ShowOptions& options, const std::vector<NamedWorkload>& own);

@@ -2,34 +2,20 @@
 // `run`, so a crash of a cell does not end the sweep.
 #include <halftone/lab/commands/sweep.h>
 
-#include <csignal>
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <deque>
-#include <iomanip>
 #include <iostream>
-#include <map>
 #include <optional>
-#include <sstream>
-#include <thread>
 
 #include <nlohmann/json.hpp>
 
 #include <halftone/core/files.h>
 #include <halftone/core/kernel_identity.h>
-#include <halftone/core/plain_numbers.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/json_input.h>
+#include <halftone/lab/processes.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/table.h>
@@ -45,31 +31,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-volatile std::sig_atomic_t stopped_by = 0;
-
-/// Notes signals that end programs while it exists, so that the sweep stops waiting.
-class Stopping {
- public:
-  Stopping() {
-    stopped_by = 0;
-    struct sigaction action {};
-    action.sa_handler = [](int signal) { stopped_by = signal; };
-    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &action, &before_[i]);
-  }
-  ~Stopping() {
-    for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before_[i], nullptr);
-  }
-  Stopping(const Stopping&) = delete;
-  Stopping& operator=(const Stopping&) = delete;
-
- private:
-  static constexpr std::array signals{SIGINT, SIGTERM, SIGHUP};
-  std::array<struct sigaction, signals.size()> before_{};
-};
-
-/// Holds the process number of the sweep that started this process.
-const std::string sweep_variable = "HALFTONE_SWEEP";
-
 struct Task {
   const Cell* cell;
   uint64_t seed;
@@ -79,18 +40,6 @@ struct Task {
 [[noreturn]] void cannot_use(const fs::path& path, const std::error_code& error) {
   fail<FormatError>("sweep", "cannot use ", path.string(), ": ", error.message(),
                     ". Check the path and its permissions.");
-}
-
-/// Returns the last line of a log, which is the error if the program failed.
-std::string last_line(const fs::path& log) {
-  std::string text;
-  try {
-    text = files::read_text("sweep", log, 1 << 24);
-  } catch (const Error&) { return "its log cannot be read"; }
-  std::string line;
-  for (std::istringstream lines(text); std::getline(lines, text);)
-    if (!text.empty() && !text.starts_with("Run with --help")) line = text;
-  return line;
 }
 
 bool is_there(const fs::path& path) {
@@ -110,17 +59,13 @@ RunResult result_of(const Task& task) {
   return *result;
 }
 
-/// Returns the shortest text of up to 17 digits that reads back as the same number.
-std::string exact(double value) {
-  PlainText text;
-  text << std::setprecision(17) << value;
-  return text.str();
-}
-
 class Sweep {
  public:
   Sweep(const SweepOptions& options, std::ostream& progress)
-      : options_(options), progress_(progress), cells_(cells_of(options.policy, options.axes)) {
+      : options_(options),
+        progress_(progress),
+        cells_(cells_of(options.policy, options.axes)),
+        processes_("sweep", options.jobs) {
     for (const char* folder : {"policies", "logs"})
       files::make_directories("sweep", options.run.out / folder);
     lock_.emplace(options.run.out, "sweep");
@@ -143,22 +88,25 @@ class Sweep {
 
   /// Runs the tasks. Returns the number of tasks that failed.
   int run() {
-    const Stopping stopping;
+    const StopSignals signals;
     std::deque<const Task*> waiting;
     for (const Task& task : tasks_)
       if (!is_finished(task)) waiting.push_back(&task);
     done_ = tasks_.size() - waiting.size();
     if (done_ > 0) progress_ << done_ << " of " << tasks_.size() << " runs are there" << std::endl;
     to_do_ = waiting.size();
-    while (stopped_by == 0 && (!waiting.empty() || !running_.empty())) {
-      if (!waiting.empty() && std::ssize(running_) < options_.jobs) {
+    while (!waiting.empty() || !processes_.empty()) {
+      if (!waiting.empty() && !processes_.full()) {
         start(*waiting.front());
         waiting.pop_front();
+      } else if (const auto ended = processes_.wait()) {
+        report(*ended);
       } else {
-        wait_for_one();
+        processes_.end_all();
+        progress_ << "stopped; the same command goes on with what is left" << std::endl;
+        break;
       }
     }
-    if (stopped_by != 0) end_all();
     return failed_;
   }
 
@@ -210,28 +158,14 @@ class Sweep {
         tasks_, [&](const Task& task) { return task.cell != &cell || is_finished(task); });
   }
 
-  static std::string own_program() {
-    constexpr const char* link = "/proc/self/exe";
-    std::error_code error;
-    const fs::path program = fs::read_symlink(link, error);
-    if (error) cannot_use(link, error);
-    return program.string();
-  }
-
   std::vector<std::string> command_of(const Task& task) const {
-    std::vector<std::string> words{own_program(),
-                                   "run",
-                                   task.policy.string(),
-                                   "--workload",
-                                   options_.run.workload,
-                                   "--seeds",
-                                   std::to_string(task.seed),
-                                   "--probe",
-                                   std::to_string(options_.run.probe),
-                                   "--threads",
-                                   std::to_string(std::max(1, cpu_threads() / options_.jobs)),
-                                   "--out",
-                                   options_.run.out.string()};
+    std::vector<std::string> words{
+        "run",        task.policy.string(),
+        "--workload", options_.run.workload,
+        "--seeds",    std::to_string(task.seed),
+        "--probe",    std::to_string(options_.run.probe),
+        "--threads",  std::to_string(std::max(1, cpu_threads() / options_.jobs)),
+        "--out",      options_.run.out.string()};
     const auto add = [&](const std::string& name, const std::string& value) {
       words.push_back(name), words.push_back(value);
     };
@@ -266,64 +200,21 @@ class Sweep {
 
   void start(const Task& task) {
     put_aside(task.folder);
-    std::vector<std::string> words = command_of(task), variables;
-    for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
-    variables.push_back(sweep_variable + ('=' + std::to_string(getpid())));
-    const auto pointers = [](std::vector<std::string>& texts) {
-      std::vector<char*> result;
-      for (std::string& text : texts) result.push_back(text.data());
-      result.push_back(nullptr);
-      return result;
-    };
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, task.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
-                                     0666);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    pid_t process = 0;
-    const int error = posix_spawn(&process, words.front().c_str(), &actions, nullptr,
-                                  pointers(words).data(), pointers(variables).data());
-    posix_spawn_file_actions_destroy(&actions);
-    if (error != 0)
-      fail<UsageError>("sweep", "cannot start ", words.front(), ": ", std::strerror(error),
-                       ". Try fewer --jobs.");
-    running_[process] = &task;
+    processes_.start(std::size_t(&task - tasks_.data()), command_of(task), task.log);
   }
 
-  /// Polls: a blocking wait would miss a signal that comes just before it.
-  void wait_for_one() {
-    int status = 0;
-    const pid_t process = waitpid(-1, &status, WNOHANG);
-    const auto found = running_.find(process);
-    if (found == running_.end()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      return;
-    }
-    const Task& task = *found->second;
-    running_.erase(found);
+  void report(const Processes::Ended& ended) {
+    const Task& task = tasks_[ended.id];
     ++done_, ++finished_;
     progress_ << '[' << done_ << '/' << tasks_.size() << "] " << task.cell->name << ", seed "
               << task.seed << ": ";
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-      progress_ << "loss " << number(result_of(task).loss);
-    else ++failed_, progress_ << "failed: " << policy::printable(last_line(task.log));
+    if (ended.succeeded) progress_ << "loss " << number(result_of(task).loss);
+    else ++failed_, progress_ << "failed: " << policy::printable(last_line("sweep", task.log));
     const double each = seconds() / double(finished_);
     if (finished_ < to_do_) progress_ << "; " << time_left(each * double(to_do_ - finished_));
     progress_ << std::endl;
   }
 
-  void end_all() {
-    for (const auto& [process, task] : running_) kill(process, SIGTERM);
-    for (const auto& [process, task] : running_) waitpid(process, nullptr, 0);
-    progress_ << "stopped; the same command goes on with what is left" << std::endl;
-  }
-
-  static std::string time_left(double seconds) {
-    const bool minutes = seconds >= 120;
-    return "about " + number(std::ceil(minutes ? seconds / 60 : seconds)) +
-           (minutes ? " min left" : " s left");
-  }
   double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
   const SweepOptions& options_;
@@ -331,7 +222,7 @@ class Sweep {
   std::optional<train::DirectoryLock> lock_{};
   std::vector<Cell> cells_;
   std::vector<Task> tasks_{};
-  std::map<pid_t, const Task*> running_{};
+  Processes processes_;
   std::size_t done_ = 0, finished_ = 0, to_do_ = 0;
   int failed_ = 0;
   Clock::time_point began_ = Clock::now();
@@ -339,37 +230,32 @@ class Sweep {
 
 }  // namespace
 
-void end_with_sweep() {
-  const char* const sweep = std::getenv(sweep_variable.c_str());
-  if (!sweep || !*sweep) return;
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (std::to_string(getppid()) != sweep) std::raise(SIGTERM);  // the sweep ended before prctl()
-}
-
 int run_sweep(const SweepOptions& options, std::ostream& progress) {
   if (options.axes.empty() || options.run.seeds.empty() || options.jobs < 1 ||
       options.run.out.empty())
     fail<UsageError>("sweep", options.axes.size(), " axes, ", options.run.seeds.size(), " seeds, ",
                      options.jobs, " jobs, folder \"", options.run.out.string(),
                      "\". Give at least one --axis, a seed, a job, and --out.");
+  require_json(options.json);
   Sweep sweep(options, progress);
   const int failed = sweep.run();
   const std::vector<RunResult> results = sweep.results();
-  if (!results.empty()) std::cout << table_of(results);
+  if (!results.empty()) words_next_to(options.json) << table_of(results) << remarks_on(results);
+  write_json(options.json, json_of(results));
   if (failed > 0) progress << failed << " failed" << std::endl;
-  return failed == 0 && stopped_by == 0 ? 0 : 1;
+  return StopSignals::came() ? exit_undecided : failed == 0 ? exit_yes : exit_no;
 }
 
 Work add_sweep(CLI::App& app, const Context& context) {
   struct Options {
     SweepOptions sweep{};
     std::vector<std::string> axes{};
-    std::string seeds = "0";
   };
   auto options = std::make_shared<Options>();
   RunOptions& run = options->sweep.run;
   run.workload = context.workload;
-  app.add_option("policy", options->sweep.policy, "a file (x.json), or a strategy's name")
+  app.add_option("policy", options->sweep.policy,
+                 "a file (x.json), a strategy, or a shipped policy (mxfp8)")
       ->required();
   app.add_option("--axis", options->axes,
                  "NAME=VALUE,VALUE: a field of the file (quantizers.q.scale.history), or an option "
@@ -377,17 +263,17 @@ Work add_sweep(CLI::App& app, const Context& context) {
       ->required()
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--seeds", options->seeds, "0..4, or seeds separated by commas")
-      ->capture_default_str();
+  add_seeds(app, run.seeds, "seeds of each cell: 0..4 or 0,3,7; default: 0");
   add_training(app, run, context);
   app.add_option("--jobs", options->sweep.jobs, "the number of runs at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--out", run.out, "the folder for policies, logs, and a folder for each run")
       ->required();
-  return [options] {
+  add_json(app, options->sweep.json);
+  return [options, &context] {
+    name_workload(words_next_to(options->sweep.json), options->sweep.run.workload, context.own);
     for (const std::string& axis : options->axes) options->sweep.axes.push_back(axis_of(axis));
-    options->sweep.run.seeds = seeds_of(options->seeds);
     return run_sweep(options->sweep, std::cerr);
   };
 }

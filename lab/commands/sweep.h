@@ -24,9 +24,6 @@ struct Axis {
 /// Parses an axis. Throws UsageError for a text without a name or values, and for repeated values.
 Axis axis_of(const std::string& text);
 
-/// Parses "0..4", "0,3,7" or a mix. Throws UsageError for other texts and for repeated seeds.
-std::vector<uint64_t> seeds_of(const std::string& text);
-
 /// One combination of the axes' values.
 struct Cell {
   std::string name;    // "mxfp8-history=16-lr=0.001": the name of its policy file and folders
@@ -46,15 +43,13 @@ struct SweepOptions {
   RunOptions run{.steps = 300};  // no policies; has the workload, seeds, options that are not axes,
                                  // and out, the folder of policies/, logs/ and the run folders
   int jobs = 1;                  // processes at once, which share the threads
+  std::string json{};            // empty: none; -: standard output
 };
 
 /// Runs the cells that are not finished, each by this program's own command `run`, and reports each
 /// to `progress`. Moves unfinished runs to unfinished/. Then prints a line per cell, as run does.
-/// Returns 1 if a cell failed; the others still run. The processes end with the sweep, even if it
-/// is killed. Throws UsageError while another sweep uses the folder.
+/// Returns 1 if a cell failed (the others still run), 3 if a signal stopped it. The processes end
+/// with the sweep, even if it is killed. Throws UsageError while another sweep uses the folder.
 int run_sweep(const SweepOptions& options, std::ostream& progress);
-/// In a process that a sweep started, asks the system to send SIGTERM when the sweep ends.
-/// Otherwise does nothing.
-void end_with_sweep();
 
 }  // namespace halftone::lab

@@ -125,14 +125,6 @@ std::vector<std::string> short_names(const std::vector<Axis>& axes) {
   return names;
 }
 
-uint64_t seed_of(const std::string& text, const std::string& all) {
-  uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail<UsageError>("sweep", "\"", all, "\" is no list of seeds. Write 0..4 or 0,3,7.");
-  return seed;
-}
-
 }  // namespace
 
 Axis axis_of(const std::string& text) {
@@ -145,21 +137,6 @@ Axis axis_of(const std::string& text) {
   if (std::set(axis.values.begin(), axis.values.end()).size() != axis.values.size())
     fail<UsageError>("sweep", "\"", text, "\" has a value twice. Give each once.");
   return axis;
-}
-
-std::vector<uint64_t> seeds_of(const std::string& text) {
-  std::vector<uint64_t> seeds;
-  for (const std::string& part : split(text, ',')) {
-    const std::size_t dots = part.find("..");
-    const uint64_t first = seed_of(part.substr(0, dots), text);
-    const uint64_t last = dots == std::string::npos ? first : seed_of(part.substr(dots + 2), text);
-    if (last < first || last - first >= most_cells)
-      fail<UsageError>("sweep", "\"", part, "\" is no range of at most ", most_cells, " seeds.");
-    for (uint64_t i = 0; i <= last - first; ++i) seeds.push_back(first + i);
-  }
-  if (std::set(seeds.begin(), seeds.end()).size() != seeds.size())
-    fail<UsageError>("sweep", "\"", text, "\" has a seed twice. Give each once.");
-  return seeds;
 }
 
 std::vector<Cell> cells_of(const std::string& policy, const std::vector<Axis>& axes) {

@@ -1,6 +1,7 @@
 // halftone-lab table.
 #include <halftone/lab/commands/table.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <iostream>
@@ -36,8 +37,10 @@ std::string value_text(double value) {
 
 class Writer {
  public:
-  Writer(std::ostream& out, bool json_lines) : out_(out), json_lines_(json_lines) {
-    if (!json_lines_) out_ << "run,policy,seed,step,site,role,input,statistic,value\n";
+  /// only: the statistics to write; empty: all.
+  Writer(std::ostream& out, bool json_lines, const std::vector<std::string>& only)
+      : out_(out), json_lines_(json_lines), only_(only) {
+    if (!json_lines_) out_ << "run,policy,workload,seed,step,site,role,input,statistic,value\n";
   }
 
   void begin_run(const RunFolder& folder) {
@@ -46,6 +49,8 @@ class Writer {
     const auto seed = summary.numbers.find("seed");
     run_ = folder.name();
     policy_ = policy == summary.texts.end() ? "" : policy->second;
+    const auto workload = summary.texts.find("workload");
+    workload_ = workload == summary.texts.end() ? "" : workload->second;
     seed_ = seed == summary.numbers.end() ? "" : value_text(seed->second);
   }
 
@@ -55,18 +60,20 @@ class Writer {
       const auto quoted = [](const std::string& text) {
         return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       };
-      front_ = "{\"run\":" + quoted(run_) + ",\"policy\":" + quoted(policy_) +
-               ",\"seed\":" + (seed_.empty() ? "null" : seed_) +
-               ",\"step\":" + std::to_string(step) + ",\"site\":" + quoted(site) +
-               ",\"role\":" + quoted(role) + ",\"input\":" + std::to_string(input) +
-               ",\"statistic\":";
+      front_ =
+          "{\"run\":" + quoted(run_) + ",\"policy\":" + quoted(policy_) +
+          ",\"workload\":" + quoted(workload_) + ",\"seed\":" + (seed_.empty() ? "null" : seed_) +
+          ",\"step\":" + std::to_string(step) + ",\"site\":" + quoted(site) +
+          ",\"role\":" + quoted(role) + ",\"input\":" + std::to_string(input) + ",\"statistic\":";
       return;
     }
-    front_ = csv_cell(run_) + ',' + csv_cell(policy_) + ',' + seed_ + ',' + std::to_string(step) +
-             ',' + csv_cell(site) + ',' + csv_cell(role) + ',' + std::to_string(input) + ',';
+    front_ = csv_cell(run_) + ',' + csv_cell(policy_) + ',' + csv_cell(workload_) + ',' + seed_ +
+             ',' + std::to_string(step) + ',' + csv_cell(site) + ',' + csv_cell(role) + ',' +
+             std::to_string(input) + ',';
   }
 
   void value(const std::string& statistic, double value) {
+    if (!only_.empty() && std::ranges::find(only_, statistic) == only_.end()) return;
     if (!json_lines_) {
       out_ << front_ << csv_cell(statistic) << ',' << value_text(value) << '\n';
       return;
@@ -80,7 +87,8 @@ class Writer {
  private:
   std::ostream& out_;
   bool json_lines_;
-  std::string run_{}, policy_{}, seed_{}, front_{};
+  const std::vector<std::string>& only_;
+  std::string run_{}, policy_{}, workload_{}, seed_{}, front_{};
 };
 
 void write_survey(const policy::ProbeRow& row, Writer& writer) {
@@ -88,7 +96,7 @@ void write_survey(const policy::ProbeRow& row, Writer& writer) {
   const SurveySums& s = survey.sums;
   writer.begin_place(row.step, row.site, std::string(policy::name(row.role)), row.input);
   writer.value("count", s.count), writer.value("zeros", s.zeros);
-  writer.value("infinite", s.infinite), writer.value("nan", s.nan);
+  writer.value("infinite", s.infinite), writer.value("not_a_number", s.nan);
   writer.value("root_mean_square", survey.root_mean_square());
   writer.value("largest", s.largest), writer.value("smallest", s.smallest);
   writer.value("loss_scale", row.loss_scale);
@@ -121,8 +129,23 @@ void write_updates(const policy::UpdateRow& row, Writer& writer) {
   write("update", row.stored), write("update.seen", row.seen);
 }
 
+/// The run as a whole: role "run", at its last step.
+void write_summary(const RunSummary& summary, Writer& writer) {
+  const auto steps = summary.numbers.find("steps");
+  writer.begin_place(
+      steps == summary.numbers.end() ? 0 : int64_t(std::clamp(steps->second, 0.0, 1e15)), "",
+      "run");
+  for (const char* name : {"loss", "late_loss", "validation_loss", "validation_accuracy", "lr",
+                           "milliseconds_per_step", "skipped_steps"})
+    if (const auto number = summary.numbers.find(name); number != summary.numbers.end())
+      writer.value(name, number->second);
+  for (const auto& [use, bytes] : summary.bytes_at_peak)
+    writer.value("bytes_at_peak." + use, bytes);
+}
+
 void write_run(RunFolder& folder, Writer& writer) {
   writer.begin_run(folder);
+  if (const auto summary = folder.summary()) write_summary(*summary, writer);
   folder.each_metrics_line([&](const MetricsLine& line) {
     const double step = line.at("step");
     writer.begin_place(std::abs(step) < 1e15 ? int64_t(step) : 0, "", "");
@@ -140,7 +163,7 @@ void write_table(const TableOptions& options, std::ostream& out) {
   std::vector<std::string> notes;
   std::vector<RunFolder> folders = run_folders("table", options.paths, notes);
   for (const std::string& note : notes) std::cerr << printable(note) << '\n';
-  Writer writer(out, options.json_lines);
+  Writer writer(out, options.json_lines, options.only);
   for (RunFolder& folder : folders)
     if (folder.was_trained()) write_run(folder, writer);
 }
@@ -163,6 +186,19 @@ Work add_table(CLI::App& app, const Context&) {
   CLI::Option* const csv = app.add_flag_function(
       "--csv", [](int64_t) {}, "comma-separated values (the default)");
   app.add_flag("--jsonl", options->json_lines, "a JSON object per line")->excludes(csv);
+  app.add_option_function<std::vector<std::string>>(
+         "--where",
+         [options](const std::vector<std::string>& conditions) {
+           for (const std::string& condition : conditions) {
+             if (!condition.starts_with("statistic="))
+               fail<UsageError>("--where", in_quotes(condition),
+                                " is not a condition. Write statistic=NAME,NAME.");
+             std::istringstream names(condition.substr(10));
+             for (std::string name; std::getline(names, name, ',');) options->only.push_back(name);
+           }
+         },
+         "statistic=NAME,NAME: writes only these rows")
+      ->delimiter(';');
   app.add_option("-o,--output", options->output, "a file; default: standard output");
   return [options] { return run_table(*options); };
 }

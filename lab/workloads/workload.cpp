@@ -12,6 +12,7 @@
 #include <halftone/data/tensor_dataset.h>
 #include <halftone/data/text/text.h>
 #include <halftone/data/text/tokenizer.h>
+#include <halftone/lab/workloads/small_real.h>
 #include <halftone/lab/workloads/synthetic.h>
 #include <halftone/nn/models/gpt.h>
 #include <halftone/nn/models/lenet.h>
@@ -99,24 +100,7 @@ struct FlatMlp final : nn::Layer {
   void describe(nn::Fields& field) override { field("mlp", mlp); }
 };
 
-/// Returns texts that every Debian system has.
-std::string licences() {
-  std::string text;
-  for (const char* name : {"Apache-2.0", "Artistic", "GFDL-1.3", "LGPL-2.1", "MPL-2.0", "GPL-3"})
-    text += data::read_text(std::string("/usr/share/common-licenses/") + name) + "\n\n";
-  return text;
-}
-
-/// The number of different characters in them; other characters on a user's machine count as the
-/// last.
-constexpr int64_t characters = 85, context = 64;
-
-data::TextSplit split_licences() {
-  const std::string text = licences();
-  const data::CharacterTokenizer tokenizer(text);
-  Tensor tokens = data::tokenize(tokenizer, text);
-  return data::split_text(minimum(tokens, full({}, double(characters - 1), i64)), 0.1);
-}
+constexpr int64_t context = 64;
 
 Workload gpt_tiny(uint64_t seed) {
   auto model = std::make_unique<nn::models::Gpt>(nn::models::GptOptions{
@@ -132,12 +116,12 @@ Workload gpt_tiny(uint64_t seed) {
       .train =
           [seed] {
             return DataLoader(
-                data::TextDataset(split_licences().train, {.context = context, .stride = 7}),
+                data::TextDataset(license_text().train, {.context = context, .stride = 7}),
                 {.batch_size = 16, .shuffle = true, .drop_last = true, .seed = seed});
           },
       .validation =
           [seed] {
-            return DataLoader(data::TextDataset(split_licences().validation, {.context = context}),
+            return DataLoader(data::TextDataset(license_text().validation, {.context = context}),
                               {.batch_size = 32, .seed = seed});
           },
       .example =
@@ -185,20 +169,33 @@ std::vector<NamedWorkload> built_in_workloads() {
        "lenet"},
       {"gpt_tiny", "a GPT of 4 layers, width 128, on the characters of Debian's license texts",
        gpt_tiny, "gpt"}};
+  std::ranges::move(small_real_workloads(), std::back_inserter(all));
   for (const std::string& name : synthetic_names()) {
     const auto known = [&](const NamedWorkload& w) { return w.name == name; };
     if (std::ranges::none_of(all, known))
       all.push_back({name, "as bench/train_step has it, on noise",
-                     [name](uint64_t seed) { return synthetic(name, seed); }, model_in(name)});
+                     [name](uint64_t seed) { return synthetic(name, seed); }, model_in(name),
+                     true});
   }
   return all;
 }
 
-std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own) {
+std::optional<NamedWorkload> workload_named(const std::string& name,
+                                            const std::vector<NamedWorkload>& own) {
   std::vector<NamedWorkload> all = own;
   std::ranges::move(built_in_workloads(), std::back_inserter(all));
-  const auto found = std::ranges::find(all, workload, &NamedWorkload::name);
-  return found == all.end() ? "" : found->model;
+  const auto at = std::ranges::find(all, name, &NamedWorkload::name);
+  return at == all.end() ? std::nullopt : std::optional(*at);
+}
+
+std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own) {
+  const auto named = workload_named(workload, own);
+  return named ? named->model : "";
+}
+
+bool trains_on_noise(const std::string& workload, const std::vector<NamedWorkload>& own) {
+  const auto named = workload_named(workload, own);
+  return named && named->noise;
 }
 
 Workload make_workload(const std::string& name, uint64_t seed,

@@ -40,9 +40,10 @@ struct NamedWorkload {
   std::function<Workload(uint64_t seed)> make;
   /// The name of its model in policy::model_names(), which the "for" of policies uses; "": none.
   std::string model{};
+  bool noise = false;  // trains on one batch of noise: for speed and shapes, not for losses
 };
 
-/// Returns student_teacher, residual_mlp, mlp, lenet, gpt_tiny, and the workloads of
+/// Returns student_teacher, residual_mlp, mlp, lenet, gpt_tiny, those of small_real.h, and those of
 /// lab/workloads/synthetic.h, which learn noise.
 std::vector<NamedWorkload> built_in_workloads();
 
@@ -50,8 +51,13 @@ std::vector<NamedWorkload> built_in_workloads();
 /// the nearest.
 Workload make_workload(const std::string& name, uint64_t seed = 0,
                        const std::vector<NamedWorkload>& own = {});
+/// Returns one of them, or of `own`; nullopt for an unknown name.
+std::optional<NamedWorkload> workload_named(const std::string& name,
+                                            const std::vector<NamedWorkload>& own = {});
 /// Returns NamedWorkload::model of a workload; "" for an unknown name.
 std::string model_of(const std::string& workload, const std::vector<NamedWorkload>& own = {});
+/// Whether the workload trains on noise; false for an unknown name.
+bool trains_on_noise(const std::string& workload, const std::vector<NamedWorkload>& own = {});
 data::Batch example_of(const Workload& workload);
 std::unique_ptr<optim::Optimizer> optimizer_of(const Workload& workload);
 /// Calls amp::apply(), for loops without a Trainer. If the strategy's gradients have a wire format,

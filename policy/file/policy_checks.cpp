@@ -58,4 +58,10 @@ void require_sensible(const JsonValue& top, const PolicyFile& file) {
   require_low_dtype(top, file);
 }
 
+std::span<const std::string_view> model_names() {
+  static constexpr std::array<std::string_view, 6> names{"gpt", "lenet",  "lstm_classifier",
+                                                         "mlp", "resnet", "unet"};
+  return names;
+}
+
 }  // namespace halftone::policy

@@ -12,6 +12,7 @@
 #include <halftone/policy/file/policy_checks.h>
 #include <halftone/policy/file/policy_words.h>
 #include <halftone/policy/file/quantizer_reader.h>
+#include <halftone/policy/file/shipped_policies.h>
 
 namespace halftone::policy {
 
@@ -94,19 +95,29 @@ class Reader {
     const auto extends = top.find("extends");
     if (!extends) return;
     const std::string base = extends->text();
-    if (!base.ends_with(".json")) {
-      const auto names = amp::Strategy::names();
-      if (std::ranges::find(names, base) == names.end())
-        extends->refuse_unknown("strategy", base, names);
+    const auto names = amp::Strategy::names();
+    if (std::ranges::find(names, base) != names.end()) {
       file_.base = amp::Strategy::named(base);
       return;
     }
-    if (folder_.empty()) extends->refuse("only a file can extend a file. Extend a strategy.");
+    // A text without a folder, such as a shipped policy, finds only shipped files.
+    const bool is_file = base.ends_with(".json");
+    if (const ShippedPolicy* shipped = shipped_policy(base);
+        shipped && (!is_file || folder_.empty()))
+      return take(Reader("policy " + base, {}, depth_ + 1), shipped->text);
+    if (!is_file) extends->refuse_unknown("strategy", base, names);
+    if (folder_.empty())
+      extends->refuse("only a file can extend a file. Extend a strategy or a shipped policy.");
     if (depth_ > 8) extends->refuse("more than 8 files extend one another, perhaps in a circle.");
     const std::filesystem::path path = folder_ / base;
-    Reader reader(where_of(path), path.parent_path(), depth_ + 1);
-    file_ = reader.read(file_text(extends->pointer(), path));
-    grids_ = std::move(reader.grids_);
+    take(Reader(where_of(path), path.parent_path(), depth_ + 1),
+         file_text(extends->pointer(), path));
+  }
+
+  /// Starts from what another text says.
+  void take(Reader base, std::string_view text) {
+    file_ = base.read(text);
+    grids_ = std::move(base.grids_);
   }
 
  public:
@@ -370,12 +381,6 @@ class Reader {
 };
 
 }  // namespace
-
-std::span<const std::string_view> model_names() {
-  static constexpr std::array<std::string_view, 6> names{"gpt", "lenet",  "lstm_classifier",
-                                                         "mlp", "resnet", "unet"};
-  return names;
-}
 
 int64_t files_read() { return read_so_far; }
 

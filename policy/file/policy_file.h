@@ -29,7 +29,8 @@ int64_t files_read();
 /// Reads a file and the files that it extends; their paths are relative to it. Throws FormatError,
 /// with the position in the file, if it is not a policy; UsageError for unknown names.
 PolicyFile read(const std::filesystem::path& path);
-/// The same for text; errors use `where` as the file's name. The text cannot extend files.
+/// The same for text; errors use `where` as the file's name. It can extend strategies and shipped
+/// policies, but no files.
 PolicyFile read_text(std::string_view text, std::string_view where);
 /// Returns the whole policy as text, without `extends`: read_text() restores it. Throws UsageError
 /// for policies that no file can express: a policy that is a class of its own, entries for users'
@@ -46,7 +47,8 @@ inline amp::Strategy parse(std::string_view text, std::string_view where = "text
 }
 /// Returns the words of "for": the models of nn/models.
 std::span<const std::string_view> model_names();
-/// Takes a strategy's name, or a path that ends in ".json". Throws what named() and read() throw.
+/// Reads a path that ends in ".json"; returns a strategy or a shipped policy ("mxfp8") for its
+/// name. Throws what read() throws, and UsageError for unknown names.
 PolicyFile named_or_read(std::string_view name);
 inline amp::Strategy named_or_loaded(std::string_view name) {
   return strategy_of(named_or_read(name));

@@ -40,10 +40,12 @@ std::vector<RuledState> ruled_states(std::string_view where,
   std::set<std::string_view> known{"exp_avg",         "exp_avg_sq", "max_exp_avg_sq",
                                    "momentum_buffer", "square_avg", "grad_avg"};
   std::vector<RuledState> ruled;
+  std::set<std::string_view> own;
   for (const auto& [entry, x] : state) {
     if (rules.empty() || !entry.starts_with("state.")) continue;
     const std::string_view name = std::string_view(entry).substr(entry.rfind('.') + 1);
     known.insert(name);
+    if (x.numel() > 1) own.insert(name);
     if (const auto rule = rules.find(std::string(name)); rule != rules.end())
       ruled.push_back({&rule->second, number_of_parameter(entry), rule->first, x});
   }
@@ -51,6 +53,10 @@ std::vector<RuledState> ruled_states(std::string_view where,
     if (!known.contains(name))
       fail_unknown_name(where, "state of an optimizer", name,
                         std::vector(known.begin(), known.end()));
+  if (ruled.empty() && !rules.empty() && !own.empty())
+    fail<UsageError>(where, "the policy has a grid for the state ", rules.begin()->first,
+                     ", and this optimizer has only ", *own.begin(),
+                     ". Use the optimizer that the policy is for, or name that state.");
   return ruled;
 }
 }  // namespace

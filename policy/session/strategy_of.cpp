@@ -1,6 +1,11 @@
 // Converts a file to a strategy and back.
+#include <algorithm>
+#include <vector>
+
 #include <halftone/amp/session.h>
+#include <halftone/core/names.h>
 #include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/file/shipped_policies.h>
 #include <halftone/policy/session/session.h>
 
 namespace halftone::policy {
@@ -48,7 +53,16 @@ amp::Strategy watched(const amp::Strategy& strategy) {
 }
 
 PolicyFile named_or_read(std::string_view name) {
-  return name.ends_with(".json") ? read(name) : PolicyFile{.base = amp::Strategy::named(name)};
+  if (name.ends_with(".json")) return read(name);
+  const auto strategies = amp::Strategy::names();
+  if (std::ranges::find(strategies, name) != strategies.end())
+    return {.base = amp::Strategy::named(name)};
+  std::vector<std::string_view> names(strategies.begin(), strategies.end());
+  for (const ShippedPolicy& shipped : shipped_policies()) {
+    if (shipped.name == name) return read_text(shipped.text, shipped.name);
+    names.push_back(shipped.name);
+  }
+  fail_unknown_name("policy", "strategy or shipped policy", name, names);
 }
 
 PolicyFile file_of(const amp::Strategy& strategy) {

@@ -289,7 +289,7 @@ TEST_CASE("collecting after unscaling, and losses that do not exist") {
   using doctest::Contains;
   TwoLosses run;
   CHECK_THROWS_WITH_AS(run.scaler.collect(run.sgd, 0), Contains("before scale()"), UsageError);
-  CHECK_THROWS_WITH_AS(run.scaler.scale(sum(run.w), 2), Contains("no loss 2 among 2"), UsageError);
+  CHECK_THROWS_WITH_AS(run.scaler.scale(sum(run.w), 2), Contains("got loss 2, but the scaler has 2"), UsageError);
   CHECK_THROWS_WITH_AS(GradScaler({}, {.losses = 0}), Contains("got 0 losses"), UsageError);
   run.scaler.scale(sum(run.w)).backward();
   run.scaler.unscale(run.sgd);

@@ -30,6 +30,11 @@ class Columns {
     const bool last = column + 1 == columns();
     return trimmed(line.substr(from, last ? line.npos : starts_[std::size_t(column + 1)] - from));
   }
+  bool has(const std::string& head) const {
+    for (int column = 0; column < columns(); ++column)
+      if (cell(-1, column) == head) return true;
+    return false;
+  }
   std::string at(int row, const std::string& head) const {
     for (int column = 0; column < columns(); ++column)
       if (cell(-1, column) == head) return cell(row, column);

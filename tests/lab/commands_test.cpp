@@ -85,28 +85,33 @@ TEST_CASE("commands: names and descriptions, each once, in lower case") {
 TEST_CASE("the flags that each command has") {
   const Words training{"--from",     "--lr",    "--optimizer", "--probe",
                        "--schedule", "--steps", "--workload"};
-  const Words ranking{"--batches", "--reference", "--seed",    "--space",
-                      "--to",      "--warm-up",   "--workload"};
+  const Words ranking{"--batches", "--reference", "--seed",     "--space",
+                      "--to",      "--warm-up",   "--workload", "--json"};
   const auto and_also = [](Words words, const Words& more) {
     words.insert(words.end(), more.begin(), more.end());
     std::ranges::sort(words);
     return words;
   };
   const std::map<std::string, Words> wanted{
-      {"formats", {"--check", "--samples"}},
+      {"formats", {"--check", "--json", "--samples"}},
       {"show", {"--diff", "--json", "--workload"}},
       {"graph", {"--output", "--workload"}},
       {"picture", {"--output", "--workload"}},
-      {"run", and_also(training, {"--out", "--seeds", "--set-aside"})},
-      {"sweep", and_also(training, {"--axis", "--jobs", "--out", "--seeds"})},
-      {"rerun", {"--check", "--from"}},
+      {"run", and_also(training, {"--json", "--out", "--seeds", "--trace"})},
+      {"sweep", and_also(training, {"--axis", "--jobs", "--json", "--out", "--seeds"})},
+      {"gate",
+       {"--first", "--from", "--jobs", "--json", "--lr", "--max-minutes", "--metric", "--optimizer",
+        "--out", "--pairs", "--reference", "--schedule", "--seed", "--steps", "--within",
+        "--workload"}},
+      {"diff", {"--json"}},
+      {"rerun", {"--check", "--from", "--json"}},
       {"compare", {"--json", "--reference", "--seed", "--workload"}},
-      {"explain", {"--scale", "--seed", "--steps", "--workload"}},
-      {"sensitivity", ranking},
+      {"explain", {"--json", "--scale", "--seed", "--steps", "--workload"}},
+      {"sensitivity", and_also(ranking, {})},
       {"search", and_also(ranking, {"--budget", "--objective", "--out", "--seeds", "--steps"})},
       {"report", {"--output", "--reference"}},
-      {"table", {"--csv", "--jsonl", "--output"}},
-      {"experiment", {"--long"}}};
+      {"table", {"--csv", "--jsonl", "--output", "--where"}},
+      {"experiment", {"--json", "--long"}}};
   for (const Command& command : lab::commands()) {
     CAPTURE(command.name);
     Parsed parsed(command.name);
@@ -192,7 +197,7 @@ TEST_CASE("help names every command, and of one command its flags; both end with
   }
 }
 
-TEST_CASE("a mistake ends with 1, one line to standard error and nothing to standard output") {
+TEST_CASE("a mistake ends with 2, one line to standard error and nothing to standard output") {
   for (const Words& words : {Words{},
                              {"no-such-command"},
                              {"show"},
@@ -205,12 +210,13 @@ TEST_CASE("a mistake ends with 1, one line to standard error and nothing to stan
                              {"experiment", "E99"},
                              {"compare", "fp32", "--json", "/no/such/place/x.json"},
                              {"graph", "fp32", "-o", "x.txt"},
-                             {"picture", "none", "-o", "/tmp/x"},
+                             {"picture", "none", "-o", "/tmp/x.svg"},
+                             {"picture", "bytes", "-o", "/tmp/x.pdf"},
                              {"formats", "e4m33"},
                              {"formats", "--samples", "100"}}) {
     CAPTURE(words.size());
     const Said said = said_by(words);
-    CHECK(said.code == 1);
+    CHECK(said.code == 2);
     CHECK(said.output.empty());
     CHECK_FALSE(said.errors.empty());
   }
@@ -218,12 +224,12 @@ TEST_CASE("a mistake ends with 1, one line to standard error and nothing to stan
 
 TEST_CASE("what an error quotes cannot move the cursor") {
   const Said said = said_by({"show", "\x1b[2J\xff"});
-  CHECK(said.code == 1);
+  CHECK(said.code == 2);
   CHECK(std::ranges::none_of(said.errors, [](char c) { return c == '\x1b' || c == '\xff'; }));
 }
 
 TEST_CASE("a workload of one's own is the default, and first among the names") {
-  const Said said = said_by({"show", "amp-bf16", "--json"});
+  const Said said = said_by({"show", "amp-bf16", "--json", "-"});
   CHECK(said.code == 0);
   const auto sites = nlohmann::json::parse(said.output).at("sites");
   REQUIRE(sites.size() >= 1);

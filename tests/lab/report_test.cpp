@@ -308,15 +308,16 @@ TEST_CASE("rows for other programs") {
   const Path run = write_run(directory, "a", 4, 1, 1);
   std::ostringstream csv, lines;
   lab::write_table({.paths = {run}}, csv);
-  CHECK(csv.str().starts_with("run,policy,seed,step,site,role,input,statistic,value\n"));
-  CHECK(contains(csv.str(), "\na-4,a,4,1,,,0,train/loss,2\n"));
-  CHECK(contains(csv.str(), "\na-4,a,4,10,layers.0/linear.0,weight,0,saturation,0.002"));
-  CHECK(contains(csv.str(), "\na-4,a,4,0,0.weight,update,0,lost_share,0.25\n"));
-  CHECK(contains(csv.str(), "\na-4,a,4,0,0.weight,update.seen,0,lost_share,0.5\n"));
+  CHECK(csv.str().starts_with("run,policy,workload,seed,step,site,role,input,statistic,value\n"));
+  CHECK(contains(csv.str(), "\na-4,a,small,4,1,,,0,train/loss,2\n"));
+  CHECK(contains(csv.str(), "\na-4,a,small,4,10,layers.0/linear.0,weight,0,saturation,0.002"));
+  CHECK(contains(csv.str(), "\na-4,a,small,4,0,0.weight,update,0,lost_share,0.25\n"));
+  CHECK(contains(csv.str(), "\na-4,a,small,4,0,0.weight,update.seen,0,lost_share,0.5\n"));
   lab::write_table({.paths = {run}, .json_lines = true}, lines);
-  CHECK(contains(lines.str(),
-                 R"({"run":"a-4","policy":"a","seed":4,"step":1,"site":"","role":"","input":0,)"
-                 R"("statistic":"train/loss","value":2})"));
+  CHECK(contains(
+      lines.str(),
+      R"({"run":"a-4","policy":"a","workload":"small","seed":4,"step":1,"site":"","role":"","input":0,)"
+      R"("statistic":"train/loss","value":2})"));
   CHECK(contains(
       message_of<FormatError>([&] { lab::write_table({.paths = {directory / "none"}}, csv); }),
       "[table] "));

@@ -12,6 +12,7 @@
 #include <halftone/lab/workloads/choices.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/commands/rerun.h>
+#include <halftone/policy/file/policy_file.h>
 #include <halftone/lab/run.h>
 #include <halftone/lab/recorded_run.h>
 #include <halftone/nn/nn.h>
@@ -71,7 +72,7 @@ TEST_CASE("a run does not write after the log of one that was killed") {
   write_file(log, "{\"step\":1,\"train/loss\":2}\n");
   const std::string message = message_of<UsageError>([&] { lab::run(options, small(), progress); });
   CHECK(contains(message, "[run] an unfinished run has left metrics.jsonl in " + path.string()));
-  CHECK(contains(message, "Pass --set-aside"));
+  CHECK(contains(message, "Set .set_aside"));
   CHECK(read_file(log) == "{\"step\":1,\"train/loss\":2}\n");
   options.set_aside = true;
   lab::run(options, small(), progress);

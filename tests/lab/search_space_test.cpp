@@ -77,10 +77,26 @@ TEST_CASE("ops: what a base computes already is no rule, and a region hands on w
 TEST_CASE("ops to a quantizer: products alone, their operands and the gradient that arrives") {
   const std::vector<Rule> rules = space_of("ops", "mxfp8");
   REQUIRE(names_of(rules) == Names{"linear -> mxfp8"});
-  CHECK(roles_of(rules[0]) == std::set{Role::input, Role::weight, Role::grad_output});
+  // Blocks run along the dimension that a product sums over, which is another one in backward.
+  CHECK(roles_of(rules[0]) == std::set{Role::input, Role::weight, Role::grad_output,
+                                       Role::input_backward, Role::weight_backward,
+                                       Role::grad_output_weight});
   CHECK_FALSE(rules[0].compute);
+  const std::vector<Rule> scaled = space_of("ops", "fp8_tensor");
+  CHECK(roles_of(scaled[0]) == std::set{Role::input, Role::weight, Role::grad_output});
   for (const auto& [role, rule] : rules[0].roles)
     CHECK(rule.quantizer == *quantizer_named("mxfp8"));
+}
+
+TEST_CASE("ops to a quantizer whose scales the region cannot hold: computed in f32") {
+  for (const char* to : {"nvfp4", "fp8_block", "fp8_tensor"}) {
+    CAPTURE(to);
+    const std::vector<Rule> rules = space_of("ops", to, "amp-bf16");
+    REQUIRE_FALSE(rules.empty());
+    CHECK(rules[0].compute == policy::Compute::f32);
+    CHECK(rules[0].result == bf16);
+  }
+  CHECK_FALSE(space_of("ops", "mxfp8", "amp-bf16")[0].compute);
 }
 
 TEST_CASE("modules: a rule for each module by its path, none for what is outside of all") {

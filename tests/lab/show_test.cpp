@@ -36,7 +36,7 @@ std::string shipped_policy(const std::string& name) {
 TEST_CASE("show --json parses on every workload") {
   for (const lab::NamedWorkload& workload : lab::built_in_workloads()) {
     CAPTURE(workload.name);
-    const Said said = said_by({.policy = "amp-bf16", .workload = workload.name, .json = true});
+    const Said said = said_by({.policy = "amp-bf16", .workload = workload.name, .json = "-"});
     const json all = json::parse(said.output);
     CHECK_FALSE(all.at("sites").empty());
     CHECK(all.at("hash").get<std::string>().size() == 16);
@@ -46,7 +46,9 @@ TEST_CASE("show --json parses on every workload") {
       CHECK(site.at("treatment").at(0).at("does").empty());
     }
     CHECK(said.notes.empty());
-    CHECK_FALSE(workload.model.empty());
+    // The models of these are not in nn/models.
+    const bool own = workload.name == "resnet8" || workload.name == "lstm_text";
+    CHECK(workload.model.empty() == own);
   }
 }
 
@@ -54,7 +56,7 @@ TEST_CASE("show --diff --json is what differs") {
   const Said said = said_by({.policy = shipped_policy("te_current"),
                              .workload = "mlp_tiny",
                              .other = shipped_policy("te_delayed_hybrid"),
-                             .json = true});
+                             .json = "-"});
   const json all = json::parse(said.output);
   REQUIRE(all.at("sites").size() == 2);
   const auto from = [&](const char* when) {
@@ -66,12 +68,12 @@ TEST_CASE("show --diff --json is what differs") {
   const json same = json::parse(said_by({.policy = "amp-bf16",
                                          .workload = "mlp_tiny",
                                          .other = shipped_policy("amp-bf16"),
-                                         .json = true})
+                                         .json = "-"})
                                     .output);
   CHECK(same == json{{"sites", json::object()}});
   const json forms = json::parse(
       said_by(
-          {.policy = "full-bf16", .workload = "mlp_tiny", .other = "full-bf16-kahan", .json = true})
+          {.policy = "full-bf16", .workload = "mlp_tiny", .other = "full-bf16-kahan", .json = "-"})
           .output);
   CHECK(contains(forms.at("strategy").at("after").get<std::string>(), "(kahan)"));
   CHECK(contains(
@@ -81,7 +83,7 @@ TEST_CASE("show --diff --json is what differs") {
 
 TEST_CASE("a policy for other models is told so") {
   const Said said =
-      said_by({.policy = shipped_policy("qpytorch_low8"), .workload = "gpt_tiny", .json = true});
+      said_by({.policy = shipped_policy("qpytorch_low8"), .workload = "gpt_tiny", .json = "-"});
   CHECK(said.notes ==
         "note: qpytorch-low8 is for lenet and mlp, and gpt_tiny trains gpt. Its rules may mean "
         "other layers.\n");

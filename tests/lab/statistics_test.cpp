@@ -68,13 +68,13 @@ TEST_CASE("a median does not depend on the order, and one outlier does not move 
 TEST_CASE("intervals by hand: the mean, and t s / sqrt(n)") {
   const Interval two = interval_of({1, 3});  // s = sqrt(2), n = 2: 12.706 sqrt(2) / sqrt(2)
   CHECK(two.mean == 2);
-  CHECK(two.half == doctest::Approx(12.706));
+  CHECK(two.half == doctest::Approx(12.7062));
   const Interval three = interval_of({1, 2, 3});  // s = 1, n = 3
   CHECK(three.mean == 2);
-  CHECK(three.half == doctest::Approx(4.303 / std::sqrt(3.0)));
+  CHECK(three.half == doctest::Approx(4.30265 / std::sqrt(3.0)));
   const Interval five = interval_of({2, 4, 4, 6, 9});  // mean 5, squares 9 + 1 + 1 + 1 + 16 = 28
   CHECK(five.mean == 5);
-  CHECK(five.half == doctest::Approx(2.776 * std::sqrt(28.0 / 4 / 5)));
+  CHECK(five.half == doctest::Approx(2.77645 * std::sqrt(28.0 / 4 / 5)));
 }
 
 TEST_CASE("fewer than two numbers have no interval, equal ones an empty one") {

@@ -83,7 +83,7 @@ TEST_CASE("seeds: what is no list") {
   for (const char* text : {"0..2..4", "1,", ",1", "1..", "..1", "1...3", " 1", "+1", "0x10", "1e3",
                            "1.5", "1;2", "18446744073709551616", "5..4"}) {
     CAPTURE(text);
-    CHECK(message_of<UsageError>([&] { seeds_of(text); }).starts_with("[sweep] \""));
+    CHECK(message_of<UsageError>([&] { seeds_of(text); }).starts_with("[--seeds] \""));
   }
   for (const char* text : {"1,1", "0..4,4", "0..2,1..3"}) {
     CAPTURE(text);

@@ -33,7 +33,7 @@ TEST_CASE("axes and seeds, and what is none") {
        {"", "..", "3..1", "1,1", "0..2,2", "-1", "1x", "0..99999999999", "99999999999999999999",
         "18446744073709551614..18446744073709551615,a"}) {
     CAPTURE(text);
-    CHECK(message_of<UsageError>([&] { seeds_of(text); }).starts_with("[sweep] "));
+    CHECK(message_of<UsageError>([&] { seeds_of(text); }).starts_with("[--seeds] "));
   }
   CHECK(seeds_of("18446744073709551614..18446744073709551615").size() == 2);
 }

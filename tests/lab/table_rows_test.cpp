@@ -40,7 +40,7 @@ std::vector<Cells> parsed_csv(const std::string& text) {
 }
 
 struct Row {
-  std::string run, policy, seed, step, site, role, input, statistic, value;
+  std::string run, policy, workload, seed, step, site, role, input, statistic, value;
 };
 
 std::vector<Row> rows_of(const Path& run) {
@@ -48,13 +48,13 @@ std::vector<Row> rows_of(const Path& run) {
   const Captured notes(std::cerr);
   lab::write_table({.paths = {run}}, text);
   std::vector<Cells> lines = parsed_csv(text.str());
-  CHECK(lines.at(0) ==
-        Cells{"run", "policy", "seed", "step", "site", "role", "input", "statistic", "value"});
+  CHECK(lines.at(0) == Cells{"run", "policy", "workload", "seed", "step", "site", "role", "input",
+                             "statistic", "value"});
   std::vector<Row> rows;
   for (std::size_t i = 1; i < lines.size(); ++i) {
     const Cells& c = lines[i];
-    REQUIRE(c.size() == 9);
-    rows.push_back({c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8]});
+    REQUIRE(c.size() == 10);
+    rows.push_back({c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]});
   }
   return rows;
 }
@@ -105,7 +105,9 @@ TEST_CASE("counts and sums of a survey are in its rows as they are") {
        {"count", "zeros", "infinite", "nan", "to_zero", "subnormal", "saturated", "to_infinity",
         "changed", "largest", "smallest", "scale", "ideal", "loss_scale"}) {
     CAPTURE(name);
-    CHECK(values.at(name) == line.at(name).get<double>());
+    // "nan" is a missing value for pandas.
+    const std::string statistic = name == std::string("nan") ? "not_a_number" : name;
+    CHECK(values.at(statistic) == line.at(name).get<double>());
   }
   for (const Row& row : rows) {
     CHECK(row.run == "run");
@@ -233,6 +235,26 @@ TEST_CASE("metrics: a row for each number of a line but its step and its time") 
   }
 }
 
+TEST_CASE("the run as a whole: loss, time, bytes, and conditions on the statistic") {
+  const Folder folder("", R"({"step":1,"train/loss":3})",
+                      R"({"policy":"p","seed":4,"workload":"w","steps":20,"loss":0.5,"lr":0.1,)"
+                      R"("milliseconds_per_step":7,"bytes_at_peak":{"parameter":64}})");
+  std::map<std::string, std::string> values;
+  for (const Row& row : rows_of(folder.path)) {
+    CHECK(row.workload == "w");
+    if (row.role != "run") continue;
+    values[row.statistic] = row.value;
+    CHECK(row.step == "20");
+  }
+  CHECK(values == std::map<std::string, std::string>{{"loss", "0.5"},
+                                                     {"lr", "0.1"},
+                                                     {"milliseconds_per_step", "7"},
+                                                     {"bytes_at_peak.parameter", "64"}});
+  std::ostringstream text;
+  lab::write_table({.paths = {folder.path}, .only = {"lr", "train/loss"}}, text);
+  CHECK(parsed_csv(text.str()).size() == 3);
+}
+
 TEST_CASE("numbers have all digits that they need") {
   const double numbers[] = {0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, 123456789.125, -0.5};
   json line{{"step", 1}};
@@ -276,7 +298,7 @@ TEST_CASE("both forms say the same") {
   const auto objects = objects_of(folder.path);
   REQUIRE(rows.size() == objects.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    CHECK(objects[i].size() == 9);
+    CHECK(objects[i].size() == 10);
     CHECK(objects[i]["run"] == rows[i].run);
     CHECK(objects[i]["seed"] == 4);
     CHECK(objects[i]["step"] == std::stoll(rows[i].step));

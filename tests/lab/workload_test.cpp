@@ -19,14 +19,29 @@ std::string data_of(const std::string& workload, uint64_t seed) {
 }
 
 TEST_CASE("workloads: another seed is another model on other data, the same seed the same") {
-  for (const char* name :
-       {"student_teacher", "residual_mlp", "mlp_tiny", "resnet18_cifar", "gpt_char"}) {
+  for (const char* name : {"student_teacher", "residual_mlp", "mlp_tiny", "resnet18_cifar",
+                           "gpt_char", "gpt_tiny", "resnet8", "lstm_text", "diffusion"}) {
     CAPTURE(name);
     CHECK(weights_of(name, 1) == weights_of(name, 1));
     CHECK(weights_of(name, 1) != weights_of(name, 2));
     CHECK(data_of(name, 1) == data_of(name, 1));
     CHECK(data_of(name, 1) != data_of(name, 2));
   }
+}
+
+TEST_CASE("workloads: seeds order the data of workloads on real data, and leave validation alone") {
+  const auto first = [](data::DataLoader loader) {
+    return lab::hash_of(optim::NamedTensors{{"x", (*loader.begin()).inputs}});
+  };
+  for (const char* name : {"gpt_tiny", "resnet8", "lstm_text", "diffusion"}) {
+    CAPTURE(name);
+    const lab::Workload one = lab::make_workload(name, 1), other = lab::make_workload(name, 2);
+    CHECK(first(one.train()) != first(other.train()));
+    CHECK(first(one.validation()) == first(other.validation()));
+    CHECK_FALSE(lab::trains_on_noise(name));
+  }
+  CHECK(lab::trains_on_noise("mlp_tiny"));
+  CHECK_FALSE(lab::trains_on_noise("no such workload"));
 }
 
 TEST_CASE("workloads: what is measured has seed 0 where none is given") {

@@ -182,7 +182,7 @@ template <> struct Samples<InstanceNorm> {
                   of("no parameters", {2, 2, 3, 3}, none),
                   of("wide parameters", {2, 3, 2, 3}, wide)},
         .errors = {error<ShapeError>("[instance_norm] [2, 5] f32 has no channels, or nothing to "
-                                     "normalise in them.",
+                                     "normalize in them.",
                                      [] {
                                        instance_norm(ones({2, 5}));
                                      }),

@@ -81,7 +81,7 @@ TEST_CASE("strategies: base, weights, lists, loss scale") {
   CHECK(refusal_of(R"("extends": "amp-bf61")") ==
         "/extends: there is no strategy named \"amp-bf61\". Did you mean \"amp-bf16\"?");
   CHECK(refusal_of(R"("extends": "other.json")") ==
-        "/extends: only a file can extend a file. Extend a strategy.");
+        "/extends: only a file can extend a file. Extend a strategy or a shipped policy.");
   CHECK(refusal_of(R"("weights": "bf16")") == "/weights: weights is an object, got a text.");
   CHECK(refusal_of(R"("weights": {"dtyp": "bf16"})") ==
         "/weights/dtyp: weights has no entry \"dtyp\". Did you mean \"dtype\"?");

@@ -22,6 +22,15 @@ TEST_CASE("settings that an operation does not support, and rules that match not
   CHECK_THROWS_AS(session.require_all_rules_used(), UsageError);
 }
 
+TEST_CASE("a state that only other optimizers have is an error of the first step") {
+  Steps of_sgd(policy_with("", R"(, "optimizer": {"states": {"momentum_buffer": "bf16"}})"));
+  CHECK_THROWS_WITH_AS(of_sgd.step(0),
+                       "[policy t] the policy has a grid for the state momentum_buffer, and this "
+                       "optimizer has only exp_avg. Use the optimizer that the policy is for, or "
+                       "name that state.",
+                       UsageError);
+}
+
 TEST_CASE("a state that the optimizer does not have is an error of the first step") {
   Steps misspelt(policy_with("", R"(, "optimizer": {"states": {"exp_average": "bf16"}})"));
   CHECK_THROWS_WITH_AS(misspelt.step(0),

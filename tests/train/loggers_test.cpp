@@ -176,8 +176,8 @@ TEST_CASE("mistakes are errors that log nothing") {
   const auto message = [&](std::initializer_list<NamedNumber> numbers) {
     return message_of<UsageError>([&] { log.log(1, numbers); });
   };
-  CHECK(contains(message({{"", 1}}), "no name"));
-  CHECK(contains(message({{"time", 1}}), "no name"));
+  CHECK(contains(message({{"", 1}}), "not a valid name"));
+  CHECK(contains(message({{"time", 1}}), "not a valid name"));
   CHECK(contains(message({{"a", 1}, {"a", 2}}), "twice"));
   CHECK(contains(message({{"a\n", 1}}), "control character"));
   CHECK(contains(message({{"\xff", 1}}), "not UTF-8"));

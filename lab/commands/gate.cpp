@@ -1,0 +1,343 @@
+// halftone-lab gate.
+#include <halftone/lab/commands/gate.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include <halftone/core/error.h>
+#include <halftone/core/files.h>
+#include <halftone/core/kernel_identity.h>
+#include <halftone/core/quoted.h>
+#include <halftone/lab/commands/flags.h>
+#include <halftone/lab/policy_note.h>
+#include <halftone/lab/processes.h>
+#include <halftone/lab/recorded_run.h>
+#include <halftone/lab/table.h>
+#include <halftone/policy/file/policy_file.h>
+
+namespace halftone::lab {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+/// A new folder for files, removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "halftone-gate-XXXXXX").string();
+    if (!mkdtemp(name.data()))
+      fail<UsageError>("gate", "cannot make a folder in ", fs::temp_directory_path().string(),
+                       ". Give one by --out.");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+/// Losses of one seed under both policies, as far as they are known.
+struct Pair {
+  std::optional<RunResult> policy{}, reference{};
+  bool complete() const { return policy && reference; }
+};
+
+double loss_of(const RunResult& run, const std::string& metric) {
+  return metric == "validation" ? run.validation_loss : run.late_loss;
+}
+
+double difference_of(const Pair& pair, const std::string& metric) {
+  return loss_of(*pair.policy, metric) / loss_of(*pair.reference, metric) - 1;
+}
+
+class Pairs {
+ public:
+  Pairs(const GateOptions& options, fs::path out, std::ostream& progress)
+      : options_(options),
+        out_(std::move(out)),
+        progress_(progress),
+        jobs_(options.jobs > 0 ? options.jobs : cpu_threads()),
+        processes_("gate", jobs_) {
+    for (const char* folder : {"policy", "reference", "logs"})
+      files::make_directories("gate", out_ / folder);
+  }
+
+  /// Trains until `count` pairs are complete; false if time is over or a signal came.
+  bool train(int64_t count) {
+    while (std::ssize(pairs_) < count) {
+      pairs_.emplace_back();
+      for (const bool reference : {true, false})
+        if (!take_finished(pairs_.size() - 1, reference))
+          waiting_.push_back({pairs_.size() - 1, reference});
+    }
+    while (!waiting_.empty() || !processes_.empty()) {
+      if (minutes() > options_.max_minutes) {
+        progress_ << "stopped after " << number(minutes(), 3) << " min" << std::endl;
+        return processes_.end_all(), false;
+      }
+      if (!waiting_.empty() && !processes_.full()) {
+        start(waiting_.front());
+        waiting_.erase(waiting_.begin());
+      } else if (const auto ended = processes_.wait(1)) {
+        if (ended->id != Processes::none) finish(*ended);
+      } else {
+        progress_ << "stopped by a signal" << std::endl;
+        return processes_.end_all(), false;
+      }
+    }
+    return true;
+  }
+
+  /// Returns the differences of complete pairs by seed, up to the first incomplete one.
+  std::vector<double> differences(const std::string& metric) const {
+    std::vector<double> result;
+    for (const Pair& pair : pairs_) {
+      if (!pair.complete()) break;
+      result.push_back(difference_of(pair, metric));
+    }
+    return result;
+  }
+  const std::vector<Pair>& all() const { return pairs_; }
+  double minutes() const {
+    return std::chrono::duration<double>(Clock::now() - began_).count() / 60;
+  }
+  bool has_validation() const {
+    return !pairs_.empty() && pairs_[0].reference &&
+           !std::isnan(pairs_[0].reference->validation_loss);
+  }
+
+ private:
+  struct Run {
+    std::size_t pair;
+    bool reference;
+  };
+
+  uint64_t seed_of(std::size_t pair) const { return options_.run.seeds.front() + pair; }
+  const std::string& policy_of(bool reference) const {
+    return reference ? options_.reference : options_.policy;
+  }
+  fs::path folder_of(const Run& run) const {
+    return out_ / (run.reference ? "reference" : "policy") /
+           run_name(options_.run.workload, policy_of(run.reference), seed_of(run.pair));
+  }
+  fs::path log_of(const Run& run) const {
+    return out_ / "logs" /
+           ((run.reference ? "reference-" : "policy-") + std::to_string(seed_of(run.pair)) +
+            ".log");
+  }
+
+  /// Reads a run that is finished; false if it is not.
+  bool take_finished(std::size_t pair, bool reference) {
+    auto run =
+        finished_run("gate", folder_of({pair, reference}), policy_of(reference), seed_of(pair));
+    if (!run) return false;
+    // A training that diverged has finished, and its metric is infinite or NaN.
+    if (reference && !std::isfinite(loss_of(*run, options_.metric)))
+      fail<UsageError>("gate", "the reference ", options_.reference, " has no finite ",
+                       options_.metric, " from seed ", seed_of(pair), ": ",
+                       loss_of(*run, options_.metric),
+                       ". Use another reference, or --metric late-loss.");
+    (reference ? pairs_[pair].reference : pairs_[pair].policy) = std::move(run);
+    return true;
+  }
+
+  void start(const Run& run) {
+    const RunOptions& o = options_.run;
+    std::vector<std::string> words{"run",        policy_of(run.reference),
+                                   "--workload", o.workload,
+                                   "--seeds",    std::to_string(seed_of(run.pair)),
+                                   "--steps",    std::to_string(o.steps),
+                                   "--threads",  std::to_string(std::max(1, cpu_threads() / jobs_)),
+                                   "--out",      folder_of(run).parent_path().string()};
+    const auto add = [&](const char* flag, const std::string& value) {
+      if (!value.empty()) words.emplace_back(flag), words.push_back(value);
+    };
+    add("--lr", o.choices.lr > 0 ? exact(o.choices.lr) : "");
+    add("--optimizer", o.choices.optimizer), add("--schedule", o.choices.schedule);
+    add("--from", o.choices.from.string());
+    processes_.start(run.pair * 2 + (run.reference ? 1 : 0), words, log_of(run));
+  }
+
+  void finish(const Processes::Ended& ended) {
+    const Run run{ended.id / 2, ended.id % 2 == 1};
+    if (!ended.succeeded || !take_finished(run.pair, run.reference))
+      fail<UsageError>("gate", "a run of ", policy_of(run.reference),
+                       " failed: ", printable(last_line("gate", log_of(run))));
+    const Pair& pair = pairs_[run.pair];
+    if (!pair.complete()) return;
+    ++trained_;
+    const auto left =
+        double(std::ranges::count_if(pairs_, [](const Pair& p) { return !p.complete(); }));
+    progress_ << "seed " << seed_of(run.pair) << ": "
+              << fixed(100 * difference_of(pair, options_.metric), 2) << " %";
+    if (left > 0) progress_ << "; " << time_left(60 * minutes() / double(trained_) * left);
+    progress_ << std::endl;
+  }
+
+  const GateOptions& options_;
+  fs::path out_;
+  std::ostream& progress_;
+  int jobs_;
+  Processes processes_;
+  std::vector<Pair> pairs_{};
+  std::vector<Run> waiting_{};
+  int64_t trained_ = 0;
+  Clock::time_point began_ = Clock::now();
+};
+
+int exit_of(Verdict verdict) {
+  return verdict == Verdict::undecided ? exit_undecided
+         : verdict == Verdict::worse   ? exit_no
+                                       : exit_yes;
+}
+
+Json json_of(const Interval& d) {
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
+  return {{"mean", number(d.mean)},
+          {"low", number(d.mean - d.half)},
+          {"high", number(d.mean + d.half)}};
+}
+
+Json json_of(const GateOptions& options, const GateAnswer& answer, const Pairs& pairs) {
+  Json seeds = Json::array();
+  for (std::size_t i = 0; i < pairs.all().size(); ++i) {
+    const Pair& pair = pairs.all()[i];
+    if (!pair.complete()) break;
+    seeds.push_back({{"seed", pair.policy->seed},
+                     {"policy",
+                      {{"late_loss", pair.policy->late_loss},
+                       {"validation_loss", pair.policy->validation_loss}}},
+                     {"reference",
+                      {{"late_loss", pair.reference->late_loss},
+                       {"validation_loss", pair.reference->validation_loss}}}});
+  }
+  Json json{{"format", 1},
+            {"verdict", name(answer.verdict)},
+            {"policy", options.policy},
+            {"reference", options.reference},
+            {"workload", options.run.workload},
+            {"steps", options.run.steps},
+            {"metric", options.metric},
+            {"within", options.within},
+            {"difference", json_of(answer.difference)},
+            {"pairs", answer.pairs},
+            {"first", answer.first},
+            {"asked", answer.asked},
+            {"would_decide", answer.would_decide},
+            {"minutes", pairs.minutes()}};
+  for (const char* metric : {"late-loss", "validation"})
+    if (metric == std::string("late-loss") || pairs.has_validation())
+      json[metric] = json_of(interval_of(pairs.differences(metric)));
+  json["seeds"] = std::move(seeds);
+  return json;
+}
+
+std::string interval_text(const Interval& d) {
+  return fixed(100 * d.mean, 2) + " % +- " + fixed(100 * d.half, 2) + " %";
+}
+
+}  // namespace
+
+int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
+             std::ostream& progress) {
+  Gate gate(options.within, options.first, options.pairs);
+  if (!(options.max_minutes > 0) || options.run.seeds.size() != 1)
+    fail<UsageError>("gate", options.max_minutes, " minutes and ", options.run.seeds.size(),
+                     " first seeds. Use more than 0 minutes, and one seed.");
+  require_json(options.json);
+  const policy::PolicyFile policy = policy::named_or_read(options.policy);
+  policy::named_or_read(options.reference);
+  note_other_model(progress, policy, options.run.workload, own);
+  name_workload(words_next_to(options.json), options.run.workload, own);
+  std::optional<TemporaryFolder> temporary;
+  if (options.run.out.empty()) temporary.emplace();
+  Pairs pairs(options, temporary ? temporary->path() : options.run.out, progress);
+  const StopSignals signals;
+  std::vector<double> differences;
+  bool goes_on = true, diverged = false;
+  while (goes_on && !diverged) {
+    const int64_t wanted = gate.wanted(differences);
+    if (wanted <= std::ssize(differences)) break;
+    if (!differences.empty())
+      progress << "the spread of " << differences.size() << " pairs asks for " << wanted
+               << std::endl;
+    goes_on = pairs.train(wanted);
+    differences = pairs.differences(options.metric);
+    diverged = std::ranges::any_of(differences, [](double d) { return !std::isfinite(d); });
+  }
+  GateAnswer answer = gate.answer(differences);
+  if (diverged) answer.verdict = Verdict::worse, answer.would_decide = 0;
+  std::ostream& words = words_next_to(options.json);
+  words << options.run.workload << ", " << options.run.steps << " steps: " << options.policy
+        << " against " << options.reference << ", " << options.metric << '\n'
+        << text_of(answer, options.within) << ", " << fixed(pairs.minutes(), 1) << " min\n";
+  if (diverged) words << "the policy's loss is not finite from at least one seed\n";
+  const std::string other = options.metric == "validation" ? "late-loss" : "validation";
+  if (other == "late-loss" || pairs.has_validation())
+    words << "by " << other << ": " << interval_text(interval_of(pairs.differences(other))) << '\n';
+  write_json(options.json, json_of(options, answer, pairs).dump(1) + "\n");
+  return exit_of(answer.verdict);
+}
+
+Work add_gate(CLI::App& app, const Context& context) {
+  struct Options {
+    GateOptions gate{};
+    std::string within = "0.5%";
+    uint64_t seed = 0;
+  };
+  auto options = std::make_shared<Options>();
+  GateOptions& gate = options->gate;
+  gate.run.workload = context.workload;
+  add_policy(app, gate.policy);
+  app.add_option("--reference", gate.reference, "the policy it is compared with")
+      ->capture_default_str();
+  app.add_option("--within", options->within, "bound on the relative difference of the losses")
+      ->capture_default_str();
+  app.add_option("--metric", gate.metric,
+                 "late-loss (mean of the last tenth of the steps) or validation")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"late-loss", "validation"}));
+  add_workload(app, gate.run.workload, context);
+  app.add_option("--steps", gate.run.steps, "steps of each training")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  add_choices(app, gate.run.choices);
+  app.add_option("--first", gate.first, "pairs that estimate the spread")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1000));
+  app.add_option("--pairs", gate.pairs, "trains exactly this many pairs; default: by their spread")
+      ->check(CLI::Range(2, 1000000));
+  app.add_option("--max-minutes", gate.max_minutes, "stops after this time")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--jobs", gate.jobs,
+                 "trainings at once, which share the threads; default: one per thread")
+      ->check(CLI::PositiveNumber);
+  add_seed(app, options->seed);
+  app.add_option("--out", gate.run.out,
+                 "keeps the runs in this folder, and reads those that are finished");
+  add_json(app, gate.json);
+  return [options, &context] {
+    options->gate.within = bound_of(options->within);
+    options->gate.run.seeds = {options->seed};
+    return run_gate(options->gate, context.own, std::cerr);
+  };
+}
+
+}  // namespace halftone::lab

@@ -1,0 +1,61 @@
+// Is the difference between two policies within a bound? Pairs of trainings from the same seeds,
+// as many as their spread demands (Stein's two-stage procedure, lab/statistics.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <halftone/lab/statistics.h>
+
+namespace halftone::lab {
+
+enum class Verdict : uint8_t { equivalent, better, worse, undecided };
+/// "equivalent", "better", "worse", "undecided"
+std::string_view name(Verdict verdict);
+
+struct GateAnswer {
+  Verdict verdict = Verdict::undecided;
+  Interval difference{};     // of the policy's loss from the reference's, relative
+  int64_t pairs = 0;         // that were trained
+  int64_t first = 0;         // that estimated the spread
+  int64_t asked = 0;         // that the spread, or the distance from the bound, demanded
+  int64_t would_decide = 0;  // pairs for a decision, if there is none; 0 otherwise
+};
+
+/// Equivalent: the interval is inside of -within to +within. Worse or better: it is beyond one of
+/// them. A mean or half width that is not finite decides nothing.
+Verdict verdict_of(Interval difference, double within);
+
+/// The decisions of a gate, apart from its trainings: how many pairs are needed, and when to stop.
+class Gate {
+ public:
+  /// `within` > 0, relative (0.005: 0.5 %). `first` >= 2 pairs estimate the spread. With `fixed` >
+  /// 0 the gate asks for exactly as many pairs, and its interval is Student's. Throws UsageError
+  /// for other numbers.
+  Gate(double within, int64_t first, int64_t fixed = 0);
+
+  /// How many pairs, in the order of their seeds, are needed next. Given `differences` of as many
+  /// as the last call asked for (none before the first), returns more of them, or the same number:
+  /// then nothing more is needed. After the first pairs it asks for as many as make the 95 %
+  /// interval half as wide as the bound on either side; if the 99.5 % interval of the first pairs
+  /// is beyond the bound, for none. That number depends on the spread alone: if it
+  /// also depended on the mean, the interval would cover 90 % instead of 95 %.
+  int64_t wanted(std::span<const double> differences);
+  /// The answer that these differences give.
+  GateAnswer answer(std::span<const double> differences) const;
+
+ private:
+  double within_;
+  int64_t first_, fixed_, asked_ = 0;
+};
+
+/// "equivalent: -0.08 % [-0.31, +0.15] at 95 %, 24 paired seeds (8 to estimate, 24 asked for)"
+std::string text_of(const GateAnswer& answer, double within);
+
+/// "0.5%" -> 0.005. Throws UsageError for a text without % and for numbers that are not above 0.
+double bound_of(std::string_view text);
+
+}  // namespace halftone::lab
