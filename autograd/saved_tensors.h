@@ -20,7 +20,8 @@ template <class M> void list_tensors(const M& member, std::vector<Tensor>& list)
     for (const Tensor& x : member) list_tensors(x, list);
   } else if constexpr (requires { member.has_value(), *member; }) {
     if (member) list_tensors(*member, list);
-  } else if constexpr (std::is_class_v<M> && std::is_aggregate_v<M>) {
+  } else if constexpr (std::is_class_v<M> && std::is_aggregate_v<M> &&
+                       !std::is_trivially_copyable_v<M>) {  // such structs hold none
     for_each_member(member, [&](const auto& inner) { list_tensors(inner, list); });
   }
 }

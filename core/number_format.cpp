@@ -42,6 +42,8 @@ std::optional<NumberFormat> parametric(std::string_view name) {
     if (!name.empty() || bits < 3 || bits > 16) return std::nullopt;
     return NumberFormat::integer(bits);
   }
+  const bool has_sign = !name.starts_with("u");
+  if (!has_sign) name.remove_prefix(1);
   if (!name.starts_with("e")) return std::nullopt;
   name.remove_prefix(1);
   const int exponent = leading_number(name);
@@ -50,7 +52,10 @@ std::optional<NumberFormat> parametric(std::string_view name) {
   const int fraction = leading_number(name);
   if (!name.empty() || exponent < 2 || exponent > 8 || fraction < 0 || fraction > 23)
     return std::nullopt;
-  return NumberFormat::ieee_like(exponent, fraction);
+  if (has_sign) return NumberFormat::ieee_like(exponent, fraction);
+  if (exponent == 8 && fraction == 0) return formats::e8m0;
+  if (exponent > 7 || fraction > 8) return std::nullopt;
+  return NumberFormat::unsigned_float(exponent, fraction);
 }
 
 /// Returns how many numbers the grid has from 0 up to, but without, 2^min_exponent.
@@ -84,6 +89,12 @@ std::string described(const NumberFormat& format) {
     for (int fraction = 0; fraction <= 23; ++fraction)
       if (NumberFormat::ieee_like(exponent, fraction) == format) {
         text << 'e' << exponent << 'm' << fraction;
+        return text.str();
+      }
+  for (int exponent = 2; exponent <= 7; ++exponent)
+    for (int fraction = 0; fraction <= 8; ++fraction)
+      if (NumberFormat::unsigned_float(exponent, fraction) == format) {
+        text << "ue" << exponent << 'm' << fraction;
         return text.str();
       }
   for (int bits = 3; bits <= 16; ++bits)

@@ -50,6 +50,9 @@ struct NumberFormat {
 
   /// Returns a format of 1 sign bit and the given bits; the top exponent holds infinity and NaN.
   static constexpr NumberFormat ieee_like(int exponent_bits, int fraction_bits);
+  /// Returns a format without a sign bit, for scales; all codes are numbers but the highest one.
+  /// Its grid here has both signs, as every grid. 2 <= exponent_bits <= 7.
+  static constexpr NumberFormat unsigned_float(int exponent_bits, int fraction_bits);
   /// Returns a format of sign and magnitude, `integer_bits` in all, scaled so that 1 is the second
   /// highest bit: the largest number of MX's INT8 is 127 / 64.
   static constexpr NumberFormat integer(int integer_bits);
@@ -64,6 +67,18 @@ constexpr NumberFormat NumberFormat::ieee_like(int exponent_bits, int fraction_b
           .min_exponent = int16_t(1 - bias),
           .max = std::bit_cast<float>(largest),
           .bits = uint8_t(1 + exponent_bits + fraction_bits)};
+}
+
+constexpr NumberFormat NumberFormat::unsigned_float(int exponent_bits, int fraction_bits) {
+  NumberFormat format = ieee_like(exponent_bits, fraction_bits);
+  // One exponent more than IEEE 754's, whose last number is NaN: the fraction 1...10, or, without a
+  // fraction, nothing.
+  const uint32_t last = uint32_t((1 << (exponent_bits - 1)) + 127 - (fraction_bits == 0)) << 23;
+  const uint32_t all = 0x7fffffu << (23 - fraction_bits) & 0x7fffffu;
+  const uint32_t fraction = fraction_bits == 0 ? 0 : all & ~(1u << (23 - fraction_bits));
+  format.max = std::bit_cast<float>(last | fraction), format.infinity = false;
+  format.bits = uint8_t(exponent_bits + fraction_bits);
+  return format;
 }
 
 constexpr NumberFormat NumberFormat::integer(int integer_bits) {
@@ -109,8 +124,9 @@ struct NamedFormat {
 };
 /// f32 tf32 bf16 f16 e5m2 e4m3 e3m2 e2m3 e2m1 e8m0 int8.
 std::span<const NamedFormat> named_formats();
-/// Returns one of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "intN" (3 <= N <=
-/// 16). The small named formats are OCP's: most have no infinity, unlike ieee_like.
+/// Returns one of these, or "eXmY" (ieee_like, 2 <= X <= 8, 0 <= Y <= 23), or "ueXmY"
+/// (unsigned_float, 2 <= X <= 7, 0 <= Y <= 8; ue8m0 is e8m0), or "intN" (3 <= N <= 16). The small
+/// named formats are OCP's: most have no infinity, unlike ieee_like.
 std::optional<NumberFormat> number_format_named(std::string_view name);
 /// Returns the format's name, if it has one; else its fields.
 std::string described(const NumberFormat& format);

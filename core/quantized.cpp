@@ -15,7 +15,7 @@ namespace {
 /// Returns true if neither blocks nor random numbers count elements: then any dense order will do.
 bool any_order(const Quantizer& quantizer) {
   return quantizer.scaling.per != Scaling::Per::block && quantizer.hadamard == 0 &&
-         quantizer.rounding != Rounding::stochastic;
+         !quantizer.draws();
 }
 
 Tensor largest_magnitude_of(const Tensor& x) {
@@ -31,7 +31,11 @@ void run(const Tensor& from, const QuantizeCall& call, Tensor& to) {
   Backend& backend = backend_for(from);
   const Quantizer& quantizer = call.quantizer;
   const bool rotates = quantizer.hadamard > 0;
-  Rotation rotation{.size = quantizer.hadamard, .signs = quantizer.hadamard_signs};
+  Rotation rotation{.size = quantizer.hadamard,
+                    .signs = quantizer.hadamard_signs,
+                    .draws = quantizer.draws_signs,
+                    .key = call.key,
+                    .key_stride = call.key_stride};
   if (rotates) backend.rotate(from, rotation, to);
   const Tensor& x = rotates ? to : from;
   QuantizeCall whole = call;

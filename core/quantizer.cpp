@@ -1,7 +1,9 @@
 // Quantizers by name, their descriptions, and checks of their fields.
 #include <halftone/core/quantizer.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include <halftone/core/error.h>
@@ -11,6 +13,7 @@ namespace halftone {
 namespace {
 
 constexpr std::array<std::string_view, 4> rules{"floor", "ceil", "rceil", "even"};
+constexpr std::array<std::string_view, 3> errors{"mse", "mae", "max"};
 
 constexpr std::array<std::string_view, 9> ready_made{"mxfp8",      "mxfp8-e5m2", "mxfp6",
                                                      "mxfp6-e3m2", "mxfp4",      "mxint8",
@@ -21,7 +24,7 @@ Quantizer mx(const NumberFormat& grid) {
 }
 
 ScaleKind kind_of(const NumberFormat& scales) {
-  if (scales.significand_bits == 1) return ScaleKind::power_of_two;
+  if (scales == formats::e8m0) return ScaleKind::power_of_two;
   return scales.significand_bits == 24 ? ScaleKind::f32 : ScaleKind::on_grid;
 }
 
@@ -35,6 +38,9 @@ bool scales_are_powers_of_two(const Scaling& scaling) {
 }
 
 bool is_power_of_two(int32_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+/// The largest block whose scale depends on its elements.
+constexpr int64_t largest_measured_block = 1024;
 
 void check_tensor_scaling(std::string_view op, const Scaling& scaling) {
   if (scaling.history < 1)
@@ -51,9 +57,61 @@ void check_block_scaling(std::string_view op, const Scaling& scaling) {
     fail<UsageError>(op, "blocks are of ", scaling.rows, " x ", scaling.columns,
                      " numbers. Both must be at least 1.");
   check_format(op, scaling.scale_format);
-  if (scaling.tensor_level && kind_of(scaling.scale_format) != ScaleKind::on_grid)
+  if (scaling.scale_format.significand_bits > 16 && scaling.scale_format != formats::f32)
     fail<UsageError>(op, "scales of blocks are ", described(scaling.scale_format),
-                     " under a scale of the tensor. Only short ones, such as e4m3, need that.");
+                     ". Choose a format of at most 16 significand bits, or f32.");
+  const bool is_short = kind_of(scaling.scale_format) == ScaleKind::on_grid;
+  const auto only_short = [&](bool unusual, std::string_view what) {
+    if (unusual && !is_short)
+      fail<UsageError>(op, "scales of blocks are ", described(scaling.scale_format), ' ', what,
+                       ". Only short ones, such as e4m3, need that.");
+  };
+  only_short(scaling.tensor_level, "under a scale of the tensor");
+  only_short(scaling.scale_rounding != Rounding::nearest_even, "with a rounding of their own");
+  only_short(scaling.corrected, "and corrected");
+  if (scaling.scale_rounding != Rounding::nearest_even && scaling.scale_rounding != Rounding::up &&
+      scaling.scale_rounding != Rounding::stochastic)
+    fail<UsageError>(op, "scales of blocks are rounded ", name(scaling.scale_rounding),
+                     ". Choose nearest_even, up or stochastic.");
+  if (scaling.scale_max != 0 &&
+      !(scaling.scale_max > 0 && scaling.scale_max <= scaling.scale_format.max))
+    fail<UsageError>(op, "the largest scale of a block is put at ", scaling.scale_max,
+                     ". It must be positive and at most ", scaling.scale_format.max, '.');
+  if (scaling.scale_max != 0 && !scaling.tensor_level)
+    fail<UsageError>(op, "a place for the largest scale of a block needs a scale of the tensor.");
+  if (!scaling.is_plain() && int64_t(scaling.rows) * scaling.columns > largest_measured_block)
+    fail<UsageError>(op, "scales that depend on elements or random numbers are of blocks of ",
+                     scaling.rows, " x ", scaling.columns, " numbers. They can have up to ",
+                     largest_measured_block, '.');
+}
+
+void check_targets(std::string_view op, const Quantizer& quantizer) {
+  const Scaling& scaling = quantizer.scaling;
+  for (std::size_t i = 0; i < scaling.targets.size(); ++i) {
+    const float target = scaling.targets[i];
+    if (!(target >= 0) || target > 2 * quantizer.grid.max)
+      fail<UsageError>(op, "a block puts its largest magnitude at ", target,
+                       ". Choose positive numbers up to ", 2 * quantizer.grid.max,
+                       ", twice the largest on the grid.");
+    if (target != 0 && int64_t(i) >= scaling.target_count())
+      fail<UsageError>(op, "the targets of a scale have a 0 before ", target, ". A 0 ends them.");
+  }
+}
+
+void check_table(std::string_view op, const Quantizer& quantizer) {
+  const std::vector<float>& table = quantizer.table;
+  if (table.size() < 2 || table.size() > 256)
+    fail<UsageError>(op, "a table has ", table.size(), " numbers. It must have 2 to 256.");
+  for (std::size_t i = 0; i < table.size(); ++i)
+    if (!std::isfinite(table[i]) || (i > 0 && !(table[i] > table[i - 1])))
+      fail<UsageError>(op, "number ", i, " of a table is ", table[i],
+                       ". Numbers must be finite and ascending.");
+  if (quantizer.grid != Quantizer::of_table(table).grid)
+    fail<UsageError>(op, "the grid does not describe its table. Use Quantizer::of_table().");
+  if (quantizer.rounding == Rounding::to_odd)
+    fail<UsageError>(op,
+                     "a table is rounded to_odd. Its numbers have no significands: choose "
+                     "another rounding.");
 }
 
 }  // namespace
@@ -64,6 +122,29 @@ std::optional<ScaleRule> scale_rule_named(std::string_view wanted) {
   for (std::size_t i = 0; i < rules.size(); ++i)
     if (rules[i] == wanted) return ScaleRule(i);
   return std::nullopt;
+}
+
+std::string_view name(ScaleError error) { return errors[std::size_t(error)]; }
+
+std::optional<ScaleError> scale_error_named(std::string_view wanted) {
+  for (std::size_t i = 0; i < errors.size(); ++i)
+    if (errors[i] == wanted) return ScaleError(i);
+  return std::nullopt;
+}
+
+int32_t Scaling::target_count() const {
+  return int32_t(std::ranges::find(targets, 0.0f) - targets.begin());
+}
+
+Quantizer Quantizer::of_table(std::vector<float> numbers) {
+  std::ranges::sort(numbers);
+  float largest = 0;
+  for (const float number : numbers) largest = std::max(largest, std::abs(number));
+  Quantizer quantizer;
+  quantizer.grid.max = largest, quantizer.grid.infinity = false;
+  quantizer.grid.bits = uint8_t(std::bit_width(std::max<std::size_t>(numbers.size(), 2) - 1));
+  quantizer.table = std::move(numbers);
+  return quantizer;
 }
 
 std::span<const std::string_view> ready_made_quantizers() { return ready_made; }
@@ -91,7 +172,8 @@ std::optional<Quantizer> quantizer_named(std::string_view wanted) {
 std::string described(const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   PlainText text;
-  text << described(quantizer.grid);
+  if (quantizer.table.empty()) text << described(quantizer.grid);
+  else text << "a table of " << quantizer.table.size() << " numbers";
   if (scaling.per == Scaling::Per::tensor) {
     text << ", scaled per tensor";
     if (scaling.from_history)
@@ -104,9 +186,17 @@ std::string described(const Quantizer& quantizer) {
          << described(scaling.scale_format) << " scales";
     if (kind_of(scaling.scale_format) == ScaleKind::power_of_two)
       text << " (" << name(scaling.rule) << ")";
+    if (scaling.scale_rounding == Rounding::up) text << " rounded up";
+    if (scaling.scale_rounding == Rounding::stochastic) text << " rounded stochastically";
+    if (scaling.corrected) text << " and corrected";
     if (scaling.tensor_level) text << " under one of the tensor";
+    if (scaling.scale_max != 0) text << " (up to " << scaling.scale_max << ")";
+    for (int32_t i = 0; i < scaling.target_count(); ++i)
+      text << (i == 0 ? ", largest at " : " or ") << scaling.targets[std::size_t(i)];
+    if (scaling.target_count() > 1) text << " (" << name(scaling.error) << ")";
   }
   if (quantizer.hadamard > 0) text << ", rotated by " << quantizer.hadamard;
+  if (quantizer.hadamard > 0 && quantizer.draws_signs) text << " with new signs";
   if (quantizer.rounding != Rounding::nearest_even) text << ", " << name(quantizer.rounding);
   if (quantizer.rounding == Rounding::stochastic && quantizer.random_bits != 32)
     text << " (" << quantizer.random_bits << " bits)";
@@ -114,6 +204,7 @@ std::string described(const Quantizer& quantizer) {
 }
 
 bool Quantizer::exact_in(DType dtype) const {
+  if (!table.empty()) return dtype == halftone::f32;
   switch (dtype) {
     case halftone::f32: return true;
     // A product with a power of two keeps the significand, and bf16 has the exponents of floats.
@@ -132,16 +223,23 @@ double Quantizer::bits_per_element() const {
 }
 
 void check_quantizer(std::string_view op, const Quantizer& quantizer) {
-  check_format(op, quantizer.grid);
+  if (quantizer.table.empty()) check_format(op, quantizer.grid);
+  else check_table(op, quantizer);
   if (quantizer.random_bits < 1 || quantizer.random_bits > 32)
     fail<UsageError>(op, "stochastic rounding has ", quantizer.random_bits,
                      " random bits. Choose 1 to 32.");
   if (quantizer.hadamard != 0 &&
-      (!is_power_of_two(quantizer.hadamard) || quantizer.hadamard < 2 || quantizer.hadamard > 64))
+      (!is_power_of_two(quantizer.hadamard) || quantizer.hadamard < 2 || quantizer.hadamard > 128))
     fail<UsageError>(op, "rotations are of ", quantizer.hadamard,
-                     " numbers. Choose 2, 4, 8, 16, 32 or 64, or 0 for none.");
+                     " numbers. Choose 2, 4, 8, 16, 32, 64 or 128, or 0 for none.");
   if (quantizer.scaling.per == Scaling::Per::tensor) check_tensor_scaling(op, quantizer.scaling);
-  if (quantizer.scaling.per == Scaling::Per::block) check_block_scaling(op, quantizer.scaling);
+  if (quantizer.scaling.per != Scaling::Per::block) return;
+  check_block_scaling(op, quantizer.scaling);
+  check_targets(op, quantizer);
+  if (quantizer.scaling.corrected && quantizer.rounding == Rounding::stochastic)
+    fail<UsageError>(op,
+                     "scales are corrected for elements that are rounded stochastically. "
+                     "Those are unbiased already: choose another rounding.");
 }
 
 QuantizeNumbers numbers_of(const Quantizer& quantizer) {
@@ -149,7 +247,7 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   const bool scaled = scaling.per != Scaling::Per::none;
   QuantizeNumbers n;
   n.grid = grid_of(quantizer.grid, quantizer.rounding, scaled);
-  n.scale_grid = grid_of(scaling.scale_format, Rounding::nearest_even, true);
+  n.scale_grid = grid_of(scaling.scale_format, scaling.scale_rounding, true);
   n.rounding = quantizer.rounding;
   n.random_mask = 0xffffffffu << (32 - quantizer.random_bits);
   n.wide = n.grid.is_wide();
@@ -163,6 +261,13 @@ QuantizeNumbers numbers_of(const Quantizer& quantizer) {
   n.half_unit =
       quantizer.grid.significand_bits < 24 ? 1 << (23 - quantizer.grid.significand_bits) : 0;
   n.rows = scaling.rows, n.columns = scaling.columns;
+  n.plain = scaling.per != Scaling::Per::block || scaling.is_plain();
+  n.corrected = scaling.corrected, n.scale_rounding = scaling.scale_rounding;
+  n.error = scaling.error, n.target_count = scaling.target_count();
+  std::ranges::copy(scaling.targets, n.targets);
+  n.base = n.target_count > 0 ? n.targets[0] : n.max;
+  n.level_max = scaling.scale_max != 0 ? scaling.scale_max : n.scale_max;
+  n.table = quantizer.table.data(), n.table_count = int32_t(quantizer.table.size());
   return n;
 }
 

@@ -14,11 +14,15 @@
 //   block, short    y = on(x u) b (1 / g)   b: the block's scale on its own grid, g: the tensor's,
 //                                           u = 1 / (b (1 / g)): NVFP4
 //
+// core/block_scale.h has the scales that a block chooses, draws or corrects by its elements.
+//
 // With a scale, finite numbers saturate. Infinity and NaN make the scale of their block (tensor) 1;
 // NaN stays, and infinity becomes what the format says.
 #pragma once
 
+#include <array>
 #include <string>
+#include <vector>
 
 #include <halftone/core/dtype.h>
 #include <halftone/core/number_format.h>
@@ -38,6 +42,12 @@ enum class ScaleRule : uint8_t {
 std::string_view name(ScaleRule rule);
 std::optional<ScaleRule> scale_rule_named(std::string_view name);
 
+/// The error by which a block chooses among the targets of its scale: the sum of squares, the sum
+/// of magnitudes, or the largest magnitude of y - x.
+enum class ScaleError : uint8_t { mse, mae, max };
+std::string_view name(ScaleError error);
+std::optional<ScaleError> scale_error_named(std::string_view name);
+
 struct Scaling {
   enum class Per : uint8_t { none, tensor, block };
   Per per = Per::none;
@@ -54,6 +64,23 @@ struct Scaling {
       formats::e8m0;  // with one significand bit: powers of two; f32; or a short format
   ScaleRule rule = ScaleRule::floor;
   bool tensor_level = false;  // adds an f32 scale of the whole tensor above short block scales
+  /// the tensor's scale puts the largest scale of a block at this number; 0: at the format's
+  /// largest
+  float scale_max = 0;
+  /// A block's scale puts its largest magnitude at the first of these numbers; 0 ends them. None:
+  /// at the grid's largest. Of several the block takes the one with the least `error`, the first
+  /// of equal ones. The errors are those of rounding to nearest if the quantizer rounds
+  /// stochastically. [6, 4] on e2m1: Four Over Six (arXiv 2512.02010), as TransformerEngine.
+  static constexpr int32_t most_targets = 8;
+  std::array<float, most_targets> targets{};
+  ScaleError error = ScaleError::mse;
+  /// the rounding of short block scales: nearest_even, up, or stochastic
+  Rounding scale_rounding = Rounding::nearest_even;
+  /// After its elements are rounded, a block's short scale b becomes b <x, x> / <x, q> (q: x as
+  /// rounded), which is then rounded by scale_rounding; before, b is rounded to nearest. With
+  /// stochastic rounding and rotations that draw their signs: MS-EDEN (arXiv 2601.22813,
+  /// algorithm 1).
+  bool corrected = false;
 
   static Scaling per_tensor() { return {.per = Per::tensor}; }
   static Scaling delayed(int32_t steps = 1024) {
@@ -64,6 +91,12 @@ struct Scaling {
     return {
         .per = Per::block, .rows = block_rows, .columns = block_columns, .scale_format = format};
   }
+  int32_t target_count() const;
+  /// Returns whether the largest magnitude of a block determines its scale, without its elements
+  /// and without random numbers.
+  bool is_plain() const {
+    return target_count() == 0 && scale_rounding == Rounding::nearest_even && !corrected;
+  }
   bool operator==(const Scaling&) const = default;
 };
 
@@ -73,16 +106,29 @@ struct Quantizer {
   /// for stochastic rounding: the number of upper bits used from the 32 random ones
   int32_t random_bits = 32;
   Scaling scaling{};
-  /// 2, 4, ... 64: the number of neighbors along columns that are rotated first, and back: y = H^T
+  /// 2, 4, ... 128: the number of neighbors along columns that are rotated first, and back: y = H^T
   /// Q(H x). H is the orthogonal Hadamard matrix times signs: neighbor j is negated if bit j of
-  /// hadamard_signs is set. 0: no rotation.
+  /// hadamard_signs is set (core/hadamard.h: from neighbor 64 on). 0: no rotation.
   int32_t hadamard = 0;
   uint64_t hadamard_signs = 0;
+  /// The signs are drawn with the call's key instead.
+  bool draws_signs = false;
+  /// 2 to 256 ascending numbers that replace `grid`, whose max must be their largest magnitude.
+  /// Numbers beyond them saturate. Ties of nearest_even go to the number whose place is even.
+  std::vector<float> table{};
+
+  /// Returns a quantizer for a table: sorted, with `grid` filled in.
+  static Quantizer of_table(std::vector<float> numbers);
 
   /// Returns whether a tensor of that dtype holds every result for an x of that dtype.
   bool exact_in(DType dtype) const;
   /// Returns the bits per element in a native encoding, scales of blocks included.
   double bits_per_element() const;
+  /// Returns whether results depend on the call's key.
+  bool draws() const {
+    return rounding == Rounding::stochastic || (hadamard > 0 && draws_signs) ||
+           (scaling.per == Scaling::Per::block && scaling.scale_rounding == Rounding::stochastic);
+  }
   /// Returns whether the kernel needs the largest magnitude of x first.
   bool needs_amax() const {
     return (scaling.per == Scaling::Per::tensor && !scaling.from_history) ||
@@ -107,7 +153,8 @@ struct QuantizeCall {
   Tensor scale{};   // s, if scaling is from history
   Tensor skip{};    // if it is not 0, y does not change; may be undefined
   Tensor survey{};  // for quantized(): the row (core/survey.h) to add to; may be undefined
-  /// key of stochastic rounding: element row * columns + column uses that word of the key
+  /// key of stochastic rounding: element row * columns + column uses that word of the key; scales
+  /// of blocks and signs of rotations have streams of their own
   RandomKey key{};
   /// While work is replayed: 0 if the key is a generator's; else replay n uses offset + n
   /// key_stride
@@ -139,6 +186,16 @@ struct QuantizeNumbers {
   float max = 0, inverse_max = 0, scale_max = 0, least = 0, margin = 1;
   int32_t max_exponent = 0, half_unit = 0;
   int32_t rows = 1, columns = 32;
+  // scales that are not plain (core/block_scale.h)
+  bool plain = true, corrected = false;
+  Rounding scale_rounding = Rounding::nearest_even;
+  ScaleError error = ScaleError::mse;
+  int32_t target_count = 0;
+  float targets[Scaling::most_targets]{};
+  float base = 0, level_max = 0;  // first target or max; where the tensor's scale puts the largest
+  // a table instead of the grid; it belongs to the quantizer
+  const float* table = nullptr;
+  int32_t table_count = 0;
 };
 QuantizeNumbers numbers_of(const Quantizer& quantizer);
 
@@ -185,7 +242,7 @@ HT_HD constexpr int32_t scale_exponent(const QuantizeNumbers& n, float amax) {
 HT_HD constexpr float tensor_level_of(const QuantizeNumbers& n, float amax_tensor) {
   constexpr float largest = std::numeric_limits<float>::max();
   if (!n.tensor_level || !is_finite_magnitude(amax_tensor) || amax_tensor == 0) return 1;
-  const float g = n.scale_max * n.max / amax_tensor;
+  const float g = n.level_max * n.base / amax_tensor;
   return g > largest ? largest : (g == 0 ? 1 : g);
 }
 
@@ -240,10 +297,43 @@ HT_HD constexpr float scaled_in(const QuantizeNumbers& n, const Scale& scale, fl
   const bool divides = n.per == Scaling::Per::block && n.kind == ScaleKind::f32;
   return divides ? x / scale.in : x * scale.in;
 }
+/// Rounds to a table of ascending numbers. NaN stays NaN.
+HT_HD constexpr float round_to_table(const float* table, int32_t count, Rounding rounding, float x,
+                                     uint32_t random) {
+  if (x != x) return x;
+  if (!(x > table[0])) return table[0];
+  if (!(x < table[count - 1])) return table[count - 1];
+  int32_t low = 0, high = count - 1;  // table[low] <= x < table[high]
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (table[middle] <= x ? low : high) = middle;
+  }
+  const double below = double(x) - double(table[low]), above = double(table[high]) - double(x);
+  bool up = false;
+  switch (rounding) {
+    case Rounding::toward_zero: up = x < 0 && below > 0; break;
+    case Rounding::up: up = below > 0; break;
+    case Rounding::down: break;
+    case Rounding::stochastic:
+      up = double(random) * 0x1p-32 < below / (double(table[high]) - double(table[low]));
+      break;
+    case Rounding::nearest_away: up = x < 0 ? above < below : above <= below; break;
+    default: up = above < below || (above == below && high % 2 == 0);
+  }
+  return table[up ? high : low];
+}
+HT_HD constexpr float quantize_by_table(const QuantizeNumbers& n, const Scale& scale, float x,
+                                        float scaled, uint32_t random) {
+  const float number =
+      round_to_table(n.table, n.table_count, n.rounding, scaled, random & n.random_mask);
+  return magnitude_bits(x) > 0x7f800000u ? x : number * scale.out * scale.tail;
+}
+
 /// The same for parameters that are known at run time only.
 HT_HD constexpr float quantize_element(const QuantizeNumbers& n, const Scale& scale, float x,
                                        uint32_t random) {
   const float scaled = scaled_in(n, scale, x);
+  if (n.table_count > 0) return quantize_by_table(n, scale, x, scaled, random);
   return visit_rounding(n.rounding, [&]<Rounding r>() {
     return n.wide ? quantize_scaled<r, true>(n.grid, scale, x, scaled, random & n.random_mask)
                   : quantize_scaled<r, false>(n.grid, scale, x, scaled, random & n.random_mask);

@@ -42,8 +42,7 @@ Tensor quantize(const Tensor& x, const Quantizer& quantizer) {
   check_quantizer("quantize", quantizer);
   check_input(x, quantizer);
   RandomKey key;
-  if (quantizer.rounding == Rounding::stochastic)
-    key = default_generator().reserve(uint64_t(x.numel()));
+  if (quantizer.draws()) key = default_generator().reserve(uint64_t(x.numel()));
   return apply(Quantize{.quantizer = quantizer, .key = key}, x);
 }
 

@@ -95,6 +95,7 @@ void CpuBackend::largest_magnitude(const Tensor& x, Tensor& amax) {
 
 void CpuBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y) {
   if (x.numel() == 0 || scalar_or(call.skip, 0) != 0) return;
+  if (!call.quantizer.table.empty()) return ReferenceBackend::quantize(x, call, y);
   const QuantizeNumbers n = numbers_of(call.quantizer);
   if (n.per == Scaling::Per::block) return quantize_blocks(n, call, x, y);
   Scale scale;

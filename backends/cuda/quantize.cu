@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <halftone/backends/cuda/block.h>
+#include <halftone/backends/cuda/block_scale.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
 #include <halftone/backends/cuda/layout.h>
@@ -34,10 +35,15 @@ struct QuantizeArguments {
   static const float* data_of(const Tensor& x) { return x.defined() ? x.data<float>() : nullptr; }
 
   __device__ bool skips() const { return skip && *skip != 0; }
-  /// A generator's key advances with its captured step, any other key by its stride.
-  __device__ RandomKey own_key() const {
-    if (key_stride != 0) return key_of_replay(key, key_stride, shift);
-    return {key.seed, shift ? key.offset + *shift : key.offset};
+  __device__ RandomKey own_key() const { return key_in_replay(key, key_stride, shift); }
+};
+
+/// The numbers of a table, if the quantizer has one, for the kernels' arguments.
+struct TableArgument {
+  float numbers[256];
+
+  explicit TableArgument(const QuantizeNumbers& n) {
+    for (int i = 0; i < n.table_count; ++i) numbers[i] = n.table[i];
   }
 };
 
@@ -46,8 +52,8 @@ __device__ uint32_t word_of(RandomKey key, uint64_t element) {
 }
 
 template <class T>
-__global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
-                                int64_t count) {
+__device__ void quantize_elements(const QuantizeNumbers& n, const QuantizeArguments& given,
+                                  const T* x, T* y, int64_t count) {
   if (given.skips()) return;
   Scale scale;
   if (n.per == Scaling::Per::tensor) {
@@ -75,9 +81,10 @@ __device__ uint32_t magnitude_of_bits(uint32_t bits) {
 }
 
 /// Quantizes block b of `across` side by side in its band, one warp each.
-template <class T>
-__global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
-                              int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
+template <bool plain, class T>
+__device__ void quantize_blocks(const QuantizeNumbers& n, const QuantizeArguments& given,
+                                const T* x, T* y, int64_t rows, int64_t columns, int64_t across,
+                                int64_t blocks) {
   if (given.skips()) return;
   const float amax_tensor = given.amax ? *given.amax : 0.0f;
   const bool random = n.rounding == Rounding::stochastic;
@@ -94,13 +101,39 @@ __global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const 
       largest = LargerBits{}(largest, magnitude_bits(widen(x[at])));
     }
     largest = magnitude_of_bits(warp_reduce(largest, LargerBits{}));
-    const Scale scale = scale_of_block(n, std::bit_cast<float>(largest), amax_tensor);
+    const float amax = std::bit_cast<float>(largest);
+    Scale scale;
+    if constexpr (plain) scale = scale_of_block(n, amax, amax_tensor);
+    else
+      scale = warp_block_scale(
+          n, amax, amax_tensor, key, uint64_t(row * columns + column), height, width,
+          [&](int64_t i, int64_t j) { return widen(x[(row + i) * columns + column + j]); });
     for (int64_t i = lane; i < width * height; i += warp_lanes) {
       const int64_t at = (row + i / width) * columns + column + i % width;
       const uint32_t word = random ? word_of(key, uint64_t(at)) : 0;
       y[at] = narrow<T>(quantize_element(n, scale, widen(x[at]), word));
     }
   }
+}
+
+template <class T>
+__global__ void quantize_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                                int64_t count) {
+  quantize_elements(n, given, x, y, count);
+}
+template <bool plain, class T>
+__global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const T* x, T* y,
+                              int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
+  quantize_blocks<plain>(n, given, x, y, rows, columns, across, blocks);
+}
+/// The same with a table; across: 0 without blocks.
+template <class T>
+__global__ void table_kernel(QuantizeNumbers n, TableArgument table, QuantizeArguments given,
+                             const T* x, T* y, int64_t rows, int64_t columns, int64_t across,
+                             int64_t blocks) {
+  n.table = table.numbers;
+  if (across == 0) quantize_elements(n, given, x, y, rows * columns);
+  else quantize_blocks<false>(n, given, x, y, rows, columns, across, blocks);
 }
 
 __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* amax) {
@@ -114,14 +147,16 @@ __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* a
 }
 
 template <class T>
-__global__ void rotate_kernel(Rotation rotation, float inverse_root, const T* x, T* y,
-                              int64_t columns, int64_t across, int64_t groups) {
+__global__ void rotate_kernel(Rotation rotation, const uint64_t* shift, float inverse_root,
+                              const T* x, T* y, int64_t columns, int64_t across, int64_t groups) {
+  const RotationSigns signs =
+      signs_of(rotation, key_in_replay(rotation.key, rotation.key_stride, shift));
   for (int64_t group = global_thread(); group < groups; group += all_threads()) {
     float values[Rotation::largest];
     const int64_t j = group % across * rotation.size, first = group / across * columns + j;
     const int count = columns - j < rotation.size ? int(columns - j) : rotation.size;
     for (int i = 0; i < count; ++i) values[i] = widen(x[first + i]);
-    if (count == rotation.size) rotate_group(values, rotation, inverse_root);
+    if (count == rotation.size) rotate_group(values, rotation, signs, inverse_root);
     for (int i = 0; i < count; ++i) y[first + i] = narrow<T>(values[i]);
   }
 }
@@ -152,16 +187,20 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
   const QuantizeArguments given(context_, call);
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
     if constexpr (sizeof(T) == 8) return;  // f64 passes through f32: autograd/ops/quantize.cpp
-    else if (n.per != Scaling::Per::block) {
-      launch(context_, quantize_kernel<T>, shape_for(context_, count, 4), n, given, x.data<T>(),
-             y.data<T>(), count);
-    } else {
-      const int64_t columns = x.size(-1), rows = count / columns;
-      const int64_t across = (columns + n.columns - 1) / n.columns;
-      const int64_t blocks = (rows + n.rows - 1) / n.rows * across;
-      launch(context_, blocks_kernel<T>, shape_for(context_, blocks * warp_lanes), n, given,
+    const int64_t columns = x.size(-1), rows = count / columns;
+    const bool has_blocks = n.per == Scaling::Per::block;
+    const int64_t across = has_blocks ? (columns + n.columns - 1) / n.columns : 0;
+    const int64_t blocks = has_blocks ? (rows + n.rows - 1) / n.rows * across : 0;
+    const auto shape =
+        has_blocks ? shape_for(context_, blocks * warp_lanes) : shape_for(context_, count, 4);
+    if (n.table_count > 0)
+      launch(context_, table_kernel<T>, shape, n, TableArgument(n), given, x.data<T>(), y.data<T>(),
+             rows, columns, across, blocks);
+    else if (!has_blocks)
+      launch(context_, quantize_kernel<T>, shape, n, given, x.data<T>(), y.data<T>(), count);
+    else
+      launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>, shape, n, given,
              x.data<T>(), y.data<T>(), rows, columns, across, blocks);
-    }
   });
 }
 
@@ -172,8 +211,8 @@ void CudaBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
   const auto inverse_root = float(1 / std::sqrt(double(rotation.size)));
   visit_floating(x.dtype(), "rotate", [&]<class T>() {
     if constexpr (sizeof(T) <= 4)
-      launch(context_, rotate_kernel<T>, shape_for(context_, groups), rotation, inverse_root,
-             x.data<T>(), y.data<T>(), columns, across, groups);
+      launch(context_, rotate_kernel<T>, shape_for(context_, groups), rotation,
+             context_.key_shift(), inverse_root, x.data<T>(), y.data<T>(), columns, across, groups);
   });
 }
 

@@ -20,6 +20,13 @@ __device__ inline RandomKey key_of_replay(RandomKey key, uint64_t stride, const 
   return {key.seed, shift ? key.offset + shift[1] * stride : key.offset};
 }
 
+/// The same for a key that is a generator's if its stride is 0: that advances with its captured
+/// step.
+__device__ inline RandomKey key_in_replay(RandomKey key, uint64_t stride, const uint64_t* shift) {
+  if (stride != 0) return key_of_replay(key, stride, shift);
+  return {key.seed, shift ? key.offset + *shift : key.offset};
+}
+
 inline DeviceKey device_key(const Context& context, RandomKey key) {
   return {key.seed, key.offset, context.key_shift()};
 }

@@ -2,8 +2,10 @@
 // histogram in shared memory and into its own sums. A last kernel adds the blocks' rows up in their
 // order, so results repeat.
 #include <halftone/backends/cuda/block.h>
+#include <halftone/backends/cuda/block_scale.h>
 #include <halftone/backends/cuda/cuda_backend.h>
 #include <halftone/backends/cuda/launch.h>
+#include <halftone/backends/cuda/random.h>
 #include <halftone/backends/cuda/values.h>
 #include <halftone/core/survey.h>
 
@@ -21,6 +23,9 @@ struct SurveyArguments {
   SurveyNumbers numbers;
   QuantizeNumbers quantizer;
   const float *amax, *scale;
+  RandomKey key;
+  uint64_t key_stride;
+  const uint64_t* shift;
   int64_t rows, columns;
 
   __device__ void add(const Scale& with, int64_t at, unsigned* histogram, SurveySums& sums) const {
@@ -54,6 +59,7 @@ __device__ void count_elements(const SurveyArguments& of, unsigned* histogram, S
 __device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, SurveySums& sums) {
   const QuantizeNumbers& n = of.quantizer;
   const float amax_tensor = of.amax ? *of.amax : 0.0f;
+  const RandomKey key = key_in_replay(of.key, of.key_stride, of.shift);
   const int64_t across = (of.columns + n.columns - 1) / n.columns;
   const int64_t blocks = (of.rows + n.rows - 1) / n.rows * across;
   const int64_t lane = threadIdx.x % warp_lanes;
@@ -69,7 +75,14 @@ __device__ void count_blocks(const SurveyArguments& of, unsigned* histogram, Sur
     for (int64_t i = lane; i < width * height; i += warp_lanes)
       largest = LargerBits{}(largest, magnitude_bits(load_as<float>(of.x, place(i))));
     largest = warp_reduce(largest > 0x7f800000u ? nan_magnitude : largest, LargerBits{});
-    const Scale scale = scale_of_block(n, std::bit_cast<float>(largest), amax_tensor);
+    const float amax = std::bit_cast<float>(largest);
+    const Scale scale =
+        n.plain
+            ? scale_of_block(n, amax, amax_tensor)
+            : warp_block_scale(n, amax, amax_tensor, key, uint64_t(row * of.columns + column),
+                               height, width, [&](int64_t i, int64_t j) {
+                                 return load_as<float>(of.x, (row + i) * of.columns + column + j);
+                               });
     for (int64_t i = lane; i < width * height; i += warp_lanes)
       of.add(scale, place(i), histogram, sums);
   }
@@ -126,6 +139,9 @@ void CudaBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCall* c
                            .quantizer = call ? numbers_of(call->quantizer) : QuantizeNumbers{},
                            .amax = call ? data_of(call->amax) : nullptr,
                            .scale = call ? data_of(call->scale) : nullptr,
+                           .key = call ? call->key : RandomKey{},
+                           .key_stride = call ? call->key_stride : 0,
+                           .shift = context_.key_shift(),
                            .rows = x.numel() / x.size(-1),
                            .columns = x.size(-1)};
   const int64_t wanted = (x.numel() + 8 * block_threads - 1) / (8 * block_threads);

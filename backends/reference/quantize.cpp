@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include <halftone/backends/reference/block_scales.h>
 #include <halftone/backends/reference/runs.h>
 #include <halftone/core/hadamard.h>
-#include <halftone/core/quantizer.h>
 
 namespace halftone {
 
@@ -77,7 +77,9 @@ void quantize_band(const QuantizeNumbers& n, const QuantizeCall& call, const Ten
     uint32_t largest = 0;
     for (int64_t r = row; r < row + height; ++r)
       largest = std::max(largest, largest_of(x, r * columns + column, 1, width));
-    const Scale scale = scale_of_block(n, as_magnitude(largest), amax_tensor);
+    const Scale scale = n.plain ? scale_of_block(n, as_magnitude(largest), amax_tensor)
+                                : scale_by_elements(n, call, x, row * columns + column, height,
+                                                    width, as_magnitude(largest));
     for (int64_t r = row; r < row + height; ++r)
       quantize_run(n, scale, words, x, r * columns + column, width, y);
   }
@@ -124,6 +126,7 @@ void ReferenceBackend::quantize(const Tensor& x, const QuantizeCall& call, Tenso
 void ReferenceBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor& y) {
   if (x.numel() == 0) return;
   const auto inverse_root = float(1 / std::sqrt(double(rotation.size)));
+  const RotationSigns signs = signs_of(rotation, rotation.key);
   const int64_t columns = x.size(-1), across = pieces_of(columns, rotation.size);
   parallel_pieces(x.numel() / columns * across, grain_length / Rotation::largest,
                   [&](int64_t begin, int64_t end) {
@@ -133,7 +136,8 @@ void ReferenceBackend::rotate(const Tensor& x, const Rotation& rotation, Tensor&
                                     first = i / across * columns + j,
                                     count = std::min<int64_t>(rotation.size, columns - j);
                       load(x, first, count, group);
-                      if (count == rotation.size) rotate_group(group, rotation, inverse_root);
+                      if (count == rotation.size)
+                        rotate_group(group, rotation, signs, inverse_root);
                       store(group, count, y, first);
                     }
                   });

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include <halftone/backends/reference/block_scales.h>
 #include <halftone/backends/reference/runs.h>
 #include <halftone/core/survey.h>
 
@@ -120,7 +121,10 @@ void ReferenceBackend::survey(const Tensor& x, const Tensor& y, const QuantizeCa
       for (int64_t r = begin; r < end; ++r)
         largest = std::max(largest, stretches.largest(r * columns + column, width));
       const float amax = std::bit_cast<float>(largest > 0x7f800000u ? nan_magnitude : largest);
-      const Scale scale = scale_of_block(n, amax, amax_tensor);
+      const Scale scale =
+          n.plain ? scale_of_block(n, amax, amax_tensor)
+                  : scale_by_elements(n, *call, x, begin * columns + column, end - begin,
+                                      std::min<int64_t>(n.columns, columns - column), amax);
       for (int64_t r = begin; r < end; ++r) stretches.add(scale, r * columns + column, width, to);
     }
   });

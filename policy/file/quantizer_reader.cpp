@@ -1,9 +1,11 @@
 // Formats, scales and quantizers as files write them.
 #include <halftone/policy/file/quantizer_reader.h>
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
+#include <halftone/core/hadamard.h>
 #include <halftone/policy/file/policy_words.h>
 
 namespace halftone::policy {
@@ -36,7 +38,72 @@ Scaling tensor_scaling(const JsonValue& value) {
   return scaling;
 }
 
-Scaling block_scaling(const JsonValue& value) {
+constexpr std::array<Rounding, 3> scale_roundings{Rounding::nearest_even, Rounding::up,
+                                                  Rounding::stochastic};
+constexpr std::array<std::string_view, 3> scale_rounding_words{"nearest", "up", "stochastic"};
+
+/// Reads {"from": [numbers], "by": an error}.
+void read_choice(const JsonValue& value, Scaling& scaling) {
+  constexpr std::array<std::string_view, 2> known{"from", "by"};
+  constexpr std::array<std::string_view, 3> errors{"mse", "mae", "max"};
+  value.only("a choice", known);
+  const auto from = value.find("from");
+  if (!from) value.refuse("\"from\", a list of numbers of the grid, is missing.");
+  const std::vector<JsonValue> targets = from->elements();
+  if (targets.empty() || targets.size() > std::size_t(Scaling::most_targets))
+    from->refuse("a block chooses from 1 to ", Scaling::most_targets, " numbers, got ",
+                 targets.size(), '.');
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    scaling.targets[i] = float(targets[i].number());
+    if (!(scaling.targets[i] > 0)) targets[i].refuse("a number of a choice must be positive.");
+  }
+  const auto by = value.find("by");
+  if (by) scaling.error = *scale_error_named(errors[by->word(errors)]);
+  if (targets.size() == 1)
+    require_default(value, "by", scaling.error == ScaleError::mse, "choices of several numbers");
+  else if (!by) value.refuse("\"by\": \"mse\", \"mae\" or \"max\" is missing.");
+}
+
+/// Refuses names of formats and quantizers that are words of rules.
+void require_name(const JsonValue& named) {
+  named.require_printable_key();
+  if (named.key() == "none" || named.key() == "as_used")
+    named.refuse("\"", named.key(), "\" is a word of rules. Choose another name.");
+}
+
+Quantizer table_in(const JsonValue& value) {
+  std::vector<float> numbers;
+  for (const JsonValue& number : value.elements()) numbers.push_back(float(number.number()));
+  const Quantizer quantizer = Quantizer::of_table(std::move(numbers));
+  checked_at(value, [&] { check_quantizer("table", quantizer); });
+  return quantizer;
+}
+
+/// Reads a size, or {"size": 16, "signs": "fixed" or "step"}.
+void read_rotation(const JsonValue& value, Quantizer& quantizer) {
+  constexpr std::array<std::string_view, 2> known{"size", "signs"}, kinds{"fixed", "step"};
+  quantizer.draws_signs = false;
+  if (value.is_object()) {
+    value.only("a rotation", known);
+    const auto size = value.find("size");
+    if (!size) value.refuse("\"size\" is missing.");
+    quantizer.hadamard = int32_t(size->integer(2, Rotation::largest));
+    if (const auto signs = value.find("signs")) quantizer.draws_signs = signs->word(kinds) == 1;
+  } else {
+    quantizer.hadamard = int32_t(value.integer(0, Rotation::largest));
+  }
+  const bool fixed = quantizer.hadamard > 0 && !quantizer.draws_signs;
+  quantizer.hadamard_signs = fixed ? rotation_signs : 0;
+}
+
+}  // namespace
+
+std::string_view scale_rounding_word(Rounding rounding) {
+  return scale_rounding_words[std::size_t(std::ranges::find(scale_roundings, rounding) -
+                                          scale_roundings.begin())];
+}
+
+Scaling QuantizerReader::block_scaling(const JsonValue& value) const {
   Scaling scaling{.per = Scaling::Per::block};
   if (const auto block = value.find("block")) {
     const std::vector<JsonValue> sizes = block->elements();
@@ -44,27 +111,37 @@ Scaling block_scaling(const JsonValue& value) {
     scaling.rows = int32_t(sizes[0].integer(1, 1 << 20));
     scaling.columns = int32_t(sizes[1].integer(1, 1 << 20));
   }
-  constexpr std::array<std::string_view, 3> formats{"e8m0", "e4m3", "f32"};
   constexpr std::array<std::string_view, 4> rules{"floor", "ceil", "rceil", "even"};
-  if (const auto format = value.find("format"))
-    scaling.scale_format = *number_format_named(formats[format->word(formats)]);
+  if (const auto format = value.find("format")) scaling.scale_format = format_in(*format);
   if (const auto rule = value.find("rule"))
     scaling.rule = *scale_rule_named(rules[rule->word(rules)]);
   if (scaling.scale_format != formats::e8m0)
     require_default(value, "rule", scaling.rule == ScaleRule::floor, "e8m0 scales");
   if (const auto on = value.find("tensor_level")) scaling.tensor_level = on->boolean();
+  if (const auto max = value.find("scale_max")) {
+    scaling.scale_max = float(max->number());
+    if (scaling.scale_max == scaling.scale_format.max) scaling.scale_max = 0;
+    require_default(value, "scale_max", scaling.tensor_level || scaling.scale_max == 0,
+                    "scales under one of the tensor");
+  }
+  if (const auto choice = value.find("choose")) read_choice(*choice, scaling);
+  if (const auto rounding = value.find("rounding"))
+    scaling.scale_rounding = scale_roundings[rounding->word(scale_rounding_words)];
+  constexpr std::array<std::string_view, 2> corrections{"none", "eden"};
+  if (const auto correct = value.find("correct"))
+    scaling.corrected = correct->word(corrections) == 1;
   return scaling;
 }
 
-Scaling scaling_in(const JsonValue& value) {
+Scaling QuantizerReader::scaling_in(const JsonValue& value) const {
   if (value.is_text()) {
     constexpr std::array<std::string_view, 1> none{"none"};
     value.word(none);
     return {};
   }
-  constexpr std::array<std::string_view, 11> known{"per",    "from",         "history",     "take",
-                                                   "margin", "power_of_two", "least",       "block",
-                                                   "format", "rule",         "tensor_level"};
+  constexpr std::array<std::string_view, 15> known{
+      "per",    "from", "history",   "take",         "margin",   "power_of_two", "least",  "block",
+      "format", "rule", "scale_max", "tensor_level", "rounding", "choose",       "correct"};
   value.only("a scale", known);
   constexpr std::array<std::string_view, 2> pers{"tensor", "block"};
   const auto per = value.find("per");
@@ -77,15 +154,6 @@ Scaling scaling_in(const JsonValue& value) {
       value.find(entry)->refuse("this is of scales per ", tensors ? "tensor" : "block", '.');
   return of_tensor ? tensor_scaling(value) : block_scaling(value);
 }
-
-/// Refuses names of formats and quantizers that are words of rules.
-void require_name(const JsonValue& named) {
-  named.require_printable_key();
-  if (named.key() == "none" || named.key() == "as_used")
-    named.refuse("\"", named.key(), "\" is a word of rules. Choose another name.");
-}
-
-}  // namespace
 
 NumberFormat QuantizerReader::format_in(const JsonValue& value) const {
   if (value.is_text()) {
@@ -121,14 +189,19 @@ void QuantizerReader::read_formats(const JsonValue& formats) {
 
 Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
   if (value.is_text()) return quantizer_named_at(value);
-  constexpr std::array<std::string_view, 7> known{"about",       "like",     "format", "rounding",
-                                                  "random_bits", "hadamard", "scale"};
+  constexpr std::array<std::string_view, 8> known{"about",    "like",        "format",   "table",
+                                                  "rounding", "random_bits", "hadamard", "scale"};
   value.only("a quantizer", known);
   Quantizer quantizer;
   const auto like = value.find("like");
   if (like) quantizer = quantizer_named_at(*like);
-  if (const auto format = value.find("format")) quantizer.grid = format_in(*format);
-  else if (!like) value.refuse("\"format\" or \"like\" is missing.");
+  const auto format = value.find("format"), table = value.find("table");
+  if (format && table) table->refuse("a quantizer has a format or a table. Leave one out.");
+  if (format) quantizer.grid = format_in(*format), quantizer.table.clear();
+  else if (table) {
+    Quantizer of_table = table_in(*table);
+    quantizer.grid = of_table.grid, quantizer.table = std::move(of_table.table);
+  } else if (!like) value.refuse("\"format\", \"table\" or \"like\" is missing.");
   if (const auto rounding = value.find("rounding")) {
     const Words roundings = rounding_names();
     quantizer.rounding = *rounding_named(roundings[rounding->word(roundings)]);
@@ -141,10 +214,7 @@ Quantizer QuantizerReader::quantizer_in(const JsonValue& value) const {
                     "stochastic rounding");
     quantizer.random_bits = 32;
   }
-  if (const auto hadamard = value.find("hadamard")) {
-    quantizer.hadamard = int32_t(hadamard->integer(0, 64));
-    quantizer.hadamard_signs = quantizer.hadamard > 0 ? rotation_signs : 0;
-  }
+  if (const auto hadamard = value.find("hadamard")) read_rotation(*hadamard, quantizer);
   if (const auto scale = value.find("scale")) quantizer.scaling = scaling_in(*scale);
   checked_at(value, [&] { check_quantizer("quantizer", quantizer); });
   return quantizer;

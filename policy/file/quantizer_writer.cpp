@@ -31,6 +31,11 @@ Json fields_of(const NumberFormat& format) {
           {"infinity", format.infinity}};
 }
 
+bool signs_differ(const Quantizer& quantizer) {
+  return quantizer.hadamard > 0 && !quantizer.draws_signs &&
+         quantizer.hadamard_signs != rotation_signs;
+}
+
 /// `format_of` writes the format of scales.
 template <class FormatOf> Json json_of(const Scaling& scaling, const FormatOf& format_of) {
   switch (scaling.per) {
@@ -43,20 +48,36 @@ template <class FormatOf> Json json_of(const Scaling& scaling, const FormatOf& f
       json["least"] = scaling.least;
       return json;
     }
-    case Scaling::Per::block:
-      return {{"per", "block"},
-              {"block", Json::array({scaling.rows, scaling.columns})},
-              {"format", format_of(scaling.scale_format)},
-              {"rule", name(scaling.rule)},
-              {"tensor_level", scaling.tensor_level}};
+    case Scaling::Per::block: {
+      Json json{{"per", "block"},
+                {"block", Json::array({scaling.rows, scaling.columns})},
+                {"format", format_of(scaling.scale_format)},
+                {"rule", name(scaling.rule)},
+                {"tensor_level", scaling.tensor_level}};
+      if (scaling.scale_max != 0) json["scale_max"] = scaling.scale_max;
+      if (scaling.scale_rounding != Rounding::nearest_even)
+        json["rounding"] = scale_rounding_word(scaling.scale_rounding);
+      if (scaling.corrected) json["correct"] = "eden";
+      const auto count = std::size_t(scaling.target_count());
+      if (count > 0)
+        json["choose"]["from"] =
+            std::vector(scaling.targets.begin(), scaling.targets.begin() + std::ptrdiff_t(count));
+      if (count > 1) json["choose"]["by"] = name(scaling.error);
+      return json;
+    }
   }
   return "none";
 }
 
 template <class FormatOf> Json json_of(const Quantizer& quantizer, const FormatOf& format_of) {
-  Json json{{"format", format_of(quantizer.grid)}, {"rounding", name(quantizer.rounding)}};
+  Json json;
+  if (quantizer.table.empty()) json["format"] = format_of(quantizer.grid);
+  else json["table"] = quantizer.table;
+  json["rounding"] = name(quantizer.rounding);
   if (quantizer.rounding == Rounding::stochastic) json["random_bits"] = quantizer.random_bits;
-  if (quantizer.hadamard > 0) json["hadamard"] = quantizer.hadamard;
+  if (quantizer.hadamard > 0 && !quantizer.draws_signs) json["hadamard"] = quantizer.hadamard;
+  if (quantizer.hadamard > 0 && quantizer.draws_signs)
+    json["hadamard"] = {{"size", quantizer.hadamard}, {"signs", "step"}};
   json["scale"] = json_of(quantizer.scaling, format_of);
   return json;
 }
@@ -84,6 +105,7 @@ template <class FormatOf> Json json_of(const Accumulator& accumulator, const For
 Json json_of(const NumberFormat& format) {
   for (const NamedFormat& known : named_formats())
     if (known.format == format) return std::string(known.name);
+  if (const std::string known = described(format); known.starts_with("ue")) return known;
   // The fields alone would count a bit of exponent in it.
   if (format.bits >= 3 && format.bits <= 16 && format == NumberFormat::integer(format.bits))
     return "int" + std::to_string(format.bits);
@@ -101,7 +123,7 @@ Json json_of(const NumberFormat& format) {
 }
 
 Json json_of(const Quantizer& quantizer) {
-  if (quantizer.hadamard > 0 && quantizer.hadamard_signs != rotation_signs)
+  if (signs_differ(quantizer))
     fail<UsageError>("policy.write", "no file can say the signs ", quantizer.hadamard_signs,
                      " of a rotation: a file's rotations have their own. Use ", rotation_signs,
                      ", or keep the policy in code.");
@@ -120,7 +142,8 @@ Json json_of(const Accumulator& accumulator) {
 
 Json content_of(const Quantizer& quantizer) {
   Json json = json_of(quantizer, fields_of);
-  if (quantizer.hadamard > 0) json["hadamard_signs"] = quantizer.hadamard_signs;
+  if (quantizer.hadamard > 0 && !quantizer.draws_signs)
+    json["hadamard_signs"] = quantizer.hadamard_signs;
   return json;
 }
 
@@ -140,14 +163,18 @@ std::string told_apart(const Quantizer& quantizer) {
     (more << ... << parts);
   };
   // A name describes a format completely; other grids are described only by their numbers.
-  if (!number_format_named(described(grid))) {
+  if (!quantizer.table.empty()) {
+    PlainText numbers;
+    for (const float number : quantizer.table)
+      numbers << (numbers.str().empty() ? "" : " ") << number;
+    add(numbers.str());
+  } else if (!number_format_named(described(grid))) {
     if (!grid.infinity) add("no infinity");
     if (!grid.subnormals) add("no subnormals");
   }
   if (quantizer.scaling.per == Scaling::Per::tensor && quantizer.scaling.least > 0)
     add("least ", quantizer.scaling.least);
-  if (quantizer.hadamard > 0 && quantizer.hadamard_signs != rotation_signs)
-    add("signs ", quantizer.hadamard_signs);
+  if (signs_differ(quantizer)) add("signs ", quantizer.hadamard_signs);
   const std::string text = more.str();
   return described(quantizer) + (text.empty() ? "" : " {" + text + "}");
 }

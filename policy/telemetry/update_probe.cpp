@@ -38,7 +38,8 @@ struct Spacing {
 /// Returns the spacing; nothing if scales stretch the grid.
 std::optional<Spacing> spacing_of(const std::optional<Quantizer>& grid, DType dtype) {
   if (!grid) return Spacing(dtype);
-  if (grid->scaling.per != Scaling::Per::none || grid->hadamard != 0) return {};
+  if (grid->scaling.per != Scaling::Per::none || grid->hadamard != 0 || !grid->table.empty())
+    return {};
   return Spacing(grid->grid);
 }
 

@@ -1,8 +1,7 @@
 // Rounds numbers to grids: loops around the functions of core/quantizer.h, one per rounding.
 // Compiled without fused multiply-adds, because every instruction set must give the same bits.
 #include <halftone/backends/cpu/simd/philox.h>
-#include <halftone/core/accumulator.h>
-#include <halftone/core/quantizer.h>
+#include <halftone/core/block_scale.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
@@ -148,6 +147,123 @@ template <ScaleKind kind>
   spread(tail, blocks, columns, scales.tail);
 }
 
+/// Sums of the terms of blocks side by side: block_total() of each.
+struct BandSums {
+  int64_t blocks, columns;
+  float terms[ColumnScales::most + lanes], of_rows[BlockSum::ways][ColumnScales::most];
+
+  void add_row(ScaleError error, int64_t row) {
+    float sums[ColumnScales::most];
+    for (int64_t b = 0; b < blocks; ++b) sums[b] = 0;
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t b = 0; b < blocks; ++b)
+        sums[b] = combined(error, sums[b], terms[b * columns + j]);
+    float* const to = of_rows[row % BlockSum::ways];
+    for (int64_t b = 0; b < blocks; ++b)
+      to[b] = row < BlockSum::ways ? sums[b] : combined(error, to[b], sums[b]);
+  }
+  /// Leaves the totals in of_rows[0]. rows: the number of rows that were added.
+  void finish(ScaleError error, int64_t rows) {
+    for (int64_t half = BlockSum::ways / 2; half > 0; half /= 2)
+      for (int64_t i = 0; i < half && i + half < rows; ++i)
+        for (int64_t b = 0; b < blocks; ++b)
+          of_rows[i][b] = combined(error, of_rows[i][b], of_rows[i + half][b]);
+  }
+};
+
+/// Adds term(x, number of x on the grid, column) over each block of a band to `sums`. in: the
+/// factors (divisors, if `divides`) of the columns.
+template <Rounding rounding, bool wide, class Term>
+[[gnu::always_inline]] static inline void sum_band(const Grid& on, bool divides, ScaleError error,
+                                                   const BlockBand& band, const float* x,
+                                                   int64_t width, const float* in, BandSums& sums,
+                                                   const Term& term) {
+  const Grid grid = on;
+  float scaled[ColumnScales::most];
+  for (int64_t i = width; i < sums.blocks * sums.columns; ++i) sums.terms[i] = 0;
+  for (int64_t row = 0; row < band.rows; ++row) {
+    const float* const of_row = x + row * band.row_step;
+    if (divides)
+      for (int64_t i = 0; i < width; ++i) scaled[i] = of_row[i] / in[i];
+    else
+      for (int64_t i = 0; i < width; ++i) scaled[i] = of_row[i] * in[i];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; ++i)
+      sums.terms[i] =
+          term(of_row[i], scaled[i],
+               quantize_scaled<rounding, wide>(grid, Scale{}, of_row[i], scaled[i], 0), i);
+    sums.add_row(error, row);
+  }
+  sums.finish(error, band.rows);
+}
+
+/// fill_scales() for scales that depend on elements or random numbers. first: the number of x.
+template <Rounding measured, bool wide>
+[[gnu::flatten]] static void fill_measured(const QuantizeNumbers& of, float amax_tensor,
+                                           RandomKey key, uint64_t first, const BlockBand& band,
+                                           const float* x, int64_t width, ColumnScales& scales) {
+  const QuantizeNumbers n = of;
+  const TensorLevel level = level_of(n, amax_tensor);
+  const bool divides = n.kind == ScaleKind::f32;
+  BandSums sums;
+  sums.columns = n.columns, sums.blocks = (width + n.columns - 1) / n.columns;
+  const int64_t blocks = sums.blocks;
+  float largest[ColumnScales::most], least[ColumnScales::most], xx[ColumnScales::most];
+  Scale best[ColumnScales::most], tried[ColumnScales::most];
+  uint32_t words[ColumnScales::most];
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t begin = b * n.columns,
+                  count = width - begin < n.columns ? width - begin : n.columns;
+    largest[b] = as_magnitude(largest_of_block(band, x + begin, count));
+    words[b] =
+        n.scale_rounding == Rounding::stochastic ? scale_word(key, first + uint64_t(begin)) : 0;
+    best[b] = scale_for_target(n, largest[b], level, 0, words[b]);
+  }
+  const auto spread_scales = [&](const Scale* from) {
+    float in[ColumnScales::most], out[ColumnScales::most];
+    for (int64_t b = 0; b < blocks; ++b) in[b] = from[b].in, out[b] = from[b].out;
+    spread(in, blocks, n.columns, scales.in);
+    spread(out, blocks, n.columns, scales.out);
+  };
+  for (int32_t k = 0; k < n.target_count && n.target_count > 1; ++k) {
+    for (int64_t b = 0; b < blocks; ++b)
+      tried[b] = scale_for_target(n, largest[b], level, k, words[b]);
+    spread_scales(tried);
+    const auto try_with = [&]<ScaleError error>() {
+      sum_band<measured, wide>(
+          n.grid, divides, error, band, x, width, scales.in, sums,
+          [&](float value, float, float number, int64_t i) {
+            return error_term(error, Scale{1, scales.out[i], 1}, level, number, value);
+          });
+    };
+    if (n.error == ScaleError::mse) try_with.template operator()<ScaleError::mse>();
+    else if (n.error == ScaleError::mae) try_with.template operator()<ScaleError::mae>();
+    else try_with.template operator()<ScaleError::max>();
+    for (int64_t b = 0; b < blocks; ++b) {
+      const bool takes = k == 0 || sums.of_rows[0][b] < least[b];
+      least[b] = takes ? sums.of_rows[0][b] : least[b];
+      if (takes) best[b] = tried[b];
+    }
+  }
+  if (n.corrected) {
+    spread_scales(best);
+    const auto sum = [&](const auto& term) {
+      sum_band<measured, wide>(n.grid, divides, ScaleError::mse, band, x, width, scales.in, sums,
+                               term);
+    };
+    sum([](float, float scaled, float, int64_t) { return scaled * scaled; });
+    for (int64_t b = 0; b < blocks; ++b) xx[b] = sums.of_rows[0][b];
+    sum([](float, float scaled, float number, int64_t) { return scaled * number; });
+    for (int64_t b = 0; b < blocks; ++b)
+      if (is_finite_magnitude(largest[b]))
+        best[b] = corrected_scale(n, best[b], xx[b], sums.of_rows[0][b], words[b]);
+  }
+  float tail[ColumnScales::most];
+  for (int64_t b = 0; b < blocks; ++b) tail[b] = best[b].tail;
+  spread_scales(best);
+  spread(tail, blocks, n.columns, scales.tail);
+}
+
 /// Quantizes columns [column, column + width) of a band whose blocks have at most
 /// ColumnScales::most.
 template <Rounding rounding, bool wide>
@@ -155,9 +271,14 @@ static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, R
                             const BlockBand& band, int64_t column, int64_t width, const float* x,
                             float* y) {
   ColumnScales scales;
-  visit_scale_kind(numbers.kind, [&]<ScaleKind kind>() {
-    fill_scales<kind>(numbers, amax_tensor, band, x + column, width, scales);
-  });
+  if (numbers.plain)
+    visit_scale_kind(numbers.kind, [&]<ScaleKind kind>() {
+      fill_scales<kind>(numbers, amax_tensor, band, x + column, width, scales);
+    });
+  else
+    fill_measured<measured_rounding(rounding),
+                  wide || measured_rounding(rounding) != Rounding::nearest_even>(
+        numbers, amax_tensor, key, band.first + uint64_t(column), band, x + column, width, scales);
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
     const uint64_t number = band.first + uint64_t(i * band.number_step + column);
@@ -165,9 +286,17 @@ static void quantize_narrow(const QuantizeNumbers& numbers, float amax_tensor, R
   }
 }
 
+/// band: of one block, whose first element is x[0], with the number `first`.
 [[gnu::flatten]] static Scale scale_of(const QuantizeNumbers& numbers, uint32_t largest,
-                                       float amax_tensor) {
-  return scale_of_block(numbers, as_magnitude(largest), amax_tensor);
+                                       float amax_tensor, RandomKey key, uint64_t first,
+                                       const BlockBand& band, const float* x, int64_t width) {
+  if (numbers.plain) return scale_of_block(numbers, as_magnitude(largest), amax_tensor);
+  return block_scale(numbers, as_magnitude(largest), level_of(numbers, amax_tensor),
+                     scale_word(key, first), [&](ScaleError error, const auto& term) {
+                       return block_total(error, band.rows, width, [&](int64_t i, int64_t j) {
+                         return term(x[i * band.row_step + j]);
+                       });
+                     });
 }
 
 /// Quantizes one block of any width.
@@ -176,7 +305,8 @@ static void quantize_block(const QuantizeNumbers& numbers, float amax_tensor, Ra
                            const BlockBand& band, int64_t column, int64_t width, const float* x,
                            float* y) {
   const uint32_t largest = largest_of_block(band, x + column, width);
-  const Scale scale = scale_of(numbers, largest, amax_tensor);
+  const Scale scale = scale_of(numbers, largest, amax_tensor, key, band.first + uint64_t(column),
+                               band, x + column, width);
   for (int64_t i = 0; i < band.rows; ++i) {
     const int64_t at = i * band.row_step + column;
     const uint64_t number = band.first + uint64_t(i * band.number_step + column);
