@@ -1,6 +1,8 @@
 // Quantizers on tensors: every backend and instruction set gives the reference's bits for every
 // rounding, scaling and layout; the meaning of the scales, compared with loops written here;
 // rotations, skipping, random numbers, and the operation's gradient.
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include <halftone/autograd/ops.h>
@@ -38,6 +40,34 @@ std::vector<float> awkward(int64_t count, uint64_t seed, bool special) {
   return values;
 }
 
+/// Scales that depend on elements or random numbers.
+std::vector<Quantizer> measured_scalings() {
+  std::vector<Quantizer> all;
+  const auto add = [&](const char* name, const auto& change) {
+    Quantizer quantizer = *quantizer_named(name);
+    change(quantizer.scaling);
+    all.push_back(quantizer);
+  };
+  add("nvfp4", [](Scaling& s) { s.targets = {6, 4}, s.error = ScaleError::mae; });
+  add("nvfp4", [](Scaling& s) { s.rows = 16, s.targets = {6, 4}, s.scale_max = 256; });
+  add("nvfp4", [](Scaling& s) { s.columns = 600, s.targets = {6, 4}, s.error = ScaleError::max; });
+  add("mxfp4", [](Scaling& s) { s.rows = 20, s.columns = 3, s.targets = {6, 4, 3}; });
+  add("fp8_block", [](Scaling& s) { s.targets = {448, 416}, s.error = ScaleError::max; });
+  add("nvfp4", [](Scaling& s) { s.scale_rounding = Rounding::stochastic; });
+  add("nvfp4", [](Scaling& s) {
+    s.scale_rounding = Rounding::up, s.tensor_level = false;
+    s.scale_format = NumberFormat::unsigned_float(5, 3);
+  });
+  add("nvfp4", [](Scaling& s) {
+    s.scale_rounding = Rounding::stochastic, s.corrected = true, s.scale_max = 256;
+    s.targets = {6.07f};
+  });
+  add("nvfp4", [](Scaling& s) {
+    s.rows = 3, s.corrected = true, s.targets = {6, 4}, s.scale_rounding = Rounding::stochastic;
+  });
+  return all;
+}
+
 std::vector<Quantizer> scalings() {
   std::vector<Quantizer> all;
   for (const char* name : {"e4m3", "e5m2", "bf16", "e8m0", "int8", "mxfp8", "mxfp4", "nvfp4",
@@ -54,6 +84,7 @@ std::vector<Quantizer> scalings() {
   Quantizer wide = *quantizer_named("mxfp8");  // a grid with subnormal floats on it, under a scale
   wide.grid = formats::bf16;
   all.push_back(wide);
+  std::ranges::copy(measured_scalings(), std::back_inserter(all));
   return all;
 }
 
@@ -243,10 +274,10 @@ TEST_CASE("quantize: the largest magnitude is a maximum over calls, and NaN wins
 }
 
 TEST_CASE("quantize: rotations are orthogonal, and spread an outlier") {
-  const std::vector<float> x = awkward(3 * 64, 12, false);
-  for (const int size : {2, 4, 8, 16, 32, 64}) {
+  const std::vector<float> x = awkward(3 * 128, 12, false);
+  for (const int size : {2, 4, 8, 16, 32, 64, 128}) {
     INFO("groups of ", size);
-    const Tensor from = from_vector(x, {3, 64});
+    const Tensor from = from_vector(x, {3, 128});
     Tensor turned = empty_like(from), back = empty_like(from);
     Backend& backend = backend_for(from);
     const Rotation rotation{.size = size, .signs = 0x5a5a5a5a5a5a5a5au};

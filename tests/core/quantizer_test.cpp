@@ -48,6 +48,25 @@ TEST_CASE("quantizers: names, words and bits") {
   delayed.scaling.latest = true;
   CHECK(described(delayed).find("from the last of 16 steps") != std::string::npos);
 
+  Quantizer chosen = named("nvfp4");
+  chosen.scaling.targets = {6, 4}, chosen.scaling.scale_max = 256;
+  chosen.hadamard = 16, chosen.draws_signs = true;
+  CHECK(
+      described(chosen) ==
+      "e2m1, blocks of 1x16 with e4m3 scales under one of the tensor (up to 256), largest at 6 or "
+      "4 (mse), rotated by 16 with new signs");
+  Quantizer eden = named("nvfp4");
+  eden.scaling.scale_format = NumberFormat::unsigned_float(5, 3);
+  eden.scaling.scale_rounding = Rounding::stochastic, eden.scaling.corrected = true;
+  CHECK(described(eden) ==
+        "e2m1, blocks of 1x16 with ue5m3 scales rounded stochastically and corrected under one of "
+        "the tensor");
+  CHECK(described(Quantizer::of_table({1, -1, 0.5f})) == "a table of 3 numbers");
+  CHECK(Quantizer::of_table({1, -1, 0.5f}).bits_per_element() == 2);
+  CHECK(named("nvfp4").draws() == false);
+  CHECK(eden.draws());
+  CHECK(chosen.draws());
+
   CHECK(named("e4m3").bits_per_element() == 8);
   CHECK(named("fp8_tensor").bits_per_element() == 8);
   CHECK(named("mxfp4").bits_per_element() == 4.25);
@@ -56,6 +75,24 @@ TEST_CASE("quantizers: names, words and bits") {
   for (int rule = 0; rule < 4; ++rule)
     CHECK(scale_rule_named(name(ScaleRule(rule))) == ScaleRule(rule));
   CHECK(scale_rule_named("round") == std::nullopt);
+}
+
+TEST_CASE("formats without a sign: all codes but the highest are numbers") {
+  const NumberFormat ue5m3 = *number_format_named("ue5m3"), ue4m3 = *number_format_named("ue4m3");
+  CHECK(ue5m3.max == 114688);
+  CHECK(ue5m3.bits == 8);
+  CHECK(count_of_numbers(ue5m3) == 255);
+  CHECK(number_at(ue5m3, 1) == 0x1p-17);
+  CHECK(ue4m3.max == 448);
+  CHECK(ue4m3.bits == 7);
+  CHECK(number_format_named("ue8m0") == formats::e8m0);
+  CHECK(count_of_numbers(*number_format_named("ue4m0")) == 15);
+  CHECK(number_format_named("ue4m0")->max == 128);
+  CHECK(count_of_numbers(*number_format_named("ue2m1")) == 7);
+  CHECK(number_format_named("ue8m1") == std::nullopt);
+  CHECK(number_format_named("ue5m9") == std::nullopt);
+  for (const char* name : {"ue5m3", "ue4m3", "ue7m8", "ue2m0"})
+    CHECK(described(*number_format_named(name)) == name);
 }
 
 TEST_CASE("quantizers: dtypes that hold the results") {
