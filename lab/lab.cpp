@@ -23,6 +23,8 @@ std::span<const Command> commands() {
   static constexpr Command all[]{
       {"formats", "Lists number formats and quantizers: range, bits, signal to noise.", add_formats,
        false},
+      {"vectors", "Writes inputs with exact results, for the tests of other projects.", add_vectors,
+       false},
       {"show", "Shows what a policy does with each site of a model.", add_show, false},
       {"graph", "Draws the recorded graph of one step.", add_graph, false},
       {"picture", "Draws one effect of a short format in a small training.", add_picture},

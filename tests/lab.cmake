@@ -134,3 +134,15 @@ foreach(picture exponents loss-scale bytes updates staircase)
 endforeach()
 expect(lab.picture_unknown EXIT 2 MESSAGE "exponent.*Did you mean \"exponents\"" COMMAND halftone-lab picture exponent -o x.svg)
 expect(lab.picture_nowhere EXIT 2 MESSAGE "no-such-folder" COMMAND halftone-lab picture bytes -o no-such-folder/x.svg)
+
+# Vectors for other projects: the committed ones, and mistakes.
+add_test(NAME lab.vectors_committed COMMAND ${CMAKE_COMMAND} -DLAB=$<TARGET_FILE:halftone-lab> -DSOURCE=${PROJECT_SOURCE_DIR}/vectors
+         -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/lab_vectors -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/vectors.cmake)
+expect(lab.vectors_jsonl OUTPUT "wrote .*/e3m4.jsonl" COMMAND halftone-lab vectors e3m4 --rounding up --out ${CMAKE_CURRENT_BINARY_DIR}/e3m4.jsonl)
+expect(lab.vectors_unknown_format EXIT 2 MESSAGE "no format named .e4m33.*Known: f32 " COMMAND halftone-lab vectors e4m33 --out x.jsonl)
+expect(lab.vectors_unknown_quantizer EXIT 2 MESSAGE "no quantizer named .mxfp5.*Known: mxfp8, " COMMAND halftone-lab vectors --quantizer mxfp5 --out x.jsonl)
+expect(lab.vectors_unknown_rounding EXIT 2 MESSAGE "no rounding named .nearest.*Known: nearest_even, " COMMAND halftone-lab vectors e4m3
+       --rounding nearest --out x.jsonl)
+expect(lab.vectors_no_out EXIT 2 MESSAGE "no file. Add --out" COMMAND halftone-lab vectors e4m3)
+expect(lab.vectors_other_file EXIT 2 MESSAGE "must end in .safetensors or .jsonl" COMMAND halftone-lab vectors e4m3 --out x.txt)
+expect(lab.vectors_exhaustive_long EXIT 2 MESSAGE "at most 8 bits, and bf16 has 16" COMMAND halftone-lab vectors bf16 --exhaustive)

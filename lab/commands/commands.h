@@ -36,6 +36,7 @@ struct Command {
 std::span<const Command> commands();
 
 Work add_formats(CLI::App& app, const Context& context);
+Work add_vectors(CLI::App& app, const Context& context);
 Work add_show(CLI::App& app, const Context& context);
 Work add_graph(CLI::App& app, const Context& context);
 Work add_picture(CLI::App& app, const Context& context);
