@@ -14,6 +14,9 @@ class Storage {
  public:
   /// Allocates on `device` and charges the current MemoryScope.
   Storage(int64_t bytes, Device device);
+  /// Wraps memory of the host that `owner` keeps alive, for programs that have their data
+  /// elsewhere. The ledger does not count it.
+  Storage(std::byte* data, int64_t bytes, std::shared_ptr<const void> owner);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -35,6 +38,7 @@ class Storage {
   Device device_;
   MemoryUse use_;
   uint64_t version_ = 0;
+  std::shared_ptr<const void> owner_{};  // of memory that was not allocated here
 };
 
 }  // namespace halftone

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -120,6 +121,29 @@ TEST_CASE("recharging moves the charge") {
   x = Tensor{};
   CHECK(growth.total() == 0);
   CHECK(growth(MemoryUse::master_weight) == 0);
+}
+
+TEST_CASE("foreign memory is kept alive, and not charged") {
+  const Growth growth;
+  auto numbers = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
+  const std::weak_ptr<std::vector<float>> watched = numbers;
+  {
+    auto* const bytes = reinterpret_cast<std::byte*>(numbers->data());
+    Tensor x(std::make_shared<TensorBody>(
+        TensorBody{.storage = std::make_shared<Storage>(bytes, 24, std::move(numbers)),
+                   .shape = {2, 3},
+                   .strides = {3, 1}}));
+    CHECK(x.at({1, 0}) == 4);
+    CHECK_FALSE(watched.expired());
+    x.storage()->recharge(MemoryUse::parameter);
+    CHECK(x.storage()->use() == MemoryUse::parameter);
+    CHECK(growth.total() == 0);
+    CHECK_THROWS_AS(x.view_as({7}, {1}, 0), ShapeError);  // beyond the memory
+    (*watched.lock())[3] = 7;
+    CHECK(x.at({1, 0}) == 7);
+  }
+  CHECK(watched.expired());
+  CHECK(growth.total() == 0);
 }
 
 TEST_CASE("the ledger is right when threads share it") {

@@ -1,0 +1,54 @@
+"""quantize() and round_to()."""
+import operator
+
+from . import _native
+from .arrays import is_torch, to_numpy
+from .errors import UsageError
+
+
+def _seed(seed):
+    if seed is None:
+        return None
+    seed = operator.index(seed)
+    if not 0 <= seed < 1 << 64:
+        raise UsageError(f"[quantize] a seed is {seed}. Choose a whole number from 0 to 2^64 - 1.")
+    return seed
+
+
+def _straight_through(x, function):
+    if not is_torch(x) or not x.requires_grad:
+        return function(x)
+    from .torch_functions import StraightThrough
+
+    return StraightThrough.apply(x, function)
+
+
+def quantize(x, quantizer, axis=-1, rounding=None, seed=None):
+    """Returns x on a quantizer's grid, in x's dtype and kind.
+
+    x: a numpy array, a tensor of PyTorch, anything with DLPack, a list or a number; f64, f32, f16 or
+    bf16 on the CPU. quantizer: a name of formats() or quantizers(), eXmY, intN. Blocks run along
+    `axis`. rounding: a name of roundings(); default: the quantizer's own. seed: of stochastic
+    rounding; None draws from a generator that manual_seed() restarts. A tensor of PyTorch that
+    requires a gradient gets that of the identity. Raises UsageError for unknown names and for dtypes
+    that do not hold the results, DTypeError for integers, ShapeError for an axis out of range.
+    """
+    seed, axis, name = _seed(seed), operator.index(axis), str(quantizer if isinstance(quantizer, str) else getattr(quantizer, "name", quantizer))
+
+    def rounded(x):
+        array, dtype, back = to_numpy(x)
+        return back(_native.quantize(array, dtype, axis, name, rounding, seed))
+
+    return _straight_through(x, rounded)
+
+
+def round_to(x, format, rounding="nearest_even", seed=None):
+    """Returns x on the grid of a format, without a scale: see quantize(). format: a name or a Format."""
+    seed = _seed(seed)
+    grid = format if isinstance(format, _native.Format) else _native.Format(format)
+
+    def rounded(x):
+        array, dtype, back = to_numpy(x, "round_to")
+        return back(_native.round_to(array, dtype, grid, rounding, seed))
+
+    return _straight_through(x, rounded)

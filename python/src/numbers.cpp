@@ -1,0 +1,175 @@
+// Formats, quantizers and rounding.
+#include "arrays.h"
+
+#include <cmath>
+#include <optional>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <halftone/autograd/ops.h>
+#include <halftone/core/names.h>
+#include <halftone/core/views.h>
+
+namespace halftone::python {
+
+namespace {
+
+NumberFormat format_named(const std::string& name) {
+  if (const auto format = number_format_named(name)) return *format;
+  std::vector<std::string_view> known;
+  for (const NamedFormat& named : named_formats()) known.push_back(named.name);
+  fail_unknown_name("Format", "number format", name, known);
+}
+
+Rounding rounding_by(const std::string& name) {
+  if (const auto rounding = rounding_named(name)) return *rounding;
+  std::vector<std::string_view> known;
+  for (int i = 0; i < rounding_count; ++i) known.push_back(halftone::name(Rounding(i)));
+  fail_unknown_name("quantize", "rounding", name, known);
+}
+
+Quantizer quantizer_by(const std::string& name) {
+  if (const auto known = quantizer_named(name)) return *known;
+  std::vector<std::string_view> names;
+  for (const NamedFormat& format : named_formats()) names.push_back(format.name);
+  for (const std::string_view ready : ready_made_quantizers()) names.push_back(ready);
+  fail_unknown_name("quantize", "number format or quantizer", name, names);
+}
+
+/// Lends the default generator of this thread another state for a scope.
+class Seeded {
+ public:
+  explicit Seeded(std::optional<uint64_t> seed) : before_(default_generator().state()), own_(seed) {
+    if (own_) default_generator().set_state({*own_, 0});
+  }
+  ~Seeded() {
+    if (own_) default_generator().set_state(before_);
+  }
+  Seeded(const Seeded&) = delete;
+  Seeded& operator=(const Seeded&) = delete;
+
+ private:
+  RandomKey before_;
+  std::optional<uint64_t> own_;
+};
+
+nb::object rounded(const Array& array, const std::string& dtype, int64_t axis, Quantizer quantizer,
+                   const std::optional<std::string>& rounding, std::optional<uint64_t> seed) {
+  if (rounding) quantizer.rounding = rounding_by(*rounding);
+  const Tensor x = borrowed(array, dtype);
+  Tensor y;
+  {
+    const nb::gil_scoped_release released;
+    const NoGrad not_recorded;
+    const Seeded seeded(seed);
+    const int last = x.rank() - 1, dim = x.rank() == 0 ? normalize_dim("quantize", axis, 1) + last
+                                                       : normalize_dim("quantize", axis, x.rank());
+    if (dim == last) y = quantize(x, quantizer);
+    else y = views::transpose(quantize(views::transpose(x, dim, last), quantizer), dim, last);
+  }
+  return given(y);
+}
+
+/// A quantizer by name, for lists.
+struct Ready {
+  std::string name;
+  Quantizer quantizer;
+};
+
+std::vector<double> numbers_of(const NumberFormat& format) {
+  const int64_t count = count_of_numbers(format);
+  if (count > 65536)
+    fail<UsageError>("Format.numbers", described(format), " has ", count,
+                     " numbers from 0 up. Lists end at 65536.");
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < count; ++i) numbers.push_back(number_at(format, i));
+  return numbers;
+}
+
+}  // namespace
+
+void add_numbers(nb::module_& module) {
+  nb::class_<NumberFormat>(module, "Format",
+                           "A grid of numbers: a format's name, or eXmY, or intN.")
+      .def("__init__", [](NumberFormat* self,
+                          const std::string& name) { new (self) NumberFormat(format_named(name)); })
+      .def_prop_ro("name", [](const NumberFormat& f) { return described(f); })
+      .def_prop_ro("bits", [](const NumberFormat& f) { return int(f.bits); })
+      .def_prop_ro(
+          "significand_bits", [](const NumberFormat& f) { return int(f.significand_bits); },
+          "bits of a significand, with the hidden one")
+      .def_prop_ro("min_exponent", [](const NumberFormat& f) { return int(f.min_exponent); })
+      .def_prop_ro("max_exponent", [](const NumberFormat& f) { return std::ilogb(f.max); })
+      .def_prop_ro(
+          "max", [](const NumberFormat& f) { return double(f.max); }, "the largest number")
+      .def_prop_ro(
+          "smallest", [](const NumberFormat& f) { return number_at(f, 1); },
+          "the smallest number above 0")
+      .def_prop_ro("smallest_normal",
+                   [](const NumberFormat& f) { return std::ldexp(1.0, f.min_exponent); })
+      .def_ro("subnormals", &NumberFormat::subnormals)
+      .def_ro("infinity", &NumberFormat::infinity, "false: larger numbers become the largest")
+      .def_prop_ro("count", count_of_numbers, "how many numbers there are from 0 to max")
+      .def("numbers", numbers_of, "all numbers from 0 to max, in order")
+      .def("__eq__", [](const NumberFormat& a, const NumberFormat& b) { return a == b; })
+      .def("__hash__",
+           [](const NumberFormat& f) { return nb::hash(nb::str(described(f).c_str())); })
+      .def("__repr__", [](const NumberFormat& f) { return "Format('" + described(f) + "')"; });
+  nb::class_<Ready>(module, "Quantizer", "A grid with its scaling, by name.")
+      .def("__init__",
+           [](Ready* self, const std::string& name) {
+             new (self) Ready{name, quantizer_by(name)};
+           })
+      .def_ro("name", &Ready::name)
+      .def_prop_ro("what", [](const Ready& r) { return described(r.quantizer); })
+      .def_prop_ro("grid", [](const Ready& r) { return r.quantizer.grid; })
+      .def_prop_ro("bits_per_element",
+                   [](const Ready& r) { return r.quantizer.bits_per_element(); })
+      .def("__repr__", [](const Ready& r) { return "Quantizer('" + r.name + "')"; });
+  module.def(
+      "formats",
+      [] {
+        std::vector<NumberFormat> formats;
+        for (const NamedFormat& named : named_formats()) formats.push_back(named.format);
+        return formats;
+      },
+      "The named formats.");
+  module.def(
+      "quantizers",
+      [] {
+        std::vector<Ready> all;
+        for (const std::string_view name : ready_made_quantizers())
+          all.push_back({std::string(name), *quantizer_named(name)});
+        return all;
+      },
+      "The ready-made quantizers.");
+  module.def(
+      "roundings",
+      [] {
+        std::vector<std::string> names;
+        for (int i = 0; i < rounding_count; ++i) names.emplace_back(name(Rounding(i)));
+        return names;
+      },
+      "The names of the roundings.");
+  module.def("manual_seed", manual_seed, nb::arg("seed"),
+             "Restarts the generator that stochastic rounding without a seed draws from.");
+  module.def(
+      "quantize",
+      [](const Array& x, const std::string& dtype, int64_t axis, const std::string& quantizer,
+         const std::optional<std::string>& rounding, std::optional<uint64_t> seed) {
+        return rounded(x, dtype, axis, quantizer_by(quantizer), rounding, seed);
+      },
+      nb::arg("x"), nb::arg("dtype"), nb::arg("axis"), nb::arg("quantizer"),
+      nb::arg("rounding").none(), nb::arg("seed").none());
+  module.def(
+      "round_to",
+      [](const Array& x, const std::string& dtype, const NumberFormat& format,
+         const std::string& rounding, std::optional<uint64_t> seed) {
+        return rounded(x, dtype, -1, {.grid = format}, rounding, seed);
+      },
+      nb::arg("x"), nb::arg("dtype"), nb::arg("format"), nb::arg("rounding"),
+      nb::arg("seed").none());
+}
+
+}  // namespace halftone::python

@@ -1,0 +1,291 @@
+// Policies of files at work on a model of another framework. The session, its table and its taps
+// are those of every training here: a mirror of the model lends them paths and parameters, and each
+// product is computed by the other framework.
+#include "arrays.h"
+
+#include <functional>
+#include <optional>
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <halftone/amp/cast_policy.h>
+#include <halftone/amp/training.h>
+#include <halftone/autograd/grad_mode.h>
+#include <halftone/autograd/node.h>
+#include <halftone/core/error.h>
+#include <halftone/core/factory.h>
+#include <halftone/core/names.h>
+#include <halftone/nn/module.h>
+#include <halftone/policy/file/policy_file.h>
+#include <halftone/policy/resolved/resolved_table.h>
+#include <halftone/policy/session/session.h>
+
+namespace halftone::python {
+
+namespace {
+
+/// A tensor as Python passes it: a numpy array, and "bf16" or "".
+using Passed = std::optional<std::pair<Array, std::string>>;
+using Name = std::pair<std::string, Array>;
+
+nb::object passed(const Tensor& x) {
+  if (!x.defined()) return nb::none();
+  return nb::make_tuple(given(x), x.dtype() == bf16 ? "bf16" : "");
+}
+
+Tensor taken(const nb::handle& result) {
+  if (result.is_none()) return {};
+  const auto [array, dtype] = nb::cast<std::pair<Array, std::string>>(result);
+  return borrowed(array, dtype);
+}
+
+/// A module of the other framework: its place in the tree, and its parameters over the same memory.
+struct Mirror final : nn::Module {
+  std::vector<std::pair<std::string, nn::Parameter>> own{};
+  std::vector<std::pair<std::string, std::unique_ptr<Mirror>>> children{};
+  void describe(nn::Fields& field) override {
+    for (auto& [name, parameter] : own) field(name, parameter);
+    for (auto& [name, child] : children) field(name, *child);
+  }
+};
+
+/// The other framework has the optimizer.
+struct NoOptimizer final : optim::Optimizer {
+  void step(const optim::StepControl&) override {}
+  int group_count() const override { return 0; }
+  std::span<Tensor> group_parameters(int) override { return {}; }
+  double lr(int) const override { return 0; }
+  void set_lr(double, int) override {}
+  NamedTensors state_dict() const override { return {}; }
+  void load_state_dict(const NamedTensors&) override {}
+};
+
+/// Only rules and casts are emulated. Everything else that a policy may ask for is refused, so that
+/// no result is of less than the policy says.
+policy::PolicyFile possible(policy::PolicyFile file) {
+  const std::string where = "policy " + file.base.name;
+  if (file.base.weights != f32)
+    fail<UnsupportedError>(where, "weights are ", file.base.weights,
+                           ". Python emulates policies whose weights are f32.");
+  if (file.rules.parameters || !file.rules.states.empty())
+    fail<UnsupportedError>(
+        where,
+        "\"optimizer\" puts parameters or states onto a grid, which Python does not. "
+        "Leave it out.");
+  for (const policy::Rule& rule : file.rules.rules)
+    if (rule.accumulate)
+      fail<UnsupportedError>(
+          where, "a rule has \"accumulate\", which Python does not emulate. Leave it out.");
+  return file;
+}
+
+/// The operation as the tap sees it: Python computes.
+class PythonComputation final : public Computation {
+ public:
+  explicit PythonComputation(const nb::callable& run) : run_(run) {}
+  Tensor run(std::span<const Tensor> inputs) override { return computed(inputs, true); }
+  Tensor aside(std::span<const Tensor> inputs, std::shared_ptr<Node>*) override {
+    return computed(inputs, false);
+  }
+
+ private:
+  Tensor computed(std::span<const Tensor> inputs, bool keeps) {
+    nb::list list;
+    for (const Tensor& x : inputs) list.append(passed(x));
+    return taken(run_(list, keeps));
+  }
+  const nb::callable& run_;
+};
+
+struct PythonNode final : Node {
+  const nb::callable* differentiate = nullptr;  // (dy, mask of inputs) -> gradients
+  std::vector<Tensor> backward(const Tensor& dy) override { return backward_for(dy, ~0u); }
+  std::vector<Tensor> backward_for(const Tensor& dy, uint32_t inputs) override {
+    std::vector<Tensor> gradients;
+    for (const nb::handle gradient : (*differentiate)(passed(dy), inputs))
+      gradients.push_back(taken(gradient));
+    return gradients;
+  }
+  void release() override {}
+  bool released() const override { return false; }
+};
+
+std::string dtype_text(const Tensor& x) {
+  return x.defined() ? std::string(name(x.dtype())) : std::string();
+}
+
+/// One operation, from its forward to its backward.
+struct Call {
+  CastPlan plan;
+  std::vector<Tensor> inputs;
+  std::vector<std::string> before;  // dtypes before the casts
+  bool changes() const {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (dtype_text(inputs[i]) != before[i]) return true;
+    return plan.tap || plan.f32_result || plan.result;
+  }
+  nb::object forward(const nb::callable& run) {
+    PythonComputation computation(run);
+    const std::vector<Tensor> used = std::move(inputs);
+    return passed(plan.tap ? plan.tap->forward(used, computation) : computation.run(used));
+  }
+  nb::list backward(const Passed& dy, const std::vector<bool>& needs, const nb::callable& run) {
+    PythonNode node;
+    node.differentiate = &run;
+    for (const bool needed : needs)
+      node.edges.push_back({.input = needed ? std::make_shared<AutogradMeta>() : nullptr});
+    const Tensor seen = borrowed(dy->first, dy->second);
+    nb::list gradients;
+    for (const Tensor& x : plan.tap ? plan.tap->backward(node, seen) : node.backward(seen))
+      gradients.append(passed(x));
+    return gradients;
+  }
+};
+
+class Emulation {
+ public:
+  Emulation(const policy::PolicyFile& file, const std::vector<std::string>& modules,
+            const std::vector<Name>& parameters)
+      : file_(possible(file)) {
+    std::map<std::string, Mirror*> known;
+    for (const std::string& path : modules) {
+      const std::size_t dot = path.rfind('.');
+      Mirror* here = &root_;
+      if (!path.empty()) {
+        Mirror& parent = *known.at(dot == path.npos ? "" : path.substr(0, dot));
+        const std::string last = dot == path.npos ? path : path.substr(dot + 1);
+        here = parent.children.emplace_back(last, std::make_unique<Mirror>()).second.get();
+      }
+      known[path] = here;
+      modules_.push_back(here);
+    }
+    for (const auto& [name, array] : parameters) {
+      const std::size_t dot = name.rfind('.');
+      Mirror& owner = *known.at(dot == name.npos ? "" : name.substr(0, dot));
+      const std::string last = dot == name.npos ? name : name.substr(dot + 1);
+      owner.own.emplace_back(last, nn::Parameter(borrowed(array, "")));
+      parameters_.push_back(owner.own.back().second);
+    }
+    training_.emplace(policy::watched_strategy_of(file_), root_, optimizer_);
+  }
+  Emulation(const Emulation&) = delete;
+
+  /// Follows parameters whose memory was replaced.
+  void follow(const std::vector<Name>& parameters) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      parameters_[i].body()->storage = borrowed(parameters.at(i).second, "").storage();
+  }
+  void forward(const nb::callable& run, bool records) {
+    std::optional<NoGrad> evaluates;
+    if (!records) evaluates.emplace();
+    const std::size_t depth = scopes_.size();
+    try {
+      training_->forward([&] {
+        run();
+        return zeros({});
+      });
+    } catch (...) {
+      while (scopes_.size() > depth) scopes_.pop_back();
+      throw;
+    }
+  }
+  void enter(std::size_t module) {
+    const nn::Module* const owner = modules_.at(module);
+    scopes_.push_back(std::make_unique<CallScope>(owner));
+  }
+  void leave() {
+    if (!scopes_.empty()) scopes_.pop_back();
+  }
+  Call begin(const std::string& op, const std::vector<Passed>& given_inputs, bool has_f32_result) {
+    const OpInfo* const info = amp::CastPolicy::info(op);
+    InputCaster* const caster = active_caster();
+    if (!info) fail<UsageError>("emulate", "there is no operation named ", op, ".");
+    if (!caster) fail<UsageError>("emulate", op, " runs outside of forward().");
+    Call call;
+    for (const Passed& x : given_inputs) {
+      call.inputs.push_back(x ? known(borrowed(x->first, x->second)) : Tensor());
+      call.before.push_back(dtype_text(call.inputs.back()));
+    }
+    call.plan = caster->plan(*info, call.inputs, has_f32_result);
+    return call;
+  }
+  void end_step() {
+    session().before_step();
+    session().end_step(optimizer_, {});
+  }
+  policy::PolicySession& session() { return policy::session_of(*training_); }
+  std::string table() {
+    PlainText text;
+    text << training_->strategy() << "\npolicy " << policy::hash(file_) << "\n\n"
+         << policy::resolved_table(session());
+    return text.str();
+  }
+
+ private:
+  /// The mirror's parameter if x is in its memory: rules know weights by it.
+  Tensor known(const Tensor& x) const {
+    for (const Tensor& parameter : parameters_) {
+      const std::ptrdiff_t bytes = x.raw_data() - parameter.storage()->data();
+      if (bytes < 0 || bytes >= parameter.storage()->bytes() || x.dtype() != parameter.dtype())
+        continue;
+      if (x.shape() == parameter.shape() && x.strides() == parameter.strides() && bytes == 0)
+        return parameter;
+      return parameter.view_as(x.shape(), x.strides(), bytes / size_of(x.dtype()));
+    }
+    return x;
+  }
+
+  policy::PolicyFile file_;
+  Mirror root_;
+  NoOptimizer optimizer_;
+  std::vector<Mirror*> modules_;
+  std::vector<Tensor> parameters_;
+  std::optional<amp::Training> training_;
+  std::vector<std::unique_ptr<CallScope>> scopes_;
+};
+
+}  // namespace
+
+void add_policies(nb::module_& module) {
+  using policy::PolicyFile;
+  nb::class_<PolicyFile>(module, "PolicyFile")
+      .def_prop_ro("name", [](const PolicyFile& file) { return file.base.name; })
+      .def_ro("about", &PolicyFile::about)
+      .def_ro("meant_for", &PolicyFile::meant_for, "models; none: all")
+      .def_prop_ro("text", [](const PolicyFile& file) { return policy::write(file); })
+      .def_prop_ro("hash", [](const PolicyFile& file) { return policy::hash(file); });
+  module.def("read_policy", [](const std::string& path) { return policy::read(path); });
+  module.def("parse_policy", [](const std::string& text, const std::string& where) {
+    return policy::read_text(text, where);
+  });
+  module.def("named_policy", [](const std::string& name) { return policy::named_or_read(name); });
+  module.def("operations", [] {
+    std::vector<std::string> names;
+    for (const std::string_view name : amp::CastPolicy::operations()) names.emplace_back(name);
+    return names;
+  });
+  nb::class_<Call>(module, "Call")
+      .def("changes", &Call::changes)
+      .def_prop_ro("f32_result", [](const Call& call) { return call.plan.f32_result; })
+      .def_prop_ro("result",
+                   [](const Call& call) {
+                     return call.plan.result ? std::string(name(*call.plan.result)) : std::string();
+                   })
+      .def("forward", &Call::forward)
+      .def("backward", &Call::backward);
+  nb::class_<Emulation>(module, "Emulation")
+      .def(nb::init<const PolicyFile&, const std::vector<std::string>&, const std::vector<Name>&>())
+      .def("follow", &Emulation::follow)
+      .def("forward", &Emulation::forward)
+      .def("enter", &Emulation::enter)
+      .def("leave", &Emulation::leave)
+      .def("begin", &Emulation::begin)
+      .def("end_step", &Emulation::end_step)
+      .def("require_all_rules_used", [](Emulation& e) { e.session().require_all_rules_used(); })
+      .def("table", &Emulation::table)
+      .def("json", [](Emulation& e) { return policy::resolved_json(e.session()); });
+}
+
+}  // namespace halftone::python
