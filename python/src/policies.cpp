@@ -16,7 +16,6 @@
 #include <halftone/autograd/node.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
-#include <halftone/core/names.h>
 #include <halftone/nn/module.h>
 #include <halftone/policy/file/policy_file.h>
 #include <halftone/policy/resolved/resolved_table.h>
@@ -209,6 +208,11 @@ class Emulation {
       call.before.push_back(dtype_text(call.inputs.back()));
     }
     call.plan = caster->plan(*info, call.inputs, has_f32_result);
+    if (info->sums)
+      for (const Tensor& x : call.inputs)
+        if (x.defined() && is_floating(x.dtype()) && x.dtype() != call.inputs[0].dtype())
+          fail<DTypeError>(op, "dtypes differ: ", described(call.inputs[0]), " and ", described(x),
+                           ". Cast one of them, or run under autocast.");
     return call;
   }
   void end_step() {

@@ -23,7 +23,7 @@ int main(int argc, char** argv) try {
                              .width = words.size(1),
                              .dropout = 0});
   ht::nn::load_state_dict(model, state);
-  ht::optim::SGD sgd(model.parameters(), {.lr = 0.1});
+  ht::optim::Sgd sgd(model.parameters(), {.lr = 0.1});
   ht::amp::Training training(ht::policy::watched_strategy_of(ht::policy::read(argv[2])), model, sgd);
   const ht::Tensor logits = training.forward(model, tokens);
   const ht::Tensor loss = ht::cross_entropy(logits.reshape({tokens.numel(), words.size(0)}), targets.reshape({tokens.numel()}));

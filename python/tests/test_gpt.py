@@ -82,39 +82,68 @@ def gpt(torch):
     return model
 
 
+def error(a, b):
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+# Every role and use, in f32: nothing but the order of sums differs from C++.
+ROLES = {"match": {"op": "linear"}, "input": "mxfp8", "weight": "mxfp6", "bias": "bf16", "output": "e5m10", "grad_output": "mxfp8-e5m2",
+         "grad_input": "f16", "grad_weight": "bf16", "input.backward": "mxfp6-e3m2", "weight.backward": "fp8_block", "grad_output.weight": "mxint8"}
+OWN = {
+    "roles": [ROLES],
+    "history": [{"match": {"op": "linear"}, "input": {"format": "e4m3", "scale": {"per": "tensor", "from": "history"}}}],
+    "stochastic": [{"match": {"op": "linear"}, "grad_output": {"format": "e5m2", "rounding": "stochastic"},
+                    "input": {"format": "e4m3", "rounding": "stochastic", "random_bits": 8}}],
+    "rotated": [{"match": {"op": "linear"}, "grad_output.weight": {"format": "e2m1", "hadamard": 16, "scale": {"per": "tensor"}}}],
+    "others": [{"match": {"op": ["layer_norm", "gelu", "add", "embedding"]}, "output": "bf16", "grad_output": "bf16"},
+               {"match": {"op": "scaled_dot_product_attention"}, "input": "mxfp8", "output": "bf16", "grad_output": "bf16"}],
+    "result": [{"match": {"op": "linear", "path": "lm_head"}, "result": "bf16", "grad_output": "e5m2"}],
+}
+SHIPPED = ["fp32", "tf32", "amp-bf16", "mxfp8", "mxfp6", "te_current", "te_delayed_hybrid", "deepseek_v3", "mxfp4_backward", "nvfp4"]
+
+
 @pytest.mark.skipif(not PROGRAM, reason="HALFTONE_GPT_GRADIENTS is not set: the program of C++ is not there")
-@pytest.mark.parametrize("name, tolerance", [
-    ("fp32", 2e-6), ("tf32", 1e-3), ("amp-bf16", 2e-2), ("mxfp8", 2e-2), ("mxfp6", 5e-2), ("te_current", 2e-2),
-    ("deepseek_v3", 2e-2), ("mxfp4_backward", 0.2), ("nvfp4", 0.2)])
-def test_against_cpp(torch, root, tmp_path, name, tolerance):
+@pytest.mark.parametrize("name", [*OWN, *SHIPPED])
+def test_against_cpp(torch, root, tmp_path, name):
     model = gpt(torch)
     tokens, targets = torch.randint(WORDS, (4, CONTEXT)), torch.randint(WORDS, (4, CONTEXT))
     state = {k: v.numpy() for k, v in model.state_dict().items()}
     write(tmp_path / "in.safetensors", state | {"tokens": tokens.numpy(), "targets": targets.numpy()})
     path = root / "policies" / f"{name}.json"
-    said = subprocess.run([PROGRAM, tmp_path / "in.safetensors", path, str(HEADS), tmp_path / "out.safetensors"],
-                          check=True, capture_output=True, text=True).stdout
+    if name in OWN:
+        path = tmp_path / "own.json"
+        path.write_text(json.dumps({"halftone_policy": 1, "name": name, "seed": 5, "rules": OWN[name]}))
+    ran = subprocess.run([PROGRAM, tmp_path / "in.safetensors", path, str(HEADS), tmp_path / "out.safetensors"],
+                         capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
     expected, _ = read(tmp_path / "out.safetensors")
-    there = json.loads(said)
+    there = json.loads(ran.stdout)
 
     policy = ht.Policy.load(path)
     here = policy.resolved(model, tokens)
 
     def rows(table):
         keys = ("site", "parameter", "asks", "computes_in", "roles", "rules", "treatment")
-        return [{k: s[k] for k in keys} for s in table["sites"] if s["op"] in ("linear", "scaled_dot_product_attention", "layer_norm", "gelu")]
+        ops = ("linear", "scaled_dot_product_attention", "layer_norm", "gelu", "add")
+        return [{k: s[k] for k in keys} for s in table["sites"] if s["op"] in ops]
 
+    assert len(rows(here)) == 10 * LAYERS + 3
     assert rows(here) == rows(there)
     assert here["rules"] == there["rules"]
 
-    logits = policy.apply(model, tokens)(tokens)
-    torch.nn.functional.cross_entropy(logits.reshape(-1, WORDS), targets.reshape(-1)).backward()
+    def gradients(network):
+        model.zero_grad()
+        logits = network(tokens)
+        torch.nn.functional.cross_entropy(logits.reshape(-1, WORDS), targets.reshape(-1)).backward()
+        return {"logits": logits.detach().numpy()} | {"grad." + k: x.grad.numpy().copy() for k, x in model.named_parameters()}
 
-    def error(a, b):
-        return float(np.linalg.norm(a - b) / np.linalg.norm(b))
-
-    worst = error(logits.detach().numpy(), expected["logits"])
-    for key, x in model.named_parameters():
-        worst = max(worst, error(x.grad.numpy(), expected["grad." + key]))
-    print(f"{name}: largest relative error of logits and gradients: {worst:.2g}")
-    assert worst <= tolerance
+    got, plain = gradients(policy.apply(model, tokens)), gradients(model)
+    differences = {key: error(x, expected[key]) for key, x in got.items()}
+    effects = {key: error(plain[key], expected[key]) for key in got}
+    key = max(differences, key=differences.get)
+    print(f"{name}: differs from C++ by at most {differences[key]:.2g} ({key}); from f32 by {effects[key]:.2g} there")
+    if name in ("fp32", *OWN):
+        assert max(differences.values()) <= (2e-6 if name == "fp32" else 3e-3)
+    # Sums of another order move numbers across midpoints of bf16, and from layer to layer more of them: after ten
+    # roundings both have the policy's noise, each its own.
+    assert all(differences[key] <= 1.5 * effects[key] + 2e-6 for key in got)
