@@ -147,7 +147,7 @@ expect(examples.compare_strategies OUTPUT
        fp32,amp-bf16,amp-fp16,o1-fp16,o2-bf16,o2-fp16,o3-fp16,full-bf16,full-bf16-sr,full-bf16-kahan,split-bf16 --json
        ${comparison} --html ${CMAKE_CURRENT_BINARY_DIR}/comparison.html)
 add_test(NAME examples.compare_strategies_in_a_browser
-         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/screenshot.sh ${CMAKE_CURRENT_BINARY_DIR}/comparison.html)
+         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/screenshot.sh ${CMAKE_CURRENT_BINARY_DIR}/comparison.html)
 set_tests_properties(examples.compare_strategies_in_a_browser PROPERTIES FIXTURES_REQUIRED comparison SKIP_RETURN_CODE 77)
 set_tests_properties(examples.compare_strategies PROPERTIES FIXTURES_SETUP comparison)
 add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --limit 500 --epochs 1 --policy apex-o1

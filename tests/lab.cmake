@@ -33,7 +33,7 @@ expect(lab.table OUTPUT "run,policy,workload,seed,step,site,role,input,statistic
 expect(lab.table_jsonl OUTPUT "{.run.:.student_teacher-amp-bf16-0.,.policy.:.amp-bf16.,.workload.:.student_teacher.,.seed.:0," COMMAND halftone-lab table ${telemetry} --jsonl)
 set_tests_properties(lab.report lab.table lab.table_jsonl PROPERTIES FIXTURES_REQUIRED lab_first_run)
 set_tests_properties(lab.report PROPERTIES FIXTURES_SETUP lab_page)
-add_test(NAME lab.report_in_a_browser COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/screenshot.sh ${page})
+add_test(NAME lab.report_in_a_browser COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/screenshot.sh ${page})
 set_tests_properties(lab.report_in_a_browser PROPERTIES FIXTURES_REQUIRED lab_page SKIP_RETURN_CODE 77)
 expect(lab.report_nothing EXIT 2 MESSAGE ".report. /nowhere: no run lies there. Give folders" COMMAND halftone-lab report /nowhere)
 expect(lab.report_nowhere EXIT 2 MESSAGE "cannot write /nowhere/x.html" COMMAND halftone-lab report ${telemetry} -o /nowhere/x.html)
@@ -93,7 +93,7 @@ expect(lab.sweep_again OUTPUT "te_delayed_hybrid-lr=0.003-history=64 " MESSAGE "
 expect(lab.sweep_other_steps EXIT 2 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6," COMMAND ${sweep} --steps 6)
 set_tests_properties(lab.sweep PROPERTIES FIXTURES_REQUIRED lab_sweep FIXTURES_SETUP lab_swept)
 set_tests_properties(lab.sweep_again lab.sweep_other_steps PROPERTIES FIXTURES_REQUIRED lab_swept)
-add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
+add_test(NAME lab.sweep_killed COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/sweep_killed.sh $<TARGET_FILE:halftone-lab>)
 expect(lab.sweep_bad_field EXIT 2 MESSAGE "no entry .quantizer.. Did you mean .quantizers" COMMAND halftone-lab sweep
        ${PROJECT_SOURCE_DIR}/policies/mxfp8.json --axis quantizer.mx.rounding=nearest --out ${telemetry}_bad_sweep)
 expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, seed 0: failed: --lr: .*-1.*1 failed" COMMAND halftone-lab sweep fp32
@@ -101,8 +101,8 @@ expect(lab.sweep_failing_cell EXIT 1 OUTPUT "fp32-lr=0.001 " MESSAGE "lr=-1, see
 
 # E18's formula compiled with flags that nothing else here uses.
 add_test(NAME lab.compiled_rounding COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPILER} -DINCLUDE=${PROJECT_BINARY_DIR}/include
-         -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cpp -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/compiled_rounding
-         -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/compiled_rounding.cmake)
+         -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/compiled_rounding.cpp -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/compiled_rounding
+         -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/compiled_rounding.cmake)
 
 # A run again, from its folder: the same weights. Other weights in the summary are a difference, and an exit code.
 set(tampered ${telemetry}/student_teacher-amp-bf16-1)
@@ -137,7 +137,7 @@ expect(lab.picture_nowhere EXIT 2 MESSAGE "no-such-folder" COMMAND halftone-lab 
 
 # Vectors for other projects: the committed ones, and mistakes.
 add_test(NAME lab.vectors_committed COMMAND ${CMAKE_COMMAND} -DLAB=$<TARGET_FILE:halftone-lab> -DSOURCE=${PROJECT_SOURCE_DIR}/vectors
-         -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/lab_vectors -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/vectors.cmake)
+         -DDIRECTORY=${CMAKE_CURRENT_BINARY_DIR}/lab_vectors -P ${CMAKE_CURRENT_SOURCE_DIR}/lab/scripts/vectors.cmake)
 expect(lab.vectors_jsonl OUTPUT "wrote .*/e3m4.jsonl" COMMAND halftone-lab vectors e3m4 --rounding up --out ${CMAKE_CURRENT_BINARY_DIR}/e3m4.jsonl)
 expect(lab.vectors_unknown_format EXIT 2 MESSAGE "no format named .e4m33.*Known: f32 " COMMAND halftone-lab vectors e4m33 --out x.jsonl)
 expect(lab.vectors_unknown_quantizer EXIT 2 MESSAGE "no quantizer named .mxfp5.*Known: mxfp8, " COMMAND halftone-lab vectors --quantizer mxfp5 --out x.jsonl)

@@ -1,5 +1,5 @@
 // Hashes the decisions of rounding: the formula of core/number_format.h on a million floats gives
-// the same hash with every compiler, flag and CPU. tests/lab/compiled_rounding.cmake compiles it
+// the same hash with every compiler, flag and CPU. tests/lab/scripts/compiled_rounding.cmake compiles it
 // with other flags.
 #pragma once
 
