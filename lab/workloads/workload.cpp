@@ -161,7 +161,8 @@ std::vector<NamedWorkload> built_in_workloads() {
   std::vector<NamedWorkload> all{
       {"student_teacher", "an MLP learns what another one of its shape, 32-128-8, says",
        student_teacher, "mlp"},
-      {"residual_mlp", "the same with four residual blocks of width 64", residual_mlp, "mlp"},
+      {"residual_mlp", "a network of four residual blocks of width 64 learns another of its shape",
+       residual_mlp, "mlp"},
       {"mlp", "784-256-128-10 on Fashion-MNIST",
        [](uint64_t seed) { return on_fashion_mnist(std::make_unique<FlatMlp>(), seed); }, "mlp"},
       {"lenet", "a small convolutional network on Fashion-MNIST",
