@@ -103,11 +103,13 @@ class Cases {
     block_ = scaling.per == Scaling::Per::block ? scaling.columns : 32;
     columns_ = block_ * 5 / 2;  // the last block of a row is shorter
     rows_ = std::max<int64_t>(1, (count + columns_ - 1) / columns_);
+    // Under a scale of the whole tensor small blocks become 0: fewer sizes then.
+    sizes_ = scaling.per == Scaling::Per::tensor || scaling.tensor_level ? 13 : 41;
   }
 
   Tensor random() {
     return matrix([&](int64_t block, int64_t) {
-      const int size = int((block * 13) % 41) - 20;
+      const int size = int((block * 13) % sizes_) - int(sizes_ / 2);
       return float(std::ldexp(fraction(), size - int(generator_.below(6))));
     });
   }
@@ -154,7 +156,7 @@ class Cases {
   }
 
   NumberFormat grid_;
-  int64_t block_, rows_, columns_;
+  int64_t block_, rows_, columns_, sizes_;
   Generator generator_{12};
 };
 
