@@ -115,8 +115,8 @@ def test_hostile_arrays(x, kind, text):
     (dict(quantizer="mxfp5"), ht.UsageError, "Did you mean"),
     (dict(quantizer="e4m3", axis=2), ht.ShapeError, r"\[quantize\]"),
     (dict(quantizer="e4m3", axis=-3), ht.ShapeError, r"\[quantize\]"),
-    (dict(quantizer="e4m3", axis=10**30), (ht.ShapeError, TypeError, OverflowError), ""),
-    (dict(quantizer="e4m3", axis=1.5), TypeError, ""),
+    (dict(quantizer="e4m3", axis=10**30), TypeError, None),
+    (dict(quantizer="e4m3", axis=1.5), TypeError, None),
     (dict(quantizer="e4m3", rounding="nearest"), ht.UsageError, "no rounding named"),
     (dict(quantizer="e4m3", seed=-1), ht.UsageError, "seed is -1"),
     (dict(quantizer="e4m3", seed=2**64), ht.UsageError, "seed is"),
@@ -162,6 +162,30 @@ def test_torch_is_not_imported(root):
 
     code = "import sys, halftone as ht, numpy; ht.quantize(numpy.ones(32, 'f'), 'nvfp4'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_dlpack():
+    class Memory:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **arguments):
+            return self.x.__dlpack__()
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    x = np.linspace(-3, 3, 64, dtype=np.float32).reshape(2, 32)
+    assert (ht.quantize(Memory(x), "mxfp4") == ht.quantize(x, "mxfp4")).all()
+    with pytest.raises(ht.DTypeError):
+        ht.quantize(Memory(np.ones(3, np.complex64)), "e4m3")
+
+    class Elsewhere(Memory):
+        def __dlpack_device__(self):
+            return (2, 0)  # a GPU
+
+    with pytest.raises((ht.DeviceError, ValueError)):
+        ht.quantize(Elsewhere(x), "e4m3")
 
 
 def test_ml_dtypes():

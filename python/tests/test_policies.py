@@ -70,10 +70,12 @@ def test_roles_by_hand(torch):
         assert (got == wanted).float().mean() > 0.99  # sums of another order may cross a midpoint
 
 
-def test_conv_and_matmul_blocks_run_along_sums(torch):
+def test_conv_and_matmul_blocks_run_along_sums(torch, root):
     model, x = model_of(torch)
     table = json.loads(json.dumps(policy([{"match": {"asks": "low_precision"}, "input": "mxfp8", "weight": "mxfp8"}]).resolved(model, x)))
     assert [s["site"] for s in table["sites"] if s["roles"]] == ["conv/conv2d.0", "body.0/linear.0", "head/linear.0", "/matmul.0"]
+    text = ht.Policy.load(root / "policies" / "te_current.json").resolve(model, x)
+    assert "policy " + ht.Policy.load(root / "policies" / "te_current.json").hash in text and "body.0/linear.0" in text
     conv = model.conv
     y = policy([{"match": {"op": "conv2d"}, "input": "mxfp8", "weight": "mxfp4"}]).apply(conv, x)(x)
     expected = torch.nn.functional.conv2d(ht.quantize(x, "mxfp8", axis=1), ht.quantize(conv.weight.detach(), "mxfp4", axis=1), conv.bias)
