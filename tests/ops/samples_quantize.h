@@ -75,7 +75,7 @@ template <> struct Samples<Quantize> {
                   quantize(ones({2, 24}), rotated);
                 }),
             error<UsageError>(
-                "[quantize] rotations are of 12 numbers. Choose 2, 4, 8, 16, 32 or 64, "
+                "[quantize] rotations are of 12 numbers. Choose 2, 4, 8, 16, 32, 64 or 128, "
                 "or 0 for none.",
                 [=] { quantize(ones({24}), odd); }),
             error<UsageError>("[quantize] stochastic rounding has 33 random bits. Choose 1 to 32.",
