@@ -250,7 +250,7 @@ expect(bench.family OUTPUT "quantize_e4m3 .*quantize_mxfp8_stochastic .*quantize
 expect(bench.no_family OUTPUT "^[^\n]*\nmax  [^\n]*\nmax.backward [^\n]*\n$" COMMAND op_bench --ops max --dtypes bf16 --seconds 0.001
        --threads 1)
 expect(bench.bad_family EXIT 105 MESSAGE "quantise not in .*,quantize,quantize_e2m1," COMMAND op_bench --ops quantise)
-expect_failure(bench.bad_strategy "there is no strategy named .fast." train_step --strategy fast)
+expect_failure(bench.bad_strategy "there is no strategy or shipped policy named .fast." train_step --strategy fast)
 expect_failure(tools.bad_format "Did you mean .mxfp8." halftone-lab formats mxfp5)
 expect_failure(tools.no_policy "cannot read .*nowhere.json" halftone-lab show nowhere.json)
 expect_failure(tools.unused_rule "matches nothing in this model" halftone-lab show ${policies}/deepseek_v3.json --workload mlp_tiny)

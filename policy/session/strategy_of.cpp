@@ -60,7 +60,8 @@ PolicyFile named_or_read(std::string_view name) {
   std::vector<std::string_view> names(strategies.begin(), strategies.end());
   for (const ShippedPolicy& shipped : shipped_policies()) {
     if (shipped.name == name) return read_text(shipped.text, shipped.name);
-    names.push_back(shipped.name);
+    if (std::ranges::find(strategies, shipped.name) == strategies.end())
+      names.push_back(shipped.name);
   }
   fail_unknown_name("policy", "strategy or shipped policy", name, names);
 }
