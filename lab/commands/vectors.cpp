@@ -1,4 +1,5 @@
-// The content of a file of vectors: cases of a quantizer, their scales, and one result per rounding.
+// The content of a file of vectors: cases of a quantizer, their scales, and one result per
+// rounding.
 #include <halftone/lab/commands/vectors.h>
 
 #include <algorithm>
