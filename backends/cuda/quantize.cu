@@ -38,15 +38,6 @@ struct QuantizeArguments {
   __device__ RandomKey own_key() const { return key_in_replay(key, key_stride, shift); }
 };
 
-/// The numbers of a table, if the quantizer has one, for the kernels' arguments.
-struct TableArgument {
-  float numbers[256];
-
-  explicit TableArgument(const QuantizeNumbers& n) {
-    for (int i = 0; i < n.table_count; ++i) numbers[i] = n.table[i];
-  }
-};
-
 __device__ uint32_t word_of(RandomKey key, uint64_t element) {
   return Philox::words(key.seed, key.offset + element / 4)[std::size_t(element % 4)];
 }
@@ -126,16 +117,6 @@ __global__ void blocks_kernel(QuantizeNumbers n, QuantizeArguments given, const 
                               int64_t rows, int64_t columns, int64_t across, int64_t blocks) {
   quantize_blocks<plain>(n, given, x, y, rows, columns, across, blocks);
 }
-/// The same with a table; across: 0 without blocks.
-template <class T>
-__global__ void table_kernel(QuantizeNumbers n, TableArgument table, QuantizeArguments given,
-                             const T* x, T* y, int64_t rows, int64_t columns, int64_t across,
-                             int64_t blocks) {
-  n.table = table.numbers;
-  if (across == 0) quantize_elements(n, given, x, y, rows * columns);
-  else quantize_blocks<false>(n, given, x, y, rows, columns, across, blocks);
-}
-
 __global__ void largest_kernel(Layout<1> layout, bool small, Operand x, float* amax) {
   uint32_t largest = 0;
   for (int64_t turn = global_thread(); turn < layout.turns; turn += all_threads())
@@ -184,6 +165,10 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
   const int64_t count = x.numel();
   if (count == 0) return;
   const QuantizeNumbers n = numbers_of(call.quantizer);
+  if (n.table_count > 0)
+    fail<UnsupportedError>("quantize", "the grid is a table of ", n.table_count,
+                           " numbers, which the CUDA backend does not compute. Move the tensor to "
+                           "the CPU, or use a format.");
   const QuantizeArguments given(context_, call);
   visit_floating(x.dtype(), "quantize", [&]<class T>() {
     if constexpr (sizeof(T) == 8) return;  // f64 passes through f32: autograd/ops/quantize.cpp
@@ -193,10 +178,7 @@ void CudaBackend::quantize(const Tensor& x, const QuantizeCall& call, Tensor& y)
     const int64_t blocks = has_blocks ? (rows + n.rows - 1) / n.rows * across : 0;
     const auto shape =
         has_blocks ? shape_for(context_, blocks * warp_lanes) : shape_for(context_, count, 4);
-    if (n.table_count > 0)
-      launch(context_, table_kernel<T>, shape, n, TableArgument(n), given, x.data<T>(), y.data<T>(),
-             rows, columns, across, blocks);
-    else if (!has_blocks)
+    if (!has_blocks)
       launch(context_, quantize_kernel<T>, shape, n, given, x.data<T>(), y.data<T>(), count);
     else
       launch(context_, n.plain ? blocks_kernel<true, T> : blocks_kernel<false, T>, shape, n, given,

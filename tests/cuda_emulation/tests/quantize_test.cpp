@@ -67,11 +67,6 @@ std::vector<Quantizer> quantizers() {
   corrected.scaling.corrected = true, corrected.scaling.scale_rounding = Rounding::stochastic;
   corrected.scaling.targets = {6, 4}, corrected.scaling.error = ScaleError::mae;
   all.push_back(corrected);
-  Quantizer table = Quantizer::of_table({-1, -0.5f, 0, 0.125f, 0.75f});
-  all.push_back(table);
-  table.scaling = Scaling::per_block(2, 20, formats::f32);
-  table.scaling.targets = {1, 0.75f}, table.scaling.error = ScaleError::max;
-  all.push_back(table);
   Quantizer history{.grid = formats::e5m2, .scaling = Scaling::delayed()};
   all.push_back(history);
   return all;
