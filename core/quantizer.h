@@ -68,8 +68,8 @@ struct Scaling {
   /// largest
   float scale_max = 0;
   /// A block's scale puts its largest magnitude at the first of these numbers; 0 ends them. None:
-  /// at the grid's largest. Of several the block takes the one with the least `error`, the first
-  /// of equal ones. The errors are those of rounding to nearest if the quantizer rounds
+  /// at the grid's largest. The block takes the one of several with the least `error`, the first of
+  /// equal ones. The errors are those of rounding to nearest if the quantizer rounds
   /// stochastically. [6, 4] on e2m1: Four Over Six (arXiv 2512.02010), as TransformerEngine.
   static constexpr int32_t most_targets = 8;
   std::array<float, most_targets> targets{};

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include <halftone/core/files.h>
+#include <halftone/core/quoted.h>
 #include <halftone/lab/workloads/choices.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/policy/file/policy_file.h>
@@ -139,6 +140,22 @@ std::optional<RunResult> finished_run(std::string_view op, const std::filesystem
                    .least_sqnr = std::numeric_limits<double>::infinity(),
                    .summary = summary.dump(),
                    .was_there = true};
+}
+
+void require_same_settings(std::string_view op, const std::filesystem::path& file,
+                           const policy::Json& settings) {
+  std::string now;
+  try {
+    now = settings.dump();
+  } catch (const nlohmann::json::exception&) {
+    fail<UsageError>(op, "the workload or another option is not UTF-8. Write it in UTF-8.");
+  }
+  std::error_code error;
+  if (!std::filesystem::exists(file, error) && !error) return files::replace(op, file, now);
+  const std::string before = files::read_text(op, file, std::size_t(1) << 20);
+  if (before != now)
+    fail<UsageError>(op, file.parent_path().string(), " was begun with ", shortened(before, 1000),
+                     " and not ", now, ". Choose another --out.");
 }
 
 }  // namespace halftone::lab

@@ -27,4 +27,9 @@ RecordedRun read_run(const std::filesystem::path& folder);
 std::optional<RunResult> finished_run(std::string_view op, const std::filesystem::path& folder,
                                       const std::string& policy, uint64_t seed);
 
+/// Writes the settings that all runs of a folder share to `file`, or compares them with those that
+/// are there. Throws UsageError in the name of `op` for others, and for text that is not UTF-8.
+void require_same_settings(std::string_view op, const std::filesystem::path& file,
+                           const policy::Json& settings);
+
 }  // namespace halftone::lab

@@ -120,7 +120,7 @@ std::string short_name(const std::string& policy) {
 /// Returns the result of an earlier finished run; nullopt if there is none. Throws UsageError if
 /// its settings differ.
 std::optional<RunResult> done_already(const std::filesystem::path& folder, const RunResult& run,
-                                      const policy::Json& settings, int64_t probe) {
+                                      const policy::Json& settings, int64_t probe, int64_t trace) {
   auto done = finished_run("run", folder, run.policy, run.seed);
   if (!done) return {};
   const policy::Json summary = policy::parsed_json("run", done->summary);
@@ -133,6 +133,8 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
     others.push_back(
         "probe: " + probed.dump(-1, ' ', false, policy::Json::error_handler_t::replace) +
         " there, " + std::to_string(probe) + " here");
+  if (trace > 0 && !std::filesystem::exists(folder / "trace.jsonl"))
+    others.push_back("trace: none there, " + std::to_string(trace) + " here");
   if (!others.empty())
     fail<UsageError>("run", "there is a run of other settings in ", folder.string(), ": ",
                      policy::printable(others.front()), ". Choose another folder, or remove it.");
@@ -192,7 +194,7 @@ Prepared prepared(const RunOptions& options, const std::vector<NamedWorkload>& o
                                          p.validation ? &*p.validation : nullptr, options.steps));
   p.settings["from"] = from;
   if (p.folder.empty()) return p;
-  p.done = done_already(p.folder, p.result, p.settings, options.probe);
+  p.done = done_already(p.folder, p.result, p.settings, options.probe, options.trace);
   if (p.done || options.set_aside) return p;
   if (const auto left = train::left_by_training(p.folder); !left.empty())
     fail<UsageError>("run", "an unfinished run has left ", left.front(), " in ", p.folder.string(),

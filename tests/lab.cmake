@@ -146,3 +146,45 @@ expect(lab.vectors_unknown_rounding EXIT 2 MESSAGE "no rounding named .nearest.*
 expect(lab.vectors_no_out EXIT 2 MESSAGE "no file. Add --out" COMMAND halftone-lab vectors e4m3)
 expect(lab.vectors_other_file EXIT 2 MESSAGE "must end in .safetensors or .jsonl" COMMAND halftone-lab vectors e4m3 --out x.txt)
 expect(lab.vectors_exhaustive_long EXIT 2 MESSAGE "at most 8 bits, and bf16 has 16" COMMAND halftone-lab vectors bf16 --exhaustive)
+
+# The gate: each answer, runs that are read again, and settings that differ.
+add_test(NAME lab.clean_gate COMMAND ${CMAKE_COMMAND} -E rm -rf ${telemetry}_gate ${telemetry}_traces)
+set_tests_properties(lab.clean_gate PROPERTIES FIXTURES_SETUP lab_gate)
+set(gate halftone-lab gate fp32 --reference fp32 --workload student_teacher --first 2 --out ${telemetry}_gate)
+expect(lab.gate OUTPUT "^workload student_teacher: .*\nequivalent: .0[.]00 % .*, 2 paired seeds" COMMAND ${gate} --steps 5)
+expect(lab.gate_json OUTPUT "\"verdict\": \"equivalent\".*\"pairs\": 3" COMMAND ${gate} --steps 5 --pairs 3 --json -)
+expect(lab.gate_other_steps EXIT 2 MESSAGE "was begun with .*.steps.:5,.* and not .*.steps.:6,.*Choose another --out" COMMAND ${gate} --steps 6)
+expect(lab.gate_worse EXIT 1 OUTPUT "worse by more than 0.5 %: " COMMAND halftone-lab gate mxfp4 --reference fp32 --workload student_teacher
+       --steps 100 --first 4)
+expect(lab.gate_undecided EXIT 3 OUTPUT "undecided: .*, 2 paired seeds" COMMAND halftone-lab gate amp-bf16 --reference fp32 --workload
+       student_teacher --steps 5 --pairs 2 --within 0.0001%)
+expect(lab.gate_bad_bound EXIT 2 MESSAGE "the bound is .0.5.. Give a percentage above 0" COMMAND halftone-lab gate fp32 --within 0.5)
+expect(lab.gate_noise EXIT 0 MESSAGE "note: mlp_tiny trains on one batch of noise" COMMAND halftone-lab gate fp32 --reference fp32 --workload
+       mlp_tiny --steps 2 --first 2)
+set_tests_properties(lab.gate PROPERTIES FIXTURES_REQUIRED lab_gate FIXTURES_SETUP lab_gated)
+set_tests_properties(lab.gate_json lab.gate_other_steps PROPERTIES FIXTURES_REQUIRED lab_gated)
+
+# Traces: a run twice is equal, another policy is not, and a run without a trace has none to compare.
+foreach(policy fp32 split-bf16)
+  expect(lab.trace_${policy} OUTPUT "${policy} " COMMAND halftone-lab run ${policy} --workload student_teacher --steps 4 --trace 2 --out
+         ${telemetry}_traces)
+  set_tests_properties(lab.trace_${policy} PROPERTIES FIXTURES_REQUIRED lab_gate FIXTURES_SETUP lab_traced)
+endforeach()
+set(traced ${telemetry}_traces/student_teacher-fp32-0)
+expect(lab.diff_equal OUTPUT "^equal: [1-9][0-9]* tensors\n$" COMMAND halftone-lab diff ${traced} ${traced})
+expect(lab.diff_others EXIT 1 OUTPUT "differs: policy_hash.*first difference: .*step 0, 0/linear.0, " COMMAND halftone-lab diff ${traced}
+       ${telemetry}_traces/student_teacher-split-bf16-0)
+expect(lab.diff_nothing EXIT 2 MESSAGE "/nowhere has no trace.jsonl. Give the folder of a run" COMMAND halftone-lab diff ${traced} /nowhere)
+expect(lab.trace_and_probe EXIT 2 MESSAGE "A trace needs --out, and no probe" COMMAND halftone-lab run fp32 --workload student_teacher --steps 4
+       --trace 2 --probe 2 --out ${telemetry}_traces)
+set_tests_properties(lab.diff_equal lab.diff_others lab.diff_nothing PROPERTIES FIXTURES_REQUIRED lab_traced)
+
+# Commands alike: names, versions, ranges of seeds, a search without a result.
+expect(lab.misspelt EXIT 2 MESSAGE "no command named .shwo.. Did you mean .show." COMMAND halftone-lab shwo)
+expect(lab.version OUTPUT "^halftone-lab [0-9]+[.][0-9]+[.][0-9]+\n$" COMMAND halftone-lab --version)
+expect(lab.misspelt_policy EXIT 2 MESSAGE "no strategy or shipped policy named .te_curent.. Did you mean .te_current." COMMAND halftone-lab show
+       te_curent)
+expect(lab.seed_ranges MESSAGE "seed 0: loss.*seed 1: loss.*seed 3: loss" COMMAND halftone-lab run fp32 --workload student_teacher --steps 2
+       --seeds 0..1,3)
+expect(lab.search_none EXIT 1 OUTPUT "chosen: none" COMMAND halftone-lab search fp32 --to e2m1 --objective bits --budget 1e-9 --workload
+       student_teacher --batches 1 --warm-up 0 --seeds 0 --out ${telemetry}_none/none.json)

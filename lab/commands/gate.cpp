@@ -76,6 +76,16 @@ class Pairs {
         processes_("gate", jobs_) {
     for (const char* folder : {"policy", "reference", "logs"})
       files::make_directories("gate", out_ / folder);
+    const RunOptions& run = options.run;
+    require_same_settings("gate", out_ / "gate.json",
+                          {{"policy", policy::hash(policy::named_or_read(options.policy))},
+                           {"reference", policy::hash(policy::named_or_read(options.reference))},
+                           {"workload", run.workload},
+                           {"steps", run.steps},
+                           {"lr", run.choices.lr},
+                           {"optimizer", run.choices.optimizer},
+                           {"schedule", run.choices.schedule},
+                           {"from", run.choices.from.string()}});
   }
 
   /// Trains until `count` pairs are complete; false if time is over or a signal came.

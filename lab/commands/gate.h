@@ -21,7 +21,8 @@ struct GateOptions {
 };
 
 /// Trains pairs in processes of this program's own command `run`, and prints the answer. Runs that
-/// are finished in `run.out` are not trained again; without it files are temporary. Returns 0 for
+/// are finished in `run.out` are not trained again; without it files are temporary. Throws
+/// UsageError for a folder of other settings. Returns 0 for
 /// equivalent or better, 1 for worse, 3 for undecided or after a signal. Throws UsageError for a
 /// run that fails, and for a reference that diverges.
 int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,

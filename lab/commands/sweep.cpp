@@ -29,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 struct Task {
   const Cell* cell;
@@ -122,28 +121,14 @@ class Sweep {
   /// runs can be compared.
   void require_same_options() const {
     const RunOptions& run = options_.run;
-    const Json json{{"workload", run.workload},
-                    {"steps", run.steps},
-                    {"probe", run.probe},
-                    {"lr", run.choices.lr},
-                    {"optimizer", run.choices.optimizer},
-                    {"schedule", run.choices.schedule},
-                    {"from", run.choices.from.string()}};
-    const fs::path file = run.out / "sweep.json";
-    const std::string now = text_of(json);
-    if (!is_there(file)) return files::replace("sweep", file, now);
-    const std::string before = files::read_text("sweep", file, 1 << 20);
-    if (before != now)
-      fail<UsageError>("sweep", run.out.string(), " was begun with ", shortened(before, 1000),
-                       " and not ", now, ". Choose another --out.");
-  }
-
-  static std::string text_of(const Json& json) {
-    try {
-      return json.dump();
-    } catch (const Json::exception&) {
-      fail<UsageError>("sweep", "the workload or another option is not UTF-8. Write it in UTF-8.");
-    }
+    require_same_settings("sweep", run.out / "sweep.json",
+                          {{"workload", run.workload},
+                           {"steps", run.steps},
+                           {"probe", run.probe},
+                           {"lr", run.choices.lr},
+                           {"optimizer", run.choices.optimizer},
+                           {"schedule", run.choices.schedule},
+                           {"from", run.choices.from.string()}});
   }
 
   static void require_same_policy(const Task& task) {
