@@ -79,6 +79,9 @@ std::string text_of(const GateAnswer& answer, double within) {
   std::string text(name(answer.verdict));
   if (answer.verdict == Verdict::worse || answer.verdict == Verdict::better)
     text += " by more than " + bound_text(within);
+  if (answer.pairs < 2)
+    return text + ": " + std::to_string(answer.pairs) +
+           " complete pairs, and an interval takes at least 2";
   const Interval& d = answer.difference;
   text += ": " + points(d.mean) + " % [" + points(d.mean - d.half) + ", " +
           points(d.mean + d.half) + "] at 95 %, " + std::to_string(answer.pairs) +

@@ -299,7 +299,7 @@ int run_gate(const GateOptions& options, const std::vector<NamedWorkload>& own,
         << text_of(answer, options.within) << ", " << fixed(pairs.minutes(), 1) << " min\n";
   if (diverged) words << "the policy's loss is not finite from at least one seed\n";
   const std::string other = options.metric == "validation" ? "late-loss" : "validation";
-  if (other == "late-loss" || pairs.has_validation())
+  if (answer.pairs > 1 && (other == "late-loss" || pairs.has_validation()))
     words << "by " << other << ": " << interval_text(interval_of(pairs.differences(other))) << '\n';
   write_json(options.json, json_of(options, answer, pairs).dump(1) + "\n");
   return exit_of(answer.verdict);

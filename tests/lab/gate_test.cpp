@@ -123,6 +123,8 @@ TEST_CASE("words") {
   CHECK(text_of(answer, 0.005) ==
         "undecided: +0.30 % [-0.40, +1.00] at 95 %, 31 paired seeds (8 to estimate the spread, 60 "
         "asked for), about 74 would decide");
+  CHECK(text_of(GateAnswer{.first = 8, .asked = 8}, 0.005) ==
+        "undecided: 0 complete pairs, and an interval takes at least 2");
   answer = {Verdict::worse, {0.019, 0.005}, 8, 8, 8, 0};
   CHECK(text_of(answer, 0.005).starts_with("worse by more than 0.5 %: +1.90 % [+1.40, +2.40]"));
 }
