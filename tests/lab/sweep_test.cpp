@@ -120,7 +120,7 @@ TEST_CASE("what no file can hold has the form of an error") {
   options.run.workload = "mlp_tiny";
   std::filesystem::create_symlink("sweep.json", folder / "out/sweep.json");  // to itself
   CHECK(contains(message_of<Error>([&] { lab::run_sweep(options, progress); }),
-                 "[sweep] cannot use " + (folder / "out/sweep.json").string()));
+                 "[sweep] cannot read " + (folder / "out/sweep.json").string()));
 }
 
 }  // namespace
