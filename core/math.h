@@ -1,8 +1,9 @@
-// Elementary functions for the formulas, in three versions under one name. double calls the C
-// library. float on the host is a branch-free polynomial that compilers vectorize (errors of one to
-// two units in the last place, tested by tests/core/math_test.cpp against double). float in CUDA
-// calls the device library. Sources of the polynomials: exp is its Taylor series after Cody-Waite
-// reduction; log, tanh are Cephes' (Moshier).
+// Elementary functions for the formulas, in three versions under one name. double calls
+// core/elementary.h, and CUDA's library on a GPU. float on the host is a branch-free polynomial
+// that compilers vectorize (errors of one to two units in the last place, tested by
+// tests/core/math_test.cpp against double). float in CUDA calls the device library. Sources of the
+// polynomials: exp is its Taylor series after Cody-Waite reduction; log, tanh are Cephes'
+// (Moshier).
 #pragma once
 
 #include <bit>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <type_traits>
 
+#include <halftone/core/elementary.h>
 #include <halftone/core/host_device.h>
 
 namespace halftone::math {
@@ -126,54 +128,129 @@ HT_HD float tanh_f32(float x) {
 #endif
 }
 
+// double: the same bits on every host (core/elementary.h); CUDA's library on a GPU.
+#if defined(__CUDA_ARCH__)
+HT_HD double wide_exp(double x) { return ::exp(x); }
+HT_HD double wide_log(double x) { return ::log(x); }
+HT_HD double wide_tanh(double x) { return ::tanh(x); }
+HT_HD double wide_expm1(double x) { return ::expm1(x); }
+HT_HD double wide_log1p(double x) { return ::log1p(x); }
+HT_HD double wide_log2(double x) { return ::log2(x); }
+HT_HD double wide_log10(double x) { return ::log10(x); }
+HT_HD double wide_erf(double x) { return ::erf(x); }
+HT_HD double wide_sin(double x) { return ::sin(x); }
+HT_HD double wide_cos(double x) { return ::cos(x); }
+HT_HD double wide_pow(double x, double y) { return ::pow(x, y); }
+#else
+HT_HD double wide_exp(double x) { return elementary::exp(x); }
+HT_HD double wide_log(double x) { return elementary::log(x); }
+HT_HD double wide_tanh(double x) { return elementary::tanh(x); }
+HT_HD double wide_expm1(double x) { return elementary::expm1(x); }
+HT_HD double wide_log1p(double x) { return elementary::log1p(x); }
+HT_HD double wide_log2(double x) { return elementary::log2(x); }
+HT_HD double wide_log10(double x) { return elementary::log10(x); }
+HT_HD double wide_erf(double x) { return elementary::erf(x); }
+HT_HD double wide_sin(double x) { return elementary::sin(x); }
+HT_HD double wide_cos(double x) { return elementary::cos(x); }
+HT_HD double wide_pow(double x, double y) { return elementary::pow(x, y); }
+#endif
+
+#if defined(HALFTONE_PORTABLE)
+HT_HD float float_expm1(float x) { return float(elementary::expm1(double(x))); }
+HT_HD float float_log1p(float x) { return float(elementary::log1p(double(x))); }
+HT_HD float float_log2(float x) { return float(elementary::log2(double(x))); }
+HT_HD float float_log10(float x) { return float(elementary::log10(double(x))); }
+HT_HD float float_sin(float x) { return float(elementary::sin(double(x))); }
+HT_HD float float_cos(float x) { return float(elementary::cos(double(x))); }
+HT_HD float float_pow(float x, float y) { return float(elementary::pow(double(x), double(y))); }
+#else
+HT_HD float float_expm1(float x) { return __builtin_expm1f(x); }
+HT_HD float float_log1p(float x) { return __builtin_log1pf(x); }
+HT_HD float float_log2(float x) { return __builtin_log2f(x); }
+HT_HD float float_log10(float x) { return __builtin_log10f(x); }
+HT_HD float float_sin(float x) { return __builtin_sinf(x); }
+HT_HD float float_cos(float x) { return __builtin_cosf(x); }
+HT_HD float float_pow(float x, float y) { return __builtin_powf(x, y); }
+#endif
+
+HT_HD float erf_f32(float x) {
+#if defined(__CUDA_ARCH__)
+  return ::erff(x);
+#else
+  // Near 0 an odd polynomial; from 1 on 1 - exp(-x^2) q(1 / (1 + x)). Both are Chebyshev
+  // interpolations of the exact functions; their errors are 3e-11 and 2e-9.
+  const float magnitude = abs(x), t = x * x;
+  float p = -9.66704457e-6f;
+  p = p * t + 1.12659590e-4f;
+  p = p * t - 8.48408041e-4f;
+  p = p * t + 5.22103181e-3f;
+  p = p * t - 2.68654307e-2f;
+  p = p * t + 1.12837825e-1f;
+  p = p * t - 3.76126385e-1f;
+  const float near_zero = x * (p * t + 1.28379166e-1f) + x;  // 2 / sqrt(pi) - 1 and 1
+  const float bounded = magnitude > 4.0f ? 4.0f : magnitude, u = 1.0f / (1.0f + bounded);
+  float q = -0.600161868f;
+  q = q * u + 1.294818768f;
+  q = q * u - 0.608252704f;
+  q = q * u - 0.636252882f;
+  q = q * u + 0.429597429f;
+  q = q * u + 0.534454964f;
+  q = q * u + 0.567263804f;
+  q = q * u - 1.30824212e-4f;
+  const float far = 1.0f - exp_below_f32(-bounded * bounded) * q;
+  return x != x ? x : copysign(magnitude < 1.0f ? near_zero : far, x);
+#endif
+}
+
 }  // namespace detail
 
 template <class T> HT_HD T exp(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::exp_f32(x);
-  else return ::exp(x);
+  else return detail::wide_exp(x);
 }
 /// Returns exp(x) for x at most 0 (up to rounding), if results below 2^-126 may become 0, as they
 /// do in float. Other results equal those of exp(), without the cost of its range checks.
 template <class T> HT_HD T exp_below(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::exp_below_f32(x);
-  else return ::exp(x);
+  else return detail::wide_exp(x);
 }
 template <class T> HT_HD T log(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::log_f32(x);
-  else return ::log(x);
+  else return detail::wide_log(x);
 }
 template <class T> HT_HD T tanh(T x) {
   if constexpr (std::is_same_v<T, float>) return detail::tanh_f32(x);
-  else return ::tanh(x);
+  else return detail::wide_tanh(x);
 }
-// The remaining functions are rare in training steps: the C library, element by element.
+// The remaining functions are rare in training steps: element by element, the float ones by the C
+// library. In portable tables they are rounded from doubles, because C libraries differ.
 template <class T> HT_HD T expm1(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_expm1f(x);
-  else return ::expm1(x);
+  if constexpr (std::is_same_v<T, float>) return detail::float_expm1(x);
+  else return detail::wide_expm1(x);
 }
 template <class T> HT_HD T log1p(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_log1pf(x);
-  else return ::log1p(x);
+  if constexpr (std::is_same_v<T, float>) return detail::float_log1p(x);
+  else return detail::wide_log1p(x);
 }
 template <class T> HT_HD T log2(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_log2f(x);
-  else return ::log2(x);
+  if constexpr (std::is_same_v<T, float>) return detail::float_log2(x);
+  else return detail::wide_log2(x);
 }
 template <class T> HT_HD T log10(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_log10f(x);
-  else return ::log10(x);
+  if constexpr (std::is_same_v<T, float>) return detail::float_log10(x);
+  else return detail::wide_log10(x);
 }
 template <class T> HT_HD T erf(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_erff(x);
-  else return ::erf(x);
+  if constexpr (std::is_same_v<T, float>) return detail::erf_f32(x);
+  else return detail::wide_erf(x);
 }
 template <class T> HT_HD T sin(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_sinf(x);
-  else return ::sin(x);
+  if constexpr (std::is_same_v<T, float>) return detail::float_sin(x);
+  else return detail::wide_sin(x);
 }
 template <class T> HT_HD T cos(T x) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_cosf(x);
-  else return ::cos(x);
+  if constexpr (std::is_same_v<T, float>) return detail::float_cos(x);
+  else return detail::wide_cos(x);
 }
 template <class T> HT_HD T floor(T x) {
   if constexpr (std::is_same_v<T, float>) return __builtin_floorf(x);
@@ -194,8 +271,8 @@ template <class T> HT_HD T fmod(T x, T y) {
   else return ::fmod(x, y);
 }
 template <class T> HT_HD T pow(T x, T y) {
-  if constexpr (std::is_same_v<T, float>) return __builtin_powf(x, y);
-  else return ::pow(x, y);
+  if constexpr (std::is_same_v<T, float>) return detail::float_pow(x, y);
+  else return detail::wide_pow(x, y);
 }
 
 // Integers, modulo 2^64 in cases where C++ leaves an overflow undefined.

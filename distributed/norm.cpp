@@ -5,6 +5,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/distributed/collectives.h>
@@ -36,7 +37,7 @@ struct Norm {
   }
   double root(double total) const {
     if (largest() || p == 1) return total;
-    return p == 2 ? std::sqrt(total) : std::pow(total, 1 / p);
+    return p == 2 ? std::sqrt(total) : elementary::pow(total, 1 / p);
   }
 };
 

@@ -1,5 +1,6 @@
 // Each batch adds a few sums, outside of recording and of any autocast region. For numbers on the
 // host these are plain loops.
+#include <halftone/core/elementary.h>
 #include <halftone/train/metrics.h>
 
 #include <algorithm>
@@ -113,7 +114,7 @@ double WindowMean::value() const {
   return weight == 0 ? nan : sum.item() / weight;
 }
 
-double Perplexity::value() const { return std::exp(loss_.value()); }
+double Perplexity::value() const { return elementary::exp(loss_.value()); }
 
 TopKAccuracy::TopKAccuracy(int64_t k, int64_t ignore_index) : k_(k), ignore_index_(ignore_index) {
   if (k < 1) fail<UsageError>("TopKAccuracy", "k is ", k, ". Use 1 or more.");

@@ -8,6 +8,7 @@
 
 #include <halftone/backends/cpu/attention_blocks.h>
 #include <halftone/backends/cpu/cpu_backend.h>
+#include <halftone/core/math.h>
 
 namespace halftone {
 
@@ -73,7 +74,7 @@ template <class Blocks> class Forward {
       seen = 0;
     } else {
       const float sum = kernels.exp_scaled(row, scores_.factor(), top, 1, row, whole);
-      const float shrink = top == before ? 1.0f : std::exp(before - top);
+      const float shrink = top == before ? 1.0f : math::exp(before - top);
       top_[r] = top, total_[r] = total_[r] * shrink + sum;
       if (shrink != 1 && j > 0) kernels.scale(shrink, sums_.data() + r * call_.ev, call_.ev);
       scores_.drop(row, head, i, j, seen);
@@ -88,7 +89,7 @@ template <class Blocks> class Forward {
     const int64_t row = head * call_.l + i;
     float* const statistics = log_sum_exp_.data<float>();
     if (log_sum_exp_.shape()[0] == 1) {
-      statistics[row] = total_[r] == 0 ? infinity : top_[r] + std::log(total_[r]);
+      statistics[row] = total_[r] == 0 ? infinity : top_[r] + math::log(total_[r]);
     } else {
       statistics[row] = total_[r] == 0 ? infinity : top_[r];
       statistics[call_.heads * call_.l + row] = total_[r] == 0 ? 1 : total_[r];

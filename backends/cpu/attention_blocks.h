@@ -7,6 +7,7 @@
 
 #include <halftone/backends/cpu/packed_blocks.h>
 #include <halftone/core/backend.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone::cpu::attention {
 
@@ -22,7 +23,9 @@ struct Call {
   /// Returns the chain length of a product of some depth. It depends on the call, not on the block:
   /// blocks of queries depend on the number of threads, and backward needs exactly the scores that
   /// forward's statistics describe.
-  int64_t chain(int64_t depth) const { return l <= 4 ? std::min<int64_t>(depth, 16) : depth; }
+  int64_t chain(int64_t depth) const {
+    return l <= 4 && !portable_bits() ? std::min<int64_t>(depth, 16) : depth;
+  }
   /// Returns the number of keys that queries before `end` see.
   int64_t keys_before(int64_t end) const { return settings.causal ? std::min(s, end) : s; }
 };

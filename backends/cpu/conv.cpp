@@ -5,6 +5,7 @@
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/onednn/onednn.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone {
 
@@ -37,7 +38,7 @@ bool in_turn(cpu::ConvPass pass, const Tensor& image, const Tensor& w, const Con
   const bool in_f32 = cpu::products_serve(image, w, g),
              in_bf16 = cpu::bf16_products_serve(image, w, g), own = in_f32 || in_bf16;
   const bool own_first = own && cpu::products_win(pass, image, w, g);
-  if (!own_first && by_onednn()) return true;
+  if (!own_first && !portable_bits() && by_onednn()) return true;
   if (in_f32) by_products();
   else if (in_bf16) by_bf16_products();
   return own;

@@ -15,6 +15,7 @@
 #include <halftone/backends/cpu/gemm.h>
 #include <halftone/backends/cpu/product_pieces.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone::cpu {
 
@@ -62,6 +63,7 @@ template <class PackRows, class PanelsOf> class BlockedProduct {
   /// rows of tiles the sums stay in registers for the whole depth; small products wait for loads
   /// and calls anyway.
   static int64_t chain_of(int64_t m, int64_t n, int64_t depth) {
+    if (portable_bits()) return depth;  // the same for any number of rows
     if (m <= 4) return 16;
     return m * n <= 64 * 64 ? 32 : depth;
   }

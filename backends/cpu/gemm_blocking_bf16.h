@@ -25,7 +25,7 @@ using simd::panels::panel_width;
 
 inline constexpr int64_t block_elements = 5 << 17;  // packed elements of b that fill the
                                                     // second-level cache
-inline constexpr int64_t most_columns = 512;  // of such a block
+inline constexpr int64_t most_columns = 512;        // of such a block
 inline constexpr int64_t slice_depth =
     640;  // a panel of a with this depth stays in the first-level cache
 // c in f32 holds sums between chunks of the depth. Small chunks allow wide blocks, and a is packed

@@ -11,6 +11,7 @@
 
 #include <halftone/core/error.h>
 #include <halftone/core/environment.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone {
 
@@ -19,6 +20,7 @@ struct Level {
   std::string_view name;
   bool supported;
   const simd::Kernels& (*kernels)();
+  const simd::Kernels& (*portable)();
   bool bf16_products = false, amx = false;
 };
 
@@ -26,8 +28,9 @@ struct Level {
 using KernelsOf = const simd::Kernels& (*)();
 #ifdef HALFTONE_HAS_avx2
 constexpr KernelsOf kernels_avx2 = simd::avx2::kernels;
+constexpr KernelsOf portable_avx2 = simd::portable_avx2::kernels;
 #else
-constexpr KernelsOf kernels_avx2 = nullptr;
+constexpr KernelsOf kernels_avx2 = nullptr, portable_avx2 = nullptr;
 #endif
 #ifdef HALFTONE_HAS_avx512
 constexpr KernelsOf kernels_avx512 = simd::avx512::kernels;
@@ -38,6 +41,11 @@ constexpr KernelsOf kernels_avx512 = nullptr;
 constexpr KernelsOf kernels_avx512_bf16 = simd::avx512_bf16::kernels;
 #else
 constexpr KernelsOf kernels_avx512_bf16 = nullptr;
+#endif
+#if defined(HALFTONE_HAS_avx512) || defined(HALFTONE_HAS_avx512_bf16)
+constexpr KernelsOf portable_avx512 = simd::portable_avx512::kernels;
+#else
+constexpr KernelsOf portable_avx512 = nullptr;
 #endif
 
 /// Asks Linux, once, to permit tiles (8 KiB of registers per thread) in this process.
@@ -59,11 +67,12 @@ const std::array<Level, 5>& levels() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-  static const std::array<Level, 5> all{{{"baseline", true, simd::baseline::kernels},
-                                         {"avx2", avx2, kernels_avx2},
-                                         {"avx512", avx512, kernels_avx512},
-                                         {"avx512_bf16", avx512_bf16, kernels_avx512_bf16, true},
-                                         {"amx", avx512_bf16, kernels_avx512_bf16, true, true}}};
+  static const std::array<Level, 5> all{
+      {{"baseline", true, simd::baseline::kernels, simd::portable_baseline::kernels},
+       {"avx2", avx2, kernels_avx2, portable_avx2},
+       {"avx512", avx512, kernels_avx512, portable_avx512},
+       {"avx512_bf16", avx512_bf16, kernels_avx512_bf16, portable_avx512, true},
+       {"amx", avx512_bf16, kernels_avx512_bf16, portable_avx512, true, true}}};
   return all;
 }
 
@@ -94,7 +103,8 @@ const Level& chosen_level() {
 
 const simd::Kernels& simd_kernels() {
   static const simd::Kernels& kernels = chosen_level().kernels();
-  return kernels;
+  static const simd::Kernels& portable = chosen_level().portable();
+  return portable_bits() ? portable : kernels;
 }
 
 std::vector<const simd::Kernels*> supported_simd_kernels() {
@@ -104,7 +114,15 @@ std::vector<const simd::Kernels*> supported_simd_kernels() {
   return tables;
 }
 
-bool has_bf16_products() { return chosen_level().bf16_products; }
-bool use_amx() { return chosen_level().amx; }
+std::vector<const simd::Kernels*> portable_simd_kernels() {
+  std::vector<const simd::Kernels*> tables;
+  for (const Level& level : levels())
+    if (level.supported && level.portable && !level.bf16_products)
+      tables.push_back(&level.portable());
+  return tables;
+}
+
+bool has_bf16_products() { return chosen_level().bf16_products && !portable_bits(); }
+bool use_amx() { return chosen_level().amx && !portable_bits(); }
 
 }  // namespace halftone

@@ -8,6 +8,7 @@
 
 #include <halftone/backends/cpu/simd/amx.h>
 #include <halftone/backends/cpu/staging.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone::cpu {
 
@@ -29,7 +30,10 @@ class FloatBlocks {
   static constexpr simd::Element element = simd::Element::f32;
 
   /// Good sizes of blocks; blocks of columns begin at multiples of column_unit().
-  static int64_t block_rows() { return 112 / simd_kernels().tile_rows * simd_kernels().tile_rows; }
+  static int64_t block_rows() {
+    if (portable_bits()) return 84;  // whole tiles on every instruction set
+    return 112 / simd_kernels().tile_rows * simd_kernels().tile_rows;
+  }
   static int64_t block_columns() { return 256 / column_unit() * column_unit(); }
   static int64_t column_unit() { return simd_kernels().tile_columns; }
   static int64_t packed_rows(int64_t rows, int64_t depth) {

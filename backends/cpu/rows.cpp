@@ -6,6 +6,7 @@
 #include <halftone/backends/cpu/cpu_backend.h>
 #include <halftone/backends/cpu/staging.h>
 #include <halftone/backends/reference/row_blocks.h>
+#include <halftone/core/elementary.h>
 
 namespace halftone {
 
@@ -67,7 +68,7 @@ void CpuBackend::log_sum_exp(const Tensor& x, Tensor& y) {
                    for (int64_t row = first; row < last; ++row) {
                      float shift;
                      const float sum = k.exp_sum(cpu::floats(x, row * n, 1, n, scratch), n, &shift);
-                     reference::store_one(double(shift) + std::log(double(sum)), y, row);
+                     reference::store_one(double(shift) + elementary::log(double(sum)), y, row);
                    }
                  });
 }
@@ -98,7 +99,7 @@ void CpuBackend::cross_entropy(const Tensor& logits, const Tensor& targets,
       float shift;
       const float total = k.exp_sum(x, n, &shift);
       const float sum = float(reference::ExpTotal{shift, total}.or_nan().sum);
-      const double log_sum = std::log(double(sum));
+      const double log_sum = elementary::log(double(sum));
       const bool counts = target[row] != settings.ignore_index;
       double loss = counts ? double(shift) - double(x[target[row]]) + log_sum : 0.0;
       if (counts && smoothing != 0) {

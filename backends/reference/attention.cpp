@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <halftone/backends/reference/row_blocks.h>
+#include <halftone/core/elementary.h>
 
 namespace halftone {
 
@@ -130,7 +131,7 @@ void ReferenceBackend::attention(const Tensor& q, const Tensor& k, const Tensor&
       if (total.sum == 0) total = {std::numeric_limits<double>::infinity(), 1};
       std::fill_n(result.data(), ev, 0.0);
       for (int64_t j = 0; j < s; ++j) {
-        const double weight = std::exp(row[j] - total.shift) / total.sum * weights.kept(i, j);
+        const double weight = elementary::exp(row[j] - total.shift) / total.sum * weights.kept(i, j);
         for (int64_t c = 0; c < ev; ++c) result[c] += weight * values[j][c];
       }
       results.store_row(i, result.data());
@@ -168,7 +169,7 @@ void ReferenceBackend::attention_backward(const Tensor& q, const Tensor& k, cons
         CompensatedSum sums, total_weight;
         for (int64_t j = 0; j < s; ++j) {
           const double kept = weights.kept(i, j);
-          w[j] = std::exp(w[j] - shift) / total;
+          w[j] = elementary::exp(w[j] - shift) / total;
           g[j] = kept * dot(gradient, values[j], ev);
           sums.add(w[j] * g[j]), total_weight.add(w[j]);
           for (int64_t c = 0; c < ev; ++c) dvalues[j * ev + c] += kept * w[j] * gradient[c];

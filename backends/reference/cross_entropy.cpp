@@ -6,6 +6,7 @@
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/row_blocks.h>
+#include <halftone/core/elementary.h>
 
 namespace halftone {
 
@@ -105,7 +106,7 @@ void ReferenceBackend::cross_entropy_backward(const Tensor& logits, const Tensor
       load(logits, row * classes + first, count, x);
       load_or(1, class_weights, first, count, w);
       for (int64_t i = 0; i < count; ++i) {
-        const double p = std::exp(x[i] - shift) / sum;
+        const double p = elementary::exp(x[i] - shift) / sum;
         const double is_target = first + i == target ? 1 : 0;
         const double d = hard * (p - is_target) + share * (p * all_weights - w[i]);
         x[i] = ignored ? 0 : scale * d;  // not d * 0: an ignored row may contain NaN

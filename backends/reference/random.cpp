@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include <halftone/backends/reference/runs.h>
+#include <halftone/core/elementary.h>
 #include <halftone/core/largest_below.h>
 
 namespace halftone {
@@ -46,9 +47,9 @@ void ReferenceBackend::normal(double mean, double std, RandomKey key, Tensor& y)
     for (int64_t i = 0; i < count; i += 2) {
       const double u1 = 1.0 - double(Philox::uniform(words[i]));
       const double angle = 2 * std::numbers::pi * double(Philox::uniform(words[i + 1]));
-      const double radius = std::sqrt(-2 * std::log(u1));
-      values[i] = mean + std * (radius * std::cos(angle));
-      values[i + 1] = mean + std * (radius * std::sin(angle));
+      const double radius = std::sqrt(-2 * elementary::log(u1));
+      values[i] = mean + std * (radius * elementary::cos(angle));
+      values[i + 1] = mean + std * (radius * elementary::sin(angle));
     }
     store(values, count, y, first);
   });

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include <halftone/backends/reference/columns.h>
+#include <halftone/core/elementary.h>
 
 namespace halftone::reference {
 
@@ -38,7 +39,7 @@ template <class Term> double sum_of(int64_t n, const Term& term) {
 /// rounded, would lose the differences between values if these are huge.
 struct ExpTotal {
   double shift, sum;
-  double log_sum() const { return std::log(sum); }
+  double log_sum() const { return elementary::log(sum); }
   double value() const { return shift + log_sum(); }  // log(sum of exp(x))
   /// Returns NaN if softmax is NaN: with +inf somewhere, or -inf everywhere.
   ExpTotal or_nan() const {
@@ -55,8 +56,8 @@ class ExpSum {
       if (values[i] > largest_) largest_ = values[i];
     // Infinite values are not subtracted: exp(inf) and exp(-inf) are correct without it.
     const double shift = std::isfinite(largest_) ? largest_ : 0.0;
-    if (sum_ != 0) sum_ *= std::exp(shift_ - shift);
-    sum_ += sum_of(count, [&](int64_t i) { return std::exp(values[i] - shift); });
+    if (sum_ != 0) sum_ *= elementary::exp(shift_ - shift);
+    sum_ += sum_of(count, [&](int64_t i) { return elementary::exp(values[i] - shift); });
     shift_ = shift;
   }
   ExpTotal total() const { return {shift_, sum_}; }

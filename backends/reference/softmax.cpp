@@ -3,6 +3,7 @@
 #include <halftone/backends/reference/reference.h>
 
 #include <halftone/backends/reference/row_blocks.h>
+#include <halftone/core/elementary.h>
 
 namespace halftone {
 
@@ -33,7 +34,7 @@ void ReferenceBackend::softmax(const Tensor& x, bool logarithm, Tensor& y) {
       load(x, begin + first, count, values);
       for (int64_t i = 0; i < count; ++i) {
         const double below = values[i] - total.shift;
-        values[i] = logarithm ? below - log_sum : std::exp(below) / sum;
+        values[i] = logarithm ? below - log_sum : elementary::exp(below) / sum;
       }
       store(values, count, y, begin + first);
     });
@@ -57,7 +58,7 @@ void ReferenceBackend::softmax_backward(const Tensor& y, const Tensor& dy, bool 
       load(y, begin + first, count, out);
       load(dy, begin + first, count, gradient);
       for (int64_t i = 0; i < count; ++i)
-        out[i] = logarithm ? gradient[i] - std::exp(out[i]) * sum : out[i] * (gradient[i] - sum);
+        out[i] = logarithm ? gradient[i] - elementary::exp(out[i]) * sum : out[i] * (gradient[i] - sum);
       store(out, count, dx, begin + first);
     });
   });

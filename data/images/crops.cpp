@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/views.h>
 #include <halftone/data/images/image.h>
@@ -85,7 +86,7 @@ Tensor RandomResizedCrop::operator()(const Tensor& image, Generator& random) con
   const int64_t rows = image.size(0), columns = image.size(1);
   for (int attempt = 0; attempt < 10; ++attempt) {
     const double area = double(rows * columns) * uniform(random, min_area, max_area);
-    const double aspect = std::exp(uniform(random, std::log(min_aspect), std::log(max_aspect)));
+    const double aspect = elementary::exp(uniform(random, elementary::log(min_aspect), elementary::log(max_aspect)));
     const double width = std::nearbyint(std::sqrt(area * aspect)),
                  height = std::nearbyint(std::sqrt(area / aspect));
     if (width < 1 || height < 1 || width > double(columns) || height > double(rows)) continue;

@@ -1,4 +1,5 @@
 // Plain loops over a batch: a few megabytes, once per step, in the thread of the training loop.
+#include <halftone/core/elementary.h>
 #include <halftone/data/images/mixup.h>
 
 #include <algorithm>
@@ -23,12 +24,12 @@ double above_zero(Generator& random) { return 1 - uniform(random); }
 double gamma_above_one(double alpha, Generator& random) {
   const double d = alpha - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   for (;;) {
-    const double normal = std::sqrt(-2 * std::log(above_zero(random))) *
-                          std::cos(2 * std::numbers::pi * uniform(random));
+    const double normal = std::sqrt(-2 * elementary::log(above_zero(random))) *
+                          elementary::cos(2 * std::numbers::pi * uniform(random));
     const double v = 1 + c * normal;
     if (v <= 0) continue;
     const double cube = v * v * v;
-    if (std::log(above_zero(random)) < normal * normal / 2 + d - d * cube + d * std::log(cube))
+    if (elementary::log(above_zero(random)) < normal * normal / 2 + d - d * cube + d * elementary::log(cube))
       return d * cube;
   }
 }
@@ -42,11 +43,11 @@ double symmetric_beta(double alpha, Generator& random) {
     return a / (a + b);
   }
   for (;;) {  // x / (x + y) with x = u^(1/alpha), y = v^(1/alpha), if x + y <= 1
-    const double log_x = std::log(above_zero(random)) / alpha,
-                 log_y = std::log(above_zero(random)) / alpha;
+    const double log_x = elementary::log(above_zero(random)) / alpha,
+                 log_y = elementary::log(above_zero(random)) / alpha;
     const double most = std::max(log_x, log_y);
-    const double log_sum = most + std::log(std::exp(log_x - most) + std::exp(log_y - most));
-    if (log_sum <= 0) return std::exp(log_x - log_sum);
+    const double log_sum = most + elementary::log(elementary::exp(log_x - most) + elementary::exp(log_y - most));
+    if (log_sum <= 0) return elementary::exp(log_x - log_sum);
   }
 }
 

@@ -3,11 +3,12 @@
 // widened), and a tile of c stays in registers for the whole depth. a panel: [depth][tile_rows], b
 // panel: [depth][tile_columns].
 #include <halftone/backends/cpu/simd/local.h>
+#include <halftone/backends/cpu/simd/multiply_add.h>
 
 namespace halftone::simd::HALFTONE_ISA {
 
 static constexpr int tile_rows = HALFTONE_TILE_ROWS, tile_vectors = HALFTONE_TILE_VECTORS;
-static constexpr int tile_columns = tile_vectors * lanes;
+static constexpr int tile_columns = tile_vectors * register_lanes;
 
 template <Element E>
 [[gnu::always_inline]] static inline float element(const void* data, int64_t i) {
@@ -18,48 +19,52 @@ template <Element E>
   }
 }
 
-using LaneIndices [[gnu::vector_size(vector_bytes)]] = int32_t;
+using LaneIndices [[gnu::vector_size(register_bytes)]] = int32_t;
 
-/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart; log2(lanes) such stages
-/// transpose a block.
-template <int distance> [[gnu::always_inline]] static inline void exchange(Vector (&rows)[lanes]) {
+/// Exchanges the off-diagonal quarters of pairs of rows `distance` apart; log2(register_lanes) such
+/// stages transpose a block.
+template <int distance>
+[[gnu::always_inline]] static inline void exchange(Register (&rows)[register_lanes]) {
   LaneIndices low, high;
-  for (int k = 0; k < lanes; ++k) {
-    low[k] = (k & distance) == 0 ? k : lanes + k - distance;
-    high[k] = (k & distance) == 0 ? k + distance : lanes + k;
+  for (int k = 0; k < register_lanes; ++k) {
+    low[k] = (k & distance) == 0 ? k : register_lanes + k - distance;
+    high[k] = (k & distance) == 0 ? k + distance : register_lanes + k;
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < lanes; ++i) {
+  for (int i = 0; i < register_lanes; ++i) {
     if ((i & distance) != 0) continue;
-    const Vector a = rows[i], b = rows[i + distance];
+    const Register a = rows[i], b = rows[i + distance];
     rows[i] = __builtin_shuffle(a, b, low);
     rows[i + distance] = __builtin_shuffle(a, b, high);
   }
   if constexpr (distance > 1) exchange<distance / 2>(rows);
 }
 
-/// Packs whole blocks of `lanes` depths of a panel whose rows are contiguous along the depth.
-/// Returns the number of packed depths. Equivalent to: panel[d * Width + k] = x[k * stride + d],
-/// zero for k >= width.
+/// Packs whole blocks of `register_lanes` depths of a panel whose rows are contiguous along the
+/// depth. Returns the number of packed depths. Equivalent to: panel[d * Width + k] = x[k * stride +
+/// d], zero for k >= width.
 template <int Width>
 static int64_t pack_transposed(const float* x, int64_t stride, int64_t width, int64_t depth,
                                float* panel) {
-  const int64_t blocks = depth / lanes;
+  const int64_t blocks = depth / register_lanes;
   for (int64_t block = 0; block < blocks; ++block)
-    for (int first = 0; first < Width; first += lanes) {
-      Vector rows[lanes];
+    for (int first = 0; first < Width; first += register_lanes) {
+      Register rows[register_lanes];
 #pragma GCC unroll 16
-      for (int k = 0; k < lanes; ++k)
-        rows[k] = first + k < width ? load(x + (first + k) * stride + block * lanes) : Vector{};
-      exchange<lanes / 2>(rows);
-      constexpr int kept_in_last = Width % lanes == 0 ? lanes : Width % lanes;
-      const int kept = first + lanes <= Width ? lanes : kept_in_last;
+      for (int k = 0; k < register_lanes; ++k)
+        rows[k] = first + k < width
+                      ? load<Register>(x + (first + k) * stride + block * register_lanes)
+                      : Register{};
+      exchange<register_lanes / 2>(rows);
+      constexpr int kept_in_last =
+          Width % register_lanes == 0 ? register_lanes : Width % register_lanes;
+      const int kept = first + register_lanes <= Width ? register_lanes : kept_in_last;
 #pragma GCC unroll 16
-      for (int k = 0; k < lanes; ++k)
-        __builtin_memcpy(panel + (block * lanes + k) * Width + first, &rows[k],
+      for (int k = 0; k < register_lanes; ++k)
+        __builtin_memcpy(panel + (block * register_lanes + k) * Width + first, &rows[k],
                          std::size_t(kept) * sizeof(float));
     }
-  return blocks * lanes;
+  return blocks * register_lanes;
 }
 
 /// Writes panels[o / Width][d][o % Width] = element at outer index o and depth d, zero beyond
@@ -119,24 +124,24 @@ static void pack_columns(const Matrix& b, int64_t depth, int64_t columns, float*
 
 /// A tile of c in registers, Rows rows of Vectors vectors.
 template <int Rows, int Vectors> struct Tile {
-  Vector sums[Rows][Vectors];
+  Register sums[Rows][Vectors];
 
   [[gnu::always_inline]] inline void begin() {
 #pragma GCC unroll 32
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sums[i][j] = Vector{};
+      for (int j = 0; j < Vectors; ++j) sums[i][j] = Register{};
   }
   /// Adds one depth: row(i) is the element of a, b its columns.
   template <class Row> [[gnu::always_inline]] inline void add(const Row& row, const float* b) {
-    Vector columns[Vectors];
+    Register columns[Vectors];
 #pragma GCC unroll 8
-    for (int j = 0; j < Vectors; ++j) columns[j] = load(b + j * lanes);
+    for (int j = 0; j < Vectors; ++j) columns[j] = load<Register>(b + j * register_lanes);
 #pragma GCC unroll 32
     for (int i = 0; i < Rows; ++i) {
       const float element = row(i);
 #pragma GCC unroll 8
-      for (int j = 0; j < Vectors; ++j) sums[i][j] += element * columns[j];
+      for (int j = 0; j < Vectors; ++j) sums[i][j] = multiply_add(element, columns[j], sums[i][j]);
     }
   }
   [[gnu::always_inline]] inline void finish(const float* bias, bool accumulate, float* c,
@@ -145,10 +150,10 @@ template <int Rows, int Vectors> struct Tile {
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
       for (int j = 0; j < Vectors; ++j) {
-        float* to = c + i * c_stride + j * lanes;
-        Vector sum = sums[i][j];
-        if (accumulate) sum += load(to);
-        if (bias) sum += load(bias + j * lanes);
+        float* to = c + i * c_stride + j * register_lanes;
+        Register sum = sums[i][j];
+        if (accumulate) sum += load<Register>(to);
+        if (bias) sum += load<Register>(bias + j * register_lanes);
         store(to, sum);
       }
   }
@@ -156,7 +161,7 @@ template <int Rows, int Vectors> struct Tile {
 
 template <int Vectors> [[gnu::always_inline]] static inline void prefetch(const float* row) {
 #pragma GCC unroll 8
-  for (int j = 0; j < Vectors; ++j) __builtin_prefetch(row + j * lanes, 1);
+  for (int j = 0; j < Vectors; ++j) __builtin_prefetch(row + j * register_lanes, 1);
 }
 
 /// Computes c (+)= a b for Rows rows and Vectors vectors of columns, with accumulators in
@@ -213,7 +218,10 @@ static void incomplete_tile(const Compute& compute, int64_t rows, int64_t column
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) {
       float* to = c + i * c_stride + j;
-      *to = whole[i * tile_columns + j] + (accumulate ? *to : 0.0f) + (bias ? bias[j] : 0.0f);
+      float sum = whole[i * tile_columns + j];
+      if (accumulate) sum += *to;
+      if (bias) sum += bias[j];
+      *to = sum;
     }
 }
 
@@ -232,7 +240,7 @@ static void tile_product(int64_t depth, int64_t chain, const float* a, const flo
   const auto compute = [&](float* whole) {
     if (rows <= 4) product.template operator()<4, tile_vectors>(whole);
     else if (rows <= medium) product.template operator()<medium, tile_vectors>(whole);
-    else if (columns <= lanes) product.template operator()<tile_rows, 1>(whole);
+    else if (columns <= register_lanes) product.template operator()<tile_rows, 1>(whole);
     else product.template operator()<tile_rows, tile_vectors>(whole);
   };
   incomplete_tile(compute, rows, columns, bias, accumulate, c, c_stride);
@@ -264,7 +272,7 @@ static void tile_product_of_pieces(int64_t count, int64_t length, const float* c
     return product_of_pieces<tile_vectors>(count, length, pieces, skip, b, bias, accumulate, c,
                                            c_stride);
   const auto compute = [&](float* whole) {
-    if (columns <= lanes)
+    if (columns <= register_lanes)
       product_of_pieces<1>(count, length, pieces, skip, b, nullptr, false, whole, tile_columns);
     else
       product_of_pieces<tile_vectors>(count, length, pieces, skip, b, nullptr, false, whole,

@@ -227,5 +227,15 @@ const Kernels& kernels();
 namespace avx512_bf16 {
 const Kernels& kernels();
 }
+// The same bits on each (docs/same_bits.md).
+namespace portable_baseline {
+const Kernels& kernels();
+}
+namespace portable_avx2 {
+const Kernels& kernels();
+}
+namespace portable_avx512 {
+const Kernels& kernels();
+}
 
 }  // namespace halftone::simd

@@ -8,18 +8,30 @@
 
 namespace halftone::simd::HALFTONE_ISA {
 
+/// Sums along a row have as many partial sums as a Vector has lanes. Portable tables have 16 lanes
+/// on every instruction set, so that the order of a sum does not depend on it (docs/same_bits.md).
+#ifdef HALFTONE_PORTABLE
+inline constexpr int vector_bytes = 64;
+#else
 inline constexpr int vector_bytes = HALFTONE_VECTOR_BYTES;
+#endif
 inline constexpr int lanes = vector_bytes / 4;
+/// The floats of one register, for loops whose sums have an order of their own.
+inline constexpr int register_bytes = HALFTONE_VECTOR_BYTES;
+inline constexpr int register_lanes = register_bytes / 4;
 /// The number of floats that may be added one after the other before a long sum is split.
 inline constexpr int64_t short_chain = 16;
 using Vector [[gnu::vector_size(vector_bytes)]] = float;
+using Register [[gnu::vector_size(register_bytes)]] = float;
 
-inline Vector load(const float* x) {
-  Vector v;
+template <class V = Vector> [[gnu::always_inline]] inline V load(const float* x) {
+  V v;
   __builtin_memcpy(&v, x, sizeof v);
   return v;
 }
-inline void store(float* y, Vector v) { __builtin_memcpy(y, &v, sizeof v); }
+template <class V> [[gnu::always_inline]] inline void store(float* y, V v) {
+  __builtin_memcpy(y, &v, sizeof v);
+}
 
 template <int size> struct IndexOf;
 template <> struct IndexOf<4> { using Type = int32_t; };
@@ -53,16 +65,18 @@ template <class V, class Join>
   return over_elements<lanes / 4>(sums, [](Wide a, Wide b) { return a + b; });
 }
 
-void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp
-void fill_f16(Kernels& table);   // f16_integer.cpp or f16_f16c.cpp
 void fill_elementwise(Kernels& table);
 void fill_reductions(Kernels& table);
 void fill_rows(Kernels& table);
 void fill_channels(Kernels& table);
-void fill_images(Kernels& table);
 void fill_training(Kernels& table);
+void fill_gemm(Kernels& table);
+#ifndef HALFTONE_PORTABLE
+void fill_bf16(Kernels& table);  // bf16_integer.cpp or bf16_native.cpp
+void fill_f16(Kernels& table);   // f16_integer.cpp or f16_f16c.cpp
+void fill_images(Kernels& table);
 void fill_random(Kernels& table);
 void fill_quantize(Kernels& table);
-void fill_gemm(Kernels& table);
+#endif
 
 }  // namespace halftone::simd::HALFTONE_ISA
