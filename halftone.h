@@ -14,6 +14,7 @@
 #include <halftone/core/factory.h>
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/portable_bits.h>
 #include <halftone/data/data.h>
 #include <halftone/distributed/distributed.h>
 #include <halftone/nn/models/gpt.h>

@@ -11,6 +11,7 @@
 #include <halftone/backends/team.h>
 #include <halftone/core/kernel_identity.h>
 #include <halftone/core/environment.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone {
 
@@ -54,8 +55,9 @@ Backend& backend_for(Device device) {
 std::vector<BackendStatus> backend_statuses() {
   return {{"reference", &reference_backend(), "plain loops: the specification"},
           {"cpu", &fast_cpu_backend(),
-           std::string(simd_kernels().name) + (use_amx() ? " and amx" : "") + " kernels, " +
-               onednn::description()},
+           portable_bits() ? "portable bits"
+                           : std::string(simd_kernels().name) + (use_amx() ? " and amx" : "") +
+                                 " kernels, " + onednn::description()},
           {"cuda", cuda_backend(0), cuda_description()}};
 }
 

@@ -18,6 +18,7 @@
 #include <halftone/halftone.h>
 #include <halftone/lab/workloads/synthetic.h>
 #include <halftone/lab/workloads/untuned.h>
+#include <halftone/core/portable_bits.h>
 
 #include "busy.h"
 #include "limit.h"
@@ -186,6 +187,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.device, "cpu, cuda or cuda:N; batches are larger on a GPU");
   app.add_flag("--capture", options.capture, "replay the step as a CUDA graph");
   app.add_option("--threads", options.threads, "OpenMP threads")->check(CLI::PositiveNumber);
+  app.add_flag_callback(
+      "--portable-bits", [] { ht::set_portable_bits(true); },
+      "the same bits on every CPU and number of threads");
   app.add_option("--busy", options.busy, "other processes that compute without end")
       ->check(CLI::Range(0, 1024));
   app.add_option("--steps", options.steps, "most steps measured")->check(CLI::PositiveNumber);

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include <halftone/core/backend.h>
+#include <halftone/core/portable_bits.h>
 #include <halftone/lab/setting.h>
 #include <halftone/policy/file/fingerprint.h>
 #include <halftone/train/checkpoints/resume.h>
@@ -17,9 +18,10 @@ namespace {
 using policy::Json;
 
 constexpr std::string_view fields[] = {
-    "policy",    "policy_hash", "resolved_hash", "workload", "seed",    "steps",    "lr",
-    "optimizer", "schedule",    "clip_norm",     "batch",    "data",    "from",     "version",
-    "commit",    "compiler",    "backend",       "kernels",  "threads", "processor"};
+    "policy",  "policy_hash", "resolved_hash", "workload",  "seed",    "steps",
+    "lr",      "optimizer",   "schedule",      "clip_norm", "batch",   "data",
+    "from",    "version",     "commit",        "compiler",  "backend", "kernels",
+    "threads", "processor",   "portable_bits"};
 
 /// Hashes the factors of all steps: a schedule is a function, which has no name.
 std::string hash_of(const optim::LrSchedule& schedule, int64_t steps) {
@@ -111,6 +113,7 @@ Json identity_of_place() {
       place["backend"] = status.name, place["kernels"] = status.description;
   place["threads"] = cpu_threads();
   place["processor"] = text_or_null(processor());
+  place["portable_bits"] = portable_bits();
   return place;
 }
 

@@ -14,6 +14,7 @@
 #include <halftone/core/quoted.h>
 #include <halftone/lab/commands/commands.h>
 #include <halftone/core/names.h>
+#include <halftone/core/portable_bits.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/processes.h>
 
@@ -86,20 +87,28 @@ int main_with(int argc, char** argv, const NamedWorkload* own) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "halftone-lab " + version());
   int threads = 0;  // 0: OpenMP's default
+  bool portable = false;
   try {
     const Context context(own);
     std::vector<std::pair<CLI::App*, Work>> added;
     for (const Command& command : commands()) {
       CLI::App* const subcommand = app.add_subcommand(command.name, command.about);
-      if (command.trains)
+      if (command.trains) {
         subcommand
             ->add_option("--threads", threads, "OpenMP threads; default: all that OpenMP offers")
             ->check(CLI::Range(1, 1024));
+        subcommand->add_flag("--portable-bits", portable,
+                             "the same bits on every CPU and number of threads; slower");
+      }
       added.emplace_back(subcommand, command.add(*subcommand, context));
     }
     require_known_command(argc, argv);
     app.parse(argc, argv);
     if (threads > 0) omp_set_num_threads(threads);
+    if (portable) {
+      set_portable_bits(true);
+      setenv("HALFTONE_PORTABLE_BITS", "1", 1);  // for the processes of sweep and gate
+    }
     for (const auto& [command, work] : added)
       if (command->parsed()) return work();
   } catch (const CLI::ParseError& error) {

@@ -86,6 +86,8 @@ void read_summary(const JsonValue& summary, RecordedRun& run) {
   }
   run.weights_hash = hash_in(wanted(summary, "weights_hash"));
   hash_in(wanted(summary, "policy_hash"));
+  if (const auto portable = summary.find("portable_bits"); portable && !portable->is_null())
+    run.portable_bits = portable->boolean();
 }
 }  // namespace
 

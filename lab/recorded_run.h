@@ -17,6 +17,7 @@ struct RecordedRun {
   RunOptions options{};  // for the run's policy and seed; writes nothing
   std::string weights_hash{}, from_hash{};
   policy::Json summary{};
+  bool portable_bits = false;  // whether the run had them
 };
 /// Reads a run folder. Throws FormatError "[rerun] FILE: problem. Remedy." for content that no run
 /// writes, and if the policy file does not match the summary.

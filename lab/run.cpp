@@ -11,6 +11,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/memory_ledger.h>
+#include <halftone/core/portable_bits.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/recorded_run.h>
@@ -127,6 +128,9 @@ std::optional<RunResult> done_already(const std::filesystem::path& folder, const
   policy::Json there;
   for (const auto& [name, value] : settings.items())
     there[name] = summary.value(name, policy::Json());
+  if (summary.value("portable_bits", policy::Json(false)) != policy::Json(portable_bits()))
+    fail<UsageError>("run", "the run in ", folder.string(), portable_bits() ? " has no" : " has",
+                     " portable bits. Choose another folder, or remove it.");
   std::vector<std::string> others = differences(there, settings);
   if (const policy::Json probed = summary.value("probe", policy::Json());
       probe > 0 && probed != probe)

@@ -3,13 +3,15 @@
 
 #include <halftone/core/kernel_identity.h>
 #include <halftone/core/plain_numbers.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone::train {
 
 std::string environment_of(Device device) {
   PlainText text;
-  text << "halftone " HALFTONE_VERSION ", " << kernels_of(device) << ", " << cpu_threads()
-       << " threads";
+  text << "halftone " HALFTONE_VERSION ", " << kernels_of(device);
+  if (device.kind != DeviceKind::cpu || !portable_bits())
+    text << ", " << cpu_threads() << " threads";
   return text.str();
 }
 

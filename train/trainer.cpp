@@ -1,12 +1,21 @@
 #include <halftone/train/trainer.h>
 
+#include <halftone/core/portable_bits.h>
 #include <halftone/train/training_loop.h>
 
 namespace halftone::train {
 
-Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
-    : loop_(std::make_unique<TrainingLoop>(*this, std::move(task), optimizer, std::move(options))) {
+namespace {
+/// Before the rest of the options is used: the environment that a checkpoint records depends on it.
+TrainerOptions with_bits_chosen(TrainerOptions options) {
+  if (options.portable_bits) set_portable_bits(true);
+  return options;
 }
+}  // namespace
+
+Trainer::Trainer(Task task, optim::Optimizer& optimizer, TrainerOptions options)
+    : loop_(std::make_unique<TrainingLoop>(*this, std::move(task), optimizer,
+                                           with_bits_chosen(std::move(options)))) {}
 Trainer::~Trainer() = default;
 
 FitResult Trainer::fit(data::DataLoader train, std::optional<data::DataLoader> validation) {

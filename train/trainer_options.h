@@ -70,6 +70,8 @@ struct TrainerOptions {
   /// Refuses to resume if the bits could differ: on another device, with other kernels, another
   /// number of threads or another version. Within one run everything is deterministic anyway.
   bool deterministic = false;
+  /// Calls set_portable_bits(true): the same bits on every CPU, with any number of threads.
+  bool portable_bits = false;
 
   // --- files
   /// The folder of checkpoints/, metrics.csv, metrics.jsonl and tensorboard/; created if it does

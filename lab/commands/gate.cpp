@@ -15,6 +15,7 @@
 #include <halftone/core/files.h>
 #include <halftone/core/kernel_identity.h>
 #include <halftone/core/quoted.h>
+#include <halftone/core/portable_bits.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/policy_note.h>
 #include <halftone/lab/processes.h>
@@ -82,6 +83,7 @@ class Pairs {
                            {"reference", policy::hash(policy::named_or_read(options.reference))},
                            {"workload", run.workload},
                            {"steps", run.steps},
+                           {"portable_bits", portable_bits()},
                            {"lr", run.choices.lr},
                            {"optimizer", run.choices.optimizer},
                            {"schedule", run.choices.schedule},

@@ -7,6 +7,7 @@
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/identity.h>
 #include <halftone/lab/recorded_run.h>
+#include <halftone/core/portable_bits.h>
 
 namespace halftone::lab {
 
@@ -24,6 +25,7 @@ int run_rerun(const RerunOptions& options, const std::vector<NamedWorkload>& own
   words << policy::printable(options.folder.string()) << ": " << run_options.steps << " steps of "
         << policy::printable(run_options.workload) << ", seed " << run_options.seeds[0]
         << std::endl;
+  if (there.portable_bits) set_portable_bits(true);
   std::ostringstream progress;
   const RunResult here = run(run_options, own, progress).at(0);
   const std::vector<std::string> others =

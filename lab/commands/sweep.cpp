@@ -13,6 +13,7 @@
 
 #include <halftone/core/files.h>
 #include <halftone/core/kernel_identity.h>
+#include <halftone/core/portable_bits.h>
 #include <halftone/lab/commands/flags.h>
 #include <halftone/lab/json_input.h>
 #include <halftone/lab/processes.h>
@@ -125,6 +126,7 @@ class Sweep {
                           {{"workload", run.workload},
                            {"steps", run.steps},
                            {"probe", run.probe},
+                           {"portable_bits", portable_bits()},
                            {"lr", run.choices.lr},
                            {"optimizer", run.choices.optimizer},
                            {"schedule", run.choices.schedule},
