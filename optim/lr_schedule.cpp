@@ -1,5 +1,4 @@
 // The formulas of the schedules, and the object that applies them.
-#include <halftone/core/elementary.h>
 #include <halftone/optim/lr_schedule.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <limits>
 #include <numbers>
 
+#include <halftone/core/elementary.h>
 #include <halftone/core/error.h>
 #include <halftone/core/factory.h>
 #include <halftone/optim/grouped_optimizer.h>

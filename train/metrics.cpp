@@ -1,6 +1,5 @@
 // Each batch adds a few sums, outside of recording and of any autocast region. For numbers on the
 // host these are plain loops.
-#include <halftone/core/elementary.h>
 #include <halftone/train/metrics.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <halftone/amp/autocast.h>
 #include <halftone/autograd/grad_mode.h>
 #include <halftone/autograd/ops.h>
+#include <halftone/core/elementary.h>
 
 namespace halftone::train {
 

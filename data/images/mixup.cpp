@@ -1,5 +1,4 @@
 // Plain loops over a batch: a few megabytes, once per step, in the thread of the training loop.
-#include <halftone/core/elementary.h>
 #include <halftone/data/images/mixup.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <halftone/core/elementary.h>
 #include <halftone/core/factory.h>
 #include <halftone/core/memory_ledger.h>
 #include <halftone/core/views.h>

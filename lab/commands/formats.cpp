@@ -1,6 +1,5 @@
 // Tables of number formats and quantizers. The signal-to-noise ratio is 10 log10(sum x^2 / sum (x -
 // y)^2) over random x: standard normal, uniform on [-1, 1), Laplace.
-#include <halftone/core/math.h>
 #include <halftone/lab/commands/formats.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 
 #include <halftone/autograd/ops.h>
 #include <halftone/core/factory.h>
+#include <halftone/core/math.h>
 #include <halftone/lab/commands/flags.h>
 #include <nlohmann/json.hpp>
 
@@ -31,7 +31,7 @@ std::vector<Sample> samples_of(int64_t count) {
   std::vector<float> laplace = u.to_vector<float>();
   const std::vector<float> signs = sign.to_vector<float>();
   for (std::size_t i = 0; i < laplace.size(); ++i)
-    laplace[i] = (signs[i] < 0.5f ? 1.0f : -1.0f) * math::log(1.0f - laplace[i]);
+    laplace[i] = (signs[i] < 0.5f ? 1.0f : -1.0f) * ht::math::log(1.0f - laplace[i]);
   return {{"normal", ht::randn(shape)},
           {"uniform", u * 2 - 1},
           {"Laplace", ht::from_vector(laplace, shape)}};
