@@ -5,6 +5,7 @@
 //   portable_hashes shapes       products, convolutions and attention in shapes of every path
 //   portable_hashes strategies   twelve strategies and six policy files, five steps each
 //   portable_hashes workloads    five workloads, twenty steps each
+#define DOCTEST_CONFIG_IMPLEMENT  // the operation table is written for doctest
 #include <halftone/lab/run.h>
 #include <halftone/lab/setting.h>
 
