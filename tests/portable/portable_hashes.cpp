@@ -3,7 +3,8 @@
 // compares.
 //   portable_hashes operations   the operation table, forward and backward, in every dtype
 //   portable_hashes shapes       products, convolutions and attention in shapes of every path
-//   portable_hashes strategies   twelve strategies and six policy files, five steps each
+//   portable_hashes strategies   twelve strategies on a small MLP, five steps each
+//   portable_hashes policies     six policy files on a small GPT, three steps each
 //   portable_hashes workloads    five workloads, twenty steps each
 #define DOCTEST_CONFIG_IMPLEMENT  // the operation table is written for doctest
 #include <halftone/lab/run.h>
@@ -113,7 +114,10 @@ void strategies() {
   std::vector<std::string> all;
   for (const std::string_view name : amp::Strategy::names()) all.emplace_back(name);
   train("residual_mlp", all, 5);
-  train("gpt_tiny", {"mxfp8", "nvfp4", "te_current", "deepseek_v3", "ms_amp_o2", "quartet2"}, 5);
+}
+
+void policies() {
+  train("gpt_tiny", {"mxfp8", "nvfp4", "te_current", "deepseek_v3", "ms_amp_o2", "quartet2"}, 3);
 }
 
 void workloads() {
@@ -131,9 +135,10 @@ int main(int count, char** arguments) {
     if (part == "operations") operations();
     else if (part == "shapes") shapes();
     else if (part == "strategies") strategies();
+    else if (part == "policies") policies();
     else if (part == "workloads") workloads();
     else {
-      std::cerr << "usage: portable_hashes operations|shapes|strategies|workloads\n";
+      std::cerr << "usage: portable_hashes operations|shapes|strategies|policies|workloads\n";
       return 2;
     }
   } catch (const std::exception& error) {
