@@ -1,4 +1,4 @@
-// Lesson 12: your own training. You will see the output of a Trainer, kill it (Ctrl-C, or kill -9),
+// Lesson 22: your own training. You will see the output of a Trainer, kill it (Ctrl-C, or kill -9),
 // start it again, and see it continue where it was.
 #include <iostream>
 

@@ -1,4 +1,4 @@
-// Lesson 4: autocast. You will see which operation runs in which dtype and why, what the cast cache
+// Lesson 10: autocast. You will see which operation runs in which dtype and why, what the cast cache
 // saves, which numbers the casts destroy, and that gradients are f32 although the products ran in
 // bf16.
 #include <iostream>

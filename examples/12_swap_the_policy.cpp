@@ -1,4 +1,4 @@
-// Lesson 7: casting policies as an experiment. You will run an attention block under published
+// Lesson 12: casting policies as an experiment. You will run an attention block under published
 // lists and under your own, and see the cost of each decision: the error of the loss and of the
 // gradients against f64. One batch is not enough, because a loss can be near the right one by
 // chance. So every number is the median over twenty seeds, with the number of seeds in which it is
@@ -178,7 +178,7 @@ token gets a wrong position, under each list that does this (flashlight-o1, all-
 error of 2^-9 times a position of 384 is most of a radian. Cross-entropy in bf16 rounds the loss that you read, and no
 gradient. Layer norm in bf16 would have improved the loss of some of these batches, and makes the gradient worse: judge a
 policy by gradients, and by more than one seed. f16 has three more bits of fraction and is better if nothing leaves its
-range: lesson 8.
+range: lesson 6.
 )";
   return after_output();
 }

@@ -1,4 +1,4 @@
-// Lesson 3: training. You will learn the whole loop on real images: a dataset and its loader, a
+// Lesson 21: training. You will learn the whole loop on real images: a dataset and its loader, a
 // model, an optimizer with a schedule, evaluation, and weights saved to a file.
 #include <iostream>
 
@@ -7,8 +7,6 @@
 #include <halftone/halftone.h>
 
 #include "fashion.h"
-#include "optimizers.h"
-#include "program.h"
 
 namespace ht = halftone;
 

@@ -1,4 +1,4 @@
-// Lesson 9: fine-tuning on your own images. You will see a ResNet-18 load weights from any
+// Lesson 23: fine-tuning on your own images. You will see a ResNet-18 load weights from any
 // torchvision-style .safetensors, get a new last layer, and learn your classes under bf16 autocast
 // from a directory of JPEG and PNG files. Without --data it makes such directories from
 // Fashion-MNIST: it first learns half of the classes, then uses those weights to learn the other
@@ -9,9 +9,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "fashion.h"
 #include "pictures.h"
-#include "program.h"
 
 namespace ht = halftone;
 namespace fs = std::filesystem;

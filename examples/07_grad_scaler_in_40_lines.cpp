@@ -1,4 +1,4 @@
-// Lesson 17: a loss scaler by hand. You will see the four methods of a GradScaler in your own loop:
+// Lesson 7: a loss scaler by hand. You will see the four methods of a GradScaler in your own loop:
 // a scale that is too large skips a step and is halved; after enough clean steps it is doubled. You
 // will also see how unscaling, clipping and accumulation work with it.
 #include <array>
@@ -112,7 +112,7 @@ void accumulation() {
   }
   std::printf(
       "\nupdate() between micro-batches would add gradients of different scales: call it "
-      "once per step.\nht::amp::apply() has these methods in one object: lesson 13.\n");
+      "once per step.\nht::amp::apply() has these methods in one object: lesson 26.\n");
 }
 
 }  // namespace

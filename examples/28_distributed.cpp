@@ -1,9 +1,9 @@
-// Lesson 19: one training on several processes. You will see that the final weights do not depend
+// Lesson 28: one training on several processes. You will see that the final weights do not depend
 // on the number of processes, to the bit:
 //
-//   19_distributed --hash
-//   mpirun -n 2 --bind-to none 19_distributed --hash
-//   mpirun -n 4 --bind-to none 19_distributed --hash
+//   28_distributed --hash
+//   mpirun -n 2 --bind-to none 28_distributed --hash
+//   mpirun -n 4 --bind-to none 28_distributed --hash
 //
 // A step has --batches-per-step batches, whichever process computes them. With four of them, each
 // of four processes computes one, or one process computes all four. Their gradients are added in

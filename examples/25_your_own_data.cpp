@@ -1,4 +1,4 @@
-// Lesson 14: your own data and model. You will see a table of comma-separated values become a
+// Lesson 25: your own data and model. You will see a table of comma-separated values become a
 // dataset, a model with two inputs, your own metric and callback, and a saved model that predicts,
 // also in another process (--predict). --table reads your own file with these columns; without it
 // the lesson writes one, with prices of flats that follow a rule.

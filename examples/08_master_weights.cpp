@@ -1,4 +1,4 @@
-// Lesson 5: the update that bf16 loses. You will see one weight that does not move, the four ways
+// Lesson 8: the update that bf16 loses. You will see one weight that does not move, the four ways
 // to make it move, and their effect in a training of thousands of steps.
 #include <cmath>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Lesson 16: a policy in a file. You will write one, see its effect on each tensor of a model
+// Lesson 17: a policy in a file. You will write one, see its effect on each tensor of a model
 // before the training, train under it and under fp32 and bf16, and write it out from the strategy
 // again, letter by letter the same.
 #include <cstdio>

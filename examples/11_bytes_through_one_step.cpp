@@ -1,4 +1,4 @@
-// Lesson 18: where are the bytes? You will see the memory ledger at each event of one training step
+// Lesson 11: where are the bytes? You will see the memory ledger at each event of one training step
 // under three strategies: what forward keeps for backward, when casts appear and disappear, what
 // the update needs, and which event has the peak.
 #include <cstdio>

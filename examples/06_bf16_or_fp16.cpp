@@ -1,4 +1,4 @@
-// Lesson 8: bf16 or f16? Both use two bytes. You will see the sizes of a training's gradients, how
+// Lesson 6: bf16 or f16? Both use two bytes. You will see the sizes of a training's gradients, how
 // many of them f16 cannot represent, which loss scale the histogram suggests, and that training
 // fails without a scale and succeeds with it. bf16 has the range of f32 and needs none.
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "fashion.h"
-#include "program.h"
 
 namespace ht = halftone;
 

@@ -1,6 +1,6 @@
-// Lesson 13: lesson 12 without its Trainer. You will see the Trainer's work as a loop that you can
+// Lesson 26: lesson 22 without its Trainer. You will see the Trainer's work as a loop that you can
 // change: the strategy, the schedule, records, validation, checkpoints and resuming from them. The
-// final weights are those of lesson 12, to the bit.
+// final weights are those of lesson 22, to the bit.
 #include <cstdio>
 
 #include <halftone/core/files.h>
@@ -8,7 +8,6 @@
 #include <halftone/train/checkpoints/directory_lock.h>
 
 #include "fashion.h"
-#include "program.h"
 
 namespace ht = halftone;
 namespace fs = std::filesystem;

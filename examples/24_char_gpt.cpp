@@ -1,4 +1,4 @@
-// Lesson 10: a language model on your own text. You will see a GPT learn to spell: it reads
+// Lesson 24: a language model on your own text. You will see a GPT learn to spell: it reads
 // characters and predicts the next one. It is compared with a bigram model (which character follows
 // which), the minimum that a model of text must beat. Works under any strategy.
 #include <cmath>

@@ -1,4 +1,4 @@
-// Lesson 11: your own operation with all features. You will write the gate of SwiGLU (Shazeer 2020)
+// Lesson 27: your own operation with all features. You will write the gate of SwiGLU (Shazeer 2020)
 // as one operation, check its gradient, see what it saves compared with the same formula built from
 // parts, see autocast cast for it, and let a policy change that.
 #include <cmath>

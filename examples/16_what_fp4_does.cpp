@@ -1,4 +1,4 @@
-// Lesson 15: what does fp4 do to a matrix? You will see the fifteen numbers of e2m1, why a scale
+// Lesson 16: what does fp4 do to a matrix? You will see the fifteen numbers of e2m1, why a scale
 // per block of 16 or 32 makes them usable, how one outlier harms its block, and what rotations and
 // stochastic rounding change.
 #include <cmath>
