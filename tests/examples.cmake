@@ -1,6 +1,12 @@
 # The examples and tools as tests: they run, and mistakes give a message and exit code 1.
-expect(examples.01_tensors OUTPUT "bf16  .*total " COMMAND 01_tensors)
+expect(examples.01_tensors OUTPUT "bf16: 6 bytes, .0.1001, +1, +256.*total " COMMAND 01_tensors)
 add_test(NAME examples.02_autograd COMMAND 02_autograd)
+expect(examples.03_formats OUTPUT "f16 +16 +11 +5.96e-08 +6.1e-05 +65504 .*  4.000 4.500 5.000 .*f16 +0.0999756 +1.00098 +257 +1.19209e-07 +inf" COMMAND 03_formats)
+set(pictures ${CMAKE_CURRENT_BINARY_DIR}/pictures)
+expect(examples.04_rounding OUTPUT "to_odd +3.0 +3.0 +3.0 +-3.0 .*1000000 equal.*by to_odd, then to bf16 +1.0078125.*nearest 2.000, stochastic 2.30.*nearest 1; .*five seeds: 1[0-3].*rounding.svg"
+       COMMAND 04_rounding --pictures ${pictures})
+expect(examples.05_sums OUTPUT "in bf16: 256.*bf16, in order .*1.0e.00\nbf16, pairwise .*[0-9]e-0[34]\n.*f32, pairwise .*e-08\n.*one rounding +error 3.*sums.svg"
+       COMMAND 05_sums --pictures ${pictures})
 expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda"
        COMMAND halftone-info)
 # AMX is in the kernels' description only if the CPU has it and the cap allows it.
@@ -68,8 +74,10 @@ expect(examples.10_autocast OUTPUT "casts 1, found in the cache 10 times.*casts 
 expect(examples.08_master_weights OUTPUT "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438"
        COMMAND 08_master_weights)
 # A significand with one bit too few: the gradient is worse in every seed. Softmax is not.
-expect(examples.12_swap_the_policy OUTPUT "pytorch-cuda .*flashlight-o1 .* 20/20 .*softmax, also in bf16 +[0-9.e-]+ +[0-9]/20 .*cumsum, also in bf16 +[0-9.e-]+ +[12][0-9]/20 +[0-9.e-]+ +20/20.*large products only"
-       COMMAND 12_swap_the_policy)
+expect(examples.12_published_lists OUTPUT "pytorch-cuda +16 bits.*flashlight-o1 .* 20/20 "
+       COMMAND 12_published_lists)
+expect(examples.13_own_policy OUTPUT "pytorch-cuda .*softmax, also in bf16 +[0-9.e-]+ +[0-9]/20 .*cumsum, also in bf16 +[0-9.e-]+ +[12][0-9]/20 +[0-9.e-]+ +20/20.*large products only"
+       COMMAND 13_own_policy)
 # f16 without a loss scale fails; with one it gives the result of f32.
 expect(examples.06_bf16_or_fp16 OUTPUT "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]"
        COMMAND 06_bf16_or_fp16 --limit 4000)
@@ -92,8 +100,10 @@ expect(examples.27_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_inpu
 
 expect(examples.16_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*nearest 2.000, stochastic 2.30" COMMAND 16_what_fp4_does)
 expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
-expect(examples.07_grad_scaler_in_40_lines OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*0[.]212.*unscale. called twice.*as above +0[.]2123.*1e5 +overflow +stayed +512"
-       COMMAND 07_grad_scaler_in_40_lines)
+expect(examples.07_grad_scaler_in_40_lines OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*after 20 steps, .*library's: 0\n.*0[.]1220.*unscale.. called twice.*as above +0[.]1220.*1e5 +overflow +stayed +512.*after 1000 steps, .*library's: 0\n"
+       COMMAND 07_grad_scaler_in_40_lines --pictures ${pictures})
+expect(examples.09_autocast_in_60_lines OUTPUT "casts made, [1-9][0-9]* found.*last two: 0\n.*with the check +weight 1: 1; weight 2: 2.*without +weight 1: 1; weight 2: 1.*weight: 1, of the bias.*weight: none, of the bias"
+       COMMAND 09_autocast_in_60_lines)
 expect(examples.11_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3120.1 +0.0 +0.0 +2072.0 .*amp-fp16.*forward +1560.0 +0.0 +3120.1 +0.0 +778.0 +1304.0 .*o2-bf16.*backward +780.0 +1560.0 +3120.1 +780.0 +0.0 +0.0 "
        COMMAND 11_bytes_through_one_step)
 expect(examples.28_distributed OUTPUT "1 process; test accuracy [5-9][0-9].*\nhash [0-9a-f]+\n$"
