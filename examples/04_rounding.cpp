@@ -146,8 +146,7 @@ int main(int argc, char** argv) {
 //
 // Exercises
 // 1 (pencil). x is a quarter of the way from a number to the next. What are mean and variance of
-// its
-//   stochastic rounding, in spacings?
+//   its stochastic rounding, in spacings?
 // 2 (predict). In the sum of 10,000 steps, replace 0.001 by 0.005. What does nearest rounding give?
 //   Where does it stop? Then run it.
 // 3 (implement). Task 3 of exercises/: stochastic rounding with exactly the right probability.

@@ -66,4 +66,4 @@ pass and the bytes that they write.
 // 2 (implement). Add a column with the error of the weight gradient of `query` alone. Which list is
 //   worst there?
 // 3 (design). Which operations of your own model would you look at first, given the table of
-// classes?
+//   classes?

@@ -61,11 +61,8 @@ range: lesson 6.
 //
 // Exercises
 // 1 (pencil). exp makes a frequency of 0.01 with a relative error of 2^-9. How large is the error
-// of
-//   the angle at position 384?
+//   of the angle at position 384?
 // 2 (predict). Layer norm in bf16: is its gradient worse because of the sums in its kernel, or
-// because
-//   of the rounding of its result? Read its cast class, then test with another entry.
+//   because of the rounding of its result? Read its cast class, then test with another entry.
 // 3 (implement). A policy that runs linear layers in f32 if their input has fewer than 32 columns,
-// and
-//   a line of the table for it.
+//   and a line of the table for it.

@@ -60,16 +60,16 @@ void one_operation() {
   std::printf("\n2. local and amplification: one operation, operands and result in bf16\n\n");
   std::printf("%-46s %10s %13s\n", "operation", "local", "amplification");
   const ht::Tensor a = ht::randn({256, 512}), b = ht::randn({512, 256}), c = ht::randn({256, 512});
-  line("a b, 512 terms", a, b, [](auto& x, auto& y) { return ht::matmul(x, y); });
-  line("a + c", a, c, [](auto& x, auto& y) { return x + y; });
-  line("a c", a, c, [](auto& x, auto& y) { return x * y; });
+  line("a b, 512 terms", a, b, [](const auto& x, const auto& y) { return ht::matmul(x, y); });
+  line("a + c", a, c, [](const auto& x, const auto& y) { return x + y; });
+  line("a c", a, c, [](const auto& x, const auto& y) { return x * y; });
   line("sum of |a| over 512: errors average", a, b,
-       [](auto& x, auto&) { return ht::sum(ht::abs(x), {1}); });
+       [](const auto& x, const auto&) { return ht::sum(ht::abs(x), {1}); });
   line("(a + 100) - mean: cancels 100", a + 100, b,
-       [](auto& x, auto&) { return x - ht::mean(x, {1}, true); });
+       [](const auto& x, const auto&) { return x - ht::mean(x, {1}, true); });
   line("exp(10 a): an absolute error becomes relative", a * 10, b,
-       [](auto& x, auto&) { return ht::exp(x); });
-  line("softmax(10 a)", a * 10, b, [](auto& x, auto&) { return ht::softmax(x, 1); });
+       [](const auto& x, const auto&) { return ht::exp(x); });
+  line("softmax(10 a)", a * 10, b, [](const auto& x, const auto&) { return ht::softmax(x, 1); });
   std::printf(
       "\nlocal: the distance from the same operation on exact operands. amplification: local over\n"
       "the root of the sum of squares of what came in and of the result's own rounding. A product\n"
@@ -130,5 +130,4 @@ int main() {
 // 3 (implement). Add gelu(a), a / c and layer_norm(a + 100) to part 2. Sort them by amplification
 //   before you run.
 // 4 (design). A rounding has a ratio of 30 in one layer. List the measurements that tell a stale
-// scale
-//   from an outlier. Then read `halftone-lab compare --help` and docs/telemetry.md.
+//   scale from an outlier. Then read `halftone-lab compare --help` and docs/telemetry.md.
