@@ -76,3 +76,12 @@ int main() {
   count_bytes();
   return after_output();
 }
+
+// Conclusion. A tensor is a view of a storage with a dtype. Operations broadcast and check shapes,
+// casts round, and every allocation is counted for a use.
+//
+// Exercises
+// 1 (pencil). Which strides has transpose(a, 0, 1) of a row-major [4, 5, 6] tensor? Is it
+//   contiguous?
+// 2 (predict). A column of the view `columns` is written with fill_with(). Which tensors change?
+// 3 (implement). Write an outer sum, out[i][j] = x[i] + y[j], with unsqueeze and +, without a loop.

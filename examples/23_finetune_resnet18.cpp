@@ -146,3 +146,11 @@ int main(int argc, char** argv) {
     run(arguments);
   });
 }
+
+// Conclusion. Fine-tuning is loading by name, a new last layer, and a small learning rate. Weights
+// are matched by name and shape; what does not match is reported, not guessed.
+//
+// Exercises
+// 1 (predict). Train without --weights and with them, two epochs each. How far apart are they?
+// 2 (implement). Freeze all layers but the last: give AdamW only the parameters of fc.
+// 3 (design). Your images have four channels. What do you do with the first convolution's weights?

@@ -149,3 +149,12 @@ int main(int argc, char** argv) {
   add_flags(program, arguments);
   return program.run(argc, argv, [&] { run(arguments); });
 }
+
+// Conclusion. A language model is a classifier of the next character. A comparison with bigrams
+// says whether it has learned more than pairs. Nothing in the loop depends on the strategy.
+//
+// Exercises
+// 1 (pencil). What is the loss of a model that gives every character the same probability?
+// 2 (predict). Sample with --temperature 0.1 and with 2. What changes, and where in the code?
+// 3 (implement). Compare full-bf16 and full-bf16-sr over 2000 steps. Which weights stop moving
+//   first?

@@ -16,7 +16,7 @@ namespace {
 
 struct Arguments {
   std::string strategy = "amp-bf16", directory = "runs/custom";
-  int64_t epochs = 3, batches = 0;
+  int64_t epochs = 3, batches = 60;
 };
 
 void train(const Arguments& a) {
@@ -95,6 +95,18 @@ int main(int argc, char** argv) {
   program.flag("--strategy", arguments.strategy, "of amp/strategy.h");
   program.flag("--directory", arguments.directory);
   program.flag("--epochs", arguments.epochs).within(1, 1000);
-  program.flag("--batches", arguments.batches, "of an epoch; 0: all").not_negative();
+  program.flag("--batches", arguments.batches, "of an epoch; 0: all, which takes minutes")
+      .not_negative();
   return program.run(argc, argv, [&] { train(arguments); });
 }
+
+// Conclusion. The Trainer has no secrets: apply() for the strategy, a schedule that advances only
+// after a step, checkpoints between two steps, a loader that resumes within an epoch.
+//
+// Exercises
+// 1 (predict). Advance the schedule also after skipped steps. When do the weights differ from those
+//   of lesson 22?
+// 2 (implement). Accumulate the gradients of four batches before a step. Where does the division
+//   go?
+// 3 (implement). Stop at the first loss that is not finite, and say which tensor overflowed
+//   (ht::policy::explain_overflow, lesson 18).

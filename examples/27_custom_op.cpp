@@ -129,3 +129,12 @@ int main() {
   make_mistakes();
   return after_output(correct ? 0 : 1);
 }
+
+// Conclusion. An operation is a struct with a name, a cast class, forward and backward. With these
+// it is checked, recorded, cast, logged and decided on like those of the library.
+//
+// Exercises
+// 1 (pencil). Derive the gradients of silu(a) b by a and by b.
+// 2 (implement). An operation of one input, hard_swish, x clamp(x + 3, 0, 6) / 6, that saves only
+//   x.
+// 3 (design). Your operation divides by a sum of squares. Which cast class do you give it, and why?

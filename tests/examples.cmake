@@ -98,7 +98,13 @@ expect(examples.24_char_gpt OUTPUT "bigram model: 2.[56].*fp32.*step 300/.*valid
 expect(examples.27_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ"
        COMMAND 27_custom_op)
 
-expect(examples.16_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*nearest 2.000, stochastic 2.30" COMMAND 16_what_fp4_does)
+expect(examples.16_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*outlier.* 60 .*0.00 +0.98 .*nearest 2.000, stochastic 2.30" COMMAND 16_what_fp4_does)
+expect(examples.14_how_errors_spread OUTPUT "normal numbers +bf16 .* 1.00\n.*a b, 512 terms +[0-9.e-]+ +(0.9[0-9]|1.0[0-9])\n.*cancels 100 +[0-9.e-]+ +[4-6][0-9][.].*\n +64 +[12][.][0-9]+e-02 +1.88e-02 "
+       COMMAND 14_how_errors_spread)
+expect(examples.15_fp8_scaling OUTPUT "\n   0 .* 8.[0-9] dB +99.4 % 0 +31.[0-9] dB .*\n  20 .* 0.2 dB .*100000 +[67][.][0-9] +30.[0-9] +0.0 +18.*e5m2, no scale +0.1[0-9]+ +0.0[2-9][0-9]+ .*te_current +[0-9.]+ +0.00.*fp8-scales.svg"
+       COMMAND 15_fp8_scaling --pictures ${pictures})
+expect(examples.18_probe_explain_search OUTPUT "0/linear.0 +input +0.[0-9]+ % +2.[0-9]+ %.*0/linear.0 +grad_output +3[0-9].*6/linear.0, grad_output: .*262144 would do.*layers 3 2 1 0 "
+       COMMAND 18_probe_explain_search)
 expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
 expect(examples.07_grad_scaler_in_40_lines OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*after 20 steps, .*library's: 0\n.*0[.]1220.*unscale.. called twice.*as above +0[.]1220.*1e5 +overflow +stayed +512.*after 1000 steps, .*library's: 0\n"
        COMMAND 07_grad_scaler_in_40_lines --pictures ${pictures})
