@@ -18,7 +18,7 @@ namespace {
 
 struct Arguments {
   std::string data, weights, work = "finetune_resnet18", strategy = "amp-bf16", device = "cpu";
-  int64_t epochs = 4, batch = 32, size = 224, width = 64, per_class = 400;
+  int64_t epochs = 4, batch = 32, size = 224, width = 64, per_class = 250;
   double lr = 1e-3;
   uint64_t seed = 0;
   int threads = omp_get_max_threads(), workers = 2;

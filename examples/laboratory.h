@@ -4,6 +4,8 @@
 // seeds, with the number of seeds in which it is worse than under PyTorch's list.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -91,6 +93,7 @@ inline double median(std::vector<double> values) {
 class Laboratory {
  public:
   Laboratory() {
+    omp_set_num_threads(1);  // the tensors are small
     for (uint64_t seed = 0; seed < seeds; ++seed) setups_.emplace_back(seed);
     standard_ = measured(ht::amp::CastPolicy().with(ht::bf16));
   }
