@@ -83,5 +83,6 @@ int main() {
 // Exercises
 // 1 (pencil). Which strides has transpose(a, 0, 1) of a row-major [4, 5, 6] tensor? Is it
 //   contiguous?
-// 2 (predict). A column of the view `columns` is written with fill_with(). Which tensors change?
+// 2 (predict). The view `columns` is filled with fill_with(). Which of the tensors a and row_major
+//   change?
 // 3 (implement). Write an outer sum, out[i][j] = x[i] + y[j], with unsqueeze and +, without a loop.

@@ -115,8 +115,9 @@ int main() {
 // casts and scales included, is an operation in this record.
 //
 // Exercises
-// 1 (pencil). y = x * x + x at x = 3, and backward() is called for y and for 2 y. What is x.grad()?
-// 2 (predict). Round x to bf16 inside `function` of the gradcheck. Why does the check fail? Try f64
-//   with a step of its own.
+// 1 (pencil). y = x * x + x is computed twice at x = 3. backward() is called for one y and for 2
+//   times the other. What is x.grad()?
+// 2 (predict). Round x to bf16 inside `function` of the gradcheck. Why does the check fail,
+//   although straight-through gradients train?
 // 3 (implement). An operation `ClampThrough` that clamps to [-1, 1] and passes the gradient on
 //   unchanged; then one whose gradient is 0 outside. Which of them does gradcheck accept?

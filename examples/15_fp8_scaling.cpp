@@ -187,7 +187,7 @@ int main(int argc, char** argv) {
 // 1 (pencil). A tensor has the largest magnitude 3. Compute the current scale of e4m3, the MXFP8
 //   scale of a block with that magnitude (floor), and the stored number in both.
 // 2 (predict). Let Delayed take the latest magnitude in place of the largest of ten. What do the
-//   steps 21 to 30 look like? Which new risk does step 20 have if the jump lasts?
+//   steps 21 to 30 look like? And what happens if the size alternates between two values?
 // 3 (implement). Task 12 of exercises/: delayed scaling, and why the first step underflows.
 // 4 (design). A scale from history must be saved in checkpoints. What happens after a resume
 //   without it, and how would you start a first step in place of the scale 1?

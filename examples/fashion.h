@@ -44,7 +44,8 @@ inline std::vector<std::string> optimizer_names() {
   return {"adamw", "adam", "sgd", "rmsprop", "lion", "lamb", "muon"};
 }
 
-/// Returns an optimizer with options that suit LeNet on Fashion-MNIST. `lr`: the highest learning rate; 0: a rate that suits the optimizer.
+/// Returns an optimizer with options that suit LeNet on Fashion-MNIST. `lr`: the highest learning
+/// rate; 0: a rate that suits the optimizer.
 inline std::unique_ptr<halftone::optim::Optimizer> make_optimizer(
     const std::string& name, const std::vector<halftone::Tensor>& parameters, double lr = 0) {
   namespace optim = halftone::optim;

@@ -5,6 +5,10 @@ expect(examples.03_formats OUTPUT "f16 +16 +11 +5.96e-08 +6.1e-05 +65504 .*  4.0
 set(pictures ${CMAKE_CURRENT_BINARY_DIR}/pictures)
 expect(examples.04_rounding OUTPUT "to_odd +3.0 +3.0 +3.0 +-3.0 .*1000000 equal.*by to_odd, then to bf16 +1.0078125.*nearest 2.000, stochastic 2.30.*nearest 1; .*five seeds: 1[0-3].*rounding.svg"
        COMMAND 04_rounding --pictures ${pictures})
+set_tests_properties(examples.04_rounding PROPERTIES FIXTURES_SETUP rounding_picture)
+add_test(NAME examples.04_picture_docs COMMAND ${CMAKE_COMMAND} -E compare_files ${pictures}/rounding.svg
+         ${PROJECT_SOURCE_DIR}/docs/pictures/rounding.svg)
+set_tests_properties(examples.04_picture_docs PROPERTIES FIXTURES_REQUIRED rounding_picture)
 expect(examples.05_sums OUTPUT "in bf16: 256.*bf16, in order .*1.0e.00\nbf16, pairwise .*[0-9]e-0[34]\n.*f32, pairwise .*e-08\n.*one rounding +error 3.*sums.svg"
        COMMAND 05_sums --pictures ${pictures})
 expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda"
