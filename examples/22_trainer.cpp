@@ -10,7 +10,7 @@ namespace ht = halftone;
 
 int main(int argc, char** argv) {
   std::string precision = "bf16-mixed", directory = "runs/fashion";
-  int64_t batches = 60;
+  int64_t batches = 40;
   Program program("Trains LeNet on Fashion-MNIST with a Trainer.");
   program.flag("--precision", precision, "bf16-mixed, 16-mixed, 32-true, ..., or a strategy");
   program.flag("--directory", directory, "for checkpoints and logs");

@@ -16,7 +16,7 @@ namespace {
 
 struct Arguments {
   std::string strategy = "amp-bf16", directory = "runs/custom";
-  int64_t epochs = 3, batches = 60;
+  int64_t epochs = 3, batches = 40;
 };
 
 void train(const Arguments& a) {
