@@ -12,6 +12,17 @@ namespace ht = halftone;
 
 namespace {
 
+const char* word(ht::amp::CastClass cast_class) {
+  switch (cast_class) {
+    case ht::amp::CastClass::low_precision: return "16 bits";
+    case ht::amp::CastClass::full_precision: return "f32";
+    case ht::amp::CastClass::widest_input: return "widest";
+    case ht::amp::CastClass::banned: return "banned";
+    case ht::amp::CastClass::as_is: break;
+  }
+  return "as it is";
+}
+
 /// Prints the classes of a few operations under every list: 16 bits, f32, the widest input, as it
 /// is.
 void print_classes() {
@@ -20,16 +31,6 @@ void print_classes() {
   for (const char* op : ops) std::printf(" %-11.11s", op);
   std::printf("\n");
   for (const std::string_view name : ht::amp::CastPolicy::preset_names()) {
-    const auto word = [](ht::amp::CastClass cast_class) {
-      switch (cast_class) {
-        case ht::amp::CastClass::low_precision: return "16 bits";
-        case ht::amp::CastClass::full_precision: return "f32";
-        case ht::amp::CastClass::widest_input: return "widest";
-        case ht::amp::CastClass::banned: return "banned";
-        case ht::amp::CastClass::as_is: break;
-      }
-      return "as it is";
-    };
     const ht::amp::CastPolicy policy = ht::amp::CastPolicy::preset(name);
     std::printf("%-16s", std::string(name).c_str());
     for (const char* op : ops) std::printf(" %-11.11s", word(policy[op].cast_class));
@@ -49,9 +50,9 @@ int main() {
     attention.run(std::string(name), ht::amp::CastPolicy::preset(name).with(ht::bf16));
   std::cout << R"(
 loss and gradient: the error against f64, median over twenty seeds. worse: in how many of them the error is larger
-than under pytorch-cuda. Most lists agree on this block, because they agree on its operations. flashlight-o1 runs cumsum
-in bf16, among others, and the gradient is 15 times as wrong: in every seed. The last columns are the price: casts of one
-pass and the bytes that they write.
+than under pytorch-cuda. Most lists agree on this block, because they agree on its operations. pytorch-cpu leaves softmax,
+norms and sums in 16 bits: the same gradient for a third of the cast bytes. flashlight-o1 runs cumsum in bf16, among others,
+and the gradient is more than ten times as wrong in every seed. casts and KiB cast are the price, in one pass.
 )";
   return after_output();
 }
