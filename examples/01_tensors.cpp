@@ -1,6 +1,5 @@
 // Lesson 1: tensors. You will learn how to make and print tensors, that views share memory, how
-// shapes broadcast, what each dtype can and cannot represent, and how to see what uses the memory.
-#include <iomanip>
+// shapes broadcast, how dtypes change, and how to see what uses the memory.
 #include <iostream>
 
 #include <halftone/halftone.h>
@@ -49,23 +48,13 @@ void compute() {
   }
 }
 
-void compare_dtypes() {
-  std::cout << "\n--- dtypes: four numbers after rounding\n";
-  const ht::Tensor exact = ht::from({0.1, 1.001, 1e-7, 70000}, ht::f64);
-  std::cout << "dtype      bits     epsilon         max         0.1       1.001        1e-7       "
-               "70000\n";
-  for (const ht::DType dtype : {ht::f64, ht::f32, ht::f16, ht::bf16, ht::f8_e4m3, ht::f8_e5m2}) {
-    const ht::DTypeFacts& facts = ht::facts(dtype);
-    std::cout << std::left << std::setw(8) << facts.name << std::right << std::setw(7)
-              << facts.significand_bits << std::setprecision(3) << std::setw(12)
-              << ht::epsilon(dtype) << std::setw(12) << facts.max << std::setprecision(5);
-    // Short floats are storage: casting rounds to nearest even, and kernels compute in f32.
-    for (const double value : ht::cast(exact, dtype).to_vector<double>())
-      std::cout << std::setw(12) << value;
-    std::cout << '\n';
-  }
-  std::cout << "f16 overflows above 65504 and loses small numbers; bf16 has f32's range and\n"
-               "three digits. Mixed precision is about living with that.\n";
+void change_dtype() {
+  std::cout << "\n--- dtypes\n";
+  const ht::Tensor x = ht::from({0.1, 1.001, 257});  // f32, unless a dtype is given
+  for (const ht::DType dtype : {ht::f32, ht::bf16, ht::f16})
+    std::cout << dtype << ": " << ht::cast(x, dtype).bytes() << " bytes, " << ht::cast(x, dtype)
+              << '\n';
+  std::cout << "A cast rounds; lesson 3 says to which numbers.\n";
 }
 
 void count_bytes() {
@@ -83,7 +72,17 @@ int main() {
   make_and_print();
   share_memory();
   compute();
-  compare_dtypes();
+  change_dtype();
   count_bytes();
   return after_output();
 }
+
+// Conclusion. A tensor is a view of a storage with a dtype. Operations broadcast and check shapes,
+// casts round, and every allocation is counted for a use.
+//
+// Exercises
+// 1 (pencil). Which strides has transpose(a, 0, 1) of a row-major [4, 5, 6] tensor? Is it
+//   contiguous?
+// 2 (predict). The view `columns` is filled with fill_with(). Which of the tensors a and row_major
+//   change?
+// 3 (implement). Write an outer sum, out[i][j] = x[i] + y[j], with unsqueeze and +, without a loop.

@@ -109,3 +109,15 @@ int main() {
   trade_time_for_memory();
   return after_output(loss < 1e-3 ? 0 : 1);
 }
+
+// Conclusion. An operation is recorded if an input requires a gradient; backward() walks the record
+// once and adds to the gradients of leaves. Everything that mixed precision does to a training,
+// casts and scales included, is an operation in this record.
+//
+// Exercises
+// 1 (pencil). y = x * x + x is computed twice at x = 3. backward() is called for one y and for 2
+//   times the other. What is x.grad()?
+// 2 (predict). Round x to bf16 inside `function` of the gradcheck. Why does the check fail,
+//   although straight-through gradients train?
+// 3 (implement). An operation `ClampThrough` that clamps to [-1, 1] and passes the gradient on
+//   unchanged; then one whose gradient is 0 outside. Which of them does gradcheck accept?

@@ -511,7 +511,7 @@ Batch batch_of(const Images& from, int size, const std::function<int(int)>& inde
   return {Tensor(f32, size, 784, numbers), labels};
 }
 
-// === 12. The comparison === in the library: examples/06_compare_strategies.cpp ===================
+// === 12. The comparison === in the library: examples/compare_strategies.cpp ===================
 /// Weights are uniform on +-1/sqrt(inputs), biases 0.
 std::vector<Tensor> initial_weights(const std::vector<int>& sizes) {
   std::vector<Tensor> result;

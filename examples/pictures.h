@@ -1,4 +1,4 @@
-// Pictures for lessons: a dataset as directories of PNG files, and a grid of predictions.
+// The helper of lesson 23: a dataset as directories of PNG files, and a grid of predictions.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,8 @@
 
 #include <halftone/core/files.h>
 #include <halftone/halftone.h>
+
+#include "fashion.h"
 
 inline void make_directory(const std::filesystem::path& directory) {
   halftone::files::make_directories("--work", directory);

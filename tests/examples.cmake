@@ -1,6 +1,16 @@
 # The examples and tools as tests: they run, and mistakes give a message and exit code 1.
-expect(examples.01_tensors OUTPUT "bf16  .*total " COMMAND 01_tensors)
+expect(examples.01_tensors OUTPUT "bf16: 6 bytes, .0.1001, +1, +256.*total " COMMAND 01_tensors)
 add_test(NAME examples.02_autograd COMMAND 02_autograd)
+expect(examples.03_formats OUTPUT "f16 +16 +11 +5.96e-08 +6.1e-05 +65504 .*  4.000 4.500 5.000 .*f16 +0.0999756 +1.00098 +257 +1.19209e-07 +inf" COMMAND 03_formats)
+set(pictures ${CMAKE_CURRENT_BINARY_DIR}/pictures)
+expect(examples.04_rounding OUTPUT "to_odd +3.0 +3.0 +3.0 +-3.0 .*1000000 equal.*by to_odd, then to bf16 +1.0078125.*nearest 2.000, stochastic 2.30.*nearest 1; .*five seeds: 1[0-3].*rounding.svg"
+       COMMAND 04_rounding --pictures ${pictures})
+set_tests_properties(examples.04_rounding PROPERTIES FIXTURES_SETUP rounding_picture)
+add_test(NAME examples.04_picture_docs COMMAND ${CMAKE_COMMAND} -E compare_files ${pictures}/rounding.svg
+         ${PROJECT_SOURCE_DIR}/docs/pictures/rounding.svg)
+set_tests_properties(examples.04_picture_docs PROPERTIES FIXTURES_REQUIRED rounding_picture)
+expect(examples.05_sums OUTPUT "in bf16: 256.*bf16, in order .*1.0e.00\nbf16, pairwise .*[0-9]e-0[34]\n.*f32, pairwise .*e-08\n.*one rounding +error 3.*sums.svg"
+       COMMAND 05_sums --pictures ${pictures})
 expect(tools.halftone-info OUTPUT "halftone +${PROJECT_VERSION}.*reference.*cpu +[a-z0-9_]+( and amx)? kernels.*cuda"
        COMMAND halftone-info)
 # AMX is in the kernels' description only if the CPU has it and the cap allows it.
@@ -50,60 +60,70 @@ set_tests_properties(tools.empty_variables PROPERTIES ENVIRONMENT
   "HALFTONE_MAX_ISA=;HALFTONE_CPU_BACKEND=;HALFTONE_DATA=;HALFTONE_CUDA_LIBRARIES=;HALFTONE_CUDA_CACHE=")
 
 set(weights ${CMAKE_CURRENT_BINARY_DIR}/weights.safetensors)
-expect(examples.03_train OUTPUT "reloaded and verified\ntest accuracy [789][0-9]"
-       COMMAND 03_train_fashion_mnist --epochs 1 --limit 6000 --batch 64 --threads 2 --save ${weights})
+expect(examples.21_train OUTPUT "reloaded and verified\ntest accuracy [789][0-9]"
+       COMMAND 21_train_fashion_mnist --epochs 1 --limit 6000 --batch 64 --threads 2 --save ${weights})
 # After one epoch on a tenth of the images; an untrained network has 10 %.
-set_tests_properties(examples.03_train PROPERTIES FIXTURES_SETUP weights)
+set_tests_properties(examples.21_train PROPERTIES FIXTURES_SETUP weights)
 foreach(optimizer lion lamb muon)
-  expect(examples.03_train_${optimizer} OUTPUT "reloaded and verified\ntest accuracy [6789][0-9]"
-         COMMAND 03_train_fashion_mnist --epochs 1 --limit 3000 --batch 32 --threads 2 --optimizer ${optimizer}
+  expect(examples.21_train_${optimizer} OUTPUT "reloaded and verified\ntest accuracy [6789][0-9]"
+         COMMAND 21_train_fashion_mnist --epochs 1 --limit 3000 --batch 32 --threads 2 --optimizer ${optimizer}
                  --save ${CMAKE_CURRENT_BINARY_DIR}/${optimizer}.safetensors)
 endforeach()
-expect(examples.03_load OUTPUT "test accuracy [789][0-9]"
-       COMMAND 03_train_fashion_mnist --epochs 0 --limit 1000 --load ${weights} --save ${weights}.again)
-set_tests_properties(examples.03_load PROPERTIES FIXTURES_REQUIRED weights)
+expect(examples.21_load OUTPUT "test accuracy [789][0-9]"
+       COMMAND 21_train_fashion_mnist --epochs 0 --limit 1000 --load ${weights} --save ${weights}.again)
+set_tests_properties(examples.21_load PROPERTIES FIXTURES_REQUIRED weights)
 
-expect(examples.04_autocast OUTPUT "casts 1, found in the cache 10 times.*casts 2 .*policy pytorch-cuda.*Did you mean .softmax"
-       COMMAND 04_autocast)
-expect(examples.05_master_weights OUTPUT "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438"
-       COMMAND 05_master_weights)
+expect(examples.10_autocast OUTPUT "casts 1, found in the cache 10 times.*casts 2 .*policy pytorch-cuda.*Did you mean .softmax"
+       COMMAND 10_autocast)
+expect(examples.08_master_weights OUTPUT "1.2344600.*bf16 +1.234375: nothing.*step 41, to 1.2265625.*step 40, to.*moves 1.[1-4].*4000 +0.016[0-9]* +0.898438"
+       COMMAND 08_master_weights)
 # A significand with one bit too few: the gradient is worse in every seed. Softmax is not.
-expect(examples.07_swap_the_policy OUTPUT "pytorch-cuda .*flashlight-o1 .* 20/20 .*softmax, also in bf16 +[0-9.e-]+ +[0-9]/20 .*cumsum, also in bf16 +[0-9.e-]+ +[12][0-9]/20 +[0-9.e-]+ +20/20.*large products only"
-       COMMAND 07_swap_the_policy)
+expect(examples.12_published_lists OUTPUT "pytorch-cuda +16 bits.*flashlight-o1 .* 20/20 "
+       COMMAND 12_published_lists)
+expect(examples.13_own_policy OUTPUT "pytorch-cuda .*softmax, also in bf16 +[0-9.e-]+ +[0-9]/20 .*cumsum, also in bf16 +[0-9.e-]+ +[12][0-9]/20 +[0-9.e-]+ +20/20.*large products only"
+       COMMAND 13_own_policy)
 # f16 without a loss scale fails; with one it gives the result of f32.
-expect(examples.08_bf16_or_fp16 OUTPUT "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]"
-       COMMAND 08_bf16_or_fp16 --limit 4000)
+expect(examples.06_bf16_or_fp16 OUTPUT "f16, no loss scale +test accuracy +[1-5][0-9].*predicted above +test accuracy +[78][0-9].*dynamic loss scale +test accuracy +[78]"
+       COMMAND 06_bf16_or_fp16 --limit 4000)
 # Half of the classes, then the other half; then the same folders and weights as a user's.
 set(finetune ${CMAKE_CURRENT_BINARY_DIR}/finetune)
-expect(examples.09_finetune OUTPUT "pre-training: 5 classes, 400 images.*2 are new.*fine-tuning.*final accuracy [789][0-9]"
-       COMMAND 09_finetune_resnet18 --per-class 80 --epochs 2 --work ${finetune})
-set_tests_properties(examples.09_finetune PROPERTIES FIXTURES_SETUP finetune)
-expect(examples.09_own_data OUTPUT "120 tensors from .*2 are new.*final accuracy [6-9][0-9].*predictions.png in"
-       COMMAND 09_finetune_resnet18 --data ${finetune}/second_half --size 32 --width 16 --weights
+expect(examples.23_finetune OUTPUT "pre-training: 5 classes, 400 images.*2 are new.*fine-tuning.*final accuracy [789][0-9]"
+       COMMAND 23_finetune_resnet18 --per-class 80 --epochs 2 --work ${finetune})
+set_tests_properties(examples.23_finetune PROPERTIES FIXTURES_SETUP finetune)
+expect(examples.23_own_data OUTPUT "120 tensors from .*2 are new.*final accuracy [6-9][0-9].*predictions.png in"
+       COMMAND 23_finetune_resnet18 --data ${finetune}/second_half --size 32 --width 16 --weights
        ${finetune}/pretrained.safetensors --epochs 2 --strategy o2-bf16 --work ${finetune}/own)
-set_tests_properties(examples.09_own_data PROPERTIES FIXTURES_REQUIRED finetune)
+set_tests_properties(examples.23_own_data PROPERTIES FIXTURES_REQUIRED finetune)
 
 # A small GPT beats the bigram model within a few steps; unknown files and characters are errors.
-expect(examples.10_char_gpt OUTPUT "bigram model: 2.[56].*fp32.*step 300/.*validation  loss 2.[0-3].*amp-bf16.*step 300/.*validation  loss 2.[0-3]"
-       COMMAND 10_char_gpt --steps 300 --lr 5e-3 --width 64 --layers 2 --context 32 --sample 80 --strategies
+expect(examples.24_char_gpt OUTPUT "bigram model: 2.[56].*fp32.*step 300/.*validation  loss 2.[0-3].*amp-bf16.*step 300/.*validation  loss 2.[0-3]"
+       COMMAND 24_char_gpt --steps 300 --lr 5e-3 --width 64 --layers 2 --context 32 --sample 80 --strategies
        fp32,amp-bf16)
-expect(examples.11_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ"
-       COMMAND 11_custom_op)
+expect(examples.27_custom_op OUTPUT "swish_gate: passed.*swish_gate +widest_input +bf16.*swish_gate +full_precision +f32.*swish_gate. is refused under autocast.*dtypes differ"
+       COMMAND 27_custom_op)
 
-expect(examples.15_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*nearest 2.000, stochastic 2.30" COMMAND 15_what_fp4_does)
-expect(examples.16_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 16_policy_file)
-expect(examples.17_loss_scaler_by_hand OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*0[.]212.*unscale. called twice.*as above +0[.]2123.*1e5 +overflow +stayed +512"
-       COMMAND 17_loss_scaler_by_hand)
-expect(examples.18_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3120.1 +0.0 +0.0 +2072.0 .*amp-fp16.*forward +1560.0 +0.0 +3120.1 +0.0 +778.0 +1304.0 .*o2-bf16.*backward +780.0 +1560.0 +3120.1 +780.0 +0.0 +0.0 "
-       COMMAND 18_bytes_through_one_step)
-expect(examples.19_distributed OUTPUT "1 process; test accuracy [5-9][0-9].*\nhash [0-9a-f]+\n$"
-       COMMAND 19_distributed --strategy split-bf16 --batches 40 --batches-per-step 2 --hash)
-expect(examples.14_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
-       COMMAND 14_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
-expect(examples.14_predict OUTPUT "^harbour .*old town +60 m2, new: +[23][0-9][0-9] .*park"
-       COMMAND 14_your_own_data --predict --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
-set_tests_properties(examples.14_your_own_data PROPERTIES FIXTURES_SETUP flats)
-set_tests_properties(examples.14_predict PROPERTIES FIXTURES_REQUIRED flats)
+expect(examples.16_what_fp4_does OUTPUT "negatives: 0 0.5 1 1.5 2 3 4 6.*mxfp4 +4.25 +1[0-9].*nvfp4 +4.50.*outlier.* 60 .*0.00 +0.98 .*nearest 2.000, stochastic 2.30" COMMAND 16_what_fp4_does)
+expect(examples.14_how_errors_spread OUTPUT "normal numbers +bf16 .* 1.00\n.*a b, 512 terms +[0-9.e-]+ +(0.9[0-9]|1.0[0-9])\n.*cancels 100 +[0-9.e-]+ +[4-6][0-9][.].*\n +64 +[12][.][0-9]+e-02 +1.88e-02 "
+       COMMAND 14_how_errors_spread)
+expect(examples.15_fp8_scaling OUTPUT "\n   0 .* 8.[0-9] dB +99.4 % 0 +31.[0-9] dB .*\n  20 .* 0.2 dB .*100000 +[67][.][0-9] +30.[0-9] +0.0 +18.*e5m2, no scale +0.1[0-9]+ +0.0[2-9][0-9]+ .*te_current +[0-9.]+ +0.00.*fp8-scales.svg"
+       COMMAND 15_fp8_scaling --pictures ${pictures})
+expect(examples.18_probe_explain_search OUTPUT "0/linear.0 +input +0.[0-9]+ % +2.[0-9]+ %.*0/linear.0 +grad_output +3[0-9].*6/linear.0, grad_output: .*262144 would do.*layers 3 2 1 0 "
+       COMMAND 18_probe_explain_search)
+expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
+expect(examples.07_grad_scaler_in_40_lines OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*after 20 steps, .*library's: 0\n.*0[.]1220.*unscale.. called twice.*as above +0[.]1220.*1e5 +overflow +stayed +512.*after 1000 steps, .*library's: 0\n"
+       COMMAND 07_grad_scaler_in_40_lines --pictures ${pictures})
+expect(examples.09_autocast_in_60_lines OUTPUT "casts made, [1-9][0-9]* found.*last two: 0\n.*with the check +weight 1: 1; weight 2: 2.*without +weight 1: 1; weight 2: 1.*weight: 1, of the bias.*weight: none, of the bias"
+       COMMAND 09_autocast_in_60_lines)
+expect(examples.11_bytes_through_one_step OUTPUT "fp32 .*forward +1560.0 +0.0 +3120.1 +0.0 +0.0 +2072.0 .*amp-fp16.*forward +1560.0 +0.0 +3120.1 +0.0 +778.0 +1304.0 .*o2-bf16.*backward +780.0 +1560.0 +3120.1 +780.0 +0.0 +0.0 "
+       COMMAND 11_bytes_through_one_step)
+expect(examples.28_distributed OUTPUT "1 process; test accuracy [5-9][0-9].*\nhash [0-9a-f]+\n$"
+       COMMAND 28_distributed --strategy split-bf16 --batches 40 --batches-per-step 2 --hash)
+expect(examples.25_your_own_data OUTPUT "max_epochs is reached; R2 0.9[0-9].*old town +60 m2, new: +[23][0-9][0-9] .*park"
+       COMMAND 25_your_own_data --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
+expect(examples.25_predict OUTPUT "^harbour .*old town +60 m2, new: +[23][0-9][0-9] .*park"
+       COMMAND 25_your_own_data --predict --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)
+set_tests_properties(examples.25_your_own_data PROPERTIES FIXTURES_SETUP flats)
+set_tests_properties(examples.25_predict PROPERTIES FIXTURES_REQUIRED flats)
 
 # The subject in one file: 50 steps under each strategy; the whole run, which takes a minute and gets 87 % under each.
 set(one_file "zcat -f \"\${HALFTONE_DATA:-/usr/share/datasets}\"/fashion-mnist/* | $<TARGET_FILE:one_file>")
@@ -126,19 +146,19 @@ add_test(NAME examples.one_file_no_data COMMAND ${CMAKE_COMMAND} "-DCOMMAND=sh;-
 
 # The Trainer and the loop by hand end with the same weights; a Trainer that has finished says so when it is asked again.
 set(runs ${CMAKE_CURRENT_BINARY_DIR}/runs)
-add_test(NAME examples.12_13_clean COMMAND ${CMAKE_COMMAND} -E rm -rf ${runs})
-set_tests_properties(examples.12_13_clean PROPERTIES FIXTURES_SETUP runs_gone)
-expect(examples.12_trainer OUTPUT "> amp-fp16 .*epoch 3/3  step 40/40  loss .*  scale 65536  skipped 0.*max_epochs is reached; test accuracy [78][0-9]"
-       COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
-set_tests_properties(examples.12_trainer PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_trainer)
-expect(examples.13_custom_loop OUTPUT "epoch 3: test accuracy [78][0-9]"
-       COMMAND 13_custom_loop --strategy amp-fp16 --batches 40 --directory ${runs}/custom)
-set_tests_properties(examples.13_custom_loop PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_custom)
-add_test(NAME examples.12_equals_13 COMMAND ${CMAKE_COMMAND} -E compare_files
+add_test(NAME examples.22_26_clean COMMAND ${CMAKE_COMMAND} -E rm -rf ${runs})
+set_tests_properties(examples.22_26_clean PROPERTIES FIXTURES_SETUP runs_gone)
+expect(examples.22_trainer OUTPUT "> amp-fp16 .*epoch 3/3  step 40/40  loss .*  scale 65536  skipped 0.*max_epochs is reached; test accuracy [78][0-9]"
+       COMMAND 22_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.22_trainer PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_trainer)
+expect(examples.26_custom_loop OUTPUT "epoch 3: test accuracy [78][0-9]"
+       COMMAND 26_custom_loop --strategy amp-fp16 --batches 40 --directory ${runs}/custom)
+set_tests_properties(examples.26_custom_loop PROPERTIES FIXTURES_REQUIRED runs_gone FIXTURES_SETUP runs_custom)
+add_test(NAME examples.22_equals_26 COMMAND ${CMAKE_COMMAND} -E compare_files
          ${runs}/trainer/checkpoints/step-000000120/model.safetensors ${runs}/custom/checkpoints/step-000000120/model.safetensors)
-expect(examples.12_resumed OUTPUT "resumed after step 120 from .*step-000000120.*max_epochs is reached; test accuracy [78][0-9]"
-       COMMAND 12_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
-set_tests_properties(examples.12_equals_13 examples.12_resumed PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
+expect(examples.22_resumed OUTPUT "resumed after step 120 from .*step-000000120.*max_epochs is reached; test accuracy [78][0-9]"
+       COMMAND 22_trainer --precision 16-mixed --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.22_equals_26 examples.22_resumed PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 
 set(comparison ${CMAKE_CURRENT_BINARY_DIR}/comparison.json)
 expect(examples.compare_strategies OUTPUT
@@ -154,16 +174,16 @@ add_test(NAME examples.compare_strategies_lenet COMMAND compare_strategies --lim
          --strategies fp32,amp-bf16,o2-fp16)
 
 # Standard output that is full, closed, or without a reader.
-foreach(program 01_tensors 04_autocast 05_master_weights 11_custom_op 17_loss_scaler_by_hand halftone-info)
+foreach(program 01_tensors 10_autocast 08_master_weights 27_custom_op 07_grad_scaler_in_40_lines halftone-info)
   add_test(NAME examples.output_full_${program} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:${program}>)
 endforeach()
 add_test(NAME tools.output_full_halftone-lab COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh full $<TARGET_FILE:halftone-lab>
          formats --samples 4096)
 foreach(case full closed unread)
-  add_test(NAME examples.output_${case}_12_trainer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case} $<TARGET_FILE:12_trainer>
+  add_test(NAME examples.output_${case}_22_trainer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case} $<TARGET_FILE:22_trainer>
            --batches 5 --directory ${runs}_output/${case})
-  add_test(NAME examples.output_${case}_13_custom_loop COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case}
-           $<TARGET_FILE:13_custom_loop> --batches 5 --epochs 1 --directory ${runs}_output/${case}_by_hand)
+  add_test(NAME examples.output_${case}_26_custom_loop COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/output.sh ${case}
+           $<TARGET_FILE:26_custom_loop> --batches 5 --epochs 1 --directory ${runs}_output/${case}_by_hand)
 endforeach()
 
 # expect_failure(name message program arguments...): the message on standard error, and exit status 1 (2 for halftone-lab, where 1 is
@@ -175,57 +195,57 @@ function(expect_failure name message)
   endif()
   expect(${name} EXIT ${status} MESSAGE "${message}" COMMAND ${ARGN})
 endfunction()
-set(program 03_train_fashion_mnist --save ${CMAKE_CURRENT_BINARY_DIR}/unused.safetensors)
-expect_failure(examples.03_no_data "no file train-images-idx3-ubyte.gz in .*dataset-fashion-mnist"
+set(program 21_train_fashion_mnist --save ${CMAKE_CURRENT_BINARY_DIR}/unused.safetensors)
+expect_failure(examples.21_no_data "no file train-images-idx3-ubyte.gz in .*dataset-fashion-mnist"
                ${program} --data /nowhere)
-expect_failure(examples.03_no_such_variable ".HALFTONE_DATA. no directory /nowhere. Name one that exists" ${program})
-set_tests_properties(examples.03_no_such_variable PROPERTIES ENVIRONMENT HALFTONE_DATA=/nowhere)
-expect_failure(examples.03_unwritable "cannot write /nowhere/weights" ${program} --save /nowhere/weights)
-expect_failure(examples.03_save_to_directory "cannot write" ${program} --save ${CMAKE_CURRENT_BINARY_DIR})
-expect_failure(examples.03_bad_epochs "--epochs" ${program} --epochs many)
-expect_failure(examples.03_bad_batch "--batch" ${program} --batch 0)
-expect_failure(examples.03_bad_lr "--lr" ${program} --lr -1)
-expect_failure(examples.03_bad_optimizer "adamw" ${program} --optimizer adamax)
-expect_failure(examples.03_no_weights "--load" ${program} --load /nowhere/weights)
-expect_failure(examples.03_not_weights "safetensors" ${program} --load ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt)
-expect_failure(examples.06_bad_strategy "Did you mean .amp-bf16." compare_strategies --strategies amp-bf17)
-expect_failure(examples.06_bad_policy "Did you mean .apex-o1." compare_strategies --policy apex-o9)
-expect_failure(examples.06_bad_model "--model" compare_strategies --model vgg)
-expect_failure(examples.06_bad_html "cannot write /nowhere/x.html" compare_strategies --html /nowhere/x.html)
-expect_failure(examples.06_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
+expect_failure(examples.21_no_such_variable ".HALFTONE_DATA. no directory /nowhere. Name one that exists" ${program})
+set_tests_properties(examples.21_no_such_variable PROPERTIES ENVIRONMENT HALFTONE_DATA=/nowhere)
+expect_failure(examples.21_unwritable "cannot write /nowhere/weights" ${program} --save /nowhere/weights)
+expect_failure(examples.21_save_to_directory "cannot write" ${program} --save ${CMAKE_CURRENT_BINARY_DIR})
+expect_failure(examples.21_bad_epochs "--epochs" ${program} --epochs many)
+expect_failure(examples.21_bad_batch "--batch" ${program} --batch 0)
+expect_failure(examples.21_bad_lr "--lr" ${program} --lr -1)
+expect_failure(examples.21_bad_optimizer "adamw" ${program} --optimizer adamax)
+expect_failure(examples.21_no_weights "--load" ${program} --load /nowhere/weights)
+expect_failure(examples.21_not_weights "safetensors" ${program} --load ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt)
+expect_failure(examples.compare_strategies_bad_strategy "Did you mean .amp-bf16." compare_strategies --strategies amp-bf17)
+expect_failure(examples.compare_strategies_bad_policy "Did you mean .apex-o1." compare_strategies --policy apex-o9)
+expect_failure(examples.compare_strategies_bad_model "--model" compare_strategies --model vgg)
+expect_failure(examples.compare_strategies_bad_html "cannot write /nowhere/x.html" compare_strategies --html /nowhere/x.html)
+expect_failure(examples.compare_strategies_bad_json "cannot write /nowhere/x.json" compare_strategies --json /nowhere/x.json)
 # Devices and pipes are not files: /dev/null must not be replaced, which would affect the whole machine. The test uses a link.
 file(CREATE_LINK /dev/null ${CMAKE_CURRENT_BINARY_DIR}/null SYMBOLIC)
-expect_failure(examples.06_json_device "cannot write .*null: Is a device. Name a regular file" compare_strategies
+expect_failure(examples.compare_strategies_json_device "cannot write .*null: Is a device. Name a regular file" compare_strategies
                --json ${CMAKE_CURRENT_BINARY_DIR}/null)
-expect_failure(examples.06_json_output "cannot write /dev/stdout: Is an open file" compare_strategies --json /dev/stdout)
-expect_failure(examples.03_save_device "cannot write .*null: Is a device. Name a regular file" 03_train_fashion_mnist
+expect_failure(examples.compare_strategies_json_output "cannot write /dev/stdout: Is an open file" compare_strategies --json /dev/stdout)
+expect_failure(examples.21_save_device "cannot write .*null: Is a device. Name a regular file" 21_train_fashion_mnist
                --save ${CMAKE_CURRENT_BINARY_DIR}/null)
-expect_failure(examples.06_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
-expect_failure(examples.09_no_data "/nowhere" 09_finetune_resnet18 --data /nowhere --work ${finetune}/none)
-expect_failure(examples.09_bad_work "cannot make the directory /proc/none" 09_finetune_resnet18 --work /proc/none)
+expect_failure(examples.compare_strategies_no_data "dataset-fashion-mnist" compare_strategies --data /nowhere)
+expect_failure(examples.23_no_data "/nowhere" 23_finetune_resnet18 --data /nowhere --work ${finetune}/none)
+expect_failure(examples.23_bad_work "cannot make the directory /proc/none" 23_finetune_resnet18 --work /proc/none)
 # train of one half, val of the other
 set(mixed ${CMAKE_CURRENT_BINARY_DIR}/mixed_classes)
 file(MAKE_DIRECTORY ${mixed})
 file(CREATE_LINK ${finetune}/first_half/train ${mixed}/train SYMBOLIC)
 file(CREATE_LINK ${finetune}/second_half/val ${mixed}/val SYMBOLIC)
-expect_failure(examples.09_other_classes "have different classes" 09_finetune_resnet18 --data ${mixed}
+expect_failure(examples.23_other_classes "have different classes" 23_finetune_resnet18 --data ${mixed}
                --work ${finetune}/none)
-set_tests_properties(examples.09_other_classes PROPERTIES FIXTURES_REQUIRED finetune)
-expect_failure(examples.09_not_weights "safetensors" 09_finetune_resnet18 --data ${finetune}/second_half
+set_tests_properties(examples.23_other_classes PROPERTIES FIXTURES_REQUIRED finetune)
+expect_failure(examples.23_not_weights "safetensors" 23_finetune_resnet18 --data ${finetune}/second_half
                --weights ${CMAKE_CURRENT_SOURCE_DIR}/CMakeLists.txt --work ${finetune}/none)
-set_tests_properties(examples.09_not_weights PROPERTIES FIXTURES_REQUIRED finetune)
-expect_failure(examples.10_no_text "no such file: /nowhere/text" 10_char_gpt --text /nowhere/text)
-expect_failure(examples.10_bad_heads "--heads" 10_char_gpt --heads 0)
-expect_failure(examples.10_bad_strategy "Did you mean .amp-bf16." 10_char_gpt --strategies amp-bf17 --steps 1)
-expect_failure(examples.12_bad_precision "there is no precision named .bf16-mixd.. Did you mean .bf16-mixed" 12_trainer
+set_tests_properties(examples.23_not_weights PROPERTIES FIXTURES_REQUIRED finetune)
+expect_failure(examples.24_no_text "no such file: /nowhere/text" 24_char_gpt --text /nowhere/text)
+expect_failure(examples.24_bad_heads "--heads" 24_char_gpt --heads 0)
+expect_failure(examples.24_bad_strategy "Did you mean .amp-bf16." 24_char_gpt --strategies amp-bf17 --steps 1)
+expect_failure(examples.22_bad_precision "there is no precision named .bf16-mixd.. Did you mean .bf16-mixed" 22_trainer
                --precision bf16-mixd)
-expect_failure(examples.12_bad_directory "cannot make the directory /proc/none" 12_trainer --directory /proc/none)
-expect_failure(examples.13_bad_directory "--directory. cannot make the directory /proc/none" 13_custom_loop
+expect_failure(examples.22_bad_directory "cannot make the directory /proc/none" 22_trainer --directory /proc/none)
+expect_failure(examples.26_bad_directory "--directory. cannot make the directory /proc/none" 26_custom_loop
                --directory /proc/none)
-expect_failure(examples.12_other_precision "saved under amp-fp16" 12_trainer --batches 40 --directory ${runs}/trainer)
-set_tests_properties(examples.12_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
+expect_failure(examples.22_other_precision "saved under amp-fp16" 22_trainer --batches 40 --directory ${runs}/trainer)
+set_tests_properties(examples.22_other_precision PROPERTIES FIXTURES_REQUIRED "runs_trainer;runs_custom")
 # One training at a time in a directory.
-set_tests_properties(examples.12_trainer examples.12_resumed examples.12_other_precision PROPERTIES RESOURCE_LOCK runs_trainer)
+set_tests_properties(examples.22_trainer examples.22_resumed examples.22_other_precision PROPERTIES RESOURCE_LOCK runs_trainer)
 # Under autocast all products are in bf16; where one layer is kept in f32, both count.
 expect(bench.machine_peak OUTPUT "\"f32_gflop_per_s\":[0-9.]+,\"bf16_gflop_per_s\":[0-9.]+.*\"mebibytes\":256.0,\"copy_gb_per_s\":[0-9.]+"
        COMMAND machine_peak --threads 1 --json)
@@ -259,6 +279,6 @@ expect_failure(tools.no_subcommand "A subcommand is required" halftone-lab)
 expect_failure(tools.bad_isa "no instruction set named .avx3." halftone-info)
 set_tests_properties(tools.bad_isa PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=avx3)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/broken.csv "size,rooms,age,district,price\n60,3,new,hill,200\n")
-expect_failure(examples.14_predict_nothing "no such file: /nowhere/districts.txt" 14_your_own_data --predict --directory /nowhere)
-expect_failure(examples.14_bad_table "line 2, column .age.: .new. is not a number" 14_your_own_data --table
+expect_failure(examples.25_predict_nothing "no such file: /nowhere/districts.txt" 25_your_own_data --predict --directory /nowhere)
+expect_failure(examples.25_bad_table "line 2, column .age.: .new. is not a number" 25_your_own_data --table
                ${CMAKE_CURRENT_BINARY_DIR}/broken.csv --directory ${CMAKE_CURRENT_BINARY_DIR}/runs_flats)

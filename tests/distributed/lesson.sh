@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lesson.sh LAUNCH PROGRAM: lesson 19 prints the same hash on one and on two processes, once. Each of two processes keeps half of the
+# lesson.sh LAUNCH PROGRAM: lesson 28 prints the same hash on one and on two processes, once. Each of two processes keeps half of the
 # optimizer's state. Exit status 77, "skipped", without mpirun.
 set -euo pipefail
 arguments=(--batches 8 --batches-per-step 4 --hash)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# page_is_the_lesson.sh ROOT COMPILER INCLUDE WORK: each block of C++ in docs/your_own_data.md is a piece of lesson 14, except for white
+# page_is_the_lesson.sh ROOT COMPILER INCLUDE WORK: each block of C++ in docs/your_own_data.md is a piece of lesson 25, except for white
 # space, or compiles by itself.
 set -euo pipefail
 root=$1 compiler=$2 include=$3 work=$4
@@ -8,7 +8,7 @@ awk -v work="$work" '/^```cpp$/ {file = work "/" ++count ".cpp"; next} /^```$/ {
   "$root/docs/your_own_data.md"
 
 flat() { tr -s ' \n' ' ' <"$1"; }
-lesson=$(flat "$root/examples/14_your_own_data.cpp")
+lesson=$(flat "$root/examples/25_your_own_data.cpp")
 pieces=0 own=0
 for block in "$work"/*.cpp; do
   if [[ "$lesson" == *"$(flat "$block")"* ]]; then

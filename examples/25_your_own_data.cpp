@@ -1,4 +1,4 @@
-// Lesson 14: your own data and model. You will see a table of comma-separated values become a
+// Lesson 25: your own data and model. You will see a table of comma-separated values become a
 // dataset, a model with two inputs, your own metric and callback, and a saved model that predicts,
 // also in another process (--predict). --table reads your own file with these columns; without it
 // the lesson writes one, with prices of flats that follow a rule.
@@ -167,3 +167,13 @@ int main(int argc, char** argv) {
   program.flag("--predict", predict_only, "only predicts, with the model in --directory");
   return program.run(argc, argv, [&] { run(table, directory, epochs, predict_only); });
 }
+
+// Conclusion. A table becomes tensors by column; a model standardizes its own inputs, so that a
+// saved file predicts from raw numbers. Metrics and callbacks are small structs.
+//
+// Exercises
+// 1 (predict). Compute the mean and deviation from all rows instead of the training rows. What
+//   changes in the result, and why is it wrong anyway?
+// 2 (implement). Add a column "floor" to the table and to the model.
+// 3 (design). 2 % of the ages are missing. Where do you fill them in, and what must be saved with
+//   the model?

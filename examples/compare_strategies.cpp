@@ -1,4 +1,4 @@
-// Lesson 6: the strategies compared, on real images. You will see what mixed precision costs and
+// The tool compare_strategies: strategies compared, on real images. You will see what mixed precision costs and
 // brings: one model is trained from the same weights on the same batches under every strategy, and
 // the table at the end shows bytes by use, time, and accuracy side by side.
 #include <algorithm>
@@ -13,8 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include "fashion.h"
-#include "optimizers.h"
-#include "program.h"
 
 namespace ht = halftone;
 

@@ -1,4 +1,4 @@
-// Lesson 18: where are the bytes? You will see the memory ledger at each event of one training step
+// Lesson 11: where are the bytes? You will see the memory ledger at each event of one training step
 // under three strategies: what forward keeps for backward, when casts appear and disappear, what
 // the update needs, and which event has the peak.
 #include <cstdio>
@@ -100,3 +100,13 @@ int main() {
       "is large if the CPU has no instructions for a 16-bit format and computes in f32.\n");
   return after_output();
 }
+
+// Conclusion. Weights, masters and state are there all the time; casts and activations come with
+// forward, gradients with backward. The peak is in backward, and 16 bits save most on activations.
+//
+// Exercises
+// 1 (pencil). Compute the bytes at rest of 1e9 parameters with AdamW under fp32, amp-bf16, o2-bf16
+//   and split-bf16.
+// 2 (predict). Double the batch. Which columns change? Halve the width of the layers instead.
+// 3 (implement). Run the forward pass in ht::checkpoint() and print the lines again. At which event
+//   is the peak now?

@@ -1,4 +1,4 @@
-// Lesson 11: your own operation with all features. You will write the gate of SwiGLU (Shazeer 2020)
+// Lesson 27: your own operation with all features. You will write the gate of SwiGLU (Shazeer 2020)
 // as one operation, check its gradient, see what it saves compared with the same formula built from
 // parts, see autocast cast for it, and let a policy change that.
 #include <cmath>
@@ -129,3 +129,12 @@ int main() {
   make_mistakes();
   return after_output(correct ? 0 : 1);
 }
+
+// Conclusion. An operation is a struct with a name, a cast class, forward and backward. With these
+// it is checked, recorded, cast, logged and decided on like those of the library.
+//
+// Exercises
+// 1 (pencil). Derive the gradients of silu(a) b by a and by b.
+// 2 (implement). An operation of one input, hard_swish, x clamp(x + 3, 0, 6) / 6, that saves only
+//   x.
+// 3 (design). Your operation divides by a sum of squares. Which cast class do you give it, and why?

@@ -1,6 +1,6 @@
-// Lesson 13: lesson 12 without its Trainer. You will see the Trainer's work as a loop that you can
+// Lesson 26: lesson 22 without its Trainer. You will see the Trainer's work as a loop that you can
 // change: the strategy, the schedule, records, validation, checkpoints and resuming from them. The
-// final weights are those of lesson 12, to the bit.
+// final weights are those of lesson 22, to the bit.
 #include <cstdio>
 
 #include <halftone/core/files.h>
@@ -8,7 +8,6 @@
 #include <halftone/train/checkpoints/directory_lock.h>
 
 #include "fashion.h"
-#include "program.h"
 
 namespace ht = halftone;
 namespace fs = std::filesystem;
@@ -17,7 +16,7 @@ namespace {
 
 struct Arguments {
   std::string strategy = "amp-bf16", directory = "runs/custom";
-  int64_t epochs = 3, batches = 0;
+  int64_t epochs = 3, batches = 40;
 };
 
 void train(const Arguments& a) {
@@ -96,6 +95,18 @@ int main(int argc, char** argv) {
   program.flag("--strategy", arguments.strategy, "of amp/strategy.h");
   program.flag("--directory", arguments.directory);
   program.flag("--epochs", arguments.epochs).within(1, 1000);
-  program.flag("--batches", arguments.batches, "of an epoch; 0: all").not_negative();
+  program.flag("--batches", arguments.batches, "of an epoch; 0: all, which takes minutes")
+      .not_negative();
   return program.run(argc, argv, [&] { train(arguments); });
 }
+
+// Conclusion. The Trainer has no secrets: apply() for the strategy, a schedule that advances only
+// after a step, checkpoints between two steps, a loader that resumes within an epoch.
+//
+// Exercises
+// 1 (predict). Advance the schedule also after skipped steps. When do the weights differ from those
+//   of lesson 22?
+// 2 (implement). Accumulate the gradients of four batches before a step. Where does the division
+//   go?
+// 3 (implement). Stop at the first loss that is not finite, and say which tensor overflowed
+//   (ht::policy::explain_overflow, lesson 18).

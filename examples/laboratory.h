@@ -1,21 +1,24 @@
-// Lesson 7: casting policies as an experiment. You will run an attention block under published
-// lists and under your own, and see the cost of each decision: the error of the loss and of the
-// gradients against f64. One batch is not enough, because a loss can be near the right one by
-// chance. So every number is the median over twenty seeds, with the number of seeds in which it is
-// worse than under PyTorch's list.
+// The helper of lessons 12 and 13: an attention block, its results in f64, and a laboratory that
+// measures the errors of loss and gradients under casting policies. One batch is not enough,
+// because a loss can be near the right one by chance. So every number is the median over twenty
+// seeds, with the number of seeds in which it is worse than under PyTorch's list.
+#pragma once
+
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <halftone/halftone.h>
 
 #include "output.h"
 
-namespace ht = halftone;
-using ht::amp::CastClass;
+namespace laboratory {
 
-namespace {
+namespace ht = halftone;
 
 constexpr int seeds = 20;
 constexpr int64_t batch = 2, tokens = 384, width = 32;
@@ -82,7 +85,7 @@ struct Errors {
   std::vector<double> loss, gradient;
 };
 
-double median(std::vector<double> values) {
+inline double median(std::vector<double> values) {
   std::ranges::sort(values);
   return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
 }
@@ -90,6 +93,7 @@ double median(std::vector<double> values) {
 class Laboratory {
  public:
   Laboratory() {
+    omp_set_num_threads(1);  // the tensors are small
     for (uint64_t seed = 0; seed < seeds; ++seed) setups_.emplace_back(seed);
     standard_ = measured(ht::amp::CastPolicy().with(ht::bf16));
   }
@@ -135,50 +139,4 @@ class Laboratory {
   ht::amp::PrecisionLog::Entry log_;  // of one batch
 };
 
-/// A policy that looks at tensors: small products stay f32, because casts would cost more.
-struct LargeProductsOnly final : ht::amp::CastPolicy {
-  ht::amp::CastDecision decide(const ht::OpInfo& op,
-                               std::span<const ht::Tensor> inputs) const override {
-    const ht::amp::CastDecision usual = CastPolicy::decide(op, inputs);
-    if (usual.cast_class != CastClass::low_precision || inputs[0].numel() >= 4096) return usual;
-    return CastClass::full_precision;
-  }
-};
-
-}  // namespace
-
-int main() {
-  Laboratory laboratory;
-  laboratory.title("published lists, bf16");
-  laboratory.run("no autocast (f32)", {.enabled = false});
-  for (const std::string_view name : ht::amp::CastPolicy::preset_names())
-    laboratory.run(std::string(name), ht::amp::CastPolicy::preset(name).with(ht::bf16));
-
-  laboratory.title("one decision at a time, from pytorch-cuda");
-  for (const std::string_view op :
-       {"softmax", "exp", "layer_norm", "sum", "cross_entropy", "cumsum"}) {
-    ht::amp::CastPolicy policy;
-    policy[op] = CastClass::low_precision;
-    laboratory.run(std::string(op) + ", also in bf16", policy.with(ht::bf16));
-  }
-  for (const std::string_view op : {"linear", "matmul"}) {
-    ht::amp::CastPolicy policy;
-    policy[op] = CastClass::full_precision;
-    laboratory.run(std::string(op) + " in f32", policy.with(ht::bf16));
-  }
-
-  laboratory.title("a policy that looks at the inputs; the same list, the other format");
-  laboratory.run("large products only",
-                 {.policy = std::make_shared<LargeProductsOnly>(), .dtype = ht::bf16});
-  laboratory.run("f16", ht::amp::CastPolicy().with(ht::f16));
-  std::cout << R"(
-Softmax in bf16 breaks nothing: kernels compute in f32 inside, and one more rounding of the result is small among
-the others. Cumsum in bf16 does harm: it counts the tokens, and bf16 has no odd numbers beyond 256: from there on every other
-token gets a wrong position, under each list that does this (flashlight-o1, all-low). exp makes the frequencies, and an
-error of 2^-9 times a position of 384 is most of a radian. Cross-entropy in bf16 rounds the loss that you read, and no
-gradient. Layer norm in bf16 would have improved the loss of some of these batches, and makes the gradient worse: judge a
-policy by gradients, and by more than one seed. f16 has three more bits of fraction and is better if nothing leaves its
-range: lesson 8.
-)";
-  return after_output();
-}
+}  // namespace laboratory

@@ -1,4 +1,4 @@
-// Lesson 12: your own training. You will see the output of a Trainer, kill it (Ctrl-C, or kill -9),
+// Lesson 22: your own training. You will see the output of a Trainer, kill it (Ctrl-C, or kill -9),
 // start it again, and see it continue where it was.
 #include <iostream>
 
@@ -10,11 +10,11 @@ namespace ht = halftone;
 
 int main(int argc, char** argv) {
   std::string precision = "bf16-mixed", directory = "runs/fashion";
-  int64_t batches = 0;
+  int64_t batches = 40;
   Program program("Trains LeNet on Fashion-MNIST with a Trainer.");
   program.flag("--precision", precision, "bf16-mixed, 16-mixed, 32-true, ..., or a strategy");
   program.flag("--directory", directory, "for checkpoints and logs");
-  program.flag("--batches", batches, "of an epoch; 0: all");
+  program.flag("--batches", batches, "of an epoch; 0: all, which takes minutes");
   return program.run(argc, argv, [&] {
     ht::manual_seed(0);
     ht::nn::models::LeNet model;
@@ -39,3 +39,12 @@ int main(int argc, char** argv) {
               << ht::train::shown_text(accuracy, ht::train::Shown::percent) << '\n';
   });
 }
+
+// Conclusion. A Trainer owns the loop, the strategy, checkpoints and logs. A killed training goes
+// on with the same bits. Lesson 26 shows its work as a loop.
+//
+// Exercises
+// 1 (predict). Kill it in the middle of an epoch and start it again. Which images does it read
+//   first?
+// 2 (implement). A callback that stops after a number of minutes: derive from ht::train::Callback.
+// 3 (design). Which options would you change for a model that takes a day to train?

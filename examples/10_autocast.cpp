@@ -1,6 +1,6 @@
-// Lesson 4: autocast. You will see which operation runs in which dtype and why, what the cast cache
-// saves, which numbers the casts destroy, and that gradients are f32 although the products ran in
-// bf16.
+// Lesson 10: autocast. You will see which operation runs in which dtype and why, what the cast
+// cache saves, which numbers the casts destroy, and that gradients are f32 although the products
+// ran in bf16.
 #include <iostream>
 
 #include <halftone/halftone.h>
@@ -106,3 +106,13 @@ int main() {
   the_policy();
   return after_output();
 }
+
+// Conclusion. A region is a policy and a dtype. It decides for each operation, casts with a cache,
+// and leaves backward alone. PrecisionLog shows what was cast and what the casts destroyed.
+//
+// Exercises
+// 1 (predict). Nest a region of f16 in one of bf16 and call linear with the same weight in both.
+//   How many casts does the cache make, and which dtype has the sum of the two results?
+// 2 (predict). Break 1 of docs/exercises.md: a cache that does not compare versions.
+// 3 (implement). A function that runs a model under a region and returns the names of all
+//   operations that ran in f32, from PrecisionLog.

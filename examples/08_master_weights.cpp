@@ -1,5 +1,7 @@
-// Lesson 5: the update that bf16 loses. You will see one weight that does not move, the four ways
+// Lesson 8: the update that bf16 loses. You will see one weight that does not move, the four ways
 // to make it move, and their effect in a training of thousands of steps.
+#include <omp.h>
+
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -154,8 +156,20 @@ void second_moments() {
 }  // namespace
 
 int main() {
+  omp_set_num_threads(1);  // the tensors are small
   one_step();
   thousands_of_steps();
   second_moments();
   return after_output();
 }
+
+// Conclusion. A bf16 weight cannot hold an update below half of its spacing. Store the missing bits
+// (master, split, Kahan) or round at random: both train. The same holds for the optimizer's state.
+//
+// Exercises
+// 1 (pencil). From which size of the weight on does an update of 1e-4 vanish in bf16? In f16?
+// 2 (predict). Give the training a learning rate of 0.2. Is "bf16, nearest" better or worse
+//   compared with f32 than before, and why?
+// 3 (implement). Tasks 4 and 8 of exercises/: Kahan and split; master weights.
+// 4 (design). A second moment in bf16 that does decay: which of the weight forms would you use for
+//   it, and what does it cost a parameter?
