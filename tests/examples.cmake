@@ -109,6 +109,11 @@ expect(examples.15_fp8_scaling OUTPUT "\n   0 .* 8.[0-9] dB +99.4 % 0 +31.[0-9] 
        COMMAND 15_fp8_scaling --pictures ${pictures})
 expect(examples.18_probe_explain_search OUTPUT "0/linear.0 +input +0.[0-9]+ % +2.[0-9]+ %.*0/linear.0 +grad_output +3[0-9].*6/linear.0, grad_output: .*262144 would do.*layers 3 2 1 0 "
        COMMAND 18_probe_explain_search)
+# The hash is that of every machine.
+foreach(isa amx avx2 baseline)
+  expect(examples.19_same_bits_${isa} OUTPUT "portable bits\n3. subnormals: 32 times 2^-130 .* is 2.35099e-38.*has the same bits\n6.* the same bits\n   weights c216c1ccca26ced8\n$" COMMAND 19_same_bits)
+  set_tests_properties(examples.19_same_bits_${isa} PROPERTIES ENVIRONMENT HALFTONE_MAX_ISA=${isa})
+endforeach()
 expect(examples.17_policy_file OUTPUT "my-fp8 +0.00[0-9]+.*0/linear.0 +2 +low_precision . f32 . input=forward.*products that no rule reaches: 4/linear.0.*read again it is the same" COMMAND 17_policy_file)
 expect(examples.07_grad_scaler_in_40_lines OUTPUT "2.24 +overflow +stayed +0.*2.2[0-9] +[0-9]+ +moved +3.*overflow +stayed.*after 20 steps, .*library's: 0\n.*0[.]1220.*unscale.. called twice.*as above +0[.]1220.*1e5 +overflow +stayed +512.*after 1000 steps, .*library's: 0\n"
        COMMAND 07_grad_scaler_in_40_lines --pictures ${pictures})
