@@ -191,6 +191,7 @@ double erfc_far(double x) {
 double exp(double x) { return exp_of_sum(x, 0); }
 
 double expm1(double x) {
+  if (x == 0) return x;  // keeps the sign
   if (!(std::abs(x) < 0.5)) return exp(x) - 1;
   constexpr auto taylor = inverse_factorials<17, 2, 1>();
   return x + x * x * polynomial(taylor, x);
@@ -228,7 +229,7 @@ double tanh(double x) {
 
 double erf(double x) {
   const double magnitude = std::abs(x);
-  if (x != x) return x;
+  if (x != x || x == 0) return x;
   if (magnitude < 1) return erf_near_zero(x);
   return std::copysign(magnitude > 6 ? 1 : 1 - erfc_far(magnitude), x);
 }

@@ -34,8 +34,8 @@ template <int distance>
   for (int i = 0; i < register_lanes; ++i) {
     if ((i & distance) != 0) continue;
     const Register a = rows[i], b = rows[i + distance];
-    rows[i] = __builtin_shuffle(a, b, low);
-    rows[i + distance] = __builtin_shuffle(a, b, high);
+    rows[i] = shuffled(a, b, low);
+    rows[i + distance] = shuffled(a, b, high);
   }
   if constexpr (distance > 1) exchange<distance / 2>(rows);
 }

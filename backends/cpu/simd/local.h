@@ -33,6 +33,28 @@ template <class V> [[gnu::always_inline]] inline void store(float* y, V v) {
   __builtin_memcpy(y, &v, sizeof v);
 }
 
+/// Returns the elements of x, or of x followed by y, at some places.
+template <class V, class Places> [[gnu::always_inline]] inline V shuffled(V x, Places places) {
+#if defined(__clang__)
+  V result{};
+  for (int k = 0; k < int(sizeof x / sizeof x[0]); ++k) result[k] = x[places[k]];
+  return result;
+#else
+  return __builtin_shuffle(x, places);
+#endif
+}
+template <class V, class Places> [[gnu::always_inline]] inline V shuffled(V x, V y, Places places) {
+#if defined(__clang__)
+  constexpr int count = int(sizeof(V) / sizeof(x[0]));
+  V result{};
+  for (int k = 0; k < count; ++k)
+    result[k] = places[k] < count ? x[places[k]] : y[places[k] - count];
+  return result;
+#else
+  return __builtin_shuffle(x, y, places);
+#endif
+}
+
 template <int size> struct IndexOf;
 template <> struct IndexOf<4> { using Type = int32_t; };
 template <> struct IndexOf<8> { using Type = int64_t; };
@@ -45,7 +67,7 @@ template <int distance, class V, class Join>
   using Places [[gnu::vector_size(vector_bytes)]] = Index;
   Places places;
   for (int k = 0; k < int(vector_bytes / sizeof(Index)); ++k) places[k] = k ^ distance;
-  const V joined = join(x, __builtin_shuffle(x, places));
+  const V joined = join(x, shuffled(x, places));
   if constexpr (distance == 1) return joined[0];
   else return over_elements<distance / 2>(joined, join);
 }
