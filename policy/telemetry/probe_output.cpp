@@ -54,7 +54,7 @@ nlohmann::ordered_json object_of(const ProbeRow& row) {
                                    {"grid_x2", s.grid_x2},
                                    {"grid_xe", s.grid_xe},
                                    {"grid_e2", s.grid_e2}})
-    line[key] = value;
+    if (value != 0) line[key] = value;
   const ErrorParts parts = row.survey.error_parts();
   line["error_parts"] = {{"scale", parts.scale},
                          {"dead_zone", parts.dead_zone},

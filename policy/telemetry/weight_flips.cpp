@@ -31,17 +31,24 @@ double half_spacing(const Quantizer& quantizer) {
 
 WeightFlips flips_of(const std::vector<float>& a, const std::vector<float>& b,
                      const std::vector<float>& c, double half_spacing) {
+  const auto spacing = float(half_spacing);
+  // Without branches, so that compilers use vectors.
   const auto differ = [&](float p, float q) {
-    const double x = p, y = q;
-    return std::abs(x - y) > half_spacing * std::max(std::abs(x), std::abs(y));
+    const float larger = std::abs(p) > std::abs(q) ? std::abs(p) : std::abs(q);
+    return int32_t(std::abs(p - q) > spacing * larger);
   };
-  WeightFlips flips{.count = double(c.size())};
-  for (std::size_t i = 0; i < c.size(); ++i) {
-    if (!differ(b[i], c[i])) continue;
-    ++flips.flipped;
-    if (differ(a[i], b[i]) && !differ(a[i], c[i])) ++flips.returned;
+  int64_t flipped = 0, returned = 0;
+  constexpr std::size_t block = 4096;
+  for (std::size_t begin = 0; begin < c.size(); begin += block) {
+    const std::size_t end = std::min(c.size(), begin + block);
+    int32_t moved = 0, back = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      const int32_t now = differ(b[i], c[i]);
+      moved += now, back += now & differ(a[i], b[i]) & (1 - differ(a[i], c[i]));
+    }
+    flipped += moved, returned += back;
   }
-  return flips;
+  return {double(c.size()), double(flipped), double(returned)};
 }
 
 WeightFlips WeightHistory::add(const std::string& site, std::size_t input,
